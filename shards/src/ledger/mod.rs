@@ -1,0 +1,1 @@
+//! The mapped ledger log: accepted directs that survive `kill -9`.

@@ -1,0 +1,77 @@
+//! Every bound of the shard, its arithmetic, and what happens at the bound.
+//!
+//! At a bound one of three things happens: **refuse** (tell whoever asked), **park** (stop reading from
+//! it), **shed** (drop and count). `docs/LIMITS.md` repeats this table for operators.
+
+/// Shards in one process. Refuse: configuration.
+pub const SHARDS_MAX: u16 = 256;
+
+/// Unacked notifications of one session, direct and stored (`delivery.window`, DESIGN.md 6).
+/// At the bound messages are stored instead.
+pub const WINDOW_DEFAULT: u16 = 128;
+/// The largest `delivery.window` accepted. Refuse: configuration.
+pub const WINDOW_MAX: u16 = 1024;
+
+/// Message bytes of one session's unacked directs (each at most 8 KiB). At the bound: stored instead.
+pub const SESSION_LEDGER_BYTES_MAX: u32 = 1 << 20;
+
+/// Stored messages asked for at once. Two pages are never in flight for one session.
+pub const PAGE_MESSAGES: u16 = 10;
+
+/// Requests that one shard may have outstanding at one other shard: the reply credit. Both lanes of a
+/// receiver hold `(shards - 1) * credit` mails, so neither ever overflows. At the bound: wait, below.
+pub fn reply_credit(shard_count: u16) -> usize {
+    let peers = usize::from(shard_count.max(2)) - 1;
+    (LANE_MAILS_TOTAL / peers).clamp(16, 1024)
+}
+/// Mails of one lane of one shard: 2 lanes x 64 shards x 8,192 x 40 B = 42 MB at most.
+pub const LANE_MAILS_TOTAL: usize = 8_192;
+/// Requests of one shard that wait for reply credit of one peer. Refuse: 503 or 1013.
+pub const CREDIT_WAITERS_MAX: usize = 16_384;
+
+/// Storage operations of one shard without a reply yet. Refuse: 503 for a message, 1013 for a hello; an
+/// ack's deletes wait in the bounded window instead.
+pub const STORE_TICKETS_MAX: usize = 16_384;
+
+/// Hellos of one shard that are being worked on (own, claims out, claims in). Beyond it they park.
+pub const HELLOS_IN_FLIGHT_MAX: usize = 1_024;
+/// Hellos of one shard that wait for a place among those. Refuse: close 1013.
+pub const HELLOS_WAITING_MAX: usize = 65_536;
+
+/// Sessions that one shard can hold, whatever is configured: indices carry a tag in their top bits.
+pub const SESSIONS_MAX: usize = 1 << 28;
+
+/// Channels of one user agent. Refuse: register status 500.
+pub const CHANNELS_MAX: usize = 2_048;
+
+/// Broadcast ids a node knows, and distinct sets of them that sessions subscribe to. Refuse: the id is "not found".
+pub const BROADCAST_IDS_MAX: usize = 1_024;
+/// Distinct sets of broadcast ids. Refuse: as above.
+pub const BROADCAST_SETS_MAX: usize = 4_096;
+/// Ids of one subscription. Refuse: close 1011.
+pub const BROADCAST_SUBSCRIPTIONS_MAX: usize = 64;
+
+/// Bodies and headers of one notification. Refuse: 413.
+pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024;
+
+/// Ack updates in one message. Refuse: close 1011. Two full windows.
+pub const ACK_UPDATES_MAX: usize = 2 * WINDOW_MAX as usize;
+
+/// Effects that one `step` may append; the queue reserves this many before the call.
+pub const EFFECTS_PER_INPUT_MAX: usize = 4_096;
+
+/// Retries of a notification on a live connection (DESIGN.md 6). After the last one it waits in storage.
+pub const RETRIES_MAX: u8 = 3;
+/// Ids of one session that left the window without an ack. At the bound: close 1013.
+pub const PARKED_IDS_MAX: usize = 1_024;
+
+/// Sessions looked at in one sweep turn (pings, broadcasts). The rest follow in the next turns.
+pub const SWEEP_SESSIONS_PER_TURN: usize = 4_096;
+
+/// Registers of one session in one minute (issue: at least 300). Refuse: close 1011.
+pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
+
+const _: () = assert!(PAGE_MESSAGES < WINDOW_DEFAULT);
+const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX);
+const _: () = assert!(PAYLOAD_BYTES_MAX < SESSION_LEDGER_BYTES_MAX as usize);
+const _: () = assert!(EFFECTS_PER_INPUT_MAX > 2 * WINDOW_MAX as usize);

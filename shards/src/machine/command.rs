@@ -1,0 +1,276 @@
+//! What edges ask of the machine ([`Command`]) and what the machine has them say ([`Event`]).
+//!
+//! A connection has at most one command under way: after a command the loop decodes no further bytes of
+//! that connection until the machine says [`super::Effect::Ready`] (DESIGN.md 4.2 rule 8).
+
+use std::sync::Arc;
+
+use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
+use crate::message::{Message, Topic};
+
+/// One decoded request of a peer.
+#[derive(Debug)]
+pub enum Command {
+    /// User agent: first message of a WebSocket (BEHAVIOUR.md 1.5 hello). Answered by [`Event::Hello`].
+    Hello(Box<Hello>),
+    /// User agent: [`Event::Registered`] answers.
+    Register {
+        /// The channel, already checked to be spelled lower-case and dashed.
+        chid: Chid,
+        /// Digest of the VAPID key the endpoint is locked to, if any; already checked to be on the curve.
+        key: Option<KeyDigest>,
+    },
+    /// User agent: [`Event::Unregistered`] answers, also for unknown channels.
+    Unregister {
+        /// The channel.
+        chid: Chid,
+        /// Why (200, 201, 202 of Firefox; 0 when absent). A counter only.
+        code: u32,
+    },
+    /// User agent: no answer.
+    Ack(Vec<AckUpdate>),
+    /// User agent: a service worker failed (301-303). A counter only.
+    Nack {
+        /// The code, 0 for anything undocumented.
+        code: u32,
+    },
+    /// User agent: [`Event::Broadcast`] answers when something differs or is unknown.
+    BroadcastSubscribe(Vec<BroadcastVersion>),
+    /// User agent: the message `{}` or `{"messageType":"ping"}`. [`Event::Pong`] answers, or close 4774 when too soon.
+    Ping,
+    /// User agent: a WebSocket Pong frame arrived.
+    Pong,
+    /// App server: a message. [`Event::Published`] answers.
+    Publish(Box<Publish>),
+    /// App server: `DELETE /m/{id}`. [`Event::Cancelled`] answers.
+    Cancel(Box<Cancel>),
+    /// Another node: `PUT /push/{uaid}` with a message that is already stamped. [`Event::NodeAnswer`] answers.
+    NodePush(Box<Publish>),
+    /// Another node: `PUT /notif/{uaid}`. [`Event::NodeAnswer`] answers.
+    NodeNotify {
+        /// Whose storage to check.
+        uaid: Uaid,
+    },
+    /// Another node: `DELETE /notif/{uaid}/{connected_at}`. [`Event::NodeAnswer`] answers.
+    NodeDisconnect {
+        /// Whose session to end.
+        uaid: Uaid,
+        /// Only the session that was accepted at this time, ms since the epoch.
+        connected_at: u64,
+    },
+}
+
+/// The contents of a hello.
+#[derive(Debug)]
+pub struct Hello {
+    /// The UAID the user agent says it has; `None` when absent, empty or not a UUID.
+    pub uaid: Option<Uaid>,
+    /// A fresh random UAID that falls in the slice of the shard on which the socket is now.
+    pub fresh: Uaid,
+    /// Broadcasts to subscribe to with the last version known.
+    pub broadcasts: Vec<BroadcastVersion>,
+    /// Interned user-agent family, for the session log.
+    pub agent_family: u16,
+}
+
+/// A broadcast id and a version of it; both opaque texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BroadcastVersion {
+    /// For example `remote-settings/monitor_changes`.
+    pub id: Box<str>,
+    /// What the peer has, or what is new.
+    pub version: Box<str>,
+}
+
+/// One entry of an ack. `version` on the wire is the sealed message id; an id we did not seal is left out by the edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckUpdate {
+    /// Which message.
+    pub stamp: Stamp,
+    /// Its channel, from the sealed id.
+    pub chid: Chid,
+    /// Its topic, from the sealed id.
+    pub topic: Option<Topic>,
+    /// 100 delivered, 101 decryption error, 102 not delivered; all three settle (BEHAVIOUR.md 12.4).
+    pub code: u16,
+}
+
+/// A POST whose token and VAPID were good (404 and 401 are answered where it landed).
+#[derive(Debug)]
+pub struct Publish {
+    /// From the token.
+    pub uaid: Uaid,
+    /// From the token.
+    pub chid: Chid,
+    /// The message with a zero stamp (a set one on the node API), or the first header or size rule it broke.
+    /// The owner answers 410 before it (DESIGN.md 6, validation order).
+    pub message: Result<Arc<Message>, Refusal>,
+}
+
+/// Which rule of BEHAVIOUR.md 2.3 steps 8-11 a POST broke. The edge that made the value knows status and errno;
+/// the machine carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal(pub u8);
+
+/// `DELETE /m/{id}`, opened.
+#[derive(Debug)]
+pub struct Cancel {
+    /// Whose message.
+    pub uaid: Uaid,
+    /// On which channel.
+    pub chid: Chid,
+    /// Exactly which one.
+    pub stamp: Stamp,
+    /// Its topic slot, if it had one.
+    pub topic: Option<Topic>,
+}
+
+/// What the machine has an edge write on one connection.
+#[derive(Debug)]
+pub enum Event {
+    /// The reply to hello (BEHAVIOUR.md 1.6).
+    Hello {
+        /// The UAID this session has from now on.
+        uaid: Uaid,
+        /// Versions that differ from what the user agent said.
+        broadcasts: Box<BroadcastDelta>,
+    },
+    /// The reply to register; the edge seals the endpoint.
+    Registered {
+        /// Of this session.
+        uaid: Uaid,
+        /// The channel.
+        chid: Chid,
+        /// The key the endpoint is locked to.
+        key: Option<KeyDigest>,
+        /// 200, or 500 when storage failed.
+        status: u16,
+    },
+    /// The reply to unregister.
+    Unregistered {
+        /// The channel.
+        chid: Chid,
+        /// 200, or 500 when storage failed.
+        status: u16,
+    },
+    /// A notification to the user agent.
+    Notification {
+        /// What to send; the edge seals its id as `version`.
+        message: Arc<Message>,
+        /// Named again in [`super::Input::Unsent`] when the socket took none of its frame.
+        emission: EmissionId,
+    },
+    /// New versions of subscribed broadcasts, and ids nobody knows.
+    Broadcast(Box<BroadcastDelta>),
+    /// The reply to `{}`.
+    Pong,
+    /// A WebSocket Ping frame with an empty payload.
+    Ping,
+    /// The reply to a POST.
+    Published(Published),
+    /// The reply to a cancel: 204, or 503 when storage failed.
+    Cancelled {
+        /// Whether storage has taken it.
+        done: bool,
+    },
+    /// The reply to another node (BEHAVIOUR.md 4.1).
+    NodeAnswer(NodeAnswer),
+}
+
+/// Broadcast versions that changed, and ids that do not exist.
+#[derive(Debug, Default, PartialEq, Eq, Clone)]
+pub struct BroadcastDelta {
+    /// id and new version.
+    pub changed: Vec<BroadcastVersion>,
+    /// Ids asked for that nobody knows ("Broadcast not found").
+    pub unknown: Vec<Box<str>>,
+}
+
+/// What became of a POST.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// 201: it was accepted under this stamp (DESIGN.md 6, what 201 means).
+    Accepted {
+        /// What the Location is sealed from.
+        stamp: Stamp,
+        /// How it went.
+        disposition: Disposition,
+    },
+    /// 410 errno 106: no such user, or the channel is not registered.
+    NoSubscription,
+    /// The rule the landing shard found broken.
+    Refused(Refusal),
+    /// 503 with Retry-After: storage, credit or tickets are exhausted. Nothing was accepted.
+    Unavailable,
+}
+
+/// How an accepted message went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// Handed to a live session and held by a ledger until it is acked.
+    Direct,
+    /// In storage.
+    Stored,
+    /// TTL 0 and no session that could take it.
+    Dropped,
+}
+
+/// Statuses of the node API (BEHAVIOUR.md 4.1, DESIGN.md 7.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeAnswer {
+    /// 200: queued to the session, or the session checks storage now, or it was ended.
+    Done,
+    /// 202: noted; the session checks storage when it can.
+    Noted,
+    /// 404: no such session here.
+    NotHere,
+    /// 503: the window is full; the session's sticky flag is set, store it.
+    Busy,
+}
+
+/// Why we end a connection; the edge has the one table to close codes and HTTP statuses (BEHAVIOUR.md 1.3, DESIGN.md 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CloseReason {
+    /// No hello in time. 1011.
+    HandshakeTimeout,
+    /// No Pong in time. 1011.
+    PongTimeout,
+    /// A message this state does not allow: not hello first, hello twice. 1011.
+    WrongState,
+    /// Invalid JSON, unknown messageType, wrong types, missing fields. 1011.
+    BadMessage,
+    /// A binary frame or first frame that is not text. 1003.
+    Unsupported,
+    /// A frame that RFC 6455 forbids. 1002.
+    ProtocolError,
+    /// Text that is not UTF-8. 1007.
+    BadText,
+    /// A message beyond the size limit. 1009.
+    TooBig,
+    /// `{}` more often than `websocket.ping_min_interval`. 4774.
+    PingTooSoon,
+    /// A newer session of this UAID. 1011.
+    Superseded,
+    /// Another node says the user is there, or asked to end it. 1011.
+    Elsewhere,
+    /// Storage could not say who this is. 1011.
+    StorageDown,
+    /// This shard or its target is full, or too many hellos wait. 1013.
+    Overloaded,
+    /// The socket could not be moved to its owner. 1013.
+    MoveFailed,
+    /// A budget of this session is used up (registers, parked ids). 1013.
+    BudgetExhausted,
+    /// The user was dropped on purpose; it starts over. 1000.
+    Reset,
+    /// The server is going away. 1001.
+    Draining,
+    /// The peer sent Close; its code is echoed.
+    PeerClosed,
+    /// HTTP: the exchange is complete and the connection is not kept.
+    Finished,
+    /// HTTP: too slow or idle too long. 408 while a request is under way, else nothing.
+    Idle,
+    /// The edge has already written the last words.
+    Said,
+}

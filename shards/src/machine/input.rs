@@ -1,0 +1,122 @@
+//! Everything that can happen to a shard, and everything it can want done: two closed enums.
+
+use std::sync::Arc;
+
+use crate::ids::{Claim, ConnId, EmissionId, LedgerSlot, ShardId, StoreTicket};
+use crate::message::Message;
+
+use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
+use super::mail::Mail;
+use super::store::{StoreError, StoreOp, StoreReply};
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A WebSocket was upgraded; its hello clock starts. Never sent for HTTP connections: the machine
+    /// knows those only by the commands they carry.
+    Opened {
+        /// The socket.
+        conn: ConnId,
+    },
+    /// A peer asked for something.
+    Command {
+        /// The socket.
+        conn: ConnId,
+        /// The request.
+        command: Command,
+    },
+    /// A WebSocket is gone: closed by its peer, reset, or ended by the edge. Not sent after `Effect::Close` or `Effect::Move`.
+    Gone {
+        /// The socket.
+        conn: ConnId,
+        /// Who ended it, for the session log.
+        reason: CloseReason,
+    },
+    /// The socket takes no more bytes; notifications wait until `Writable`.
+    Blocked {
+        /// The socket.
+        conn: ConnId,
+    },
+    /// None of this notification's frame was sent. Comes before `Writable`, oldest first.
+    Unsent {
+        /// The socket.
+        conn: ConnId,
+        /// Which emission.
+        emission: EmissionId,
+    },
+    /// The socket takes bytes again and nothing of ours is owed.
+    Writable {
+        /// The socket.
+        conn: ConnId,
+    },
+    /// From another shard.
+    Mail(Mail),
+    /// The descriptor of a granted claim is in this shard's ring. Pairs with `Mail::Arrive` in either order.
+    Arrived {
+        /// Its new name here.
+        conn: ConnId,
+        /// The claim it carries.
+        claim: Claim,
+    },
+    /// The socket could not be moved and is still here (target full or gone); the machine closes it.
+    MoveFailed {
+        /// The socket.
+        conn: ConnId,
+        /// The claim that came to nothing.
+        claim: Claim,
+    },
+    /// Storage answered.
+    Stored {
+        /// What it answers.
+        ticket: StoreTicket,
+        /// The answer.
+        result: Result<StoreReply, StoreError>,
+    },
+    /// `next_timeout` has come.
+    Timeout,
+    /// The operator or a poller set these broadcast values.
+    Broadcasts(Arc<[BroadcastVersion]>),
+    /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (DESIGN.md 6, SIGTERM).
+    Drain {
+        /// Sessions to close per second on this shard.
+        rate: u32,
+    },
+}
+
+/// Something the machine wants done. Carried out in order, before the next input.
+#[derive(Debug)]
+pub enum Effect {
+    /// The last command is done with: decode the next one, or poll for input.
+    Ready(ConnId),
+    /// Write this.
+    Emit(ConnId, Event),
+    /// Write the goodbye of this reason and close. The machine has forgotten the connection.
+    Close(ConnId, CloseReason),
+    /// Move the socket to its owner's ring under this claim, with `hello` and every undecoded byte in an
+    /// `Mail::Arrive`. The machine has forgotten the connection unless `Input::MoveFailed` comes.
+    Move {
+        /// The socket.
+        conn: ConnId,
+        /// Its owner.
+        to: ShardId,
+        /// Pairs descriptor and mail.
+        claim: Claim,
+        /// What the user agent said.
+        hello: Box<Hello>,
+    },
+    /// Decode these bytes before any others of this connection: they came with it from another shard.
+    Feed(ConnId, Box<[u8]>),
+    /// To another shard.
+    Mail(ShardId, Mail),
+    /// To storage.
+    Store(StoreTicket, StoreOp),
+    /// Append to the ledger log under this slot, before anything behind it in the queue is carried out.
+    LedgerAppend(LedgerSlot, Arc<Message>),
+    /// The record in this slot is settled or stored: it must not be replayed.
+    LedgerDead(LedgerSlot),
+    /// The drain is complete: no session, no unsaved ledger, no storage work. Said once.
+    Drained,
+}
+
+/// The caller's queue of effects; reserved before every step, drained after it.
+pub type EffectQueue = std::collections::VecDeque<Effect>;

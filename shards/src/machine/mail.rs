@@ -1,0 +1,95 @@
+//! What shards say to each other. One writer, one reader; a mail is moved, never shared.
+//!
+//! A [`Request`] is sent only with reply credit, so its lane and the lane of its [`Reply`] have room by
+//! construction (`limits::reply_credit`). Requests cause replies, replies cause no mail: a DAG.
+
+use crate::ids::{Claim, RequestId, ShardId, Uaid};
+
+use super::command::{Cancel, Hello, NodeAnswer, Publish, Published};
+
+/// A mail between two shards. At most 40 bytes; what is bigger is boxed.
+#[derive(Debug)]
+pub enum Mail {
+    /// If dropped: cannot be; the lane has a place for every credit.
+    Request {
+        /// Where the reply goes.
+        from: ShardId,
+        /// Names the request at the sender.
+        id: RequestId,
+        /// What is asked.
+        request: Request,
+    },
+    /// If dropped: cannot be; the lane has a place for every credit.
+    Reply {
+        /// The request this answers.
+        id: RequestId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// State and bytes of a socket on its way to its owner, for the claim that was granted.
+    /// If dropped: cannot be; every grant reserved a place. If the descriptor never comes: the half pair times
+    /// out at the owner, and the user agent reconnects.
+    Arrive(Box<Arrival>),
+}
+
+const _: () = assert!(size_of::<Mail>() <= 40);
+
+/// What one shard asks of the owner of a UAID.
+#[derive(Debug)]
+pub enum Request {
+    /// "A socket of mine says it is this user." Answered by `Refused`, `Granted`, `Full`, `Superseded` or `Unavailable`.
+    /// The claim names the attempt and is also the user_data of the moving descriptor.
+    Claim(Box<(Uaid, Claim)>),
+    /// A POST landed here.
+    Publish(Box<Publish>),
+    /// A cancel landed here.
+    Cancel(Box<Cancel>),
+    /// A node's message landed here.
+    NodePush(Box<Publish>),
+    /// A node's nudge landed here.
+    NodeNotify {
+        /// Whose storage to check.
+        uaid: Uaid,
+    },
+    /// A node's takeover landed here.
+    NodeDisconnect(Box<(Uaid, u64)>),
+}
+
+/// The owner's answer.
+#[derive(Debug)]
+pub enum Reply {
+    /// To a claim.
+    Claim(ClaimReply),
+    /// To a POST.
+    Publish(Published),
+    /// To a cancel: whether storage has taken it.
+    Cancel(bool),
+    /// To a node request.
+    Node(NodeAnswer),
+}
+
+/// The owner's decision on a claim (DESIGN.md 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimReply {
+    /// No such user: mint a fresh UAID where the socket is.
+    Refused,
+    /// A place is reserved: move the socket.
+    Granted,
+    /// No place left at the owner: close 1013.
+    Full,
+    /// A newer hello of the same UAID came meanwhile: close 1011.
+    Superseded,
+    /// Storage could not say: close 1011.
+    Unavailable,
+}
+
+/// A session in transit between two shards.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The claim that was granted.
+    pub claim: Claim,
+    /// What the user agent said; its `fresh` is unused from here on.
+    pub hello: Box<Hello>,
+    /// Every byte that was received behind the hello and not decoded yet.
+    pub bytes: Box<[u8]>,
+}

@@ -1,0 +1,203 @@
+//! What the machine asks of storage, as plain data (DESIGN.md 7).
+//!
+//! Laws that every backend passes (`src/store/laws.rs`): what was acknowledged is read back; operations of
+//! one UAID take effect in submission order; a batch of one UAID is atomic; expired rows are never returned
+//! and do not block live ones; a delete of a stamp removes exactly that version and nothing newer; a topic
+//! write older than the row is ignored; pages are merged in clock order over message and saved rows.
+
+use std::sync::Arc;
+
+use crate::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
+use crate::message::{Message, Topic};
+use crate::time::UnixSeconds;
+
+/// One operation. Its reply comes back under the ticket it was submitted with.
+#[derive(Debug, Clone)]
+pub enum StoreOp {
+    /// Who is this? -> [`StoreReply::User`].
+    LoadUser {
+        /// The user.
+        uaid: Uaid,
+    },
+    /// The user was seen today: refresh its expiry. May ride relaxed. -> [`StoreReply::Done`].
+    Touch {
+        /// The user.
+        uaid: Uaid,
+        /// Now.
+        seen: UnixSeconds,
+    },
+    /// Add a channel, and the user if it is new; idempotent (an existing channel keeps its `registered_at`).
+    /// Durable before the reply. -> [`StoreReply::Done`].
+    Register {
+        /// The user.
+        uaid: Uaid,
+        /// The channel.
+        chid: Chid,
+        /// Digest of the key the endpoint is locked to.
+        key: Option<KeyDigest>,
+        /// The owner's clock.
+        at: Clock,
+        /// Wall time, for the user's expiry.
+        seen: UnixSeconds,
+    },
+    /// Remove a channel and every row of its messages, in all families. Durable. -> [`StoreReply::Done`],
+    /// also when there was no such channel or user.
+    Unregister {
+        /// The user.
+        uaid: Uaid,
+        /// The channel.
+        chid: Chid,
+        /// The owner's clock.
+        at: Clock,
+    },
+    /// Remove the user with all its rows. Durable. -> [`StoreReply::Done`].
+    DropUser {
+        /// The user.
+        uaid: Uaid,
+    },
+    /// Store a POSTed message if its user exists and its channel is registered: topic row or message row.
+    /// Durable before the reply. With TTL 0 only the check is made and nothing is stored.
+    /// -> [`StoreReply::Done`] or [`StoreReply::NoSubscription`].
+    Publish {
+        /// The stamped message.
+        message: Arc<Message>,
+    },
+    /// Store unacked directs under their own stamps: saved rows, or topic rows for topic messages
+    /// (older than the row: ignored). One UAID. Durable before the reply. -> [`StoreReply::Done`].
+    Save {
+        /// All of one user.
+        messages: Vec<Arc<Message>>,
+    },
+    /// Topic messages of a user, all channels, unexpired, in (chid, topic) order. -> [`StoreReply::Page`].
+    Topics {
+        /// The user.
+        uaid: Uaid,
+        /// Only rows behind this one.
+        after: Option<(Chid, Topic)>,
+        /// At most this many rows.
+        limit: u16,
+        /// Wall time to judge expiry by.
+        now: UnixSeconds,
+    },
+    /// Message and saved rows of a user, merged, unexpired, in stamp order. -> [`StoreReply::Page`].
+    Messages {
+        /// The user.
+        uaid: Uaid,
+        /// Only rows with a greater stamp.
+        after: Stamp,
+        /// At most this many rows.
+        limit: u16,
+        /// Wall time to judge expiry by.
+        now: UnixSeconds,
+    },
+    /// One row again, wherever it is. -> [`StoreReply::Page`] with one row or none.
+    Read {
+        /// Which.
+        row: RowKey,
+        /// Wall time to judge expiry by.
+        now: UnixSeconds,
+    },
+    /// Remove these rows in exactly their versions (an ack, a cancel, a replacement): message, saved and
+    /// topic form alike. May ride relaxed with the next durable batch; `durable` waits for it.
+    /// `low_water`: every message row at or below it is settled. -> [`StoreReply::Done`].
+    Settle {
+        /// All of one user.
+        rows: Vec<RowKey>,
+        /// For the user of the rows.
+        low_water: Option<Clock>,
+        /// Whether the reply means synced.
+        durable: bool,
+    },
+}
+
+/// Names one message in whatever form storage has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowKey {
+    /// The user.
+    pub uaid: Uaid,
+    /// The channel.
+    pub chid: Chid,
+    /// The version.
+    pub stamp: Stamp,
+    /// Set when it occupies a topic slot.
+    pub topic: Option<Topic>,
+}
+
+impl RowKey {
+    /// The row of a message.
+    pub fn of(message: &Message) -> RowKey {
+        RowKey { uaid: message.uaid, chid: message.chid, stamp: message.stamp, topic: message.topic }
+    }
+}
+
+impl StoreOp {
+    /// Whose partition it touches; operations of one UAID keep their order.
+    pub fn uaid(&self) -> Uaid {
+        match self {
+            StoreOp::LoadUser { uaid }
+            | StoreOp::Touch { uaid, .. }
+            | StoreOp::Register { uaid, .. }
+            | StoreOp::Unregister { uaid, .. }
+            | StoreOp::DropUser { uaid }
+            | StoreOp::Topics { uaid, .. }
+            | StoreOp::Messages { uaid, .. } => *uaid,
+            StoreOp::Publish { message } => message.uaid,
+            StoreOp::Save { messages } => first(messages).uaid,
+            StoreOp::Read { row, .. } => row.uaid,
+            StoreOp::Settle { rows, .. } => first(rows).uaid,
+        }
+    }
+}
+
+/// Invariant: `Save` and `Settle` are never empty; the machine asserts it where it makes them.
+fn first<T>(items: &[T]) -> &T {
+    items.first().expect("Save and Settle name at least one row")
+}
+
+/// The answer to one operation.
+#[derive(Debug)]
+pub enum StoreReply {
+    /// It is done, as durable as the operation says.
+    Done,
+    /// To `Publish`: no such user, or its channel is not registered.
+    NoSubscription,
+    /// To `LoadUser`; `None` when nobody has this UAID.
+    User(Option<Box<UserRow>>),
+    /// To `Topics`, `Messages` and `Read`.
+    Page(Box<Page>),
+}
+
+/// Durable facts about a UAID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserRow {
+    /// Version of the record's meaning (BEHAVIOUR.md 1.10).
+    pub record_version: u8,
+    /// When the user was last seen, as of the last refresh.
+    pub seen: UnixSeconds,
+    /// Every message row at or below it is settled.
+    pub low_water: Clock,
+    /// The greatest clock any write on this user carried.
+    pub user_clock: Clock,
+    /// False only when there certainly is no message row.
+    pub may_have_messages: bool,
+    /// Registered channels.
+    pub channels: Vec<Chid>,
+}
+
+/// Some rows, and where the next page starts.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Live rows in order.
+    pub messages: Vec<Arc<Message>>,
+    /// Whether there was nothing behind the last one when it was read.
+    pub exhausted: bool,
+}
+
+/// Why storage did not do it. The operation may still have taken effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// Overloaded, stalled, or unreachable: worth trying again.
+    Transient,
+    /// The bound on disk use or of a user's bytes is reached: messages are refused until it is not.
+    Full,
+}

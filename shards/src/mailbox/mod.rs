@@ -1,0 +1,1 @@
+//! Bounded lanes between shards, and how a parked shard is woken.

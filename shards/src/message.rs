@@ -1,0 +1,204 @@
+//! A notification as accepted, and the one byte layout in which ledgers and stores keep it.
+//!
+//! Lives on: made on the landing shard, stamped and kept on the owner shard, shared (`Arc`) with the
+//! storage threads while a write is in flight.
+
+use crate::ids::{Chid, Clock, Origin, Stamp, Uaid};
+use crate::time::UnixSeconds;
+
+/// A message between its acceptance and its end (DESIGN.md 6).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message {
+    /// For whom.
+    pub uaid: Uaid,
+    /// On which channel.
+    pub chid: Chid,
+    /// Identity and order; zero until the owner has accepted the message.
+    pub stamp: Stamp,
+    /// Seconds to keep it; 0 is deliver now or drop (RFC 8030 section 5.2).
+    pub ttl: u32,
+    /// When it was accepted, wall time; `accepted + ttl` is when it expires.
+    pub accepted: UnixSeconds,
+    /// RFC 8030 section 5.3.
+    pub urgency: Urgency,
+    /// Replaces the stored message with the same topic of this channel (RFC 8030 section 5.4).
+    pub topic: Option<Topic>,
+    /// Encryption headers and body in the layout of the edge that made it; opaque here.
+    pub payload: Box<[u8]>,
+}
+
+/// RFC 8030 section 5.3, in rising order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Urgency {
+    /// Only on power and Wi-Fi.
+    VeryLow,
+    /// On either power or Wi-Fi.
+    Low,
+    /// The default.
+    #[default]
+    Normal,
+    /// Also on low battery.
+    High,
+}
+
+/// A topic name: 1 to 32 characters of `[0-9A-Za-z-_]` with optional trailing `=`; whoever makes one has checked that
+/// (BEHAVIOUR.md 2.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Topic {
+    bytes: [u8; 32],
+    len: u8,
+}
+
+impl Topic {
+    /// A topic of these characters; `None` when there are none or more than 32.
+    pub fn new(text: &[u8]) -> Option<Topic> {
+        if text.is_empty() || text.len() > 32 {
+            return None;
+        }
+        let mut bytes = [0; 32];
+        bytes[..text.len()].copy_from_slice(text);
+        Some(Topic { bytes, len: text.len() as u8 })
+    }
+
+    /// Its characters.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl std::fmt::Debug for Topic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Topic({})", String::from_utf8_lossy(self.as_bytes()))
+    }
+}
+
+impl std::fmt::Debug for Message {
+    /// Never shows the payload.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Message")
+            .field("uaid", &self.uaid)
+            .field("chid", &self.chid)
+            .field("stamp", &self.stamp)
+            .field("ttl", &self.ttl)
+            .field("topic", &self.topic)
+            .field("payload_bytes", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Message {
+    /// When it may no longer be delivered.
+    pub fn expires(&self) -> UnixSeconds {
+        UnixSeconds(self.accepted.0.saturating_add(u64::from(self.ttl)))
+    }
+
+    /// Whether that time has come (BEHAVIOUR.md 1.8: `now >= timestamp + ttl`).
+    pub fn expired(&self, now: UnixSeconds) -> bool {
+        now >= self.expires()
+    }
+
+    /// How many bytes [`Message::encode`] appends.
+    pub fn encoded_len(&self) -> usize {
+        HEAD_BYTES + self.topic.map_or(0, |t| t.as_bytes().len()) + self.payload.len()
+    }
+
+    /// Appends the layout below; everything big-endian.
+    ///
+    /// ```text
+    /// 0  layout version (1)    1  urgency     2  topic length    3  reserved, 0
+    /// 4  uaid 16   20 chid 16   36 clock 8   44 origin 4   48 ttl 4   52 accepted 8
+    /// 60 topic, then payload to the end
+    /// ```
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let topic = self.topic.as_ref().map_or(&[][..], Topic::as_bytes);
+        out.extend_from_slice(&[LAYOUT_VERSION, self.urgency as u8, topic.len() as u8, 0]);
+        out.extend_from_slice(&self.uaid.0);
+        out.extend_from_slice(&self.chid.0);
+        out.extend_from_slice(&self.stamp.clock.0.to_be_bytes());
+        out.extend_from_slice(&self.stamp.origin.0.to_be_bytes());
+        out.extend_from_slice(&self.ttl.to_be_bytes());
+        out.extend_from_slice(&self.accepted.0.to_be_bytes());
+        out.extend_from_slice(topic);
+        out.extend_from_slice(&self.payload);
+    }
+
+    /// Reads what [`Message::encode`] wrote; `None` for anything else, whatever its bytes.
+    pub fn decode(bytes: &[u8]) -> Option<Message> {
+        let (head, tail) = bytes.split_at_checked(HEAD_BYTES)?;
+        if head[0] != LAYOUT_VERSION {
+            return None;
+        }
+        let urgency = match head[1] {
+            0 => Urgency::VeryLow,
+            1 => Urgency::Low,
+            2 => Urgency::Normal,
+            3 => Urgency::High,
+            _ => return None,
+        };
+        let (topic, payload) = tail.split_at_checked(usize::from(head[2]))?;
+        let topic = if topic.is_empty() { None } else { Some(Topic::new(topic)?) };
+        Some(Message {
+            uaid: Uaid(field(head, 4)?),
+            chid: Chid(field(head, 20)?),
+            stamp: Stamp {
+                clock: Clock(u64::from_be_bytes(field(head, 36)?)),
+                origin: Origin(u32::from_be_bytes(field(head, 44)?)),
+            },
+            ttl: u32::from_be_bytes(field(head, 48)?),
+            accepted: UnixSeconds(u64::from_be_bytes(field(head, 52)?)),
+            urgency,
+            topic,
+            payload: payload.into(),
+        })
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
+}
+
+const LAYOUT_VERSION: u8 = 1;
+const HEAD_BYTES: usize = 60;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample(topic: Option<Topic>, payload: Vec<u8>) -> Message {
+        Message {
+            uaid: Uaid([1; 16]),
+            chid: Chid([2; 16]),
+            stamp: Stamp { clock: Clock(3), origin: Origin(4) },
+            ttl: 5,
+            accepted: UnixSeconds(6),
+            urgency: Urgency::High,
+            topic,
+            payload: payload.into(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decode_reads_what_encode_wrote(topic in prop::collection::vec(any::<u8>(), 0..33),
+                                          payload in prop::collection::vec(any::<u8>(), 0..300)) {
+            let message = sample(Topic::new(&topic), payload);
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), message.encoded_len());
+            prop_assert_eq!(Message::decode(&bytes), Some(message));
+        }
+
+        #[test]
+        fn decode_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Message::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn expires_at_the_second_it_says() {
+        let message = sample(None, Vec::new());
+        assert!(!message.expired(UnixSeconds(10)));
+        assert!(message.expired(UnixSeconds(11)));
+    }
+}

@@ -1,0 +1,114 @@
+//! The seams of a shard: what its loop needs from the crates above. `Edge` is the only generic of the system;
+//! storage is one boxed object per shard. Nothing here blocks.
+
+use crate::ids::StoreTicket;
+use crate::machine::{CloseReason, Command, Event, StoreError, StoreOp, StoreReply};
+use crate::time::Now;
+
+/// Which public port a connection came in on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Port {
+    /// User agents. Small receive spans.
+    WebSocket,
+    /// App servers. 8 KiB spans; dealt to the least loaded shard (DESIGN.md 4.2 rule 7).
+    Endpoint,
+    /// Other nodes. As endpoint.
+    Node,
+}
+
+/// Bytes <-> domain: what a connection's bytes mean and how events are spelled. One per shard, on its thread.
+pub trait Edge: 'static {
+    /// Decoding state of one connection. Idle ones number a million: at most 16 bytes, heap only while
+    /// something is half done.
+    type Codec: Sized + 'static;
+
+    /// A connection was accepted on this port.
+    fn open(&mut self, port: Port) -> Self::Codec;
+
+    /// A WebSocket arrived from another shard: upgraded, its hello decoded and not answered yet.
+    fn arrived(&mut self) -> Self::Codec;
+
+    /// Decodes at most one request from the front of `bytes` (it may scribble on them, to unmask). Bytes it
+    /// wants to answer at once are appended to `out`. Never called while a command is under way.
+    fn ingest(&mut self, now: Now, codec: &mut Self::Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest;
+
+    /// Appends the spelling of `event`.
+    fn emit(&mut self, now: Now, codec: &mut Self::Codec, event: &Event, out: &mut Vec<u8>) -> Emitted;
+
+    /// Appends the last words for this reason: a close frame, an HTTP error, or nothing.
+    fn close(&mut self, codec: &mut Self::Codec, reason: CloseReason, out: &mut Vec<u8>);
+
+    /// Whether a half-decoded request is under way: such a connection is ended after the request timeout,
+    /// an idle one after the keep-alive timeout. Always false for an upgraded WebSocket.
+    fn mid_request(&self, codec: &Self::Codec) -> bool;
+
+    /// Whether the connection is an upgraded WebSocket: the machine then knows it.
+    fn is_websocket(&self, codec: &Self::Codec) -> bool;
+
+    /// The whole answer to a connection beyond `--max-connections` (503 and close).
+    fn too_many(&self, port: Port) -> &'static [u8];
+}
+
+/// What `ingest` made of the bytes.
+#[derive(Debug)]
+pub enum Ingest {
+    /// Not a whole request yet. `consumed` bytes are done with; the rest is kept aside until there are more.
+    /// The edge bounds what it lets be kept: beyond its limits it says `Close`.
+    More {
+        /// Bytes done with.
+        consumed: usize,
+    },
+    /// Something was consumed and perhaps answered into `out`; decode on.
+    Next {
+        /// Bytes done with.
+        consumed: usize,
+    },
+    /// The connection became a WebSocket; `out` holds the 101. The loop tells the machine, then decodes on.
+    Upgraded {
+        /// Bytes done with.
+        consumed: usize,
+    },
+    /// One request for the machine. The rest waits until it is `Ready`.
+    Command {
+        /// Bytes done with.
+        consumed: usize,
+        /// The request.
+        command: Command,
+    },
+    /// End the connection after sending what is in `out` and what `Edge::close` says for this reason.
+    Close {
+        /// Whose fault, and how it is spelled.
+        reason: CloseReason,
+    },
+}
+
+/// What is left to do after `emit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emitted {
+    /// The connection stays.
+    Stay,
+    /// This was its last answer (HTTP `Connection: close`): goodbye once it is sent.
+    Last,
+}
+
+/// A shard's hand into storage. Replies come back in any order but that of one UAID's operations.
+pub trait Store {
+    /// Takes an operation. The machine keeps the number outstanding under `limits::STORE_TICKETS_MAX`,
+    /// so there is always room.
+    fn submit(&mut self, ticket: StoreTicket, op: StoreOp);
+
+    /// The next reply, if one is there.
+    fn collect(&mut self) -> Option<(StoreTicket, Result<StoreReply, StoreError>)>;
+}
+
+/// Where a shard's accepted directs survive `kill -9` (DESIGN.md 6). The real one is `ledger::Log`.
+pub trait Ledger {
+    /// Appends a record and marks it live. The machine reserves bytes first, so there is always room.
+    fn append(&mut self, slot: crate::ids::LedgerSlot, message: &crate::message::Message);
+
+    /// Marks it dead.
+    fn dead(&mut self, slot: crate::ids::LedgerSlot);
+
+    /// Persists that the shard's clock may reach `clock`, so that the next boot starts above it.
+    fn clock_floor(&mut self, clock: crate::ids::Clock);
+}

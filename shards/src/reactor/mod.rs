@@ -1,0 +1,1 @@
+//! The loop of one shard: reap, step, carry out, submit, park.

@@ -1,0 +1,1 @@
+//! One pinned thread per shard.

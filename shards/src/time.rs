@@ -1,0 +1,70 @@
+//! Time as the machine knows it: handed in with every input, never read.
+//!
+//! `std::time::Instant` appears nowhere else in this crate but in the loop that makes a [`Now`].
+
+/// Monotonic nanoseconds since the process started. Orders deadlines; never compared between processes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// This instant and `span` later, saturating.
+    pub fn after(self, span: Span) -> Instant {
+        Instant(self.0.saturating_add(span.0))
+    }
+
+    /// How long ago `earlier` was; zero when it lies ahead.
+    pub fn since(self, earlier: Instant) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Whole seconds since the process started: what idle sessions keep (4 bytes, 136 years).
+    pub fn seconds(self) -> u32 {
+        (self.0 / 1_000_000_000) as u32
+    }
+}
+
+/// A length of time in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Span(pub u64);
+
+impl Span {
+    /// `ms` milliseconds.
+    pub const fn from_ms(ms: u64) -> Span {
+        Span(ms * 1_000_000)
+    }
+
+    /// `s` seconds.
+    pub const fn from_secs(s: u64) -> Span {
+        Span(s * 1_000_000_000)
+    }
+
+    /// Whole seconds, rounded up.
+    pub const fn seconds_ceil(self) -> u32 {
+        self.0.div_ceil(1_000_000_000) as u32
+    }
+
+    /// Whole microseconds.
+    pub const fn micros(self) -> u64 {
+        self.0 / 1_000
+    }
+}
+
+/// The two times of one input: the monotonic one for deadlines, the wall for TTLs and stamps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// Never goes back.
+    pub mono: Instant,
+    /// Microseconds since the Unix epoch as the host believes; may jump either way.
+    pub unix_us: u64,
+}
+
+impl Now {
+    /// Wall time in whole seconds, the unit of TTLs.
+    pub fn unix(self) -> UnixSeconds {
+        UnixSeconds(self.unix_us / 1_000_000)
+    }
+}
+
+/// Seconds since the Unix epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct UnixSeconds(pub u64);

@@ -1,0 +1,1 @@
+//! The adapter between bytes and the shard machine.

@@ -1,0 +1,1 @@
+//! The one async runtime: admin HTTP and whatever is not hot.

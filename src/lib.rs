@@ -1,0 +1,24 @@
+//! murre: a push connection server. This crate is its edges: bytes, HTTP, storage backends, configuration, assembly.
+//!
+//! **State lives in the crate `shards`; bytes live here.** Modules in suggested reading order.
+
+#![forbid(unsafe_code)]
+
+pub mod wire;
+
+pub mod webpush;
+
+pub mod edge;
+
+pub mod store;
+
+pub mod island;
+
+pub mod config;
+
+pub mod node;
+
+pub mod commands;
+
+#[cfg(test)]
+mod tidy;

@@ -1,0 +1,1 @@
+//! Assembly: keys, store, shards, island; orderly start and stop.

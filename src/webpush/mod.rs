@@ -1,0 +1,1 @@
+//! The application-server side of WebPush, sans-IO: tokens, ids, headers, VAPID.

@@ -1,0 +1,1 @@
+//! Sans-IO codecs: bytes <-> values.
