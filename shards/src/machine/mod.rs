@@ -16,6 +16,7 @@ pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, Mail, Reply, Request};
 pub use store::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
+use crate::counters;
 use crate::ids::{Clock, Origin, ShardId};
 use crate::place::Placement;
 use crate::time::{Instant, Now, Span};
@@ -56,12 +57,13 @@ pub struct MachineConfig {
 /// One shard's state.
 pub struct ShardMachine {
     config: MachineConfig,
+    stats: MachineStats,
 }
 
 impl ShardMachine {
     /// An empty shard.
     pub fn new(config: MachineConfig) -> ShardMachine {
-        ShardMachine { config }
+        ShardMachine { config, stats: MachineStats::default() }
     }
 
     /// Applies one input at `now`. Appends at most `limits::EFFECTS_PER_INPUT_MAX` effects.
@@ -76,11 +78,13 @@ impl ShardMachine {
 
     /// The shard's counters; one writer.
     pub fn stats(&self) -> &MachineStats {
-        &STATS
+        &self.stats
     }
 }
 
-static STATS: MachineStats = MachineStats {};
-
-/// Counters of one shard, named like the metrics they become.
-pub struct MachineStats {}
+counters! {
+    /// What the machine counts. Own shard only.
+    pub struct MachineStats {
+        counter hellos: "Hellos answered.",
+    }
+}
