@@ -283,6 +283,25 @@ fn cancelled_messages_come_no_more_in_none_of_their_forms() {
 }
 
 #[test]
+fn a_cancelled_row_is_not_read_back_while_its_delete_is_on_its_way() {
+    let mut mesh = Mesh::with(1, |config| config.window = 2);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Held;
+    let conn = mesh.conn();
+    let cancel = Cancel { uaid, chid: CHANNEL, stamp: stored, topic: None };
+    mesh.step(0, Input::Command { conn, command: Command::Cancel(Box::new(cancel)) });
+    let conn = mesh.conn();
+    mesh.step(0, Input::Command { conn, command: Command::NodeNotify { uaid } });
+    mesh.store.held.rotate_left(1);
+    mesh.store.release();
+    mesh.run();
+    assert_eq!(mesh.notifications(socket), [stored]);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
 fn unregister_drops_what_is_pending_and_registering_again_revives_nothing() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);

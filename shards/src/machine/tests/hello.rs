@@ -119,6 +119,21 @@ fn half_a_pair_times_out() {
 }
 
 #[test]
+fn a_descriptor_that_goes_before_its_mail_leaves_no_ghost() {
+    let mut mesh = Mesh::new(2);
+    let uaid = mesh.known_user(1);
+    mesh.hold_moves = true;
+    let socket = mesh.session(0, Some(uaid));
+    mesh.deliver_descriptor();
+    mesh.close(socket);
+    mesh.deliver_arrival();
+    assert!(mesh.said(socket).is_empty());
+    assert!(!mesh.machines[1].is_resident(uaid));
+    assert_eq!(mesh.machines[1].stats().conns, 0);
+    assert_eq!(mesh.machines[1].stats().arrivals_stale, 1);
+}
+
+#[test]
 fn a_socket_that_cannot_be_moved_is_closed_and_counted() {
     let mut mesh = Mesh::new(2);
     let uaid = mesh.known_user(1);

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::*;
-use crate::ids::{Chid, KeyDigest, Stamp};
+use crate::ids::{Chid, KeyDigest};
 use crate::message::{Message, Topic, Urgency};
 use crate::time::UnixSeconds;
 use script::{Mode, Script};

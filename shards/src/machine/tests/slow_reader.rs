@@ -18,20 +18,52 @@ fn refused_frames_go_out_again_in_order_when_the_socket_takes_bytes() {
 }
 
 #[test]
-fn refused_rows_are_read_again() {
+fn refused_rows_go_out_again() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);
     let stamps: Vec<Stamp> = (0..3).map(|_| mesh.accept(0, message(uaid), Disposition::Stored)).collect();
     let socket = mesh.session(0, Some(uaid));
     mesh.block(socket);
     mesh.unsend(socket, 2);
-    assert_eq!(mesh.machines[0].window_len(uaid), 1);
     mesh.unblock(socket);
     assert_eq!(mesh.notifications(socket), [stamps[0], stamps[1], stamps[2], stamps[1], stamps[2]]);
     for stamp in stamps {
         mesh.ack(socket, stamp);
     }
     assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn refused_rows_are_not_overtaken_by_a_direct_behind_them() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    let direct = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.block(socket);
+    mesh.unsend(socket, 2);
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket), [stored, direct, stored, direct]);
+}
+
+#[test]
+fn what_spills_unsent_is_not_overtaken_by_what_came_later() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.block(socket);
+    let first = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.pass(6);
+    let second = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.store.mode = Mode::Held;
+    mesh.pass(5);
+    let third = mesh.start_post(0, message(uaid));
+    mesh.store.release();
+    mesh.run();
+    let Some(Published::Accepted { stamp: third, disposition }) = mesh.answer_to(third) else { panic!("refused") };
+    assert_eq!(disposition, Disposition::Stored);
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket), [first, second, third]);
 }
 
 #[test]
