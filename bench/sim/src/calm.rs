@@ -10,8 +10,8 @@ impl World {
     pub(crate) fn calm_down(&mut self) -> Verdict {
         self.weather_clears()?;
         self.everybody_leaves();
-        self.settle(30)?;
         self.agents.clear();
+        self.settle(30)?;
         let users: Vec<_> = self.oracle.users.iter().copied().filter(|uaid| self.store.rows().known(*uaid)).collect();
         self.agents.extend(users.into_iter().map(|uaid| Agent { uaid: Some(uaid), ..Agent::default() }));
         self.settle(200)?;

@@ -162,8 +162,13 @@ impl World {
         if self.shards.iter().all(|shard| shard.drained) {
             self.marks.hit("stop: drained");
             self.log(None, format_args!("exit 0"));
-            self.store.close();
-            self.oracle.closed(self.steps);
+            if self.store.idle() {
+                self.store.close();
+                self.oracle.closed(self.steps);
+            } else {
+                // POSTs that came in behind Drained: the process does not wait for them.
+                return self.kill();
+            }
             self.end_process();
             let shards = self.next_shard_count();
             return self.boot(shards);
@@ -200,7 +205,7 @@ impl World {
     /// Adds what this boot's machines counted to the marks.
     pub(crate) fn count_machines(&mut self) {
         let board = Board::new(&[MachineStats::MEANINGS]);
-        for shard in &self.shards {
+        for shard in &mut self.shards {
             shard.machine.stats().write_to(&board, 0);
             for (meaning, value) in board.read() {
                 if meaning.kind == shards::stats::Kind::Counter {

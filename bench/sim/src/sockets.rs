@@ -84,6 +84,15 @@ pub(crate) struct Session {
     pub(crate) fed: bool,
 }
 
+impl Session {
+    /// A frame was refused: the machine may send this message as if it had not been sent before.
+    fn refused(&mut self, stamp: Option<Stamp>) {
+        if let Some(sent) = stamp.and_then(|stamp| self.sent.get_mut(&stamp)) {
+            *sent = (0, 0);
+        }
+    }
+}
+
 /// What a user agent reads.
 #[derive(Debug)]
 pub(crate) enum Frame {
@@ -233,7 +242,10 @@ impl World {
                 // The first frame refused may have gone out in part; then the rest of it is owed.
                 let mut blocked = Blocked::default();
                 match emission {
-                    Some(emission) if whole => blocked.unsent.push_back(emission),
+                    Some(emission) if whole => {
+                        blocked.unsent.push_back(emission);
+                        socket.session.refused(stamp);
+                    }
                     _ => blocked.tail.push_back(frame),
                 }
                 let refused = blocked.tail.is_empty();
@@ -246,6 +258,7 @@ impl World {
                 Some(_) if blocked.told => return Err("a notification for a socket that is blocked".to_owned()),
                 Some(emission) => {
                     blocked.unsent.push_back(emission);
+                    socket.session.refused(stamp);
                     return Ok(());
                 }
                 None => blocked.tail.push_back(frame),

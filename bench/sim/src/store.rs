@@ -179,6 +179,11 @@ impl Store {
         written
     }
 
+    /// Whether no operation is under way.
+    pub(crate) fn idle(&self) -> bool {
+        self.queues.is_empty()
+    }
+
     /// The process ended in order: everything that was written is durable.
     pub(crate) fn close(&mut self) {
         assert!(self.queues.is_empty(), "an orderly end leaves no storage work");
