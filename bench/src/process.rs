@@ -21,6 +21,10 @@ pub struct Options {
     pub patience: Duration,
 }
 
+/// What endpoint URLs of these servers begin with: a name without a port, as behind a load balancer. Some published
+/// senders leave the port out of a VAPID `aud`. Whoever POSTs connects to [`Server::endpoint`].
+pub const ENDPOINT_URL: &str = "http://push.test";
+
 /// A running server. Killed when dropped.
 pub struct Server {
     options: Options,
@@ -100,6 +104,16 @@ impl Server {
         self.wait_until_ready()
     }
 
+    /// Gives the argument after `flag` another value for the next start.
+    pub fn replace_argument(&mut self, flag: &str, value: &str) {
+        let arguments = &mut self.options.arguments;
+        if let Some(at) = arguments.iter().position(|argument| argument == flag)
+            && let Some(old) = arguments.get_mut(at + 1)
+        {
+            value.clone_into(old);
+        }
+    }
+
     /// Whether it still runs.
     pub fn running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
@@ -155,7 +169,7 @@ fn spawn(options: &Options, data: &Path, ip: Ipv4Addr) -> io::Result<Child> {
         .arg(data)
         .args(["--websocket", &format!("{ip}:8080"), "--node", &format!("{ip}:8081")])
         .args(["--endpoint", &format!("{ip}:8082"), "--admin", &format!("{ip}:8083")])
-        .args(["--endpoint-url", &format!("http://{ip}:8082")])
+        .args(["--endpoint-url", ENDPOINT_URL])
         .args(&options.arguments)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::{SinkExt, StreamExt};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -145,7 +145,9 @@ fn handle(request: &Value, uaid: &mut String, sender: &mpsc::UnboundedSender<Str
             Some(())
         }
         Some("broadcast_subscribe") => {
-            say(json!({"messageType": "broadcast", "broadcasts": {"errors": {"any": "Broadcast not found"}}}))
+            let ids = request["broadcasts"].as_object()?.keys();
+            let errors: Value = ids.map(|id| (id.clone(), json!("Broadcast not found"))).collect::<Map<_, _>>().into();
+            say(json!({"messageType": "broadcast", "broadcasts": {"errors": errors}}))
         }
         Some("nack") => Some(()),
         None if request.as_object().is_some_and(|object| object.is_empty()) => say(json!({})),

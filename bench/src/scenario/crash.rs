@@ -19,7 +19,7 @@ pub struct Options {
     /// Rounds of each kind.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub rounds: usize,
-    /// The server binary; the one beside this executable when absent.
+    /// The server binary; when absent the one beside this executable, or this executable, which has `serve` too.
     #[arg(long, value_name = "PATH")]
     pub murre: Option<PathBuf>,
     /// One more argument of `serve`; may be given again.
@@ -123,7 +123,11 @@ pub fn run(options: &Options) -> io::Result<bool> {
 fn binary(options: &Options) -> io::Result<PathBuf> {
     match &options.murre {
         Some(path) => Ok(path.clone()),
-        None => Ok(std::env::current_exe()?.with_file_name("murre")),
+        None => {
+            let own = std::env::current_exe()?;
+            let beside = own.with_file_name("murre");
+            Ok(if beside.exists() { beside } else { own })
+        }
     }
 }
 
