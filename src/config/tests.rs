@@ -41,7 +41,7 @@ fn load(sources: &Sources) -> Config {
 }
 
 fn refusal(sources: &Sources) -> String {
-    Config::load(sources).err().expect("must be refused").to_string()
+    Config::load(sources).expect_err("must be refused").to_string()
 }
 
 #[test]
