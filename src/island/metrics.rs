@@ -24,6 +24,9 @@ pub(super) fn registry(exhibits: Arc<Exhibits>) -> Registry {
 
 struct Boards(Arc<Exhibits>);
 
+/// Shard and value.
+type Lines = Vec<(usize, u64)>;
+
 impl fmt::Debug for Boards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Boards({})", self.0.shards.len())
@@ -33,7 +36,7 @@ impl fmt::Debug for Boards {
 impl Collector for Boards {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         // One metric family per name, one line per shard: the format wants all lines of a family together.
-        let mut families: BTreeMap<&str, (Meaning, Vec<(usize, u64)>)> = BTreeMap::new();
+        let mut families: BTreeMap<&str, (Meaning, Lines)> = BTreeMap::new();
         for (shard, board) in self.0.shards.iter().enumerate() {
             for (meaning, value) in board.read() {
                 families.entry(meaning.name).or_insert((meaning, Vec::new())).1.push((shard, value));
