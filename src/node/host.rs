@@ -1,18 +1,6 @@
-//! What the host gives this process: CPUs and descriptors.
-
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+//! What the host gives this process: its CPUs.
 
 use super::fault::Fault;
-
-/// Raises the soft limit of open files to the hard one and returns it: the table of every ring is capped by it
-/// (DESIGN.md 4.1). Where that is refused the limit stays as it was.
-pub fn raise_open_files() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    let now = if raised.is_ok() { limit.maximum } else { limit.current };
-    // `None` is no limit at all.
-    now.unwrap_or(u64::MAX)
-}
 
 /// The CPUs to pin shards to: those that are wanted, else all that this process may run on.
 ///
@@ -59,12 +47,5 @@ mod tests {
         assert_eq!(cores(&all).unwrap(), all);
         let said = cores(&[8_000]).unwrap_err().to_string();
         assert!(said.starts_with("shards.cores: this process may not run on CPU 8000; it may on "), "{said}");
-    }
-
-    #[test]
-    fn the_open_files_limit_is_the_hard_one_afterwards() {
-        let raised = raise_open_files();
-        assert_eq!(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), raised);
-        assert_eq!(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX), raised);
     }
 }
