@@ -1,3 +1,7 @@
 //! The binary `murre`: parse arguments, run one command, exit with its status.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    murre::commands::run()
+}
