@@ -1,8 +1,11 @@
 //! The commands of the binary (DESIGN.md 11). Each submodule has `Args` and `run(args) -> ExitCode`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, Sources};
 
 pub mod serve;
 
@@ -40,6 +43,64 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Look after a data directory: replay ledgers, salvage a damaged store, back up.
     Maintain(maintain::Args),
+}
+
+/// Where a command that is not `serve` finds the configuration: the same file, environment and settings as the server.
+#[derive(clap::Args, Debug)]
+pub struct ConfigArgs {
+    /// TOML file (also MURRE_CONFIG)
+    #[arg(long, value_name = "FILE", env = "MURRE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Set any key; may be repeated
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub sets: Vec<String>,
+    /// Data directory (key data_dir)
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<String>,
+}
+
+impl ConfigArgs {
+    /// The configuration these arguments, the file and the environment make.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        let flag = |dir: &String| ("--data-dir".to_owned(), "data_dir", dir.clone());
+        Config::load(&Sources {
+            file: self.config.clone(),
+            flags: self.data_dir.iter().map(flag).collect(),
+            sets: self.sets.clone(),
+            ..Sources::from_env()
+        })
+    }
+}
+
+/// Statuses this binary exits with; docs/OPERATIONS.md explains them. Those above 63 are of `sysexits.h`.
+pub mod status {
+    /// It failed for a reason that was printed.
+    pub const FAILED: u8 = 1;
+    /// Wrong usage of the command line.
+    pub const USAGE: u8 = 2;
+    /// A file of the data directory is damaged.
+    pub const DAMAGED: u8 = 65;
+    /// This host cannot run it: no io_uring, too old a kernel, limits too low.
+    pub const UNAVAILABLE: u8 = 69;
+    /// The server went down with an error of its own.
+    pub const SOFTWARE: u8 = 70;
+    /// An address cannot be bound.
+    pub const ADDRESS: u8 = 71;
+    /// The data directory cannot be made, written or locked.
+    pub const DATA_DIR: u8 = 73;
+    /// Stopped with messages in the ledger logs that storage did not take: the next start saves them.
+    pub const LEDGER_LEFT: u8 = 75;
+    /// The configuration is refused.
+    pub const CONFIG: u8 = 78;
+}
+
+/// Prints why a command ends and makes its exit status.
+pub fn fail(status: u8, reason: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("murre: {reason}");
+    ExitCode::from(status)
 }
 
 /// Parses the arguments of the process and runs one command. Wrong usage exits with 2.

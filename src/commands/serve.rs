@@ -1,12 +1,149 @@
 //! `murre serve`: run the server until a signal stops it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Arguments of this command.
-#[derive(clap::Args, Debug)]
-pub struct Args {}
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+
+use super::{fail, status};
+use crate::config::keys::KEYS;
+use crate::config::{Config, Sources};
+
+/// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
+#[derive(Debug)]
+pub struct Args {
+    config: Option<PathBuf>,
+    sets: Vec<String>,
+    flags: Vec<(String, &'static str, String)>,
+}
+
+impl Args {
+    /// Where the configuration of these arguments comes from.
+    pub fn sources(&self) -> Sources {
+        Sources { file: self.config.clone(), flags: self.flags.clone(), sets: self.sets.clone(), ..Sources::from_env() }
+    }
+}
 
 /// Runs it.
-pub fn run(_args: Args) -> ExitCode {
-    ExitCode::SUCCESS
+pub fn run(args: Args) -> ExitCode {
+    match Config::load(&args.sources()) {
+        Ok(_config) => ExitCode::SUCCESS,
+        Err(error) => fail(status::CONFIG, &error),
+    }
+}
+
+// Written out, not derived: the flags come from the table of keys, so that there is one place to add a setting.
+impl clap::Args for Args {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config").long("config").value_name("FILE").env("MURRE_CONFIG");
+        let file = file.value_parser(clap::value_parser!(PathBuf)).help("TOML file");
+        let sets = Arg::new("set").long("set").value_name("SECTION.KEY=VALUE").action(clap::ArgAction::Append);
+        let command = command.arg(file).arg(sets.help("Set any key; may be repeated"));
+        KEYS.iter().fold(command, |command, key| match key.flag {
+            Some((flag, value)) => {
+                let default =
+                    if key.default.is_empty() { String::new() } else { format!(" [default: {}]", key.default) };
+                let help = format!("{}{default} ({})", key.help, key.name);
+                command.arg(Arg::new(key.name).long(flag).value_name(value).help(help))
+            }
+            None => command,
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Args {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let texts = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned();
+        let flag = |key: &'static crate::config::keys::Key| {
+            let (flag, _) = key.flag?;
+            Some((format!("--{flag}"), key.name, matches.get_one::<String>(key.name)?.clone()))
+        };
+        Ok(Args {
+            config: matches.get_one::<PathBuf>("config").cloned(),
+            sets: texts("set").collect(),
+            flags: KEYS.iter().filter_map(flag).collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::commands::Cli;
+
+    fn sources(line: &[&str]) -> Sources {
+        let cli = Cli::try_parse_from(["murre", "serve"].iter().chain(line)).expect("a command line");
+        match cli.command {
+            crate::commands::Command::Serve(args) => Sources { variables: Vec::new(), ..args.sources() },
+            other => panic!("not serve: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_flags_of_the_design_exist_and_set_their_keys() {
+        let line = [
+            "--data-dir",
+            "/d",
+            "--websocket",
+            "[::1]:1,127.0.0.1:1",
+            "--endpoint",
+            "127.0.0.1:2",
+            "--node",
+            "127.0.0.1:3",
+            "--admin",
+            "127.0.0.1:4",
+            "--endpoint-url",
+            "https://e",
+            "--node-url",
+            "http://n:1",
+            "--cores",
+            "0-1",
+            "--shards",
+            "4",
+            "--max-connections",
+            "5",
+            "--roles",
+            "connect",
+            "--store",
+            "memory",
+            "--set",
+            "drain.rate=9",
+        ];
+        let config = Config::load(&sources(&line)).expect("a configuration");
+        assert_eq!(config.data_dir, PathBuf::from("/d"));
+        assert_eq!(config.websocket.listen.len(), 2);
+        assert_eq!(config.endpoint.listen, ["127.0.0.1:2".parse().unwrap()]);
+        assert_eq!(config.node.listen, ["127.0.0.1:3".parse().unwrap()]);
+        assert_eq!(config.admin.listen, ["127.0.0.1:4".parse().unwrap()]);
+        assert_eq!(config.endpoint.url.as_deref(), Some("https://e"));
+        assert_eq!(config.node.url.as_deref(), Some("http://n:1"));
+        assert_eq!(config.shards.cores, [0, 1]);
+        assert_eq!((config.shards.count, config.max_connections, config.drain.rate), (4, 5, 9));
+        assert!(config.roles.connect && !config.roles.endpoint);
+    }
+
+    #[test]
+    fn a_bad_flag_is_named_as_it_was_written() {
+        let said = Config::load(&sources(&["--shards", "many"])).expect_err("must be refused").to_string();
+        assert_eq!(
+            said,
+            "flag --shards: \"many\" is not a value of shards.count: it takes a number from 0 (one per core) to 256"
+        );
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
 }

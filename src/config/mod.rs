@@ -1,1 +1,226 @@
-//! One validated configuration.
+//! One validated configuration: defaults < TOML file < environment < command line.
+//!
+//! Everything is driven by one table, [`keys::KEYS`]: which names exist, what they accept, what they mean, and
+//! where the value goes. A name that is not in the table is refused with the nearest one that is; so is a value
+//! that its key does not accept (DESIGN.md 8). Past [`Config::load`] nothing is checked again.
+//! Read once at start, on the main thread; every shard gets copies of what it needs.
+
+mod error;
+
+pub mod keys;
+
+mod parse;
+
+mod sources;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{ConfigError, Origin};
+pub use parse::Secret;
+pub use sources::Sources;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `data_dir`: keys, store and ledgers.
+    pub data_dir: PathBuf,
+    /// `roles`.
+    pub roles: Roles,
+    /// `max_connections`: sockets of this process, on all shards and ports. At the bound: 503 and close.
+    pub max_connections: u32,
+    /// `shards.*`.
+    pub shards: Shards,
+    /// `websocket.*`.
+    pub websocket: WebSocket,
+    /// `endpoint.*`.
+    pub endpoint: Endpoint,
+    /// `node.*`.
+    pub node: Node,
+    /// `admin.*`.
+    pub admin: Admin,
+    /// `store.*`.
+    pub store: Store,
+    /// `delivery.*`.
+    pub delivery: Delivery,
+    /// `drain.*`.
+    pub drain: Drain,
+    /// `log.*`.
+    pub log: Log,
+}
+
+/// Which tiers this process serves (DESIGN.md 2). At least one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Roles {
+    /// Holds sessions: the WebSocket and node listeners are open.
+    pub connect: bool,
+    /// Takes POSTs: the endpoint listener is open.
+    pub endpoint: bool,
+}
+
+/// `shards.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Shards {
+    /// CPU numbers to pin shards to, in this order; empty: every CPU this process may run on.
+    pub cores: Vec<u32>,
+    /// How many shards; 0: one per core. More than cores: they share cores in turn.
+    pub count: u16,
+}
+
+/// `websocket.*`.
+#[derive(Clone, Debug, Default)]
+pub struct WebSocket {
+    /// Where user agents connect.
+    pub listen: Vec<SocketAddr>,
+    /// From upgrade to hello.
+    pub hello_timeout: Duration,
+    /// Between server pings; zero: none.
+    pub auto_ping_interval: Duration,
+    /// From a server ping to its pong.
+    pub auto_ping_timeout: Duration,
+    /// `{}` more often than this closes with 4774.
+    pub ping_min_interval: Duration,
+}
+
+/// `endpoint.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Endpoint {
+    /// Where app servers POST.
+    pub listen: Vec<SocketAddr>,
+    /// What endpoint URLs begin with, no slash at the end; `None`: `http://` and the first listen address.
+    pub url: Option<String>,
+    /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
+    pub crypto_keys: Vec<Secret>,
+}
+
+/// `node.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// Where other nodes call.
+    pub listen: Vec<SocketAddr>,
+    /// What presence stores; `None`: `http://` and the first listen address.
+    pub url: Option<String>,
+    /// Bearer keys; the first is sent, all are accepted. Empty: one is made in the data directory.
+    pub keys: Vec<Secret>,
+}
+
+/// `admin.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Admin {
+    /// Where operators look; empty: nowhere.
+    pub listen: Vec<SocketAddr>,
+}
+
+/// `store.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    /// Which backend.
+    pub kind: StoreKind,
+    /// Bytes of the block cache.
+    pub cache: u64,
+    /// Bytes on disk at which messages are refused with 503; 0: no bound but the disk.
+    pub max_bytes: u64,
+}
+
+/// `store.kind`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StoreKind {
+    /// In the data directory.
+    #[default]
+    Embedded,
+    /// In memory: for tests and trials, gone when the process ends.
+    Memory,
+}
+
+/// `delivery.*` (DESIGN.md 6).
+#[derive(Clone, Debug, Default)]
+pub struct Delivery {
+    /// Unacked notifications of one session.
+    pub window: u16,
+    /// Store before sending.
+    pub durable: bool,
+    /// A direct unacked for this long is saved to storage.
+    pub spill_after: Duration,
+    /// A notification unacked for this long is sent again.
+    pub retry_after: Duration,
+    /// Bytes of the ledger log of one shard.
+    pub ledger_bytes: u64,
+}
+
+/// `drain.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drain {
+    /// Sessions closed per second on SIGTERM, on all shards together.
+    pub rate: u32,
+}
+
+/// `log.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// A level, or directives as of the crate `tracing-subscriber`.
+    pub level: String,
+    /// Whether lines are coloured.
+    pub color: bool,
+}
+
+impl Config {
+    /// Reads every source and validates.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, in one sentence that names the source, the key and what is allowed.
+    pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+        let mut config = Config::blank();
+        for key in keys::KEYS {
+            // Invariant: a test sets every default; none of them is refused.
+            (key.set)(&mut config, &parse::Raw::one(key.default)).expect("the default of a key is a value of it");
+        }
+        for setting in sources.settings()? {
+            let key = keys::find(&setting.name, &setting.origin)?;
+            (key.set)(&mut config, &setting.value).ok_or_else(|| ConfigError::bad_value(key, &setting))?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Nothing set; every field is then set from the default in the table of keys.
+    fn blank() -> Config {
+        Config {
+            data_dir: PathBuf::new(),
+            roles: Roles::default(),
+            max_connections: 0,
+            shards: Shards::default(),
+            websocket: WebSocket::default(),
+            endpoint: Endpoint::default(),
+            node: Node::default(),
+            admin: Admin::default(),
+            store: Store::default(),
+            delivery: Delivery::default(),
+            drain: Drain::default(),
+            log: Log::default(),
+        }
+    }
+
+    /// What no single key can know.
+    fn check(&self) -> Result<(), ConfigError> {
+        let socket = &self.websocket;
+        if !socket.auto_ping_interval.is_zero() && socket.auto_ping_timeout >= socket.auto_ping_interval {
+            return Err(ConfigError::Conflict(
+                "websocket.auto_ping_timeout must be shorter than websocket.auto_ping_interval",
+            ));
+        }
+        if self.roles.connect && socket.listen.is_empty() {
+            return Err(ConfigError::Conflict("the role connect needs an address in websocket.listen"));
+        }
+        if self.roles.endpoint && self.endpoint.listen.is_empty() {
+            return Err(ConfigError::Conflict("the role endpoint needs an address in endpoint.listen"));
+        }
+        if self.max_connections < u32::from(self.shards.count) {
+            return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
+        }
+        Ok(())
+    }
+}

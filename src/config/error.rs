@@ -1,0 +1,117 @@
+//! What was wrong with a configuration, and where: one sentence that says what to do.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::keys::Key;
+use super::sources::Setting;
+
+/// Where a setting was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In the TOML file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// In this environment variable.
+    Variable(String),
+    /// With this flag.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { path, line } => write!(f, "{} line {line}", path.display()),
+            Origin::Variable(name) => write!(f, "variable {name}"),
+            Origin::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+/// Why there is no configuration.
+pub enum ConfigError {
+    /// The file given with `--config` cannot be read.
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is not TOML.
+    Syntax {
+        /// Where.
+        origin: Origin,
+        /// What the parser says.
+        message: String,
+    },
+    /// `--set` without `=`.
+    NotASetting {
+        /// What was given.
+        text: String,
+    },
+    /// A key that does not exist.
+    UnknownKey {
+        /// Where.
+        origin: Origin,
+        /// What was written.
+        name: String,
+        /// What was probably meant.
+        nearest: Option<&'static Key>,
+    },
+    /// A value that the key does not take.
+    BadValue {
+        /// Where.
+        origin: Origin,
+        /// Which key.
+        key: &'static Key,
+        /// What was written; `None` for secrets.
+        value: Option<String>,
+    },
+    /// Settings that are valid alone and not together.
+    Conflict(&'static str),
+}
+
+impl ConfigError {
+    /// `setting` is not a value of `key`.
+    pub(super) fn bad_value(key: &'static Key, setting: &Setting) -> ConfigError {
+        let value = (!key.secret).then(|| setting.value.spelled());
+        ConfigError::BadValue { origin: setting.origin.clone(), key, value }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Unreadable { path, error } => {
+                write!(f, "cannot read the configuration {}: {error}", path.display())
+            }
+            ConfigError::Syntax { origin, message } => write!(f, "{origin}: not TOML: {message}"),
+            ConfigError::NotASetting { text } => write!(f, "flag --set: {text:?} is not section.key=value"),
+            ConfigError::UnknownKey { origin, name, nearest } => {
+                write!(f, "{origin}: there is no key {name}")?;
+                match (origin, nearest) {
+                    (Origin::Variable(_), Some(key)) => write!(f, "; did you mean {}?", key.variable()),
+                    (_, Some(key)) => write!(f, "; did you mean {}?", key.name),
+                    (_, None) => f.write_str("; the section Settings of docs/OPERATIONS.md lists them all"),
+                }
+            }
+            ConfigError::BadValue { origin, key, value } => {
+                let shown = value.as_ref().map_or_else(|| "the given value".to_owned(), |value| format!("{value:?}"));
+                write!(f, "{origin}: {shown} is not a value of {}: it takes {}", key.name, key.allowed)
+            }
+            ConfigError::Conflict(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConfigError({self})")
+    }
+}
+
+impl std::error::Error for ConfigError {}

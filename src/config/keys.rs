@@ -1,0 +1,257 @@
+//! The one table of keys: it drives all four sources, every refusal, and the table in docs/OPERATIONS.md.
+
+use super::error::{ConfigError, Origin};
+use super::parse::{self, Raw};
+use super::{Config, Roles, StoreKind};
+
+/// One setting.
+pub struct Key {
+    /// `section.key`, as in the TOML file.
+    pub name: &'static str,
+    /// The flag of `murre serve` without its dashes, and what its value is called.
+    pub flag: Option<(&'static str, &'static str)>,
+    /// As it would be written in the environment.
+    pub default: &'static str,
+    /// What it accepts, continuing "it takes".
+    pub allowed: &'static str,
+    /// What it means, one sentence.
+    pub help: &'static str,
+    /// Its value is never shown.
+    pub secret: bool,
+    /// Puts an accepted value where it belongs; `None` refuses it.
+    pub set: fn(&mut Config, &Raw) -> Option<()>,
+}
+
+impl Key {
+    /// `MURRE_SECTION__KEY`.
+    pub fn variable(&self) -> String {
+        format!("{VARIABLE_PREFIX}{}", self.name.replace('.', "__").to_ascii_uppercase())
+    }
+}
+
+/// What every variable of ours begins with; one that matches no key is refused.
+pub const VARIABLE_PREFIX: &str = "MURRE_";
+
+/// The one variable of ours that is no key: the configuration file, as `--config`.
+pub const FILE_VARIABLE: &str = "MURRE_CONFIG";
+
+/// The key of this name.
+///
+/// # Errors
+/// [`ConfigError::UnknownKey`] with the nearest name.
+pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
+    KEYS.iter().find(|key| key.name == name).ok_or_else(|| ConfigError::UnknownKey {
+        origin: origin.clone(),
+        name: name.to_owned(),
+        nearest: nearest(name),
+    })
+}
+
+/// The key whose name is most like `name`, if any is like it at all.
+fn nearest(name: &str) -> Option<&'static Key> {
+    let likeness = |key: &Key| {
+        // Somebody who forgets the section, or puts the key in another, still means the key.
+        let last = |text: &str| text.rsplit('.').next().map_or(String::new(), str::to_owned);
+        let whole = strsim::normalized_damerau_levenshtein(name, key.name);
+        whole.max(strsim::normalized_damerau_levenshtein(&last(name), &last(key.name)) * 0.95)
+    };
+    let best = KEYS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) >= LIKENESS_MIN).then_some(best)
+}
+
+/// Below this two names have nothing to do with each other.
+const LIKENESS_MIN: f64 = 0.4;
+
+const ADDRESSES: &str = "addresses as 127.0.0.1:8080 or [::1]:8080, separated by commas";
+const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
+const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
+const BYTES: &str = "a number of bytes, as 100663296, 96MiB or 4GiB";
+const URL: &str = "a URL that begins with http:// or https://, without query and user";
+
+macro_rules! keys {
+    ($($(#[$secret:ident])? $name:literal $(($flag:literal $value:literal))? = $default:literal,
+       $allowed:expr, $help:literal, $set:expr;)+) => {
+        /// Every key there is, in the order of the documentation.
+        pub const KEYS: &[Key] = &[$(Key {
+            name: $name,
+            flag: keys!(@flag $($flag $value)?),
+            default: $default,
+            allowed: $allowed,
+            help: $help,
+            secret: keys!(@secret $($secret)?),
+            set: $set,
+        }),+];
+    };
+    (@flag) => { None };
+    (@flag $flag:literal $value:literal) => { Some(($flag, $value)) };
+    (@secret) => { false };
+    (@secret secret) => { true };
+}
+
+keys! {
+    "data_dir" ("data-dir" "DIR") = "murre-data",
+        "a directory",
+        "Keys, store and ledgers. Made with mode 0700 when it does not exist; one process at a time.",
+        |c, raw| { c.data_dir = raw.text().filter(|text| !text.is_empty())?.into(); Some(()) };
+    "roles" ("roles" "LIST") = "connect,endpoint",
+        "connect, endpoint or both, separated by a comma",
+        "connect holds WebSocket sessions and takes calls of other nodes, endpoint takes POSTs.",
+        |c, raw| { c.roles = roles(raw)?; Some(()) };
+    "max_connections" ("max-connections" "N") = "100000",
+        "a number from 1 to 16777216",
+        "Sockets on all ports together; beyond it a connection is answered 503 and closed.",
+        |c, raw| { c.max_connections = parse::number(raw, 1, 1 << 24)? as u32; Some(()) };
+
+    "websocket.listen" ("websocket" "ADDR") = "127.0.0.1:8080",
+        ADDRESSES,
+        "Where user agents connect.",
+        |c, raw| { c.websocket.listen = parse::addresses(raw)?; Some(()) };
+    "websocket.hello_timeout" = "5",
+        SECONDS,
+        "A WebSocket that has not said hello by then is closed with 1011.",
+        |c, raw| { c.websocket.hello_timeout = parse::positive_duration(raw)?; Some(()) };
+    "websocket.auto_ping_interval" = "300",
+        SECONDS_OR_ZERO,
+        "A session is pinged this often.",
+        |c, raw| { c.websocket.auto_ping_interval = parse::duration(raw)?; Some(()) };
+    "websocket.auto_ping_timeout" = "4",
+        SECONDS,
+        "A session that has not answered a ping by then is closed.",
+        |c, raw| { c.websocket.auto_ping_timeout = parse::positive_duration(raw)?; Some(()) };
+    "websocket.ping_min_interval" = "45",
+        SECONDS_OR_ZERO,
+        "A user agent that sends {} again sooner than this is closed with 4774.",
+        |c, raw| { c.websocket.ping_min_interval = parse::duration(raw)?; Some(()) };
+
+    "endpoint.listen" ("endpoint" "ADDR") = "127.0.0.1:8082",
+        ADDRESSES,
+        "Where application servers POST.",
+        |c, raw| { c.endpoint.listen = parse::addresses(raw)?; Some(()) };
+    "endpoint.url" ("endpoint-url" "URL") = "",
+        URL,
+        "What endpoint URLs begin with, as application servers reach it; by default http:// and the first address of endpoint.listen.",
+        |c, raw| { c.endpoint.url = parse::url(raw)?; Some(()) };
+    #[secret] "endpoint.crypto_keys" = "",
+        "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",
+        "Endpoint tokens are sealed with the first key and opened with any. By default one is made in data_dir.",
+        |c, raw| { c.endpoint.crypto_keys = parse::fernet_keys(raw)?; Some(()) };
+    "endpoint.tokens" = "fernet",
+        "fernet (short comes with a later version)",
+        "The form of new endpoint tokens.",
+        |_, raw| (raw.text()? == "fernet").then_some(());
+
+    "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
+        ADDRESSES,
+        "Where other nodes of a cluster call.",
+        |c, raw| { c.node.listen = parse::addresses(raw)?; Some(()) };
+    "node.url" ("node-url" "URL") = "",
+        URL,
+        "How other nodes reach this one; by default http:// and the first address of node.listen.",
+        |c, raw| { c.node.url = parse::url(raw)?; Some(()) };
+    #[secret] "node.keys" = "",
+        "keys of 16 to 256 visible characters, [k1,k2] or k1,k2",
+        "Other nodes must present one of them; the first is presented to them. By default one is made in data_dir.",
+        |c, raw| { c.node.keys = parse::bearer_keys(raw)?; Some(()) };
+
+    "admin.listen" ("admin" "ADDR") = "127.0.0.1:8083",
+        ADDRESSES,
+        "Where operators find the admin page, health routes, metrics and PUT /broadcasts. Not for the public.",
+        |c, raw| { c.admin.listen = parse::addresses(raw)?; Some(()) };
+
+    "shards.cores" ("cores" "LIST") = "all",
+        "CPU numbers as 2-15,20, none twice, or all",
+        "Each shard is pinned to one of these CPUs.",
+        |c, raw| { c.shards.cores = parse::cores(raw)?; Some(()) };
+    "shards.count" ("shards" "N") = "0",
+        "a number from 0 (one per core) to 256",
+        "How many shards; a data directory may be opened with another number than it was written with.",
+        |c, raw| { c.shards.count = parse::number(raw, 0, u64::from(shards::limits::SHARDS_MAX))? as u16; Some(()) };
+
+    "store.kind" ("store" "KIND") = "embedded",
+        "embedded, or memory for trials that may forget everything (scylla comes with a later version)",
+        "Where users, channels and stored messages live.",
+        |c, raw| { c.store.kind = store_kind(raw)?; Some(()) };
+    "store.cache" = "96MiB",
+        BYTES,
+        "Memory for blocks of the embedded store.",
+        |c, raw| { c.store.cache = parse::bytes(raw)?; Some(()) };
+    "store.max_bytes" = "0",
+        "a number of bytes, as 107374182400 or 100GiB; 0 is no bound but the disk",
+        "At this size on disk messages that would be stored are refused with 503.",
+        |c, raw| { c.store.max_bytes = parse::bytes(raw)?; Some(()) };
+
+    "delivery.window" = "128",
+        "a number from 1 to 1024",
+        "Notifications of one session that may be unacked; more wait in storage.",
+        |c, raw| { c.delivery.window = parse::number(raw, 1, u64::from(shards::limits::WINDOW_MAX))? as u16; Some(()) };
+    "delivery.durable" = "false",
+        "true or false",
+        "Store every message on disk before it is sent, so that not even a power cut loses one.",
+        |c, raw| { c.delivery.durable = parse::flag(raw)?; Some(()) };
+    "delivery.spill_after" = "10",
+        SECONDS,
+        "A notification unacked for this long is saved to storage.",
+        |c, raw| { c.delivery.spill_after = parse::positive_duration(raw)?; Some(()) };
+    "delivery.retry_after" = "60",
+        SECONDS,
+        "A notification unacked for this long is sent again, at most 3 times.",
+        |c, raw| { c.delivery.retry_after = parse::positive_duration(raw)?; Some(()) };
+    "delivery.ledger_bytes" = "32MiB",
+        "a number of bytes from 4MiB to 64GiB, as 33554432 or 32MiB",
+        "Size of the ledger log of each shard, in data_dir and in memory. Half of it holds unacked directs.",
+        |c, raw| {
+            c.delivery.ledger_bytes = parse::bytes(raw).filter(|bytes| (4 << 20..=64 << 30).contains(bytes))?;
+            Some(())
+        };
+
+    "drain.rate" = "10000",
+        "a number from 1 to 10000000",
+        "Sessions closed per second when the server is told to stop.",
+        |c, raw| { c.drain.rate = parse::number(raw, 1, 10_000_000)? as u32; Some(()) };
+
+    "log.level" = "info",
+        "error, warn, info, debug or trace, or directives as info,murre::edge=debug",
+        "What is logged to standard error.",
+        |c, raw| { c.log.level = log_level(raw)?; Some(()) };
+    "log.color" = "false",
+        "true or false",
+        "Colour the log.",
+        |c, raw| { c.log.color = parse::flag(raw)?; Some(()) };
+}
+
+fn roles(raw: &Raw) -> Option<Roles> {
+    let mut roles = Roles::default();
+    for item in raw.items() {
+        match item {
+            "connect" => roles.connect = true,
+            "endpoint" => roles.endpoint = true,
+            _ => return None,
+        }
+    }
+    (roles != Roles::default()).then_some(roles)
+}
+
+fn store_kind(raw: &Raw) -> Option<StoreKind> {
+    match raw.text()? {
+        "embedded" => Some(StoreKind::Embedded),
+        "memory" => Some(StoreKind::Memory),
+        _ => None,
+    }
+}
+
+fn log_level(raw: &Raw) -> Option<String> {
+    let text = raw.text()?;
+    let parsed = tracing_subscriber::EnvFilter::builder().parse(text);
+    (!text.is_empty() && parsed.is_ok()).then(|| text.to_owned())
+}
+
+/// The Markdown table of docs/OPERATIONS.md.
+pub fn markdown() -> String {
+    let mut table = String::from("| key | flag | default | takes | meaning |\n|---|---|---|---|---|\n");
+    for key in KEYS {
+        let flag = key.flag.map_or(String::new(), |(flag, value)| format!("`--{flag} {value}`"));
+        let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
+        table += &format!("| `{}` | {flag} | {default} | {} | {} |\n", key.name, key.allowed, key.help);
+    }
+    table
+}

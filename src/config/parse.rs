@@ -1,0 +1,203 @@
+//! Texts to values. Every parser says `None` for what it does not accept; the table of keys says what it does.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A value before it is typed: one text, or the items of a TOML list.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Raw {
+    /// From anywhere. A list is written `a,b` or `[a,b]`.
+    One(String),
+    /// A TOML list of texts or numbers.
+    Many(Vec<String>),
+}
+
+impl Raw {
+    /// One text.
+    pub fn one(text: &str) -> Raw {
+        Raw::One(text.to_owned())
+    }
+
+    /// The text of a key that takes one; `None` for a list.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Raw::One(text) => Some(text.trim()),
+            Raw::Many(_) => None,
+        }
+    }
+
+    /// The items of a key that takes a list; blank items are left out.
+    pub fn items(&self) -> Vec<&str> {
+        let items: Vec<&str> = match self {
+            Raw::One(text) => {
+                let text = text.trim();
+                let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+                bare.split(',').collect()
+            }
+            Raw::Many(items) => items.iter().map(String::as_str).collect(),
+        };
+        let unquoted = items.into_iter().map(|item| item.trim().trim_matches(['"', '\'']).trim());
+        unquoted.filter(|item| !item.is_empty()).collect()
+    }
+
+    /// As an operator would write it.
+    pub fn spelled(&self) -> String {
+        match self {
+            Raw::One(text) => text.clone(),
+            Raw::Many(items) => items.join(","),
+        }
+    }
+}
+
+/// A text that is never shown: a key or a token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes a text into custody.
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
+    }
+
+    /// The text, for whoever must use it. Never log it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Seconds (`5`, `2.5`) or with a unit (`250ms`, `5s`, `10m`, `1h`, `1d`), at most 365 days.
+pub fn duration(raw: &Raw) -> Option<Duration> {
+    let text = raw.text()?;
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 0.001,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        "d" => 86_400.0,
+        _ => return None,
+    };
+    let seconds = digits.trim_end().parse::<f64>().ok()? * scale;
+    let whole_year = 365.0 * 86_400.0;
+    if (0.0..=whole_year).contains(&seconds) { Some(Duration::from_secs_f64(seconds)) } else { None }
+}
+
+/// As [`duration`], and longer than nothing (at least one millisecond).
+pub fn positive_duration(raw: &Raw) -> Option<Duration> {
+    duration(raw).filter(|span| *span >= Duration::from_millis(1))
+}
+
+/// A number of bytes, with an optional unit (`KiB`, `MiB`, `GiB`, `TiB`; `K`, `M`, `G`, `T` mean the same).
+pub fn bytes(raw: &Raw) -> Option<u64> {
+    let text = raw.text()?;
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        _ => return None,
+    };
+    whole(digits)?.checked_mul(1 << shift)
+}
+
+/// A whole number between two bounds, both included.
+pub fn number(raw: &Raw, from: u64, to: u64) -> Option<u64> {
+    whole(raw.text()?).filter(|n| (from..=to).contains(n))
+}
+
+/// Digits with optional `_` between them.
+fn whole(text: &str) -> Option<u64> {
+    let digits: String = text.trim().chars().filter(|c| *c != '_').collect();
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+/// `true` or `false`.
+pub fn flag(raw: &Raw) -> Option<bool> {
+    match raw.text()? {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
+/// Socket addresses, IPv6 in brackets. An empty list is a value.
+pub fn addresses(raw: &Raw) -> Option<Vec<SocketAddr>> {
+    // A single IPv6 address starts with a bracket too; it is not a bracketed list.
+    if let Some(one) = raw.text().and_then(|text| text.parse().ok()) {
+        return Some(vec![one]);
+    }
+    // `[::1]:80,[::2]:81` neither: a list in brackets ends with one, an address ends with its port.
+    raw.items().into_iter().map(|item| item.parse().ok()).collect()
+}
+
+/// CPU numbers as `2-15,20`; `all` or nothing is every CPU there is (an empty list). No number twice.
+pub fn cores(raw: &Raw) -> Option<Vec<u32>> {
+    let mut cores = Vec::new();
+    for item in raw.items() {
+        if item == "all" {
+            continue;
+        }
+        let (from, to) = item.split_once('-').unwrap_or((item, item));
+        let (from, to) = (whole(from)?, whole(to)?);
+        if from > to || to >= CORE_NUMBERS {
+            return None;
+        }
+        for core in from..=to {
+            if cores.contains(&(core as u32)) {
+                return None;
+            }
+            cores.push(core as u32);
+        }
+    }
+    Some(cores)
+}
+
+/// Linux supports at most 8,192 CPUs (`CONFIG_NR_CPUS`).
+const CORE_NUMBERS: u64 = 8_192;
+
+/// An absolute `http` or `https` URL without query or fragment, its trailing slashes taken off; nothing is `None`.
+pub fn url(raw: &Raw) -> Option<Option<String>> {
+    let text = raw.text()?;
+    if text.is_empty() {
+        return Some(None);
+    }
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
+    let host = rest.split('/').next().unwrap_or_default();
+    let printable = text.bytes().all(|b| b.is_ascii_graphic() && !b"?#\"<>\\^`{|}@".contains(&b));
+    if host.is_empty() || host.starts_with(':') || !printable {
+        return None;
+    }
+    Some(Some(text.trim_end_matches('/').to_owned()))
+}
+
+/// Fernet keys: 32 bytes in base64, either alphabet, padded or not.
+pub fn fernet_keys(raw: &Raw) -> Option<Vec<Secret>> {
+    raw.items().into_iter().map(|item| fernet_key(item).map(Secret)).collect()
+}
+
+/// One Fernet key, respelled in the URL alphabet with padding, as libraries want it.
+fn fernet_key(text: &str) -> Option<String> {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
+    let alphabet = text.trim_end_matches('=').replace('+', "-").replace('/', "_");
+    let bytes = URL_SAFE_NO_PAD.decode(alphabet).ok()?;
+    (bytes.len() == 32).then(|| URL_SAFE.encode(bytes))
+}
+
+/// Bearer keys: 16 to 256 visible characters each, so that guessing is hopeless and a header can carry them.
+pub fn bearer_keys(raw: &Raw) -> Option<Vec<Secret>> {
+    let accepted = |item: &str| (16..=256).contains(&item.len()) && item.bytes().all(|b| b.is_ascii_graphic());
+    raw.items().into_iter().map(|item| accepted(item).then(|| Secret::new(item))).collect()
+}

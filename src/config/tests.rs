@@ -1,0 +1,263 @@
+//! Every source, their order, and what is refused.
+
+use std::time::Duration;
+
+use super::keys::{KEYS, markdown};
+use super::*;
+
+/// A configuration file in a directory of its own.
+struct File {
+    dir: tempfile::TempDir,
+}
+
+impl File {
+    fn new(text: &str) -> File {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(dir.path().join("murre.toml"), text).expect("a file in it");
+        File { dir }
+    }
+
+    fn sources(&self) -> Sources {
+        Sources { file: Some(self.dir.path().join("murre.toml")), ..Sources::default() }
+    }
+
+    /// The refusal, without the directory of this run.
+    fn refusal(&self) -> String {
+        refusal(&self.sources()).replace(&format!("{}/", self.dir.path().display()), "")
+    }
+}
+
+fn variables(pairs: &[(&str, &str)]) -> Sources {
+    let variables = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Sources { variables, ..Sources::default() }
+}
+
+fn sets(settings: &[&str]) -> Sources {
+    Sources { sets: settings.iter().map(|text| (*text).to_owned()).collect(), ..Sources::default() }
+}
+
+fn load(sources: &Sources) -> Config {
+    Config::load(sources).unwrap_or_else(|error| panic!("refused: {error}"))
+}
+
+fn refusal(sources: &Sources) -> String {
+    Config::load(sources).expect_err("must be refused").to_string()
+}
+
+#[test]
+fn defaults_are_those_of_the_design() {
+    let config = load(&Sources::default());
+    assert_eq!(config.websocket.listen, ["127.0.0.1:8080".parse().unwrap()]);
+    assert_eq!(config.node.listen, ["127.0.0.1:8081".parse().unwrap()]);
+    assert_eq!(config.endpoint.listen, ["127.0.0.1:8082".parse().unwrap()]);
+    assert_eq!(config.admin.listen, ["127.0.0.1:8083".parse().unwrap()]);
+    assert_eq!(config.websocket.hello_timeout, Duration::from_secs(5));
+    assert_eq!(config.websocket.auto_ping_interval, Duration::from_secs(300));
+    assert_eq!(config.websocket.auto_ping_timeout, Duration::from_secs(4));
+    assert_eq!(config.websocket.ping_min_interval, Duration::from_secs(45));
+    assert_eq!(config.delivery.window, shards::limits::WINDOW_DEFAULT);
+    assert_eq!(config.delivery.spill_after, Duration::from_secs(10));
+    assert_eq!(config.delivery.retry_after, Duration::from_secs(60));
+    assert_eq!(config.store.kind, StoreKind::Embedded);
+    assert_eq!(config.store.cache, 96 << 20);
+    assert_eq!(config.roles, Roles { connect: true, endpoint: true });
+    assert!(!config.delivery.durable);
+    assert!(config.endpoint.crypto_keys.is_empty() && config.endpoint.url.is_none());
+}
+
+#[test]
+fn a_later_source_wins_over_an_earlier_one() {
+    let file = File::new("[delivery]\nwindow = 1\nspill_after = 1.5\nretry_after = \"1m\"\n[drain]\nrate = 7\n");
+    let mut sources = file.sources();
+    assert_eq!(load(&sources).delivery.window, 1);
+    sources.variables = variables(&[("MURRE_DELIVERY__WINDOW", "2"), ("MURRE_DRAIN__RATE", "8")]).variables;
+    assert_eq!(load(&sources).delivery.window, 2);
+    assert_eq!(load(&sources).drain.rate, 8);
+    sources.flags = vec![("--window".to_owned(), "delivery.window", "3".to_owned())];
+    assert_eq!(load(&sources).delivery.window, 3);
+    sources.sets = vec!["delivery.window=4".to_owned()];
+    let config = load(&sources);
+    assert_eq!(config.delivery.window, 4);
+    assert_eq!(config.delivery.spill_after, Duration::from_millis(1500));
+    assert_eq!(config.delivery.retry_after, Duration::from_secs(60));
+}
+
+#[test]
+fn every_key_can_be_set_from_every_source() {
+    for key in KEYS {
+        let (value, secret) = match key.name {
+            "endpoint.crypto_keys" => ("YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", true),
+            "node.keys" => ("0123456789abcdef", true),
+            _ => (key.default, false),
+        };
+        assert_eq!(key.secret, secret, "{}", key.name);
+        load(&sets(&[&format!("{}={value}", key.name)]));
+        load(&variables(&[(&key.variable(), value)]));
+        load(&File::new(&format!("{} = \"{value}\"\n", key.name)).sources());
+    }
+}
+
+#[test]
+fn lists_are_written_as_toml_lists_or_as_text() {
+    let wanted = ["127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()];
+    let file = File::new("[websocket]\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\n");
+    assert_eq!(load(&file.sources()).websocket.listen, wanted);
+    for text in
+        ["127.0.0.1:1,[::1]:2", "[127.0.0.1:1, [::1]:2]", " 127.0.0.1:1 , [::1]:2 ", "[\"127.0.0.1:1\",\"[::1]:2\"]"]
+    {
+        assert_eq!(load(&variables(&[("MURRE_WEBSOCKET__LISTEN", text)])).websocket.listen, wanted, "{text}");
+    }
+    assert_eq!(load(&sets(&["websocket.listen=[::1]:2,[::1]:3"])).websocket.listen.len(), 2);
+    assert_eq!(load(&sets(&["websocket.listen=[::1]:2"])).websocket.listen.len(), 1);
+    assert!(load(&sets(&["admin.listen="])).admin.listen.is_empty());
+}
+
+#[test]
+fn keys_are_a_list_and_never_shown() {
+    let (one, two) = ("YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI");
+    for text in [format!("[{one},{two}]"), format!("{one},{two}")] {
+        let config = load(&sets(&[&format!("endpoint.crypto_keys={text}"), "node.keys=0123456789abcdef"]));
+        let revealed: Vec<_> = config.endpoint.crypto_keys.iter().map(Secret::reveal).collect();
+        assert_eq!(revealed, [one, "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI="]);
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("YWFh") && !shown.contains("YmJi") && !shown.contains("0123456789abcdef"));
+    }
+    let refused = refusal(&sets(&["endpoint.crypto_keys=YWFhYQ"]));
+    assert!(!refused.contains("YWFhYQ"), "{refused}");
+    let wanted = "flag --set: the given value is not a value of endpoint.crypto_keys: it takes Fernet keys";
+    assert!(refused.starts_with(wanted), "{refused}");
+    assert!(!refusal(&sets(&["node.keys=shortsecret"])).contains("shortsecret"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_line_and_the_nearest_name() {
+    let file = File::new("# murre\n[websocket]\nlisten = \"127.0.0.1:0\"\nhello_timeot = 5\n");
+    assert_eq!(
+        file.refusal(),
+        "murre.toml line 4: there is no key websocket.hello_timeot; did you mean websocket.hello_timeout?"
+    );
+    assert_eq!(
+        File::new("crypto_keys = []\n").refusal(),
+        "murre.toml line 1: there is no key crypto_keys; did you mean endpoint.crypto_keys?"
+    );
+    assert_eq!(
+        refusal(&variables(&[("MURRE_WEBSOCKET__HELO_TIMEOUT", "5")])),
+        "variable MURRE_WEBSOCKET__HELO_TIMEOUT: there is no key websocket.helo_timeout; \
+         did you mean MURRE_WEBSOCKET__HELLO_TIMEOUT?"
+    );
+    assert_eq!(
+        refusal(&sets(&["shard.count=2"])),
+        "flag --set: there is no key shard.count; did you mean shards.count?"
+    );
+    assert_eq!(
+        refusal(&sets(&["zq=2"])),
+        "flag --set: there is no key zq; the section Settings of docs/OPERATIONS.md lists them all"
+    );
+}
+
+#[test]
+fn an_empty_section_and_a_key_used_as_a_section_are_refused() {
+    assert!(File::new("[webscket]\n").refusal().starts_with("murre.toml line 1: there is no key webscket;"));
+    assert!(File::new("[data_dir]\npath = 1\n").refusal().contains("line 2: there is no key data_dir.path"));
+    assert!(File::new("websocket = 1\n").refusal().contains("there is no key websocket;"));
+}
+
+#[test]
+fn the_first_fault_of_a_file_is_named_first() {
+    let file = File::new("[store]\nkind = 7\n[delivery]\nwindow = 0\n");
+    assert_eq!(
+        file.refusal(),
+        "murre.toml line 2: \"7\" is not a value of store.kind: it takes embedded, or memory for trials that may \
+         forget everything (scylla comes with a later version)"
+    );
+}
+
+#[test]
+fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
+    let refused = [
+        ("delivery.window=0", "it takes a number from 1 to 1024"),
+        ("delivery.window=1025", "it takes a number from 1 to 1024"),
+        ("delivery.window=-1", "it takes a number from 1 to 1024"),
+        ("delivery.durable=yes", "it takes true or false"),
+        ("websocket.listen=localhost", "it takes addresses as 127.0.0.1:8080"),
+        ("websocket.hello_timeout=0", "it takes seconds from 0.001"),
+        ("websocket.hello_timeout=5 weeks", "it takes seconds from 0.001"),
+        ("websocket.hello_timeout=nan", "it takes seconds from 0.001"),
+        ("websocket.hello_timeout=1e300", "it takes seconds from 0.001"),
+        ("endpoint.url=push.example.org", "it takes a URL that begins with http://"),
+        ("endpoint.url=https://", "it takes a URL that begins with http://"),
+        ("endpoint.url=https://a/?q", "it takes a URL that begins with http://"),
+        ("endpoint.tokens=short", "it takes fernet (short comes with a later version)"),
+        ("store.kind=scylla", "scylla comes with a later version"),
+        ("store.cache=many", "it takes a number of bytes"),
+        ("store.cache=99999999999999TiB", "it takes a number of bytes"),
+        ("shards.cores=3-1", "it takes CPU numbers"),
+        ("shards.cores=1,1", "it takes CPU numbers"),
+        ("shards.cores=0-9999999", "it takes CPU numbers"),
+        ("roles=connect,bridge", "it takes connect, endpoint or both"),
+        ("roles=", "it takes connect, endpoint or both"),
+        ("max_connections=0", "it takes a number from 1 to 16777216"),
+        ("log.level=loudly=7", "it takes error, warn, info"),
+        ("data_dir=", "it takes a directory"),
+    ];
+    for (setting, allowed) in refused {
+        let (name, value) = setting.split_once('=').expect("a setting");
+        let said = refusal(&sets(&[setting]));
+        assert!(said.starts_with(&format!("flag --set: {value:?} is not a value of {name}: ")), "{said}");
+        assert!(said.contains(allowed), "{said}");
+    }
+    let listed = File::new("[delivery]\nwindow = [1, 2]\n").refusal();
+    assert!(listed.starts_with("murre.toml line 2: \"1,2\" is not a value of delivery.window"), "{listed}");
+}
+
+#[test]
+fn durations_sizes_cores_and_urls_are_read_as_documented() {
+    let config = load(&sets(&[
+        "websocket.hello_timeout=250ms",
+        "websocket.auto_ping_interval=2m",
+        "websocket.auto_ping_timeout=1.25",
+        "store.max_bytes=1_000_000",
+        "delivery.ledger_bytes=8M",
+        "shards.cores=2-4,8",
+        "shards.count=2",
+        "endpoint.url=https://push.example.org/",
+    ]));
+    assert_eq!(config.websocket.hello_timeout, Duration::from_millis(250));
+    assert_eq!(config.websocket.auto_ping_interval, Duration::from_secs(120));
+    assert_eq!(config.websocket.auto_ping_timeout, Duration::from_millis(1250));
+    assert_eq!(config.store.max_bytes, 1_000_000);
+    assert_eq!(config.delivery.ledger_bytes, 8 << 20);
+    assert_eq!(config.shards.cores, [2, 3, 4, 8]);
+    assert_eq!(config.endpoint.url.as_deref(), Some("https://push.example.org"));
+}
+
+#[test]
+fn settings_that_exclude_each_other_are_refused() {
+    let said = refusal(&sets(&["websocket.auto_ping_interval=3", "websocket.auto_ping_timeout=3"]));
+    assert_eq!(said, "websocket.auto_ping_timeout must be shorter than websocket.auto_ping_interval");
+    assert!(load(&sets(&["websocket.auto_ping_interval=0"])).websocket.auto_ping_interval.is_zero());
+    let said = refusal(&sets(&["endpoint.listen="]));
+    assert_eq!(said, "the role endpoint needs an address in endpoint.listen");
+    load(&sets(&["endpoint.listen=", "roles=connect"]));
+}
+
+#[test]
+fn a_file_that_is_absent_or_not_toml_is_refused() {
+    let said = refusal(&Sources { file: Some("/nonexistent/murre.toml".into()), ..Sources::default() });
+    assert!(said.starts_with("cannot read the configuration /nonexistent/murre.toml: No such file"), "{said}");
+    let said = File::new("[delivery]\nwindow = = 1\n").refusal();
+    assert!(said.starts_with("murre.toml line 2: not TOML: "), "{said}");
+    assert_eq!(refusal(&sets(&["delivery.window"])), "flag --set: \"delivery.window\" is not section.key=value");
+}
+
+#[test]
+fn variables_of_others_are_ignored() {
+    load(&variables(&[("PATH", "/bin"), ("MURREN", "1"), ("murre_x", "2"), ("MURRE_CONFIG", "x")]));
+}
+
+#[test]
+fn the_table_in_the_documentation_is_this_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/OPERATIONS.md");
+    let document = std::fs::read_to_string(path).expect("docs/OPERATIONS.md");
+    assert!(document.contains(&markdown()), "the section Settings must contain exactly:\n\n{}", markdown());
+}

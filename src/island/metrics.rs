@@ -1,0 +1,138 @@
+//! The Prometheus text of everything on the boards, and of the process.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use shards::stats::{Board, Kind, Meaning};
+
+use super::Exhibits;
+use super::process::Process;
+
+/// Every number of the shards and the store, as the metrics `murre_*`.
+pub(super) fn registry(exhibits: Arc<Exhibits>) -> Registry {
+    let mut registry = Registry::with_prefix("murre");
+    registry.register_collector(Box::new(Boards(exhibits)));
+    registry.register_collector(Box::new(ProcessGauges));
+    registry
+}
+
+struct Boards(Arc<Exhibits>);
+
+/// Shard and value.
+type Lines = Vec<(usize, u64)>;
+
+impl fmt::Debug for Boards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Boards({})", self.0.shards.len())
+    }
+}
+
+impl Collector for Boards {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        // One metric family per name, one line per shard: the format wants all lines of a family together.
+        let mut families: BTreeMap<&str, (Meaning, Lines)> = BTreeMap::new();
+        for (shard, board) in self.0.shards.iter().enumerate() {
+            for (meaning, value) in board.read() {
+                families.entry(meaning.name).or_insert((meaning, Vec::new())).1.push((shard, value));
+            }
+        }
+        for (meaning, lines) in families.values() {
+            let mut family = encoder.encode_descriptor(meaning.name, meaning.help, None, kind(*meaning))?;
+            for (shard, value) in lines {
+                encode(family.encode_family(&[("shard", shard.to_string())])?, *meaning, *value)?;
+            }
+        }
+        if let Some(store) = &self.0.store {
+            encode_store(store, &mut encoder)?;
+        }
+        Ok(())
+    }
+}
+
+/// The store's numbers get its name in front, so that none is taken for a shard's.
+fn encode_store(store: &Board, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    for (meaning, value) in store.read() {
+        let name = format!("store_{}", meaning.name.trim_start_matches("store_"));
+        encode(encoder.encode_descriptor(&name, meaning.help, None, kind(meaning))?, meaning, value)?;
+    }
+    Ok(())
+}
+
+fn kind(meaning: Meaning) -> prometheus_client::metrics::MetricType {
+    match meaning.kind {
+        Kind::Counter => prometheus_client::metrics::MetricType::Counter,
+        Kind::Gauge => prometheus_client::metrics::MetricType::Gauge,
+    }
+}
+
+fn encode(
+    encoder: prometheus_client::encoding::MetricEncoder<'_>,
+    meaning: Meaning,
+    value: u64,
+) -> Result<(), fmt::Error> {
+    match meaning.kind {
+        Kind::Counter => ConstCounter::new(value).encode(encoder),
+        // A gauge of the format is signed; nothing of ours comes near 2^63.
+        Kind::Gauge => ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder),
+    }
+}
+
+#[derive(Debug)]
+struct ProcessGauges;
+
+impl Collector for ProcessGauges {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let process = Process::read();
+        let mut gauge = |name: &str, help: &str, value: u64| {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        gauge("process_resident_bytes", "Physical memory mapped.", process.resident_bytes)?;
+        gauge("process_private_bytes", "Memory that nobody shares and that was written.", process.private_bytes)?;
+        gauge("process_threads", "Threads.", process.threads)?;
+        gauge("process_open_fds", "Open file descriptors, without the sockets in the rings.", process.open_fds)?;
+        let cpu = ConstCounter::new(process.cpu_seconds);
+        cpu.encode(encoder.encode_descriptor(
+            "process_cpu_seconds",
+            "User and system time.",
+            None,
+            cpu.metric_type(),
+        )?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shards::counters;
+    use shards::stats::Counters;
+
+    counters! {
+        /// Of a shard.
+        pub struct Numbers { counter hellos: "Hellos answered.", gauge sessions: "Sessions held.", }
+    }
+
+    #[test]
+    fn a_family_has_one_line_per_shard_and_its_help_once() {
+        let boards: Vec<_> = (0..2).map(|_| Arc::new(Board::new(&[Numbers::MEANINGS]))).collect();
+        Numbers { hellos: 3, sessions: 1 }.write_to(&boards[0], 0);
+        Numbers { hellos: 5, sessions: 2 }.write_to(&boards[1], 0);
+        let store = Some(Arc::new(Board::new(&[Numbers::MEANINGS])));
+        let mut text = String::new();
+        let registry = registry(Arc::new(Exhibits { shards: boards, store }));
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+        let wanted = "# HELP murre_hellos Hellos answered.\n# TYPE murre_hellos counter\n\
+                      murre_hellos_total{shard=\"0\"} 3\nmurre_hellos_total{shard=\"1\"} 5\n";
+        assert!(text.contains(wanted), "{text}");
+        assert!(text.contains("murre_sessions{shard=\"1\"} 2\n"), "{text}");
+        assert!(text.contains("murre_store_hellos_total 0\n"), "{text}");
+        assert!(text.contains("murre_process_resident_bytes "), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

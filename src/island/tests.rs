@@ -1,0 +1,142 @@
+//! The admin server over a socket, and the island's beginning and end.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Mutex;
+
+use shards::counters;
+use shards::stats::Counters as _;
+
+use super::*;
+
+counters! {
+    /// Of a shard.
+    pub struct Numbers { gauge sessions: "Sessions held.", }
+}
+
+struct Recorder {
+    health: Mutex<Health>,
+    broadcasts: Mutex<Vec<Arc<[BroadcastVersion]>>>,
+}
+
+impl Host for Recorder {
+    fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>) {
+        self.broadcasts.lock().unwrap().push(values);
+    }
+
+    fn health(&self) -> Health {
+        *self.health.lock().unwrap()
+    }
+}
+
+fn island() -> (Island, Arc<Recorder>) {
+    let host = Arc::new(Recorder { health: Mutex::new(Health::Serving), broadcasts: Mutex::default() });
+    let board = Board::new(&[Numbers::MEANINGS]);
+    Numbers { sessions: 7 }.write_to(&board, 0);
+    let exhibits = Exhibits { shards: vec![Arc::new(board)], store: None };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
+    (Island::start(vec![listener], exhibits, shown, false).unwrap(), host)
+}
+
+/// Status, head and body.
+fn ask(island: &Island, method: &str, path: &str, body: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(island.admin()[0]).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn health_routes_answer_as_the_services_before_us() {
+    let (island, host) = island();
+    assert_eq!(ask(&island, "GET", "/status", ""), {
+        let (_, head, _) = ask(&island, "GET", "/status", "");
+        (200, head, format!("{{\"status\":\"OK\",\"version\":\"{}\"}}", env!("CARGO_PKG_VERSION")))
+    });
+    let (status, _, body) = ask(&island, "GET", "/__heartbeat__", "");
+    assert_eq!(status, 200);
+    for part in ["\"status\":\"OK\"", "\"connections\":7", "\"router_table\":{\"status\":\"OK\"}"] {
+        assert!(body.contains(part), "{body}");
+    }
+    assert_eq!(ask(&island, "GET", "/health", "").2, body);
+    let (status, _, body) = ask(&island, "GET", "/__lbheartbeat__", "");
+    assert_eq!((status, body.as_str()), (200, ""));
+    let (status, _, body) = ask(&island, "GET", "/__version__", "");
+    assert_eq!(status, 200);
+    for part in ["\"source\":", "\"version\":", "\"commit\":", "\"build\":"] {
+        assert!(body.contains(part), "{body}");
+    }
+
+    *host.health.lock().unwrap() = Health::StoreDown;
+    assert!(ask(&island, "GET", "/status", "").2.contains("\"error\":\"storage takes nothing\""));
+    assert!(ask(&island, "GET", "/health", "").2.contains("\"router_table\":{\"cause\":\"storage takes nothing\""));
+    assert_eq!(ask(&island, "GET", "/__lbheartbeat__", "").0, 200);
+    *host.health.lock().unwrap() = Health::Draining;
+    assert_eq!(ask(&island, "GET", "/__lbheartbeat__", "").0, 503);
+    assert_eq!(ask(&island, "GET", "/health", "").0, 200);
+}
+
+#[test]
+fn metrics_and_the_page_are_served() {
+    let (island, _) = island();
+    let (status, head, body) = ask(&island, "GET", "/metrics", "");
+    assert_eq!(status, 200);
+    assert!(head.contains("content-type: application/openmetrics-text"), "{head}");
+    assert!(body.contains("murre_sessions{shard=\"0\"} 7\n"), "{body}");
+    let (status, head, body) = ask(&island, "GET", "/", "");
+    assert_eq!(status, 200);
+    assert!(head.contains("text/html") && body.contains("<title>murre</title>"), "{head}");
+    assert!(!body.contains("https://") && !body.contains("http://"), "the page must load nothing from elsewhere");
+    let (_, _, body) = ask(&island, "GET", "/stats", "");
+    let stats: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(stats["shards"][0]["sessions"], 7);
+    assert!(stats["process"]["private_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(ask(&island, "GET", "/nowhere", "").0, 404);
+}
+
+#[test]
+fn broadcasts_reach_the_shards_and_are_listed() {
+    let (island, host) = island();
+    assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a/b\":\"1\",\"c\":\"2\"}").0, 204);
+    assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a/b\":\"3\"}").0, 204);
+    assert_eq!(ask(&island, "GET", "/broadcasts", "").2, "{\"a/b\":\"3\",\"c\":\"2\"}");
+    let said = host.broadcasts.lock().unwrap();
+    let texts: Vec<Vec<_>> = said.iter().map(|v| v.iter().map(|b| (&*b.id, &*b.version)).collect()).collect();
+    assert_eq!(texts, [vec![("a/b", "1"), ("c", "2")], vec![("a/b", "3")]]);
+}
+
+#[test]
+fn broadcasts_that_are_not_are_refused_and_change_nothing() {
+    let (island, host) = island();
+    let long = "x".repeat(129);
+    let many: Vec<String> = (0..1025).map(|n| format!("\"{n}\":\"1\"")).collect();
+    for body in ["", "[]", "{\"a\":1}", "{\"\":\"1\"}", "{\"a\":\"\"}", "\u{fffd}"] {
+        assert_eq!(ask(&island, "PUT", "/broadcasts", body).0, 400, "{body}");
+    }
+    assert_eq!(ask(&island, "PUT", "/broadcasts", &format!("{{\"{long}\":\"1\"}}")).0, 400);
+    assert_eq!(ask(&island, "PUT", "/broadcasts", &format!("{{{}}}", many.join(","))).0, 400);
+    assert_eq!(ask(&island, "PUT", "/broadcasts", &" ".repeat(400_000)).0, 413);
+    assert_eq!(ask(&island, "GET", "/broadcasts", "").2, "{}");
+    assert!(host.broadcasts.lock().unwrap().is_empty());
+}
+
+#[test]
+fn garbage_does_not_stop_it_and_dropping_it_does() {
+    let (island, _) = island();
+    let address = island.admin()[0];
+    let mut garbage = TcpStream::connect(address).unwrap();
+    garbage.write_all(&[0, 255, 13, 10, 13, 10]).unwrap();
+    let idle = TcpStream::connect(address).unwrap();
+    assert_eq!(ask(&island, "GET", "/status", "").0, 200);
+    drop(island);
+    assert!(TcpStream::connect(address).is_err(), "the port is free again");
+    drop(idle);
+}
