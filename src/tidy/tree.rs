@@ -20,7 +20,8 @@ pub struct Tree {
 }
 
 /// Directories that are not part of the repository, and files no human writes.
-const SKIPPED: &[&str] = &["target", ".git", "__pycache__", ".venv", ".jars", "node_modules", "Cargo.lock", "LICENSE"];
+const SKIPPED: &[&str] =
+    &["target", "murre-data", ".git", "__pycache__", ".venv", ".jars", "node_modules", "Cargo.lock", "LICENSE"];
 
 impl Tree {
     /// Reads the repository that this crate was built from.

@@ -152,8 +152,7 @@ fn io_uring(facts: &Facts) -> Finding {
         _ => {}
     }
     let filtered = facts.seccomp == Some(2);
-    let profile =
-        "docker run --security-opt seccomp=tuning/seccomp.json ...   # or SystemCallFilter=@io-event in a unit";
+    let profile = "docker run --security-opt seccomp=tuning/seccomp.json ...   # or SystemCallFilter=@aio in a unit";
     match facts.ring {
         Some(RingTrial::Works) => good(what, "a ring was set up".into(), wanted),
         Some(RingTrial::Refused(EPERM | ENOSYS)) if filtered => fail(
