@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::status;
 use checks::{Finding, Verdict, Wanted};
 use facts::Facts;
 
@@ -19,7 +20,7 @@ use facts::Facts;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// How many connections this host is meant to hold: what limits and memory are judged by.
-    #[arg(long, default_value_t = 10_000, value_name = "N")]
+    #[arg(long, default_value_t = 100_000, value_name = "N")]
     pub max_connections: u64,
     /// Read proc and sys below this directory instead, for example a copy of another host's. Nothing is tried out then.
     #[arg(long, default_value = "/", value_name = "DIR")]
@@ -29,7 +30,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// 0 when murre runs here (there may be advice), 1 when it would not, 2 for wrong usage.
+/// 0 when murre runs here (there may be advice), `status::UNAVAILABLE` when it would not.
 pub fn run(args: Args) -> ExitCode {
     let facts = Facts::read(&args.root, args.root == Path::new("/"));
     let findings = checks::examine(&facts, Wanted { connections: args.max_connections });
@@ -37,7 +38,7 @@ pub fn run(args: Args) -> ExitCode {
     if io::stdout().write_all(text.as_bytes()).is_err() {
         return ExitCode::FAILURE;
     }
-    if runs_here(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if runs_here(&findings) { ExitCode::SUCCESS } else { ExitCode::from(status::UNAVAILABLE) }
 }
 
 /// Whether nothing found keeps murre from starting.
