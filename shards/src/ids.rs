@@ -31,7 +31,7 @@ pub struct ConnId {
 }
 
 /// One attempt to move a socket to its owner (DESIGN.md 5): `source shard << 48 | count`. Never reused in a boot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Claim(pub u64);
 
 impl Claim {

@@ -15,6 +15,9 @@ pub const WINDOW_MAX: u16 = 1024;
 /// Message bytes of one session's unacked directs (each at most 8 KiB). At the bound: stored instead.
 pub const SESSION_LEDGER_BYTES_MAX: u32 = 1 << 20;
 
+/// What one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
+pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
+
 /// Stored messages asked for at once. Two pages are never in flight for one session.
 pub const PAGE_MESSAGES: u16 = 10;
 
@@ -66,7 +69,7 @@ pub const RETRIES_MAX: u8 = 3;
 pub const PARKED_IDS_MAX: usize = 1_024;
 
 /// Sessions looked at in one sweep turn (pings, broadcasts). The rest follow in the next turns.
-pub const SWEEP_SESSIONS_PER_TURN: usize = 4_096;
+pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
 
 /// Registers of one session in one minute (issue: at least 300). Refuse: close 1011.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;

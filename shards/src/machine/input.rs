@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Claim, ConnId, EmissionId, LedgerSlot, ShardId, StoreTicket};
+use crate::ids::{Claim, Clock, ConnId, EmissionId, LedgerSlot, ShardId, StoreTicket};
 use crate::message::Message;
 
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
@@ -114,6 +114,8 @@ pub enum Effect {
     LedgerAppend(LedgerSlot, Arc<Message>),
     /// The record in this slot is settled or stored: it must not be replayed.
     LedgerDead(LedgerSlot),
+    /// Persist that the shard's clock may reach this value (`ports::Ledger::clock_floor`), before anything behind it.
+    ClockFloor(Clock),
     /// The drain is complete: no session, no unsaved ledger, no storage work. Said once.
     Drained,
 }

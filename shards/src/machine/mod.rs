@@ -2,11 +2,37 @@
 //!
 //! Pure: no IO, clock, entropy, threads or `async`. One [`ShardMachine::step`] per input; its effects are
 //! carried out, in order, before the next. Lives on its own shard only.
+//!
+//! This file only routes. `hello` and `remote` bring a user to its owner, `publish` decides direct or stored,
+//! `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `sweep` and `broadcast` visit idle
+//! sessions, `shutdown` ends them.
 
+mod acks;
+mod active;
+mod broadcast;
+mod clock;
 mod command;
+mod conns;
+mod depart;
+mod drain;
+mod hello;
 mod input;
 mod mail;
+mod publish;
+mod remote;
+mod session;
+mod shutdown;
+mod slab;
+mod spill;
+mod stats;
 mod store;
+mod subscribe;
+mod sweep;
+mod tickets;
+mod users;
+
+#[cfg(test)]
+mod tests;
 
 pub use command::{
     AckUpdate, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello, NodeAnswer,
@@ -14,12 +40,32 @@ pub use command::{
 };
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, Mail, Reply, Request};
+pub use stats::MachineStats;
 pub use store::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
-use crate::counters;
-use crate::ids::{Clock, Origin, ShardId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use crate::ids::{Claim, Clock, ConnId, EmissionId, Origin, ShardId, Uaid};
+use crate::limits;
 use crate::place::Placement;
 use crate::time::{Instant, Now, Span};
+
+use acks::{SettledLately, Settling};
+use active::Active;
+use broadcast::Broadcasts;
+use clock::HybridClock;
+use conns::{ConnState, ConnTable};
+use depart::Departure;
+use hello::Greeting;
+use publish::LedgerSlots;
+use remote::Requests;
+use session::{BLOCKED, NONE, Session};
+use shutdown::Shutdown;
+use slab::{Ref, Slab};
+use sweep::Sweep;
+use tickets::Tickets;
+use users::{Resident, UserIndex};
 
 /// What a machine is told once.
 #[derive(Clone, Copy)]
@@ -54,37 +100,352 @@ pub struct MachineConfig {
     pub ledger_bytes_max: u64,
 }
 
-/// One shard's state.
+/// One shard's state. Authoritative for its slice of the UAIDs; rebuilt empty at start.
 pub struct ShardMachine {
     config: MachineConfig,
     stats: MachineStats,
+    clock: HybridClock,
+    conns: ConnTable,
+    users: UserIndex,
+    sessions: Slab<Session>,
+    actives: Slab<Active>,
+    greetings: Slab<Greeting>,
+    /// Greetings of other shards' sockets by claim.
+    claims: BTreeMap<Claim, Ref>,
+    claims_made: u64,
+    /// Greetings that hold a reserved place.
+    granted: usize,
+    /// Own hellos and claims being worked on; `<= HELLOS_IN_FLIGHT_MAX` but for claims of other shards.
+    hellos_in_flight: usize,
+    hellos_waiting: VecDeque<(ConnId, Box<Hello>)>,
+    hello_clocks: VecDeque<(Instant, ConnId)>,
+    greeting_clocks: VecDeque<(Instant, Ref)>,
+    requests: Requests,
+    tickets: Tickets,
+    /// POSTs at storage per user: while there is one, no direct overtakes it.
+    writes: BTreeMap<Uaid, u32>,
+    departures: BTreeMap<Uaid, Departure>,
+    settling: BTreeMap<Uaid, Settling>,
+    /// Users with rows to delete that this step has named.
+    settle_now: Vec<Uaid>,
+    settled_lately: SettledLately,
+    ledger_slots: LedgerSlots,
+    ledger_bytes: u64,
+    /// Deadlines of sessions with something under way; stale ones are told by `Active::armed`.
+    deadlines: BinaryHeap<Reverse<(Instant, Ref)>>,
+    broadcasts: Broadcasts,
+    /// Where the push of a broadcast change is.
+    broadcast_cursor: Option<u32>,
+    sweep: Sweep,
+    pongs_due: VecDeque<(Instant, Ref)>,
+    shutdown: Option<Shutdown>,
+}
+
+/// One step: its time, and where its effects go.
+struct Turn<'a> {
+    now: Now,
+    effects: &'a mut EffectQueue,
+    /// How many effects were queued before this step.
+    before: usize,
+}
+
+impl Turn<'_> {
+    /// Whether a loop of this step may take one more item: what one item causes fits in the other half.
+    fn has_room(&self) -> bool {
+        self.effects.len() - self.before < limits::EFFECTS_PER_INPUT_MAX / 2
+    }
 }
 
 impl ShardMachine {
     /// An empty shard.
     pub fn new(config: MachineConfig) -> ShardMachine {
-        ShardMachine { config, stats: MachineStats::default() }
+        assert!(config.shard.0 < config.placement.shard_count(), "the shard is one of its placement");
+        assert!(config.window > 0 && config.window <= limits::WINDOW_MAX, "delivery.window is validated");
+        ShardMachine {
+            config,
+            stats: MachineStats::default(),
+            clock: HybridClock::new(config.clock_floor),
+            conns: ConnTable::new(),
+            users: UserIndex::new(),
+            sessions: Slab::new(),
+            actives: Slab::new(),
+            greetings: Slab::new(),
+            claims: BTreeMap::new(),
+            claims_made: 0,
+            granted: 0,
+            hellos_in_flight: 0,
+            hellos_waiting: VecDeque::new(),
+            hello_clocks: VecDeque::new(),
+            greeting_clocks: VecDeque::new(),
+            requests: Requests::new(config.placement.shard_count()),
+            tickets: Tickets::new(),
+            writes: BTreeMap::new(),
+            departures: BTreeMap::new(),
+            settling: BTreeMap::new(),
+            settle_now: Vec::new(),
+            settled_lately: SettledLately::default(),
+            ledger_slots: LedgerSlots::default(),
+            ledger_bytes: 0,
+            deadlines: BinaryHeap::new(),
+            broadcasts: Broadcasts::new(),
+            broadcast_cursor: None,
+            sweep: Sweep::default(),
+            pongs_due: VecDeque::new(),
+            shutdown: None,
+        }
     }
 
     /// Applies one input at `now`. Appends at most `limits::EFFECTS_PER_INPUT_MAX` effects.
     pub fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue) {
-        let _ = (now, input, effects, &self.config);
+        let before = effects.len();
+        let turn = &mut Turn { now, effects, before };
+        match input {
+            Input::Opened { conn } => self.opened(turn, conn),
+            Input::Command { conn, command: Command::Hello(hello) } => self.hello(turn, conn, hello),
+            Input::Command { conn, command } => self.http_command(turn, conn, command),
+            Input::Gone { conn, reason: _ } => self.gone(turn, conn),
+            Input::Blocked { conn } => self.blocked(conn),
+            Input::Unsent { conn, emission } => self.unsent(turn, conn, emission),
+            Input::Writable { conn } => self.writable(turn, conn),
+            Input::Mail(mail) => self.mail(turn, mail),
+            Input::Arrived { conn, claim } => self.descriptor_arrived(turn, conn, claim),
+            Input::MoveFailed { conn, claim: _ } => self.move_failed(turn, conn),
+            Input::Stored { ticket, result } => self.stored(turn, ticket, result),
+            Input::Timeout => self.timeout(turn),
+            Input::Broadcasts(values) => self.set_broadcasts(turn, &values),
+            Input::Drain { rate } => self.begin_drain(turn, rate),
+        }
+        self.submit_settles(turn);
+        self.say_drained(turn);
+        assert!(effects.len() - before <= limits::EFFECTS_PER_INPUT_MAX, "a step keeps within its effects");
     }
 
     /// The earliest instant at which `Input::Timeout` must be delivered.
     pub fn next_timeout(&self) -> Option<Instant> {
-        None
+        let broadcast_now = self.broadcast_cursor.map(|_| Instant(0));
+        [
+            broadcast_now,
+            self.hello_clocks.front().map(|(due, _)| *due),
+            self.greeting_due(),
+            self.deadlines.peek().map(|Reverse((due, _))| *due),
+            self.sweep.due,
+            self.pongs_due.front().map(|(due, _)| *due),
+            self.tickets.due(),
+            self.drain_due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
-    /// The shard's counters; one writer.
-    pub fn stats(&self) -> &MachineStats {
+    /// The shard's counters; one writer. Gauges are brought up to date here.
+    pub fn stats(&mut self) -> &MachineStats {
+        self.stats.sessions = self.sessions.len() as u64;
+        self.stats.conns = self.conns.len() as u64;
+        self.stats.actives = self.actives.len() as u64;
+        self.stats.ledger_bytes = self.ledger_bytes;
+        self.stats.ledger_records = self.ledger_slots.live() as u64;
+        self.stats.store_outstanding = self.tickets.outstanding() as u64;
         &self.stats
     }
-}
 
-counters! {
-    /// What the machine counts. Own shard only.
-    pub struct MachineStats {
-        counter hellos: "Hellos answered.",
+    /// Whether an identified session of this user is on this shard.
+    pub fn is_resident(&self, uaid: Uaid) -> bool {
+        matches!(self.resident(uaid), Some(Resident::Session(_)))
+    }
+
+    /// Unacked notifications in the window of this user's session.
+    pub fn window_len(&self, uaid: Uaid) -> usize {
+        match self.resident(uaid) {
+            Some(Resident::Session(index)) => {
+                let active = self.sessions.at(index).map_or(NONE, |(_, session)| session.active);
+                self.active_of(active).map_or(0, |active| active.window.len())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Nothing is under way: no request, no storage work, no save, no hello.
+    pub fn is_quiet(&self) -> bool {
+        self.tickets.idle() && self.requests.idle() && self.departures.is_empty() && self.greetings.is_empty()
+    }
+
+    fn timeout(&mut self, turn: &mut Turn<'_>) {
+        self.hello_timeouts(turn);
+        self.greeting_timeouts(turn);
+        self.active_timeouts(turn);
+        self.sweep_broadcasts(turn);
+        self.sweep_sessions(turn);
+        self.pong_timeouts(turn);
+        self.submit_backlog(turn);
+        self.drain_turn(turn);
+    }
+
+    /// A command of a WebSocket. Anything but hello needs a session.
+    fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
+        let Some(ConnState::Session(index)) = self.conns.get(conn) else {
+            // A Pong before hello answers nothing of ours and is harmless (RFC 6455 section 5.5.3).
+            if matches!(command, Command::Pong) {
+                turn.effects.push_back(Effect::Ready(conn));
+            } else {
+                self.stats.wrong_state += 1;
+                self.close_conn(turn, conn, CloseReason::WrongState);
+            }
+            return;
+        };
+        let at = self.session_ref(index);
+        match command {
+            // These two answer, and are Ready, when storage has.
+            Command::Register { chid, key } => return self.register(turn, at, chid, key),
+            Command::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
+            Command::Ack(updates) => self.ack(turn, at, &updates),
+            Command::Nack { code: _ } => self.stats.nacks += 1,
+            Command::BroadcastSubscribe(wanted) => self.broadcast_subscribe(turn, at, &wanted),
+            Command::Ping => self.client_ping(turn, at),
+            Command::Pong => self.pong(at),
+            Command::Hello(_)
+            | Command::Publish(_)
+            | Command::Cancel(_)
+            | Command::NodePush(_)
+            | Command::NodeNotify { .. }
+            | Command::NodeDisconnect { .. } => {}
+        }
+        if self.sessions.get(at).is_some() {
+            turn.effects.push_back(Effect::Ready(conn));
+        }
+    }
+
+    /// A socket is gone; whatever it was in the middle of ends.
+    fn gone(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        match self.conns.get(conn) {
+            Some(ConnState::Session(index)) => {
+                let at = self.session_ref(index);
+                self.end_session(turn, at, None);
+            }
+            Some(ConnState::Greeting(index)) => {
+                self.abandon_greeting(index);
+                self.conns.remove(conn);
+                self.admit_waiting_hellos(turn);
+            }
+            Some(ConnState::Opened | ConnState::Waiting | ConnState::Claiming) => {
+                self.conns.remove(conn);
+            }
+            None => {}
+        }
+    }
+
+    /// Ends a socket that has no session.
+    fn close_conn(&mut self, turn: &mut Turn<'_>, conn: ConnId, reason: CloseReason) {
+        match self.conns.get(conn) {
+            Some(ConnState::Session(index)) => {
+                let at = self.session_ref(index);
+                self.end_session(turn, at, Some(reason));
+                return;
+            }
+            Some(ConnState::Greeting(index)) => self.abandon_greeting(index),
+            _ => {}
+        }
+        self.conns.remove(conn);
+        turn.effects.push_back(Effect::Close(conn, reason));
+    }
+
+    fn blocked(&mut self, conn: ConnId) {
+        if let Some(ConnState::Session(index)) = self.conns.get(conn) {
+            let at = self.session_ref(index);
+            if let Some(session) = self.sessions.get_mut(at) {
+                session.put(BLOCKED, true);
+            }
+        }
+    }
+
+    /// The socket took nothing of this frame: the entry is unsent again. A TTL 0 frame has no entry; it had its one try.
+    fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
+        let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
+        self.stats.unsent += 1;
+        let at = self.session_ref(index);
+        let active_index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        let Some(active) = self.active_of_mut(active_index) else { return };
+        let Some(place) = active.window.iter().position(|entry| entry.emission == emission) else { return };
+        if active.window[place].body.is_some() {
+            active.window[place].sent = false;
+            return;
+        }
+        // A row: storage keeps it, and a check brings it back when the socket takes bytes.
+        let stamp = active.window[place].row.stamp;
+        active.drain.wanted = true;
+        self.remove_entry(active_index, stamp);
+        self.continue_drain(turn, at);
+    }
+
+    /// The socket takes bytes: what waited in the window goes out in its order, then storage is read on.
+    fn writable(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
+        let at = self.session_ref(index);
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        session.put(BLOCKED, false);
+        let active_index = session.active;
+        if let Some(active) = self.active_of_mut(active_index) {
+            let mut emissions = Vec::new();
+            for place in 0..active.window.len() {
+                let emission = active.emission();
+                let entry = &mut active.window[place];
+                if let (false, Some(message)) = (entry.sent, entry.body.clone()) {
+                    entry.sent = true;
+                    entry.since = turn.now.mono;
+                    entry.emission = emission;
+                    if !matches!(entry.source, active::Source::Direct(_) | active::Source::Spilling(_)) {
+                        entry.body = None;
+                    }
+                    emissions.push((message, emission));
+                }
+            }
+            for (message, emission) in emissions {
+                self.stats.notifications_sent += 1;
+                turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
+            }
+        }
+        self.tell_broadcasts(turn, at);
+        self.continue_drain(turn, at);
+    }
+
+    // --- the tables ------------------------------------------------------------------------------------
+
+    /// The present session at an index that a table of this machine names.
+    fn session_ref(&self, index: u32) -> Ref {
+        // Invariant: conns and users name sessions only while they exist; `end_session` removes all three together.
+        self.sessions.at(index).map(|(at, _)| at).expect("tables name live sessions")
+    }
+
+    /// Who is registered for a user: an identified session or a hello under way.
+    fn resident(&self, uaid: Uaid) -> Option<Resident> {
+        let hash = self.config.placement.hash(uaid);
+        self.users.find(hash, |resident| self.uaid_of(resident) == Some(uaid))
+    }
+
+    fn uaid_of(&self, resident: Resident) -> Option<Uaid> {
+        match resident {
+            Resident::Session(index) => self.sessions.at(index).map(|(_, session)| session.uaid),
+            Resident::Greeting(index) => self.greetings.at(index).map(|(_, greeting)| greeting.uaid),
+        }
+    }
+
+    fn add_resident(&mut self, uaid: Uaid, resident: Resident) {
+        assert!(self.resident(uaid).is_none(), "one resident per UAID");
+        let hash = self.config.placement.hash(uaid);
+        let (sessions, greetings, placement) = (&self.sessions, &self.greetings, &self.config.placement);
+        self.users.insert(hash, resident, |other| {
+            let uaid = match other {
+                Resident::Session(index) => sessions.at(index).map(|(_, session)| session.uaid),
+                Resident::Greeting(index) => greetings.at(index).map(|(_, greeting)| greeting.uaid),
+            };
+            // Invariant: the index names live entries only.
+            placement.hash(uaid.expect("the index of users names live entries"))
+        });
+    }
+
+    fn remove_resident(&mut self, uaid: Uaid, resident: Resident) {
+        let hash = self.config.placement.hash(uaid);
+        let was_there = self.users.remove(hash, resident);
+        assert!(was_there, "a resident is in the index until it is removed");
     }
 }

@@ -1,0 +1,228 @@
+//! Settling: what an ack, a cancel or a replacement ends, exactly and per message (DESIGN.md 6).
+//!
+//! A direct ends by marking its ledger record dead. A row ends by deleting exactly that version; until the
+//! delete is confirmed its stamp is remembered per UAID, so that no read brings it back.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::ids::{Stamp, Uaid};
+use crate::time::{Instant, Span};
+
+use super::active::{Entry, Source};
+use super::command::{AckUpdate, Cancel};
+use super::input::Effect;
+use super::mail::Reply;
+use super::remote::Asker;
+use super::slab::Ref;
+use super::store::{RowKey, StoreOp};
+use super::tickets::Work;
+use super::users::Resident;
+use super::{ShardMachine, Turn};
+use crate::limits;
+
+/// Rows of one user whose deletion is not confirmed. Owner shard only; outlives the session.
+#[derive(Default)]
+pub(super) struct Settling {
+    /// Oldest first; the first `in_flight` are at storage.
+    rows: VecDeque<RowKey>,
+    in_flight: usize,
+}
+
+impl ShardMachine {
+    pub(super) fn ack(&mut self, turn: &mut Turn<'_>, at: Ref, updates: &[AckUpdate]) {
+        for update in updates {
+            match update.code {
+                101 => self.stats.acks_decryption_error += 1,
+                102 => self.stats.acks_not_delivered += 1,
+                _ => self.stats.acks += 1,
+            }
+            if !self.take_entry(turn, at, update.stamp) {
+                self.ack_outside_window(at, update);
+            }
+        }
+        self.continue_drain(turn, at);
+        self.deactivate_if_idle(at);
+    }
+
+    /// An id that is not in the window: one that waits parked, one that an earlier session was sent, or noise. The
+    /// first two are in storage, so they are only looked at while storage may hold something for this session.
+    fn ack_outside_window(&mut self, at: Ref, update: &AckUpdate) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (uaid, index) = (session.uaid, session.active);
+        let mut known = false;
+        if let Some(active) = self.active_of_mut(index) {
+            known = !active.drain.clear();
+            if let Some(place) = active.parked.iter().position(|stamp| *stamp == update.stamp) {
+                active.parked.swap_remove(place);
+                known = true;
+            }
+        }
+        if known {
+            self.settle(RowKey { uaid, chid: update.chid, stamp: update.stamp, topic: update.topic });
+        } else {
+            self.stats.acks_unknown += 1;
+        }
+    }
+
+    /// Ends one notification of the window: out of the ledger, out of storage. False when it is not there.
+    pub(super) fn take_entry(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp) -> bool {
+        let Some(session) = self.sessions.get(at) else { return false };
+        let index = session.active;
+        let Some(entry) = self.remove_entry(index, stamp) else { return false };
+        self.end_entry(turn, entry);
+        true
+    }
+
+    /// Takes an entry out of the window, keeping the window's sums.
+    pub(super) fn remove_entry(&mut self, index: u32, stamp: Stamp) -> Option<Entry> {
+        let active = self.active_of_mut(index)?;
+        let place = active.position(stamp)?;
+        let entry = active.window.remove(place)?;
+        if entry.paged {
+            active.paged -= 1;
+        }
+        if let (Source::Direct(_) | Source::Spilling(_), Some(body)) = (entry.source, &entry.body) {
+            active.direct_bytes -= super::publish::ledger_bytes(body);
+        }
+        Some(entry)
+    }
+
+    /// Settles what an entry that left the window still holds.
+    pub(super) fn end_entry(&mut self, turn: &mut Turn<'_>, entry: Entry) {
+        let in_storage = match entry.source {
+            Source::Direct(_) => entry.maybe_row,
+            Source::Spilling(_) | Source::Row => true,
+        };
+        self.forget_record(turn, &entry);
+        if in_storage {
+            self.settle(entry.row);
+        }
+        if entry.row.stamp.origin != self.config.origin {
+            self.settled_lately.remember(turn.now.mono, entry.row.uaid, entry.row.stamp);
+        }
+    }
+
+    /// Marks the ledger record of a direct dead.
+    pub(super) fn forget_record(&mut self, turn: &mut Turn<'_>, entry: &Entry) {
+        if let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) {
+            self.ledger_bytes -= u64::from(super::publish::ledger_bytes(body));
+            self.ledger_slots.give_back(slot);
+            turn.effects.push_back(Effect::LedgerDead(slot));
+        }
+    }
+
+    /// Queues the deletion of a row; the end of this step submits it with the others of this user.
+    pub(super) fn settle(&mut self, row: RowKey) {
+        let settling = self.settling.entry(row.uaid).or_default();
+        if settling.rows.len() >= SETTLING_ROWS_MAX {
+            self.stats.settles_shed += 1;
+            return;
+        }
+        settling.rows.push_back(row);
+        if settling.in_flight == 0 && self.settle_now.last() != Some(&row.uaid) {
+            self.settle_now.push(row.uaid);
+        }
+    }
+
+    /// Submits what this step has queued, one operation per user.
+    pub(super) fn submit_settles(&mut self, turn: &mut Turn<'_>) {
+        while let Some(uaid) = self.settle_now.pop() {
+            self.settle_next(turn, uaid);
+        }
+    }
+
+    /// Whether this message was settled and its row may still be there.
+    pub(super) fn is_settling(&self, uaid: Uaid, stamp: Stamp) -> bool {
+        self.settling.get(&uaid).is_some_and(|settling| settling.rows.iter().any(|row| row.stamp == stamp))
+    }
+
+    fn settle_next(&mut self, turn: &mut Turn<'_>, uaid: Uaid) {
+        let Some(settling) = self.settling.get_mut(&uaid) else { return };
+        if settling.in_flight > 0 || settling.rows.is_empty() {
+            return;
+        }
+        settling.in_flight = settling.rows.len();
+        let rows: Vec<RowKey> = settling.rows.iter().copied().collect();
+        let work = Work::Settle { uaid, count: rows.len() };
+        self.submit(turn, work, StoreOp::Settle { rows, low_water: None, durable: false });
+    }
+
+    pub(super) fn settled(&mut self, turn: &mut Turn<'_>, uaid: Uaid, count: usize, done: bool) {
+        let Some(settling) = self.settling.get_mut(&uaid) else { return };
+        if done {
+            settling.rows.drain(..count);
+            settling.in_flight = 0;
+            if settling.rows.is_empty() {
+                self.settling.remove(&uaid);
+            } else {
+                self.settle_next(turn, uaid);
+            }
+            return;
+        }
+        let rows: Vec<RowKey> = settling.rows.iter().take(count).copied().collect();
+        self.submit_later(
+            turn,
+            Work::Settle { uaid, count },
+            StoreOp::Settle { rows, low_water: None, durable: false },
+        );
+    }
+
+    /// `DELETE /m/{id}`: in none of the three forms it may have (BEHAVIOUR.md 2.9). What was handed to the user agent
+    /// is not recalled, and not sent again either.
+    pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: Cancel) {
+        self.stats.cancels += 1;
+        if let Some(Resident::Session(index)) = self.resident(cancel.uaid) {
+            let at = self.session_ref(index);
+            let active = self.sessions.get(at).map_or(super::session::NONE, |session| session.active);
+            if let Some(entry) = self.remove_entry(active, cancel.stamp) {
+                let only_ledger = matches!(entry.source, Source::Direct(_)) && !entry.maybe_row;
+                self.forget_record(turn, &entry);
+                self.continue_drain(turn, at);
+                self.deactivate_if_idle(at);
+                if only_ledger {
+                    self.answer(turn, asker, Reply::Cancel(true));
+                    return;
+                }
+            }
+        }
+        self.cancel_departing(turn, cancel.uaid, cancel.stamp);
+        if !self.tickets.room() {
+            self.answer(turn, asker, Reply::Cancel(false));
+            return;
+        }
+        let row = RowKey { uaid: cancel.uaid, chid: cancel.chid, stamp: cancel.stamp, topic: cancel.topic };
+        let op = StoreOp::Settle { rows: vec![row], low_water: None, durable: true };
+        self.submit(turn, Work::Cancel { asker }, op);
+    }
+}
+
+/// Messages of other nodes that were settled here in the last minute, so that a late copy is known (DESIGN.md 6).
+#[derive(Default)]
+pub(super) struct SettledLately {
+    order: VecDeque<(Instant, Uaid, Stamp)>,
+    known: BTreeSet<(Uaid, Stamp)>,
+}
+
+impl SettledLately {
+    fn remember(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
+        while let Some((at, uaid, stamp)) = self.order.front().copied() {
+            if self.order.len() < SETTLED_LATELY_MAX && now.since(at) < SETTLED_LATELY_FOR {
+                break;
+            }
+            self.order.pop_front();
+            self.known.remove(&(uaid, stamp));
+        }
+        if self.known.insert((uaid, stamp)) {
+            self.order.push_back((now, uaid, stamp));
+        }
+    }
+
+    pub fn contains(&self, uaid: Uaid, stamp: Stamp) -> bool {
+        self.known.contains(&(uaid, stamp))
+    }
+}
+
+/// At the bound an unknown ack is not looked up; window entries always fit.
+const SETTLING_ROWS_MAX: usize = 4 * limits::WINDOW_MAX as usize;
+const SETTLED_LATELY_MAX: usize = 65_536;
+const SETTLED_LATELY_FOR: Span = Span::from_secs(60);

@@ -1,0 +1,109 @@
+//! What a session has while something is under way: its window of unacked notifications, its drain of stored
+//! ones, its command that waits for storage. An idle session has no entry.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::ids::{EmissionId, LedgerSlot, Stamp};
+use crate::message::{Message, Topic};
+use crate::time::Instant;
+
+use super::store::RowKey;
+use crate::ids::Chid;
+
+/// The side table entry. Owner shard only.
+#[derive(Default)]
+pub(super) struct Active {
+    /// Unacked notifications in the order they were first sent or will be; `len <= delivery.window`.
+    pub window: VecDeque<Entry>,
+    /// Ids that left the window after the last retry; they wait in storage for the next session.
+    pub parked: Vec<Stamp>,
+    /// Ledger bytes of the directs in the window.
+    pub direct_bytes: u32,
+    /// Entries of the window that a drain put there.
+    pub paged: u16,
+    pub next_emission: u32,
+    pub drain: StoredDrain,
+    /// The deadline that stands for this entry in the machine's heap; nothing is armed twice.
+    pub armed: Option<Instant>,
+    /// A register or unregister is at storage.
+    pub command_waits: bool,
+}
+
+/// One unacked notification.
+pub(super) struct Entry {
+    pub row: RowKey,
+    /// Kept while a copy may still be needed from memory: directs until they are stored, unsent rows.
+    pub body: Option<Arc<Message>>,
+    pub source: Source,
+    /// When it came into the window, or its last save failed: it spills from here.
+    pub accepted: Instant,
+    /// When it was last sent: it is sent again from here.
+    pub since: Instant,
+    pub emission: EmissionId,
+    pub sent: bool,
+    pub retries: u8,
+    /// A read of its body for a retry is at storage.
+    pub reading: bool,
+    pub paged: bool,
+    /// A save of this direct failed and may have taken effect all the same: its ack deletes the row too.
+    pub maybe_row: bool,
+}
+
+/// Where the copy is that survives us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// In the ledger log only.
+    Direct(LedgerSlot),
+    /// In the ledger log, and on its way to storage.
+    Spilling(LedgerSlot),
+    /// In storage.
+    Row,
+}
+
+/// Delivery of what storage holds (DESIGN.md 6): a check starts at low_water, skips what is in flight or settled, and
+/// ends on a read that returned nothing new and began after the last store completed.
+#[derive(Default)]
+pub(super) struct StoredDrain {
+    /// Sticky: storage may hold something that no read has seen.
+    pub wanted: bool,
+    pub at: Option<DrainCursor>,
+    /// A page is at storage.
+    pub reading: bool,
+}
+
+/// Which page is next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DrainCursor {
+    Topics(Option<(Chid, Topic)>),
+    Messages(Stamp),
+}
+
+impl StoredDrain {
+    /// No direct may overtake what storage holds.
+    pub fn clear(&self) -> bool {
+        !self.wanted && self.at.is_none()
+    }
+}
+
+impl Active {
+    pub fn position(&self, stamp: Stamp) -> Option<usize> {
+        self.window.iter().position(|entry| entry.row.stamp == stamp)
+    }
+
+    /// A name for the next frame.
+    pub fn emission(&mut self) -> EmissionId {
+        self.next_emission = self.next_emission.wrapping_add(1);
+        EmissionId(self.next_emission)
+    }
+
+    /// Nothing is under way any more.
+    pub fn idle(&self) -> bool {
+        self.window.is_empty()
+            && self.parked.is_empty()
+            && self.drain.clear()
+            && !self.drain.reading
+            && self.armed.is_none()
+            && !self.command_waits
+    }
+}

@@ -1,0 +1,197 @@
+//! Broadcasts: node-wide values that sessions subscribe to (BEHAVIOUR.md 1.9). Each shard has its own copy.
+//!
+//! A session keeps a set id and the change it has seen: 8 bytes, however many ids it named. A change is pushed by a
+//! sweep over the sessions, a budget of them per turn.
+
+use std::collections::BTreeMap;
+
+use crate::limits;
+
+use super::command::{BroadcastDelta, BroadcastVersion, Event};
+use super::session::BLOCKED;
+use super::slab::Ref;
+use super::{ShardMachine, Turn};
+
+/// The table of one shard.
+pub(super) struct Broadcasts {
+    values: Vec<Value>,
+    by_id: BTreeMap<Box<str>, u16>,
+    /// Grows with every change; a session that has seen it is up to date.
+    change: u32,
+    /// Set 0 is empty. Sets are sorted, never freed; the bound is `BROADCAST_SETS_MAX`.
+    sets: Vec<Box<[u16]>>,
+    by_set: BTreeMap<Box<[u16]>, u32>,
+}
+
+struct Value {
+    id: Box<str>,
+    version: Box<str>,
+    changed: u32,
+}
+
+impl Broadcasts {
+    pub fn new() -> Broadcasts {
+        Broadcasts {
+            values: Vec::new(),
+            by_id: BTreeMap::new(),
+            change: 0,
+            sets: vec![Box::default()],
+            by_set: BTreeMap::new(),
+        }
+    }
+
+    pub fn change(&self) -> u32 {
+        self.change
+    }
+
+    /// Takes new values; true when anything differs.
+    pub fn set(&mut self, values: &[BroadcastVersion]) -> bool {
+        let next = self.change + 1;
+        for value in values {
+            match self.by_id.get(&value.id) {
+                Some(at) => {
+                    let known = &mut self.values[usize::from(*at)];
+                    if known.version != value.version {
+                        known.version = value.version.clone();
+                        known.changed = next;
+                        self.change = next;
+                    }
+                }
+                None if self.values.len() < limits::BROADCAST_IDS_MAX => {
+                    self.by_id.insert(value.id.clone(), self.values.len() as u16);
+                    let (id, version) = (value.id.clone(), value.version.clone());
+                    self.values.push(Value { id, version, changed: next });
+                    self.change = next;
+                }
+                None => {}
+            }
+        }
+        self.change == next
+    }
+
+    /// Adds what is asked for to a set: the new set, and what the user agent does not have yet.
+    pub fn subscribe(&mut self, set: u32, wanted: &[BroadcastVersion]) -> (u32, BroadcastDelta) {
+        let mut delta = BroadcastDelta::default();
+        if wanted.is_empty() {
+            return (set, delta);
+        }
+        let mut ids: Vec<u16> = self.sets.get(set as usize).map_or(Vec::new(), |ids| ids.to_vec());
+        for want in wanted.iter().take(limits::BROADCAST_SUBSCRIPTIONS_MAX) {
+            let Some(at) = self.by_id.get(&want.id).copied() else {
+                delta.unknown.push(want.id.clone());
+                continue;
+            };
+            let known = &self.values[usize::from(at)];
+            if known.version != want.version {
+                delta.changed.push(BroadcastVersion { id: known.id.clone(), version: known.version.clone() });
+            }
+            if !ids.contains(&at) && ids.len() < limits::BROADCAST_SUBSCRIPTIONS_MAX {
+                ids.push(at);
+            }
+        }
+        ids.sort_unstable();
+        (self.intern(ids).unwrap_or(set), delta)
+    }
+
+    fn intern(&mut self, ids: Vec<u16>) -> Option<u32> {
+        if ids.is_empty() {
+            return Some(0);
+        }
+        let ids: Box<[u16]> = ids.into();
+        if let Some(set) = self.by_set.get(&ids) {
+            return Some(*set);
+        }
+        if self.sets.len() >= limits::BROADCAST_SETS_MAX {
+            return None;
+        }
+        let set = self.sets.len() as u32;
+        self.sets.push(ids.clone());
+        self.by_set.insert(ids, set);
+        Some(set)
+    }
+
+    /// What changed in a set behind `seen`.
+    fn delta(&self, set: u32, seen: u32) -> Option<BroadcastDelta> {
+        let ids = self.sets.get(set as usize)?;
+        let changed: Vec<BroadcastVersion> = ids
+            .iter()
+            .map(|at| &self.values[usize::from(*at)])
+            .filter(|value| value.changed > seen)
+            .map(|value| BroadcastVersion { id: value.id.clone(), version: value.version.clone() })
+            .collect();
+        if changed.is_empty() { None } else { Some(BroadcastDelta { changed, unknown: Vec::new() }) }
+    }
+}
+
+impl ShardMachine {
+    pub(super) fn set_broadcasts(&mut self, turn: &mut Turn<'_>, values: &[BroadcastVersion]) {
+        if self.broadcasts.set(values) {
+            self.stats.broadcast_changes += 1;
+            self.broadcast_cursor = Some(0);
+            self.sweep_broadcasts(turn);
+        }
+    }
+
+    pub(super) fn broadcast_subscribe(&mut self, turn: &mut Turn<'_>, at: Ref, wanted: &[BroadcastVersion]) {
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        let (set, delta) = self.broadcasts.subscribe(session.broadcast_set, wanted);
+        if session.broadcast_set == 0 {
+            session.broadcast_seen = self.broadcasts.change();
+        }
+        session.broadcast_set = set;
+        if delta != BroadcastDelta::default() {
+            self.say(turn, at, Event::Broadcast(Box::new(delta)));
+        }
+    }
+
+    /// Tells a budget of sessions what changed; the rest follow in the next turns.
+    pub(super) fn sweep_broadcasts(&mut self, turn: &mut Turn<'_>) {
+        let Some(mut cursor) = self.broadcast_cursor else { return };
+        let stop = self.sessions.end().min(cursor + limits::SWEEP_SESSIONS_PER_TURN as u32);
+        while cursor < stop && turn.has_room() {
+            if let Some((at, _)) = self.sessions.at(cursor) {
+                self.tell_broadcasts(turn, at);
+            }
+            cursor += 1;
+        }
+        self.broadcast_cursor = (cursor < self.sessions.end()).then_some(cursor);
+    }
+
+    /// Tells one session, unless its socket is blocked: then when it takes bytes again.
+    pub(super) fn tell_broadcasts(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        if session.broadcast_set == 0 || session.broadcast_seen == self.broadcasts.change() || session.has(BLOCKED) {
+            return;
+        }
+        let delta = self.broadcasts.delta(session.broadcast_set, session.broadcast_seen);
+        session.broadcast_seen = self.broadcasts.change();
+        if let Some(delta) = delta {
+            self.stats.broadcasts_sent += 1;
+            self.say(turn, at, Event::Broadcast(Box::new(delta)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(id: &str, version: &str) -> BroadcastVersion {
+        BroadcastVersion { id: id.into(), version: version.into() }
+    }
+
+    #[test]
+    fn a_set_is_told_what_changed_since_it_looked() {
+        let mut broadcasts = Broadcasts::new();
+        assert!(broadcasts.set(&[version("a", "1"), version("b", "1")]));
+        assert!(!broadcasts.set(&[version("a", "1")]));
+        let (set, delta) = broadcasts.subscribe(0, &[version("a", "0"), version("b", "1"), version("c", "1")]);
+        assert_eq!(delta.changed, [version("a", "1")]);
+        assert_eq!(delta.unknown, ["c".into()]);
+        let seen = broadcasts.change();
+        assert_eq!(broadcasts.delta(set, seen), None);
+        broadcasts.set(&[version("b", "2")]);
+        assert_eq!(broadcasts.delta(set, seen).map(|d| d.changed), Some(vec![version("b", "2")]));
+        assert_eq!(broadcasts.subscribe(0, &[version("b", "2"), version("a", "1")]).0, set, "sets are interned");
+    }
+}

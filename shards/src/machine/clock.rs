@@ -1,0 +1,104 @@
+//! The hybrid clock (DESIGN.md 6): 64-bit microseconds, strictly increasing per shard, never behind its
+//! persisted floor, at monotonic speed, past every clock it was shown.
+
+use crate::ids::Clock;
+use crate::time::Now;
+
+/// Owner shard only; one per shard.
+pub(super) struct HybridClock {
+    /// The last value given out or seen; the next one is greater.
+    last: u64,
+    /// Wall time of the first reading, and the monotonic time then: from there on only the latter counts.
+    base: Option<(u64, u64)>,
+    /// What is persisted: `last <= persisted` whenever an effect queue has been carried out.
+    persisted: u64,
+}
+
+/// A clock further ahead of ours than `store.max_skew`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooFarAhead;
+
+impl HybridClock {
+    pub fn new(floor: Clock) -> HybridClock {
+        HybridClock { last: floor.0, base: None, persisted: floor.0 }
+    }
+
+    /// The next value.
+    pub fn tick(&mut self, now: Now) -> Clock {
+        self.last = self.running(now).max(self.last + 1);
+        Clock(self.last)
+    }
+
+    /// Steps past a clock that was read (a user row, another node's message).
+    pub fn advance(&mut self, now: Now, seen: Clock) -> Result<(), TooFarAhead> {
+        if seen.0 > self.running(now).max(self.last) + MAX_SKEW_US {
+            return Err(TooFarAhead);
+        }
+        self.last = self.last.max(seen.0);
+        Ok(())
+    }
+
+    /// The value to persist when the clock has come near what is persisted: a few seconds ahead, so that this
+    /// is rare. After a restart the clock stands above it.
+    pub fn floor_to_persist(&mut self) -> Option<Clock> {
+        if self.last + PERSIST_NEAR_US <= self.persisted {
+            return None;
+        }
+        self.persisted = self.last + PERSIST_AHEAD_US;
+        Some(Clock(self.persisted))
+    }
+
+    fn running(&mut self, now: Now) -> u64 {
+        let (unix_us, mono_ns) = *self.base.get_or_insert((now.unix_us, now.mono.0));
+        unix_us + now.mono.0.saturating_sub(mono_ns) / 1_000
+    }
+}
+
+/// `store.max_skew`: 30 s.
+pub(super) const MAX_SKEW_US: u64 = 30_000_000;
+const PERSIST_NEAR_US: u64 = 1_000_000;
+const PERSIST_AHEAD_US: u64 = 5_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Instant;
+
+    fn at(mono_us: u64, unix_us: u64) -> Now {
+        Now { mono: Instant(mono_us * 1_000), unix_us }
+    }
+
+    #[test]
+    fn runs_at_monotonic_speed_whatever_the_wall_does() {
+        let mut clock = HybridClock::new(Clock(0));
+        assert_eq!(clock.tick(at(10, 5_000_000)), Clock(5_000_000));
+        assert_eq!(clock.tick(at(10, 1)), Clock(5_000_001));
+        assert_eq!(clock.tick(at(1_010, 9_000_000_000)), Clock(5_001_000));
+    }
+
+    #[test]
+    fn starts_above_what_was_persisted() {
+        let mut clock = HybridClock::new(Clock(7_000_000));
+        assert_eq!(clock.tick(at(0, 5_000_000)), Clock(7_000_001));
+    }
+
+    #[test]
+    fn persists_ahead_and_rarely() {
+        let mut clock = HybridClock::new(Clock(0));
+        clock.tick(at(0, 100_000_000));
+        assert_eq!(clock.floor_to_persist(), Some(Clock(105_000_000)));
+        clock.tick(at(3_000_000, 0));
+        assert_eq!(clock.floor_to_persist(), None);
+        clock.tick(at(4_500_000, 0));
+        assert!(clock.floor_to_persist().is_some());
+    }
+
+    #[test]
+    fn passes_what_it_sees_unless_that_is_absurd() {
+        let mut clock = HybridClock::new(Clock(0));
+        clock.tick(at(0, 1_000));
+        assert_eq!(clock.advance(at(0, 1_000), Clock(20_000_000)), Ok(()));
+        assert_eq!(clock.tick(at(0, 1_000)), Clock(20_000_001));
+        assert_eq!(clock.advance(at(0, 1_000), Clock(60_000_000)), Err(TooFarAhead));
+    }
+}

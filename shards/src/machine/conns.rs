@@ -1,0 +1,127 @@
+//! What the machine knows of each WebSocket by its slot: 8 bytes each, generation-checked.
+
+use crate::ids::ConnId;
+
+/// A WebSocket's part in the protocol (BEHAVIOUR.md 1.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ConnState {
+    /// Upgraded; its hello has not come.
+    Opened,
+    /// Its hello waits for a place among the hellos in flight.
+    Waiting,
+    /// Its hello is being worked on here (index of a greeting).
+    Greeting(u32),
+    /// Its hello is being worked on by the owner.
+    Claiming,
+    /// Identified (index of a session).
+    Session(u32),
+}
+
+/// Slot -> state, in chunks that never move.
+pub(super) struct ConnTable {
+    chunks: Vec<Box<[Entry; CHUNK_SLOTS]>>,
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    generation: u32,
+    /// Tag in the top 3 bits, index in the rest; `EMPTY` when nobody is there.
+    packed: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 8);
+
+impl ConnTable {
+    pub fn new() -> ConnTable {
+        ConnTable { chunks: Vec::new(), len: 0 }
+    }
+
+    pub fn get(&self, conn: ConnId) -> Option<ConnState> {
+        let entry = self.chunks.get(conn.slot as usize / CHUNK_SLOTS)?[conn.slot as usize % CHUNK_SLOTS];
+        if entry.packed == EMPTY || entry.generation != conn.generation {
+            return None;
+        }
+        let index = entry.packed & INDEX_MASK;
+        Some(match entry.packed >> TAG_SHIFT {
+            0 => ConnState::Opened,
+            1 => ConnState::Waiting,
+            2 => ConnState::Greeting(index),
+            3 => ConnState::Claiming,
+            _ => ConnState::Session(index),
+        })
+    }
+
+    /// Adds the connection or changes its state.
+    pub fn set(&mut self, conn: ConnId, state: ConnState) {
+        let (tag, index) = match state {
+            ConnState::Opened => (0, 0),
+            ConnState::Waiting => (1, 0),
+            ConnState::Greeting(index) => (2, index),
+            ConnState::Claiming => (3, 0),
+            ConnState::Session(index) => (4, index),
+        };
+        assert!(index <= INDEX_MASK, "limits::SESSIONS_MAX keeps indices below the tag");
+        let chunk = conn.slot as usize / CHUNK_SLOTS;
+        while self.chunks.len() <= chunk {
+            self.chunks.push(Box::new([Entry { generation: 0, packed: EMPTY }; CHUNK_SLOTS]));
+        }
+        let entry = &mut self.chunks[chunk][conn.slot as usize % CHUNK_SLOTS];
+        if entry.packed == EMPTY {
+            self.len += 1;
+        }
+        *entry = Entry { generation: conn.generation, packed: (tag << TAG_SHIFT) | index };
+    }
+
+    pub fn remove(&mut self, conn: ConnId) -> Option<ConnState> {
+        let state = self.get(conn)?;
+        self.chunks[conn.slot as usize / CHUNK_SLOTS][conn.slot as usize % CHUNK_SLOTS].packed = EMPTY;
+        self.len -= 1;
+        Some(state)
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Every connection in use whose slot is at or behind `from`, at most `most` of them.
+    pub fn scan(&self, from: u32, most: usize) -> Vec<ConnId> {
+        let slots = from as usize..self.chunks.len() * CHUNK_SLOTS;
+        slots
+            .filter_map(|slot| {
+                let entry = self.chunks[slot / CHUNK_SLOTS][slot % CHUNK_SLOTS];
+                (entry.packed != EMPTY).then_some(ConnId { slot: slot as u32, generation: entry.generation })
+            })
+            .take(most)
+            .collect()
+    }
+}
+
+const CHUNK_SLOTS: usize = 1024;
+const TAG_SHIFT: u32 = 29;
+const INDEX_MASK: u32 = (1 << TAG_SHIFT) - 1;
+const EMPTY: u32 = u32::MAX;
+
+const _: () = assert!(crate::limits::SESSIONS_MAX <= INDEX_MASK as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_come_back_as_they_were_set() {
+        let mut table = ConnTable::new();
+        let states =
+            [ConnState::Opened, ConnState::Waiting, ConnState::Greeting(7), ConnState::Claiming, ConnState::Session(9)];
+        for (slot, state) in states.into_iter().enumerate() {
+            let conn = ConnId { slot: slot as u32 * 700, generation: 3 };
+            table.set(conn, state);
+            assert_eq!(table.get(conn), Some(state));
+            assert_eq!(table.get(ConnId { generation: 4, ..conn }), None);
+        }
+        assert_eq!(table.len(), states.len());
+        assert_eq!(table.scan(700, 2).len(), 2);
+        assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), Some(ConnState::Opened));
+        assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), None);
+    }
+}

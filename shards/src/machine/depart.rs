@@ -1,0 +1,114 @@
+//! The end of a session: its unacked directs are saved under their own ids, and a hello of the same user waits for
+//! that (DESIGN.md 6, disconnect). Until storage has them their ledger records stay live and count.
+
+use std::sync::Arc;
+
+use crate::ids::{LedgerSlot, Stamp, Uaid};
+use crate::message::Message;
+
+use super::active::Source;
+use super::command::CloseReason;
+use super::input::Effect;
+use super::publish::ledger_bytes;
+use super::session::NONE;
+use super::slab::Ref;
+use super::store::StoreOp;
+use super::tickets::Work;
+use super::users::Resident;
+use super::{ShardMachine, Turn};
+
+/// What an ended session left. Owner shard only.
+pub(super) struct Departure {
+    messages: Vec<(Arc<Message>, LedgerSlot)>,
+    saving: bool,
+    failed: bool,
+}
+
+impl ShardMachine {
+    /// Ends an identified session. `goodbye` is set when it is us who end it.
+    pub(super) fn end_session(&mut self, turn: &mut Turn<'_>, at: Ref, goodbye: Option<CloseReason>) {
+        let Some(session) = self.sessions.remove(at) else { return };
+        self.remove_resident(session.uaid, Resident::Session(at.index));
+        self.conns.remove(session.conn);
+        self.stats.sessions_ended += 1;
+        if let Some(reason) = goodbye {
+            turn.effects.push_back(Effect::Close(session.conn, reason));
+        }
+        if session.active == NONE {
+            return;
+        }
+        let Some((active_at, _)) = self.actives.at(session.active) else { return };
+        let Some(active) = self.actives.remove(active_at) else { return };
+        let mut messages = Vec::new();
+        for entry in active.window {
+            let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) else {
+                continue;
+            };
+            if body.expired(turn.now.unix()) {
+                self.stats.expired += 1;
+                self.forget_record(turn, &entry);
+            } else {
+                messages.push((body.clone(), slot));
+            }
+        }
+        if !messages.is_empty() {
+            self.depart(turn, session.uaid, messages);
+        }
+    }
+
+    fn depart(&mut self, turn: &mut Turn<'_>, uaid: Uaid, messages: Vec<(Arc<Message>, LedgerSlot)>) {
+        self.stats.departures += 1;
+        let departure =
+            self.departures.entry(uaid).or_insert(Departure { messages: Vec::new(), saving: false, failed: false });
+        departure.messages.extend(messages);
+        self.save_departure(turn, uaid);
+    }
+
+    fn save_departure(&mut self, turn: &mut Turn<'_>, uaid: Uaid) {
+        let Some(departure) = self.departures.get_mut(&uaid) else { return };
+        if departure.saving || departure.messages.is_empty() {
+            return;
+        }
+        departure.saving = true;
+        let later = departure.failed;
+        let messages: Vec<Arc<Message>> = departure.messages.iter().map(|(message, _)| message.clone()).collect();
+        let (work, op) = (Work::Depart { uaid }, StoreOp::Save { messages });
+        if later {
+            self.submit_later(turn, work, op);
+        } else {
+            self.submit(turn, work, op);
+        }
+    }
+
+    pub(super) fn departed(&mut self, turn: &mut Turn<'_>, uaid: Uaid, saved: bool) {
+        let Some(departure) = self.departures.get_mut(&uaid) else { return };
+        departure.saving = false;
+        if !saved && !departure.messages.is_empty() {
+            departure.failed = true;
+            self.save_departure(turn, uaid);
+            self.departure_over(turn, uaid, false);
+            return;
+        }
+        let Some(departure) = self.departures.remove(&uaid) else { return };
+        for (message, slot) in departure.messages {
+            self.release_record(turn, &message, slot);
+        }
+        self.departure_over(turn, uaid, true);
+    }
+
+    /// A cancel of a message that is on its way to storage: the delete behind the save removes the row, and a save
+    /// that is tried again leaves it out.
+    pub(super) fn cancel_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, stamp: Stamp) {
+        let Some(departure) = self.departures.get_mut(&uaid) else { return };
+        if let Some(place) = departure.messages.iter().position(|(message, _)| message.stamp == stamp) {
+            let (message, slot) = departure.messages.remove(place);
+            self.release_record(turn, &message, slot);
+        }
+    }
+
+    fn release_record(&mut self, turn: &mut Turn<'_>, message: &Message, slot: LedgerSlot) {
+        self.ledger_bytes -= u64::from(ledger_bytes(message));
+        self.ledger_slots.give_back(slot);
+        turn.effects.push_back(Effect::LedgerDead(slot));
+    }
+}

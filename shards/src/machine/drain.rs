@@ -1,0 +1,156 @@
+//! The stored drain: pages of what storage holds, driven by acks (DESIGN.md 6; BEHAVIOUR.md 1.8).
+//!
+//! A check starts at the beginning (low_water), topic rows first, then message and saved rows merged in clock
+//! order; it skips what is in the window, parked or settled. At most half a page is unacked when the next one is
+//! asked for. While a check is wanted or running every new message is stored, so none overtakes.
+
+use std::sync::Arc;
+
+use crate::ids::Stamp;
+use crate::limits::PAGE_MESSAGES;
+use crate::message::{Message, Urgency};
+use crate::time::Span;
+
+use super::active::{DrainCursor, Source};
+use super::session::BLOCKED;
+use super::slab::Ref;
+use super::store::{Page, RowKey, StoreError, StoreOp, StoreReply};
+use super::tickets::Work;
+use super::{ShardMachine, Turn};
+
+impl ShardMachine {
+    /// Storage holds or may hold something for this session: look, now or when the running check is over.
+    pub(super) fn check_storage(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        self.want_check(at);
+        self.continue_drain(turn, at);
+    }
+
+    /// Sets the sticky flag only: a store that is under way will start the check.
+    pub(super) fn want_check(&mut self, at: Ref) {
+        if self.sessions.get(at).is_some() {
+            self.activate(at).drain.wanted = true;
+        }
+    }
+
+    /// Asks for the next page when there is room for it.
+    pub(super) fn continue_drain(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (uaid, blocked, index) = (session.uaid, session.has(BLOCKED), session.active);
+        let window = usize::from(self.config.window);
+        let writing = self.writes.contains_key(&uaid);
+        let room = self.tickets.room();
+        let Some(active) = self.active_of_mut(index) else { return };
+        if active.drain.reading || blocked {
+            return;
+        }
+        let cursor = match active.drain.at {
+            Some(cursor) => cursor,
+            // A write under way would make this check useless: its completion asks again.
+            None if active.drain.wanted && !writing => {
+                active.drain.wanted = false;
+                DrainCursor::Topics(None)
+            }
+            None => return,
+        };
+        active.drain.at = Some(cursor);
+        if active.paged > PAGE_MESSAGES / 2 || active.window.len() >= window {
+            return;
+        }
+        if !room {
+            self.arm_active_in(at, DRAIN_PAUSE, turn);
+            return;
+        }
+        active.drain.reading = true;
+        let limit = PAGE_MESSAGES.min((window - active.window.len()) as u16);
+        let now = turn.now.unix();
+        let op = match cursor {
+            DrainCursor::Topics(after) => StoreOp::Topics { uaid, after, limit, now },
+            DrainCursor::Messages(after) => StoreOp::Messages { uaid, after, limit, now },
+        };
+        self.stats.pages += 1;
+        self.submit(turn, Work::Page { session: at }, op);
+    }
+
+    pub(super) fn page_loaded(&mut self, turn: &mut Turn<'_>, at: Ref, result: Result<StoreReply, StoreError>) {
+        let Some(session) = self.sessions.get(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        let index = session.active;
+        let Some(active) = self.active_of_mut(index) else { return };
+        active.drain.reading = false;
+        let Some(cursor) = active.drain.at else { return };
+        match result {
+            Ok(StoreReply::Page(page)) => {
+                active.drain.at = next_cursor(cursor, &page);
+                self.send_page(turn, at, page.messages);
+                self.continue_drain(turn, at);
+                self.deactivate_if_idle(at);
+            }
+            // Storage is down: the check begins again in a while.
+            Ok(_) | Err(_) => {
+                active.drain.at = None;
+                active.drain.wanted = true;
+                self.arm_active_in(at, DRAIN_PAUSE, turn);
+            }
+        }
+    }
+
+    /// Sends a page, most urgent first; Urgency reorders only within one page (DESIGN.md 6, order), and never within a channel.
+    fn send_page(&mut self, turn: &mut Turn<'_>, at: Ref, mut messages: Vec<Arc<Message>>) {
+        if messages.iter().any(|m| m.urgency != Urgency::Normal) {
+            urgent_first(&mut messages);
+        }
+        for message in messages {
+            let Some(session) = self.sessions.get(at) else { return };
+            let fingerprint = self.config.placement.fingerprint(message.chid);
+            let registered = session.channels.contains(fingerprint);
+            let index = session.active;
+            let stamp = message.stamp;
+            let in_flight = self
+                .active_of(index)
+                .is_some_and(|active| active.position(stamp).is_some() || active.parked.contains(&stamp));
+            if in_flight || self.is_settling(message.uaid, stamp) {
+                continue;
+            }
+            if !registered {
+                self.stats.rows_unregistered += 1;
+                self.settle(RowKey::of(&message));
+                continue;
+            }
+            if let Err(super::clock::TooFarAhead) = self.clock.advance(turn.now, stamp.clock) {
+                self.stats.clocks_refused += 1;
+            }
+            self.stats.stored_sent += 1;
+            self.push_entry(turn, at, message, Source::Row, true);
+        }
+    }
+}
+
+/// Where the next page starts; `None` when the check is over.
+fn next_cursor(cursor: DrainCursor, page: &Page) -> Option<DrainCursor> {
+    let last = page.messages.last();
+    match (cursor, last) {
+        (DrainCursor::Topics(_), Some(last)) if !page.exhausted => {
+            Some(DrainCursor::Topics(last.topic.map(|topic| (last.chid, topic))))
+        }
+        (DrainCursor::Topics(_), _) => Some(DrainCursor::Messages(Stamp::default())),
+        (DrainCursor::Messages(_), Some(last)) if !page.exhausted => Some(DrainCursor::Messages(last.stamp)),
+        (DrainCursor::Messages(_), _) => None,
+    }
+}
+
+/// Moves whole channels forward by their most urgent message, keeping the order within each channel.
+fn urgent_first(messages: &mut [Arc<Message>]) {
+    let urgency_of: Vec<_> = messages
+        .iter()
+        .map(|m| messages.iter().filter(|o| o.chid == m.chid).map(|o| o.urgency).max().unwrap_or_default())
+        .collect();
+    let mut order: Vec<usize> = (0..messages.len()).collect();
+    order.sort_by_key(|n| std::cmp::Reverse(urgency_of[*n]));
+    let sorted: Vec<_> = order.into_iter().map(|n| messages[n].clone()).collect();
+    messages.clone_from_slice(&sorted);
+}
+
+/// How long a drain rests when storage is down or busy.
+const DRAIN_PAUSE: Span = Span::from_ms(1_000);

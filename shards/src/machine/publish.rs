@@ -1,0 +1,498 @@
+//! A POST at the owner: the one place that decides direct or stored (DESIGN.md 6).
+//!
+//! **201 means**: the notification was acked, or is in storage, or is in exactly one ledger, or it ended by a
+//! rule that is counted. So a direct is in the ledger log before its answer is queued, and a stored one is
+//! answered when its commit returns.
+
+use std::sync::Arc;
+
+use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
+use crate::limits;
+use crate::message::{Message, Urgency};
+use crate::time::Span;
+
+use super::active::{Active, Entry, Source};
+use super::command::{CloseReason, Disposition, Event, NodeAnswer, Publish, Published, Refusal};
+use super::input::Effect;
+use super::mail::Reply;
+use super::remote::Asker;
+use super::session::{BLOCKED, NONE};
+use super::slab::Ref;
+use super::store::{RowKey, StoreError, StoreOp, StoreReply};
+use super::tickets::{PublishWork, Work};
+use super::users::Resident;
+use super::{ShardMachine, Turn};
+
+impl ShardMachine {
+    pub(super) fn publish(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
+        self.stats.publishes += 1;
+        let resident = self.resident(publish.uaid);
+        let message = match publish.message {
+            Ok(message) => message,
+            Err(refusal) => {
+                self.refuse_publish(turn, asker, resident, publish.uaid, publish.chid, refusal);
+                return;
+            }
+        };
+        let message = self.stamp(turn, message);
+        let Some(Resident::Session(index)) = resident else {
+            if let Some(Resident::Greeting(index)) = resident {
+                self.nudge_greeting(index);
+            }
+            self.store_publish(turn, asker, message, None);
+            return;
+        };
+        let at = self.session_ref(index);
+        if !self.registered_channel(at, message.chid) {
+            self.stats.publishes_unregistered += 1;
+            self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
+        } else if message.ttl == 0 {
+            let disposition = self.send_once(turn, at, message.clone());
+            let accepted = Published::Accepted { stamp: message.stamp, disposition };
+            self.answer(turn, asker, Reply::Publish(accepted));
+        } else if self.config.durable {
+            let send = self.direct_fits(at, &message).then(|| message.clone());
+            if send.is_none() {
+                self.want_check(at);
+            }
+            self.store_publish(turn, asker, message, send);
+        } else if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
+            let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Direct };
+            self.send_direct(turn, at, message);
+            self.answer(turn, asker, Reply::Publish(accepted));
+        } else {
+            self.want_check(at);
+            self.store_publish(turn, asker, message, None);
+        }
+    }
+
+    /// 410 comes before the rule that was broken (DESIGN.md 6, validation order).
+    fn refuse_publish(
+        &mut self,
+        turn: &mut Turn<'_>,
+        asker: Asker,
+        resident: Option<Resident>,
+        uaid: Uaid,
+        chid: Chid,
+        refusal: Refusal,
+    ) {
+        if let Some(Resident::Session(index)) = resident {
+            let known = self.registered_channel(self.session_ref(index), chid);
+            let published = if known { Published::Refused(refusal) } else { Published::NoSubscription };
+            self.answer(turn, asker, Reply::Publish(published));
+            return;
+        }
+        if !self.tickets.room() {
+            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            return;
+        }
+        // With TTL 0 storage only looks whether there is such a subscription.
+        let question = Arc::new(Message {
+            uaid,
+            chid,
+            stamp: Stamp::default(),
+            ttl: 0,
+            accepted: turn.now.unix(),
+            urgency: Urgency::Normal,
+            topic: None,
+            payload: Box::default(),
+        });
+        let work = PublishWork {
+            asker,
+            uaid,
+            stamp: Stamp::default(),
+            since: turn.now.mono,
+            refusal: Some(refusal),
+            check_only: true,
+            send: None,
+        };
+        self.submit(turn, Work::Publish(work), StoreOp::Publish { message: question });
+    }
+
+    /// Gives an accepted message its identity.
+    fn stamp(&mut self, turn: &mut Turn<'_>, mut message: Arc<Message>) -> Arc<Message> {
+        let stamp = Stamp { clock: self.clock.tick(turn.now), origin: self.config.origin };
+        if let Some(floor) = self.clock.floor_to_persist() {
+            turn.effects.push_back(Effect::ClockFloor(floor));
+        }
+        // The edge made the only reference; a clone here would be a copy of the body.
+        let stamped = Arc::make_mut(&mut message);
+        stamped.stamp = stamp;
+        stamped.accepted = turn.now.unix();
+        message
+    }
+
+    /// Whether the ledger may take it and nothing stored would be overtaken.
+    fn direct_fits(&self, at: Ref, message: &Message) -> bool {
+        let Some(session) = self.sessions.get(at) else { return false };
+        if self.draining() {
+            return false;
+        }
+        let bytes = ledger_bytes(message);
+        if self.ledger_bytes + u64::from(bytes) > self.config.ledger_bytes_max {
+            return false;
+        }
+        match self.active_of(session.active) {
+            None => true,
+            Some(active) => {
+                active.window.len() < usize::from(self.config.window)
+                    && active.drain.clear()
+                    && active.direct_bytes + bytes <= limits::SESSION_LEDGER_BYTES_MAX
+            }
+        }
+    }
+
+    fn write_in_flight(&self, uaid: Uaid) -> bool {
+        self.writes.contains_key(&uaid)
+    }
+
+    /// Puts a direct in the ledger and on the wire.
+    fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
+        self.replace_topic(turn, at, &message);
+        let slot = self.ledger_slots.take();
+        let bytes = ledger_bytes(&message);
+        self.ledger_bytes += u64::from(bytes);
+        turn.effects.push_back(Effect::LedgerAppend(slot, message.clone()));
+        self.stats.directs += 1;
+        self.push_entry(turn, at, message, Source::Direct(slot), false);
+    }
+
+    /// Adds a notification to the window and sends it, unless the socket is blocked.
+    pub(super) fn push_entry(
+        &mut self,
+        turn: &mut Turn<'_>,
+        at: Ref,
+        message: Arc<Message>,
+        source: Source,
+        paged: bool,
+    ) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (conn, blocked) = (session.conn, session.has(BLOCKED));
+        let now = turn.now.mono;
+        let active = self.activate(at);
+        let emission = active.emission();
+        let direct = matches!(source, Source::Direct(_));
+        if direct {
+            active.direct_bytes += ledger_bytes(&message);
+        }
+        active.paged += u16::from(paged);
+        let keep = direct || blocked;
+        active.window.push_back(Entry {
+            row: RowKey::of(&message),
+            body: keep.then(|| message.clone()),
+            source,
+            accepted: now,
+            since: now,
+            emission,
+            sent: !blocked,
+            retries: 0,
+            reading: false,
+            paged,
+            maybe_row: false,
+        });
+        if !blocked {
+            self.stats.notifications_sent += 1;
+            turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
+        }
+        self.arm_active(turn, at);
+    }
+
+    /// TTL 0: now or never (RFC 8030 section 5.2).
+    fn send_once(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) -> Disposition {
+        let Some(session) = self.sessions.get(at) else { return Disposition::Dropped };
+        let conn = session.conn;
+        if session.has(BLOCKED) || self.draining() {
+            self.stats.ttl_zero_dropped += 1;
+            return Disposition::Dropped;
+        }
+        self.stats.ttl_zero_sent += 1;
+        self.stats.notifications_sent += 1;
+        let emission = self.activate(at).emission();
+        turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
+        self.deactivate_if_idle(at);
+        Disposition::Direct
+    }
+
+    /// A newer message of a topic ends what this session holds of the older one (RFC 8030 section 5.4).
+    fn replace_topic(&mut self, turn: &mut Turn<'_>, at: Ref, message: &Message) {
+        let Some(topic) = message.topic else { return };
+        let Some(session) = self.sessions.get(at) else { return };
+        let Some(active) = self.active_of(session.active) else { return };
+        let same = |row: &RowKey| row.chid == message.chid && row.topic == Some(topic);
+        let replaced: Vec<Stamp> = active.window.iter().map(|e| e.row).filter(same).map(|row| row.stamp).collect();
+        for stamp in replaced {
+            self.stats.replaced += 1;
+            self.take_entry(turn, at, stamp);
+        }
+    }
+
+    /// Stores a message; the answer comes with the commit.
+    fn store_publish(&mut self, turn: &mut Turn<'_>, asker: Asker, message: Arc<Message>, send: Option<Arc<Message>>) {
+        if !self.tickets.room() {
+            self.stats.publishes_unavailable += 1;
+            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            return;
+        }
+        let work = PublishWork {
+            asker,
+            uaid: message.uaid,
+            stamp: message.stamp,
+            since: turn.now.mono,
+            refusal: None,
+            check_only: message.ttl == 0,
+            send,
+        };
+        if !work.check_only {
+            *self.writes.entry(message.uaid).or_insert(0) += 1;
+        }
+        self.submit(turn, Work::Publish(work), StoreOp::Publish { message });
+    }
+
+    /// A store_publish came back.
+    pub(super) fn publish_stored(
+        &mut self,
+        turn: &mut Turn<'_>,
+        work: PublishWork,
+        result: Result<StoreReply, StoreError>,
+    ) {
+        if !work.check_only {
+            self.write_done(work.uaid);
+        }
+        let stored = matches!(result, Ok(StoreReply::Done));
+        if !work.check_only && (stored || result.is_err()) {
+            // Also after an error: the write may have taken effect, and nothing may overtake it.
+            self.after_store(turn, &work, stored);
+        } else if let Some(Resident::Session(index)) = self.resident(work.uaid) {
+            // A check may have waited for this write to be over.
+            let at = self.session_ref(index);
+            self.continue_drain(turn, at);
+        }
+        let published = match (result, work.refusal) {
+            (Ok(StoreReply::NoSubscription), _) => {
+                self.stats.publishes_unregistered += 1;
+                Published::NoSubscription
+            }
+            (Ok(_), Some(refusal)) => Published::Refused(refusal),
+            (Ok(_), None) if turn.now.mono.since(work.since) > WRITE_TIMEOUT && !work.check_only => {
+                self.stats.publishes_unavailable += 1;
+                Published::Unavailable
+            }
+            (Ok(_), None) => {
+                let disposition = if work.check_only { Disposition::Dropped } else { Disposition::Stored };
+                match disposition {
+                    Disposition::Dropped => self.stats.ttl_zero_dropped += 1,
+                    _ => self.stats.stored += 1,
+                }
+                Published::Accepted { stamp: work.stamp, disposition }
+            }
+            (Err(_), _) => {
+                self.stats.publishes_unavailable += 1;
+                Published::Unavailable
+            }
+        };
+        self.answer(turn, work.asker, Reply::Publish(published));
+    }
+
+    /// The user may be here by now: send from memory (durable mode), or have the session look.
+    fn after_store(&mut self, turn: &mut Turn<'_>, work: &PublishWork, stored: bool) {
+        match self.resident(work.uaid) {
+            Some(Resident::Session(index)) => {
+                let at = self.session_ref(index);
+                match &work.send {
+                    Some(message) if stored && self.direct_fits(at, message) && !message.expired(turn.now.unix()) => {
+                        self.replace_topic_rows_sent(at, message);
+                        self.push_entry(turn, at, message.clone(), Source::Row, false);
+                    }
+                    _ => self.check_storage(turn, at),
+                }
+            }
+            Some(Resident::Greeting(index)) => self.nudge_greeting(index),
+            None => {}
+        }
+    }
+
+    /// The newer row has taken the topic's slot: the older entry only waits for nothing any more.
+    fn replace_topic_rows_sent(&mut self, at: Ref, message: &Message) {
+        let Some(topic) = message.topic else { return };
+        let Some(session) = self.sessions.get(at) else { return };
+        let index = session.active;
+        let Some(active) = self.active_of_mut(index) else { return };
+        let before = active.window.len();
+        active.window.retain(|e| {
+            let old = e.source == Source::Row && e.row.chid == message.chid && e.row.topic == Some(topic);
+            if old && e.paged {
+                active.paged -= 1;
+            }
+            !old
+        });
+        self.stats.replaced += (before - self.active_of(index).map_or(before, |a| a.window.len())) as u64;
+    }
+
+    fn write_done(&mut self, uaid: Uaid) {
+        if let Some(count) = self.writes.get_mut(&uaid) {
+            *count -= 1;
+            if *count == 0 {
+                self.writes.remove(&uaid);
+            }
+        }
+    }
+
+    fn nudge_greeting(&mut self, index: u32) {
+        if let Some((at, _)) = self.greetings.at(index)
+            && let Some(greeting) = self.greetings.get_mut(at)
+        {
+            greeting.nudged = true;
+        }
+    }
+
+    fn registered_channel(&self, at: Ref, chid: Chid) -> bool {
+        let fingerprint = self.config.placement.fingerprint(chid);
+        self.sessions.get(at).is_some_and(|session| session.channels.contains(fingerprint))
+    }
+
+    // --- another node --------------------------------------------------------------------------------
+
+    /// `PUT /push/{uaid}`: only for a live session that can take it now (BEHAVIOUR.md 4.1).
+    pub(super) fn node_push(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
+        let reply = self.node_push_answer(turn, publish);
+        self.answer(turn, asker, Reply::Node(reply));
+    }
+
+    fn node_push_answer(&mut self, turn: &mut Turn<'_>, publish: Publish) -> NodeAnswer {
+        let (Ok(message), Some(Resident::Session(index))) = (publish.message, self.resident(publish.uaid)) else {
+            return NodeAnswer::NotHere;
+        };
+        let at = self.session_ref(index);
+        if !self.registered_channel(at, message.chid) {
+            return NodeAnswer::NotHere;
+        }
+        if self.clock.advance(turn.now, message.stamp.clock).is_err() {
+            self.stats.clocks_refused += 1;
+            return NodeAnswer::Busy;
+        }
+        if message.ttl == 0 {
+            return match self.send_once(turn, at, message) {
+                Disposition::Dropped => NodeAnswer::Busy,
+                Disposition::Direct | Disposition::Stored => NodeAnswer::Done,
+            };
+        }
+        let known = self.sessions.get(at).is_some_and(|session| {
+            self.active_of(session.active).is_some_and(|active| active.position(message.stamp).is_some())
+        });
+        if known || self.settled_lately.contains(message.uaid, message.stamp) {
+            return NodeAnswer::Done;
+        }
+        if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
+            self.stats.node_directs += 1;
+            self.send_direct(turn, at, message);
+            NodeAnswer::Done
+        } else {
+            // Refused: what the other node stores now is not known to this session but for this flag.
+            self.want_check(at);
+            NodeAnswer::Busy
+        }
+    }
+
+    /// `PUT /notif/{uaid}`.
+    pub(super) fn node_notify(&mut self, turn: &mut Turn<'_>, asker: Asker, uaid: Uaid) {
+        let reply = match self.resident(uaid) {
+            Some(Resident::Session(index)) => {
+                let at = self.session_ref(index);
+                self.check_storage(turn, at);
+                NodeAnswer::Done
+            }
+            Some(Resident::Greeting(index)) => {
+                self.nudge_greeting(index);
+                NodeAnswer::Noted
+            }
+            None => NodeAnswer::NotHere,
+        };
+        self.answer(turn, asker, Reply::Node(reply));
+    }
+
+    /// `DELETE /notif/{uaid}/{connected_at}`.
+    pub(super) fn node_disconnect(&mut self, turn: &mut Turn<'_>, asker: Asker, uaid: Uaid, connected_at: u64) {
+        let mut reply = NodeAnswer::NotHere;
+        if let Some(Resident::Session(index)) = self.resident(uaid) {
+            let at = self.session_ref(index);
+            if self.sessions.get(at).is_some_and(|session| session.connected_at == connected_at) {
+                self.end_session(turn, at, Some(CloseReason::Elsewhere));
+                reply = NodeAnswer::Done;
+            }
+        }
+        self.answer(turn, asker, Reply::Node(reply));
+    }
+
+    // --- the side table --------------------------------------------------------------------------------
+
+    pub(super) fn active_of(&self, index: u32) -> Option<&Active> {
+        if index == NONE { None } else { self.actives.at(index).map(|(_, active)| active) }
+    }
+
+    pub(super) fn active_of_mut(&mut self, index: u32) -> Option<&mut Active> {
+        if index == NONE {
+            return None;
+        }
+        let (at, _) = self.actives.at(index)?;
+        self.actives.get_mut(at)
+    }
+
+    /// The side table entry of a session that exists, made when it has none.
+    pub(super) fn activate(&mut self, at: Ref) -> &mut Active {
+        // Invariant: callers hold a reference to a live session.
+        let session = self.sessions.get_mut(at).expect("a live session");
+        if session.active == NONE {
+            session.active = self.actives.insert(Active::default()).index;
+        }
+        let index = session.active;
+        self.active_of_mut(index).expect("a session's active index names its entry")
+    }
+
+    /// Gives the entry back when nothing is under way.
+    pub(super) fn deactivate_if_idle(&mut self, at: Ref) {
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        let index = session.active;
+        if index == NONE {
+            return;
+        }
+        if let Some((active_at, active)) = self.actives.at(index)
+            && active.idle()
+        {
+            self.actives.remove(active_at);
+            session.active = NONE;
+        }
+    }
+}
+
+/// What a direct reserves of its session and its shard.
+pub(super) fn ledger_bytes(message: &Message) -> u32 {
+    message.encoded_len() as u32 + limits::LEDGER_RECORD_OVERHEAD_BYTES
+}
+
+/// A write that took longer is not answered 201: low_water may have passed its clock (DESIGN.md 7).
+const WRITE_TIMEOUT: Span = Span::from_secs(30);
+
+/// Numbers for ledger records, dense and reused.
+#[derive(Default)]
+pub(super) struct LedgerSlots {
+    free: Vec<u32>,
+    used: u32,
+}
+
+impl LedgerSlots {
+    pub fn take(&mut self) -> LedgerSlot {
+        LedgerSlot(self.free.pop().unwrap_or_else(|| {
+            self.used += 1;
+            self.used - 1
+        }))
+    }
+
+    pub fn give_back(&mut self, slot: LedgerSlot) {
+        self.free.push(slot.0);
+    }
+
+    /// Records that are live.
+    pub fn live(&self) -> usize {
+        self.used as usize - self.free.len()
+    }
+}

@@ -1,0 +1,156 @@
+//! One identified connection while it is idle: what a million of them cost.
+
+use crate::ids::{ConnId, Uaid};
+use crate::time::{Instant, Span};
+
+/// An identified WebSocket. Owner shard only, from the answer to hello until the socket is gone.
+pub(super) struct Session {
+    pub uaid: Uaid,
+    pub conn: ConnId,
+    /// Milliseconds since the epoch when the session was identified (BEHAVIOUR.md, identifiers).
+    pub connected_at: u64,
+    pub channels: ChannelSet,
+    /// Interned set of broadcast ids; 0 is none.
+    pub broadcast_set: u32,
+    /// The broadcast change this session has seen up to.
+    pub broadcast_seen: u32,
+    /// When the next WebSocket Ping is due, in ticks of a tenth of a second.
+    pub ping_due: u32,
+    /// When the last `{}` was answered, in ticks; 0 is never.
+    pub client_ping: u32,
+    /// Index of what is under way (ledger, drain, command); `NONE` while idle.
+    pub active: u32,
+    /// Day since the epoch on which the stored record was last refreshed.
+    pub seen_day: u16,
+    pub flags: u8,
+    /// Registers in the minute `register_minute` of the session, saturating.
+    pub registers: u8,
+    pub register_minute: u16,
+}
+
+const _: () = assert!(size_of::<Option<Session>>() <= 96, "a million idle sessions: 96 MB");
+
+impl Session {
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub fn put(&mut self, flag: u8, on: bool) {
+        if on {
+            self.flags |= flag;
+        } else {
+            self.flags &= !flag;
+        }
+    }
+}
+
+/// Nothing of this user is in storage yet: the record is written with its first channel (BEHAVIOUR.md 1.5, deferred add).
+pub(super) const UNSAVED: u8 = 1;
+/// The socket takes no bytes.
+pub(super) const BLOCKED: u8 = 2;
+/// A WebSocket Ping is out.
+pub(super) const AWAITING_PONG: u8 = 4;
+
+/// No index.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Tenths of a second since the process started, never 0.
+pub(super) fn ticks(at: Instant) -> u32 {
+    (at.0 / 100_000_000) as u32 + 1
+}
+
+/// A span in the same unit, rounded up.
+pub(super) fn span_ticks(span: Span) -> u32 {
+    span.0.div_ceil(100_000_000) as u32
+}
+
+/// The channels of a session as keyed fingerprints: a POST for an unregistered channel is refused without a
+/// storage read. Two channels of one user collide with probability 2^-32; then a cancelled one of them still delivers.
+pub(super) enum ChannelSet {
+    /// `count <= INLINE_CHANNELS`.
+    Inline { count: u8, fingerprints: [u32; INLINE_CHANNELS] },
+    /// More than fit inline.
+    Heap(Vec<u32>),
+}
+
+impl ChannelSet {
+    pub fn new() -> ChannelSet {
+        ChannelSet::Inline { count: 0, fingerprints: [0; INLINE_CHANNELS] }
+    }
+
+    pub fn as_slice(&self) -> &[u32] {
+        match self {
+            ChannelSet::Inline { count, fingerprints } => &fingerprints[..usize::from(*count)],
+            ChannelSet::Heap(fingerprints) => fingerprints,
+        }
+    }
+
+    pub fn contains(&self, fingerprint: u32) -> bool {
+        self.as_slice().contains(&fingerprint)
+    }
+
+    pub fn insert(&mut self, fingerprint: u32) {
+        if self.contains(fingerprint) {
+            return;
+        }
+        match self {
+            ChannelSet::Inline { count, fingerprints } if usize::from(*count) < INLINE_CHANNELS => {
+                fingerprints[usize::from(*count)] = fingerprint;
+                *count += 1;
+            }
+            ChannelSet::Inline { fingerprints, .. } => {
+                let mut all = Vec::with_capacity(INLINE_CHANNELS + 1);
+                all.extend_from_slice(fingerprints);
+                all.push(fingerprint);
+                *self = ChannelSet::Heap(all);
+            }
+            ChannelSet::Heap(fingerprints) => fingerprints.push(fingerprint),
+        }
+    }
+
+    pub fn remove(&mut self, fingerprint: u32) {
+        let Some(at) = self.as_slice().iter().position(|f| *f == fingerprint) else { return };
+        match self {
+            ChannelSet::Inline { count, fingerprints } => {
+                *count -= 1;
+                fingerprints[at] = fingerprints[usize::from(*count)];
+            }
+            ChannelSet::Heap(fingerprints) => {
+                fingerprints.swap_remove(at);
+                if fingerprints.len() <= INLINE_CHANNELS {
+                    let mut inline = ChannelSet::new();
+                    fingerprints.iter().for_each(|f| inline.insert(*f));
+                    *self = inline;
+                }
+            }
+        }
+    }
+}
+
+const INLINE_CHANNELS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn a_channel_set_is_a_set(ops in prop::collection::vec((any::<bool>(), 0u32..12), 0..80)) {
+            let (mut set, mut model) = (ChannelSet::new(), BTreeSet::new());
+            for (add, fingerprint) in ops {
+                if add {
+                    set.insert(fingerprint);
+                    model.insert(fingerprint);
+                } else {
+                    set.remove(fingerprint);
+                    model.remove(&fingerprint);
+                }
+                let seen: BTreeSet<u32> = set.as_slice().iter().copied().collect();
+                prop_assert_eq!(&seen, &model);
+                prop_assert_eq!(set.as_slice().len(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Time in the window: a direct that is unacked for `delivery.spill_after` goes to storage; a notification that is
+//! unacked for `delivery.retry_after` is sent again, at most three times, and then waits in storage (DESIGN.md 6).
+//!
+//! One deadline per session that has something under way, in a heap; stale ones are told by `Active::armed`.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use crate::ids::Stamp;
+use crate::limits;
+use crate::message::Message;
+use crate::time::{Instant, Span};
+
+use super::active::Source;
+use super::command::{CloseReason, Event};
+use super::input::Effect;
+use super::session::BLOCKED;
+use super::slab::Ref;
+use super::store::{StoreError, StoreOp, StoreReply};
+use super::tickets::Work;
+use super::{ShardMachine, Turn};
+
+impl ShardMachine {
+    /// Arms the session's deadline for the oldest thing in its window; never at once, so that what cannot be done
+    /// now (a blocked socket) does not spin.
+    pub(super) fn arm_active(&mut self, turn: &Turn<'_>, at: Ref) {
+        let (spill, retry) = (self.config.spill_after, self.config.retry_after);
+        let active = self.activate(at);
+        let due = active.window.iter().map(|entry| match entry.source {
+            Source::Direct(_) => entry.accepted.after(spill).min(entry.since.after(retry)),
+            Source::Spilling(_) | Source::Row => entry.since.after(retry),
+        });
+        if let Some(due) = due.min() {
+            self.arm_active_at(at, due.max(turn.now.mono.after(LEAST_PAUSE)));
+        }
+    }
+
+    /// Arms it for a pause from now.
+    pub(super) fn arm_active_in(&mut self, at: Ref, pause: Span, turn: &Turn<'_>) {
+        self.arm_active_at(at, turn.now.mono.after(pause));
+    }
+
+    fn arm_active_at(&mut self, at: Ref, due: Instant) {
+        let active = self.activate(at);
+        if active.armed.is_none_or(|armed| due < armed) {
+            active.armed = Some(due);
+            self.deadlines.push(Reverse((due, at)));
+        }
+    }
+
+    /// Works on the sessions whose deadline has come.
+    pub(super) fn active_timeouts(&mut self, turn: &mut Turn<'_>) {
+        while let Some(Reverse((due, at))) = self.deadlines.peek().copied() {
+            if due > turn.now.mono || !turn.has_room() {
+                return;
+            }
+            self.deadlines.pop();
+            let Some(session) = self.sessions.get(at) else { continue };
+            let index = session.active;
+            let Some(active) = self.active_of_mut(index) else { continue };
+            if active.armed != Some(due) {
+                continue;
+            }
+            active.armed = None;
+            self.spill_due(turn, at, false);
+            self.retry_due(turn, at);
+            if self.sessions.get(at).is_some() {
+                self.continue_drain(turn, at);
+                self.arm_active(turn, at);
+                self.deactivate_if_idle(at);
+            }
+        }
+    }
+
+    /// Saves the directs that are due (`all`: every one) and lets the log forget them when that is done.
+    pub(super) fn spill_due(&mut self, turn: &mut Turn<'_>, at: Ref, all: bool) {
+        let (now, spill_after) = (turn.now, self.config.spill_after);
+        let Some(session) = self.sessions.get(at) else { return };
+        let index = session.active;
+        let Some(active) = self.active_of_mut(index) else { return };
+        let mut messages: Vec<Arc<Message>> = Vec::new();
+        let mut expired: Vec<Stamp> = Vec::new();
+        for entry in &mut active.window {
+            let (Source::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
+            if !all && entry.accepted.after(spill_after) > now.mono {
+                continue;
+            }
+            if body.expired(now.unix()) {
+                expired.push(entry.row.stamp);
+            } else {
+                messages.push(body.clone());
+                entry.source = Source::Spilling(slot);
+            }
+        }
+        for stamp in expired {
+            self.stats.expired += 1;
+            self.take_entry(turn, at, stamp);
+        }
+        if messages.is_empty() {
+            return;
+        }
+        self.stats.spills += messages.len() as u64;
+        let stamps = messages.iter().map(|m| m.stamp).collect();
+        self.submit(turn, Work::Spill { session: at, stamps }, StoreOp::Save { messages });
+    }
+
+    pub(super) fn spilled(&mut self, turn: &mut Turn<'_>, at: Ref, stamps: &[Stamp], saved: bool) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let index = session.active;
+        let mut unsent = false;
+        for stamp in stamps {
+            let Some(active) = self.active_of_mut(index) else { return };
+            let Some(place) = active.position(*stamp) else { continue };
+            let entry = &mut active.window[place];
+            let Source::Spilling(slot) = entry.source else { continue };
+            if !saved {
+                entry.source = Source::Direct(slot);
+                entry.maybe_row = true;
+                entry.accepted = turn.now.mono;
+                continue;
+            }
+            let bytes = entry.body.take().map_or(0, |body| super::publish::ledger_bytes(&body));
+            entry.source = Source::Row;
+            active.direct_bytes -= bytes;
+            // Never sent (the socket is blocked): storage keeps it, and a check brings it back.
+            if !entry.sent {
+                unsent = true;
+                active.window.remove(place);
+            }
+            self.ledger_bytes -= u64::from(bytes);
+            self.ledger_slots.give_back(slot);
+            turn.effects.push_back(Effect::LedgerDead(slot));
+        }
+        if unsent {
+            self.check_storage(turn, at);
+        }
+        self.arm_active(turn, at);
+        self.deactivate_if_idle(at);
+    }
+
+    /// Sends again what was not acked in time, from memory or from storage.
+    fn retry_due(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let (now, retry_after) = (turn.now.mono, self.config.retry_after);
+        let Some(session) = self.sessions.get(at) else { return };
+        if session.has(BLOCKED) {
+            return;
+        }
+        let index = session.active;
+        let Some(active) = self.active_of_mut(index) else { return };
+        let due: Vec<Stamp> = active
+            .window
+            .iter()
+            .filter(|entry| entry.sent && !entry.reading && entry.since.after(retry_after) <= now)
+            .map(|entry| entry.row.stamp)
+            .collect();
+        for stamp in due {
+            if !self.retry_one(turn, at, index, stamp) {
+                return;
+            }
+        }
+    }
+
+    /// False when the session was closed.
+    fn retry_one(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, stamp: Stamp) -> bool {
+        let room = self.tickets.room();
+        let Some(active) = self.active_of_mut(index) else { return false };
+        let Some(place) = active.position(stamp) else { return true };
+        let entry = &mut active.window[place];
+        entry.since = turn.now.mono;
+        if entry.retries < limits::RETRIES_MAX {
+            match entry.body.clone() {
+                Some(message) => self.resend(turn, at, stamp, message),
+                None if room => {
+                    entry.reading = true;
+                    let op = StoreOp::Read { row: entry.row, now: turn.now.unix() };
+                    self.submit(turn, Work::Retry { session: at, stamp }, op);
+                }
+                None => {}
+            }
+            return true;
+        }
+        if entry.source != Source::Row {
+            // Storage has not taken it: it stays in the window and in the ledger.
+            return true;
+        }
+        self.stats.parked += 1;
+        self.remove_entry(index, stamp);
+        let Some(active) = self.active_of_mut(index) else { return false };
+        if active.parked.len() >= limits::PARKED_IDS_MAX {
+            self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
+            return false;
+        }
+        active.parked.push(stamp);
+        true
+    }
+
+    /// The body of a retry was read.
+    pub(super) fn retry_loaded(
+        &mut self,
+        turn: &mut Turn<'_>,
+        at: Ref,
+        stamp: Stamp,
+        result: Result<StoreReply, StoreError>,
+    ) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (index, blocked) = (session.active, session.has(BLOCKED));
+        let Some(active) = self.active_of_mut(index) else { return };
+        let Some(place) = active.position(stamp) else { return };
+        active.window[place].reading = false;
+        // After an error the next retry reads again.
+        if let Ok(StoreReply::Page(page)) = result {
+            match page.messages.into_iter().next() {
+                Some(message) if !blocked => self.resend(turn, at, stamp, message),
+                Some(_) => {}
+                // Expired, replaced or cancelled meanwhile: nothing is left to deliver.
+                None => {
+                    self.stats.expired += 1;
+                    self.remove_entry(index, stamp);
+                    self.continue_drain(turn, at);
+                }
+            }
+        }
+        self.deactivate_if_idle(at);
+    }
+
+    /// Sends a notification of the window again.
+    fn resend(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp, message: Arc<Message>) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (conn, index) = (session.conn, session.active);
+        if message.expired(turn.now.unix()) {
+            self.stats.expired += 1;
+            self.take_entry(turn, at, stamp);
+            return;
+        }
+        let Some(active) = self.active_of_mut(index) else { return };
+        let emission = active.emission();
+        let Some(place) = active.position(stamp) else { return };
+        let entry = &mut active.window[place];
+        entry.retries += 1;
+        entry.emission = emission;
+        entry.since = turn.now.mono;
+        entry.sent = true;
+        self.stats.retries += 1;
+        self.stats.notifications_sent += 1;
+        turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
+    }
+}
+
+const LEAST_PAUSE: Span = Span::from_ms(100);

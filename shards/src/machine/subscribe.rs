@@ -1,0 +1,133 @@
+//! Register and unregister (BEHAVIOUR.md 1.5): the user's channels, in storage and as fingerprints in the session.
+
+use crate::ids::{Chid, KeyDigest, Stamp};
+use crate::limits;
+
+use super::command::{CloseReason, Event};
+use super::input::Effect;
+use super::session::{NONE, UNSAVED};
+use super::slab::Ref;
+use super::store::StoreOp;
+use super::tickets::Work;
+use super::{ShardMachine, Turn};
+
+impl ShardMachine {
+    /// Adds a channel; the first one of a new user writes the user too.
+    pub(super) fn register(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, key: Option<KeyDigest>) {
+        let minute = (turn.now.mono.seconds() / 60) as u16;
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        if session.register_minute != minute {
+            session.register_minute = minute;
+            session.registers = 0;
+        }
+        session.registers = session.registers.saturating_add(1);
+        let (uaid, conn) = (session.uaid, session.conn);
+        if u16::from(session.registers) * REGISTERS_UNIT > limits::REGISTERS_PER_MINUTE_MAX {
+            self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
+            return;
+        }
+        if session.channels.as_slice().len() >= limits::CHANNELS_MAX || !self.tickets.room() {
+            self.stats.registers_failed += 1;
+            self.say(turn, at, Event::Registered { uaid, chid, key, status: 500 });
+            turn.effects.push_back(Effect::Ready(conn));
+            return;
+        }
+        self.activate(at).command_waits = true;
+        let clock = self.clock.tick(turn.now);
+        if let Some(floor) = self.clock.floor_to_persist() {
+            turn.effects.push_back(Effect::ClockFloor(floor));
+        }
+        let op = StoreOp::Register { uaid, chid, key, at: clock, seen: turn.now.unix() };
+        self.submit(turn, Work::Register { session: at, chid, key }, op);
+    }
+
+    pub(super) fn registered(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, key: Option<KeyDigest>, done: bool) {
+        let fingerprint = self.config.placement.fingerprint(chid);
+        let Some(session) = self.sessions.get_mut(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        let (uaid, conn) = (session.uaid, session.conn);
+        if done {
+            session.put(UNSAVED, false);
+            session.channels.insert(fingerprint);
+            self.stats.registers += 1;
+        } else {
+            self.stats.registers_failed += 1;
+        }
+        self.command_done(at);
+        self.say(turn, at, Event::Registered { uaid, chid, key, status: if done { 200 } else { 500 } });
+        turn.effects.push_back(Effect::Ready(conn));
+    }
+
+    /// Removes a channel with its pending messages; 200 also for one that is unknown (Firefox unsubscribes late).
+    pub(super) fn unregister(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, code: u32) {
+        match code {
+            201 => self.stats.unregisters_quota += 1,
+            202 => self.stats.unregisters_permission += 1,
+            _ => self.stats.unregisters += 1,
+        }
+        let Some(session) = self.sessions.get(at) else { return };
+        let (uaid, conn) = (session.uaid, session.conn);
+        if session.has(UNSAVED) {
+            self.say(turn, at, Event::Unregistered { chid, status: 200 });
+            turn.effects.push_back(Effect::Ready(conn));
+            return;
+        }
+        if !self.tickets.room() {
+            self.say(turn, at, Event::Unregistered { chid, status: 500 });
+            turn.effects.push_back(Effect::Ready(conn));
+            return;
+        }
+        self.activate(at).command_waits = true;
+        let clock = self.clock.tick(turn.now);
+        self.submit(turn, Work::Unregister { session: at, chid }, StoreOp::Unregister { uaid, chid, at: clock });
+    }
+
+    pub(super) fn unregistered(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, done: bool) {
+        let fingerprint = self.config.placement.fingerprint(chid);
+        let Some(session) = self.sessions.get_mut(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        let (conn, index) = (session.conn, session.active);
+        if done {
+            session.channels.remove(fingerprint);
+            self.drop_channel(turn, at, index, chid);
+        }
+        self.command_done(at);
+        self.say(turn, at, Event::Unregistered { chid, status: if done { 200 } else { 500 } });
+        turn.effects.push_back(Effect::Ready(conn));
+        self.continue_drain(turn, at);
+        self.deactivate_if_idle(at);
+    }
+
+    /// What the window holds of a channel that is no more; storage has dropped its rows, and any row that a save in
+    /// flight brings back is deleted with the entry.
+    fn drop_channel(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, chid: Chid) {
+        let Some(active) = self.active_of(index) else { return };
+        let stamps: Vec<Stamp> = active.window.iter().filter(|e| e.row.chid == chid).map(|e| e.row.stamp).collect();
+        for stamp in stamps {
+            self.stats.dropped_with_channel += 1;
+            self.take_entry(turn, at, stamp);
+        }
+    }
+
+    fn command_done(&mut self, at: Ref) {
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        if let Some(active) = self.active_of_mut(index) {
+            active.command_waits = false;
+        }
+        self.deactivate_if_idle(at);
+    }
+
+    /// Writes an event on a session's socket.
+    pub(super) fn say(&mut self, turn: &mut Turn<'_>, at: Ref, event: Event) {
+        if let Some(session) = self.sessions.get(at) {
+            turn.effects.push_back(Effect::Emit(session.conn, event));
+        }
+    }
+}
+
+/// A session counts registers in eight bits: each stands for this many of the limit's unit.
+const REGISTERS_UNIT: u16 = limits::REGISTERS_PER_MINUTE_MAX / 200;

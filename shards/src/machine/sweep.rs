@@ -1,0 +1,117 @@
+//! Pings and pong deadlines of idle sessions: a sweep over the slab in budgeted turns, and a FIFO of the pings that
+//! are out. No timer per connection (DESIGN.md 4.3; BEHAVIOUR.md 1.7).
+
+use crate::ids::Uaid;
+use crate::limits;
+use crate::time::{Instant, Span};
+
+use super::command::{CloseReason, Event};
+use super::hello::day;
+use super::input::Effect;
+use super::session::{AWAITING_PONG, UNSAVED, span_ticks, ticks};
+use super::slab::Ref;
+use super::store::StoreOp;
+use super::tickets::Work;
+use super::{ShardMachine, Turn};
+
+/// Where the sweep is. `due` is `None` while there is no session.
+#[derive(Default)]
+pub(super) struct Sweep {
+    cursor: u32,
+    pub due: Option<Instant>,
+}
+
+impl ShardMachine {
+    /// Starts the sweep when there is somebody to sweep.
+    pub(super) fn arm_sweep(&mut self, now: Instant) {
+        if self.sweep.due.is_none() && self.config.ping_interval > Span(0) {
+            self.sweep.due = Some(now.after(self.sweep_round()));
+        }
+    }
+
+    /// How long one round over all sessions takes: a ping is at most this much late.
+    fn sweep_round(&self) -> Span {
+        Span((self.config.ping_interval.0 / 32).max(Span::from_ms(20).0))
+    }
+
+    pub(super) fn sweep_sessions(&mut self, turn: &mut Turn<'_>) {
+        let Some(due) = self.sweep.due else { return };
+        if due > turn.now.mono {
+            return;
+        }
+        let end = self.sessions.end();
+        if self.sessions.is_empty() {
+            self.sweep = Sweep::default();
+            return;
+        }
+        let start = if self.sweep.cursor < end { self.sweep.cursor } else { 0 };
+        let stop = end.min(start + limits::SWEEP_SESSIONS_PER_TURN as u32);
+        let mut cursor = start;
+        while cursor < stop && turn.has_room() {
+            if let Some((at, _)) = self.sessions.at(cursor) {
+                self.sweep_one(turn, at);
+            }
+            cursor += 1;
+        }
+        self.sweep.cursor = cursor;
+        let share = self.sweep_round().0 as u128 * u128::from(cursor - start) / u128::from(end.max(1));
+        self.sweep.due = Some(turn.now.mono.after(Span((share as u64).max(1_000_000))));
+    }
+
+    fn sweep_one(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let (now_ticks, today) = (ticks(turn.now.mono), day(turn.now));
+        let interval = span_ticks(self.config.ping_interval);
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        if session.seen_day != today && !session.has(UNSAVED) && self.tickets.room() {
+            // A session that lives for weeks keeps its user from expiring.
+            session.seen_day = today;
+            let uaid: Uaid = session.uaid;
+            self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
+        }
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        if now_ticks < session.ping_due || session.has(AWAITING_PONG) {
+            return;
+        }
+        session.ping_due = now_ticks + interval;
+        session.put(AWAITING_PONG, true);
+        let conn = session.conn;
+        self.stats.pings += 1;
+        self.pongs_due.push_back((turn.now.mono.after(self.config.pong_timeout), at));
+        turn.effects.push_back(Effect::Emit(conn, Event::Ping));
+    }
+
+    /// Ends the sessions whose Pong did not come.
+    pub(super) fn pong_timeouts(&mut self, turn: &mut Turn<'_>) {
+        while let Some((due, at)) = self.pongs_due.front().copied() {
+            if due > turn.now.mono || !turn.has_room() {
+                return;
+            }
+            self.pongs_due.pop_front();
+            let Some(session) = self.sessions.get(at) else { continue };
+            if session.has(AWAITING_PONG) {
+                self.stats.pong_timeouts += 1;
+                self.end_session(turn, at, Some(CloseReason::PongTimeout));
+            }
+        }
+    }
+
+    pub(super) fn pong(&mut self, at: Ref) {
+        if let Some(session) = self.sessions.get_mut(at) {
+            session.put(AWAITING_PONG, false);
+        }
+    }
+
+    /// The message `{}`: the first is always answered, the next not before the minimum interval.
+    pub(super) fn client_ping(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let now_ticks = ticks(turn.now.mono);
+        let least = span_ticks(self.config.ping_min_interval);
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        if session.client_ping != 0 && now_ticks - session.client_ping < least {
+            self.stats.pings_too_soon += 1;
+            self.end_session(turn, at, Some(CloseReason::PingTooSoon));
+            return;
+        }
+        session.client_ping = now_ticks;
+        self.say(turn, at, Event::Pong);
+    }
+}

@@ -1,0 +1,151 @@
+//! Work at storage: every operation carries a ticket that finds the state that asked, if it still stands.
+//!
+//! Operations somebody can be refused for (a hello, a POST) need a free ticket. Those that must happen (saving
+//! a ledger, deleting what was acked) wait in a backlog instead and are tried again after an error.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::ids::Chid;
+use crate::ids::{KeyDigest, Stamp, StoreTicket, Uaid};
+use crate::limits;
+use crate::message::Message;
+use crate::time::{Instant, Span};
+
+use super::command::Refusal;
+use super::input::Effect;
+use super::mail::Reply;
+use super::remote::Asker;
+use super::slab::{Ref, Slab};
+use super::store::{StoreError, StoreOp, StoreReply};
+use super::{ShardMachine, Turn};
+
+/// Who waits for a reply of storage.
+pub(super) enum Work {
+    LoadUser { greeting: Ref },
+    Register { session: Ref, chid: Chid, key: Option<KeyDigest> },
+    Unregister { session: Ref, chid: Chid },
+    Publish(PublishWork),
+    Page { session: Ref },
+    Retry { session: Ref, stamp: Stamp },
+    Spill { session: Ref, stamps: Vec<Stamp> },
+    Depart { uaid: Uaid },
+    Settle { uaid: Uaid, count: usize },
+    Cancel { asker: Asker },
+    Touch,
+}
+
+/// A POST at storage.
+pub(super) struct PublishWork {
+    pub asker: Asker,
+    pub uaid: Uaid,
+    pub stamp: Stamp,
+    /// When it was submitted.
+    pub since: Instant,
+    /// The rule it broke, to be said unless there is no subscription.
+    pub refusal: Option<Refusal>,
+    /// TTL 0 or a refusal: only the check is made, nothing is written.
+    pub check_only: bool,
+    /// `delivery.durable`: send this from memory when the commit returns.
+    pub send: Option<Arc<Message>>,
+}
+
+/// Tickets and the backlog of one shard.
+pub(super) struct Tickets {
+    open: Slab<Work>,
+    /// Must-do operations without a ticket, oldest first, and when to try them. Bounded by the ledgers and
+    /// windows they come from.
+    backlog: VecDeque<(Instant, Work, StoreOp)>,
+}
+
+impl Tickets {
+    pub fn new() -> Tickets {
+        Tickets { open: Slab::new(), backlog: VecDeque::new() }
+    }
+
+    /// Whether something that can be refused may be submitted: a quarter is kept for what must happen.
+    pub fn room(&self) -> bool {
+        self.open.len() < limits::STORE_TICKETS_MAX / 4 * 3
+    }
+
+    pub fn idle(&self) -> bool {
+        self.open.is_empty() && self.backlog.is_empty()
+    }
+
+    pub fn outstanding(&self) -> usize {
+        self.open.len()
+    }
+
+    /// When the oldest backlog entry is due.
+    pub fn due(&self) -> Option<Instant> {
+        self.backlog.front().map(|(due, ..)| *due)
+    }
+}
+
+impl ShardMachine {
+    /// Submits an operation; the caller has asked `room` unless it must happen.
+    pub(super) fn submit(&mut self, turn: &mut Turn<'_>, work: Work, op: StoreOp) {
+        // Behind a waiting operation of the same user: order per UAID is what the laws promise.
+        let behind = self.tickets.backlog.iter().any(|(.., waiting)| waiting.uaid() == op.uaid());
+        if behind || self.tickets.open.len() >= limits::STORE_TICKETS_MAX {
+            self.tickets.backlog.push_back((turn.now.mono, work, op));
+            return;
+        }
+        self.submit_now(turn, work, op);
+    }
+
+    fn submit_now(&mut self, turn: &mut Turn<'_>, work: Work, op: StoreOp) {
+        let at = self.tickets.open.insert(work);
+        self.stats.store_operations += 1;
+        let ticket = StoreTicket { index: at.index, generation: at.generation };
+        turn.effects.push_back(Effect::Store(ticket, op));
+    }
+
+    /// Submits a must-do operation again after a pause.
+    pub(super) fn submit_later(&mut self, turn: &Turn<'_>, work: Work, op: StoreOp) {
+        self.stats.store_retries += 1;
+        self.tickets.backlog.push_back((turn.now.mono.after(BACKLOG_PAUSE), work, op));
+    }
+
+    /// Tries what waits in the backlog and is due.
+    pub(super) fn submit_backlog(&mut self, turn: &mut Turn<'_>) {
+        while turn.has_room() && self.tickets.open.len() < limits::STORE_TICKETS_MAX {
+            match self.tickets.due() {
+                Some(due) if due <= turn.now.mono => {}
+                _ => return,
+            }
+            if let Some((_, work, op)) = self.tickets.backlog.pop_front() {
+                self.submit_now(turn, work, op);
+            }
+        }
+    }
+
+    /// A reply of storage: find who asked.
+    pub(super) fn stored(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, result: Result<StoreReply, StoreError>) {
+        let at = Ref { index: ticket.index, generation: ticket.generation };
+        let Some(work) = self.tickets.open.remove(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        if result.is_err() {
+            self.stats.store_errors += 1;
+        }
+        match work {
+            Work::LoadUser { greeting } => self.user_loaded(turn, greeting, result),
+            Work::Register { session, chid, key } => self.registered(turn, session, chid, key, result.is_ok()),
+            Work::Unregister { session, chid } => self.unregistered(turn, session, chid, result.is_ok()),
+            Work::Publish(work) => self.publish_stored(turn, work, result),
+            Work::Page { session } => self.page_loaded(turn, session, result),
+            Work::Retry { session, stamp } => self.retry_loaded(turn, session, stamp, result),
+            Work::Spill { session, stamps } => self.spilled(turn, session, &stamps, result.is_ok()),
+            Work::Depart { uaid } => self.departed(turn, uaid, result.is_ok()),
+            Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
+            Work::Cancel { asker } => self.answer(turn, asker, Reply::Cancel(result.is_ok())),
+            Work::Touch => {}
+        }
+        self.submit_backlog(turn);
+    }
+}
+
+/// How long a must-do operation rests after an error.
+const BACKLOG_PAUSE: Span = Span::from_ms(1_000);
