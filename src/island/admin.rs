@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Map, Value, json};
 use shards::limits::BROADCAST_IDS_MAX;
 use shards::machine::BroadcastVersion;
-use shards::stats::Board;
+use shards::stats::{Board, Kind, Meaning};
 
 use super::process::Process;
 use super::{Exhibits, Health, Host, metrics};
@@ -146,6 +146,8 @@ async fn stats(State(view): State<Arc<View>>) -> Json<Value> {
         "trouble": trouble(view.host.health()),
         "uptime_seconds": view.started.elapsed().as_secs_f64(),
         "shards": view.exhibits.shards.iter().map(|board| numbers(board)).collect::<Vec<_>>(),
+        "shard_meanings": view.exhibits.shards.first().map(|board| meanings(board)).unwrap_or_default(),
+        "store_meanings": view.exhibits.store.as_ref().map(|board| meanings(board)).unwrap_or_default(),
         "store": view.exhibits.store.as_ref().map(|board| numbers(board)),
         "broadcasts": lock(&view.broadcasts).len(),
         "process": {
@@ -161,6 +163,15 @@ async fn stats(State(view): State<Arc<View>>) -> Json<Value> {
 
 fn numbers(board: &Board) -> Map<String, Value> {
     board.read().map(|(meaning, value)| (meaning.name.to_owned(), value.into())).collect()
+}
+
+fn meanings(board: &Board) -> Vec<Value> {
+    let kind = |kind| match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+    };
+    let shown = |(meaning, _): (Meaning, u64)| json!({ "name": meaning.name, "kind": kind(meaning.kind), "help": meaning.help });
+    board.read().map(shown).collect()
 }
 
 async fn list_broadcasts(State(view): State<Arc<View>>) -> Json<BTreeMap<String, String>> {

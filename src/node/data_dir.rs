@@ -1,0 +1,251 @@
+//! The data directory: locked by one process, with keys that are made once.
+//!
+//! ```text
+//! lock             held with flock while a process uses the directory
+//! keys/crypto      Fernet key of endpoint tokens, unless endpoint.crypto_keys is set      0600
+//! keys/node        bearer key of the node API, unless node.keys is set                    0600
+//! keys/placement   32 hex digits: the secret key of the placement hash                    0600
+//! store/           the embedded store
+//! ledger/          ledger logs of the shards
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use super::fault::Fault;
+use crate::config::{Config, Secret};
+
+/// A data directory that this process holds. Released when dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// The lock lives as long as this handle.
+    _lock: File,
+}
+
+/// The secrets a node needs: configured ones, else those of the data directory.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// Fernet keys of endpoint tokens; the first seals. Never empty.
+    pub crypto: Vec<Secret>,
+    /// Bearer keys of the node API; the first is presented. Never empty.
+    pub node: Vec<Secret>,
+    /// Key of the placement hash (DESIGN.md 5).
+    pub placement: PlacementKey,
+}
+
+/// 16 secret bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PlacementKey(pub [u8; 16]);
+
+impl std::fmt::Debug for PlacementKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PlacementKey(..)")
+    }
+}
+
+impl DataDir {
+    /// Makes the directory if it is not there, checks that it can be written, and locks it.
+    ///
+    /// # Errors
+    /// [`Fault::DataDir`] and [`Fault::InUse`].
+    pub fn open(path: &Path) -> Result<DataDir, Fault> {
+        make_dir(path)?;
+        let lock_path = path.join("lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
+        let lock = lock.map_err(|error| fault(&lock_path, "write", error))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(Fault::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(error)) => Err(fault(&lock_path, "lock", error)),
+        }
+    }
+
+    /// Where the embedded store is.
+    pub fn store(&self) -> PathBuf {
+        self.path.join("store")
+    }
+
+    /// Where the ledger logs are.
+    pub fn ledger(&self) -> PathBuf {
+        self.path.join("ledger")
+    }
+
+    /// The secrets of this node; what is missing is made and kept.
+    ///
+    /// # Errors
+    /// [`Fault::DataDir`], and [`Fault::Key`] for a key file that is damaged: making a new one would orphan every
+    /// endpoint URL that was handed out.
+    pub fn keys(&self, config: &Config) -> Result<Keys, Fault> {
+        let dir = self.path.join("keys");
+        make_dir(&dir)?;
+        let crypto = &config.endpoint.crypto_keys;
+        let crypto = if crypto.is_empty() { vec![kept(&dir.join("crypto"), KeyKind::Fernet)?] } else { crypto.clone() };
+        let node = &config.node.keys;
+        let node = if node.is_empty() { vec![kept(&dir.join("node"), KeyKind::Bearer)?] } else { node.clone() };
+        let path = dir.join("placement");
+        let placement = kept(&path, KeyKind::Placement)?;
+        let placement = unhex(placement.reveal()).ok_or(Fault::Key { path })?;
+        Ok(Keys { crypto, node, placement: PlacementKey(placement) })
+    }
+}
+
+fn make_dir(path: &Path) -> Result<(), Fault> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|error| fault(path, "create", error))
+}
+
+fn fault(path: &Path, verb: &'static str, error: io::Error) -> Fault {
+    Fault::DataDir { path: path.to_owned(), verb, error }
+}
+
+/// How a kept key is spelled.
+#[derive(Clone, Copy)]
+enum KeyKind {
+    Fernet,
+    Bearer,
+    Placement,
+}
+
+impl KeyKind {
+    fn make(self) -> Result<String, io::Error> {
+        let mut bytes = [0; 32];
+        let random = SystemRandom::new();
+        random.fill(&mut bytes).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
+        Ok(match self {
+            KeyKind::Fernet => base64::engine::general_purpose::URL_SAFE.encode(bytes),
+            KeyKind::Bearer => base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes),
+            KeyKind::Placement => bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect(),
+        })
+    }
+
+    fn accepts(self, text: &str) -> bool {
+        match self {
+            KeyKind::Fernet => {
+                base64::engine::general_purpose::URL_SAFE.decode(text).is_ok_and(|bytes| bytes.len() == 32)
+            }
+            KeyKind::Bearer => text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_graphic()),
+            KeyKind::Placement => unhex(text).is_some(),
+        }
+    }
+}
+
+/// The key in this file; made, synced and then read when there is none.
+fn kept(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
+    match fs::read_to_string(path) {
+        Ok(text) if kind.accepts(text.trim()) => return Ok(Secret::new(text.trim())),
+        Ok(_) => return Err(Fault::Key { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(Fault::Key { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(fault(path, "read", error)),
+    }
+    let key = kind.make().map_err(|error| fault(path, "make", error))?;
+    write_once(path, &key).map_err(|error| fault(path, "write", error))?;
+    Ok(Secret::new(key))
+}
+
+/// Under another name first: a file with the name of a key always holds a whole one.
+fn write_once(path: &Path, text: &str) -> io::Result<()> {
+    let draft = path.with_extension("tmp");
+    let _ = fs::remove_file(&draft);
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft)?;
+    file.write_all(text.as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+fn unhex(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    if digits.len() == 32 { bytes.try_into().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::config::Sources;
+
+    fn config(sets: &[&str]) -> Config {
+        let sets = sets.iter().map(|text| (*text).to_owned()).collect();
+        Config::load(&Sources { sets, ..Sources::default() }).unwrap()
+    }
+
+    #[test]
+    fn keys_are_made_once_for_their_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let first = DataDir::open(&path).unwrap().keys(&config(&[])).unwrap();
+        let again = DataDir::open(&path).unwrap().keys(&config(&[])).unwrap();
+        assert_eq!((&first.crypto, &first.node, first.placement), (&again.crypto, &again.node, again.placement));
+        assert_ne!(first.crypto[0].reveal(), first.node[0].reveal());
+        for (name, mode) in
+            [("", 0o700), ("keys", 0o700), ("keys/crypto", 0o600), ("keys/node", 0o600), ("keys/placement", 0o600)]
+        {
+            assert_eq!(fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777, mode, "{name}");
+        }
+        let shown = format!("{first:?}");
+        assert!(!shown.contains(first.crypto[0].reveal()) && !shown.contains(first.node[0].reveal()), "{shown}");
+    }
+
+    #[test]
+    fn configured_keys_are_used_and_none_is_made_beside_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let fernet = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=";
+        let config = config(&[&format!("endpoint.crypto_keys={fernet}"), "node.keys=0123456789abcdef"]);
+        let keys = DataDir::open(dir.path()).unwrap().keys(&config).unwrap();
+        assert_eq!((keys.crypto[0].reveal(), keys.node[0].reveal()), (fernet, "0123456789abcdef"));
+        assert!(!dir.path().join("keys/crypto").exists() && !dir.path().join("keys/node").exists());
+    }
+
+    #[test]
+    fn a_damaged_key_is_refused_and_kept() {
+        for (name, damage) in [("crypto", "x"), ("crypto", "\u{0}"), ("node", ""), ("placement", "0123")] {
+            let dir = tempfile::tempdir().unwrap();
+            let data = DataDir::open(dir.path()).unwrap();
+            data.keys(&config(&[])).unwrap();
+            let path = dir.path().join("keys").join(name);
+            fs::write(&path, damage).unwrap();
+            let said = data.keys(&config(&[])).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("{} is not a key; restore it from a backup", path.display())), "{said}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), damage);
+        }
+    }
+
+    #[test]
+    fn a_directory_in_use_is_refused_until_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = DataDir::open(dir.path()).unwrap();
+        let fault = DataDir::open(dir.path()).unwrap_err();
+        assert_eq!(
+            fault.to_string(),
+            format!(
+                "the data directory {} is in use by another process; stop it, or set another with --data-dir",
+                dir.path().display()
+            )
+        );
+        assert_eq!(fault.status(), crate::commands::status::DATA_DIR);
+        drop(held);
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_or_written_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        // Root may write anywhere, so the obstacle is a file where a directory must be, and /proc, where nobody may.
+        let said = DataDir::open(&dir.path().join("file/data")).unwrap_err().to_string();
+        assert!(said.starts_with("cannot create ") && said.contains("Not a directory"), "{said}");
+        assert!(said.ends_with("make data_dir writable for this user, or set another with --data-dir"), "{said}");
+        let said = DataDir::open(Path::new("/proc/self")).unwrap_err().to_string();
+        assert!(said.starts_with("cannot write /proc/self/lock: "), "{said}");
+    }
+}

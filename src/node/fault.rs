@@ -1,0 +1,131 @@
+//! Why a node does not start or did not stop in order: one sentence each that says what to do.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::commands::status;
+
+/// Why there is no running node. Made on the starting thread; fatal.
+#[derive(Debug)]
+pub enum Fault {
+    /// Something in the data directory cannot be made, read or written.
+    DataDir {
+        /// The file or directory.
+        path: PathBuf,
+        /// "create", "write" and so on.
+        verb: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// Another process has the data directory.
+    InUse {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// A key file that is not one.
+    Key {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A listen address that cannot be bound.
+    Address {
+        /// Which setting.
+        key: &'static str,
+        /// Which address.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// A CPU of `shards.cores` that this process may not run on.
+    Core {
+        /// Its number.
+        core: u32,
+        /// Those it may, as the kernel writes them.
+        allowed: String,
+    },
+    /// io_uring is missing, forbidden or too old.
+    Kernel(String),
+    /// The store cannot be opened.
+    Store(String),
+    /// A ledger log cannot be made or read.
+    Ledger(String),
+    /// What the ledgers held could not be saved to storage.
+    Replay {
+        /// How many messages.
+        messages: usize,
+        /// Why.
+        reason: String,
+    },
+    /// The host refuses a thread, a runtime or a signal handler.
+    Host {
+        /// What was asked of it.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl Fault {
+    /// The exit status of a process that ends with this.
+    pub fn status(&self) -> u8 {
+        match self {
+            Fault::DataDir { .. } | Fault::InUse { .. } => status::DATA_DIR,
+            Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
+            Fault::Address { .. } => status::ADDRESS,
+            Fault::Core { .. } => status::CONFIG,
+            Fault::Kernel(_) | Fault::Host { .. } => status::UNAVAILABLE,
+            Fault::Replay { .. } => status::LEDGER_LEFT,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::DataDir { path, verb, error } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "cannot {verb} {path}: {error}; make data_dir writable for this user, or set another with --data-dir"
+                )
+            }
+            Fault::InUse { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "the data directory {path} is in use by another process; stop it, or set another with --data-dir"
+                )
+            }
+            Fault::Key { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path} is not a key; restore it from a backup (what was made with it is lost otherwise), or remove it"
+                )
+            }
+            Fault::Address { key, address, error } if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "{key}: {address} is in use by another process; stop it, or set another address")
+            }
+            Fault::Address { key, address, error } => {
+                write!(
+                    f,
+                    "{key}: cannot listen on {address}: {error}; set an address of this host that this user may bind"
+                )
+            }
+            Fault::Core { core, allowed } => {
+                write!(f, "shards.cores: this process may not run on CPU {core}; it may on {allowed}")
+            }
+            Fault::Kernel(sentence) | Fault::Store(sentence) | Fault::Ledger(sentence) => f.write_str(sentence),
+            Fault::Replay { messages, reason } => write!(
+                f,
+                "storage does not take the {messages} messages that earlier runs left in the ledger: {reason}; \
+                 they stay in the ledger, start again when it does"
+            ),
+            Fault::Host { what, error } => write!(f, "this host refuses {what}: {error}; see `murre doctor`"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
