@@ -53,7 +53,7 @@ impl Agent {
     /// hello as a new user agent.
     pub fn hello(&mut self) -> Result<(), Failure> {
         self.say(&json!({ "messageType": "hello", "use_webpush": true }))?;
-        let reply = self.expect("hello")?;
+        let reply = self.receive("hello")?;
         let uaid = reply["uaid"].as_str().unwrap_or_default();
         if reply["status"] != 200 || uaid.len() != 32 {
             return Err(Failure::new(format!("hello was answered with status {}", reply["status"])));
@@ -64,7 +64,7 @@ impl Agent {
     /// register with the key of the sender; the endpoint URL.
     pub fn register(&mut self, key: &str) -> Result<String, Failure> {
         self.say(&json!({ "messageType": "register", "channelID": self.channel, "key": key }))?;
-        let reply = self.expect("register")?;
+        let reply = self.receive("register")?;
         if reply["status"] != 200 || reply["channelID"] != self.channel.as_str() {
             return Err(Failure::new(format!("register was answered with status {}", reply["status"])));
         }
@@ -73,7 +73,7 @@ impl Agent {
 
     /// The notification with this message id.
     pub fn notification(&mut self, message_id: &str) -> Result<Notification, Failure> {
-        let message = self.expect("notification")?;
+        let message = self.receive("notification")?;
         let version = message["version"].as_str().unwrap_or_default().to_string();
         if message["channelID"] != self.channel.as_str() {
             return Err(Failure::new("a notification of another channel came"));
@@ -97,7 +97,7 @@ impl Agent {
     /// unregister and its reply, so that the probe leaves no channel behind.
     pub fn unregister(&mut self) -> Result<(), Failure> {
         self.say(&json!({ "messageType": "unregister", "channelID": self.channel, "code": 200 }))?;
-        let reply = self.expect("unregister")?;
+        let reply = self.receive("unregister")?;
         if reply["status"] != 200 {
             return Err(Failure::new(format!("unregister was answered with status {}", reply["status"])));
         }
@@ -110,8 +110,8 @@ impl Agent {
         self.socket.send(Message::text(message.to_string())).map_err(explained)
     }
 
-    /// The next message of this type; others (broadcasts, a stray notification) are passed over, a bounded number of them.
-    fn expect(&mut self, wanted: &str) -> Result<Value, Failure> {
+    /// The next message of this type; a bounded number of others (broadcasts, a stray notification) is passed over.
+    fn receive(&mut self, wanted: &str) -> Result<Value, Failure> {
         for _ in 0..MESSAGES_MAX {
             match self.socket.read().map_err(explained)? {
                 Message::Text(text) => {
