@@ -30,8 +30,9 @@ fn a_push_carries_a_stamped_message() {
     let mut harness = Harness::new(Port::Node);
     let version = version(&harness, Some(b"news"));
     let body = format!(
-        r#"{{"channelID":"{CHANNEL}","version":"{version}","ttl":60,"topic":"news","timestamp":1700000000,"urgency":"high",
-        "data":"-_8","headers":{{"encoding":"aesgcm","encryption":"salt=AA","crypto_key":"dh=BB"}},"reliability_id":null}}"#
+        r#"{{"channelID":"{CHANNEL}","version":"{version}","ttl":60,"topic":"news","timestamp":1700000000,
+        "urgency":"high","data":"-_8","reliability_id":null,
+        "headers":{{"encoding":"aesgcm","encryption":"salt=AA","crypto_key":"dh=BB"}}}}"#
     );
     harness.feed(request("PUT", &format!("/push/{UAID}"), &body).as_bytes());
     let Some(Command::NodePush(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
