@@ -1,1 +1,207 @@
-//! The adapter between bytes and the shard machine.
+//! The adapter between bytes and the shard machine: what a connection's bytes mean, and how events are spelled.
+//!
+//! One [`PushEdge`] per shard, on its thread. [`websocket`] speaks to user agents, [`endpoint`] to app servers, [`node`] to
+//! other nodes; [`http`] drives the exchanges of the last two, [`answer`] writes their responses and [`close`]
+//! is the one table of goodbyes.
+
+mod answer;
+mod close;
+mod endpoint;
+mod entropy;
+mod http;
+mod node;
+mod stats;
+mod websocket;
+
+#[cfg(test)]
+mod tests;
+
+use shards::ids::ShardId;
+use shards::machine::{CloseReason, Event};
+use shards::place::Placement;
+use shards::ports::{Edge, Emitted, Ingest, Port};
+use shards::time::Now;
+
+use crate::webpush::endpoint::{BadKey, Tokens, split_url};
+use crate::webpush::key::{BearerKeys, PointChecker};
+use crate::webpush::message_id::MessageIds;
+use crate::webpush::vapid::Verifier;
+
+use answer::{HttpDate, Pages};
+use entropy::FreshUaids;
+use http::Exchange;
+pub use stats::EdgeStats;
+use websocket::{Fragments, Session};
+
+/// What an edge is told once. Plain values: reading and checking configuration is done elsewhere.
+#[derive(Clone)]
+pub struct EdgeConfig {
+    /// `endpoint.url`: base of the URLs given to user agents; its origin is what VAPID's `aud` must be.
+    pub endpoint_url: String,
+    /// `endpoint.crypto_keys`: Fernet keys; the first seals, all open.
+    pub crypto_keys: Vec<String>,
+    /// `node.keys`: any of them lets a node in; none lets nobody in.
+    pub node_keys: Vec<String>,
+    /// Who owns whom.
+    pub placement: Placement,
+    /// Which shard this edge serves.
+    pub shard: ShardId,
+    /// The largest body of a POST, in bytes: [`BODY_BYTES_DEFAULT`].
+    pub body_bytes_max: usize,
+    /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
+    pub vapid_cache_max: usize,
+    /// What `/__version__` says.
+    pub version: VersionInfo,
+}
+
+/// The facts of `/__version__` (BEHAVIOUR.md 7.1).
+#[derive(Clone, Debug, Default)]
+pub struct VersionInfo {
+    /// Of the package.
+    pub version: String,
+    /// Of the source.
+    pub commit: String,
+    /// Where the source is.
+    pub source: String,
+    /// Which build.
+    pub build: String,
+}
+
+/// BEHAVIOUR.md 2.6: 4,096 bytes of plain text fit after encryption and base64.
+pub const BODY_BYTES_DEFAULT: usize = 5_630;
+/// About 120 bytes each.
+pub const VAPID_CACHE_DEFAULT: usize = 8_192;
+/// Keys of registers remembered as good.
+const POINTS_MAX: usize = 4_096;
+
+/// Bytes <-> domain for one shard; lives on its thread.
+pub struct PushEdge {
+    tokens: Tokens,
+    ids: MessageIds,
+    points: PointChecker,
+    vapid: Verifier,
+    node_keys: BearerKeys,
+    fresh: FreshUaids,
+    pages: Pages,
+    date: HttpDate,
+    location: String,
+    body_bytes_max: usize,
+    stats: EdgeStats,
+}
+
+/// Decoding state of one connection.
+pub enum Codec {
+    /// A connection that speaks HTTP; on the WebSocket port perhaps not for long.
+    Http {
+        /// Where it came in.
+        port: Port,
+        /// Part of a request head is waiting for the rest.
+        partial: bool,
+        /// The request under way, between its head and its answer.
+        exchange: Option<Box<Exchange>>,
+    },
+    /// An upgraded WebSocket.
+    WebSocket {
+        /// A fragmented message, as far as it is there.
+        fragments: Option<Box<Fragments>>,
+        /// Family of the user agent, told with the hello.
+        agent_family: u16,
+        /// A hello was read: no second is allowed, and nothing else is before.
+        greeted: bool,
+    },
+}
+
+const _: () = assert!(size_of::<Codec>() <= 16);
+
+impl PushEdge {
+    /// The edge of one shard.
+    pub fn new(config: &EdgeConfig) -> Result<PushEdge, BadKey> {
+        let (base, origin) = split_url(&config.endpoint_url).ok_or(BadKey::Url)?;
+        Ok(PushEdge {
+            tokens: Tokens::new(&config.endpoint_url, &config.crypto_keys)?,
+            ids: MessageIds::new(&config.crypto_keys)?,
+            points: PointChecker::new(POINTS_MAX),
+            vapid: Verifier::new(&origin, config.vapid_cache_max),
+            node_keys: BearerKeys::new(&config.node_keys),
+            fresh: FreshUaids::new(config.placement, config.shard),
+            pages: Pages::new(&config.version),
+            date: HttpDate::default(),
+            location: format!("{base}/m/"),
+            body_bytes_max: config.body_bytes_max,
+            stats: EdgeStats::default(),
+        })
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> &EdgeStats {
+        &self.stats
+    }
+}
+
+impl Edge for PushEdge {
+    type Codec = Codec;
+
+    fn open(&mut self, port: Port) -> Codec {
+        Codec::Http { port, partial: false, exchange: None }
+    }
+
+    fn arrived(&mut self) -> Codec {
+        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true }
+    }
+
+    fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
+        match codec {
+            Codec::Http { .. } => self.ingest_http(now, codec, bytes, out),
+            Codec::WebSocket { fragments, agent_family, greeted } => {
+                self.ingest_websocket(Session { fragments, agent_family: *agent_family, greeted }, bytes, out)
+            }
+        }
+    }
+
+    fn emit(&mut self, now: Now, codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {
+        match codec {
+            Codec::Http { exchange, .. } => match exchange.take() {
+                Some(exchange) => self.emit_http(now, *exchange, event, out),
+                // Nothing was asked: nothing is answered.
+                None => Emitted::Stay,
+            },
+            Codec::WebSocket { .. } => {
+                self.emit_websocket(event, out);
+                Emitted::Stay
+            }
+        }
+    }
+
+    fn close(&mut self, codec: &mut Codec, reason: CloseReason, out: &mut Vec<u8>) {
+        match codec {
+            Codec::Http { partial, exchange, .. } => {
+                let under_way = *partial || exchange.is_some();
+                if let Some(fault) = close::http_fault(reason, under_way) {
+                    let exchange = exchange.take().unwrap_or_default();
+                    answer::fault(&self.date, &exchange.context.closing(), fault, out);
+                }
+            }
+            Codec::WebSocket { .. } => {
+                if let Some((code, text)) = close::websocket_goodbye(reason) {
+                    self.stats.websocket_closes += 1;
+                    crate::wire::ws::write_close(out, Some(code), text);
+                }
+            }
+        }
+    }
+
+    fn mid_request(&self, codec: &Codec) -> bool {
+        match codec {
+            Codec::Http { partial, exchange, .. } => *partial || exchange.is_some(),
+            Codec::WebSocket { .. } => false,
+        }
+    }
+
+    fn is_websocket(&self, codec: &Codec) -> bool {
+        matches!(codec, Codec::WebSocket { .. })
+    }
+
+    fn too_many(&self, _port: Port) -> &'static [u8] {
+        answer::TOO_MANY
+    }
+}

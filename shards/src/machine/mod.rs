@@ -44,9 +44,9 @@ pub use stats::MachineStats;
 pub use store::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use crate::ids::{Claim, Clock, ConnId, EmissionId, Origin, ShardId, Uaid};
+use crate::ids::{Claim, Clock, ConnId, EmissionId, Origin, ShardId, Stamp, Uaid};
 use crate::limits;
 use crate::place::Placement;
 use crate::time::{Instant, Now, Span};
@@ -126,6 +126,8 @@ pub struct ShardMachine {
     writes: BTreeMap<Uaid, u32>,
     departures: BTreeMap<Uaid, Departure>,
     settling: BTreeMap<Uaid, Settling>,
+    /// Cancels at storage: no read brings these back.
+    cancelling: BTreeSet<(Uaid, Stamp)>,
     /// Users with rows to delete that this step has named.
     settle_now: Vec<Uaid>,
     settled_lately: SettledLately,
@@ -182,6 +184,7 @@ impl ShardMachine {
             writes: BTreeMap::new(),
             departures: BTreeMap::new(),
             settling: BTreeMap::new(),
+            cancelling: BTreeSet::new(),
             settle_now: Vec::new(),
             settled_lately: SettledLately::default(),
             ledger_slots: LedgerSlots::default(),
@@ -393,9 +396,6 @@ impl ShardMachine {
                     entry.sent = true;
                     entry.since = turn.now.mono;
                     entry.emission = emission;
-                    if !matches!(entry.source, active::Source::Direct(_) | active::Source::Spilling(_)) {
-                        entry.body = None;
-                    }
                     emissions.push((message, emission));
                 }
             }

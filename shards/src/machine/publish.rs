@@ -176,10 +176,10 @@ impl ShardMachine {
             active.direct_bytes += ledger_bytes(&message);
         }
         active.paged += u16::from(paged);
-        let keep = direct || blocked;
         active.window.push_back(Entry {
             row: RowKey::of(&message),
-            body: keep.then(|| message.clone()),
+            // A row's body only until the socket surely took it (`forget_bodies`).
+            body: Some(message.clone()),
             source,
             accepted: now,
             since: now,

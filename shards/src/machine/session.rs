@@ -24,7 +24,7 @@ pub(super) struct Session {
     pub seen_day: u16,
     pub flags: u8,
     /// Registers in the minute `register_minute` of the session, saturating.
-    pub registers: u8,
+    pub registers: u16,
     pub register_minute: u16,
 }
 

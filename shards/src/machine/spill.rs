@@ -11,7 +11,7 @@ use crate::limits;
 use crate::message::Message;
 use crate::time::{Instant, Span};
 
-use super::active::Source;
+use super::active::{Entry, Source};
 use super::command::{CloseReason, Event};
 use super::input::Effect;
 use super::session::BLOCKED;
@@ -28,6 +28,7 @@ impl ShardMachine {
         let active = self.activate(at);
         let due = active.window.iter().map(|entry| match entry.source {
             Source::Direct(_) => entry.accepted.after(spill).min(entry.since.after(retry)),
+            Source::Row if entry.sent && entry.body.is_some() => entry.since.after(BODY_KEPT),
             Source::Spilling(_) | Source::Row => entry.since.after(retry),
         });
         if let Some(due) = due.min() {
@@ -64,6 +65,7 @@ impl ShardMachine {
             active.armed = None;
             self.spill_due(turn, at, false);
             self.retry_due(turn, at);
+            self.forget_bodies(turn, at);
             if self.sessions.get(at).is_some() {
                 self.continue_drain(turn, at);
                 self.arm_active(turn, at);
@@ -80,9 +82,14 @@ impl ShardMachine {
         let Some(active) = self.active_of_mut(index) else { return };
         let mut messages: Vec<Arc<Message>> = Vec::new();
         let mut expired: Vec<Stamp> = Vec::new();
+        let due = |entry: &Entry| all || entry.accepted.after(spill_after) <= now.mono;
+        // What a blocked socket was never sent leaves the window for storage, all of it together and with the flag
+        // set, so that nothing younger overtakes it.
+        let unsent = active.window.iter().any(|e| !e.sent && matches!(e.source, Source::Direct(_)) && due(e));
+        active.drain.wanted |= unsent;
         for entry in &mut active.window {
             let (Source::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
-            if !all && entry.accepted.after(spill_after) > now.mono {
+            if !due(entry) && !(unsent && !entry.sent) {
                 continue;
             }
             if body.expired(now.unix()) {
@@ -136,6 +143,18 @@ impl ShardMachine {
         }
         self.arm_active(turn, at);
         self.deactivate_if_idle(at);
+    }
+
+    /// Drops the bodies of rows that the socket has taken: it says soon when it has not, and storage has them.
+    fn forget_bodies(&mut self, turn: &Turn<'_>, at: Ref) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (index, blocked) = (session.active, session.has(BLOCKED));
+        let Some(active) = self.active_of_mut(index) else { return };
+        for entry in active.window.iter_mut().filter(|entry| entry.source == Source::Row && entry.sent) {
+            if !blocked && entry.since.after(BODY_KEPT) <= turn.now.mono {
+                entry.body = None;
+            }
+        }
     }
 
     /// Sends again what was not acked in time, from memory or from storage.
@@ -246,4 +265,6 @@ impl ShardMachine {
     }
 }
 
+/// How long the body of a sent row stays: longer than the loop needs to say `Blocked`.
+const BODY_KEPT: Span = Span::from_secs(1);
 const LEAST_PAUSE: Span = Span::from_ms(100);

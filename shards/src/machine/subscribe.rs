@@ -21,8 +21,8 @@ impl ShardMachine {
             session.registers = 0;
         }
         session.registers = session.registers.saturating_add(1);
-        let (uaid, conn) = (session.uaid, session.conn);
-        if u16::from(session.registers) * REGISTERS_UNIT > limits::REGISTERS_PER_MINUTE_MAX {
+        let (uaid, conn, registers) = (session.uaid, session.conn, session.registers);
+        if registers > limits::REGISTERS_PER_MINUTE_MAX {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return;
         }
@@ -128,6 +128,3 @@ impl ShardMachine {
         }
     }
 }
-
-/// A session counts registers in eight bits: each stands for this many of the limit's unit.
-const REGISTERS_UNIT: u16 = limits::REGISTERS_PER_MINUTE_MAX / 200;

@@ -14,7 +14,6 @@ use crate::time::{Instant, Span};
 
 use super::command::Refusal;
 use super::input::Effect;
-use super::mail::Reply;
 use super::remote::Asker;
 use super::slab::{Ref, Slab};
 use super::store::{StoreError, StoreOp, StoreReply};
@@ -31,7 +30,7 @@ pub(super) enum Work {
     Spill { session: Ref, stamps: Vec<Stamp> },
     Depart { uaid: Uaid },
     Settle { uaid: Uaid, count: usize },
-    Cancel { asker: Asker },
+    Cancel { asker: Asker, uaid: Uaid, stamp: Stamp },
     Touch,
 }
 
@@ -140,7 +139,7 @@ impl ShardMachine {
             Work::Spill { session, stamps } => self.spilled(turn, session, &stamps, result.is_ok()),
             Work::Depart { uaid } => self.departed(turn, uaid, result.is_ok()),
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
-            Work::Cancel { asker } => self.answer(turn, asker, Reply::Cancel(result.is_ok())),
+            Work::Cancel { asker, uaid, stamp } => self.cancelled(turn, asker, uaid, stamp, result.is_ok()),
             Work::Touch => {}
         }
         self.submit_backlog(turn);

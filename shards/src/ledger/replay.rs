@@ -1,0 +1,101 @@
+//! Reading the logs of earlier boots: every live record, whatever the shard count was then.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::ids::Clock;
+use crate::message::Message;
+
+use super::MESSAGE_BYTES_MAX;
+use super::fault::LedgerError;
+use super::layout::{self, HEADER_BYTES, RECORD_HEAD_BYTES};
+
+/// What earlier boots left. Lives on the starting thread, until its messages are saved.
+#[derive(Debug)]
+pub struct Replay {
+    /// Every live record once, in stamp order.
+    pub messages: Vec<Arc<Message>>,
+    /// No shard's clock may start at or below it.
+    pub clock_floor: Clock,
+    /// The logs that were read, and drafts of logs that never were.
+    pub files: Vec<PathBuf>,
+}
+
+impl Replay {
+    /// Removes the files. Only after every message is saved and new logs carry the floor.
+    ///
+    /// # Errors
+    /// When one cannot be removed; it would be replayed again, which is harmless but keeps its bytes.
+    pub fn discard(self) -> Result<(), LedgerError> {
+        for file in &self.files {
+            fs::remove_file(file).map_err(|e| LedgerError::io(file, "remove", e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads every log of `dir`; a directory that does not exist has none. Records with a wrong check are skipped:
+/// they were being written when the host lost power.
+///
+/// # Errors
+/// When a log cannot be read or its header is damaged.
+pub fn replay(dir: &Path) -> Result<Replay, LedgerError> {
+    let mut replay = Replay { messages: Vec::new(), clock_floor: Clock(0), files: Vec::new() };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(replay),
+        Err(e) => return Err(LedgerError::io(dir, "list", e)),
+    };
+    let mut seen = HashSet::new();
+    for entry in entries {
+        let path = entry.map_err(|e| LedgerError::io(dir, "list", e))?.path();
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("log") => {}
+            Some("tmp") => {
+                replay.files.push(path);
+                continue;
+            }
+            _ => continue,
+        }
+        let file = fs::read(&path).map_err(|e| LedgerError::io(&path, "read", e))?;
+        let header = layout::read_header(&file).map_err(|what| LedgerError::header(&path, what))?;
+        replay.clock_floor = replay.clock_floor.max(header.floor);
+        let ring = file.get(HEADER_BYTES as usize..).unwrap_or_default();
+        for message in live_records(ring, header.salt) {
+            replay.clock_floor = replay.clock_floor.max(message.stamp.clock);
+            // A record that was being moved to the head is there twice.
+            if seen.insert((message.uaid, message.chid, message.stamp)) {
+                replay.messages.push(Arc::new(message));
+            }
+        }
+        replay.files.push(path);
+    }
+    replay.messages.sort_by_key(|m| (m.stamp, m.uaid, m.chid));
+    Ok(replay)
+}
+
+/// Every place of the ring that carries the salted live word and a right check. It does not follow the chain of
+/// records, so that a damaged one hides only itself.
+fn live_records(ring: &[u8], salt: u64) -> impl Iterator<Item = Message> + '_ {
+    let live = layout::live_word(salt).to_le_bytes();
+    let places = (0..ring.len()).step_by(8);
+    places.filter(move |&at| ring.get(at + 12..at + 16) == Some(&live[..])).filter_map(move |at| record(ring, at, salt))
+}
+
+fn record(ring: &[u8], at: usize, salt: u64) -> Option<Message> {
+    let head = ring.get(at..at + RECORD_HEAD_BYTES as usize)?;
+    let len = u32::from_le_bytes(layout::field(head, 0)) as usize;
+    let slot = crate::ids::LedgerSlot(u32::from_le_bytes(layout::field(head, 4)));
+    let check = u32::from_le_bytes(layout::field(head, 8));
+    if len > MESSAGE_BYTES_MAX || u64::from_le_bytes(layout::field(head, 16)) != len as u64 {
+        return None;
+    }
+    let start = at + RECORD_HEAD_BYTES as usize;
+    let body = ring.get(start..start + len)?;
+    if layout::record_crc(salt, slot, body) != check {
+        return None;
+    }
+    Message::decode(body)
+}

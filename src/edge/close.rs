@@ -1,0 +1,67 @@
+//! The one table of goodbyes: a reason to close codes (BEHAVIOUR.md 1.3, DESIGN.md 8) and HTTP statuses.
+
+use shards::machine::CloseReason;
+
+use crate::webpush::errno::Fault;
+
+/// Code and reason text of the close frame; `None` when nothing is said: the peer's own close is echoed where it
+/// is read, and the edge has already said the rest.
+pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
+    Some(match reason {
+        CloseReason::HandshakeTimeout => (1011, "HandshakeTimeout"),
+        CloseReason::PongTimeout => (1011, "PongTimeout"),
+        CloseReason::WrongState => (1011, "SM"),
+        CloseReason::BadMessage => (1011, "Json"),
+        CloseReason::Unsupported => (1003, "UnsupportedMessage"),
+        CloseReason::ProtocolError => (1002, "Protocol"),
+        CloseReason::BadText => (1007, "Utf8"),
+        CloseReason::TooBig => (1009, "TooBig"),
+        CloseReason::PingTooSoon => (4774, "PingTooSoon"),
+        CloseReason::Superseded => (1011, "SM"),
+        CloseReason::Elsewhere => (1011, "SM"),
+        CloseReason::StorageDown => (1011, "SM"),
+        CloseReason::Overloaded => (1013, "Overloaded"),
+        CloseReason::MoveFailed => (1013, "Overloaded"),
+        CloseReason::BudgetExhausted => (1013, "BudgetExhausted"),
+        CloseReason::Reset => (1000, "SM"),
+        CloseReason::Draining => (1001, "GoingAway"),
+        CloseReason::Idle | CloseReason::PeerClosed | CloseReason::Finished | CloseReason::Said => return None,
+    })
+}
+
+/// What an HTTP connection is told before it ends; nothing unless a request is `under_way` that deserves an answer.
+pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
+    match reason {
+        CloseReason::Idle | CloseReason::HandshakeTimeout if under_way => Some(Fault::RequestTimeout),
+        CloseReason::Overloaded
+        | CloseReason::MoveFailed
+        | CloseReason::StorageDown
+        | CloseReason::BudgetExhausted
+        | CloseReason::Draining
+            if under_way =>
+        {
+            Some(Fault::Unavailable)
+        }
+        CloseReason::Idle
+        | CloseReason::HandshakeTimeout
+        | CloseReason::Overloaded
+        | CloseReason::MoveFailed
+        | CloseReason::StorageDown
+        | CloseReason::BudgetExhausted
+        | CloseReason::Draining
+        | CloseReason::PongTimeout
+        | CloseReason::WrongState
+        | CloseReason::BadMessage
+        | CloseReason::Unsupported
+        | CloseReason::ProtocolError
+        | CloseReason::BadText
+        | CloseReason::TooBig
+        | CloseReason::PingTooSoon
+        | CloseReason::Superseded
+        | CloseReason::Elsewhere
+        | CloseReason::Reset
+        | CloseReason::PeerClosed
+        | CloseReason::Finished
+        | CloseReason::Said => None,
+    }
+}

@@ -1,0 +1,148 @@
+//! The port of app servers: `POST /wpush/...` and `DELETE /m/{id}` (BEHAVIOUR.md 2).
+//!
+//! Order of validation as DESIGN.md 6 has it: 404 and 401 are answered here; size and header rules travel with the
+//! request, since the owner's 410 comes first.
+
+use shards::ids::{Chid, Stamp, Uaid};
+use shards::machine::{Cancel, Command, Disposition, Published};
+use shards::message::{Message, Topic};
+use shards::time::{Now, UnixSeconds};
+
+use super::PushEdge;
+use super::answer::{self, Context};
+use super::http::{Plan, Reply, method_refused};
+use crate::webpush::endpoint::{Opened, parse_path};
+use crate::webpush::errno::Fault;
+use crate::webpush::headers::{Delivery, Encryption};
+use crate::webpush::key::equal;
+use crate::webpush::message_id::MessageId;
+use crate::webpush::payload::Draft;
+use crate::wire::http1::{Framing, Head};
+use crate::wire::text::push_u64;
+
+/// A POST whose token and authorization are good, while its body arrives.
+pub(super) struct PostDraft {
+    pub(super) uaid: Uaid,
+    pub(super) chid: Chid,
+    pub(super) payload: Draft,
+    delivery: Delivery,
+}
+
+impl PostDraft {
+    /// The message, or the first broken rule of BEHAVIOUR.md 2.3 steps 8 to 11.
+    pub(super) fn finish(self, accepted: UnixSeconds, too_large: bool) -> Result<Message, Fault> {
+        if too_large {
+            return Err(Fault::TooLarge);
+        }
+        let granted = self.delivery.grant(self.payload.verdict())?;
+        Ok(Message {
+            uaid: self.uaid,
+            chid: self.chid,
+            stamp: Stamp::default(),
+            ttl: granted.ttl,
+            accepted,
+            urgency: granted.urgency,
+            topic: granted.topic,
+            payload: self.payload.finish()?,
+        })
+    }
+}
+
+impl PushEdge {
+    pub(super) fn plan_endpoint(&mut self, now: Now, head: &Head<'_, '_>) -> Plan {
+        if let Some(path) = head.path.strip_prefix("/wpush/") {
+            if head.method != "POST" {
+                return method_refused(head, "POST");
+            }
+            self.stats.posts += 1;
+            return match self.plan_post(now, head, path) {
+                Ok(draft) => Plan::Post(Box::new(draft)),
+                Err(fault) => Plan::Reply(Reply::Fault(fault)),
+            };
+        }
+        if let Some(id) = head.path.strip_prefix("/m/") {
+            if head.method != "DELETE" {
+                return method_refused(head, "DELETE");
+            }
+            self.stats.cancels += 1;
+            return match self.ids.open(id.as_bytes()) {
+                Some(MessageId { stamp, uaid, chid, topic }) => {
+                    Plan::Ask(Command::Cancel(Box::new(Cancel { uaid, chid, stamp, topic })))
+                }
+                None => Plan::Reply(Reply::Fault(Fault::BadMessageId)),
+            };
+        }
+        self.plan_page(head)
+    }
+
+    fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Fault> {
+        let (version, token) = parse_path(path).ok_or(Fault::BadToken)?;
+        let opened = self.tokens.open(token).ok_or(Fault::BadToken)?;
+        self.authorize(now, head, &opened, version)?;
+        let body_len = match head.framing {
+            Framing::Length(length) if length <= self.body_bytes_max as u64 => length as usize,
+            Framing::Length(_) | Framing::Chunked => 0,
+        };
+        let encryption = Encryption {
+            encoding: head.header("content-encoding"),
+            encryption: head.header("encryption"),
+            crypto_key: head.header("crypto-key"),
+            encryption_key: head.header("encryption-key"),
+        };
+        Ok(PostDraft {
+            uaid: opened.uaid,
+            chid: opened.chid,
+            payload: Draft::new(&encryption, body_len),
+            delivery: Delivery::read(head.header("ttl"), head.header("topic"), head.every("urgency")),
+        })
+    }
+
+    /// Steps 3 to 5: whatever authorization came is verified; a locked endpoint needs the right one.
+    fn authorize(&mut self, now: Now, head: &Head<'_, '_>, opened: &Opened, version: u8) -> Result<(), Fault> {
+        let shown = match head.header("authorization") {
+            Some(authorization) => {
+                let verified = self.vapid.check(now.unix(), authorization, head.header("crypto-key"));
+                (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
+                Some(verified?)
+            }
+            None => None,
+        };
+        if opened.version() != version {
+            return Err(Fault::BadToken);
+        }
+        match (&opened.key, shown) {
+            (None, _) => Ok(()),
+            (Some(_), None) => Err(Fault::VapidRequired),
+            (Some(locked), Some(shown)) if equal(&locked.0, &shown.0) => Ok(()),
+            (Some(_), Some(_)) => Err(Fault::VapidKeyMismatch),
+        }
+    }
+
+    pub(super) fn emit_published(
+        &mut self,
+        context: &Context,
+        (uaid, chid, topic, ttl): (Uaid, Chid, Option<Topic>, u32),
+        published: Published,
+        out: &mut Vec<u8>,
+    ) {
+        let (stamp, disposition) = match published {
+            Published::Accepted { stamp, disposition } => (stamp, disposition),
+            Published::NoSubscription => return self.emit_fault(context, Fault::NoSubscription, out),
+            Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
+            Published::Unavailable => return self.emit_fault(context, Fault::Unavailable, out),
+        };
+        match disposition {
+            Disposition::Direct => self.stats.posts_accepted_direct += 1,
+            Disposition::Stored => self.stats.posts_accepted_stored += 1,
+            Disposition::Dropped => self.stats.posts_accepted_dropped += 1,
+        }
+        let id = MessageId { stamp, uaid, chid, topic };
+        answer::start(&self.date, context, 201, out)
+            .header_with("Location", |out| {
+                out.extend_from_slice(self.location.as_bytes());
+                self.ids.seal(&id, out);
+            })
+            .header_with("TTL", |out| push_u64(u64::from(ttl), out))
+            .empty();
+    }
+}

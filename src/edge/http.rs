@@ -1,0 +1,349 @@
+//! HTTP exchanges: head, body, one request to the machine or an answer of our own, and the answer.
+//!
+//! Everything a head decides is decided when it is whole, and said when its body has been read, so that the next
+//! request of a kept connection starts where it should. A body that is not wanted is discarded up to
+//! [`BODY_CUT_BYTES`]; beyond that the answer comes at once and the connection ends.
+
+use std::sync::Arc;
+
+use shards::ids::{Chid, Uaid};
+use shards::machine::{CloseReason, Command, Event, Publish};
+use shards::message::{Message, Topic};
+use shards::ports::{Emitted, Ingest, Port};
+use shards::time::Now;
+
+use super::answer::{self, Context};
+use super::endpoint::PostDraft;
+use super::{Codec, PushEdge};
+use crate::webpush::errno::Fault;
+use crate::wire::body::{BodyReader, Piece};
+use crate::wire::http1::{Framing, Head, HeaderSlots, Malformed, find_head, parse_head};
+use crate::wire::upgrade::{self, UpgradeFault};
+
+/// The most bytes of an unwanted body that are read for the sake of the connection.
+pub const BODY_CUT_BYTES: u64 = 64 * 1024;
+/// The longest `Origin` that is echoed and list of headers that is allowed by echo.
+const ECHO_BYTES_MAX: usize = 1024;
+
+/// A request between its head and its answer.
+#[derive(Default)]
+pub struct Exchange {
+    /// What the answer must know.
+    pub context: Context,
+    stage: Stage,
+}
+
+#[derive(Default)]
+enum Stage {
+    /// The body is being read.
+    Body(Box<Pending>),
+    /// The machine was asked to publish; what Location and TTL are made of.
+    Posted { uaid: Uaid, chid: Chid, topic: Option<Topic>, ttl: u32 },
+    /// The machine was asked something else.
+    #[default]
+    Asked,
+}
+
+struct Pending {
+    reader: BodyReader,
+    /// Bytes of the body seen so far.
+    seen: u64,
+    plan: Plan,
+}
+
+/// What will be done when the body has been read.
+pub(super) enum Plan {
+    /// Answer this.
+    Reply(Reply),
+    /// Ask the machine this; the body does not matter.
+    Ask(Command),
+    /// Publish the body.
+    Post(Box<PostDraft>),
+    /// Read the body as a notification of another node.
+    NodePush {
+        /// For whom, by the path.
+        uaid: Uaid,
+        /// The body so far.
+        body: Vec<u8>,
+    },
+}
+
+/// An answer that needs no machine.
+pub(super) enum Reply {
+    /// A refusal.
+    Fault(Fault),
+    /// 405 with these methods.
+    WrongMethod(&'static str),
+    /// To OPTIONS: the requested headers, and the methods of the path.
+    Options(Option<Box<[u8]>>, &'static str),
+    /// To HEAD of a path that only takes POST or DELETE.
+    Empty,
+    /// A small page.
+    Page(Box<str>),
+}
+
+impl PushEdge {
+    pub(super) fn ingest_http(&mut self, now: Now, codec: &mut Codec, bytes: &[u8], out: &mut Vec<u8>) -> Ingest {
+        self.date.set(now.unix());
+        let Codec::Http { port, partial, exchange } = codec else {
+            return Ingest::Close { reason: CloseReason::Said };
+        };
+        if let Some(under_way) = exchange.take() {
+            let Exchange { context, stage: Stage::Body(pending) } = *under_way else {
+                // The loop decodes nothing while a command is under way.
+                return Ingest::Close { reason: CloseReason::Said };
+            };
+            return self.read_body(now, context, *pending, bytes, 0, exchange, out);
+        }
+        match bytes {
+            // A line end behind a body, as old senders write it (RFC 9112 section 2.2).
+            [b'\r', b'\n', ..] => return Ingest::Next { consumed: 2 },
+            [b'\r'] => return Ingest::More { consumed: 0 },
+            _ => {}
+        }
+        let port = *port;
+        let length = match find_head(bytes) {
+            Ok(Some(length)) => length,
+            Ok(None) => {
+                *partial = !bytes.is_empty();
+                return Ingest::More { consumed: 0 };
+            }
+            Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
+        };
+        *partial = false;
+        let mut slots = HeaderSlots::new();
+        let head = match parse_head(&bytes[..length], &mut slots) {
+            Ok(head) => head,
+            Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
+        };
+        let mut context = context_of(port, &head);
+        let plan = match port {
+            Port::WebSocket if head.path == "/" && head.method == "GET" => match upgrade::check(&head) {
+                Ok(accepted) => {
+                    self.stats.upgrades += 1;
+                    accepted.write(out);
+                    let agent_family = accepted.agent_family;
+                    *codec = Codec::WebSocket { fragments: None, agent_family, greeted: false };
+                    return Ingest::Upgraded { consumed: length };
+                }
+                Err(fault) => {
+                    context.keep_alive = false;
+                    Plan::Reply(Reply::Fault(match fault {
+                        UpgradeFault::Required => Fault::UpgradeRequired,
+                        UpgradeFault::Malformed => Fault::BadUpgrade,
+                    }))
+                }
+            },
+            Port::WebSocket if head.path == "/" => method_refused(&head, "GET"),
+            Port::WebSocket => self.plan_page(&head),
+            Port::Endpoint => self.plan_endpoint(now, &head),
+            Port::Node => self.plan_node(&head),
+        };
+        let pending = Pending { reader: BodyReader::new(head.framing), seen: 0, plan };
+        if self.cuts_at_head(&head, &pending.plan, out) {
+            context.keep_alive = false;
+            return self.finish(now, context, pending, true, length, exchange, out);
+        }
+        self.read_body(now, context, pending, &bytes[length..], length, exchange, out)
+    }
+
+    /// Whether the body is not even begun: it is too long to be discarded, or the peer asked first and the answer is no.
+    /// Otherwise it is told to go on, if it asked.
+    fn cuts_at_head(&mut self, head: &Head<'_, '_>, plan: &Plan, out: &mut Vec<u8>) -> bool {
+        let length = match head.framing {
+            Framing::Length(length) => length,
+            Framing::Chunked => 1,
+        };
+        if length > BODY_CUT_BYTES {
+            self.stats.http_bodies_cut += 1;
+            return true;
+        }
+        if !head.expects_continue || length == 0 {
+            return false;
+        }
+        let wanted = match plan {
+            Plan::Reply(_) => false,
+            Plan::Post(_) => length <= self.body_bytes_max as u64,
+            Plan::Ask(_) | Plan::NodePush { .. } => true,
+        };
+        if wanted {
+            out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        !wanted
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn read_body(
+        &mut self,
+        now: Now,
+        mut context: Context,
+        mut pending: Pending,
+        bytes: &[u8],
+        base: usize,
+        exchange: &mut Option<Box<Exchange>>,
+        out: &mut Vec<u8>,
+    ) -> Ingest {
+        let mut rest = bytes;
+        loop {
+            let used = match pending.reader.read(rest) {
+                Err(malformed) => return self.malformed(&context, malformed, out),
+                Ok(Piece::Done) => {
+                    let consumed = base + bytes.len() - rest.len();
+                    return self.finish(now, context, pending, false, consumed, exchange, out);
+                }
+                Ok(Piece::More) => {
+                    let consumed = base + bytes.len() - rest.len();
+                    *exchange = Some(Box::new(Exchange { context, stage: Stage::Body(Box::new(pending)) }));
+                    return Ingest::More { consumed };
+                }
+                Ok(Piece::Data(length)) => {
+                    self.take(&mut pending, &rest[..length]);
+                    length
+                }
+                Ok(Piece::Framing(length)) => length,
+            };
+            rest = &rest[used..];
+            if pending.seen + pending.reader.announced() > BODY_CUT_BYTES {
+                self.stats.http_bodies_cut += 1;
+                context.keep_alive = false;
+                let consumed = base + bytes.len() - rest.len();
+                return self.finish(now, context, pending, true, consumed, exchange, out);
+            }
+        }
+    }
+
+    /// Keeps a piece of the body as far as it is wanted.
+    fn take(&self, pending: &mut Pending, piece: &[u8]) {
+        pending.seen += piece.len() as u64;
+        match &mut pending.plan {
+            Plan::Post(draft) if pending.seen <= self.body_bytes_max as u64 => draft.payload.extend(piece),
+            Plan::NodePush { body, .. } if pending.seen <= super::node::BODY_BYTES_MAX => body.extend_from_slice(piece),
+            Plan::Post(_) | Plan::NodePush { .. } | Plan::Reply(_) | Plan::Ask(_) => {}
+        }
+    }
+
+    /// Carries out the plan. `cut` says that the body was not read to its end.
+    #[allow(clippy::too_many_arguments)]
+    fn finish(
+        &mut self,
+        now: Now,
+        context: Context,
+        pending: Pending,
+        cut: bool,
+        consumed: usize,
+        exchange: &mut Option<Box<Exchange>>,
+        out: &mut Vec<u8>,
+    ) -> Ingest {
+        let (command, stage) = match pending.plan {
+            Plan::Reply(reply) => return self.reply(&context, &reply, consumed, out),
+            Plan::Ask(command) => (command, Stage::Asked),
+            Plan::Post(draft) => {
+                let (uaid, chid) = (draft.uaid, draft.chid);
+                let too_large = cut || pending.seen > self.body_bytes_max as u64;
+                let message = draft.finish(now.unix(), too_large);
+                let (topic, ttl) = message.as_ref().map_or((None, 0), |message| (message.topic, message.ttl));
+                let message = message.map(Arc::new).map_err(Fault::refusal);
+                let publish = Box::new(Publish { uaid, chid, message });
+                (Command::Publish(publish), Stage::Posted { uaid, chid, topic, ttl })
+            }
+            Plan::NodePush { uaid, body } => {
+                let fits = !cut && pending.seen <= super::node::BODY_BYTES_MAX;
+                let message = if fits { self.read_node_push(uaid, &body) } else { Err(Fault::TooLarge) };
+                match message {
+                    Ok(message) => (node_push(message), Stage::Asked),
+                    Err(fault) => return self.reply(&context, &Reply::Fault(fault), consumed, out),
+                }
+            }
+        };
+        *exchange = Some(Box::new(Exchange { context, stage }));
+        Ingest::Command { consumed, command }
+    }
+
+    fn reply(&mut self, context: &Context, reply: &Reply, consumed: usize, out: &mut Vec<u8>) -> Ingest {
+        match reply {
+            Reply::Fault(fault) => {
+                self.stats.refused(*fault);
+                answer::fault(&self.date, context, *fault, out);
+            }
+            Reply::WrongMethod(allow) => {
+                self.stats.refused(Fault::MethodNotAllowed);
+                answer::wrong_method(&self.date, context, allow, out);
+            }
+            Reply::Options(requested, allow) => {
+                answer::options(&self.date, context, requested.as_deref(), allow, out);
+            }
+            Reply::Empty => answer::start(&self.date, context, 200, out).empty(),
+            Reply::Page(path) => {
+                let body = self.pages.find(path).unwrap_or_default();
+                let response = answer::start(&self.date, context, 200, out);
+                response.header("Content-Type", b"application/json").body(body, context.to_head);
+            }
+        }
+        if context.keep_alive { Ingest::Next { consumed } } else { Ingest::Close { reason: CloseReason::Finished } }
+    }
+
+    fn malformed(&mut self, context: &Context, malformed: Malformed, out: &mut Vec<u8>) -> Ingest {
+        let fault = match malformed {
+            Malformed::Syntax => Fault::BadRequest,
+            Malformed::HeadTooLarge => Fault::HeadTooLarge,
+        };
+        self.stats.refused(fault);
+        answer::fault(&self.date, &context.closing(), fault, out);
+        Ingest::Close { reason: CloseReason::Said }
+    }
+
+    /// Health pages, or 404 (BEHAVIOUR.md 7.1). Every port has them.
+    pub(super) fn plan_page(&self, head: &Head<'_, '_>) -> Plan {
+        if self.pages.find(head.path).is_none() {
+            return Plan::Reply(Reply::Fault(Fault::NotFound));
+        }
+        match head.method {
+            "GET" | "HEAD" => Plan::Reply(Reply::Page(head.path.into())),
+            _ => method_refused(head, "GET, HEAD"),
+        }
+    }
+
+    pub(super) fn emit_http(&mut self, now: Now, exchange: Exchange, event: &Event, out: &mut Vec<u8>) -> Emitted {
+        self.date.set(now.unix());
+        let context = &exchange.context;
+        match (exchange.stage, event) {
+            (Stage::Posted { uaid, chid, topic, ttl }, Event::Published(published)) => {
+                self.emit_published(context, (uaid, chid, topic, ttl), *published, out);
+            }
+            (Stage::Asked, Event::Cancelled { done: true }) => answer::start(&self.date, context, 204, out).empty(),
+            (Stage::Asked, Event::Cancelled { done: false }) => self.emit_fault(context, Fault::Unavailable, out),
+            (Stage::Asked, Event::NodeAnswer(node_answer)) => self.emit_node_answer(context, *node_answer, out),
+            // The machine answers what it was asked; were it not to, an honest error beats silence.
+            _ => self.emit_fault(context, Fault::Unavailable, out),
+        }
+        if context.keep_alive { Emitted::Stay } else { Emitted::Last }
+    }
+
+    pub(super) fn emit_fault(&mut self, context: &Context, fault: Fault, out: &mut Vec<u8>) {
+        self.stats.refused(fault);
+        answer::fault(&self.date, context, fault, out);
+    }
+}
+
+fn node_push(message: Message) -> Command {
+    let (uaid, chid) = (message.uaid, message.chid);
+    Command::NodePush(Box::new(Publish { uaid, chid, message: Ok(Arc::new(message)) }))
+}
+
+fn context_of(port: Port, head: &Head<'_, '_>) -> Context {
+    let cors = port == Port::Endpoint;
+    let origin = if cors { head.header("origin").filter(|o| o.len() <= ECHO_BYTES_MAX) } else { None };
+    Context { keep_alive: head.keep_alive, to_head: head.method == "HEAD", cors, origin: origin.map(Into::into) }
+}
+
+/// The answer to a method that a path does not take: OPTIONS and HEAD are known everywhere.
+pub(super) fn method_refused(head: &Head<'_, '_>, allow: &'static str) -> Plan {
+    Plan::Reply(match head.method {
+        "OPTIONS" => {
+            let requested = head.header("access-control-request-headers");
+            Reply::Options(requested.filter(|list| list.len() <= ECHO_BYTES_MAX).map(Into::into), allow)
+        }
+        "HEAD" => Reply::Empty,
+        _ => Reply::WrongMethod(allow),
+    })
+}

@@ -1,0 +1,80 @@
+//! What an edge counts. One writer: its shard.
+
+use shards::counters;
+
+use crate::webpush::errno::Fault;
+
+counters! {
+    /// Counters of one edge. Own shard only.
+    pub struct EdgeStats {
+        counter upgrades: "WebSocket upgrades accepted.",
+        counter upgrades_refused: "WebSocket upgrades refused (400 or 426).",
+        counter frames_refused: "WebSocket frames that RFC 6455 or the size limit forbids.",
+        counter messages_refused: "WebSocket messages that are not JSON of the protocol.",
+        counter messages_misplaced: "WebSocket messages that the state of the session does not allow.",
+        counter registers_refused: "Registers with a key that is no point on P-256.",
+        counter ack_ids_unknown: "Acked ids that no key of ours sealed.",
+        counter websocket_closes: "Close frames written on our own account.",
+        counter posts: "POSTs to an endpoint, whatever came of them.",
+        counter posts_accepted_direct: "POSTs answered 201 and handed to a live session.",
+        counter posts_accepted_stored: "POSTs answered 201 and stored.",
+        counter posts_accepted_dropped: "POSTs with TTL 0 answered 201 without a session to take them.",
+        counter posts_no_endpoint: "POSTs answered 404: no token of ours.",
+        counter posts_no_subscription: "POSTs answered 410.",
+        counter posts_too_large: "POSTs answered 413.",
+        counter posts_bad_headers: "POSTs answered 400 for TTL, Topic, Urgency or encryption headers.",
+        counter posts_unavailable: "POSTs answered 503.",
+        counter vapid_missing: "401: the endpoint is locked to a key and no authorization came.",
+        counter vapid_malformed: "401 or 400: authorization that cannot be read.",
+        counter vapid_bad_signature: "401: the signature does not fit the key.",
+        counter vapid_bad_claims: "401: exp or aud.",
+        counter vapid_key_mismatch: "401: the endpoint is locked to another key.",
+        counter vapid_cache_hits: "VAPID tokens that were verified before.",
+        counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
+        counter cancels: "DELETEs of a message.",
+        counter node_requests: "Requests of other nodes that showed a key.",
+        counter node_refused: "Requests to the node port without a key of ours.",
+        counter http_malformed: "Connections ended for bytes that are no HTTP request.",
+        counter http_not_found: "Requests for a path that does not exist.",
+        counter http_wrong_method: "Requests with a method that the path does not know.",
+        counter http_bodies_cut: "Connections ended since the body was too long to be discarded.",
+    }
+}
+
+impl EdgeStats {
+    /// Counts a refusal that the edge itself or the owner came to.
+    pub(super) fn refused(&mut self, fault: Fault) {
+        let counter = match fault {
+            Fault::BadRequest | Fault::HeadTooLarge | Fault::RequestTimeout => &mut self.http_malformed,
+            Fault::NotFound | Fault::NoSession => &mut self.http_not_found,
+            Fault::MethodNotAllowed => &mut self.http_wrong_method,
+            Fault::UpgradeRequired | Fault::BadUpgrade => &mut self.upgrades_refused,
+            Fault::BadToken => &mut self.posts_no_endpoint,
+            Fault::VapidRequired => &mut self.vapid_missing,
+            Fault::VapidScheme
+            | Fault::VapidNoToken
+            | Fault::VapidNoKey
+            | Fault::VapidBadKey
+            | Fault::VapidBadToken
+            | Fault::VapidAlgorithm
+            | Fault::VapidCryptoKey => &mut self.vapid_malformed,
+            Fault::VapidSignature => &mut self.vapid_bad_signature,
+            Fault::VapidExpiry | Fault::VapidExpired | Fault::VapidTooLong | Fault::VapidAudience => {
+                &mut self.vapid_bad_claims
+            }
+            Fault::VapidKeyMismatch => &mut self.vapid_key_mismatch,
+            Fault::NodeKey => &mut self.node_refused,
+            Fault::NoSubscription => &mut self.posts_no_subscription,
+            Fault::TooLarge => &mut self.posts_too_large,
+            Fault::TtlMissing
+            | Fault::Encryption
+            | Fault::TtlNegative
+            | Fault::Topic
+            | Fault::Urgency
+            | Fault::BadMessageId
+            | Fault::BadNodeBody => &mut self.posts_bad_headers,
+            Fault::Unavailable => &mut self.posts_unavailable,
+        };
+        *counter += 1;
+    }
+}

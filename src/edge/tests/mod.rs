@@ -1,0 +1,1 @@
+//! The edge fed with bytes, without any socket.

@@ -1,0 +1,109 @@
+//! What a starting node tells its operator: where it listens, and how to point Firefox at it.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Where a node can be reached. Bound addresses: with port 0 configured, the port that the kernel chose.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// User agents connect here.
+    pub websocket: Vec<SocketAddr>,
+    /// App servers POST here.
+    pub endpoint: Vec<SocketAddr>,
+    /// Other nodes call here.
+    pub node: Vec<SocketAddr>,
+    /// Operators look here.
+    pub admin: Vec<SocketAddr>,
+    /// What endpoint URLs begin with.
+    pub endpoint_url: String,
+}
+
+impl Addresses {
+    /// Several lines for a terminal, with a line end at the end.
+    pub fn banner(&self, shard_count: u16, cores: &[u32], data: &str) -> String {
+        let mut text = format!(
+            "murre {} serves with {shard_count} shard{} on CPU {}, data in {data}\n",
+            env!("CARGO_PKG_VERSION"),
+            if shard_count == 1 { "" } else { "s" },
+            list(cores.iter().map(u32::to_string)),
+        );
+        let mut line = |who: &str, scheme: &str, addresses: &[SocketAddr]| {
+            if !addresses.is_empty() {
+                let urls = list(addresses.iter().map(|address| format!("{scheme}://{address}/")));
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "  {who:<12} {urls}");
+            }
+        };
+        line("user agents", "ws", &self.websocket);
+        line("app servers", "http", &self.endpoint);
+        line("other nodes", "http", &self.node);
+        line("operators", "http", &self.admin);
+        if !self.endpoint.is_empty() {
+            let _ = writeln!(text, "  endpoint URLs begin with {}", self.endpoint_url);
+        }
+        if let Some(address) = self.websocket.first() {
+            let url = format!("ws://{}/", reachable(*address));
+            let _ = write!(
+                text,
+                "Firefox: in about:config set dom.push.serverURL to {url}\n         \
+                 and dom.push.testing.allowInsecureServerURL to true, then restart it\n"
+            );
+        }
+        text
+    }
+}
+
+/// The address a client on this host would use.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// What endpoint or node URLs begin with when nothing is configured.
+pub(super) fn default_url(addresses: &[SocketAddr]) -> String {
+    addresses.first().map_or_else(String::new, |address| format!("http://{}", reachable(*address)))
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_banner_says_where_it_listens_and_what_firefox_needs() {
+        let addresses = Addresses {
+            websocket: vec!["0.0.0.0:8080".parse().unwrap(), "[::1]:8080".parse().unwrap()],
+            endpoint: vec!["127.0.0.1:8082".parse().unwrap()],
+            node: vec![],
+            admin: vec!["127.0.0.1:8083".parse().unwrap()],
+            endpoint_url: "https://push.example.org".to_owned(),
+        };
+        let text = addresses.banner(2, &[0, 1], "murre-data");
+        for line in [
+            "serves with 2 shards on CPU 0, 1, data in murre-data\n",
+            "  user agents  ws://0.0.0.0:8080/, ws://[::1]:8080/\n",
+            "  app servers  http://127.0.0.1:8082/\n",
+            "  operators    http://127.0.0.1:8083/\n",
+            "  endpoint URLs begin with https://push.example.org\n",
+            "dom.push.serverURL to ws://127.0.0.1:8080/\n",
+            "dom.push.testing.allowInsecureServerURL to true",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(!text.contains("other nodes"));
+    }
+
+    #[test]
+    fn a_url_without_configuration_is_one_a_client_of_this_host_can_use() {
+        assert_eq!(default_url(&["0.0.0.0:82".parse().unwrap()]), "http://127.0.0.1:82");
+        assert_eq!(default_url(&["[::]:82".parse().unwrap()]), "http://[::1]:82");
+        assert_eq!(default_url(&["192.0.2.1:82".parse().unwrap()]), "http://192.0.2.1:82");
+    }
+}

@@ -1,0 +1,72 @@
+//! Listening sockets: every shard has its own on every public address (SO_REUSEPORT, DESIGN.md 3).
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+
+use shards::ports::Port;
+use shards::ring;
+
+use super::fault::Fault;
+use crate::config::Config;
+
+/// The public ports of this configuration with their settings' names. A role that is not served has none.
+pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])> {
+    let mut ports = Vec::new();
+    if config.roles.connect {
+        ports.push((Port::WebSocket, "websocket.listen", &config.websocket.listen[..]));
+        ports.push((Port::Node, "node.listen", &config.node.listen[..]));
+    }
+    if config.roles.endpoint {
+        ports.push((Port::Endpoint, "endpoint.listen", &config.endpoint.listen[..]));
+    }
+    ports
+}
+
+/// Refuses addresses that cannot be had, before anything else is done. Needed beside [`bind`], because
+/// SO_REUSEPORT lets another server of the same user share a port without a word.
+pub(super) fn check_free(config: &Config) -> Result<(), Fault> {
+    for (_, key, addresses) in public(config) {
+        for address in addresses {
+            drop(TcpListener::bind(address).map_err(|error| Fault::Address { key, address: *address, error })?);
+        }
+    }
+    Ok(())
+}
+
+/// The listeners of one shard, and the addresses they are bound to, of one port each.
+pub(super) type Bound = Vec<(Port, OwnedFd)>;
+
+/// Listens for every shard. With port 0 the first shard's choice is everybody's.
+///
+/// # Errors
+/// [`Fault::Address`].
+pub(super) fn bind(config: &Config, shard_count: u16) -> Result<(Vec<Bound>, Vec<(Port, SocketAddr)>), Fault> {
+    let mut shards: Vec<Bound> = (0..shard_count).map(|_| Vec::new()).collect();
+    let mut bound = Vec::new();
+    for (port, key, addresses) in public(config) {
+        for wanted in addresses {
+            let fault = |error: io::Error| Fault::Address { key, address: *wanted, error };
+            let mut address = *wanted;
+            for (index, shard) in shards.iter_mut().enumerate() {
+                let listener = ring::listen(address, port).map_err(|error| fault(io::Error::other(error)))?;
+                if index == 0 {
+                    address = ring::local_address(&listener).map_err(fault)?;
+                    bound.push((port, address));
+                }
+                shard.push((port, listener));
+            }
+        }
+    }
+    Ok((shards, bound))
+}
+
+/// The admin listeners; these are the island's alone.
+///
+/// # Errors
+/// [`Fault::Address`].
+pub(super) fn bind_admin(config: &Config) -> Result<Vec<TcpListener>, Fault> {
+    let fault = |address: &SocketAddr, error| Fault::Address { key: "admin.listen", address: *address, error };
+    let bind = |address: &SocketAddr| TcpListener::bind(address).map_err(|error| fault(address, error));
+    config.admin.listen.iter().map(bind).collect()
+}

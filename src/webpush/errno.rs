@@ -1,0 +1,194 @@
+//! The one table of refusals: status, errno and text (BEHAVIOUR.md 2.11), and the JSON body that carries them.
+
+use shards::machine::Refusal;
+
+use crate::wire::http1;
+use crate::wire::text::{push_json, push_u64};
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Fault {
+    /// Bytes that are no HTTP request we read.
+    BadRequest,
+    /// A head beyond its bounds.
+    HeadTooLarge,
+    /// No such path.
+    NotFound,
+    /// A known path, another method.
+    MethodNotAllowed,
+    /// `GET /` without an upgrade we accept.
+    UpgradeRequired,
+    /// An upgrade that lacks a part.
+    BadUpgrade,
+    /// Too slow.
+    RequestTimeout,
+    /// A token of no key of ours, or of the wrong length; an unknown API version.
+    BadToken,
+    /// An id of no key of ours.
+    BadMessageId,
+    /// The scheme of `Authorization` is none of ours.
+    VapidScheme,
+    /// No `t=`.
+    VapidNoToken,
+    /// No `k=`.
+    VapidNoKey,
+    /// The public key is no point on P-256.
+    VapidBadKey,
+    /// The JWT cannot be read.
+    VapidBadToken,
+    /// The JWT's algorithm is not ES256.
+    VapidAlgorithm,
+    /// The signature does not fit.
+    VapidSignature,
+    /// `exp` is missing or no integer.
+    VapidExpiry,
+    /// `exp` is over.
+    VapidExpired,
+    /// `exp` is more than 24 h ahead.
+    VapidTooLong,
+    /// `aud` is not our origin.
+    VapidAudience,
+    /// The endpoint is locked to another key.
+    VapidKeyMismatch,
+    /// The endpoint is locked to a key and none was shown.
+    VapidRequired,
+    /// Draft 01 without a usable `Crypto-Key: p256ecdsa=`.
+    VapidCryptoKey,
+    /// The node API without one of its keys.
+    NodeKey,
+    /// No such user, or the channel is not registered.
+    NoSubscription,
+    /// The body, or body and headers, are too large.
+    TooLarge,
+    /// `TTL` is absent or no integer.
+    TtlMissing,
+    /// Encryption headers that do not fit the body.
+    Encryption,
+    /// `TTL` is negative.
+    TtlNegative,
+    /// `Topic` is no topic.
+    Topic,
+    /// `Urgency` holds several values.
+    Urgency,
+    /// The body of a node's request cannot be read.
+    BadNodeBody,
+    /// Nothing was accepted; try again later.
+    Unavailable,
+    /// No such session on this node.
+    NoSession,
+}
+
+/// One row of the table.
+pub struct Row {
+    /// HTTP status.
+    pub status: u16,
+    /// `errno` of the body; `null` when there is none.
+    pub errno: Option<u16>,
+    /// `message` of the body.
+    pub message: &'static str,
+}
+
+impl Fault {
+    /// Its row.
+    pub fn row(self) -> Row {
+        let (status, errno, message) = match self {
+            Fault::BadRequest => (400, None, "Malformed request"),
+            Fault::HeadTooLarge => (431, None, "Request head too large"),
+            Fault::NotFound => (404, None, "Not found"),
+            Fault::MethodNotAllowed => (405, None, "Method not allowed"),
+            Fault::UpgradeRequired => (426, None, "This is a WebSocket endpoint"),
+            Fault::BadUpgrade => (400, None, "Malformed WebSocket upgrade"),
+            Fault::RequestTimeout => (408, None, "Request took too long"),
+            Fault::BadToken => (404, Some(102), "Invalid endpoint"),
+            Fault::BadMessageId => (400, None, "Invalid message id"),
+            Fault::VapidScheme => (401, Some(109), "Unknown auth scheme"),
+            Fault::VapidNoToken => (401, Some(109), "Missing VAPID token"),
+            Fault::VapidNoKey => (401, Some(109), "Missing VAPID public key"),
+            Fault::VapidBadKey => (401, Some(109), "Invalid VAPID public key"),
+            Fault::VapidBadToken => (401, Some(109), "Invalid VAPID token"),
+            Fault::VapidAlgorithm => (401, Some(109), "VAPID token must be signed with ES256"),
+            Fault::VapidSignature => (401, Some(109), "Invalid VAPID signature"),
+            Fault::VapidExpiry => (401, Some(109), "VAPID claim exp must be an integer number of seconds"),
+            Fault::VapidExpired => (401, Some(109), "VAPID token has expired"),
+            Fault::VapidTooLong => (401, Some(109), "VAPID expiration is too long, at most 24 hours are allowed"),
+            Fault::VapidAudience => (401, Some(109), "VAPID claim aud must be the origin of the endpoint"),
+            Fault::VapidKeyMismatch => (401, Some(109), "VAPID public key mismatch"),
+            Fault::VapidRequired => (401, Some(109), "This endpoint requires VAPID authorization"),
+            Fault::VapidCryptoKey => (400, Some(110), "Missing or invalid p256ecdsa in Crypto-Key"),
+            Fault::NodeKey => (401, None, "Unknown node key"),
+            Fault::NoSubscription => (410, Some(106), "No such subscription"),
+            Fault::TooLarge => (413, Some(104), "Payload too large"),
+            Fault::TtlMissing => (400, Some(111), "Missing or invalid TTL header"),
+            Fault::Encryption => (400, Some(110), "Invalid encryption headers"),
+            Fault::TtlNegative => (400, Some(114), "TTL must not be negative"),
+            Fault::Topic => (400, Some(113), "Invalid Topic header"),
+            Fault::Urgency => (400, None, "Invalid Urgency header"),
+            Fault::BadNodeBody => (400, None, "Malformed notification"),
+            Fault::Unavailable => (503, Some(201), "Service unavailable, retry later"),
+            Fault::NoSession => (404, None, "Client not available"),
+        };
+        Row { status, errno, message }
+    }
+
+    /// How the machine carries it while the owner decides about 410 (DESIGN.md 6, validation order).
+    pub fn refusal(self) -> Refusal {
+        Refusal(self as u8)
+    }
+
+    /// What was carried; a number nobody made reads as a bad request.
+    pub fn of(refusal: Refusal) -> Fault {
+        CARRIED.into_iter().find(|fault| *fault as u8 == refusal.0).unwrap_or(Fault::BadRequest)
+    }
+
+    /// Appends the JSON body, keys in the documented order.
+    pub fn push_body(self, out: &mut Vec<u8>) {
+        let row = self.row();
+        out.extend_from_slice(br#"{"code":"#);
+        push_u64(u64::from(row.status), out);
+        out.extend_from_slice(br#","errno":"#);
+        match row.errno {
+            Some(errno) => push_u64(u64::from(errno), out),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.extend_from_slice(br#","error":"#);
+        push_json(http1::reason(row.status), out);
+        out.extend_from_slice(br#","message":"#);
+        push_json(row.message, out);
+        out.extend_from_slice(br#","more_info":"#);
+        push_json(MORE_INFO, out);
+        out.push(b'}');
+    }
+}
+
+/// The rules a POST may break that travel to the owner (BEHAVIOUR.md 2.3 steps 8 to 11).
+pub const CARRIED: [Fault; 6] =
+    [Fault::TooLarge, Fault::TtlMissing, Fault::Encryption, Fault::TtlNegative, Fault::Topic, Fault::Urgency];
+
+const MORE_INFO: &str = "http://autopush.readthedocs.io/en/latest/http.html#error-codes";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_travels_is_recognised() {
+        for fault in CARRIED {
+            assert_eq!(Fault::of(fault.refusal()), fault);
+        }
+        assert_eq!(Fault::of(Refusal(255)), Fault::BadRequest);
+        assert_eq!(Fault::of(Fault::NoSubscription.refusal()), Fault::BadRequest);
+    }
+
+    #[test]
+    fn bodies_are_json_in_the_documented_order() {
+        let mut out = Vec::new();
+        Fault::NoSubscription.push_body(&mut out);
+        let expected = r#"{"code":410,"errno":106,"error":"Gone","message":"No such subscription","more_info":"http://autopush.readthedocs.io/en/latest/http.html#error-codes"}"#;
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        let mut out = Vec::new();
+        Fault::BadMessageId.push_body(&mut out);
+        let body: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert!(body["errno"].is_null());
+    }
+}

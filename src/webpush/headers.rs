@@ -1,0 +1,286 @@
+//! Headers of a POST as typed values: TTL, Topic, Urgency and the encryption headers (BEHAVIOUR.md 2.4).
+
+use shards::message::{Topic, Urgency};
+
+use super::errno::Fault;
+use crate::wire::base64url;
+use crate::wire::text::trim;
+
+/// The longest TTL granted: 30 days in seconds. Above it a TTL is lowered.
+pub const TTL_MAX: u32 = 30 * 24 * 60 * 60;
+
+/// How a message asks to be delivered, each rule evaluated and none reported yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    ttl: Option<i64>,
+    topic: Result<Option<Topic>, ()>,
+    urgency: Result<Urgency, ()>,
+}
+
+/// A delivery whose every rule holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Seconds, at most [`TTL_MAX`].
+    pub ttl: u32,
+    /// The slot it takes.
+    pub topic: Option<Topic>,
+    /// RFC 8030 section 5.3.
+    pub urgency: Urgency,
+}
+
+impl Delivery {
+    /// From the header values. Only the first `Topic` and `TTL` count; several urgencies are a fault (RFC 8030 5.3).
+    pub fn read<'a>(ttl: Option<&[u8]>, topic: Option<&[u8]>, urgencies: impl Iterator<Item = &'a [u8]>) -> Delivery {
+        let ttl = ttl.and_then(|text| std::str::from_utf8(trim(text)).ok()?.parse().ok());
+        let topic = match topic {
+            None => Ok(None),
+            Some(text) => read_topic(trim(text)).map(Some).ok_or(()),
+        };
+        let mut urgency = None;
+        for value in urgencies {
+            if urgency.replace(read_urgency(trim(value))).is_some() || value.contains(&b',') {
+                return Delivery { ttl, topic, urgency: Err(()) };
+            }
+        }
+        Delivery { ttl, topic, urgency: Ok(urgency.unwrap_or_default()) }
+    }
+
+    /// The values, or the first broken rule in the order of BEHAVIOUR.md 2.3. `encryption` is the verdict on step 10.
+    pub fn grant(&self, encryption: Result<(), Fault>) -> Result<Granted, Fault> {
+        let ttl = self.ttl.ok_or(Fault::TtlMissing)?;
+        encryption?;
+        let ttl = u64::try_from(ttl).map_err(|_| Fault::TtlNegative)?;
+        let topic = self.topic.map_err(|()| Fault::Topic)?;
+        let urgency = self.urgency.map_err(|()| Fault::Urgency)?;
+        Ok(Granted { ttl: ttl.min(u64::from(TTL_MAX)) as u32, topic, urgency })
+    }
+}
+
+/// A topic: `[0-9A-Za-z-_]` with optional `=` at the end, 32 characters at most in all.
+pub fn read_topic(text: &[u8]) -> Option<Topic> {
+    if base64url::is_spelled(text) { Topic::new(text) } else { None }
+}
+
+/// An unknown urgency reads as normal: no sender was refused for it before.
+pub fn read_urgency(text: &[u8]) -> Urgency {
+    match text {
+        b"very-low" => Urgency::VeryLow,
+        b"low" => Urgency::Low,
+        b"high" => Urgency::High,
+        _ => Urgency::Normal,
+    }
+}
+
+/// How a body is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Encoding {
+    /// Draft 03, keys in headers.
+    Aesgcm = 1,
+    /// RFC 8188, keys in the body.
+    Aes128gcm = 2,
+    /// Draft 01, keys in headers; long out of use.
+    Aesgcm128 = 3,
+}
+
+impl Encoding {
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::Aesgcm => "aesgcm",
+            Encoding::Aes128gcm => "aes128gcm",
+            Encoding::Aesgcm128 => "aesgcm128",
+        }
+    }
+
+    /// By its name, any case.
+    pub fn named(name: &[u8]) -> Option<Encoding> {
+        [Encoding::Aes128gcm, Encoding::Aesgcm, Encoding::Aesgcm128]
+            .into_iter()
+            .find(|encoding| encoding.name().as_bytes().eq_ignore_ascii_case(name))
+    }
+}
+
+/// The encryption headers of a request as sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Encryption<'a> {
+    /// `Content-Encoding`.
+    pub encoding: Option<&'a [u8]>,
+    /// `Encryption`.
+    pub encryption: Option<&'a [u8]>,
+    /// `Crypto-Key`.
+    pub crypto_key: Option<&'a [u8]>,
+    /// `Encryption-Key`, of aesgcm128 only.
+    pub encryption_key: Option<&'a [u8]>,
+}
+
+/// Writes a header as it is kept: without double quotes, and without base64 padding before `,`, `;` or the end.
+/// Anything but printable ASCII is a fault.
+pub fn push_clean(value: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    let start = out.len();
+    for &byte in trim(value) {
+        match byte {
+            b'"' => continue,
+            b',' | b';' => strip(out, start),
+            0x20..=0x7e => {}
+            _ => return Err(Fault::Encryption),
+        }
+        out.push(byte);
+    }
+    strip(out, start);
+    Ok(())
+}
+
+fn strip(out: &mut Vec<u8>, start: usize) {
+    let kept = base64url::strip_padding(&out[start..]).len();
+    out.truncate(start + kept);
+}
+
+/// The value of `key` in the first section that has it: sections by `,`, items by `;`, each `key=value`
+/// (BEHAVIOUR.md 2.4). A fault when an item has no `=`.
+pub fn parameter<'a>(header: &'a [u8], key: &str) -> Result<Option<&'a [u8]>, Fault> {
+    let mut found = None;
+    for item in header.split(|b| matches!(b, b',' | b';')) {
+        let equals = item.iter().position(|&b| b == b'=').ok_or(Fault::Encryption)?;
+        if found.is_none() && unquote(&item[..equals]) == key.as_bytes() {
+            found = Some(unquote(&item[equals + 1..]));
+        }
+    }
+    Ok(found)
+}
+
+fn unquote(text: &[u8]) -> &[u8] {
+    let odd = |b: &u8| matches!(b, b' ' | b'\t' | b'"');
+    let start = text.iter().position(|b| !odd(b)).unwrap_or(text.len());
+    let end = text.iter().rposition(|b| !odd(b)).map_or(start, |at| at + 1);
+    &text[start..end]
+}
+
+/// Whether cleaned headers fit their encoding (BEHAVIOUR.md 2.4).
+pub fn check_encryption(
+    encoding: Encoding,
+    encryption: Option<&[u8]>,
+    crypto_key: Option<&[u8]>,
+    encryption_key: Option<&[u8]>,
+) -> Result<(), Fault> {
+    let look = |header: Option<&[u8]>, key| match header {
+        None => Ok(None),
+        Some(header) => Ok(Some(parameter(header, key)?.map(base64url::is_spelled))),
+    };
+    let (salt, dh) = (look(encryption, "salt")?, look(crypto_key, "dh")?);
+    let fits = match encoding {
+        Encoding::Aes128gcm => !matches!(salt, Some(Some(_))) && !matches!(dh, Some(Some(_))),
+        Encoding::Aesgcm => salt == Some(Some(true)) && matches!(dh, None | Some(Some(true))),
+        Encoding::Aesgcm128 => {
+            salt == Some(Some(true))
+                && matches!(dh, None | Some(Some(true)))
+                && matches!(look(encryption_key, "dh")?, None | Some(Some(true)))
+        }
+    };
+    if fits { Ok(()) } else { Err(Fault::Encryption) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn grant(ttl: Option<&str>, topic: Option<&str>, urgencies: &[&str]) -> Result<Granted, Fault> {
+        let values = urgencies.iter().map(|u| u.as_bytes());
+        Delivery::read(ttl.map(str::as_bytes), topic.map(str::as_bytes), values).grant(Ok(()))
+    }
+
+    #[test]
+    fn ttl_is_required_signed_and_capped() {
+        let ttl = |text| grant(text, None, &[]).map(|granted| granted.ttl);
+        assert_eq!(ttl(Some("0")), Ok(0));
+        assert_eq!(ttl(Some(" 60 ")), Ok(60));
+        assert_eq!(ttl(Some("2592001")), Ok(TTL_MAX));
+        assert_eq!(ttl(Some("9223372036854775807")), Ok(TTL_MAX));
+        assert_eq!(ttl(Some("-1")), Err(Fault::TtlNegative));
+        for text in [None, Some(""), Some("x"), Some("1.5"), Some("9223372036854775808")] {
+            assert_eq!(ttl(text), Err(Fault::TtlMissing), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn topics_follow_their_pattern() {
+        for good in ["a", "A-Z_09", "ab==", "abcdefghijklmnopqrstuvwxyz012345"] {
+            assert!(grant(Some("1"), Some(good), &[]).unwrap().topic.is_some(), "{good}");
+        }
+        for bad in ["", "=", "a b", "a=b", "a.b", "\u{e4}", "abcdefghijklmnopqrstuvwxyz0123456"] {
+            assert_eq!(grant(Some("1"), Some(bad), &[]), Err(Fault::Topic), "{bad}");
+        }
+    }
+
+    #[test]
+    fn urgencies_are_read() {
+        let urgency = |values: &[&str]| grant(Some("1"), None, values).map(|granted| granted.urgency);
+        assert_eq!(urgency(&[]), Ok(Urgency::Normal));
+        assert_eq!(urgency(&["very-low"]), Ok(Urgency::VeryLow));
+        assert_eq!(urgency(&["low"]), Ok(Urgency::Low));
+        assert_eq!(urgency(&["high"]), Ok(Urgency::High));
+        assert_eq!(urgency(&["whatever"]), Ok(Urgency::Normal));
+        assert_eq!(urgency(&["low", "high"]), Err(Fault::Urgency));
+        assert_eq!(urgency(&["low, high"]), Err(Fault::Urgency));
+    }
+
+    #[test]
+    fn the_first_broken_rule_is_named() {
+        let bad = Delivery::read(None, Some(b"!"), [&b"low"[..], b"low"].into_iter());
+        assert_eq!(bad.grant(Err(Fault::Encryption)), Err(Fault::TtlMissing));
+        let bad = Delivery { ttl: Some(-1), ..bad };
+        assert_eq!(bad.grant(Err(Fault::Encryption)), Err(Fault::Encryption));
+        assert_eq!(bad.grant(Ok(())), Err(Fault::TtlNegative));
+        let bad = Delivery { ttl: Some(1), ..bad };
+        assert_eq!(bad.grant(Ok(())), Err(Fault::Topic));
+        assert_eq!(Delivery { topic: Ok(None), ..bad }.grant(Ok(())), Err(Fault::Urgency));
+    }
+
+    #[test]
+    fn headers_are_cleaned() {
+        let clean = |text: &str| {
+            let mut out = b"=".to_vec();
+            push_clean(text.as_bytes(), &mut out).map(|()| String::from_utf8(out.split_off(1)).unwrap())
+        };
+        assert_eq!(clean(r#" keyid="p";salt="ab==" "#).unwrap(), "keyid=p;salt=ab");
+        assert_eq!(clean("dh=ab=,p256ecdsa=cd==").unwrap(), "dh=ab,p256ecdsa=cd");
+        assert_eq!(clean("salt=").unwrap(), "salt");
+        assert!(clean("a=\u{e4}").is_err());
+        assert!(clean("a=\tb").is_err());
+    }
+
+    #[test]
+    fn encodings_need_their_parameters() {
+        let check = |encoding, encryption: Option<&str>, crypto_key: Option<&str>| {
+            check_encryption(encoding, encryption.map(str::as_bytes), crypto_key.map(str::as_bytes), None).is_ok()
+        };
+        use Encoding::{Aes128gcm, Aesgcm, Aesgcm128};
+        assert!(check(Aes128gcm, None, None));
+        assert!(check(Aes128gcm, Some("rs=4096"), Some("p256ecdsa=AA")));
+        assert!(!check(Aes128gcm, Some("salt=AA"), None));
+        assert!(!check(Aes128gcm, None, Some("keyid=p; dh=AA")));
+        assert!(!check(Aes128gcm, None, Some("nonsense")));
+        for encoding in [Aesgcm, Aesgcm128] {
+            assert!(check(encoding, Some("keyid=p;salt=AA-_"), Some("keyid=p;dh=BB,p256ecdsa=CC")));
+            assert!(check(encoding, Some("salt=AA"), None));
+            assert!(!check(encoding, Some("salt=A+"), None));
+            assert!(!check(encoding, Some("rs=1"), None));
+            assert!(!check(encoding, None, Some("dh=BB")));
+            assert!(!check(encoding, Some("salt=AA"), Some("p256ecdsa=BB")));
+            assert!(!check(encoding, Some("salt=AA"), Some("dh")));
+        }
+        assert_eq!(Encoding::named(b"AES128GCM"), Some(Aes128gcm));
+        assert_eq!(Encoding::named(b"gzip"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = Delivery::read(Some(&bytes), Some(&bytes), [&bytes[..]].into_iter()).grant(Ok(()));
+            let mut out = Vec::new();
+            let _ = push_clean(&bytes, &mut out);
+            let _ = parameter(&bytes, "dh");
+        }
+    }
+}

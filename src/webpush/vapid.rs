@@ -1,0 +1,170 @@
+//! VAPID: who may send to an endpoint (RFC 8292 and draft 01; the rules are BEHAVIOUR.md 2.5).
+//!
+//! Verifying a signature costs more than everything else a POST does, and senders use one token for hours, so a
+//! shard remembers what it verified. The key of that memory is a digest of the token's bytes *and* the public key:
+//! the same token shown with another key is another entry, and verified anew.
+
+use ring::digest::{Context, SHA256};
+use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+use serde::Deserialize;
+use serde_json::Value;
+use shards::ids::KeyDigest;
+use shards::time::UnixSeconds;
+
+use super::errno::Fault;
+use super::headers::parameter;
+use super::key::{POINT_BYTES, key_digest, parse_point};
+use super::recent::Recent;
+use crate::wire::base64url;
+use crate::wire::text::trim;
+
+/// How far ahead `exp` may lie, in seconds.
+pub const EXPIRY_AHEAD_MAX: u64 = 24 * 60 * 60;
+/// How long after `exp` a token still counts, in seconds.
+pub const EXPIRY_LEEWAY: u64 = 60;
+
+/// Verifies `Authorization` headers. One per shard.
+pub struct Verifier {
+    origin: Box<str>,
+    known: Recent<[u8; 32], Known>,
+    scratch: Vec<u8>,
+    /// Tokens found in memory.
+    pub hits: u64,
+    /// Tokens whose signature was checked.
+    pub misses: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    key: KeyDigest,
+    exp: u64,
+}
+
+/// A token and the public key it is said to be signed with, as sent.
+struct Shown<'a> {
+    token: &'a [u8],
+    key: Result<[u8; POINT_BYTES], Fault>,
+}
+
+impl Verifier {
+    /// Accepts tokens whose `aud` is `origin`; remembers at most `limit` of them.
+    pub fn new(origin: &str, limit: usize) -> Verifier {
+        Verifier { origin: origin.into(), known: Recent::new(limit), scratch: Vec::new(), hits: 0, misses: 0 }
+    }
+
+    /// The digest of the key that signed, or the rule that is broken. `crypto_key` is read for draft 01 only.
+    pub fn check(
+        &mut self,
+        now: UnixSeconds,
+        authorization: &[u8],
+        crypto_key: Option<&[u8]>,
+    ) -> Result<KeyDigest, Fault> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = read(authorization, crypto_key, &mut scratch).and_then(|shown| self.verify(now, &shown));
+        scratch.clear();
+        self.scratch = scratch;
+        result
+    }
+
+    fn verify(&mut self, now: UnixSeconds, shown: &Shown<'_>) -> Result<KeyDigest, Fault> {
+        let key = shown.key?;
+        let mut context = Context::new(&SHA256);
+        context.update(shown.token);
+        context.update(&key);
+        let mut name = [0; 32];
+        name.copy_from_slice(context.finish().as_ref());
+        if let Some(known) = self.known.get(&name) {
+            self.hits += 1;
+            check_expiry(now, known.exp)?;
+            return Ok(known.key);
+        }
+        self.misses += 1;
+        let exp = verify_token(now, shown.token, &key, &self.origin)?;
+        let known = Known { key: key_digest(&key), exp };
+        self.known.insert(name, known);
+        Ok(known.key)
+    }
+}
+
+/// Takes the header apart. Blanks inside are dropped, which `compact` is for.
+fn read<'a>(authorization: &[u8], crypto_key: Option<&[u8]>, compact: &'a mut Vec<u8>) -> Result<Shown<'a>, Fault> {
+    let value = trim(authorization);
+    let blank = value.iter().position(|b| matches!(b, b' ' | b'\t')).ok_or(Fault::VapidScheme)?;
+    let (scheme, rest) = value.split_at(blank);
+    compact.clear();
+    compact.extend(rest.iter().filter(|b| !matches!(b, b' ' | b'\t')));
+    if scheme.eq_ignore_ascii_case(b"vapid") {
+        return read_parameters(compact);
+    }
+    if !scheme.eq_ignore_ascii_case(b"webpush") && !scheme.eq_ignore_ascii_case(b"bearer") {
+        return Err(Fault::VapidScheme);
+    }
+    let header = crypto_key.ok_or(Fault::VapidCryptoKey)?;
+    let text = parameter(header, "p256ecdsa").ok().flatten().ok_or(Fault::VapidCryptoKey)?;
+    Ok(Shown { token: compact, key: parse_point(text).ok_or(Fault::VapidBadKey) })
+}
+
+fn read_parameters(parameters: &[u8]) -> Result<Shown<'_>, Fault> {
+    let (mut token, mut key) = (None, None);
+    for item in parameters.split(|&b| b == b',') {
+        match item {
+            [b't' | b'T', b'=', rest @ ..] if token.is_none() => token = Some(unquote(rest)),
+            [b'k' | b'K', b'=', rest @ ..] if key.is_none() => key = Some(unquote(rest)),
+            _ => {}
+        }
+    }
+    let key = key.ok_or(Fault::VapidNoKey)?;
+    let token = token.ok_or(Fault::VapidNoToken)?;
+    Ok(Shown { token, key: parse_point(key).ok_or(Fault::VapidBadKey) })
+}
+
+fn unquote(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text)
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    exp: Option<Value>,
+    aud: Option<Value>,
+}
+
+/// Checks signature and claims; the time of expiry.
+fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin: &str) -> Result<u64, Fault> {
+    let mut parts = token.split(|&b| b == b'.');
+    let (Some(header), Some(claims), Some(signature), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(Fault::VapidBadToken);
+    };
+    let signed = &token[..header.len() + 1 + claims.len()];
+    let decode = |part| base64url::decode(part).ok_or(Fault::VapidBadToken);
+    let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| Fault::VapidBadToken)?;
+    if header.alg != "ES256" {
+        return Err(Fault::VapidAlgorithm);
+    }
+    let signature = decode(signature)?;
+    let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key);
+    public.verify(signed, &signature).map_err(|_| Fault::VapidSignature)?;
+    let claims: Claims = serde_json::from_slice(&decode(claims)?).map_err(|_| Fault::VapidBadToken)?;
+    let exp = claims.exp.as_ref().and_then(Value::as_u64).ok_or(Fault::VapidExpiry)?;
+    check_expiry(now, exp)?;
+    if exp > now.0.saturating_add(EXPIRY_AHEAD_MAX) {
+        return Err(Fault::VapidTooLong);
+    }
+    match claims.aud {
+        Some(Value::String(aud)) if aud == origin => Ok(exp),
+        _ => Err(Fault::VapidAudience),
+    }
+}
+
+fn check_expiry(now: UnixSeconds, exp: u64) -> Result<(), Fault> {
+    if now.0 > exp.saturating_add(EXPIRY_LEEWAY) { Err(Fault::VapidExpired) } else { Ok(()) }
+}
+
+#[cfg(test)]
+#[path = "vapid_tests.rs"]
+pub(crate) mod tests;

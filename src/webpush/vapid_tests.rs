@@ -1,0 +1,175 @@
+//! Every rule of BEHAVIOUR.md 2.5, and that what is remembered for one key is worth nothing to another.
+
+use super::*;
+use proptest::prelude::*;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+
+pub(crate) const ORIGIN: &str = "https://push.example.com";
+const NOW: u64 = 1_700_000_000;
+
+/// A sender with a key of its own.
+pub(crate) struct Sender {
+    pair: EcdsaKeyPair,
+}
+
+impl Sender {
+    pub(crate) fn new() -> Sender {
+        let random = SystemRandom::new();
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &random).unwrap();
+        Sender { pair }
+    }
+
+    pub(crate) fn key(&self) -> String {
+        base64url::encode(self.pair.public_key().as_ref())
+    }
+
+    pub(crate) fn digest(&self) -> KeyDigest {
+        key_digest(self.pair.public_key().as_ref().try_into().unwrap())
+    }
+
+    pub(crate) fn token(&self, header: &str, claims: &str) -> String {
+        let signed = format!("{}.{}", base64url::encode(header.as_bytes()), base64url::encode(claims.as_bytes()));
+        let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
+        format!("{signed}.{}", base64url::encode(signature.as_ref()))
+    }
+
+    pub(crate) fn good_token(&self, exp: u64) -> String {
+        self.token(HEADER, &format!(r#"{{"aud":"{ORIGIN}","exp":{exp},"sub":"mailto:a@b"}}"#))
+    }
+}
+
+const HEADER: &str = r#"{"typ":"JWT","alg":"ES256"}"#;
+
+fn verifier() -> Verifier {
+    Verifier::new(ORIGIN, 16)
+}
+
+fn check(verifier: &mut Verifier, authorization: &str, crypto_key: Option<&str>) -> Result<KeyDigest, Fault> {
+    verifier.check(UnixSeconds(NOW), authorization.as_bytes(), crypto_key.map(str::as_bytes))
+}
+
+#[test]
+fn both_drafts_are_accepted() {
+    let sender = Sender::new();
+    let (token, key) = (sender.good_token(NOW + 3600), sender.key());
+    let mut verifier = verifier();
+    for authorization in [
+        format!("vapid t={token},k={key}"),
+        format!("Vapid  k={key}=, t={token}"),
+        format!("VAPID t={token}, k={}", key.replace('-', "+").replace('_', "/")),
+        format!("vapid t=\"{token}\", k=\"{key}\", x=y"),
+    ] {
+        assert_eq!(check(&mut verifier, &authorization, None), Ok(sender.digest()), "{authorization}");
+    }
+    for scheme in ["WebPush", "bearer"] {
+        let crypto_key = format!("dh=AA, p256ecdsa=\"{key}\"");
+        let result = check(&mut verifier, &format!("{scheme} {token}"), Some(&crypto_key));
+        assert_eq!(result, Ok(sender.digest()));
+    }
+    assert_eq!((verifier.hits, verifier.misses), (5, 1));
+}
+
+#[test]
+fn headers_that_lack_something() {
+    let sender = Sender::new();
+    let (token, key) = (sender.good_token(NOW + 3600), sender.key());
+    let mut verifier = verifier();
+    for (authorization, crypto_key, fault) in [
+        ("".to_string(), None, Fault::VapidScheme),
+        ("vapid".to_string(), None, Fault::VapidScheme),
+        (format!("basic {token}"), None, Fault::VapidScheme),
+        (format!("vapid t={token}"), None, Fault::VapidNoKey),
+        (format!("vapid k={key}"), None, Fault::VapidNoToken),
+        (format!("vapid t={token},k={}", &key[4..]), None, Fault::VapidBadKey),
+        (format!("vapid t={token},k=!"), None, Fault::VapidBadKey),
+        (format!("webpush {token}"), None, Fault::VapidCryptoKey),
+        (format!("webpush {token}"), Some("dh=AA"), Fault::VapidCryptoKey),
+        (format!("webpush {token}"), Some("nonsense"), Fault::VapidCryptoKey),
+        (format!("webpush {token}"), Some("p256ecdsa=AA"), Fault::VapidBadKey),
+        (format!("vapid t=a.b,k={key}"), None, Fault::VapidBadToken),
+        (format!("vapid t={token}.x,k={key}"), None, Fault::VapidBadToken),
+        (format!("vapid t=!{token},k={key}"), None, Fault::VapidBadToken),
+    ] {
+        assert_eq!(check(&mut verifier, &authorization, crypto_key), Err(fault), "{authorization}");
+    }
+}
+
+#[test]
+fn claims_follow_their_rules() {
+    let sender = Sender::new();
+    let mut verifier = verifier();
+    let mut verdict = |header: &str, claims: &str| {
+        let token = sender.token(header, claims);
+        check(&mut verifier, &format!("vapid t={token},k={}", sender.key()), None).map(|_| ())
+    };
+    let good = NOW + 3600;
+    for (aud, exp, expected) in [
+        (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX).to_string(), Ok(())),
+        (format!("\"{ORIGIN}\""), (NOW + EXPIRY_AHEAD_MAX + 1).to_string(), Err(Fault::VapidTooLong)),
+        (format!("\"{ORIGIN}\""), (NOW - EXPIRY_LEEWAY).to_string(), Ok(())),
+        (format!("\"{ORIGIN}\""), (NOW - EXPIRY_LEEWAY - 1).to_string(), Err(Fault::VapidExpired)),
+        (format!("\"{ORIGIN}\""), format!("\"{good}\""), Err(Fault::VapidExpiry)),
+        (format!("\"{ORIGIN}\""), "null".to_string(), Err(Fault::VapidExpiry)),
+        (format!("\"{ORIGIN}\""), "-5".to_string(), Err(Fault::VapidExpiry)),
+        (format!("\"{ORIGIN}\""), format!("{good}.5"), Err(Fault::VapidExpiry)),
+        (format!("[\"{ORIGIN}\"]"), good.to_string(), Err(Fault::VapidAudience)),
+        (format!("\"{ORIGIN}/\""), good.to_string(), Err(Fault::VapidAudience)),
+        ("null".to_string(), good.to_string(), Err(Fault::VapidAudience)),
+    ] {
+        let claims = format!(r#"{{"aud":{aud},"exp":{exp}}}"#);
+        assert_eq!(verdict(HEADER, &claims), expected, "{claims}");
+    }
+    assert_eq!(verdict(HEADER, &format!(r#"{{"exp":{good}}}"#)), Err(Fault::VapidAudience));
+    assert_eq!(verdict(HEADER, &format!(r#"{{"aud":"{ORIGIN}"}}"#)), Err(Fault::VapidExpiry));
+    assert_eq!(verdict(HEADER, "[]"), Err(Fault::VapidBadToken));
+    assert_eq!(verdict(r#"{"alg":"none"}"#, "{}"), Err(Fault::VapidAlgorithm));
+    assert_eq!(verdict(r#"{"alg":"HS256"}"#, "{}"), Err(Fault::VapidAlgorithm));
+    assert_eq!(verdict("{}", "{}"), Err(Fault::VapidBadToken));
+}
+
+#[test]
+fn a_remembered_token_is_worth_nothing_to_another_key() {
+    let (sender, thief) = (Sender::new(), Sender::new());
+    let token = sender.good_token(NOW + 3600);
+    let mut verifier = verifier();
+    assert!(check(&mut verifier, &format!("vapid t={token},k={}", sender.key()), None).is_ok());
+    let stolen = format!("vapid t={token},k={}", thief.key());
+    assert_eq!(check(&mut verifier, &stolen, None), Err(Fault::VapidSignature));
+    let crypto_key = format!("p256ecdsa={}", thief.key());
+    assert_eq!(check(&mut verifier, &format!("webpush {token}"), Some(&crypto_key)), Err(Fault::VapidSignature));
+    assert_eq!(verifier.hits, 0);
+}
+
+#[test]
+fn a_remembered_token_expires() {
+    let sender = Sender::new();
+    let authorization = format!("vapid t={},k={}", sender.good_token(NOW + 10), sender.key());
+    let mut verifier = verifier();
+    let mut at = |now| verifier.check(UnixSeconds(now), authorization.as_bytes(), None);
+    assert!(at(NOW).is_ok());
+    assert!(at(NOW + 10 + EXPIRY_LEEWAY).is_ok());
+    assert_eq!(at(NOW + 11 + EXPIRY_LEEWAY), Err(Fault::VapidExpired));
+    assert_eq!(verifier.hits, 2);
+}
+
+#[test]
+fn memory_is_bounded() {
+    let sender = Sender::new();
+    let mut verifier = Verifier::new(ORIGIN, 4);
+    for n in 0..20 {
+        let authorization = format!("vapid t={},k={}", sender.good_token(NOW + n), sender.key());
+        assert!(check(&mut verifier, &authorization, None).is_ok());
+        assert!(verifier.known.len() <= 4);
+    }
+}
+
+proptest! {
+    #[test]
+    fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..120), text in "vapid [tk]=[A-Za-z0-9._=,-]{0,80}") {
+        let mut verifier = verifier();
+        prop_assert!(verifier.check(UnixSeconds(NOW), &bytes, Some(&bytes)).is_err());
+        prop_assert!(verifier.check(UnixSeconds(NOW), text.as_bytes(), None).is_err());
+    }
+}

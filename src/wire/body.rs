@@ -1,0 +1,207 @@
+//! Bodies of HTTP/1.1 requests, read as they come: by length or chunk by chunk (RFC 9112 section 7.1).
+
+use super::http1::{Framing, Malformed};
+
+/// The longest chunk-size or trailer line accepted, its CRLF included.
+pub const LINE_BYTES_MAX: usize = 256;
+/// The most trailer lines accepted; all are ignored.
+pub const TRAILERS_MAX: u8 = 16;
+
+/// Where in a body we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyReader {
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// So many bytes are left of a body of known length.
+    Length(u64),
+    /// A chunk-size line comes next.
+    Size,
+    /// So many bytes are left of this chunk.
+    Chunk(u64),
+    /// The CRLF behind a chunk comes next.
+    ChunkEnd,
+    /// So many trailer lines may still come.
+    Trailers(u8),
+    Done,
+}
+
+/// What one call of [`BodyReader::read`] found at the front of the bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// The body is whole.
+    Done,
+    /// This many bytes of the body are at the front.
+    Data(usize),
+    /// This many bytes at the front are framing; read on.
+    Framing(usize),
+    /// More bytes are needed.
+    More,
+}
+
+impl BodyReader {
+    /// At the start of a body.
+    pub fn new(framing: Framing) -> BodyReader {
+        let state = match framing {
+            Framing::Length(0) => State::Done,
+            Framing::Length(length) => State::Length(length),
+            Framing::Chunked => State::Size,
+        };
+        BodyReader { state }
+    }
+
+    /// Looks at the front of `bytes`. The caller drops what `Data` and `Framing` name before it calls again.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
+        match self.state {
+            State::Done => Ok(Piece::Done),
+            State::Length(left) | State::Chunk(left) => Ok(self.data(left, bytes.len())),
+            State::ChunkEnd => match bytes {
+                [b'\r', b'\n', ..] => {
+                    self.state = State::Size;
+                    Ok(Piece::Framing(2))
+                }
+                [] | [b'\r'] => Ok(Piece::More),
+                _ => Err(Malformed::Syntax),
+            },
+            State::Size => {
+                let Some(line) = line(bytes)? else { return Ok(Piece::More) };
+                self.state = match chunk_size(line)? {
+                    0 => State::Trailers(TRAILERS_MAX),
+                    size => State::Chunk(size),
+                };
+                Ok(Piece::Framing(line.len() + 2))
+            }
+            State::Trailers(left) => {
+                let Some(line) = line(bytes)? else { return Ok(Piece::More) };
+                self.state = match (line.is_empty(), left.checked_sub(1)) {
+                    (true, _) => State::Done,
+                    (false, Some(left)) => State::Trailers(left),
+                    (false, None) => return Err(Malformed::HeadTooLarge),
+                };
+                Ok(Piece::Framing(line.len() + 2))
+            }
+        }
+    }
+
+    /// How many bytes are announced and not read yet: of the whole body by length, of the chunk otherwise.
+    pub fn announced(&self) -> u64 {
+        match self.state {
+            State::Length(left) | State::Chunk(left) => left,
+            State::Size | State::ChunkEnd | State::Trailers(_) | State::Done => 0,
+        }
+    }
+
+    fn data(&mut self, left: u64, there: usize) -> Piece {
+        if there == 0 {
+            return Piece::More;
+        }
+        let taken = left.min(there as u64);
+        let chunked = matches!(self.state, State::Chunk(_));
+        self.state = match (left - taken, chunked) {
+            (0, true) => State::ChunkEnd,
+            (0, false) => State::Done,
+            (rest, true) => State::Chunk(rest),
+            (rest, false) => State::Length(rest),
+        };
+        Piece::Data(taken as usize)
+    }
+}
+
+/// The line at the front without its CRLF; `None` when it is not whole yet.
+fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+    let window = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+    match window.iter().position(|&b| b == b'\n') {
+        Some(feed) if feed > 0 && window[feed - 1] == b'\r' => Ok(Some(&window[..feed - 1])),
+        Some(_) => Err(Malformed::Syntax),
+        None if bytes.len() >= LINE_BYTES_MAX => Err(Malformed::Syntax),
+        None => Ok(None),
+    }
+}
+
+/// One to eight hex digits, then nothing or an extension, which is ignored.
+fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
+    let digits = line.split(|&b| b == b';').next().unwrap_or(line);
+    if digits.is_empty() || digits.len() > 8 || line.contains(&b'\r') {
+        return Err(Malformed::Syntax);
+    }
+    digits.iter().try_fold(0u64, |size, &byte| {
+        let digit = char::from(byte).to_digit(16).ok_or(Malformed::Syntax)?;
+        Ok(size << 4 | u64::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Reads a body from `bytes` arriving in pieces of `step`; the body and how many bytes were used.
+    fn read_all(framing: Framing, bytes: &[u8], step: usize) -> Result<Option<(Vec<u8>, usize)>, Malformed> {
+        let (mut reader, mut body, mut used, mut there) = (BodyReader::new(framing), Vec::new(), 0, 0);
+        loop {
+            match reader.read(&bytes[used..there])? {
+                Piece::Done => return Ok(Some((body, used))),
+                Piece::Data(length) => {
+                    body.extend_from_slice(&bytes[used..used + length]);
+                    used += length;
+                }
+                Piece::Framing(length) => used += length,
+                Piece::More if there == bytes.len() => return Ok(None),
+                Piece::More => there = (there + step).min(bytes.len()),
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_are_joined_and_trailers_ignored() {
+        let bytes = b"4\r\nWiki\r\n5;x=\"y\"\r\npedia\r\n0\r\nA: b\r\n\r\nnext";
+        for step in 1..bytes.len() {
+            let (body, used) = read_all(Framing::Chunked, bytes, step).unwrap().unwrap();
+            assert_eq!((body.as_slice(), used), (&b"Wikipedia"[..], bytes.len() - 4));
+        }
+    }
+
+    #[test]
+    fn odd_chunks_are_refused() {
+        for bytes in [
+            &b"\r\n"[..],
+            b"4\nWiki\r\n",
+            b"4\r\nWikix\r\n",
+            b" 4\r\n",
+            b"4 \r\n",
+            b"+4\r\n",
+            b"0x4\r\n",
+            b"123456789\r\n",
+            b"g\r\n",
+            b"4;a\rb\r\n",
+        ] {
+            assert_eq!(read_all(Framing::Chunked, bytes, 100), Err(Malformed::Syntax), "{bytes:?}");
+        }
+        let endless = [b"0\r\n".to_vec(), b"A: b\r\n".repeat(17)].concat();
+        assert_eq!(read_all(Framing::Chunked, &endless, 100), Err(Malformed::HeadTooLarge));
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_reads_the_same(bytes in "[0-9a-f\r\n;x]{0,80}", step in 1usize..20, length in 0u64..50) {
+            for framing in [Framing::Chunked, Framing::Length(length)] {
+                let whole = read_all(framing, bytes.as_bytes(), 1000);
+                prop_assert_eq!(read_all(framing, bytes.as_bytes(), step), whole);
+            }
+        }
+
+        #[test]
+        fn what_was_chunked_is_read(chunks in prop::collection::vec("[a-z]{1,40}", 0..6), step in 1usize..30) {
+            let mut bytes = Vec::new();
+            for chunk in &chunks {
+                bytes.extend_from_slice(format!("{:x}\r\n{chunk}\r\n", chunk.len()).as_bytes());
+            }
+            bytes.extend_from_slice(b"0\r\n\r\n");
+            let (body, used) = read_all(Framing::Chunked, &bytes, step).unwrap().unwrap();
+            prop_assert_eq!(body, chunks.concat().into_bytes());
+            prop_assert_eq!(used, bytes.len());
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! HTTP/1.1 request heads (by `httparse`, in front of which we bound and reject) and responses.
+//!
+//! Strict where leniency lets two parsers disagree about where a request ends (RFC 9112 section 11.2): a bare LF,
+//! a folded header line, two lengths, a length with a transfer coding, or any coding but `chunked` is 400.
+
+use std::mem::MaybeUninit;
+
+use super::text;
+
+/// The longest head accepted, blank line included. Beyond it: 431.
+pub const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// The most header lines accepted. Beyond it: 431.
+pub const HEADERS_MAX: usize = 100;
+
+/// What is wrong with a head or a body's framing. The connection cannot go on: nobody knows where the next request starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// 400.
+    Syntax,
+    /// 431.
+    HeadTooLarge,
+}
+
+/// How the length of a body is known (RFC 9112 section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// So many bytes; none when neither header is there.
+    Length(u64),
+    /// Chunk by chunk.
+    Chunked,
+}
+
+/// Where `httparse` puts header lines; on the caller's stack.
+pub struct HeaderSlots<'b>([MaybeUninit<httparse::Header<'b>>; HEADERS_MAX]);
+
+impl HeaderSlots<'_> {
+    /// Empty slots.
+    pub fn new() -> Self {
+        HeaderSlots([const { MaybeUninit::uninit() }; HEADERS_MAX])
+    }
+}
+
+impl Default for HeaderSlots<'_> {
+    fn default() -> Self {
+        HeaderSlots::new()
+    }
+}
+
+/// A request head.
+#[derive(Debug)]
+pub struct Head<'h, 'b> {
+    /// As sent: methods are case-sensitive.
+    pub method: &'b str,
+    /// The path without scheme, authority and query.
+    pub path: &'b str,
+    /// How long the body is.
+    pub framing: Framing,
+    /// Whether another request may follow: HTTP/1.1 without `Connection: close`.
+    pub keep_alive: bool,
+    /// `Expect: 100-continue` was sent.
+    pub expects_continue: bool,
+    headers: &'h [httparse::Header<'b>],
+}
+
+impl<'b> Head<'_, 'b> {
+    /// The value of the first header of this name, any case.
+    pub fn header(&self, name: &str) -> Option<&'b [u8]> {
+        self.headers.iter().find(|h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value)
+    }
+
+    /// The values of every header of this name, any case.
+    pub fn every<'n>(&self, name: &'n str) -> impl Iterator<Item = &'b [u8]> + use<'_, 'b, 'n> {
+        self.headers.iter().filter(move |h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value)
+    }
+
+    /// Whether a comma-separated header of this name lists `token`, any case.
+    pub fn lists(&self, name: &str, token: &str) -> bool {
+        self.every(name).any(|value| {
+            value.split(|&b| b == b',').any(|item| text::trim(item).eq_ignore_ascii_case(token.as_bytes()))
+        })
+    }
+}
+
+/// How many bytes the head at the front of `bytes` has, blank line included; `None` when it is not whole yet.
+/// Decides by the first offending byte, so any split of the bytes gives the same answer.
+pub fn find_head(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    let Some(first) = bytes.first() else { return Ok(None) };
+    if !first.is_ascii_uppercase() {
+        return Err(Malformed::Syntax);
+    }
+    let window = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
+    let mut line_start = 0;
+    while let Some(length) = window[line_start..].iter().position(|&b| b == b'\n') {
+        let feed = line_start + length;
+        if length == 0 || window[feed - 1] != b'\r' {
+            return Err(Malformed::Syntax);
+        }
+        if length == 1 {
+            return Ok(Some(feed + 1));
+        }
+        line_start = feed + 1;
+    }
+    if bytes.len() >= HEAD_BYTES_MAX { Err(Malformed::HeadTooLarge) } else { Ok(None) }
+}
+
+/// Parses a whole head as [`find_head`] measured it.
+pub fn parse_head<'h, 'b>(bytes: &'b [u8], slots: &'h mut HeaderSlots<'b>) -> Result<Head<'h, 'b>, Malformed> {
+    let mut request = httparse::Request::new(&mut []);
+    match request.parse_with_uninit_headers(bytes, &mut slots.0) {
+        Ok(httparse::Status::Complete(used)) if used == bytes.len() => {}
+        Ok(_) => return Err(Malformed::Syntax),
+        Err(httparse::Error::TooManyHeaders) => return Err(Malformed::HeadTooLarge),
+        Err(_) => return Err(Malformed::Syntax),
+    }
+    let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
+        return Err(Malformed::Syntax);
+    };
+    let mut head = Head {
+        method,
+        path: path_of(target),
+        framing: Framing::Length(0),
+        keep_alive: false,
+        expects_continue: false,
+        headers: request.headers,
+    };
+    head.framing = framing(&head, minor)?;
+    if head.every("host").count() > 1 {
+        return Err(Malformed::Syntax);
+    }
+    head.keep_alive = minor == 1 && !head.lists("connection", "close");
+    head.expects_continue = minor == 1 && head.lists("expect", "100-continue");
+    Ok(head)
+}
+
+fn framing(head: &Head<'_, '_>, minor: u8) -> Result<Framing, Malformed> {
+    let (mut length, mut coding) = (None, None);
+    for header in head.headers {
+        let seen = match header.name.len() {
+            14 if header.name.eq_ignore_ascii_case("content-length") => &mut length,
+            17 if header.name.eq_ignore_ascii_case("transfer-encoding") => &mut coding,
+            _ => continue,
+        };
+        if seen.replace(header.value).is_some() {
+            return Err(Malformed::Syntax);
+        }
+    }
+    match (length, coding) {
+        (None, None) => Ok(Framing::Length(0)),
+        (Some(digits), None) => text::parse_u64(digits).map(Framing::Length).ok_or(Malformed::Syntax),
+        (None, Some(coding)) if minor == 1 && coding.eq_ignore_ascii_case(b"chunked") => Ok(Framing::Chunked),
+        _ => Err(Malformed::Syntax),
+    }
+}
+
+/// The path of a request target in origin or absolute form (RFC 9112 section 3.2).
+fn path_of(target: &str) -> &str {
+    let rest = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
+    let path = match rest {
+        Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),
+        None => target,
+    };
+    path.split(['?', '#']).next().unwrap_or(path)
+}
+
+/// Writes one response into an output buffer: status line, headers, then one of the two ends.
+pub struct Response<'o> {
+    out: &'o mut Vec<u8>,
+    status: u16,
+}
+
+impl<'o> Response<'o> {
+    /// The status line.
+    pub fn start(out: &'o mut Vec<u8>, status: u16) -> Response<'o> {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        text::push_u64(u64::from(status), out);
+        out.push(b' ');
+        out.extend_from_slice(reason(status).as_bytes());
+        out.extend_from_slice(b"\r\n");
+        Response { out, status }
+    }
+
+    /// A header line. The caller's value holds no CR or LF: it is ours or came through [`parse_head`].
+    pub fn header(self, name: &str, value: &[u8]) -> Response<'o> {
+        debug_assert!(!value.iter().any(|b| matches!(b, b'\r' | b'\n')));
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b": ");
+        self.out.extend_from_slice(value);
+        self.out.extend_from_slice(b"\r\n");
+        self
+    }
+
+    /// A header line whose value `write` appends.
+    pub fn header_with(self, name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Response<'o> {
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b": ");
+        write(self.out);
+        self.out.extend_from_slice(b"\r\n");
+        self
+    }
+
+    /// Ends the response without a body.
+    pub fn empty(self) {
+        if self.status == 204 || self.status < 200 {
+            self.out.extend_from_slice(b"\r\n");
+        } else {
+            self.out.extend_from_slice(b"Content-Length: 0\r\n\r\n");
+        }
+    }
+
+    /// Ends the response with a body; only its length is said when the request was a HEAD.
+    pub fn body(self, body: &[u8], to_head: bool) {
+        self.out.extend_from_slice(b"Content-Length: ");
+        text::push_u64(body.len() as u64, self.out);
+        self.out.extend_from_slice(b"\r\n\r\n");
+        if !to_head {
+            self.out.extend_from_slice(body);
+        }
+    }
+}
+
+/// The phrase of every status we send.
+pub fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        204 => "No Content",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        410 => "Gone",
+        413 => "Payload Too Large",
+        426 => "Upgrade Required",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        _ => "Internal Server Error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn with_head<T>(bytes: &[u8], look: impl FnOnce(Result<Head<'_, '_>, Malformed>) -> T) -> T {
+        let length = match find_head(bytes) {
+            Ok(Some(length)) => length,
+            Ok(None) => panic!("not whole"),
+            Err(fault) => return look(Err(fault)),
+        };
+        look(parse_head(&bytes[..length], &mut HeaderSlots::new()))
+    }
+
+    #[test]
+    fn a_head_is_read() {
+        let bytes = b"POST http://h/wpush/v1/x?q HTTP/1.1\r\nHost: h\r\ncontent-length: 12\r\nConnection: TE, Close\r\n\r\nrest";
+        with_head(bytes, |head| {
+            let head = head.unwrap();
+            assert_eq!((head.method, head.path), ("POST", "/wpush/v1/x"));
+            assert_eq!(head.framing, Framing::Length(12));
+            assert!(!head.keep_alive);
+            assert_eq!(head.header("HOST"), Some(&b"h"[..]));
+        });
+        with_head(b"GET / HTTP/1.0\r\n\r\n", |head| assert!(!head.unwrap().keep_alive));
+        with_head(b"PUT /a HTTP/1.1\r\nTransfer-Encoding: Chunked\r\nExpect: 100-Continue\r\n\r\n", |head| {
+            let head = head.unwrap();
+            assert_eq!(head.framing, Framing::Chunked);
+            assert!(head.expects_continue && head.keep_alive);
+        });
+    }
+
+    #[test]
+    fn what_could_smuggle_is_refused() {
+        for lines in [
+            "Content-Length: 1\r\nContent-Length: 1\r\n",
+            "Content-Length: 1\r\nContent-Length: 2\r\n",
+            "Content-Length: 1, 1\r\n",
+            "Content-Length: +1\r\n",
+            "Content-Length: -1\r\n",
+            "Content-Length: 0x1\r\n",
+            "Content-Length:\r\n",
+            "Content-Length: 99999999999999999999\r\n",
+            "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+            "Transfer-Encoding: identity\r\n",
+            "Transfer-Encoding: xchunked\r\n",
+            "Transfer-Encoding : chunked\r\n",
+            "A: b\r\n folded\r\n",
+            "A: b\nB: c\r\n",
+            "A b\r\n",
+            "A: \0\r\n",
+            "Host: a\r\nHost: b\r\n",
+        ] {
+            let bytes = format!("POST / HTTP/1.1\r\n{lines}\r\n");
+            with_head(bytes.as_bytes(), |head| assert_eq!(head.err(), Some(Malformed::Syntax), "{lines:?}"));
+        }
+        with_head(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", |head| assert!(head.is_err()));
+        for bytes in [&b"\x16\x03\x01\x02"[..], b"get", b"\n", b"GET / HTTP/1.1\n", b"GET /\r\r\n\n"] {
+            let refused = find_head(bytes) == Err(Malformed::Syntax);
+            assert!(refused, "{:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+
+    #[test]
+    fn heads_are_bounded() {
+        let mut long = b"GET / HTTP/1.1\r\nA: ".to_vec();
+        long.resize(HEAD_BYTES_MAX - 1, b'x');
+        assert_eq!(find_head(&long), Ok(None));
+        long.push(b'x');
+        assert_eq!(find_head(&long), Err(Malformed::HeadTooLarge));
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX + 1));
+        with_head(many.as_bytes(), |head| assert_eq!(head.err(), Some(Malformed::HeadTooLarge)));
+        let enough = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX));
+        with_head(enough.as_bytes(), |head| assert!(head.is_ok()));
+    }
+
+    proptest! {
+        #[test]
+        fn heads_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            if let Ok(Some(length)) = find_head(&bytes) {
+                let _ = parse_head(&bytes[..length], &mut HeaderSlots::new()).is_ok();
+            }
+        }
+
+        #[test]
+        fn heads_of_nearly_http_never_panic(text in "GET /[ -~]{0,40} HTTP/1.1\r\n([!-~]{1,9}:[ -~]{0,20}\r\n){0,5}\r\n") {
+            if let Ok(Some(length)) = find_head(text.as_bytes()) {
+                let _ = parse_head(&text.as_bytes()[..length], &mut HeaderSlots::new()).is_ok();
+            }
+        }
+
+        #[test]
+        fn more_bytes_change_no_verdict(text in "[GP][A-Z\r\n :/a]{0,60}", cut in 0usize..60) {
+            let bytes = text.as_bytes();
+            let early = find_head(&bytes[..cut.min(bytes.len())]);
+            if early != Ok(None) {
+                prop_assert_eq!(early, find_head(bytes));
+            }
+        }
+    }
+}

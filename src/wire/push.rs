@@ -1,0 +1,308 @@
+//! The JSON messages of user agents (BEHAVIOUR.md 1.5), read from borrowed text.
+//!
+//! Two passes: one for `messageType`, one for the fields of that type, so that a field of another type may hold
+//! anything, as unknown fields may.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+use shards::limits::{ACK_UPDATES_MAX, BROADCAST_SUBSCRIPTIONS_MAX};
+use shards::machine::BroadcastVersion;
+
+use super::text;
+
+/// One message of a user agent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ClientMessage<'a> {
+    /// First message of a session.
+    Hello {
+        /// The UAID it says it has; `None` when absent, empty or no UUID.
+        uaid: Option<[u8; 16]>,
+        /// Broadcasts to subscribe to.
+        broadcasts: Vec<BroadcastVersion>,
+    },
+    /// Wants an endpoint.
+    Register {
+        /// As sent; the caller checks the spelling.
+        channel: Cow<'a, str>,
+        /// VAPID public key as sent.
+        key: Option<Cow<'a, str>>,
+    },
+    /// Wants none any more.
+    Unregister {
+        /// The channel.
+        channel: [u8; 16],
+        /// Why; 0 when absent.
+        code: u32,
+    },
+    /// Notifications it has seen.
+    Ack(Vec<Ack<'a>>),
+    /// A service worker failed.
+    Nack {
+        /// 301 to 303, 0 for anything else.
+        code: u32,
+    },
+    /// More broadcasts.
+    BroadcastSubscribe(Vec<BroadcastVersion>),
+    /// `{}` or `{"messageType":"ping"}`.
+    Ping,
+}
+
+/// One entry of an ack.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ack<'a> {
+    /// The message id as sent.
+    pub version: Cow<'a, str>,
+    /// 100, 101 or 102; anything else reads as 100.
+    pub code: u16,
+}
+
+/// Not a message of BEHAVIOUR.md 1.5: close 1011 `Json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadMessage;
+
+/// Reads one message.
+pub fn read(message: &str) -> Result<ClientMessage<'_>, BadMessage> {
+    parse(message).map_err(|_| BadMessage)
+}
+
+fn parse(message: &str) -> Result<ClientMessage<'_>, serde_json::Error> {
+    // A struct may also be read from an array, which no message is.
+    let inside = message.trim_matches(JSON_BLANKS).strip_prefix('{');
+    let inside = inside.ok_or_else(|| serde_json::Error::custom("not an object"))?;
+    if inside.trim_start_matches(JSON_BLANKS) == "}" {
+        return Ok(ClientMessage::Ping);
+    }
+    let Tag { message_type } = serde_json::from_str(message)?;
+    match &*message_type {
+        "hello" => {
+            let hello: Hello<'_> = serde_json::from_str(message)?;
+            let uaid = hello.uaid.and_then(|uaid| text::parse_uuid(uaid.0.as_bytes()));
+            Ok(ClientMessage::Hello { uaid, broadcasts: hello.broadcasts.unwrap_or_default().0 })
+        }
+        "register" => {
+            let register: Register<'_> = serde_json::from_str(message)?;
+            Ok(ClientMessage::Register { channel: register.channel, key: register.key.map(|key| key.0) })
+        }
+        "unregister" => {
+            let unregister: Unregister = serde_json::from_str(message)?;
+            Ok(ClientMessage::Unregister { channel: unregister.channel.0, code: unregister.code.unwrap_or(0) })
+        }
+        "ack" => {
+            let acks: Acks<'_> = serde_json::from_str(message)?;
+            Ok(ClientMessage::Ack(acks.updates.0))
+        }
+        "nack" => {
+            let nack: Nack<'_> = serde_json::from_str(message)?;
+            let _ = nack.version;
+            let code = nack.code.filter(|code| (301..=303).contains(code)).unwrap_or(0);
+            Ok(ClientMessage::Nack { code: code as u32 })
+        }
+        "broadcast_subscribe" => {
+            let subscribe: Subscribe = serde_json::from_str(message)?;
+            Ok(ClientMessage::BroadcastSubscribe(subscribe.broadcasts.0))
+        }
+        "ping" => Ok(ClientMessage::Ping),
+        _ => Err(serde_json::Error::custom("unknown messageType")),
+    }
+}
+
+const JSON_BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
+
+#[derive(Deserialize)]
+struct Tag<'a> {
+    #[serde(borrow, rename = "messageType")]
+    message_type: Cow<'a, str>,
+}
+
+/// Serde borrows a `Cow` only as a field of its own; this one borrows inside an `Option`, too.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+struct Hello<'a> {
+    #[serde(borrow, default)]
+    uaid: Option<Text<'a>>,
+    #[serde(default, rename = "channelIDs")]
+    _channels: Option<Vec<Checked>>,
+    #[serde(default)]
+    broadcasts: Option<Versions>,
+}
+
+#[derive(Deserialize)]
+struct Register<'a> {
+    #[serde(borrow, rename = "channelID")]
+    channel: Cow<'a, str>,
+    #[serde(borrow, default)]
+    key: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Unregister {
+    #[serde(rename = "channelID")]
+    channel: Id,
+    #[serde(default)]
+    code: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Acks<'a> {
+    #[serde(borrow)]
+    updates: Bounded<'a>,
+}
+
+#[derive(Deserialize)]
+struct Update<'a> {
+    #[serde(rename = "channelID")]
+    _channel: Checked,
+    #[serde(borrow)]
+    version: Cow<'a, str>,
+    #[serde(default)]
+    code: Option<u16>,
+}
+
+#[derive(Deserialize)]
+struct Nack<'a> {
+    #[serde(borrow)]
+    version: Cow<'a, str>,
+    #[serde(default)]
+    code: Option<i32>,
+}
+
+#[derive(Deserialize)]
+struct Subscribe {
+    broadcasts: Versions,
+}
+
+/// A UUID in any spelling.
+struct Id([u8; 16]);
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Id, D::Error> {
+        let text = Text::deserialize(deserializer)?;
+        text::parse_uuid(text.0.as_bytes()).map(Id).ok_or_else(|| D::Error::custom("not a UUID"))
+    }
+}
+
+/// A UUID that is only checked; a vector of these takes no memory.
+struct Checked;
+
+impl<'de> Deserialize<'de> for Checked {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Checked, D::Error> {
+        Id::deserialize(deserializer).map(|_| Checked)
+    }
+}
+
+/// Ack updates, at most `ACK_UPDATES_MAX`.
+struct Bounded<'a>(Vec<Ack<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Bounded<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bounded<'a>, D::Error> {
+        struct Updates<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for Updates<'a> {
+            type Value = Bounded<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of updates")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Bounded<'a>, A::Error> {
+                let mut acks = Vec::with_capacity(1);
+                while let Some(update) = seq.next_element::<Update<'a>>()? {
+                    if acks.len() == ACK_UPDATES_MAX {
+                        return Err(A::Error::custom("too many updates"));
+                    }
+                    let code = update.code.filter(|code| matches!(code, 101 | 102)).unwrap_or(100);
+                    acks.push(Ack { version: update.version, code });
+                }
+                Ok(Bounded(acks))
+            }
+        }
+        deserializer.deserialize_seq(Updates(PhantomData))
+    }
+}
+
+/// Broadcast ids and versions, at most `BROADCAST_SUBSCRIPTIONS_MAX`; of an id named twice the last counts.
+#[derive(Default)]
+struct Versions(Vec<BroadcastVersion>);
+
+impl<'de> Deserialize<'de> for Versions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Versions, D::Error> {
+        struct Map;
+        impl<'de> Visitor<'de> for Map {
+            type Value = Versions;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of broadcast versions")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Versions, A::Error> {
+                let mut versions: Vec<BroadcastVersion> = Vec::new();
+                while let Some((id, version)) = map.next_entry::<Box<str>, Box<str>>()? {
+                    if let Some(known) = versions.iter_mut().find(|known| known.id == id) {
+                        known.version = version;
+                    } else if versions.len() == BROADCAST_SUBSCRIPTIONS_MAX {
+                        return Err(A::Error::custom("too many broadcasts"));
+                    } else {
+                        versions.push(BroadcastVersion { id, version });
+                    }
+                }
+                Ok(Versions(versions))
+            }
+        }
+        deserializer.deserialize_map(Map)
+    }
+}
+
+/// What a client writes; for the probe and for tests.
+pub mod client {
+    use super::text::{push_dashed, push_json, push_simple};
+
+    /// `hello`, with the UAID it has.
+    pub fn hello(uaid: Option<&[u8; 16]>, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"messageType":"hello","use_webpush":true"#);
+        if let Some(uaid) = uaid {
+            out.extend_from_slice(br#","uaid":""#);
+            push_simple(uaid, out);
+            out.push(b'"');
+        }
+        out.push(b'}');
+    }
+
+    /// `register`, with a VAPID key in base64url.
+    pub fn register(channel: &[u8; 16], key: Option<&str>, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"messageType":"register","channelID":""#);
+        push_dashed(channel, out);
+        out.push(b'"');
+        if let Some(key) = key {
+            out.extend_from_slice(br#","key":"#);
+            push_json(key, out);
+        }
+        out.push(b'}');
+    }
+
+    /// `unregister`.
+    pub fn unregister(channel: &[u8; 16], out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"messageType":"unregister","channelID":""#);
+        push_dashed(channel, out);
+        out.extend_from_slice(b"\"}");
+    }
+
+    /// `ack` of one notification, code 100.
+    pub fn ack(channel: &[u8; 16], version: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"messageType":"ack","updates":[{"channelID":""#);
+        push_dashed(channel, out);
+        out.extend_from_slice(br#"","version":"#);
+        push_json(version, out);
+        out.extend_from_slice(br#","code":100}]}"#);
+    }
+}
+
+#[cfg(test)]
+#[path = "push_tests.rs"]
+mod tests;

@@ -1,0 +1,131 @@
+//! Every rule of BEHAVIOUR.md 1.5 on what user agents may say.
+
+use super::*;
+use proptest::prelude::*;
+
+const CHANNEL: [u8; 16] = [0xde, 0xad, 0xbe, 0xef, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 1];
+const DASHED: &str = "deadbeef-0000-4000-8000-000000000001";
+
+#[test]
+fn hello_reads_its_fields() {
+    let hello = |uaid, broadcasts| Ok(ClientMessage::Hello { uaid, broadcasts });
+    assert_eq!(read(r#"{"messageType":"hello"}"#), hello(None, vec![]));
+    assert_eq!(read(r#" {"use_webpush":true,"messageType":"hello","uaid":null,"x":[{}]} "#), hello(None, vec![]));
+    for uaid in ["deadbeef000040008000000000000001", "DEADBEEF-0000-4000-8000-000000000001"] {
+        let message = format!(r#"{{"messageType":"hello","uaid":"{uaid}","channelIDs":["{uaid}"]}}"#);
+        assert_eq!(read(&message), hello(Some(CHANNEL), vec![]));
+    }
+    assert_eq!(read(r#"{"messageType":"hello","uaid":"","channelIDs":null,"broadcasts":null}"#), hello(None, vec![]));
+    assert_eq!(read(r#"{"messageType":"hello","uaid":"nope","channelIDs":[]}"#), hello(None, vec![]));
+    let version = BroadcastVersion { id: "a/b".into(), version: "\"2\"".into() };
+    let message = r#"{"messageType":"hello","broadcasts":{"a/b":"1","a/b":"\"2\""}}"#;
+    assert_eq!(read(message), hello(None, vec![version]));
+}
+
+#[test]
+fn other_messages_read_their_fields() {
+    let register = format!(r#"{{"messageType":"register","channelID":"{DASHED}","key":"B\u0041=="}}"#);
+    let expected = ClientMessage::Register { channel: DASHED.into(), key: Some("BA==".into()) };
+    assert_eq!(read(&register), Ok(expected));
+    let unregister = format!(r#"{{"messageType":"unregister","channelID":"{}","code":201}}"#, DASHED.to_uppercase());
+    assert_eq!(read(&unregister), Ok(ClientMessage::Unregister { channel: CHANNEL, code: 201 }));
+    let ack = format!(
+        r#"{{"messageType":"ack","updates":[{{"channelID":"{DASHED}","version":"v1"}},
+            {{"channelID":"{DASHED}","version":"v2","code":102}},{{"channelID":"{DASHED}","version":"","code":7}}]}}"#
+    );
+    let entry = |version: &'static str, code| Ack { version: version.into(), code };
+    assert_eq!(read(&ack), Ok(ClientMessage::Ack(vec![entry("v1", 100), entry("v2", 102), entry("", 100)])));
+    assert_eq!(read(r#"{"messageType":"ack","updates":[]}"#), Ok(ClientMessage::Ack(vec![])));
+    let nack = |code| Ok(ClientMessage::Nack { code });
+    assert_eq!(read(r#"{"messageType":"nack","version":"v","code":302}"#), nack(302));
+    assert_eq!(read(r#"{"messageType":"nack","version":"v","code":-5}"#), nack(0));
+    assert_eq!(read(r#"{"messageType":"nack","version":"v"}"#), nack(0));
+    for ping in ["{}", " {\t\r\n} ", r#"{"messageType":"ping"}"#] {
+        assert_eq!(read(ping), Ok(ClientMessage::Ping));
+    }
+    let subscribe = r#"{"messageType":"broadcast_subscribe","broadcasts":{"a":"1"}}"#;
+    let version = BroadcastVersion { id: "a".into(), version: "1".into() };
+    assert_eq!(read(subscribe), Ok(ClientMessage::BroadcastSubscribe(vec![version])));
+}
+
+#[test]
+fn what_is_no_message_is_refused() {
+    for message in [
+        "",
+        "null",
+        "[]",
+        r#"["hello"]"#,
+        "{",
+        "{}{}",
+        "{} x",
+        r#"{"a":1}"#,
+        r#"{"messageType":null}"#,
+        r#"{"messageType":5}"#,
+        r#"{"messageType":"Hello"}"#,
+        r#"{"messageType":"hello","messageType":"hello"}"#,
+        r#"{"messageType":"hello","uaid":5}"#,
+        r#"{"messageType":"hello","channelIDs":["x"]}"#,
+        r#"{"messageType":"hello","channelIDs":[5]}"#,
+        r#"{"messageType":"hello","broadcasts":{"a":1}}"#,
+        r#"{"messageType":"hello","broadcasts":[]}"#,
+        r#"{"messageType":"register"}"#,
+        r#"{"messageType":"register","channelID":null}"#,
+        r#"{"messageType":"register","channelID":"x","key":5}"#,
+        r#"{"messageType":"unregister","channelID":"x"}"#,
+        r#"{"messageType":"unregister","channelID":"deadbeef-0000-4000-8000-000000000001","code":-1}"#,
+        r#"{"messageType":"ack"}"#,
+        r#"{"messageType":"ack","updates":null}"#,
+        r#"{"messageType":"ack","updates":[{"version":"v"}]}"#,
+        r#"{"messageType":"ack","updates":[{"channelID":"x","version":"v"}]}"#,
+        r#"{"messageType":"ack","updates":[{"channelID":"deadbeef-0000-4000-8000-000000000001"}]}"#,
+        r#"{"messageType":"nack"}"#,
+        r#"{"messageType":"broadcast_subscribe"}"#,
+        r#"{"messageType":"broadcast_subscribe","broadcasts":null}"#,
+    ] {
+        assert_eq!(read(message), Err(BadMessage), "{message}");
+    }
+}
+
+#[test]
+fn lists_are_bounded() {
+    let broadcasts = |count: usize| {
+        let entries: Vec<String> = (0..count).map(|n| format!(r#""id{n}":"v""#)).collect();
+        format!(r#"{{"messageType":"broadcast_subscribe","broadcasts":{{{}}}}}"#, entries.join(","))
+    };
+    assert!(read(&broadcasts(BROADCAST_SUBSCRIPTIONS_MAX)).is_ok());
+    assert_eq!(read(&broadcasts(BROADCAST_SUBSCRIPTIONS_MAX + 1)), Err(BadMessage));
+    let acks = |count: usize| {
+        let entry = format!(r#"{{"channelID":"{DASHED}","version":""}}"#);
+        format!(r#"{{"messageType":"ack","updates":[{}]}}"#, vec![entry; count].join(","))
+    };
+    assert!(read(&acks(ACK_UPDATES_MAX)).is_ok());
+    assert_eq!(read(&acks(ACK_UPDATES_MAX + 1)), Err(BadMessage));
+}
+
+#[test]
+fn what_the_probe_says_is_read() {
+    let mut out = Vec::new();
+    client::hello(Some(&CHANNEL), &mut out);
+    let hello = ClientMessage::Hello { uaid: Some(CHANNEL), broadcasts: vec![] };
+    assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(hello));
+    out.clear();
+    client::register(&CHANNEL, Some("BA=="), &mut out);
+    let register = ClientMessage::Register { channel: DASHED.into(), key: Some("BA==".into()) };
+    assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(register));
+    out.clear();
+    client::unregister(&CHANNEL, &mut out);
+    let unregister = ClientMessage::Unregister { channel: CHANNEL, code: 0 };
+    assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(unregister));
+    out.clear();
+    client::ack(&CHANNEL, "v\"", &mut out);
+    let ack = ClientMessage::Ack(vec![Ack { version: "v\"".into(), code: 100 }]);
+    assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(ack));
+}
+
+proptest! {
+    #[test]
+    fn never_panics(text in any::<String>(), near in r#"\{"messageType":"(ack|hello|nack)"[ -~]{0,60}\}?"#) {
+        let _ = read(&text);
+        let _ = read(&near);
+    }
+}

@@ -1,0 +1,188 @@
+//! The JSON messages of the server (BEHAVIOUR.md 1.6): written by the edge, read by the probe.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use shards::machine::BroadcastDelta;
+
+use super::text::{push_dashed, push_json, push_simple, push_u64};
+
+/// Appends the reply to hello: exactly five keys.
+pub fn hello(uaid: &[u8; 16], broadcasts: &BroadcastDelta, out: &mut Vec<u8>) {
+    out.extend_from_slice(br#"{"messageType":"hello","uaid":""#);
+    push_simple(uaid, out);
+    out.extend_from_slice(br#"","status":200,"use_webpush":true,"broadcasts":"#);
+    push_delta(broadcasts, out);
+    out.push(b'}');
+}
+
+/// Appends the reply to register; `endpoint` appends the URL, which needs no escaping.
+pub fn registered(channel: &[u8; 16], status: u16, endpoint: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+    out.extend_from_slice(br#"{"messageType":"register","channelID":""#);
+    push_dashed(channel, out);
+    out.extend_from_slice(br#"","status":"#);
+    push_u64(u64::from(status), out);
+    out.extend_from_slice(br#","pushEndpoint":""#);
+    endpoint(out);
+    out.extend_from_slice(b"\"}");
+}
+
+/// Appends the reply to unregister.
+pub fn unregistered(channel: &[u8; 16], status: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(br#"{"messageType":"unregister","channelID":""#);
+    push_dashed(channel, out);
+    out.extend_from_slice(br#"","status":"#);
+    push_u64(u64::from(status), out);
+    out.push(b'}');
+}
+
+/// Appends a notification; `version` appends the sealed id and `content` what follows it (`,"data":...,"headers":...`).
+pub fn notification(
+    channel: &[u8; 16],
+    version: impl FnOnce(&mut Vec<u8>),
+    content: impl FnOnce(&mut Vec<u8>),
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(br#"{"messageType":"notification","channelID":""#);
+    push_dashed(channel, out);
+    out.extend_from_slice(br#"","version":""#);
+    version(out);
+    out.push(b'"');
+    content(out);
+    out.push(b'}');
+}
+
+/// Appends a broadcast message.
+pub fn broadcast(broadcasts: &BroadcastDelta, out: &mut Vec<u8>) {
+    out.extend_from_slice(br#"{"messageType":"broadcast","broadcasts":"#);
+    push_delta(broadcasts, out);
+    out.push(b'}');
+}
+
+fn push_delta(delta: &BroadcastDelta, out: &mut Vec<u8>) {
+    out.push(b'{');
+    let start = out.len();
+    for changed in &delta.changed {
+        if out.len() > start {
+            out.push(b',');
+        }
+        push_json(&changed.id, out);
+        out.push(b':');
+        push_json(&changed.version, out);
+    }
+    if !delta.unknown.is_empty() {
+        out.extend_from_slice(if out.len() > start { br#","errors":{"# } else { br#""errors":{"# });
+        for (at, id) in delta.unknown.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            push_json(id, out);
+            out.extend_from_slice(br#":"Broadcast not found""#);
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+/// Any message of the server, as a client reads it: absent fields are `None`.
+#[derive(Debug, Deserialize, Default)]
+pub struct ServerMessage<'a> {
+    /// Absent in a pong.
+    #[serde(borrow, default, rename = "messageType")]
+    pub message_type: Option<Cow<'a, str>>,
+    /// Of hello.
+    #[serde(borrow, default)]
+    pub uaid: Option<Cow<'a, str>>,
+    /// Of hello, register and unregister.
+    #[serde(default)]
+    pub status: Option<u16>,
+    /// Of register, unregister and notification.
+    #[serde(borrow, default, rename = "channelID")]
+    pub channel: Option<Cow<'a, str>>,
+    /// Of register.
+    #[serde(borrow, default, rename = "pushEndpoint")]
+    pub endpoint: Option<Cow<'a, str>>,
+    /// Of notification: the message id.
+    #[serde(borrow, default)]
+    pub version: Option<Cow<'a, str>>,
+    /// Of notification: base64url.
+    #[serde(borrow, default)]
+    pub data: Option<Cow<'a, str>>,
+    /// Of notification: `encoding`, `encryption`, `crypto_key`.
+    #[serde(default)]
+    pub headers: Option<BTreeMap<String, String>>,
+    /// Of hello and broadcast: versions, and an object under `errors`.
+    #[serde(default)]
+    pub broadcasts: Option<serde_json::Value>,
+}
+
+/// Reads a message of the server.
+pub fn read(message: &str) -> Result<ServerMessage<'_>, serde_json::Error> {
+    serde_json::from_str(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shards::machine::BroadcastVersion;
+
+    fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn messages_are_spelled_as_documented() {
+        let none = BroadcastDelta::default();
+        assert_eq!(
+            text(|out| hello(&[0xab; 16], &none, out)),
+            r#"{"messageType":"hello","uaid":"abababababababababababababababab","status":200,"use_webpush":true,"broadcasts":{}}"#
+        );
+        let channel = [0x11; 16];
+        assert_eq!(
+            text(|out| registered(&channel, 200, |out| out.extend_from_slice(b"http://e"), out)),
+            r#"{"messageType":"register","channelID":"11111111-1111-1111-1111-111111111111","status":200,"pushEndpoint":"http://e"}"#
+        );
+        assert_eq!(
+            text(|out| unregistered(&channel, 500, out)),
+            r#"{"messageType":"unregister","channelID":"11111111-1111-1111-1111-111111111111","status":500}"#
+        );
+        assert_eq!(
+            text(|out| notification(&channel, |out| out.push(b'v'), |_| (), out)),
+            r#"{"messageType":"notification","channelID":"11111111-1111-1111-1111-111111111111","version":"v"}"#
+        );
+    }
+
+    #[test]
+    fn broadcasts_carry_versions_and_errors() {
+        let version = |id: &str| BroadcastVersion { id: id.into(), version: "1\"".into() };
+        let delta = |changed, unknown| BroadcastDelta { changed, unknown };
+        let both = delta(vec![version("a"), version("b")], vec!["c".into(), "d".into()]);
+        assert_eq!(
+            text(|out| broadcast(&both, out)),
+            r#"{"messageType":"broadcast","broadcasts":{"a":"1\"","b":"1\"","errors":{"c":"Broadcast not found","d":"Broadcast not found"}}}"#
+        );
+        let only = delta(vec![], vec!["c".into()]);
+        let message = text(|out| broadcast(&only, out));
+        assert_eq!(read(&message).unwrap().broadcasts.unwrap()["errors"]["c"], "Broadcast not found");
+    }
+
+    #[test]
+    fn the_probe_reads_what_the_edge_writes() {
+        let message = text(|out| {
+            notification(
+                &[1; 16],
+                |out| out.push(b'v'),
+                |out| out.extend_from_slice(br#","data":"AA","headers":{"encoding":"aes128gcm"}"#),
+                out,
+            )
+        });
+        let read = read(&message).unwrap();
+        assert_eq!(read.message_type.as_deref(), Some("notification"));
+        assert_eq!((read.version.as_deref(), read.data.as_deref()), (Some("v"), Some("AA")));
+        assert_eq!(read.headers.unwrap()["encoding"], "aes128gcm");
+        assert!(super::read("{}").unwrap().message_type.is_none());
+    }
+}

@@ -1,0 +1,160 @@
+//! The RFC 6455 opening handshake, checked by us (BEHAVIOUR.md 1.1), and the families of user agents.
+
+use tungstenite::handshake::derive_accept_key;
+
+use super::http1::{Framing, Head, Response};
+
+/// Why an upgrade is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpgradeFault {
+    /// No `Upgrade: websocket` or a version we do not speak: 426.
+    Required,
+    /// `Connection` does not list `upgrade`, no key, or a body: 400.
+    Malformed,
+}
+
+/// The versions of the protocol that differ from RFC 6455 in nothing we use.
+pub const VERSIONS: &str = "13, 8, 7";
+
+/// The sub-protocol Firefox offers.
+pub const SUB_PROTOCOL: &str = "push-notification";
+
+/// An upgrade that may be accepted.
+#[derive(Debug)]
+pub struct Accepted<'b> {
+    key: &'b [u8],
+    echo_protocol: bool,
+    /// Family of the user agent, see [`family_name`].
+    pub agent_family: u16,
+}
+
+/// Checks the head of `GET /`; method and path are the caller's.
+pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeFault> {
+    let offers = |value: &[u8]| value.windows(9).any(|part| part.eq_ignore_ascii_case(b"websocket"));
+    if !head.every("upgrade").any(offers) {
+        return Err(UpgradeFault::Required);
+    }
+    if !matches!(head.header("sec-websocket-version"), Some(b"13" | b"8" | b"7")) {
+        return Err(UpgradeFault::Required);
+    }
+    let key = head.header("sec-websocket-key").unwrap_or_default();
+    if key.is_empty() || !head.lists("connection", "upgrade") || head.framing != Framing::Length(0) {
+        return Err(UpgradeFault::Malformed);
+    }
+    let echo_protocol = head.lists("sec-websocket-protocol", SUB_PROTOCOL);
+    let agent_family = family(head.header("user-agent").unwrap_or_default());
+    Ok(Accepted { key, echo_protocol, agent_family })
+}
+
+impl Accepted<'_> {
+    /// Appends the 101.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n");
+        out.extend_from_slice(b"Sec-WebSocket-Accept: ");
+        out.extend_from_slice(derive_accept_key(self.key).as_bytes());
+        if self.echo_protocol {
+            out.extend_from_slice(b"\r\nSec-WebSocket-Protocol: ");
+            out.extend_from_slice(SUB_PROTOCOL.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n\r\n");
+    }
+}
+
+/// Adds what a 426 must say (RFC 9110 section 15.5.22, RFC 6455 section 4.4).
+pub fn required_headers(response: Response<'_>) -> Response<'_> {
+    response
+        .header("Upgrade", b"websocket")
+        .header("Connection", b"Upgrade, close")
+        .header("Sec-WebSocket-Version", VERSIONS.as_bytes())
+}
+
+const BROWSERS: [(&str, &str); 8] = [
+    ("Other", ""),
+    ("Firefox", "Firefox/"),
+    ("Firefox iOS", "FxiOS/"),
+    ("Thunderbird", "Thunderbird/"),
+    ("Edge", "Edg/"),
+    ("Opera", "OPR/"),
+    ("Chrome", "Chrome/"),
+    ("Safari", "Safari/"),
+];
+const SYSTEMS: [(&str, &str); 7] = [
+    ("Other", ""),
+    ("Android", "Android"),
+    ("iOS", "iPhone"),
+    ("iOS", "iPad"),
+    ("Windows", "Windows"),
+    ("Mac OS X", "Mac OS X"),
+    ("Linux", "Linux"),
+];
+
+/// The family of a `User-Agent`: one small number, the same on every shard (`system << 8 | browser`).
+pub fn family(user_agent: &[u8]) -> u16 {
+    let window = &user_agent[..user_agent.len().min(512)];
+    let find = |table: &[(&str, &str)]| {
+        let holds = |mark: &str| window.windows(mark.len()).any(|part| part == mark.as_bytes());
+        (1..table.len()).find(|&at| holds(table[at].1)).unwrap_or(0) as u16
+    };
+    find(&SYSTEMS) << 8 | find(&BROWSERS)
+}
+
+/// Operating system and browser of a family, for logs and metrics.
+pub fn family_name(family: u16) -> (&'static str, &'static str) {
+    let name = |table: &[(&'static str, &'static str)], at: u16| table.get(usize::from(at)).map_or("Other", |e| e.0);
+    (name(&SYSTEMS, family >> 8), name(&BROWSERS, family & 0xff))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::http1::{HeaderSlots, parse_head};
+
+    fn verdict(lines: &str) -> Result<(String, u16), UpgradeFault> {
+        let bytes = format!("GET / HTTP/1.1\r\n{lines}\r\n");
+        let mut slots = HeaderSlots::new();
+        let head = parse_head(bytes.as_bytes(), &mut slots).unwrap();
+        let accepted = check(&head)?;
+        let mut out = Vec::new();
+        accepted.write(&mut out);
+        Ok((String::from_utf8(out).unwrap(), accepted.agent_family))
+    }
+
+    const GOOD: &str = "Upgrade: WebSocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+    #[test]
+    fn the_example_of_the_rfc_is_accepted() {
+        let (answer, _) = verdict(GOOD).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 101 "));
+        assert!(answer.contains("\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"));
+        assert!(!answer.contains("Sec-WebSocket-Protocol"));
+        assert!(answer.ends_with("\r\n\r\n"));
+    }
+
+    #[test]
+    fn the_sub_protocol_is_echoed_when_offered() {
+        let (answer, _) = verdict(&format!("{GOOD}Sec-WebSocket-Protocol: chat, push-notification\r\n")).unwrap();
+        assert!(answer.contains("\r\nSec-WebSocket-Protocol: push-notification\r\n"));
+    }
+
+    #[test]
+    fn each_missing_part_is_refused() {
+        assert!(verdict(&GOOD.replace("13", "8")).is_ok());
+        assert!(verdict(&GOOD.replace("13", "7")).is_ok());
+        assert_eq!(verdict(&GOOD.replace("13", "12")).err(), Some(UpgradeFault::Required));
+        assert_eq!(verdict(&GOOD.replace("WebSocket\r", "h2c\r")).err(), Some(UpgradeFault::Required));
+        assert_eq!(verdict("").err(), Some(UpgradeFault::Required));
+        assert_eq!(verdict(&GOOD.replace("-Key", "-Kex")).err(), Some(UpgradeFault::Malformed));
+        assert_eq!(verdict(&GOOD.replace(", Upgrade", "")).err(), Some(UpgradeFault::Malformed));
+        assert_eq!(verdict(&format!("{GOOD}Content-Length: 3\r\n")).err(), Some(UpgradeFault::Malformed));
+    }
+
+    #[test]
+    fn families_are_told_apart() {
+        let firefox = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n";
+        let (_, family) = verdict(&format!("{GOOD}{firefox}")).unwrap();
+        assert_eq!(family_name(family), ("Linux", "Firefox"));
+        assert_eq!(family_name(super::family(b"\xff\xfe")), ("Other", "Other"));
+        assert_eq!(family_name(u16::MAX), ("Other", "Other"));
+    }
+}
