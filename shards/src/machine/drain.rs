@@ -96,7 +96,8 @@ impl ShardMachine {
         }
     }
 
-    /// Sends a page, most urgent first; Urgency reorders only within one page (DESIGN.md 6, order), and never within a channel.
+    /// Sends a page, most urgent first; Urgency reorders only within one page, and never within a channel
+    /// (DESIGN.md 6, order).
     fn send_page(&mut self, turn: &mut Turn<'_>, at: Ref, mut messages: Vec<Arc<Message>>) {
         if messages.iter().any(|m| m.urgency != Urgency::Normal) {
             urgent_first(&mut messages);

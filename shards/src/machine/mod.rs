@@ -361,7 +361,8 @@ impl ShardMachine {
         }
     }
 
-    /// The socket took nothing of this frame: the entry is unsent again. A TTL 0 frame has no entry; it had its one try.
+    /// The socket took nothing of this frame: the entry is unsent again. A TTL 0 frame has no entry; it had
+    /// its one try.
     fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
         self.stats.unsent += 1;

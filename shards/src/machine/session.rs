@@ -44,7 +44,8 @@ impl Session {
     }
 }
 
-/// Nothing of this user is in storage yet: the record is written with its first channel (BEHAVIOUR.md 1.5, deferred add).
+/// Nothing of this user is in storage yet: the record is written with its first channel (BEHAVIOUR.md 1.5,
+/// deferred add).
 pub(super) const UNSAVED: u8 = 1;
 /// The socket takes no bytes.
 pub(super) const BLOCKED: u8 = 2;
