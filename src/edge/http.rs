@@ -147,7 +147,8 @@ impl PushEdge {
         self.read_body(now, context, pending, &bytes[length..], length, exchange, out)
     }
 
-    /// Whether the body is not even begun: it is too long to be discarded, or the peer asked first and the answer is no.
+    /// Whether the body is not even begun: it is too long to be discarded, or the peer asked first and the answer
+    /// is no.
     /// Otherwise it is told to go on, if it asked.
     fn cuts_at_head(&mut self, head: &Head<'_, '_>, plan: &Plan, out: &mut Vec<u8>) -> bool {
         let length = match head.framing {

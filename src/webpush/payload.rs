@@ -194,7 +194,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn view_reads_what_a_draft_wrote(body in prop::collection::vec(any::<u8>(), 1..300), salt in "[a-z0-9_-]{1,30}", dh in "[a-z0-9_-]{1,90}") {
+        fn view_reads_what_a_draft_wrote(
+            body in prop::collection::vec(any::<u8>(), 1..300),
+            salt in "[a-z0-9_-]{1,30}",
+            dh in "[a-z0-9_-]{1,90}",
+        ) {
             let (encryption, crypto_key) = (format!("salt={salt}"), format!("dh={dh}"));
             let headers = Encryption {
                 encoding: Some(b"aesgcm"),
@@ -215,7 +219,12 @@ mod tests {
         fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut out = Vec::new();
             push_content(&bytes, &mut out);
-            let headers = Encryption { encoding: Some(b"aesgcm"), encryption: Some(&bytes), crypto_key: Some(&bytes), encryption_key: Some(&bytes) };
+            let headers = Encryption {
+                encoding: Some(b"aesgcm"),
+                encryption: Some(&bytes),
+                crypto_key: Some(&bytes),
+                encryption_key: Some(&bytes),
+            };
             let _ = Draft::new(&headers, 0).finish();
         }
     }

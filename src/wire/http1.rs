@@ -12,7 +12,8 @@ pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The most header lines accepted. Beyond it: 431.
 pub const HEADERS_MAX: usize = 100;
 
-/// What is wrong with a head or a body's framing. The connection cannot go on: nobody knows where the next request starts.
+/// What is wrong with a head or a body's framing. The connection cannot go on: nobody knows where the next
+/// request starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// 400.
