@@ -88,18 +88,21 @@ impl Tree {
         in_test_dir || self.test_modules().iter().any(|m| file.path == format!("{m}.rs") || under(&file.path, m))
     }
 
-    /// Paths without extension of modules declared under `#[cfg(test)]`.
+    /// Paths without extension of modules declared under `#[cfg(test)]`, wherever `#[path]` puts them.
     fn test_modules(&self) -> Vec<String> {
         let mut modules = Vec::new();
         for file in self.rust() {
             let lines: Vec<&str> = file.text.lines().map(str::trim).collect();
-            for pair in lines.windows(2) {
-                let [first, second] = pair else { continue };
-                let declared = second.trim_start_matches("pub(crate) ").trim_start_matches("pub ");
-                if let (true, Some(name)) = (is_test_cfg(first), declared.strip_prefix("mod ")) {
-                    if let Some(name) = name.strip_suffix(';') {
-                        modules.push(format!("{}{name}", module_dir(&file.path)));
-                    }
+            for (at, _) in lines.iter().enumerate().filter(|(_, line)| is_test_cfg(line)) {
+                let place = lines.get(at + 1).and_then(|l| l.strip_prefix("#[path = \"")?.strip_suffix(".rs\"]"));
+                if let Some(place) = place {
+                    let dir = file.path.rsplit_once('/').map_or("", |(dir, _)| dir);
+                    modules.push(format!("{dir}/{place}"));
+                }
+                let declared = lines.get(at + 1).map_or("", |l| l.trim_start_matches("pub(crate) "));
+                let name = declared.trim_start_matches("pub ").strip_prefix("mod ").and_then(|n| n.strip_suffix(';'));
+                if let Some(name) = name {
+                    modules.push(format!("{}{name}", module_dir(&file.path)));
                 }
             }
         }
@@ -181,9 +184,11 @@ fn test_code_is_told_from_shipped_code() {
         ("src/a/real.rs", ""),
         ("src/a/laws/deep.rs", ""),
         ("src/b/tests/x.rs", ""),
+        ("src/c.rs", "#[cfg(test)]\n#[path = \"c_tests.rs\"]\nmod tests;\n"),
+        ("src/c_tests.rs", ""),
     ]);
     let tests: Vec<&str> = tree.rust().filter(|f| tree.is_test(f)).map(|f| f.path.as_str()).collect();
-    assert_eq!(tests, ["src/a/laws.rs", "src/a/laws/deep.rs", "src/b/tests/x.rs"]);
+    assert_eq!(tests, ["src/a/laws.rs", "src/a/laws/deep.rs", "src/b/tests/x.rs", "src/c_tests.rs"]);
 }
 
 #[test]

@@ -339,7 +339,8 @@ impl World {
             self.sockets[id].place = Place::At { shard: moving.source, conn: moving.conn };
             let (conn, claim) = (moving.conn, moving.claim);
             self.step(moving.source, Input::MoveFailed { conn, claim })?;
-            let stays = matches!(self.sockets[id].place, Place::At { shard, conn } if (shard, conn) == (moving.source, moving.conn));
+            let source = (moving.source, moving.conn);
+            let stays = matches!(self.sockets[id].place, Place::At { shard, conn } if (shard, conn) == source);
             return if stays { Err("a socket whose move failed was not closed".to_owned()) } else { Ok(()) };
         }
         self.unname(moving.source, moving.conn);
