@@ -1,1 +1,107 @@
-//! The repository checks itself.
+//! The repository's own rules, as tests (STYLE rule 26): whatever can be checked is checked here.
+//!
+//! Each check is a function from files to complaints, and each has a test that feeds it a bad sample: a check
+//! that cannot fail is a defect. `cargo test tidy` runs them all.
+
+mod deploy;
+mod docs;
+mod imports;
+mod rust;
+mod tree;
+
+use tree::Tree;
+
+/// Fails with every complaint, one a line.
+fn refuse(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "{} complaints:\n{}\n", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn files_are_short_enough_to_read_in_a_sitting() {
+    refuse(rust::file_lengths(&Tree::load()));
+}
+
+#[test]
+fn functions_fit_a_screen() {
+    refuse(rust::function_lengths(&Tree::load()));
+}
+
+#[test]
+fn lines_fit_and_sources_are_ascii() {
+    refuse(rust::lines(&Tree::load()));
+}
+
+#[test]
+fn no_banned_word_is_left_behind() {
+    refuse(rust::banned_words(&Tree::load()));
+}
+
+#[test]
+fn unsafe_stays_in_its_three_places_and_says_why() {
+    refuse(rust::unsafe_blocks(&Tree::load()));
+}
+
+#[test]
+fn unwraps_name_their_invariant() {
+    refuse(rust::unwraps(&Tree::load()));
+}
+
+#[test]
+fn every_mail_says_what_happens_when_it_is_dropped() {
+    refuse(rust::mail_recoverers(&Tree::load()));
+}
+
+#[test]
+fn modules_import_only_what_they_may() {
+    refuse(imports::table(&Tree::load()));
+}
+
+#[test]
+fn every_limit_is_explained() {
+    refuse(docs::limits(&Tree::load()));
+}
+
+#[test]
+fn every_document_has_one_title() {
+    refuse(docs::titles(&Tree::load()));
+}
+
+#[test]
+fn every_relative_link_resolves() {
+    refuse(docs::links(&Tree::load()));
+}
+
+#[test]
+fn every_row_of_the_protocol_table_names_code_and_tests_that_exist() {
+    refuse(docs::protocol(&Tree::load()));
+}
+
+#[test]
+fn no_path_of_somebodys_machine_is_written_down() {
+    refuse(docs::machine_paths(&Tree::load()));
+}
+
+#[test]
+fn the_image_can_be_built_from_this_tree() {
+    refuse(deploy::dockerfile(&Tree::load()));
+}
+
+#[test]
+fn the_seccomp_profile_is_valid_and_allows_io_uring() {
+    refuse(deploy::seccomp(&Tree::load()));
+}
+
+#[test]
+fn the_service_unit_raises_the_limits_that_murre_needs() {
+    refuse(deploy::service(&Tree::load()));
+}
+
+#[test]
+fn commands_in_documents_use_flags_that_exist() {
+    refuse(deploy::flags(&Tree::load()));
+}
+
+#[test]
+fn readme_and_ci_run_the_same_check() {
+    refuse(deploy::one_check(&Tree::load()));
+}

@@ -1,2 +1,54 @@
-//! stub
-fn main() {}
+//! The binary `murre-bench`: one scenario against a running server or the crash test.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use murre::commands::serve;
+use murre_bench::reference;
+use murre_bench::scenario::{crash, hold, push, sim, storm};
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(name = "murre-bench", version, about = "Drives murre from outside: load, crashes, simulation")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Hold idle sessions and say what each costs.
+    Hold(hold::Options),
+    /// Push direct notifications and say what each costs.
+    Push(push::Options),
+    /// All sessions leave and return at once; stored messages; strangers.
+    Storm(storm::Options),
+    /// Break connections and the server itself, and count what comes back.
+    Crash(crash::Options),
+    /// Run a small server of the same protocol, one task per connection, to compare with.
+    Reference(reference::Options),
+    /// Run the deterministic simulator over a range of seeds.
+    Sim(sim::Options),
+    /// Run the server itself, exactly as `murre serve` does: what tests and the crash scenario start.
+    Serve(serve::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Hold(options) => hold::run(&options),
+        Command::Push(options) => push::run(&options),
+        Command::Storm(options) => storm::run(&options),
+        Command::Crash(options) => crash::run(&options),
+        Command::Reference(options) => reference::run(&options),
+        Command::Sim(options) => sim::run(&options),
+        Command::Serve(args) => return serve::run(args),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("murre-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

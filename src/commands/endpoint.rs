@@ -1,12 +1,222 @@
 //! `murre endpoint inspect URL`: what is inside an endpoint token, with the configured keys.
+//!
+//! For the operator who is sent an endpoint URL and asks whose it is, whether it is ours, and which key sealed it.
+//! Reads the configuration of the server and the keys in its data directory; changes nothing, makes nothing.
 
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::{ConfigArgs, fail, status};
+use crate::webpush::endpoint::{Opened, Tokens, parse_path};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    command: What,
+}
 
-/// Runs it.
-pub fn run(_args: Args) -> ExitCode {
-    ExitCode::SUCCESS
+/// What to do with an endpoint.
+#[derive(clap::Subcommand, Debug)]
+enum What {
+    /// Say what is inside an endpoint URL: user agent, channel, key, when it was sealed and by which key.
+    Inspect(Inspect),
+}
+
+/// Arguments of `inspect`.
+#[derive(clap::Args, Debug)]
+struct Inspect {
+    /// The endpoint URL, or only what follows /wpush/.
+    url: String,
+    /// Say it as JSON, one object.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// 0 when one of the keys opens it, `status::FAILED` when none does, `status::CONFIG` when the keys cannot be had.
+pub fn run(args: Args) -> ExitCode {
+    let What::Inspect(args) = args.command;
+    let config = match args.config.load() {
+        Ok(config) => config,
+        Err(error) => return fail(status::CONFIG, &error),
+    };
+    let configured: Vec<String> = config.endpoint.crypto_keys.iter().map(|key| key.reveal().to_string()).collect();
+    let keys = match configured.is_empty() {
+        true => match kept_key(&config.data_dir) {
+            Ok(key) => vec![key],
+            Err(reason) => return fail(status::CONFIG, &reason),
+        },
+        false => configured,
+    };
+    match inspect(&args.url, &keys) {
+        Ok(found) => {
+            let text = if args.json { found.to_json() } else { found.to_text() };
+            match io::stdout().write_all(text.as_bytes()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            }
+        }
+        Err(reason) => fail(status::FAILED, &reason),
+    }
+}
+
+/// The key that the server made for itself (`src/node/data_dir.rs`).
+fn kept_key(data_dir: &Path) -> Result<String, String> {
+    let path = data_dir.join("keys").join("crypto");
+    fs::read_to_string(&path).map(|text| text.trim().to_string()).map_err(|error| {
+        format!("there is no key: endpoint.crypto_keys is not set and {} cannot be read: {error}", path.display())
+    })
+}
+
+/// What a token says, and what it tells of itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    opened: Opened,
+    /// Of the Fernet token, Unix seconds.
+    sealed: u64,
+    /// Counted from 1.
+    key: usize,
+    keys: usize,
+}
+
+/// Opens it with each key alone, so that the one that fits is known.
+fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
+    let path = url.rsplit_once("/wpush/").map_or(url, |(_, path)| path);
+    let (version, token) =
+        parse_path(path).ok_or("this is not an endpoint URL: it must end in /wpush/v1/TOKEN or /wpush/v2/TOKEN")?;
+    for (at, key) in keys.iter().enumerate() {
+        // Where the URL begins does not matter for what is inside.
+        let tokens = Tokens::new("http://localhost", std::slice::from_ref(key));
+        let tokens = tokens.map_err(|_| format!("key {} of {} is not a Fernet key", at + 1, keys.len()))?;
+        let Some(opened) = tokens.open(token) else { continue };
+        if opened.version() != version {
+            let belongs = opened.version();
+            return Err(format!("the token belongs under /wpush/v{belongs}/, not v{version}: the server answers 404"));
+        }
+        let sealed = sealed_at(token).unwrap_or_default();
+        return Ok(Found { opened, sealed, key: at + 1, keys: keys.len() });
+    }
+    let tried = if keys.len() == 1 {
+        "the key does not open it".into()
+    } else {
+        format!("none of {} keys opens it", keys.len())
+    };
+    Err(format!("{tried}: it was sealed with another key, or changed"))
+}
+
+/// Bytes 1 to 8 of a Fernet token (BEHAVIOUR.md 2.2): the clock of whoever sealed it. Authentic once the token opened.
+fn sealed_at(token: &str) -> Option<u64> {
+    let head = URL_SAFE_NO_PAD.decode(token.get(..12)?).ok()?;
+    Some(u64::from_be_bytes(head.get(1..9)?.try_into().ok()?))
+}
+
+impl Found {
+    fn uaid(&self) -> String {
+        uuid::Uuid::from_bytes(self.opened.uaid.0).simple().to_string()
+    }
+
+    fn channel(&self) -> String {
+        uuid::Uuid::from_bytes(self.opened.chid.0).hyphenated().to_string()
+    }
+
+    fn to_text(&self) -> String {
+        let age = unix_now().saturating_sub(self.sealed);
+        let bound = match &self.opened.key {
+            Some(digest) => format!("only the sender whose key has SHA-256 {}", URL_SAFE_NO_PAD.encode(digest.0)),
+            None => "anybody who knows the URL".to_string(),
+        };
+        format!(
+            "version   v{}\nuaid      {}   (a secret: whoever knows it can take over the session)\nchannel   {}\n\
+             senders   {bound}\nsealed    {} (Unix seconds), {} days ago\nkey       {} of {}\n",
+            self.opened.version(),
+            self.uaid(),
+            self.channel(),
+            self.sealed,
+            age / 86_400,
+            self.key,
+            self.keys
+        )
+    }
+
+    fn to_json(&self) -> String {
+        let digest = self.opened.key.as_ref().map(|d| URL_SAFE_NO_PAD.encode(d.0));
+        let value = serde_json::json!({
+            "version": self.opened.version(), "uaid": self.uaid(), "channelID": self.channel(),
+            "key_sha256": digest, "sealed": self.sealed, "crypto_key": self.key, "crypto_keys": self.keys,
+        });
+        value.to_string() + "\n"
+    }
+}
+
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use shards::ids::{Chid, KeyDigest, Uaid};
+
+    use super::*;
+
+    const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
+    const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+    fn url(key: &str, digest: Option<[u8; 32]>) -> String {
+        let opened = Opened { uaid: Uaid([0xab; 16]), chid: Chid([0xcd; 16]), key: digest.map(KeyDigest) };
+        Tokens::new("https://push.example", &[key.to_string()]).unwrap().url(&opened)
+    }
+
+    fn keys(list: &[&str]) -> Vec<String> {
+        list.iter().map(|key| key.to_string()).collect()
+    }
+
+    #[test]
+    fn a_url_is_taken_apart_and_the_key_that_fits_is_named() {
+        let found = inspect(&url(KEY_2, Some([7; 32])), &keys(&[KEY_1, KEY_2])).unwrap();
+        assert_eq!((found.key, found.keys), (2, 2));
+        assert_eq!(found.uaid(), "ab".repeat(16));
+        assert_eq!(found.channel(), "cdcdcdcd-cdcd-cdcd-cdcd-cdcdcdcdcdcd");
+        assert!(unix_now() - found.sealed < 60, "{}", found.sealed);
+        let text = found.to_text();
+        assert!(text.contains("version   v2") && text.contains("key       2 of 2"), "{text}");
+        assert!(text.contains(&URL_SAFE_NO_PAD.encode([7; 32])), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&found.to_json()).unwrap();
+        assert_eq!((json["version"].as_u64(), json["crypto_key"].as_u64()), (Some(2), Some(2)));
+    }
+
+    #[test]
+    fn a_url_without_a_key_and_a_bare_token_are_understood() {
+        let url = url(KEY_1, None);
+        let found = inspect(&url, &keys(&[KEY_1])).unwrap();
+        assert!(found.to_text().contains("anybody who knows the URL"));
+        let (_, path) = url.split_once("/wpush/").unwrap();
+        assert_eq!(inspect(path, &keys(&[KEY_1])).unwrap(), found);
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_explained() {
+        let refusal = |url: &str, list: &[&str]| inspect(url, &keys(list)).unwrap_err();
+        assert!(refusal(&url(KEY_2, None), &[KEY_1]).contains("the key does not open it"));
+        assert!(refusal(&url(KEY_2, None), &[KEY_1, KEY_1]).contains("none of 2 keys"));
+        assert!(refusal(&url(KEY_1, None).replace("/v1/", "/v2/"), &[KEY_1]).contains("404"));
+        assert!(refusal("https://push.example/wpush/v7/x", &[KEY_1]).contains("/wpush/v1/TOKEN"));
+        assert!(refusal(&url(KEY_1, None), &["short"]).contains("not a Fernet key"));
+    }
+
+    #[test]
+    fn without_any_key_the_place_that_was_looked_at_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(kept_key(dir.path()).unwrap_err().contains("keys/crypto"));
+        fs::create_dir(dir.path().join("keys")).unwrap();
+        fs::write(dir.path().join("keys/crypto"), format!("{KEY_1}\n")).unwrap();
+        assert_eq!(kept_key(dir.path()).unwrap(), KEY_1);
+    }
 }

@@ -170,7 +170,10 @@ fn meanings(board: &Board) -> Vec<Value> {
         Kind::Counter => "counter",
         Kind::Gauge => "gauge",
     };
-    let shown = |(meaning, _): (Meaning, u64)| json!({ "name": meaning.name, "kind": kind(meaning.kind), "help": meaning.help });
+    let shown = |(meaning, _): (Meaning, u64)| {
+        let kind = kind(meaning.kind);
+        json!({ "name": meaning.name, "kind": kind, "help": meaning.help })
+    };
     board.read().map(shown).collect()
 }
 

@@ -208,7 +208,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn opens_what_it_sealed(uaid in any::<[u8; 16]>(), chid in any::<[u8; 16]>(), key in any::<Option<[u8; 32]>>()) {
+        fn opens_what_it_sealed(
+            uaid in any::<[u8; 16]>(), chid in any::<[u8; 16]>(), key in any::<Option<[u8; 32]>>(),
+        ) {
             let tokens = tokens(&[KEY_2]);
             let opened = Opened { uaid: Uaid(uaid), chid: Chid(chid), key: key.map(KeyDigest) };
             prop_assert_eq!(tokens.open_url(&tokens.url(&opened)), Some(opened));

@@ -52,7 +52,7 @@ impl ShardMachine {
         let mut known = false;
         if let Some(active) = self.active_of_mut(index) {
             known = !active.drain.clear();
-            if let Some(place) = active.parked.iter().position(|stamp| *stamp == update.stamp) {
+            if let Some(place) = active.parked.iter().position(|row| row.stamp == update.stamp) {
                 active.parked.swap_remove(place);
                 known = true;
             }
@@ -134,6 +134,7 @@ impl ShardMachine {
     /// Whether this message was settled and its row may still be there.
     pub(super) fn is_settling(&self, uaid: Uaid, stamp: Stamp) -> bool {
         self.settling.get(&uaid).is_some_and(|settling| settling.rows.iter().any(|row| row.stamp == stamp))
+            || self.cancelling.contains(&(uaid, stamp))
     }
 
     fn settle_next(&mut self, turn: &mut Turn<'_>, uaid: Uaid) {
@@ -171,28 +172,52 @@ impl ShardMachine {
     /// is not recalled, and not sent again either.
     pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: Cancel) {
         self.stats.cancels += 1;
+        self.cancelling.insert((cancel.uaid, cancel.stamp));
+        let asked = self.cancel_at_storage(turn, asker, &cancel);
+        if !asked {
+            self.cancelling.remove(&(cancel.uaid, cancel.stamp));
+        }
+        if let Some(Resident::Session(index)) = self.resident(cancel.uaid) {
+            let at = self.session_ref(index);
+            self.continue_drain(turn, at);
+            self.deactivate_if_idle(at);
+        }
+    }
+
+    /// Takes it out of the window and of what departs, and has storage delete its row; false when that is not needed
+    /// or not possible, and the answer was given.
+    fn cancel_at_storage(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: &Cancel) -> bool {
         if let Some(Resident::Session(index)) = self.resident(cancel.uaid) {
             let at = self.session_ref(index);
             let active = self.sessions.get(at).map_or(super::session::NONE, |session| session.active);
             if let Some(entry) = self.remove_entry(active, cancel.stamp) {
                 let only_ledger = matches!(entry.source, Source::Direct(_)) && !entry.maybe_row;
                 self.forget_record(turn, &entry);
-                self.continue_drain(turn, at);
-                self.deactivate_if_idle(at);
                 if only_ledger {
                     self.answer(turn, asker, Reply::Cancel(true));
-                    return;
+                    return false;
                 }
             }
         }
         self.cancel_departing(turn, cancel.uaid, cancel.stamp);
         if !self.tickets.room() {
             self.answer(turn, asker, Reply::Cancel(false));
-            return;
+            return false;
         }
         let row = RowKey { uaid: cancel.uaid, chid: cancel.chid, stamp: cancel.stamp, topic: cancel.topic };
         let op = StoreOp::Settle { rows: vec![row], low_water: None, durable: true };
-        self.submit(turn, Work::Cancel { asker }, op);
+        self.submit(turn, Work::Cancel { asker, row }, op);
+        true
+    }
+
+    /// Storage has answered a cancel. After an error the delete is tried again all the same: the message has left the
+    /// window, so an ack of it would find nothing.
+    pub(super) fn cancelled(&mut self, turn: &mut Turn<'_>, asker: Asker, row: RowKey, done: bool) {
+        if !done {
+            self.settle(row);
+        }
+        self.cancelling.remove(&(row.uaid, row.stamp));
+        self.answer(turn, asker, Reply::Cancel(done));
     }
 }
 

@@ -228,7 +228,8 @@ pub enum NodeAnswer {
     Busy,
 }
 
-/// Why we end a connection; the edge has the one table to close codes and HTTP statuses (BEHAVIOUR.md 1.3, DESIGN.md 8).
+/// Why we end a connection; the edge has the one table to close codes and HTTP statuses (BEHAVIOUR.md 1.3,
+/// DESIGN.md 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CloseReason {
     /// No hello in time. 1011.

@@ -337,6 +337,7 @@ impl ShardMachine {
                     };
                     self.answer(turn, asker, Reply::Claim(decision));
                 } else if let Some(conn) = conn {
+                    self.conns.remove(conn);
                     turn.effects.push_back(Effect::Close(conn, reason));
                 }
             }
@@ -353,9 +354,11 @@ impl ShardMachine {
     /// The descriptor of a moved socket. Pairs with the mail in either order.
     pub(super) fn descriptor_arrived(&mut self, turn: &mut Turn<'_>, conn: ConnId, claim: Claim) {
         let arrived = self.claims.get(&claim).copied();
-        match arrived.and_then(|at| self.greetings.get_mut(at)) {
-            Some(Greeting { from: From::Remote { conn: place, .. }, .. }) => {
+        match arrived.and_then(|at| Some((at, self.greetings.get_mut(at)?))) {
+            Some((at, Greeting { from: From::Remote { conn: place, .. }, .. })) => {
                 *place = Some(conn);
+                // It may go before its mail comes: then nobody is to be served under this name.
+                self.conns.set(conn, ConnState::Greeting(at.index));
                 self.pair(turn, claim);
             }
             _ => {

@@ -25,7 +25,8 @@ pub enum Input {
         /// The request.
         command: Command,
     },
-    /// A WebSocket is gone: closed by its peer, reset, or ended by the edge. Not sent after `Effect::Close` or `Effect::Move`.
+    /// A WebSocket is gone: closed by its peer, reset, or ended by the edge. Not sent after `Effect::Close` or
+    /// `Effect::Move`.
     Gone {
         /// The socket.
         conn: ConnId,
@@ -37,7 +38,7 @@ pub enum Input {
         /// The socket.
         conn: ConnId,
     },
-    /// None of this notification's frame was sent. Comes before `Writable`, oldest first.
+    /// None of this notification's frame was sent. Comes right behind `Blocked`, oldest first.
     Unsent {
         /// The socket.
         conn: ConnId,
@@ -76,7 +77,8 @@ pub enum Input {
     Timeout,
     /// The operator or a poller set these broadcast values.
     Broadcasts(Arc<[BroadcastVersion]>),
-    /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (DESIGN.md 6, SIGTERM).
+    /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (DESIGN.md
+    /// 6, SIGTERM).
     Drain {
         /// Sessions to close per second on this shard.
         rate: u32,

@@ -37,7 +37,8 @@ const _: () = assert!(size_of::<Mail>() <= 40);
 /// What one shard asks of the owner of a UAID.
 #[derive(Debug)]
 pub enum Request {
-    /// "A socket of mine says it is this user." Answered by `Refused`, `Granted`, `Full`, `Superseded` or `Unavailable`.
+    /// "A socket of mine says it is this user." Answered by `Refused`, `Granted`, `Full`, `Superseded` or
+    /// `Unavailable`.
     /// The claim names the attempt and is also the user_data of the moving descriptor.
     Claim(Box<(Uaid, Claim)>),
     /// A POST landed here.

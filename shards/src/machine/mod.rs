@@ -44,9 +44,9 @@ pub use stats::MachineStats;
 pub use store::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use crate::ids::{Claim, Clock, ConnId, EmissionId, Origin, ShardId, Uaid};
+use crate::ids::{Claim, Clock, ConnId, EmissionId, Origin, ShardId, Stamp, Uaid};
 use crate::limits;
 use crate::place::Placement;
 use crate::time::{Instant, Now, Span};
@@ -126,6 +126,8 @@ pub struct ShardMachine {
     writes: BTreeMap<Uaid, u32>,
     departures: BTreeMap<Uaid, Departure>,
     settling: BTreeMap<Uaid, Settling>,
+    /// Cancels at storage: no read brings these back.
+    cancelling: BTreeSet<(Uaid, Stamp)>,
     /// Users with rows to delete that this step has named.
     settle_now: Vec<Uaid>,
     settled_lately: SettledLately,
@@ -182,6 +184,7 @@ impl ShardMachine {
             writes: BTreeMap::new(),
             departures: BTreeMap::new(),
             settling: BTreeMap::new(),
+            cancelling: BTreeSet::new(),
             settle_now: Vec::new(),
             settled_lately: SettledLately::default(),
             ledger_slots: LedgerSlots::default(),
@@ -205,7 +208,7 @@ impl ShardMachine {
             Input::Command { conn, command } => self.http_command(turn, conn, command),
             Input::Gone { conn, reason: _ } => self.gone(turn, conn),
             Input::Blocked { conn } => self.blocked(conn),
-            Input::Unsent { conn, emission } => self.unsent(turn, conn, emission),
+            Input::Unsent { conn, emission } => self.unsent(conn, emission),
             Input::Writable { conn } => self.writable(turn, conn),
             Input::Mail(mail) => self.mail(turn, mail),
             Input::Arrived { conn, claim } => self.descriptor_arrived(turn, conn, claim),
@@ -358,8 +361,9 @@ impl ShardMachine {
         }
     }
 
-    /// The socket took nothing of this frame: the entry is unsent again. A TTL 0 frame has no entry; it had its one try.
-    fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
+    /// The socket took nothing of this frame: the entry is unsent again. A TTL 0 frame has no entry; it had
+    /// its one try.
+    fn unsent(&mut self, conn: ConnId, emission: EmissionId) {
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
         self.stats.unsent += 1;
         let at = self.session_ref(index);
@@ -370,11 +374,10 @@ impl ShardMachine {
             active.window[place].sent = false;
             return;
         }
-        // A row: storage keeps it, and a check brings it back when the socket takes bytes.
+        // A row of which only storage has the body by now: the check begins again when the socket takes bytes.
         let stamp = active.window[place].row.stamp;
-        active.drain.wanted = true;
+        active.drain.restart();
         self.remove_entry(active_index, stamp);
-        self.continue_drain(turn, at);
     }
 
     /// The socket takes bytes: what waited in the window goes out in its order, then storage is read on.
@@ -393,9 +396,6 @@ impl ShardMachine {
                     entry.sent = true;
                     entry.since = turn.now.mono;
                     entry.emission = emission;
-                    if !matches!(entry.source, active::Source::Direct(_) | active::Source::Spilling(_)) {
-                        entry.body = None;
-                    }
                     emissions.push((message, emission));
                 }
             }

@@ -24,7 +24,7 @@ pub(super) struct Session {
     pub seen_day: u16,
     pub flags: u8,
     /// Registers in the minute `register_minute` of the session, saturating.
-    pub registers: u8,
+    pub registers: u16,
     pub register_minute: u16,
 }
 
@@ -44,7 +44,8 @@ impl Session {
     }
 }
 
-/// Nothing of this user is in storage yet: the record is written with its first channel (BEHAVIOUR.md 1.5, deferred add).
+/// Nothing of this user is in storage yet: the record is written with its first channel (BEHAVIOUR.md 1.5,
+/// deferred add).
 pub(super) const UNSAVED: u8 = 1;
 /// The socket takes no bytes.
 pub(super) const BLOCKED: u8 = 2;

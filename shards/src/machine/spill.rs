@@ -28,6 +28,7 @@ impl ShardMachine {
         let active = self.activate(at);
         let due = active.window.iter().map(|entry| match entry.source {
             Source::Direct(_) => entry.accepted.after(spill).min(entry.since.after(retry)),
+            Source::Row if entry.sent && entry.body.is_some() => entry.since.after(BODY_KEPT),
             Source::Spilling(_) | Source::Row => entry.since.after(retry),
         });
         if let Some(due) = due.min() {
@@ -64,6 +65,7 @@ impl ShardMachine {
             active.armed = None;
             self.spill_due(turn, at, false);
             self.retry_due(turn, at);
+            self.forget_bodies(turn, at);
             if self.sessions.get(at).is_some() {
                 self.continue_drain(turn, at);
                 self.arm_active(turn, at);
@@ -107,7 +109,6 @@ impl ShardMachine {
     pub(super) fn spilled(&mut self, turn: &mut Turn<'_>, at: Ref, stamps: &[Stamp], saved: bool) {
         let Some(session) = self.sessions.get(at) else { return };
         let index = session.active;
-        let mut unsent = false;
         for stamp in stamps {
             let Some(active) = self.active_of_mut(index) else { return };
             let Some(place) = active.position(*stamp) else { continue };
@@ -119,23 +120,31 @@ impl ShardMachine {
                 entry.accepted = turn.now.mono;
                 continue;
             }
-            let bytes = entry.body.take().map_or(0, |body| super::publish::ledger_bytes(&body));
+            let bytes = entry.body.as_ref().map_or(0, |body| super::publish::ledger_bytes(body));
             entry.source = Source::Row;
-            active.direct_bytes -= bytes;
-            // Never sent (the socket is blocked): storage keeps it, and a check brings it back.
-            if !entry.sent {
-                unsent = true;
-                active.window.remove(place);
+            // A blocked socket has not taken it: it goes out from here, before anything that storage holds.
+            if entry.sent {
+                entry.body = None;
             }
+            active.direct_bytes -= bytes;
             self.ledger_bytes -= u64::from(bytes);
             self.ledger_slots.give_back(slot);
             turn.effects.push_back(Effect::LedgerDead(slot));
         }
-        if unsent {
-            self.check_storage(turn, at);
-        }
         self.arm_active(turn, at);
         self.deactivate_if_idle(at);
+    }
+
+    /// Drops the bodies of rows that the socket has taken: it says soon when it has not, and storage has them.
+    fn forget_bodies(&mut self, turn: &Turn<'_>, at: Ref) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (index, blocked) = (session.active, session.has(BLOCKED));
+        let Some(active) = self.active_of_mut(index) else { return };
+        for entry in active.window.iter_mut().filter(|entry| entry.source == Source::Row && entry.sent) {
+            if !blocked && entry.since.after(BODY_KEPT) <= turn.now.mono {
+                entry.body = None;
+            }
+        }
     }
 
     /// Sends again what was not acked in time, from memory or from storage.
@@ -183,6 +192,7 @@ impl ShardMachine {
             // Storage has not taken it: it stays in the window and in the ledger.
             return true;
         }
+        let row = entry.row;
         self.stats.parked += 1;
         self.remove_entry(index, stamp);
         let Some(active) = self.active_of_mut(index) else { return false };
@@ -190,7 +200,7 @@ impl ShardMachine {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return false;
         }
-        active.parked.push(stamp);
+        active.parked.push(row);
         true
     }
 
@@ -246,4 +256,6 @@ impl ShardMachine {
     }
 }
 
+/// How long the body of a sent row stays: longer than the loop needs to say `Blocked`.
+const BODY_KEPT: Span = Span::from_secs(1);
 const LEAST_PAUSE: Span = Span::from_ms(100);

@@ -21,8 +21,8 @@ impl ShardMachine {
             session.registers = 0;
         }
         session.registers = session.registers.saturating_add(1);
-        let (uaid, conn) = (session.uaid, session.conn);
-        if u16::from(session.registers) * REGISTERS_UNIT > limits::REGISTERS_PER_MINUTE_MAX {
+        let (uaid, conn, registers) = (session.uaid, session.conn, session.registers);
+        if registers > limits::REGISTERS_PER_MINUTE_MAX {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return;
         }
@@ -48,8 +48,9 @@ impl ShardMachine {
             return;
         };
         let (uaid, conn) = (session.uaid, session.conn);
+        // Also after an error: it may have taken effect, and an unregister must then reach storage.
+        session.put(UNSAVED, false);
         if done {
-            session.put(UNSAVED, false);
             session.channels.insert(fingerprint);
             self.stats.registers += 1;
         } else {
@@ -91,8 +92,9 @@ impl ShardMachine {
             return;
         };
         let (conn, index) = (session.conn, session.active);
+        // Also after an error: it may have taken effect, and nothing may be accepted for it as a direct.
+        session.channels.remove(fingerprint);
         if done {
-            session.channels.remove(fingerprint);
             self.drop_channel(turn, at, index, chid);
         }
         self.command_done(at);
@@ -128,6 +130,3 @@ impl ShardMachine {
         }
     }
 }
-
-/// A session counts registers in eight bits: each stands for this many of the limit's unit.
-const REGISTERS_UNIT: u16 = limits::REGISTERS_PER_MINUTE_MAX / 200;

@@ -13,9 +13,11 @@
 //! Lives on: the starting thread opens and closes it; its own threads do the rest.
 
 mod committer;
+mod copy;
 mod database;
 mod fault;
 mod group;
+mod journal;
 mod keeper;
 mod port;
 mod query;
@@ -40,6 +42,7 @@ use shards::message::Message;
 use shards::ports::Store;
 use shards::stats::{Board, Counters};
 
+pub use copy::{Copied, salvage};
 pub use fault::StoreFault;
 pub use stats::StoreStats;
 
@@ -63,6 +66,8 @@ const FORMAT: &str = "murre embedded store, format 1\n";
 const UPKEEP_MAX: usize = 64;
 /// Messages of a ledger replay saved in one group.
 const REPLAY_MESSAGES_PER_GROUP: usize = 256;
+/// How long a lock held by another is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// Exit status when storage fails.
 const EXIT_STORAGE: i32 = 74;
 
@@ -220,6 +225,7 @@ impl Embedded {
     pub fn open(dir: &Path, options: Options) -> Result<Embedded, StoreFault> {
         let lock = prepare(dir)?;
         let path = dir.join("db");
+        journal::check(&path)?;
         let db = Database::open(&path, options.cache_bytes).map_err(|e| StoreFault::database(&path, e))?;
         let clock = db.meta.get(rows::CLOCK_KEY).map_err(|e| StoreFault::database(&path, e))?;
         let clock_floor = Clock(clock.filter(|bytes| bytes.len() == 8).map_or(0, |bytes| rows::word(&bytes, 0)));
@@ -385,10 +391,17 @@ fn take_lock(dir: &Path) -> Result<File, StoreFault> {
     let mut open = OpenOptions::new();
     let file = open.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.map_err(|e| StoreFault::io(&path, "open", e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(StoreFault::new(dir, Cause::InUse)),
-        Err(fs::TryLockError::Error(e)) => Err(StoreFault::io(&path, "lock", e)),
+    // A process that just ended, or a child it was starting, may hold it for a moment.
+    let patience = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(fs::TryLockError::WouldBlock) => return Err(StoreFault::new(dir, Cause::InUse)),
+            Err(fs::TryLockError::Error(e)) => return Err(StoreFault::io(&path, "lock", e)),
+        }
     }
 }
 

@@ -1,1 +1,439 @@
-//! Scenarios on a mesh of shards.
+//! Scenarios: each race of DESIGN.md 5 and 6 by name, on a mesh of two or three machines with a fake clock, a
+//! scripted store and sockets that exist only as lists of what was said on them.
+
+mod delivery;
+mod departure;
+mod hello;
+mod liveness;
+mod script;
+mod slow_reader;
+mod topics;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::*;
+use crate::ids::{Chid, KeyDigest};
+use crate::message::{Message, Topic, Urgency};
+use crate::time::UnixSeconds;
+use script::{Mode, Script};
+
+/// A WebSocket of the test, wherever it is now.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Socket(usize);
+
+/// What was said on a socket.
+#[derive(Debug, PartialEq, Eq, Clone)]
+pub enum Said {
+    Hello(Uaid),
+    Registered(u16),
+    Unregistered(u16),
+    Notification(Stamp),
+    Pong,
+    Ping,
+    Broadcast(usize, usize),
+    Closed(CloseReason),
+}
+
+struct Place {
+    shard: usize,
+    conn: ConnId,
+    said: Vec<Said>,
+    emissions: Vec<EmissionId>,
+    ready: bool,
+    fed: Vec<u8>,
+}
+
+pub struct Mesh {
+    pub machines: Vec<ShardMachine>,
+    pub now: Now,
+    pub store: Script,
+    placement: Placement,
+    sockets: Vec<Place>,
+    /// Answers to POSTs, cancels and node requests by connection slot.
+    answers: BTreeMap<(usize, u32), String>,
+    published: BTreeMap<(usize, u32), Published>,
+    pub mail: VecDeque<(usize, Mail)>,
+    /// Moves under way: the descriptor half, and the mail half.
+    pub descriptors: VecDeque<(Socket, usize, Claim)>,
+    pub arrivals: VecDeque<(usize, Mail)>,
+    pub hold_moves: bool,
+    pub hold_mail: bool,
+    /// Live ledger records by shard and slot: what survives `kill -9`.
+    pub ledger: BTreeMap<(usize, u32), Arc<Message>>,
+    pub drained: Vec<usize>,
+    next_slot: u32,
+    next_uaid: u128,
+}
+
+pub fn config(shard: u16, placement: Placement) -> MachineConfig {
+    MachineConfig {
+        shard: ShardId(shard),
+        placement,
+        origin: Origin(1_000 + u32::from(shard)),
+        clock_floor: Clock(0),
+        window: 128,
+        durable: false,
+        spill_after: Span::from_secs(10),
+        retry_after: Span::from_secs(60),
+        hello_timeout: Span::from_secs(5),
+        ping_interval: Span::from_secs(300),
+        pong_timeout: Span::from_secs(4),
+        ping_min_interval: Span::from_secs(45),
+        sessions_max: 1_000,
+        ledger_bytes_max: 1 << 20,
+    }
+}
+
+pub const CHANNEL: Chid = Chid([0xc1; 16]);
+pub const OTHER: Chid = Chid([0xc2; 16]);
+
+impl Mesh {
+    pub fn new(shards: u16) -> Mesh {
+        Mesh::with(shards, |_| {})
+    }
+
+    pub fn with(shards: u16, tune: impl Fn(&mut MachineConfig)) -> Mesh {
+        let placement = Placement::new([9; 16], shards);
+        let machines = (0..shards).map(|n| {
+            let mut config = config(n, placement);
+            tune(&mut config);
+            ShardMachine::new(config)
+        });
+        Mesh {
+            machines: machines.collect(),
+            now: Now { mono: Instant(1_000_000_000), unix_us: 1_700_000_000_000_000 },
+            store: Script::new(),
+            placement,
+            sockets: Vec::new(),
+            answers: BTreeMap::new(),
+            published: BTreeMap::new(),
+            mail: VecDeque::new(),
+            descriptors: VecDeque::new(),
+            arrivals: VecDeque::new(),
+            hold_moves: false,
+            hold_mail: false,
+            ledger: BTreeMap::new(),
+            drained: Vec::new(),
+            next_slot: 0,
+            next_uaid: 1,
+        }
+    }
+
+    /// A UAID that `shard` owns and nobody has used.
+    pub fn uaid_of(&mut self, shard: usize) -> Uaid {
+        loop {
+            self.next_uaid += 1;
+            let uaid = Uaid((self.next_uaid * 0x9e37_79b9_7f4a_7c15).to_be_bytes());
+            if usize::from(self.placement.owner(uaid).0) == shard {
+                return uaid;
+            }
+        }
+    }
+
+    /// A user that storage knows, with both channels.
+    pub fn known_user(&mut self, shard: usize) -> Uaid {
+        let uaid = self.uaid_of(shard);
+        self.store.add_user(uaid, &[CHANNEL, OTHER]);
+        uaid
+    }
+
+    fn conn(&mut self) -> ConnId {
+        self.next_slot += 1;
+        ConnId { slot: self.next_slot, generation: 1 }
+    }
+
+    pub fn open(&mut self, shard: usize) -> Socket {
+        let conn = self.conn();
+        let (said, emissions) = (Vec::new(), Vec::new());
+        self.sockets.push(Place { shard, conn, said, emissions, ready: true, fed: Vec::new() });
+        self.step(shard, Input::Opened { conn });
+        Socket(self.sockets.len() - 1)
+    }
+
+    pub fn command(&mut self, socket: Socket, command: Command) {
+        let place = &mut self.sockets[socket.0];
+        assert!(place.ready, "a command only when the socket is ready");
+        place.ready = false;
+        let (shard, conn) = (place.shard, place.conn);
+        self.step(shard, Input::Command { conn, command });
+    }
+
+    pub fn say_hello(&mut self, socket: Socket, uaid: Option<Uaid>) {
+        let fresh = self.uaid_of(self.sockets[socket.0].shard);
+        let hello = Hello { uaid, fresh, broadcasts: Vec::new(), agent_family: 0 };
+        self.command(socket, Command::Hello(Box::new(hello)));
+    }
+
+    /// A socket on `shard` that has said hello and everything has come to rest.
+    pub fn session(&mut self, shard: usize, uaid: Option<Uaid>) -> Socket {
+        let socket = self.open(shard);
+        self.say_hello(socket, uaid);
+        self.run();
+        socket
+    }
+
+    pub fn register(&mut self, socket: Socket, chid: Chid) {
+        self.command(socket, Command::Register { chid, key: Some(KeyDigest([1; 32])) });
+        self.run();
+    }
+
+    pub fn ack(&mut self, socket: Socket, stamp: Stamp) {
+        let update = AckUpdate { stamp, chid: CHANNEL, topic: None, code: 100 };
+        self.command(socket, Command::Ack(vec![update]));
+        self.run();
+    }
+
+    pub fn close(&mut self, socket: Socket) {
+        let (shard, conn) = (self.sockets[socket.0].shard, self.sockets[socket.0].conn);
+        self.step(shard, Input::Gone { conn, reason: CloseReason::PeerClosed });
+        self.run();
+    }
+
+    /// A POST that landed on `shard`; its answer is looked up later.
+    pub fn start_post(&mut self, shard: usize, message: Message) -> (usize, u32) {
+        let conn = self.conn();
+        let publish = Publish { uaid: message.uaid, chid: message.chid, message: Ok(Arc::new(message)) };
+        self.step(shard, Input::Command { conn, command: Command::Publish(Box::new(publish)) });
+        (shard, conn.slot)
+    }
+
+    pub fn answer_to(&self, post: (usize, u32)) -> Option<Published> {
+        self.published.get(&post).copied()
+    }
+
+    pub fn post(&mut self, shard: usize, message: Message) -> Published {
+        let post = self.start_post(shard, message);
+        self.run();
+        self.answer_to(post).expect("the POST was answered")
+    }
+
+    /// Posts and expects 201 with this disposition; returns the stamp.
+    pub fn accept(&mut self, shard: usize, message: Message, expected: Disposition) -> Stamp {
+        match self.post(shard, message) {
+            Published::Accepted { stamp, disposition } => {
+                assert_eq!(disposition, expected);
+                stamp
+            }
+            refused => panic!("not accepted: {refused:?}"),
+        }
+    }
+
+    pub fn request(&mut self, shard: usize, command: Command) -> String {
+        let conn = self.conn();
+        self.step(shard, Input::Command { conn, command });
+        self.run();
+        self.answers.get(&(shard, conn.slot)).cloned().expect("the request was answered")
+    }
+
+    pub fn said(&self, socket: Socket) -> &[Said] {
+        &self.sockets[socket.0].said
+    }
+
+    pub fn shard_of(&self, socket: Socket) -> usize {
+        self.sockets[socket.0].shard
+    }
+
+    pub fn fed(&self, socket: Socket) -> &[u8] {
+        &self.sockets[socket.0].fed
+    }
+
+    pub fn uaid_on(&self, socket: Socket) -> Uaid {
+        let hello = self.said(socket).iter().find_map(|said| match said {
+            Said::Hello(uaid) => Some(*uaid),
+            _ => None,
+        });
+        hello.expect("hello was answered")
+    }
+
+    pub fn notifications(&self, socket: Socket) -> Vec<Stamp> {
+        self.said(socket)
+            .iter()
+            .filter_map(|said| match said {
+                Said::Notification(stamp) => Some(*stamp),
+                _ => None,
+            })
+            .collect()
+    }
+
+    pub fn closed(&self, socket: Socket) -> Option<CloseReason> {
+        self.said(socket).iter().find_map(|said| match said {
+            Said::Closed(reason) => Some(*reason),
+            _ => None,
+        })
+    }
+
+    /// The socket stops taking bytes.
+    pub fn block(&mut self, socket: Socket) {
+        let (shard, conn) = (self.sockets[socket.0].shard, self.sockets[socket.0].conn);
+        self.step(shard, Input::Blocked { conn });
+    }
+
+    /// The last `count` notification frames were refused whole.
+    pub fn unsend(&mut self, socket: Socket, count: usize) {
+        let place = &mut self.sockets[socket.0];
+        let (shard, conn) = (place.shard, place.conn);
+        let refused = place.emissions.split_off(place.emissions.len() - count);
+        for emission in refused {
+            self.step(shard, Input::Unsent { conn, emission });
+        }
+    }
+
+    pub fn unblock(&mut self, socket: Socket) {
+        let (shard, conn) = (self.sockets[socket.0].shard, self.sockets[socket.0].conn);
+        self.step(shard, Input::Writable { conn });
+        self.run();
+    }
+
+    /// Lets time pass in steps of a fifth of a second, timeouts delivered as they come due.
+    pub fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds * 5 {
+            self.now.mono = self.now.mono.after(Span::from_ms(200));
+            self.now.unix_us += 200_000;
+            for shard in 0..self.machines.len() {
+                if self.machines[shard].next_timeout().is_some_and(|due| due <= self.now.mono) {
+                    self.step(shard, Input::Timeout);
+                }
+            }
+            self.run();
+        }
+    }
+
+    /// Delivers mail, moves and storage replies until nothing is left but what is held.
+    pub fn run(&mut self) {
+        loop {
+            if let Some((shard, ticket, result)) = self.store.replies.pop_front() {
+                self.step(shard, Input::Stored { ticket, result });
+            } else if !self.hold_mail && !self.mail.is_empty() {
+                if let Some((to, mail)) = self.mail.pop_front() {
+                    self.step(to, Input::Mail(mail));
+                }
+            } else if !self.hold_moves && !self.descriptors.is_empty() {
+                self.deliver_descriptor();
+            } else if !self.hold_moves && !self.arrivals.is_empty() {
+                self.deliver_arrival();
+            } else {
+                return;
+            }
+        }
+    }
+
+    pub fn deliver_descriptor(&mut self) {
+        let (socket, to, claim) = self.descriptors.pop_front().expect("a descriptor is under way");
+        let conn = self.conn();
+        let place = &mut self.sockets[socket.0];
+        (place.shard, place.conn) = (to, conn);
+        self.step(to, Input::Arrived { conn, claim });
+    }
+
+    pub fn deliver_arrival(&mut self) {
+        let (to, mail) = self.arrivals.pop_front().expect("an arrival is under way");
+        self.step(to, Input::Mail(mail));
+    }
+
+    pub fn step(&mut self, shard: usize, input: Input) {
+        let mut effects = EffectQueue::new();
+        self.machines[shard].step(self.now, input, &mut effects);
+        for effect in effects {
+            self.carry_out(shard, effect);
+        }
+    }
+
+    fn socket_at(&mut self, shard: usize, conn: ConnId) -> Option<usize> {
+        self.sockets.iter().position(|place| place.shard == shard && place.conn == conn)
+    }
+
+    fn carry_out(&mut self, shard: usize, effect: Effect) {
+        match effect {
+            Effect::Ready(conn) => {
+                if let Some(at) = self.socket_at(shard, conn) {
+                    self.sockets[at].ready = true;
+                }
+            }
+            Effect::Emit(conn, event) => self.emit(shard, conn, event),
+            Effect::Close(conn, reason) => {
+                if let Some(at) = self.socket_at(shard, conn) {
+                    self.sockets[at].said.push(Said::Closed(reason));
+                }
+            }
+            Effect::Move { conn, to, claim, hello } => {
+                let at = self.socket_at(shard, conn).expect("only sockets move");
+                let to = usize::from(to.0);
+                self.descriptors.push_back((Socket(at), to, claim));
+                let bytes: Box<[u8]> = Box::from(&b"early"[..]);
+                self.arrivals.push_back((to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes }))));
+            }
+            Effect::Feed(conn, bytes) => {
+                let at = self.socket_at(shard, conn).expect("bytes are fed to a socket that arrived");
+                self.sockets[at].fed.extend_from_slice(&bytes);
+            }
+            Effect::Mail(to, mail) => self.mail.push_back((usize::from(to.0), mail)),
+            Effect::Store(ticket, op) => self.store.submit(shard, ticket, op),
+            Effect::LedgerAppend(slot, message) => {
+                let before = self.ledger.insert((shard, slot.0), message);
+                assert!(before.is_none(), "a ledger slot is dead before it is used again");
+            }
+            Effect::LedgerDead(slot) => {
+                assert!(self.ledger.remove(&(shard, slot.0)).is_some(), "a ledger record dies once");
+            }
+            Effect::ClockFloor(_) => {}
+            Effect::Drained => self.drained.push(shard),
+        }
+    }
+
+    fn emit(&mut self, shard: usize, conn: ConnId, event: Event) {
+        let said = match event {
+            Event::Published(published) => {
+                self.published.insert((shard, conn.slot), published);
+                return;
+            }
+            Event::Cancelled { done } => {
+                self.answers.insert((shard, conn.slot), format!("cancelled {done}"));
+                return;
+            }
+            Event::NodeAnswer(answer) => {
+                self.answers.insert((shard, conn.slot), format!("{answer:?}"));
+                return;
+            }
+            Event::Hello { uaid, .. } => Said::Hello(uaid),
+            Event::Registered { status, .. } => Said::Registered(status),
+            Event::Unregistered { status, .. } => Said::Unregistered(status),
+            Event::Notification { message, emission } => {
+                let at = self.socket_at(shard, conn).expect("notifications go to sockets");
+                self.sockets[at].emissions.push(emission);
+                Said::Notification(message.stamp)
+            }
+            Event::Broadcast(delta) => Said::Broadcast(delta.changed.len(), delta.unknown.len()),
+            Event::Pong => Said::Pong,
+            Event::Ping => Said::Ping,
+        };
+        let at = self.socket_at(shard, conn).expect("events go to sockets");
+        assert!(
+            !self.sockets[at].said.iter().any(|s| matches!(s, Said::Closed(_))),
+            "nothing is said after the goodbye"
+        );
+        self.sockets[at].said.push(said);
+    }
+}
+
+/// A message as an edge makes it: no stamp yet.
+pub fn message(uaid: Uaid) -> Message {
+    Message {
+        uaid,
+        chid: CHANNEL,
+        stamp: Stamp::default(),
+        ttl: 3_600,
+        accepted: UnixSeconds(0),
+        urgency: Urgency::Normal,
+        topic: None,
+        payload: Box::from(&b"payload"[..]),
+    }
+}
+
+pub fn topical(uaid: Uaid, topic: &str) -> Message {
+    Message { topic: Topic::new(topic.as_bytes()), ..message(uaid) }
+}
+
+pub fn lasting(uaid: Uaid, ttl: u32) -> Message {
+    Message { ttl, ..message(uaid) }
+}

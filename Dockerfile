@@ -1,0 +1,43 @@
+# murre in one image: `docker build -t murre .`
+#
+# Every socket of murre lives in io_uring rings, which the default container profile forbids. Run it with:
+#
+#   docker run \
+#       --security-opt seccomp=tuning/seccomp.json \
+#       --ulimit memlock=-1 \
+#       --ulimit nofile=1100000:1100000 \
+#       --stop-timeout 120 \
+#       --network host \
+#       --volume murre:/var/lib/murre \
+#       murre
+#
+# seccomp: the default container profile and io_uring_setup, io_uring_enter, io_uring_register (tuning/README.md).
+# memlock: rings and executors lock memory; below 512 KiB they do not start.
+# nofile: caps the table of one ring; 1.05 times the connections of one shard, so that each needs one ring only.
+# stop-timeout: SIGTERM drains; what the time does not suffice for waits in the ledger logs for the next start.
+# network host: a connection through the bridge costs a conntrack entry and a trip through the proxy.
+# `docker exec CONTAINER murre doctor` says what is still missing.
+
+FROM rust:1.95.0-slim-bookworm AS build
+# glommio compiles a small C library and its build asks for git.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends git \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+COPY Cargo.toml Cargo.lock ./
+COPY src src/
+COPY shards shards/
+COPY bench bench/
+RUN cargo build --release --locked -p murre && strip --strip-debug target/release/murre
+
+FROM debian:12.11-slim
+RUN useradd --system --uid 10001 --home-dir /var/lib/murre --create-home --shell /usr/sbin/nologin murre
+COPY --from=build /build/target/release/murre /usr/local/bin/murre
+COPY LICENSE /usr/share/doc/murre/LICENSE
+USER murre
+VOLUME /var/lib/murre
+# WebSocket, node API, endpoint, admin. The admin and node ports stay on loopback unless told otherwise.
+EXPOSE 8080 8082
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/usr/local/bin/murre"]
+CMD ["serve", "--data-dir", "/var/lib/murre", "--websocket", "0.0.0.0:8080", "--endpoint", "0.0.0.0:8082"]

@@ -1,0 +1,224 @@
+//! What may be said to whom and when: the oracle's side of every event a machine emits.
+
+use shards::ids::{Chid, Stamp, Uaid};
+use shards::limits;
+use shards::machine::{AckUpdate, Command};
+use shards::message::Message;
+
+use crate::sockets::{Place, SocketId};
+use crate::world::{Verdict, World};
+
+impl World {
+    /// A command is about to be decoded: what it promises and what it may change is taken down.
+    pub(crate) fn before_command(&mut self, id: SocketId, shard: usize, command: Command) -> Command {
+        let step = self.steps + 1;
+        match command {
+            Command::Hello(mut hello) => {
+                self.sockets[id].session.hello_step = step;
+                self.sockets[id].session.known = hello.uaid.is_some_and(|uaid| self.store.rows().known(uaid));
+                hello.fresh = self.fresh_uaid(shard);
+                Command::Hello(hello)
+            }
+            Command::Register { chid, key } => {
+                if let Some(uaid) = self.sockets[id].session.served {
+                    let channel = self.oracle.channels.entry((uaid, chid)).or_default();
+                    channel.registered = None;
+                    channel.version += 1;
+                }
+                Command::Register { chid, key }
+            }
+            Command::Unregister { chid, code } => {
+                if let Some(uaid) = self.sockets[id].session.served {
+                    self.oracle.unregister_asked(id, uaid, chid, step);
+                }
+                Command::Unregister { chid, code }
+            }
+            Command::Ack(updates) => {
+                updates.iter().for_each(|update| self.ack_given(id, update));
+                Command::Ack(updates)
+            }
+            other => other,
+        }
+    }
+
+    fn fresh_uaid(&mut self, shard: usize) -> Uaid {
+        loop {
+            let uaid = Uaid(self.rng.network.bytes16());
+            if self.owner(uaid) == shard {
+                return uaid;
+            }
+        }
+    }
+
+    fn ack_given(&mut self, id: SocketId, update: &AckUpdate) {
+        let session = &self.sockets[id].session;
+        let Some(&index) = self.oracle.by_stamp.get(&update.stamp) else { return };
+        let post = &mut self.oracle.posts[index];
+        if session.served != Some(post.uaid) || update.chid != post.chid {
+            return;
+        }
+        if !session.sent.contains_key(&update.stamp) {
+            post.ack_odd = true;
+            return;
+        }
+        post.acked = Some(self.steps + 1);
+        post.ack_lost = false;
+        self.oracle.acked_in_step.push(index);
+    }
+
+    /// The machine answers a hello.
+    pub(crate) fn hello_said(&mut self, id: SocketId, uaid: Uaid) -> Verdict {
+        let socket = &self.sockets[id];
+        let Place::At { shard, .. } = socket.place else { return Err("a hello on the way".to_owned()) };
+        if socket.session.served.is_some() {
+            return Err(format!("socket {id} got two hellos"));
+        }
+        if self.owner(uaid) != shard {
+            return Err(format!("shard {shard} serves {uaid:?}, which shard {} owns", self.owner(uaid)));
+        }
+        if let Some(other) = self.oracle.resident.get(&uaid) {
+            return Err(format!("{uaid:?} is served on socket {id} and on socket {other}"));
+        }
+        let asked = socket.peer.asked;
+        match asked {
+            Some(asked) if asked == uaid => self.marks.hit("hello: known"),
+            Some(asked) => {
+                if socket.session.known && self.store.rows().known(asked) {
+                    return Err(format!("{asked:?} is known and was answered with a fresh UAID"));
+                }
+                self.marks.hit("hello: unknown, reassigned");
+            }
+            None => self.marks.hit("hello: new"),
+        }
+        if asked != Some(uaid) && self.oracle.users.contains(&uaid) {
+            return Err(format!("{uaid:?} was issued twice"));
+        }
+        self.sockets[id].session.served = Some(uaid);
+        self.oracle.users.insert(uaid);
+        self.oracle.resident.insert(uaid, id);
+        Ok(())
+    }
+
+    pub(crate) fn registered(&mut self, id: SocketId, uaid: Uaid, chid: Chid, status: u16) -> Verdict {
+        if self.sockets[id].session.served != Some(uaid) {
+            return Err(format!("a register of {uaid:?} is answered on another session"));
+        }
+        let channel = self.oracle.channels.entry((uaid, chid)).or_default();
+        channel.version += 1;
+        match status {
+            200 => channel.registered = Some(true),
+            500 => self.marks.hit("register: 500"),
+            other => return Err(format!("a register was answered {other}")),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unregistered(&mut self, id: SocketId, chid: Chid, status: u16) -> Verdict {
+        let Some(uaid) = self.sockets[id].session.served else {
+            return Err("an unregister is answered before hello".to_owned());
+        };
+        self.oracle.unregister_answered(id, status, self.steps);
+        if status == 200 && self.oracle.channels.get(&(uaid, chid)).is_none_or(|c| c.registered != Some(false)) {
+            return Err(format!("{chid:?} is said to be unregistered, nobody asked"));
+        }
+        Ok(())
+    }
+
+    /// The machine wants this notification said: may it be?
+    pub(crate) fn notified(&mut self, id: SocketId, message: &Message) -> Verdict {
+        let session = &self.sockets[id].session;
+        if session.served != Some(message.uaid) {
+            return Err(format!("{message:?} for another user agent, on socket {id}"));
+        }
+        let index = self.oracle.identify(message)?;
+        self.oracle.stamped(index, message)?;
+        let post = &self.oracle.posts[index];
+        if post.acked.is_some() && !post.ack_lost {
+            return Err(format!("{message:?} was acked at step {:?} and comes again", post.acked));
+        }
+        if post.cancelled {
+            return Err(format!("{message:?} was cancelled and comes again"));
+        }
+        if post.ttl == 0 && post.sent_count > 0 {
+            return Err(format!("{message:?} has TTL 0 and comes again"));
+        }
+        if message.expired(self.time().unix()) && post.ttl > 0 && post.sent_count == 0 {
+            self.marks.hit("notification: expired when first sent");
+        }
+        let none = Default::default();
+        let channel = self.oracle.channels.get(&(message.uaid, message.chid)).unwrap_or(&none);
+        if channel.registered == Some(false) {
+            return Err(format!("{message:?} on a channel that is not registered"));
+        }
+        if post.seen.is_some_and(|seen| seen < channel.dropped_before) {
+            return Err(format!("{message:?} was dropped by an unregister and comes again"));
+        }
+        let hello_step = session.hello_step;
+        let newer = self.oracle.posts.iter().find(|other| {
+            post.topic.is_some()
+                && (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
+                && other.stamp > post.stamp
+                && other.ttl > 0
+                && other.seen.is_some_and(|seen| seen < hello_step)
+        });
+        match newer {
+            Some(newer) => Err(format!("{message:?} comes after hello although {:?} replaced it", newer.stamp)),
+            None => Ok(()),
+        }
+    }
+
+    /// The socket took it.
+    pub(crate) fn sent(&mut self, id: SocketId, stamp: Stamp) -> Verdict {
+        let Some(&index) = self.oracle.by_stamp.get(&stamp) else { return Err(format!("{stamp:?} is nobody's")) };
+        let session = &mut self.sockets[id].session;
+        let (count, last) = session.sent.entry(stamp).or_insert((0, self.now));
+        if *count > 0 {
+            self.marks.hit("notification: retried");
+            if self.now - *last < self.plan.retry_after.0 {
+                return Err(format!("{stamp:?} was sent twice on one session within retry_after"));
+            }
+        }
+        *count += 1;
+        *last = self.now;
+        if *count > 1 + u32::from(limits::RETRIES_MAX) {
+            return Err(format!("{stamp:?} was sent {count} times on one session"));
+        }
+        if session.sent.len() > 1 && *session.sent.keys().last().unwrap_or(&stamp) != stamp {
+            self.marks.hit("notification: behind a newer one");
+        }
+        let post = &mut self.oracle.posts[index];
+        post.sent_count += 1;
+        if post.sent_count > 1 {
+            self.marks.hit("notification: sent again");
+        }
+        if post.first_sent.is_some() {
+            return Ok(());
+        }
+        post.first_sent = Some(self.steps);
+        self.in_order(index)
+    }
+
+    /// Nothing of this channel that was POSTed after its 201 was sent before it.
+    fn in_order(&self, index: usize) -> Verdict {
+        let post = &self.oracle.posts[index];
+        let Some(seen) = post.seen else { return Ok(()) };
+        // What some wall clock took for expired may have been passed over, and come when that clock went back.
+        if post.ttl == 0 || self.oracle.wall_max >= post.expires {
+            return Ok(());
+        }
+        // Topic messages come before the others of a user (BEHAVIOUR.md 1.8); Urgency reorders within a page.
+        let overtook = self.oracle.posts.iter().find(|other| {
+            (other.uaid, other.chid) == (post.uaid, post.chid)
+                && other.start > seen
+                && other.first_sent.is_some()
+                && other.ttl > 0
+                && other.topic.is_none()
+                && post.topic.is_none()
+                && other.urgency <= post.urgency
+        });
+        match overtook {
+            Some(other) => Err(format!("{:?} was sent before {:?}, whose 201 was earlier", other.stamp, post.stamp)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The loop's side of the contract: carries out what a machine wants, in order, and checks that it may want it.
+
+use shards::ids::{ConnId, LedgerSlot, StoreTicket};
+use shards::limits;
+use shards::machine::{Effect, Mail, Request, StoreOp};
+
+use crate::sockets::{Place, SocketId};
+use crate::world::{Verdict, World};
+
+impl World {
+    /// Carries out one effect of a shard.
+    pub(crate) fn carry_out(&mut self, shard: usize, effect: Effect) -> Verdict {
+        self.log(Some(shard), format_args!("-> {effect:?}"));
+        // POSTs may still come in until every shard is drained: they are stored.
+        if self.shards[shard].drained && matches!(effect, Effect::LedgerAppend(..) | Effect::Move { .. }) {
+            return Err(format!("shard {shard} said Drained and still wants {effect:?}"));
+        }
+        match effect {
+            Effect::Ready(conn) => match self.here(shard, conn)? {
+                Some(id) => self.now_ready(id),
+                None => Ok(()),
+            },
+            Effect::Emit(conn, event) => match self.here(shard, conn)? {
+                Some(id) if self.sockets[id].agent.is_some() => self.emit(id, event),
+                Some(id) => self.answered(id, &event),
+                None => Ok(()),
+            },
+            Effect::Close(conn, reason) => match self.here(shard, conn)? {
+                Some(_) => self.close(shard, conn, reason),
+                None => Ok(()),
+            },
+            Effect::Move { conn, to, claim, hello } => match self.here(shard, conn)? {
+                Some(_) => self.set_out(shard, conn, to, claim, hello),
+                None => Err("a move of a connection that is gone".to_owned()),
+            },
+            Effect::Feed(conn, bytes) => self.feed(shard, conn, &bytes),
+            Effect::Mail(to, mail) => {
+                self.check_mail(shard, usize::from(to.0), &mail)?;
+                self.post_mail(shard, to, mail)
+            }
+            Effect::Store(ticket, op) => self.submit(shard, ticket, op),
+            Effect::LedgerAppend(slot, message) => self.append(shard, slot, message),
+            Effect::LedgerDead(slot) => match self.ledger.remove(&(shard, slot.0)) {
+                Some(_) => Ok(()),
+                None => Err(format!("{slot:?} of shard {shard} died twice")),
+            },
+            Effect::ClockFloor(clock) => {
+                let floor = &mut self.shards[shard].floor;
+                *floor = (*floor).max(clock);
+                Ok(())
+            }
+            Effect::Drained => self.drained(shard),
+        }
+    }
+
+    /// The socket of an effect, which is neither gone nor on its way.
+    fn here(&self, shard: usize, conn: ConnId) -> Result<Option<SocketId>, String> {
+        let id = self.socket_of(shard, conn)?;
+        match id.map(|id| self.sockets[id].place) {
+            None => Ok(None),
+            Some(place) if place == (Place::At { shard, conn }) => Ok(id),
+            Some(place) => Err(format!("an effect for {conn:?} of shard {shard}, which is {place:?}")),
+        }
+    }
+
+    fn now_ready(&mut self, id: SocketId) -> Verdict {
+        let socket = &mut self.sockets[id];
+        if socket.ready {
+            return Err(format!("socket {id} was made ready twice"));
+        }
+        if !socket.carried.is_empty() && !socket.session.fed {
+            return Err(format!("socket {id} was made ready before its bytes were fed"));
+        }
+        socket.ready = true;
+        if socket.agent.is_none() { self.poster_ready(id) } else { Ok(()) }
+    }
+
+    fn check_mail(&mut self, from: usize, to: usize, mail: &Mail) -> Verdict {
+        let Mail::Request { request, .. } = mail else { return Ok(()) };
+        let uaid = match request {
+            Request::Claim(claim) => {
+                self.marks.hit("mail: claim");
+                if usize::from(claim.1.source().0) != from {
+                    return Err(format!("shard {from} claims in the name of {:?}", claim.1.source()));
+                }
+                claim.0
+            }
+            Request::Publish(publish) | Request::NodePush(publish) => {
+                self.marks.hit("mail: publish");
+                publish.uaid
+            }
+            Request::Cancel(cancel) => {
+                self.marks.hit("mail: cancel");
+                cancel.uaid
+            }
+            Request::NodeNotify { uaid } => *uaid,
+            Request::NodeDisconnect(whom) => whom.0,
+        };
+        if self.owner(uaid) != to {
+            return Err(format!("shard {from} asks shard {to} about {uaid:?} of shard {}", self.owner(uaid)));
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, shard: usize, ticket: StoreTicket, op: StoreOp) -> Verdict {
+        if self.owner(op.uaid()) != shard {
+            return Err(format!("shard {shard} stores for {:?} of another shard", op.uaid()));
+        }
+        if self.store.outstanding(shard, ticket) {
+            return Err(format!("shard {shard} used {ticket:?} twice"));
+        }
+        match &op {
+            StoreOp::Publish { message } => self.sighted(shard, message)?,
+            StoreOp::Save { messages } => {
+                self.marks.hit("store: save");
+                for message in messages {
+                    self.sighted(shard, message)?;
+                    if message.ttl == 0 {
+                        return Err(format!("TTL 0 would be saved: {message:?}"));
+                    }
+                }
+            }
+            StoreOp::Settle { rows, low_water, durable } => {
+                assert!(!rows.is_empty(), "a settle names at least one row");
+                if rows.iter().any(|row| row.uaid != op.uaid()) {
+                    return Err("a settle of two users".to_owned());
+                }
+                self.marks.hit(if *durable { "store: durable settle" } else { "store: relaxed settle" });
+                if low_water.is_some() {
+                    self.marks.hit("store: low water moves");
+                }
+            }
+            StoreOp::Topics { limit, .. } | StoreOp::Messages { limit, .. } => {
+                self.marks.hit("store: drain page");
+                if *limit == 0 || *limit > limits::WINDOW_MAX {
+                    return Err(format!("a page of {limit} rows"));
+                }
+            }
+            StoreOp::LoadUser { .. }
+            | StoreOp::Touch { .. }
+            | StoreOp::Register { .. }
+            | StoreOp::Unregister { .. }
+            | StoreOp::DropUser { .. }
+            | StoreOp::Read { .. } => {}
+        }
+        self.store.submit(shard, ticket, op);
+        Ok(())
+    }
+
+    fn append(&mut self, shard: usize, slot: LedgerSlot, message: std::sync::Arc<shards::message::Message>) -> Verdict {
+        self.sighted(shard, &message)?;
+        if message.ttl == 0 {
+            return Err(format!("TTL 0 in the ledger: {message:?}"));
+        }
+        self.oracle.ledgered(&message);
+        self.marks.hit("ledger: append");
+        if self.ledger.insert((shard, slot.0), message).is_some() {
+            return Err(format!("{slot:?} of shard {shard} is used twice"));
+        }
+        let records = self.ledger.iter().filter(|((of, _), _)| *of == shard);
+        let overhead = u64::from(limits::LEDGER_RECORD_OVERHEAD_BYTES);
+        let bytes: u64 = records.map(|(_, message)| message.encoded_len() as u64 + overhead).sum();
+        if bytes > self.plan.ledger_bytes_max {
+            return Err(format!("shard {shard} has {bytes} bytes in its ledger"));
+        }
+        Ok(())
+    }
+
+    /// A stamped message passes by: its clock is below the persisted floor, and it is what was POSTed.
+    fn sighted(&mut self, shard: usize, message: &shards::message::Message) -> Verdict {
+        let floor = self.shards[shard].floor;
+        if message.ttl == 0 && message.stamp == Default::default() {
+            // Only the check of a subscription: it is not stored, and has no identity.
+            return Ok(());
+        }
+        let index = self.oracle.identify(message)?;
+        let post = &mut self.oracle.posts[index];
+        if post.stamp.is_none() && message.stamp.clock > floor {
+            return Err(format!("{message:?} has a clock above the persisted floor {floor:?}"));
+        }
+        self.oracle.stamped(index, message)
+    }
+}

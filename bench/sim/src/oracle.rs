@@ -1,0 +1,236 @@
+//! What 201 means (DESIGN.md 6), checked while it happens and once more at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use shards::ids::{Chid, Clock, Stamp, Uaid};
+use shards::machine::Disposition;
+use shards::message::{Message, Topic, Urgency};
+
+use crate::rows::Rows;
+use crate::sockets::SocketId;
+
+/// Everything that was promised, and what became of it. Times are steps of the world.
+#[derive(Default)]
+pub(crate) struct Oracle {
+    pub(crate) posts: Vec<Post>,
+    pub(crate) by_stamp: BTreeMap<Stamp, usize>,
+    pub(crate) channels: BTreeMap<(Uaid, Chid), Channel>,
+    /// Every UAID that a hello was answered with.
+    pub(crate) users: BTreeSet<Uaid>,
+    /// Who is served on which socket.
+    pub(crate) resident: BTreeMap<Uaid, SocketId>,
+    /// HTTP connections that are gone: shard, slot, generation.
+    pub(crate) hung_up: BTreeSet<(usize, u32, u32)>,
+    /// Posts whose ack a machine is being given.
+    pub(crate) acked_in_step: Vec<usize>,
+    /// The latest wall time anybody has seen, in seconds.
+    pub(crate) wall_max: u64,
+    /// The persisted clock of earlier boots.
+    pub(crate) floor: Clock,
+    unregisters: BTreeMap<SocketId, (Uaid, Chid, u64)>,
+}
+
+/// One POST.
+#[derive(Debug)]
+pub(crate) struct Post {
+    pub(crate) uaid: Uaid,
+    pub(crate) chid: Chid,
+    pub(crate) topic: Option<Topic>,
+    pub(crate) ttl: u32,
+    pub(crate) urgency: Urgency,
+    pub(crate) start: u64,
+    /// When its 201 was written.
+    pub(crate) seen: Option<u64>,
+    pub(crate) disposition: Option<Disposition>,
+    pub(crate) stamp: Option<Stamp>,
+    /// Wall seconds at which it ends.
+    pub(crate) expires: u64,
+    /// It was in storage or in a ledger at some time.
+    pub(crate) held: bool,
+    pub(crate) first_sent: Option<u64>,
+    pub(crate) sent_count: u32,
+    pub(crate) acked: Option<u64>,
+    /// Acked, but a kill took the settle before it was durable: it may come again.
+    pub(crate) ack_lost: bool,
+    /// Acked by its user agent on a session that had not been sent it: may be settled, need not be.
+    pub(crate) ack_odd: bool,
+    pub(crate) cancel_asked: bool,
+    pub(crate) cancelled: bool,
+}
+
+/// One subscription.
+#[derive(Debug, Default)]
+pub(crate) struct Channel {
+    /// Whether it is registered; `None` while nobody can know.
+    pub(crate) registered: Option<bool>,
+    /// Counts register and unregister commands, and their answers.
+    pub(crate) version: u64,
+    /// The latest step at which an unregister may have taken effect.
+    pub(crate) unregistered_until: Option<u64>,
+    /// An unregister that began at this step was answered 200.
+    pub(crate) dropped_before: u64,
+}
+
+impl Oracle {
+    /// Which POST a message is, by its payload; everything it says must be as it was POSTed.
+    pub(crate) fn identify(&self, message: &Message) -> Result<usize, String> {
+        let number = message.payload.get(..8).and_then(|head| head.try_into().ok()).map(u64::from_be_bytes);
+        let index = number.map_or(usize::MAX, |n| n as usize);
+        let Some(post) = self.posts.get(index) else { return Err(format!("nobody POSTed {message:?}")) };
+        let same = (post.uaid, post.chid, post.topic, post.ttl, post.urgency)
+            == (message.uaid, message.chid, message.topic, message.ttl, message.urgency);
+        if same { Ok(index) } else { Err(format!("{message:?} is not as it was POSTed")) }
+    }
+
+    /// A message has a stamp: the same one for its whole life.
+    pub(crate) fn stamped(&mut self, index: usize, message: &Message) -> Result<(), String> {
+        let post = &mut self.posts[index];
+        match post.stamp {
+            Some(stamp) if stamp != message.stamp => Err(format!("{message:?} had the stamp {stamp:?}")),
+            Some(_) => Ok(()),
+            None => {
+                post.stamp = Some(message.stamp);
+                post.expires = message.expires().0;
+                match self.by_stamp.insert(message.stamp, index) {
+                    Some(other) => Err(format!("{:?} names two messages, {other} and {index}", message.stamp)),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Storage took these.
+    pub(crate) fn stored(&mut self, messages: &[Arc<Message>]) {
+        for message in messages {
+            self.ledgered(message);
+        }
+    }
+
+    /// A ledger (or storage) took this.
+    pub(crate) fn ledgered(&mut self, message: &Message) {
+        if let Ok(index) = self.identify(message) {
+            self.posts[index].held = true;
+        }
+    }
+
+    /// A 201: stamps of one channel rise with the order of the POSTs.
+    pub(crate) fn accepted(
+        &mut self,
+        index: usize,
+        stamp: Stamp,
+        disposition: Disposition,
+        step: u64,
+    ) -> Result<(), String> {
+        let post = &mut self.posts[index];
+        match post.stamp {
+            Some(known) if known != stamp => return Err(format!("201 names {stamp:?}, the message is {known:?}")),
+            Some(_) => {}
+            None if post.ttl == 0 => {
+                post.stamp = Some(stamp);
+                self.by_stamp.insert(stamp, index);
+            }
+            None => return Err(format!("201 for {stamp:?}, which nobody has seen stored or kept")),
+        }
+        let post = &mut self.posts[index];
+        post.seen = Some(step);
+        post.disposition = Some(disposition);
+        if disposition == Disposition::Dropped && post.ttl > 0 {
+            return Err(format!("{stamp:?} was dropped although its TTL is {}", post.ttl));
+        }
+        let post = &self.posts[index];
+        let behind =
+            |p: &Post| p.uaid == post.uaid && p.seen.is_some_and(|seen| seen < post.start) && p.stamp > post.stamp;
+        if self.posts.iter().any(behind) {
+            return Err(format!("{stamp:?} is older than an earlier 201 of its user"));
+        }
+        Ok(())
+    }
+
+    /// A session is over, or never was.
+    pub(crate) fn session_ended(&mut self, id: SocketId) {
+        self.resident.retain(|_, socket| *socket != id);
+    }
+
+    /// All sessions are over.
+    pub(crate) fn end_sessions(&mut self) {
+        self.resident.clear();
+        self.hung_up.clear();
+    }
+
+    /// An unregister was decoded.
+    pub(crate) fn unregister_asked(&mut self, id: SocketId, uaid: Uaid, chid: Chid, step: u64) {
+        let channel = self.channels.entry((uaid, chid)).or_default();
+        channel.registered = None;
+        channel.version += 1;
+        channel.unregistered_until = Some(u64::MAX);
+        self.unregisters.insert(id, (uaid, chid, step));
+    }
+
+    /// It was answered.
+    pub(crate) fn unregister_answered(&mut self, id: SocketId, status: u16, step: u64) {
+        let Some((uaid, chid, asked)) = self.unregisters.remove(&id) else { return };
+        let channel = self.channels.entry((uaid, chid)).or_default();
+        channel.version += 1;
+        channel.unregistered_until = Some(step);
+        if status == 200 {
+            channel.registered = Some(false);
+            channel.dropped_before = channel.dropped_before.max(asked);
+        }
+    }
+
+    /// After a kill: acks whose settle did not survive are undone, and nothing is under way any more.
+    pub(crate) fn killed(&mut self, rows: &Rows, ledger: &BTreeMap<(usize, u32), Arc<Message>>, step: u64) {
+        let left: BTreeSet<Stamp> = rows.all_messages().chain(ledger.values()).map(|message| message.stamp).collect();
+        for post in &mut self.posts {
+            if post.acked.is_some() && post.stamp.is_some_and(|stamp| left.contains(&stamp)) {
+                post.ack_lost = true;
+            }
+        }
+        self.acked_in_step.clear();
+        self.closed(step);
+    }
+
+    /// The process ended: whatever was under way has happened or never will.
+    pub(crate) fn closed(&mut self, step: u64) {
+        self.unregisters.clear();
+        for channel in self.channels.values_mut() {
+            if channel.unregistered_until == Some(u64::MAX) {
+                channel.unregistered_until = Some(step);
+            }
+        }
+    }
+
+    /// Whether another message took this one's topic slot, or may have.
+    fn replaced(&self, post: &Post) -> bool {
+        post.topic.is_some()
+            && self.posts.iter().any(|other| {
+                (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
+                    && other.stamp > post.stamp
+                    && other.ttl > 0
+                    && (other.held || other.seen.is_some())
+            })
+    }
+
+    /// How an accepted message ended; `None` when nothing became of it.
+    pub(crate) fn fate(&self, post: &Post) -> Option<&'static str> {
+        let unregistered = self.channels.get(&(post.uaid, post.chid)).and_then(|channel| channel.unregistered_until);
+        if post.acked.is_some() {
+            Some("fate: acked")
+        } else if post.ttl == 0 {
+            Some("fate: TTL 0")
+        } else if post.cancel_asked {
+            Some("fate: cancelled")
+        } else if unregistered.is_some_and(|until| until >= post.start) {
+            Some("fate: channel unregistered")
+        } else if self.replaced(post) {
+            Some("fate: replaced by topic")
+        } else if self.wall_max >= post.expires {
+            Some("fate: expired")
+        } else if post.ack_odd {
+            Some("fate: acked unseen")
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! App servers: POSTs, cancels, hang-ups, and what they are answered.
+
+use std::sync::Arc;
+
+use shards::ids::{Chid, Stamp, Uaid};
+use shards::machine::{Cancel, Command, Disposition, Event, Input, Publish, Published, Refusal};
+use shards::message::{Message, Topic, Urgency};
+
+use crate::oracle::Post;
+use crate::sockets::{Place, Socket, SocketId};
+use crate::world::{Verdict, World};
+
+/// One app server.
+#[derive(Default)]
+pub(crate) struct Poster {
+    pub(crate) socket: Option<SocketId>,
+    pub(crate) pending: Option<Pending>,
+}
+
+/// What it waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pending {
+    /// The answer to a POST; whether the channel was registered, and its version, when it was sent.
+    Post { post: usize, registered: Option<bool>, version: u64 },
+    /// The answer to a POST that the landing shard found broken.
+    Broken { refusal: Refusal },
+    /// The answer to a cancel.
+    Cancel { post: usize },
+}
+
+impl World {
+    /// A random app server does something.
+    pub(crate) fn poster_acts(&mut self) -> Verdict {
+        let index = self.rng.clients.index(self.posters.len());
+        if self.posters[index].pending.is_some() {
+            if self.rng.clients.permille(self.plan.faults.hang_up) {
+                self.marks.hit("poster: hangs up");
+                self.poster_leaves(index);
+            }
+            return Ok(());
+        }
+        let leave = self.rng.clients.permille(200);
+        if leave {
+            self.poster_leaves(index);
+        }
+        if self.rng.clients.permille(60) {
+            return self.cancels(index);
+        }
+        let Some((uaid, chid)) = self.target() else { return Ok(()) };
+        if self.rng.clients.permille(20) {
+            return self.post_broken(index, uaid, chid);
+        }
+        let ttl = match self.rng.clients.below(1000) {
+            draw if draw < self.plan.ttl_zero => 0,
+            draw if draw < self.plan.ttl_zero + self.plan.ttl_short => self.rng.clients.between(1, 20) as u32,
+            _ => 2_000_000,
+        };
+        self.posts(index, uaid, chid, ttl)
+    }
+
+    fn target(&mut self) -> Option<(Uaid, Chid)> {
+        let rng = &mut self.rng.clients;
+        let channels = &self.oracle.channels;
+        match rng.below(50) {
+            0 => Some((Uaid(rng.bytes16()), Chid(rng.bytes16()))),
+            1 if !self.oracle.users.is_empty() => {
+                let at = rng.index(self.oracle.users.len());
+                self.oracle.users.iter().nth(at).map(|uaid| (*uaid, Chid(rng.bytes16())))
+            }
+            _ if channels.is_empty() => None,
+            2..20 => channels.keys().nth(rng.index(channels.len())).copied(),
+            _ => {
+                // Mostly the channels that somebody uses now.
+                let agent = &self.agents[rng.index(self.agents.len())];
+                let uaid = agent.uaid?;
+                let at = rng.index(agent.channels.len().max(1));
+                agent.channels.iter().nth(at).map(|chid| (uaid, *chid))
+            }
+        }
+    }
+
+    /// POSTs one message.
+    pub(crate) fn posts(&mut self, index: usize, uaid: Uaid, chid: Chid, ttl: u32) -> Verdict {
+        let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
+        let now = self.time().unix();
+        let rng = &mut self.rng.clients;
+        let topic = if self.plan.topics > 0 && rng.permille(300) && !self.calm {
+            Topic::new(&[b'a' + rng.below(self.plan.topics) as u8])
+        } else {
+            None
+        };
+        let urgency = match rng.below(3) {
+            0 if self.plan.urgencies => Urgency::High,
+            1 if self.plan.urgencies => Urgency::VeryLow,
+            _ => Urgency::Normal,
+        };
+        let post = self.oracle.posts.len();
+        let mut payload = (post as u64).to_be_bytes().to_vec();
+        payload.resize(8 + rng.index(100), 0);
+        self.oracle.posts.push(Post {
+            uaid,
+            chid,
+            topic,
+            ttl,
+            urgency,
+            start: self.steps + 1,
+            seen: None,
+            disposition: None,
+            stamp: None,
+            expires: now.0 + u64::from(ttl),
+            held: false,
+            first_sent: None,
+            sent_count: 0,
+            acked: None,
+            ack_lost: false,
+            ack_odd: false,
+            cancel_asked: false,
+            cancelled: false,
+        });
+        let channel = self.oracle.channels.get(&(uaid, chid));
+        let registered = channel.map_or(Some(false), |channel| channel.registered);
+        let version = channel.map_or(0, |channel| channel.version);
+        self.posters[index].pending = Some(Pending::Post { post, registered, version });
+        let payload = payload.into();
+        let message = Message { uaid, chid, stamp: Stamp::default(), ttl, accepted: now, urgency, topic, payload };
+        self.log(None, format_args!("poster {index} POSTs message {post}"));
+        let publish = Publish { uaid, chid, message: Ok(Arc::new(message)) };
+        self.request(id, shard, Command::Publish(Box::new(publish)))
+    }
+
+    fn post_broken(&mut self, index: usize, uaid: Uaid, chid: Chid) -> Verdict {
+        let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
+        let refusal = Refusal(9);
+        self.posters[index].pending = Some(Pending::Broken { refusal });
+        let publish = Publish { uaid, chid, message: Err(refusal) };
+        self.request(id, shard, Command::Publish(Box::new(publish)))
+    }
+
+    fn cancels(&mut self, index: usize) -> Verdict {
+        if self.oracle.posts.is_empty() {
+            return Ok(());
+        }
+        let recent = self.oracle.posts.len().saturating_sub(8);
+        let post = recent + self.rng.clients.index(self.oracle.posts.len() - recent);
+        let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
+        let target = &mut self.oracle.posts[post];
+        let (Some(stamp), Some(_)) = (target.stamp, target.seen) else { return Ok(()) };
+        target.cancel_asked = true;
+        let cancel = Cancel { uaid: target.uaid, chid: target.chid, stamp, topic: target.topic };
+        self.posters[index].pending = Some(Pending::Cancel { post });
+        self.log(None, format_args!("poster {index} cancels message {post}"));
+        self.request(id, shard, Command::Cancel(Box::new(cancel)))
+    }
+
+    fn request(&mut self, id: SocketId, shard: usize, command: Command) -> Verdict {
+        let Place::At { conn, .. } = self.sockets[id].place else { return Ok(()) };
+        self.sockets[id].ready = false;
+        self.step(shard, Input::Command { conn, command })
+    }
+
+    /// A connection of this app server that may carry a request now, on a shard that runs.
+    fn poster_socket(&mut self, index: usize) -> Option<(SocketId, usize)> {
+        if self.stopping.is_some() && self.shards.iter().any(|shard| shard.drained) {
+            return None;
+        }
+        if self.posters[index].socket.is_none() {
+            let shard = self.rng.clients.index(self.shards.len());
+            let id = self.sockets.len();
+            self.sockets.push(Socket::new(None, Place::Ended));
+            self.name(shard, id);
+            self.sockets[id].ready = true;
+            self.posters[index].socket = Some(id);
+        }
+        let id = self.posters[index].socket?;
+        match self.sockets[id].place {
+            Place::At { shard, .. } if self.sockets[id].ready && self.awake(shard) => Some((id, shard)),
+            _ => None,
+        }
+    }
+
+    /// Closes its connection, whatever is under way on it.
+    fn poster_leaves(&mut self, index: usize) {
+        self.posters[index].pending = None;
+        let Some(id) = self.posters[index].socket.take() else { return };
+        if let Place::At { shard, conn } = self.sockets[id].place {
+            self.oracle.hung_up.insert((shard, conn.slot, conn.generation));
+            self.unname(shard, conn);
+        }
+        self.sockets[id].place = Place::Ended;
+    }
+
+    /// The machine closed it.
+    pub(crate) fn poster_closed(&mut self, id: SocketId) {
+        for poster in self.posters.iter_mut().filter(|poster| poster.socket == Some(id)) {
+            poster.socket = None;
+            poster.pending = None;
+        }
+    }
+
+    /// The process is gone.
+    pub(crate) fn posters_cut(&mut self) {
+        self.posters.iter_mut().for_each(|poster| *poster = Poster::default());
+    }
+
+    /// The machine is done with a request.
+    pub(crate) fn poster_ready(&mut self, id: SocketId) -> Verdict {
+        let waits = self.posters.iter().any(|poster| poster.socket == Some(id) && poster.pending.is_some());
+        if waits { Err("an HTTP connection was made ready before its answer".to_owned()) } else { Ok(()) }
+    }
+
+    /// `Effect::Emit` on an app server's connection.
+    pub(crate) fn answered(&mut self, id: SocketId, event: &Event) -> Verdict {
+        let poster = self.posters.iter_mut().find(|poster| poster.socket == Some(id));
+        let Some(pending) = poster.and_then(|poster| poster.pending.take()) else {
+            return Err(format!("an answer that nobody waits for: {event:?}"));
+        };
+        match (pending, event) {
+            (Pending::Post { post, registered, version }, Event::Published(published)) => {
+                let target = &self.oracle.posts[post];
+                let channel = self.oracle.channels.get(&(target.uaid, target.chid));
+                let same = channel.map_or(0, |channel| channel.version) == version;
+                self.published(post, registered.filter(|_| same), *published)
+            }
+            (Pending::Broken { refusal }, Event::Published(Published::Refused(found))) if refusal == *found => Ok(()),
+            (Pending::Broken { .. }, Event::Published(Published::NoSubscription | Published::Unavailable)) => Ok(()),
+            (Pending::Cancel { post }, Event::Cancelled { done }) => {
+                self.marks.hit(if *done { "cancel: done" } else { "cancel: 503" });
+                self.oracle.posts[post].cancelled |= *done;
+                Ok(())
+            }
+            (pending, event) => Err(format!("{pending:?} was answered {event:?}")),
+        }
+    }
+
+    /// The answer to a POST whose channel was certainly registered or not, if that is known.
+    fn published(&mut self, post: usize, registered: Option<bool>, published: Published) -> Verdict {
+        match published {
+            Published::Accepted { stamp, disposition } => {
+                self.marks.hit(match disposition {
+                    Disposition::Direct => "publish: direct",
+                    Disposition::Stored => "publish: stored",
+                    Disposition::Dropped => "publish: dropped",
+                });
+                if registered == Some(false) {
+                    return Err(format!("message {post} was accepted for a channel that is not registered"));
+                }
+                self.oracle.accepted(post, stamp, disposition, self.steps)
+            }
+            Published::NoSubscription => {
+                self.marks.hit("publish: no subscription");
+                match registered {
+                    Some(true) => Err(format!("message {post} met no subscription, its channel is registered")),
+                    _ => Ok(()),
+                }
+            }
+            Published::Refused(refusal) => Err(format!("message {post} was refused with {refusal:?}")),
+            Published::Unavailable => {
+                self.marks.hit("publish: unavailable");
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The process: start, kill, orderly stop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shards::ids::{Clock, Origin, ShardId, Uaid};
+use shards::machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, MachineStats, ShardMachine, StoreOp};
+use shards::message::Message;
+use shards::place::Placement;
+use shards::stats::{Board, Counters};
+use shards::time::Span;
+
+use crate::sockets::Place;
+use crate::world::{Shard, Verdict, World};
+
+/// The placement key of every world: a data directory keeps it over restarts.
+pub(crate) const PLACEMENT_KEY: [u8; 16] = *b"one placement ok";
+
+impl World {
+    /// Starts the process: saves live ledger records, then opens the shards.
+    pub(crate) fn boot(&mut self, shard_count: u16) -> Verdict {
+        let floor = self.shards.iter().map(|shard| shard.floor).max().unwrap_or(Clock(0));
+        let floor = floor.max(self.oracle.floor);
+        self.oracle.floor = floor;
+        self.count_machines();
+        self.placement = Placement::new(PLACEMENT_KEY, shard_count);
+        self.shards = (0..shard_count).map(|shard| self.open_shard(shard, floor)).collect();
+        self.stopping = None;
+        self.replay();
+        self.log(None, format_args!("boot with {shard_count} shards"));
+        if !self.broadcasts.is_empty() {
+            self.tell_broadcasts()?;
+        }
+        Ok(())
+    }
+
+    fn open_shard(&mut self, shard: u16, clock_floor: Clock) -> Shard {
+        let plan = &self.plan;
+        let config = MachineConfig {
+            shard: ShardId(shard),
+            placement: self.placement,
+            origin: Origin(self.rng.network.bits() as u32),
+            clock_floor,
+            window: plan.window,
+            durable: plan.durable,
+            spill_after: plan.spill_after,
+            retry_after: plan.retry_after,
+            hello_timeout: plan.hello_timeout,
+            ping_interval: plan.ping_interval,
+            pong_timeout: plan.pong_timeout,
+            ping_min_interval: Span::from_secs(45),
+            sessions_max: plan.sessions_max,
+            ledger_bytes_max: plan.ledger_bytes_max,
+        };
+        Shard {
+            machine: ShardMachine::new(config),
+            effects: EffectQueue::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            stalled_until: 0,
+            floor: clock_floor,
+            drained: false,
+        }
+    }
+
+    /// DESIGN.md 6: at start every live record of any log is saved to storage before listeners open.
+    fn replay(&mut self) {
+        let mut of_user: BTreeMap<Uaid, Vec<Arc<Message>>> = BTreeMap::new();
+        for (_, message) in std::mem::take(&mut self.ledger) {
+            self.marks.hit("start: ledger record replayed");
+            of_user.entry(message.uaid).or_default().push(message);
+        }
+        for (_, mut messages) in of_user {
+            messages.sort_by_key(|message| message.stamp);
+            self.oracle.stored(&messages);
+            self.store.replay(StoreOp::Save { messages });
+        }
+    }
+
+    /// The process is gone in the middle of whatever it did.
+    pub(crate) fn kill(&mut self) -> Verdict {
+        self.kill_next = false;
+        self.log(None, format_args!("kill -9"));
+        self.marks.hit("kill");
+        if !self.ledger.is_empty() {
+            self.marks.hit("kill: live ledger records");
+        }
+        let written = self.store.kill(&mut self.rng.store, &mut self.marks);
+        self.oracle.stored(&written);
+        self.oracle.killed(self.store.rows(), &self.ledger, self.steps);
+        self.end_process();
+        let shards = self.next_shard_count();
+        self.boot(shards)
+    }
+
+    fn next_shard_count(&mut self) -> u16 {
+        let before = self.shards.len() as u16;
+        let shards = if self.rng.faults.permille(500) { self.rng.faults.between(2, 8) as u16 } else { before };
+        if shards != before {
+            self.marks.hit("start: another number of shards");
+        }
+        shards
+    }
+
+    /// Everything that a process takes with it.
+    fn end_process(&mut self) {
+        self.lanes.clear();
+        self.moves.clear();
+        for id in 0..self.sockets.len() {
+            if self.sockets[id].place != Place::Ended {
+                self.sockets[id].place = Place::Ended;
+                self.sockets[id].peer_open = false;
+            }
+            self.sockets[id].outbox.clear();
+            self.sockets[id].peer_open = false;
+        }
+        self.oracle.end_sessions();
+        self.posters_cut();
+    }
+
+    /// SIGTERM.
+    pub(crate) fn stop(&mut self) -> Verdict {
+        if self.stopping.is_some() {
+            return Ok(());
+        }
+        self.marks.hit("stop: asked");
+        let rate = self.rng.faults.pick(&[1, 10, 1000]) as u32;
+        self.stopping = Some(self.now + 60_000_000_000);
+        for shard in 0..self.shards.len() {
+            if self.stopping.is_some() {
+                self.step(shard, Input::Drain { rate })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `Effect::Drained`.
+    pub(crate) fn drained(&mut self, shard: usize) -> Verdict {
+        if self.stopping.is_none() {
+            return Err("Drained without a Drain".to_owned());
+        }
+        if self.store.outstanding_count(shard) > 0 {
+            return Err(format!("shard {shard} says Drained with storage work out"));
+        }
+        if self.ledger.keys().any(|(of, _)| *of == shard) {
+            return Err(format!("shard {shard} says Drained with live ledger records"));
+        }
+        let held = self
+            .sockets
+            .iter()
+            .any(|socket| socket.agent.is_some() && matches!(socket.place, Place::At { shard: at, .. } if at == shard));
+        if held {
+            return Err(format!("shard {shard} says Drained with sessions"));
+        }
+        self.shards[shard].drained = true;
+        Ok(())
+    }
+
+    /// Ends a process that was asked to stop, once it is drained or its time is up.
+    pub(crate) fn end_stop(&mut self) -> Verdict {
+        let Some(deadline) = self.stopping else { return Ok(()) };
+        if self.shards.iter().all(|shard| shard.drained) {
+            self.marks.hit("stop: drained");
+            self.log(None, format_args!("exit 0"));
+            if self.store.idle() {
+                self.store.close();
+                self.oracle.closed(self.steps);
+            } else {
+                // POSTs that came in behind Drained: the process does not wait for them.
+                return self.kill();
+            }
+            self.end_process();
+            let shards = self.next_shard_count();
+            return self.boot(shards);
+        }
+        if self.now < deadline {
+            return Ok(());
+        }
+        if self.plan.faults.store_error + self.plan.faults.store_reply_lost + self.plan.faults.store_full == 0
+            && self.plan.faults.store_stall + self.plan.faults.shard_stall == 0
+            && self.now > deadline + 120_000_000_000
+            && self.enabled().is_empty()
+        {
+            return Err("a stop without faults was never complete".to_owned());
+        }
+        if self.now < deadline + 240_000_000_000 {
+            return Ok(());
+        }
+        self.marks.hit("stop: cut short");
+        self.kill()
+    }
+
+    /// Every shard learns the broadcast values.
+    pub(crate) fn tell_broadcasts(&mut self) -> Verdict {
+        let values: Arc<[BroadcastVersion]> = self.broadcasts.clone().into();
+        for shard in 0..self.shards.len() {
+            // A kill on the way may have left fewer of them, and its boot has told them already.
+            if shard < self.shards.len() {
+                self.step(shard, Input::Broadcasts(values.clone()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what this boot's machines counted to the marks.
+    pub(crate) fn count_machines(&mut self) {
+        let board = Board::new(&[MachineStats::MEANINGS]);
+        for shard in &mut self.shards {
+            shard.machine.stats().write_to(&board, 0);
+            for (meaning, value) in board.read() {
+                if meaning.kind == shards::stats::Kind::Counter {
+                    self.marks.add(&format!("machine.{}", meaning.name), value);
+                }
+            }
+        }
+    }
+}

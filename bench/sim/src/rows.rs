@@ -1,0 +1,184 @@
+//! What storage holds, and what each operation does to it: the laws of DESIGN.md 7 in their plainest form.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shards::ids::{Chid, Clock, Stamp, Uaid};
+use shards::machine::{Page, RowKey, StoreOp, StoreReply, UserRow};
+use shards::message::{Message, Topic};
+use shards::time::UnixSeconds;
+
+/// Every user and every message, by UAID.
+#[derive(Clone, Default)]
+pub(crate) struct Rows {
+    users: BTreeMap<Uaid, User>,
+}
+
+#[derive(Clone, Default)]
+struct User {
+    known: bool,
+    seen: UnixSeconds,
+    low_water: Clock,
+    user_clock: Clock,
+    channels: BTreeMap<Chid, Clock>,
+    topics: BTreeMap<(Chid, Topic), Arc<Message>>,
+    messages: BTreeMap<Stamp, Arc<Message>>,
+    saved: BTreeMap<Stamp, Arc<Message>>,
+}
+
+impl Rows {
+    /// Carries out one operation. `page_max` bounds pages further than the operation does.
+    pub(crate) fn apply(&mut self, op: &StoreOp, page_max: usize) -> StoreReply {
+        let user = self.users.entry(op.uaid()).or_default();
+        match op {
+            StoreOp::LoadUser { .. } => StoreReply::User(user.row().map(Box::new)),
+            StoreOp::Touch { seen, .. } => user.touch(*seen),
+            StoreOp::Register { chid, at, seen, .. } => {
+                user.known = true;
+                user.channels.entry(*chid).or_insert(*at);
+                user.user_clock = user.user_clock.max(*at);
+                user.touch(*seen)
+            }
+            StoreOp::Unregister { chid, at, .. } => user.unregister(*chid, *at),
+            StoreOp::DropUser { .. } => {
+                *user = User::default();
+                StoreReply::Done
+            }
+            StoreOp::Publish { message } => user.publish(message),
+            StoreOp::Save { messages } => {
+                messages.iter().for_each(|message| user.save(message));
+                StoreReply::Done
+            }
+            StoreOp::Topics { after, limit, now, .. } => user.topics(*after, page_max.min(usize::from(*limit)), *now),
+            StoreOp::Messages { after, limit, now, .. } => {
+                user.messages(*after, page_max.min(usize::from(*limit)), *now)
+            }
+            StoreOp::Read { row, now } => user.read(row, *now),
+            StoreOp::Settle { rows, low_water, .. } => {
+                rows.iter().for_each(|row| user.remove(row));
+                user.settle_below(low_water.unwrap_or_default());
+                StoreReply::Done
+            }
+        }
+    }
+
+    /// Whether storage knows this user.
+    pub(crate) fn known(&self, uaid: Uaid) -> bool {
+        self.users.get(&uaid).is_some_and(|user| user.known)
+    }
+
+    /// Every message of every user, whatever its form.
+    pub(crate) fn all_messages(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.users
+            .values()
+            .flat_map(|user| user.topics.values().chain(user.messages.values()).chain(user.saved.values()))
+    }
+}
+
+impl User {
+    fn row(&self) -> Option<UserRow> {
+        self.known.then(|| UserRow {
+            record_version: 1,
+            seen: self.seen,
+            low_water: self.low_water,
+            user_clock: self.user_clock,
+            may_have_messages: !(self.topics.is_empty() && self.messages.is_empty() && self.saved.is_empty()),
+            channels: self.channels.keys().copied().collect(),
+        })
+    }
+
+    fn touch(&mut self, seen: UnixSeconds) -> StoreReply {
+        self.seen = self.seen.max(seen);
+        StoreReply::Done
+    }
+
+    fn unregister(&mut self, chid: Chid, at: Clock) -> StoreReply {
+        self.channels.remove(&chid);
+        self.user_clock = self.user_clock.max(at);
+        self.topics.retain(|(of, _), _| *of != chid);
+        self.messages.retain(|_, message| message.chid != chid);
+        self.saved.retain(|_, message| message.chid != chid);
+        StoreReply::Done
+    }
+
+    fn publish(&mut self, message: &Arc<Message>) -> StoreReply {
+        if !self.known || !self.channels.contains_key(&message.chid) {
+            return StoreReply::NoSubscription;
+        }
+        if message.ttl > 0 {
+            self.user_clock = self.user_clock.max(message.stamp.clock);
+            if message.topic.is_some() {
+                self.put_topic(message);
+            } else {
+                self.messages.insert(message.stamp, message.clone());
+            }
+        }
+        StoreReply::Done
+    }
+
+    fn save(&mut self, message: &Arc<Message>) {
+        self.user_clock = self.user_clock.max(message.stamp.clock);
+        if message.topic.is_some() {
+            self.put_topic(message);
+        } else {
+            self.saved.insert(message.stamp, message.clone());
+        }
+    }
+
+    fn put_topic(&mut self, message: &Arc<Message>) {
+        let Some(topic) = message.topic else { return };
+        let newer = self.topics.get(&(message.chid, topic)).is_some_and(|row| row.stamp > message.stamp);
+        if !newer {
+            self.topics.insert((message.chid, topic), message.clone());
+        }
+    }
+
+    fn topics(&self, after: Option<(Chid, Topic)>, limit: usize, now: UnixSeconds) -> StoreReply {
+        let live = |message: &Arc<Message>| !message.expired(now);
+        let rows = self.topics.iter().filter(|(key, row)| after.is_none_or(|after| **key > after) && live(row));
+        page(rows.map(|(_, row)| row.clone()), limit)
+    }
+
+    /// A message row at or below low water is settled, also one that was written late; a saved row is not.
+    fn messages(&self, after: Stamp, limit: usize, now: UnixSeconds) -> StoreReply {
+        let mut merged: BTreeMap<Stamp, &Arc<Message>> = BTreeMap::new();
+        merged.extend(self.messages.iter().filter(|(stamp, _)| stamp.clock > self.low_water).map(|(s, m)| (*s, m)));
+        merged.extend(self.saved.iter().map(|(stamp, message)| (*stamp, message)));
+        let rows = merged.into_iter().filter(|(stamp, row)| *stamp > after && !row.expired(now));
+        page(rows.map(|(_, row)| row.clone()), limit)
+    }
+
+    fn read(&self, key: &RowKey, now: UnixSeconds) -> StoreReply {
+        let topic = key.topic.and_then(|topic| self.topics.get(&(key.chid, topic)));
+        let rows = topic.into_iter().chain(self.saved.get(&key.stamp)).chain(self.messages.get(&key.stamp));
+        let mut rows = rows.filter(|row| row.stamp == key.stamp && row.chid == key.chid && !row.expired(now));
+        StoreReply::Page(Box::new(Page { messages: rows.next().cloned().into_iter().collect(), exhausted: true }))
+    }
+
+    fn remove(&mut self, key: &RowKey) {
+        let same = |row: &Arc<Message>| row.stamp == key.stamp && row.chid == key.chid;
+        if let Some(topic) = key.topic
+            && self.topics.get(&(key.chid, topic)).is_some_and(same)
+        {
+            self.topics.remove(&(key.chid, topic));
+        }
+        if self.messages.get(&key.stamp).is_some_and(same) {
+            self.messages.remove(&key.stamp);
+        }
+        if self.saved.get(&key.stamp).is_some_and(same) {
+            self.saved.remove(&key.stamp);
+        }
+    }
+
+    fn settle_below(&mut self, low_water: Clock) {
+        self.low_water = self.low_water.max(low_water);
+        let mark = self.low_water;
+        self.messages.retain(|stamp, _| stamp.clock > mark);
+    }
+}
+
+fn page(rows: impl Iterator<Item = Arc<Message>>, limit: usize) -> StoreReply {
+    let mut rows = rows.peekable();
+    let messages: Vec<_> = rows.by_ref().take(limit).collect();
+    StoreReply::Page(Box::new(Page { messages, exhausted: rows.peek().is_none() }))
+}

@@ -1,0 +1,187 @@
+//! Running seeds: one world each, a report over many, and the command that replays a failure.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use shards::place::Placement;
+
+use crate::agents::Agent;
+use crate::marks::Marks;
+use crate::oracle::Oracle;
+use crate::plan::Plan;
+use crate::posters::Poster;
+use crate::process::PLACEMENT_KEY;
+use crate::rng::Rng;
+use crate::store::Store;
+use crate::trace::{Recorder, Trace};
+use crate::world::{Streams, Verdict, World};
+
+/// How to run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Keep one line per event, for reading. Off, a trace is its hash.
+    pub lines: bool,
+    /// Stop after this many failures; 0 is never.
+    pub failures_max: usize,
+}
+
+/// A seed whose world broke a promise. Its display ends with the command that replays it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// Inputs that machines had been given.
+    pub steps: u64,
+    /// What was broken.
+    pub what: String,
+    /// The last events before it, when `Options::lines` was set.
+    pub lines: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.lines {
+            writeln!(f, "{line}")?;
+        }
+        writeln!(f, "seed {} at step {}: {}", self.seed, self.steps, self.what)?;
+        let end = self.seed.saturating_add(1);
+        write!(f, "replay: murre-bench sim --seeds {}..{end}", self.seed)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What many seeds showed.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Inputs that machines were given, over all seeds.
+    pub steps: u64,
+    /// How often each interesting situation came about, over all seeds that ended well.
+    pub marks: Marks,
+    /// The seeds that did not.
+    pub failures: Vec<Failure>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.marks)?;
+        for failure in &self.failures {
+            writeln!(f, "{failure}")?;
+        }
+        write!(f, "{} seeds, {} steps, {} failures", self.seeds, self.steps, self.failures.len())
+    }
+}
+
+/// Runs these seeds one after the other on this thread.
+pub fn run(seeds: Range<u64>, options: &Options) -> Report {
+    let mut report = Report::default();
+    for seed in seeds {
+        report.seeds += 1;
+        match run_seed(seed, options) {
+            Ok(trace) => {
+                report.steps += trace.steps;
+                report.marks.absorb(&trace.marks);
+            }
+            Err(failure) => {
+                report.steps += failure.steps;
+                report.failures.push(failure);
+                if report.failures.len() == options.failures_max {
+                    break;
+                }
+            }
+        }
+    }
+    report
+}
+
+/// Runs one seed. An assertion of the machine is a failure like any other where panics unwind.
+pub fn run_seed(seed: u64, options: &Options) -> Result<Trace, Failure> {
+    if cfg!(panic = "abort") {
+        name_seed_on_panic(seed);
+    }
+    let mut world = World::new(seed, options);
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let what = match ended {
+        Ok(Ok(())) => {
+            let lines = world.recorder.take_lines();
+            return Ok(Trace { seed, steps: world.steps, hash: world.recorder.hash(), marks: world.marks, lines });
+        }
+        Ok(Err(what)) => what,
+        Err(cause) => format!("an assertion failed: {}", panic_text(cause.as_ref())),
+    };
+    Err(Failure { seed, steps: world.steps, what, lines: world.recorder.take_lines() })
+}
+
+/// Where a panic ends the process, its last words name the seed.
+fn name_seed_on_panic(seed: u64) {
+    static HOOK: Once = Once::new();
+    thread_local!(static SEED: Cell<u64> = const { Cell::new(0) });
+    SEED.set(seed);
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            before(info);
+            let seed = SEED.get();
+            eprintln!("replay: murre-bench sim --seeds {seed}..{}", seed.saturating_add(1));
+        }));
+    });
+}
+
+fn panic_text(cause: &(dyn std::any::Any + Send)) -> &str {
+    let text = cause.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no text")
+}
+
+impl World {
+    fn new(seed: u64, options: &Options) -> World {
+        let stream = |salt| Rng::new(seed, salt);
+        let plan = Plan::draw(&mut stream(1));
+        World {
+            rng: Streams {
+                schedule: stream(2),
+                network: stream(3),
+                store: stream(4),
+                clients: stream(5),
+                faults: stream(6),
+            },
+            now: 1_000_000_000,
+            wall_offset_us: 1_700_000_000_000_000,
+            steps: 0,
+            placement: Placement::new(PLACEMENT_KEY, plan.shards),
+            shards: Vec::new(),
+            sockets: Vec::new(),
+            moves: Vec::new(),
+            lanes: BTreeMap::new(),
+            store: Store::default(),
+            ledger: BTreeMap::new(),
+            agents: (0..plan.agents).map(|_| Agent::default()).collect(),
+            posters: (0..plan.posters).map(|_| Poster::default()).collect(),
+            broadcasts: Vec::new(),
+            oracle: Oracle::default(),
+            marks: Marks::default(),
+            recorder: Recorder::new(options.lines),
+            calm: false,
+            stopping: None,
+            kill_next: false,
+            plan,
+        }
+    }
+
+    fn run(&mut self) -> Verdict {
+        let plan = self.plan.clone();
+        self.log(None, format_args!("{plan:?}"));
+        self.boot(plan.shards)?;
+        let mut turns = 0;
+        while self.steps < plan.steps && turns < plan.steps * 20 {
+            turns += 1;
+            self.turn()?;
+        }
+        self.calm_down()
+    }
+}

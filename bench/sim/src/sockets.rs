@@ -1,0 +1,409 @@
+//! Sockets as a loop sees them: accept, decode one command at a time, block, move, close.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use shards::ids::{Chid, ConnId, EmissionId, ShardId, Stamp, Uaid};
+use shards::machine::{AckUpdate, Arrival, BroadcastDelta, CloseReason, Command, Event, Hello, Input, Mail};
+use shards::message::Message;
+
+use crate::world::{Lane, Moving, Slot, Verdict, World};
+
+/// Index into the world's sockets; never reused.
+pub(crate) type SocketId = usize;
+
+/// Where a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Connected, and not accepted yet.
+    Waiting { shard: usize },
+    /// In the ring of a shard, under this name.
+    At { shard: usize, conn: ConnId },
+    /// Between two rings.
+    Moving,
+    /// Closed at the server's end.
+    Ended,
+}
+
+/// One connection, both ends.
+pub(crate) struct Socket {
+    /// Whose it is; `None` for app servers.
+    pub(crate) agent: Option<usize>,
+    pub(crate) place: Place,
+    /// The loop may decode a command.
+    pub(crate) ready: bool,
+    /// Sent by the peer and not decoded.
+    pub(crate) inbox: VecDeque<Command>,
+    /// Received before a move and not decoded: travels with the mail.
+    pub(crate) carried: VecDeque<Command>,
+    /// Sent by the server and not read.
+    pub(crate) outbox: VecDeque<Frame>,
+    pub(crate) blocked: Option<Blocked>,
+    /// The peer has not closed.
+    pub(crate) peer_open: bool,
+    pub(crate) peer: Peer,
+    pub(crate) session: Session,
+}
+
+/// A socket that takes no more bytes.
+#[derive(Default)]
+pub(crate) struct Blocked {
+    /// The machine knows.
+    pub(crate) told: bool,
+    pub(crate) unsent: VecDeque<EmissionId>,
+    /// Begun or never refused: goes out first.
+    pub(crate) tail: VecDeque<Frame>,
+}
+
+/// What the user agent knows.
+#[derive(Default)]
+pub(crate) struct Peer {
+    pub(crate) hello_sent: bool,
+    pub(crate) asked: Option<Uaid>,
+    pub(crate) uaid: Option<Uaid>,
+    pub(crate) silent: bool,
+    pub(crate) paused: bool,
+    pub(crate) got: Vec<AckUpdate>,
+    pub(crate) acked: Vec<AckUpdate>,
+    pub(crate) pinged_at: Option<u64>,
+    pub(crate) broadcasts: BTreeMap<Box<str>, Box<str>>,
+}
+
+/// What the oracle knows of the session on it.
+#[derive(Default)]
+pub(crate) struct Session {
+    /// The UAID that the machine said in its hello.
+    pub(crate) served: Option<Uaid>,
+    /// Step at which the hello was decoded.
+    pub(crate) hello_step: u64,
+    /// Storage knew the UAID of the hello when it was decoded.
+    pub(crate) known: bool,
+    /// What the socket took: how often, and when last (monotonic nanoseconds).
+    pub(crate) sent: BTreeMap<Stamp, (u32, u64)>,
+    /// The bytes it moved with came back.
+    pub(crate) fed: bool,
+}
+
+impl Session {
+    /// A frame was refused: the machine may send this message as if it had not been sent before.
+    fn refused(&mut self, stamp: Option<Stamp>) {
+        if let Some(sent) = stamp.and_then(|stamp| self.sent.get_mut(&stamp)) {
+            *sent = (0, 0);
+        }
+    }
+}
+
+/// What a user agent reads.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Hello(Uaid, Box<BroadcastDelta>),
+    Registered(Chid, u16),
+    Unregistered(Chid, u16),
+    Notification(Arc<Message>),
+    Broadcast(Box<BroadcastDelta>),
+    Ping,
+    Pong,
+    Closed(CloseReason),
+}
+
+impl Socket {
+    /// A connection that a peer opens to a shard.
+    pub(crate) fn new(agent: Option<usize>, place: Place) -> Socket {
+        Socket {
+            agent,
+            place,
+            ready: false,
+            inbox: VecDeque::new(),
+            carried: VecDeque::new(),
+            outbox: VecDeque::new(),
+            blocked: None,
+            peer_open: true,
+            peer: Peer::default(),
+            session: Session::default(),
+        }
+    }
+
+    pub(crate) fn can_receive(&self) -> bool {
+        self.peer_open && !self.outbox.is_empty() && !self.peer.paused && !self.peer.silent
+    }
+
+    pub(crate) fn can_decode(&self) -> bool {
+        let tail = self.blocked.as_ref().is_some_and(|blocked| !blocked.tail.is_empty());
+        self.ready && !tail && !(self.inbox.is_empty() && self.carried.is_empty())
+    }
+
+    pub(crate) fn takes_bytes(&self) -> bool {
+        self.outbox.is_empty()
+    }
+}
+
+impl World {
+    /// Gives a socket a place in a shard's connection plane.
+    pub(crate) fn name(&mut self, shard: usize, id: SocketId) -> ConnId {
+        let this = &mut self.shards[shard];
+        let slot = this.free.pop().unwrap_or_else(|| {
+            this.slots.push(Slot::default());
+            (this.slots.len() - 1) as u32
+        });
+        let place = &mut this.slots[slot as usize];
+        assert!(place.socket.is_none(), "a free slot is empty");
+        place.socket = Some(id);
+        let conn = ConnId { slot, generation: place.generation };
+        self.sockets[id].place = Place::At { shard, conn };
+        conn
+    }
+
+    /// Takes the place back; whoever still speaks of it names nobody.
+    pub(crate) fn unname(&mut self, shard: usize, conn: ConnId) {
+        let this = &mut self.shards[shard];
+        let place = &mut this.slots[conn.slot as usize];
+        assert!(place.generation == conn.generation && place.socket.is_some(), "a place is given back once");
+        *place = Slot { generation: conn.generation + 1, socket: None };
+        this.free.push(conn.slot);
+    }
+
+    /// Whom a machine speaks of. App servers may have hung up: then nobody. Anybody else must be there.
+    pub(crate) fn socket_of(&self, shard: usize, conn: ConnId) -> Result<Option<SocketId>, String> {
+        let slot = self.shards[shard].slots.get(conn.slot as usize);
+        match slot {
+            Some(Slot { generation, socket: Some(id) }) if *generation == conn.generation => Ok(Some(*id)),
+            _ if self.oracle.hung_up.contains(&(shard, conn.slot, conn.generation)) => Ok(None),
+            _ => Err(format!("an effect for a connection that is gone: shard {shard}, {conn:?}")),
+        }
+    }
+
+    pub(crate) fn accept(&mut self, id: SocketId) -> Verdict {
+        let Place::Waiting { shard } = self.sockets[id].place else { return Ok(()) };
+        let conn = self.name(shard, id);
+        self.sockets[id].ready = true;
+        self.step(shard, Input::Opened { conn })
+    }
+
+    pub(crate) fn decode(&mut self, id: SocketId) -> Verdict {
+        let Place::At { shard, conn } = self.sockets[id].place else { return Ok(()) };
+        let socket = &mut self.sockets[id];
+        let Some(command) = socket.carried.pop_front().or_else(|| socket.inbox.pop_front()) else { return Ok(()) };
+        socket.ready = false;
+        let command = self.before_command(id, shard, command);
+        self.step(shard, Input::Command { conn, command })
+    }
+
+    pub(crate) fn notice_gone(&mut self, id: SocketId) -> Verdict {
+        let Place::At { shard, conn } = self.sockets[id].place else { return Ok(()) };
+        let reasons = [CloseReason::PeerClosed, CloseReason::PeerClosed, CloseReason::BadMessage, CloseReason::TooBig];
+        let reason = self.rng.network.pick(&reasons);
+        self.unname(shard, conn);
+        self.sockets[id].place = Place::Ended;
+        self.oracle.session_ended(id);
+        self.step(shard, Input::Gone { conn, reason })
+    }
+
+    pub(crate) fn tell_blocked(&mut self, id: SocketId) -> Verdict {
+        let Place::At { shard, conn } = self.sockets[id].place else { return Ok(()) };
+        let Some(blocked) = &mut self.sockets[id].blocked else { return Ok(()) };
+        blocked.told = true;
+        self.marks.hit("socket: blocked");
+        self.step(shard, Input::Blocked { conn })?;
+        if self.rng.network.permille(300) { self.give_back_unsent(id) } else { Ok(()) }
+    }
+
+    /// Names what was refused, oldest first.
+    fn give_back_unsent(&mut self, id: SocketId) -> Verdict {
+        loop {
+            let Place::At { shard, conn } = self.sockets[id].place else { return Ok(()) };
+            let Some(blocked) = &mut self.sockets[id].blocked else { return Ok(()) };
+            let Some(emission) = blocked.unsent.pop_front() else { return Ok(()) };
+            self.marks.hit("socket: unsent");
+            self.step(shard, Input::Unsent { conn, emission })?;
+        }
+    }
+
+    pub(crate) fn writable(&mut self, id: SocketId) -> Verdict {
+        self.give_back_unsent(id)?;
+        let Place::At { shard, conn } = self.sockets[id].place else { return Ok(()) };
+        let Some(blocked) = self.sockets[id].blocked.take() else { return Ok(()) };
+        self.sockets[id].outbox.extend(blocked.tail);
+        self.marks.hit("socket: writable again");
+        self.step(shard, Input::Writable { conn })
+    }
+
+    /// Writes a frame, or finds that the socket takes none.
+    pub(crate) fn write(&mut self, id: SocketId, frame: Frame, emission: Option<EmissionId>) -> Verdict {
+        let full = self.plan.socket_frames;
+        let whole = self.rng.network.permille(500);
+        let socket = &mut self.sockets[id];
+        let stamp = match &frame {
+            Frame::Notification(message) => Some(message.stamp),
+            _ => None,
+        };
+        match &mut socket.blocked {
+            None if socket.outbox.len() < full => socket.outbox.push_back(frame),
+            None => {
+                // The first frame refused may have gone out in part; then the rest of it is owed.
+                let mut blocked = Blocked::default();
+                match emission {
+                    Some(emission) if whole => {
+                        blocked.unsent.push_back(emission);
+                        socket.session.refused(stamp);
+                    }
+                    _ => blocked.tail.push_back(frame),
+                }
+                let refused = blocked.tail.is_empty();
+                socket.blocked = Some(blocked);
+                if refused {
+                    return Ok(());
+                }
+            }
+            Some(blocked) => match emission {
+                Some(_) if blocked.told => return Err("a notification for a socket that is blocked".to_owned()),
+                Some(emission) => {
+                    blocked.unsent.push_back(emission);
+                    socket.session.refused(stamp);
+                    return Ok(());
+                }
+                None => blocked.tail.push_back(frame),
+            },
+        }
+        match stamp {
+            Some(stamp) => self.sent(id, stamp),
+            None => Ok(()),
+        }
+    }
+
+    /// `Effect::Close`: last words, and the place is free.
+    pub(crate) fn close(&mut self, shard: usize, conn: ConnId, reason: CloseReason) -> Verdict {
+        let Some(id) = self.socket_of(shard, conn)? else { return Ok(()) };
+        self.marks.hit(&format!("close: {reason:?}"));
+        if self.calm && !matches!(reason, CloseReason::Superseded | CloseReason::Draining) {
+            self.marks.hit(&format!("close while calm: {reason:?}"));
+        }
+        self.unname(shard, conn);
+        let socket = &mut self.sockets[id];
+        socket.place = Place::Ended;
+        let rest = socket.blocked.take().map(|blocked| blocked.tail).unwrap_or_default();
+        socket.outbox.extend(rest);
+        socket.outbox.push_back(Frame::Closed(reason));
+        self.oracle.session_ended(id);
+        if self.sockets[id].agent.is_none() {
+            self.poster_closed(id);
+        }
+        Ok(())
+    }
+
+    /// `Effect::Move`: descriptor and mail set out, each in its own time.
+    pub(crate) fn set_out(
+        &mut self,
+        from: usize,
+        conn: ConnId,
+        to: ShardId,
+        claim: shards::ids::Claim,
+        hello: Box<Hello>,
+    ) -> Verdict {
+        let Some(id) = self.socket_of(from, conn)? else {
+            return Err("a move of an HTTP connection".to_owned());
+        };
+        let target = usize::from(to.0);
+        if target == from || target >= self.shards.len() {
+            return Err(format!("a move from shard {from} to shard {target}"));
+        }
+        if hello.uaid.map(|uaid| self.owner(uaid)) != Some(target) {
+            return Err(format!("a move to shard {target}, which does not own the UAID"));
+        }
+        let fails = !self.calm && self.rng.faults.permille(self.plan.faults.move_fail);
+        let received = self.rng.network.index(self.sockets[id].inbox.len() + 1);
+        let socket = &mut self.sockets[id];
+        let carried: Vec<Command> = socket.inbox.drain(..received).collect();
+        let bytes = mail_bytes(id, received);
+        // A socket that cannot be moved may still have had its mail sent ahead: the half pair times out there.
+        let ahead = !fails || self.rng.network.permille(500);
+        socket.carried.extend(carried);
+        socket.place = Place::Moving;
+        socket.session.fed = received == 0;
+        self.moves.push(Moving { socket: id, source: from, conn, to: target, claim, fails });
+        if ahead {
+            self.lanes.entry((from, target, Lane::Arrive)).or_default().push_back(Mail::Arrive(Box::new(Arrival {
+                claim,
+                hello,
+                bytes,
+            })));
+        }
+        Ok(())
+    }
+
+    /// A descriptor lands where it was sent, or stays where it was.
+    pub(crate) fn land(&mut self, index: usize) -> Verdict {
+        let moving = self.moves.swap_remove(index);
+        let id = moving.socket;
+        if moving.fails {
+            self.marks.hit("move: failed");
+            self.sockets[id].place = Place::At { shard: moving.source, conn: moving.conn };
+            let (conn, claim) = (moving.conn, moving.claim);
+            self.step(moving.source, Input::MoveFailed { conn, claim })?;
+            let source = (moving.source, moving.conn);
+            let stays = matches!(self.sockets[id].place, Place::At { shard, conn } if (shard, conn) == source);
+            return if stays { Err("a socket whose move failed was not closed".to_owned()) } else { Ok(()) };
+        }
+        self.unname(moving.source, moving.conn);
+        let conn = self.name(moving.to, id);
+        if !self.sockets[id].peer_open {
+            self.marks.hit("move: peer gone on the way");
+        }
+        let behind = self.lanes.get(&(moving.source, moving.to, Lane::Arrive)).is_some_and(|lane| {
+            lane.iter().any(|mail| matches!(mail, Mail::Arrive(arrival) if arrival.claim == moving.claim))
+        });
+        self.marks.hit(if behind { "move: descriptor before mail" } else { "move: mail before descriptor" });
+        self.step(moving.to, Input::Arrived { conn, claim: moving.claim })
+    }
+
+    /// `Effect::Feed`: the bytes that travelled come back, unchanged, before any other.
+    pub(crate) fn feed(&mut self, shard: usize, conn: ConnId, bytes: &[u8]) -> Verdict {
+        let Some(id) = self.socket_of(shard, conn)? else { return Err("bytes fed to an HTTP connection".to_owned()) };
+        if *bytes != *mail_bytes(id, self.sockets[id].carried.len()) {
+            return Err("other bytes came out of a move than went in".to_owned());
+        }
+        if !bytes.is_empty() {
+            self.marks.hit("move: undecoded bytes came along");
+        }
+        self.sockets[id].session.fed = true;
+        Ok(())
+    }
+
+    /// `Effect::Emit` on a user agent's connection: what it reads, and whether the machine may say that.
+    pub(crate) fn emit(&mut self, id: SocketId, event: Event) -> Verdict {
+        let (frame, emission) = match event {
+            Event::Hello { uaid, broadcasts } => {
+                self.hello_said(id, uaid)?;
+                (Frame::Hello(uaid, broadcasts), None)
+            }
+            Event::Registered { uaid, chid, status, .. } => {
+                self.registered(id, uaid, chid, status)?;
+                (Frame::Registered(chid, status), None)
+            }
+            Event::Unregistered { chid, status } => {
+                self.unregistered(id, chid, status)?;
+                (Frame::Unregistered(chid, status), None)
+            }
+            Event::Notification { message, emission } => {
+                self.notified(id, &message)?;
+                (Frame::Notification(message), Some(emission))
+            }
+            Event::Broadcast(delta) => (Frame::Broadcast(delta), None),
+            Event::Pong => (Frame::Pong, None),
+            Event::Ping => (Frame::Ping, None),
+            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {
+                return Err("an HTTP answer on a WebSocket".to_owned());
+            }
+        };
+        self.write(id, frame, emission)
+    }
+}
+
+/// What stands for `count` undecoded commands of a socket.
+fn mail_bytes(id: SocketId, count: usize) -> Box<[u8]> {
+    if count == 0 {
+        return Box::default();
+    }
+    let mut bytes = (id as u64).to_be_bytes().to_vec();
+    bytes.resize(8 + count, b'x');
+    bytes.into()
+}

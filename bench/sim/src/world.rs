@@ -1,0 +1,319 @@
+//! The world around the machines: what exists in it, what can happen next, and how time passes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use shards::ids::{Clock, ConnId, ShardId, Uaid};
+use shards::limits;
+use shards::machine::{BroadcastVersion, EffectQueue, Input, Mail, ShardMachine};
+use shards::message::Message;
+use shards::place::Placement;
+use shards::time::{Instant, Now};
+
+use crate::agents::Agent;
+use crate::marks::Marks;
+use crate::oracle::Oracle;
+use crate::plan::Plan;
+use crate::posters::Poster;
+use crate::rng::Rng;
+use crate::sockets::{Place, Socket, SocketId};
+use crate::store::{Store, Weather};
+use crate::trace::Recorder;
+
+/// What went wrong, in words.
+pub(crate) type Verdict = Result<(), String>;
+
+/// One salted stream for each kind of decision.
+pub(crate) struct Streams {
+    pub(crate) schedule: Rng,
+    pub(crate) network: Rng,
+    pub(crate) store: Rng,
+    pub(crate) clients: Rng,
+    pub(crate) faults: Rng,
+}
+
+/// Everything there is.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) rng: Streams,
+    /// Monotonic nanoseconds.
+    pub(crate) now: u64,
+    /// Wall clock minus monotonic clock, microseconds.
+    pub(crate) wall_offset_us: u64,
+    pub(crate) steps: u64,
+    pub(crate) placement: Placement,
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) sockets: Vec<Socket>,
+    pub(crate) moves: Vec<Moving>,
+    pub(crate) lanes: BTreeMap<(usize, usize, Lane), VecDeque<Mail>>,
+    pub(crate) store: Store,
+    pub(crate) ledger: BTreeMap<(usize, u32), Arc<Message>>,
+    pub(crate) agents: Vec<Agent>,
+    pub(crate) posters: Vec<Poster>,
+    pub(crate) broadcasts: Vec<BroadcastVersion>,
+    pub(crate) oracle: Oracle,
+    pub(crate) marks: Marks,
+    pub(crate) recorder: Recorder,
+    /// Faults are off and everybody behaves.
+    pub(crate) calm: bool,
+    /// A stop was asked for; monotonic deadline.
+    pub(crate) stopping: Option<u64>,
+    /// The next step is the last one of this process.
+    pub(crate) kill_next: bool,
+}
+
+/// One shard of this boot.
+pub(crate) struct Shard {
+    pub(crate) machine: ShardMachine,
+    pub(crate) effects: EffectQueue,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) free: Vec<u32>,
+    pub(crate) stalled_until: u64,
+    pub(crate) floor: Clock,
+    pub(crate) drained: bool,
+}
+
+/// A place in the connection plane.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Slot {
+    pub(crate) generation: u32,
+    pub(crate) socket: Option<SocketId>,
+}
+
+/// Which queue a mail waits in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Lane {
+    Request,
+    Reply,
+    Arrive,
+}
+
+/// A descriptor between two rings.
+pub(crate) struct Moving {
+    pub(crate) socket: SocketId,
+    pub(crate) source: usize,
+    pub(crate) conn: ConnId,
+    pub(crate) to: usize,
+    pub(crate) claim: shards::ids::Claim,
+    pub(crate) fails: bool,
+}
+
+/// Something that could happen next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Happening {
+    Accept(SocketId),
+    TellBlocked(SocketId),
+    Writable(SocketId),
+    Decode(SocketId),
+    Gone(SocketId),
+    Receive(SocketId),
+    Mail(usize, usize, Lane),
+    Descriptor(usize),
+    StoreWork(Uaid),
+    StoreReply(Uaid),
+    Timeout(usize),
+}
+
+impl World {
+    /// The two clocks as a shard reads them.
+    pub(crate) fn time(&self) -> Now {
+        Now { mono: Instant(self.now), unix_us: self.wall_offset_us + self.now / 1_000 }
+    }
+
+    /// Takes down one line.
+    pub(crate) fn log(&mut self, shard: Option<usize>, what: std::fmt::Arguments<'_>) {
+        self.recorder.line(self.steps, self.now / 1_000_000, shard, what);
+    }
+
+    /// Everything that could happen now.
+    pub(crate) fn enabled(&self) -> Vec<Happening> {
+        let mut found = Vec::new();
+        for (id, socket) in self.sockets.iter().enumerate() {
+            self.enabled_of(id, socket, &mut found);
+        }
+        for (&(from, to, lane), mails) in &self.lanes {
+            if !mails.is_empty() && self.awake(to) {
+                found.push(Happening::Mail(from, to, lane));
+            }
+        }
+        for (index, moving) in self.moves.iter().enumerate() {
+            if self.awake(if moving.fails { moving.source } else { moving.to }) {
+                found.push(Happening::Descriptor(index));
+            }
+        }
+        if self.now >= self.store.stalled_until {
+            found.extend(self.store.submitted().map(Happening::StoreWork));
+        }
+        found.extend(
+            self.store.answered().filter(|(_, to)| self.awake(*to)).map(|(uaid, _)| Happening::StoreReply(uaid)),
+        );
+        for (index, shard) in self.shards.iter().enumerate() {
+            if self.awake(index) && shard.machine.next_timeout().is_some_and(|at| at.0 <= self.now) {
+                found.push(Happening::Timeout(index));
+            }
+        }
+        found
+    }
+
+    fn enabled_of(&self, id: SocketId, socket: &Socket, found: &mut Vec<Happening>) {
+        if socket.can_receive() {
+            found.push(Happening::Receive(id));
+        }
+        match socket.place {
+            Place::Waiting { shard } if self.awake(shard) => found.push(Happening::Accept(id)),
+            Place::At { shard, .. } if self.awake(shard) && socket.agent.is_some() => {
+                if !socket.peer_open {
+                    found.push(Happening::Gone(id));
+                }
+                if socket.can_decode() {
+                    found.push(Happening::Decode(id));
+                }
+                match &socket.blocked {
+                    Some(blocked) if !blocked.told => found.push(Happening::TellBlocked(id)),
+                    Some(_) if socket.takes_bytes() => found.push(Happening::Writable(id)),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a shard runs.
+    pub(crate) fn awake(&self, shard: usize) -> bool {
+        self.shards.get(shard).is_some_and(|s| s.stalled_until <= self.now)
+    }
+
+    /// One turn: something happens, somebody acts, or time passes.
+    pub(crate) fn turn(&mut self) -> Verdict {
+        self.now += 1_000 + self.rng.schedule.below(1_000_000);
+        let enabled = self.enabled();
+        let outside = enabled.is_empty() || self.rng.schedule.permille(self.plan.eagerness);
+        if outside && !self.calm {
+            return self.act(enabled.is_empty());
+        }
+        if enabled.is_empty() {
+            self.pass_time(true);
+            return Ok(());
+        }
+        let next = enabled[self.rng.schedule.index(enabled.len())];
+        self.happen(next)
+    }
+
+    /// Lets it happen.
+    pub(crate) fn happen(&mut self, next: Happening) -> Verdict {
+        match next {
+            Happening::Accept(id) => self.accept(id),
+            Happening::TellBlocked(id) => self.tell_blocked(id),
+            Happening::Writable(id) => self.writable(id),
+            Happening::Decode(id) => self.decode(id),
+            Happening::Gone(id) => self.notice_gone(id),
+            Happening::Receive(id) => {
+                self.receive(id);
+                Ok(())
+            }
+            Happening::Mail(from, to, lane) => {
+                match self.lanes.get_mut(&(from, to, lane)).and_then(VecDeque::pop_front) {
+                    Some(mail) => self.step(to, Input::Mail(mail)),
+                    None => Ok(()),
+                }
+            }
+            Happening::Descriptor(index) => self.land(index),
+            Happening::StoreWork(uaid) => {
+                let weather = Weather { faults: &self.plan.faults, short_pages: self.plan.short_pages, now: self.now };
+                let stored = self.store.work(uaid, &weather, &mut self.rng.store, &mut self.marks);
+                self.oracle.stored(&stored);
+                Ok(())
+            }
+            Happening::StoreReply(uaid) => match self.store.collect(uaid) {
+                Some((shard, ticket, result)) => self.step(shard, Input::Stored { ticket, result }),
+                None => Ok(()),
+            },
+            Happening::Timeout(shard) => self.step(shard, Input::Timeout),
+        }
+    }
+
+    /// Time passes: to the next deadline of anybody, or a random while.
+    pub(crate) fn pass_time(&mut self, idle: bool) {
+        let deadlines = self.shards.iter().filter_map(|s| s.machine.next_timeout()).map(|at| at.0);
+        let wakes = self.shards.iter().map(|s| s.stalled_until);
+        let store = [self.store.stalled_until];
+        let agents = self.agents.iter().filter(|_| self.calm).map(|agent| agent.retry_at);
+        let next = deadlines.chain(wakes).chain(store).chain(agents).filter(|at| *at > self.now).min();
+        let draw = self.rng.schedule.below(100);
+        let while_ns = match draw {
+            0..50 => self.rng.schedule.below(200_000_000),
+            50..90 => self.rng.schedule.below(3_000_000_000),
+            _ => self.rng.schedule.below(if idle { 100_000_000_000 } else { 12_000_000_000 }),
+        };
+        self.now = match next {
+            Some(at) if idle && (self.calm || draw < 70) => at,
+            _ => self.now + while_ns,
+        };
+        self.oracle.wall_max = self.oracle.wall_max.max(self.time().unix().0);
+    }
+
+    /// Gives a machine one input and carries out what it wants.
+    pub(crate) fn step(&mut self, shard: usize, input: Input) -> Verdict {
+        self.steps += 1;
+        let now = self.time();
+        self.oracle.wall_max = self.oracle.wall_max.max(now.unix().0);
+        self.log(Some(shard), format_args!("<- {input:?}"));
+        let this = &mut self.shards[shard];
+        let mut effects = std::mem::take(&mut this.effects);
+        effects.reserve(limits::EFFECTS_PER_INPUT_MAX);
+        this.machine.step(now, input, &mut effects);
+        if effects.len() > limits::EFFECTS_PER_INPUT_MAX {
+            return Err(format!("a step appended {} effects", effects.len()));
+        }
+        let cut = if self.kill_next { self.rng.faults.index(effects.len() + 1) } else { effects.len() };
+        for effect in effects.drain(..cut) {
+            self.carry_out(shard, effect)?;
+        }
+        effects.clear();
+        self.shards[shard].effects = effects;
+        if self.kill_next {
+            return self.kill();
+        }
+        self.after_step(shard)
+    }
+
+    /// What must hold whenever a machine rests.
+    fn after_step(&mut self, shard: usize) -> Verdict {
+        let acked = std::mem::take(&mut self.oracle.acked_in_step);
+        for post in acked {
+            let stamp = self.oracle.posts[post].stamp;
+            if self.ledger.values().any(|message| Some(message.stamp) == stamp) {
+                return Err(format!("{stamp:?} was acked and its ledger record is live"));
+            }
+        }
+        let tickets = self.store.outstanding_count(shard);
+        if tickets > limits::STORE_TICKETS_MAX {
+            return Err(format!("shard {shard} has {tickets} storage tickets out"));
+        }
+        Ok(())
+    }
+
+    /// The shard that decides about a UAID.
+    pub(crate) fn owner(&self, uaid: Uaid) -> usize {
+        usize::from(self.placement.owner(uaid).0)
+    }
+
+    /// Puts a mail in its lane.
+    pub(crate) fn post_mail(&mut self, from: usize, to: ShardId, mail: Mail) -> Verdict {
+        let to = usize::from(to.0);
+        if to >= self.shards.len() || to == from {
+            return Err(format!("a mail from shard {from} to shard {to}"));
+        }
+        let lane = match &mail {
+            Mail::Request { .. } => Lane::Request,
+            Mail::Reply { .. } => Lane::Reply,
+            Mail::Arrive(_) => Lane::Arrive,
+        };
+        let queue = self.lanes.entry((from, to, lane)).or_default();
+        queue.push_back(mail);
+        if queue.len() > limits::reply_credit(self.placement.shard_count()) {
+            return Err(format!("{} mails of shard {from} wait at shard {to}", queue.len()));
+        }
+        Ok(())
+    }
+}

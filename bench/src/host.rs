@@ -1,0 +1,180 @@
+//! What the host says about a process: CPU time, memory, limits. All of it read from `/proc`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+/// CPU time of a process and all its descendants, in nanoseconds since each of them started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// Time on a core, from the scheduler (`schedstat`); exact to the nanosecond.
+    pub run_ns: u64,
+    /// User time, from the accounting ticks (10 ms each on most kernels).
+    pub user_ns: u64,
+    /// System time, from the same ticks.
+    pub system_ns: u64,
+}
+
+impl CpuTime {
+    /// Sums every live thread of `pid` and of its descendants. A thread that ended in between is missing from `run_ns`.
+    pub fn read(pid: u32) -> io::Result<CpuTime> {
+        let mut sum = CpuTime::default();
+        for pid in family(pid)? {
+            sum.add_process(pid)?;
+        }
+        Ok(sum)
+    }
+
+    fn add_process(&mut self, pid: u32) -> io::Result<()> {
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            // A thread may end while the directory is read: it is left out.
+            if let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) {
+                self.run_ns += text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            }
+        }
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // The command name may hold blanks; fields are counted after its closing parenthesis.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        let ticks = |index: usize| fields.get(index).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        self.user_ns += ticks(11) * tick_ns;
+        self.system_ns += ticks(12) * tick_ns;
+        Ok(())
+    }
+
+    /// What was used since `earlier`.
+    pub fn since(self, earlier: CpuTime) -> CpuTime {
+        CpuTime {
+            run_ns: self.run_ns.saturating_sub(earlier.run_ns),
+            user_ns: self.user_ns.saturating_sub(earlier.user_ns),
+            system_ns: self.system_ns.saturating_sub(earlier.system_ns),
+        }
+    }
+}
+
+/// `pid` and all its descendants.
+fn family(pid: u32) -> io::Result<Vec<u32>> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        next += 1;
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().filter_map(|n| n.parse::<u32>().ok()));
+        }
+    }
+    Ok(found)
+}
+
+/// Memory of one process in bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// `Private_Dirty` of `smaps_rollup`: what the process alone made dirty and still holds.
+    pub private_dirty: u64,
+    /// `Shared_Dirty`: among others, pages of a shared file mapping that are not written back.
+    pub shared_dirty: u64,
+    /// `Rss`.
+    pub resident: u64,
+    /// `AnonHugePages`.
+    pub huge: u64,
+    /// `Private_Dirty` by mapping: `[heap]`, `[stack]`, `anonymous`, or the last part of a file's name.
+    pub by_mapping: BTreeMap<String, u64>,
+    /// `Slab` of the whole host, both ends of every local connection included.
+    pub host_slab: u64,
+    /// Memory of all socket buffers of the host (`/proc/net/sockstat`).
+    pub host_socket_buffers: u64,
+}
+
+impl Memory {
+    /// Reads it all for `pid`. Walks its page tables: milliseconds for a large process.
+    pub fn read(pid: u32) -> io::Result<Memory> {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        let meminfo = fs::read_to_string("/proc/meminfo")?;
+        Ok(Memory {
+            private_dirty: kilobytes(&rollup, "Private_Dirty:"),
+            shared_dirty: kilobytes(&rollup, "Shared_Dirty:"),
+            resident: kilobytes(&rollup, "Rss:"),
+            huge: kilobytes(&rollup, "AnonHugePages:"),
+            by_mapping: by_mapping(&fs::read_to_string(format!("/proc/{pid}/smaps"))?),
+            host_slab: kilobytes(&meminfo, "Slab:"),
+            host_socket_buffers: socket_buffers(&fs::read_to_string("/proc/net/sockstat")?),
+        })
+    }
+}
+
+fn kilobytes(text: &str, key: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+fn socket_buffers(text: &str) -> u64 {
+    let words: Vec<&str> = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or("").split(' ').collect();
+    let pages = words.windows(2).find(|pair| pair[0] == "mem").and_then(|pair| pair[1].parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+fn by_mapping(smaps: &str) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    let mut name = String::new();
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or("");
+        if !first.ends_with(':') {
+            let path = words.nth(4).unwrap_or("anonymous");
+            name = path.rsplit('/').next().unwrap_or(path).to_owned();
+        } else if first == "Private_Dirty:" {
+            let kib: u64 = words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            if kib > 0 {
+                *sums.entry(name.clone()).or_default() += kib * 1024;
+            }
+        }
+    }
+    sums
+}
+
+/// Raises the soft limit of open files to the hard one and returns it.
+pub fn raise_open_files() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // A failure leaves the soft limit, which is then what is returned.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// One line on the host: kernel, processor, cores, memory.
+pub fn description() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1)).unwrap_or("?");
+    let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
+    let gib = kilobytes(&read("/proc/meminfo"), "MemTotal:") >> 30;
+    format!("Linux {}, {cores} cores of {model}, {gib} GiB", read("/proc/sys/kernel/osrelease").trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_process_has_memory_and_time() {
+        let memory = Memory::read(std::process::id()).unwrap();
+        assert!(memory.private_dirty > 0);
+        assert!(memory.by_mapping.values().sum::<u64>() <= memory.private_dirty + (1 << 20));
+        let before = CpuTime::read(std::process::id()).unwrap();
+        let mut sum = 0u64;
+        while CpuTime::read(std::process::id()).unwrap().since(before).run_ns < 2_000_000 {
+            sum = (0..100_000u64).fold(sum, |a, b| a.wrapping_mul(31) ^ b);
+        }
+        assert_ne!(sum, 1);
+    }
+
+    #[test]
+    fn smaps_are_summed_by_name() {
+        let text = "55-56 rw-p 00000000 00:00 0 [heap]\nPrivate_Dirty: 8 kB\n57-58 rw-p 00000000 00:00 0 \n\
+                    Private_Dirty: 4 kB\n59-60 rw-s 00000000 00:00 7 /a/b/ledger\nPrivate_Dirty: 12 kB\n";
+        let sums = by_mapping(text);
+        assert_eq!(sums.get("[heap]"), Some(&8192));
+        assert_eq!(sums.get("anonymous"), Some(&4096));
+        assert_eq!(sums.get("ledger"), Some(&12288));
+    }
+}

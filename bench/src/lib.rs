@@ -1,0 +1,32 @@
+//! murre-bench: everything that drives the server from outside, over its public sockets only.
+//!
+//! Modules in suggested reading order: the target and its process, the wire, the many-connection client, the
+//! scenarios. The load generator shares its host with the server it measures, so it is one thread on one epoll.
+
+#![forbid(unsafe_code)]
+
+pub mod target;
+
+pub mod host;
+
+pub mod process;
+
+pub mod frame;
+
+pub mod http;
+
+pub mod vapid;
+
+pub mod agent;
+
+pub mod swarm;
+
+pub mod publishers;
+
+pub mod metrics;
+
+pub mod report;
+
+pub mod scenario;
+
+pub mod reference;

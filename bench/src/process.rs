@@ -1,0 +1,178 @@
+//! A server process of our own: started on loopback addresses nobody else uses, stopped, killed, started again.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How to start a server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The binary and its leading arguments, up to `serve`.
+    pub command: Vec<String>,
+    /// More arguments of `serve`.
+    pub arguments: Vec<String>,
+    /// Longest wait until it listens, and until it is gone after SIGTERM.
+    pub patience: Duration,
+}
+
+/// What endpoint URLs of these servers begin with: a name without a port, as behind a load balancer. Some published
+/// senders leave the port out of a VAPID `aud`. Whoever POSTs connects to [`Server::endpoint`].
+pub const ENDPOINT_URL: &str = "http://push.test";
+
+/// A running server. Killed when dropped.
+pub struct Server {
+    options: Options,
+    data: PathBuf,
+    child: Child,
+    ip: Ipv4Addr,
+}
+
+/// Each server of this process listens on its own loopback address, so that ports never collide.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// 127.64.0.0 to 127.191.255.255 by process id and count: neighbours of other processes do not meet.
+fn own_address() -> Ipv4Addr {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) % 128;
+    Ipv4Addr::new(127, 64 + count as u8, high, low.max(1))
+}
+
+impl Server {
+    /// Starts a server on `data` and waits until all its listeners answer.
+    pub fn start(options: Options, data: &Path) -> io::Result<Server> {
+        let ip = own_address();
+        let child = spawn(&options, data, ip)?;
+        let mut server = Server { options, data: data.to_owned(), child, ip };
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    /// Where user agents connect.
+    pub fn websocket(&self) -> SocketAddr {
+        (self.ip, 8080).into()
+    }
+
+    /// Where app servers connect.
+    pub fn endpoint(&self) -> SocketAddr {
+        (self.ip, 8082).into()
+    }
+
+    /// Where other nodes connect.
+    pub fn node(&self) -> SocketAddr {
+        (self.ip, 8081).into()
+    }
+
+    /// Where metrics are.
+    pub fn admin(&self) -> SocketAddr {
+        (self.ip, 8083).into()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends SIGTERM and waits for the end. Returns its exit code, `None` when a signal ended it.
+    pub fn terminate(&mut self) -> io::Result<Option<i32>> {
+        self.signal(Signal::TERM)?;
+        let deadline = Instant::now() + self.options.patience;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Err(io::Error::other(format!("still running {:?} after SIGTERM\n{}", self.options.patience, self.log())))
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Starts it again on the same addresses and data.
+    pub fn start_again(&mut self) -> io::Result<()> {
+        self.child = spawn(&self.options, &self.data, self.ip)?;
+        self.wait_until_ready()
+    }
+
+    /// Gives the argument after `flag` another value for the next start.
+    pub fn replace_argument(&mut self, flag: &str, value: &str) {
+        let arguments = &mut self.options.arguments;
+        if let Some(at) = arguments.iter().position(|argument| argument == flag)
+            && let Some(old) = arguments.get_mut(at + 1)
+        {
+            value.clone_into(old);
+        }
+    }
+
+    /// Whether it still runs.
+    pub fn running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What it has printed so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(log_path(&self.data)).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        // Invariant: a child's id is a positive number.
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process id is not zero");
+        Ok(kill_process(pid, signal)?)
+    }
+
+    fn wait_until_ready(&mut self) -> io::Result<()> {
+        let deadline = Instant::now() + self.options.patience;
+        let mut waiting = vec![self.admin(), self.node(), self.endpoint(), self.websocket()];
+        while let Some(&address) = waiting.last() {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(io::Error::other(format!("ended at start, {status}\n{}", self.log())));
+            }
+            if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+                waiting.pop();
+            } else if Instant::now() > deadline {
+                return Err(io::Error::other(format!("does not listen on {address}\n{}", self.log())));
+            } else {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.kill();
+    }
+}
+
+fn log_path(data: &Path) -> PathBuf {
+    data.with_extension("log")
+}
+
+fn spawn(options: &Options, data: &Path, ip: Ipv4Addr) -> io::Result<Child> {
+    let log = std::fs::File::options().create(true).append(true).open(log_path(data))?;
+    let (program, leading) = options.command.split_first().ok_or_else(|| io::Error::other("no server command"))?;
+    Command::new(program)
+        .args(leading)
+        .arg("--data-dir")
+        .arg(data)
+        .args(["--websocket", &format!("{ip}:8080"), "--node", &format!("{ip}:8081")])
+        .args(["--endpoint", &format!("{ip}:8082"), "--admin", &format!("{ip}:8083")])
+        .args(["--endpoint-url", ENDPOINT_URL])
+        .args(&options.arguments)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+}

@@ -1,0 +1,178 @@
+//! App servers on the same epoll as the user agents: keep-alive connections with one POST each under way.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token, event::Event};
+
+use crate::http::{self, Url};
+
+/// Tokens of publishers start here; agents' are below.
+pub const TOKEN_BASE: usize = 1 << 40;
+
+/// The answer to one POST.
+#[derive(Debug)]
+pub struct Answer {
+    /// What `Publishers::post` was given.
+    pub tag: u64,
+    /// Status; 0 when the connection ended instead.
+    pub status: u16,
+    /// The tail of `Location`: the message id.
+    pub id: String,
+}
+
+struct Publisher {
+    stream: TcpStream,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// Of the POST under way.
+    tag: Option<u64>,
+}
+
+/// A pool of app server connections.
+pub struct Publishers {
+    address: SocketAddr,
+    pool: Vec<Publisher>,
+    idle: Vec<usize>,
+    scratch: Vec<u8>,
+}
+
+impl Publishers {
+    /// Opens `count` connections.
+    pub fn connect(address: SocketAddr, count: usize, registry: &Registry) -> io::Result<Publishers> {
+        let mut publishers =
+            Publishers { address, pool: Vec::new(), idle: (0..count).collect(), scratch: vec![0; 64 * 1024] };
+        for index in 0..count {
+            let stream = open(address, index, registry)?;
+            publishers.pool.push(Publisher { stream, inbox: Vec::new(), outbox: Vec::new(), tag: None });
+        }
+        Ok(publishers)
+    }
+
+    /// Whether a connection is free.
+    pub fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    /// POSTs under way.
+    pub fn busy(&self) -> usize {
+        self.pool.len() - self.idle.len()
+    }
+
+    /// Sends one request on a free connection; false when there is none.
+    pub fn post(&mut self, request: &[u8], tag: u64) -> io::Result<bool> {
+        let Some(index) = self.idle.pop() else { return Ok(false) };
+        let publisher = &mut self.pool[index];
+        publisher.tag = Some(tag);
+        let sent = match publisher.stream.write(request) {
+            Ok(n) => n,
+            // Not connected yet, full, or gone: the next event tells which.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => 0,
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => 0,
+            Err(error) => return Err(error),
+        };
+        publisher.outbox.extend_from_slice(&request[sent..]);
+        Ok(true)
+    }
+
+    /// Reacts to readiness of one connection. One that ended is replaced.
+    pub fn ready(&mut self, event: &Event, registry: &Registry, answers: &mut Vec<Answer>) -> io::Result<()> {
+        let index = event.token().0 - TOKEN_BASE;
+        let publisher = &mut self.pool[index];
+        let alive = match publisher.flush(event.is_writable()) {
+            Ok(()) => publisher.read(&mut self.scratch),
+            Err(_) => false,
+        };
+        let answer = publisher.answer();
+        if let Some(answer) = answer {
+            answers.push(answer);
+            self.idle.push(index);
+        }
+        if !alive {
+            if let Some(tag) = publisher.tag.take() {
+                answers.push(Answer { tag, status: 0, id: String::new() });
+                self.idle.push(index);
+            }
+            publisher.stream = open(self.address, index, registry)?;
+            publisher.inbox = Vec::new();
+            publisher.outbox = Vec::new();
+        }
+        Ok(())
+    }
+}
+
+impl Publisher {
+    fn flush(&mut self, writable: bool) -> io::Result<()> {
+        if !writable || self.outbox.is_empty() {
+            return Ok(());
+        }
+        match self.stream.write(&self.outbox) {
+            Ok(n) => {
+                self.outbox.drain(..n);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads all there is; false when the connection has ended.
+    fn read(&mut self, scratch: &mut [u8]) -> bool {
+        loop {
+            match self.stream.read(scratch) {
+                Ok(0) => return false,
+                Ok(n) => {
+                    self.inbox.extend_from_slice(&scratch[..n]);
+                    if n < scratch.len() {
+                        return true;
+                    }
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn answer(&mut self) -> Option<Answer> {
+        let (response, used) = http::parse(&self.inbox).ok()??;
+        self.inbox.drain(..used);
+        let location = response.header("location").unwrap_or("");
+        let id = location.rsplit("/m/").next().unwrap_or("").to_owned();
+        Some(Answer { tag: self.tag.take()?, status: response.status, id })
+    }
+}
+
+fn open(address: SocketAddr, index: usize, registry: &Registry) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    registry.register(&mut stream, Token(TOKEN_BASE + index), Interest::READABLE | Interest::WRITABLE)?;
+    Ok(stream)
+}
+
+/// The constant part of the POSTs to one endpoint URL.
+pub struct Template {
+    head: Vec<u8>,
+}
+
+impl Template {
+    /// A POST to `url` with this TTL; `authorization` when there is a VAPID identity. `None` for a bad URL.
+    pub fn new(url: &str, ttl: u32, authorization: Option<&str>, body_bytes: usize) -> Option<Template> {
+        let url = Url::parse(url)?;
+        let ttl = ttl.to_string();
+        let mut headers = vec![("TTL", ttl.as_str()), ("Content-Encoding", "aes128gcm")];
+        if let Some(authorization) = authorization {
+            headers.push(("Authorization", authorization));
+        }
+        let mut head = http::request("POST", &url.host, &url.path, &headers, &vec![0; body_bytes]);
+        head.truncate(head.len() - body_bytes);
+        Some(Template { head })
+    }
+
+    /// The whole request with this body, into `out`.
+    pub fn fill(&self, body: &[u8], out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&self.head);
+        out.extend_from_slice(body);
+    }
+}

@@ -1,0 +1,408 @@
+//! Direct or stored, order, settling (DESIGN.md 6).
+
+use super::*;
+
+#[test]
+fn a_live_session_gets_it_direct_and_the_ledger_holds_it_until_the_ack() {
+    let mut mesh = Mesh::new(2);
+    let uaid = mesh.known_user(1);
+    let socket = mesh.session(1, Some(uaid));
+    let operations = mesh.store.seen.len();
+    let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+    assert_eq!(mesh.notifications(socket), [stamp]);
+    assert_eq!(mesh.ledger.len(), 1);
+    mesh.ack(socket, stamp);
+    assert!(mesh.ledger.is_empty());
+    assert_eq!(mesh.store.seen.len(), operations, "a direct costs storage nothing");
+    assert_eq!(mesh.machines[1].stats().actives, 1, "its deadline still stands");
+    mesh.pass(61);
+    assert_eq!(mesh.machines[1].stats().actives, 0);
+}
+
+#[test]
+fn an_absent_user_gets_it_stored_and_at_the_next_hello() {
+    let mut mesh = Mesh::new(2);
+    let uaid = mesh.known_user(1);
+    let first = mesh.accept(0, message(uaid), Disposition::Stored);
+    let second = mesh.accept(1, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(socket), [first, second]);
+    mesh.ack(socket, first);
+    mesh.ack(socket, second);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    mesh.accept(0, message(uaid), Disposition::Direct);
+}
+
+#[test]
+fn unknown_users_and_channels_are_no_subscription() {
+    let mut mesh = Mesh::new(2);
+    let (stranger, uaid) = (mesh.uaid_of(1), mesh.known_user(1));
+    assert_eq!(mesh.post(0, message(stranger)), Published::NoSubscription);
+    let unregistered = Message { chid: Chid([7; 16]), ..message(uaid) };
+    assert_eq!(mesh.post(0, unregistered.clone()), Published::NoSubscription);
+    mesh.session(1, Some(uaid));
+    let operations = mesh.store.seen.len();
+    assert_eq!(mesh.post(0, unregistered), Published::NoSubscription);
+    assert_eq!(mesh.store.seen.len(), operations, "a connected user costs no storage read");
+}
+
+#[test]
+fn the_owner_says_410_before_the_rule_that_was_broken() {
+    let mut mesh = Mesh::new(2);
+    let (stranger, uaid) = (mesh.uaid_of(1), mesh.known_user(1));
+    let refused = |mesh: &mut Mesh, uaid, chid| {
+        let conn = mesh.conn();
+        let publish = Publish { uaid, chid, message: Err(Refusal(4)) };
+        mesh.step(0, Input::Command { conn, command: Command::Publish(Box::new(publish)) });
+        mesh.run();
+        mesh.answer_to((0, conn.slot))
+    };
+    assert_eq!(refused(&mut mesh, stranger, CHANNEL), Some(Published::NoSubscription));
+    assert_eq!(refused(&mut mesh, uaid, CHANNEL), Some(Published::Refused(Refusal(4))));
+    mesh.session(1, Some(uaid));
+    assert_eq!(refused(&mut mesh, uaid, CHANNEL), Some(Published::Refused(Refusal(4))));
+    assert_eq!(refused(&mut mesh, uaid, Chid([7; 16])), Some(Published::NoSubscription));
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn no_direct_overtakes_a_write_in_flight() {
+    let mut mesh = Mesh::with(1, |config| config.window = 1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let direct = mesh.accept(0, message(uaid), Disposition::Direct);
+    // The window is full: this one goes to storage, and the ack makes room while it is on its way.
+    mesh.store.mode = Mode::Held;
+    let written = mesh.start_post(0, message(uaid));
+    mesh.ack(socket, direct);
+    let behind = mesh.start_post(0, message(uaid));
+    assert_eq!(mesh.notifications(socket), [direct], "the room is not given to the message behind");
+    mesh.store.release();
+    mesh.run();
+    let stamps: Vec<Stamp> = [written, behind]
+        .into_iter()
+        .map(|post| match mesh.answer_to(post) {
+            Some(Published::Accepted { stamp, disposition: Disposition::Stored }) => stamp,
+            other => panic!("not stored: {other:?}"),
+        })
+        .collect();
+    mesh.ack(socket, stamps[0]);
+    assert_eq!(mesh.notifications(socket), [direct, stamps[0], stamps[1]]);
+}
+
+#[test]
+fn a_message_that_comes_while_a_check_runs_is_stored_behind_it() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let first = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.open(0);
+    mesh.say_hello(socket, Some(uaid));
+    // The user is loaded; its first page is held.
+    mesh.store.mode = Mode::Held;
+    mesh.run();
+    let second = mesh.start_post(0, message(uaid));
+    assert_eq!(mesh.answer_to(second), None);
+    mesh.store.release();
+    mesh.run();
+    let Some(Published::Accepted { stamp: second, disposition }) = mesh.answer_to(second) else { panic!("refused") };
+    assert_eq!(disposition, Disposition::Stored);
+    assert_eq!(mesh.notifications(socket), [first, second]);
+    mesh.ack(socket, first);
+    mesh.ack(socket, second);
+    mesh.accept(0, message(uaid), Disposition::Direct);
+}
+
+#[test]
+fn a_message_between_hello_and_the_registry_does_not_fall_through() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    mesh.store.mode = Mode::Held;
+    let socket = mesh.session(0, Some(uaid));
+    let post = mesh.start_post(0, message(uaid));
+    mesh.store.release();
+    mesh.run();
+    let Some(Published::Accepted { stamp, .. }) = mesh.answer_to(post) else { panic!("refused") };
+    assert_eq!(mesh.notifications(socket), [stamp]);
+}
+
+#[test]
+fn a_full_window_stores_and_the_acks_bring_the_rest() {
+    let mut mesh = Mesh::with(1, |config| config.window = 4);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let mut stamps: Vec<Stamp> = (0..4).map(|_| mesh.accept(0, message(uaid), Disposition::Direct)).collect();
+    for _ in 0..6 {
+        stamps.push(mesh.accept(0, message(uaid), Disposition::Stored));
+    }
+    assert_eq!(mesh.notifications(socket).len(), 4);
+    for stamp in stamps.clone() {
+        mesh.ack(socket, stamp);
+    }
+    assert_eq!(mesh.notifications(socket), stamps);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert!(mesh.ledger.is_empty());
+}
+
+#[test]
+fn ledger_bytes_are_reserved_and_beyond_them_messages_are_stored() {
+    let mut mesh = Mesh::with(1, |config| config.ledger_bytes_max = 300);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let first = mesh.accept(0, message(uaid), Disposition::Direct);
+    let second = mesh.accept(0, message(uaid), Disposition::Direct);
+    let third = mesh.accept(0, message(uaid), Disposition::Stored);
+    for stamp in [first, second, third] {
+        mesh.ack(socket, stamp);
+    }
+    assert_eq!(mesh.machines[0].stats().ledger_bytes, 0);
+    mesh.accept(0, message(uaid), Disposition::Direct);
+}
+
+#[test]
+fn storage_down_refuses_what_needs_it_and_sessions_stay() {
+    let mut mesh = Mesh::new(1);
+    let (here, away) = (mesh.known_user(0), mesh.known_user(0));
+    let socket = mesh.session(0, Some(here));
+    mesh.store.mode = Mode::Failing;
+    assert_eq!(mesh.post(0, message(away)), Published::Unavailable);
+    mesh.accept(0, message(here), Disposition::Direct);
+    assert_eq!(mesh.closed(socket), None);
+}
+
+#[test]
+fn pages_are_driven_by_acks_and_bounded() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stamps: Vec<Stamp> = (0..45).map(|_| mesh.accept(0, message(uaid), Disposition::Stored)).collect();
+    let socket = mesh.session(0, Some(uaid));
+    assert!(mesh.notifications(socket).len() <= 2 * usize::from(limits::PAGE_MESSAGES));
+    let mut acked = 0;
+    while acked < stamps.len() {
+        let seen = mesh.notifications(socket);
+        assert!(seen.len() > acked, "the drain goes on: {acked} of {}", stamps.len());
+        mesh.ack(socket, seen[acked]);
+        acked += 1;
+    }
+    assert_eq!(mesh.notifications(socket), stamps);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn one_missing_ack_blocks_neither_the_drain_nor_brings_back_what_was_acked() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stamps: Vec<Stamp> = (0..30).map(|_| mesh.accept(0, message(uaid), Disposition::Stored)).collect();
+    let socket = mesh.session(0, Some(uaid));
+    for n in 1..30 {
+        let seen = mesh.notifications(socket);
+        assert!(seen.len() > n, "one unacked message holds nothing up");
+        mesh.ack(socket, seen[n]);
+    }
+    mesh.request(0, Command::NodeNotify { uaid });
+    assert_eq!(mesh.notifications(socket), stamps, "a check re-sends nothing that is in flight or acked");
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(again), [stamps[0]]);
+}
+
+#[test]
+fn an_ack_whose_delete_fails_is_not_undone_by_the_next_check() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stamp = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Failing;
+    mesh.ack(socket, stamp);
+    mesh.store.mode = Mode::Prompt;
+    mesh.request(0, Command::NodeNotify { uaid });
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert!(mesh.notifications(again).is_empty());
+    mesh.pass(2);
+    assert!(mesh.store.rows_of(uaid).is_empty(), "the delete was tried again");
+}
+
+#[test]
+fn ttl_zero_is_now_or_never() {
+    let mut mesh = Mesh::new(2);
+    let uaid = mesh.known_user(1);
+    mesh.accept(0, lasting(uaid, 0), Disposition::Dropped);
+    let stranger = mesh.uaid_of(1);
+    assert_eq!(mesh.post(0, lasting(stranger, 0)), Published::NoSubscription);
+    let socket = mesh.session(1, Some(uaid));
+    let stamp = mesh.accept(0, lasting(uaid, 0), Disposition::Direct);
+    assert_eq!(mesh.notifications(socket), [stamp]);
+    mesh.block(socket);
+    mesh.accept(0, lasting(uaid, 0), Disposition::Dropped);
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket), [stamp]);
+    assert!(mesh.ledger.is_empty());
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn durable_stores_first_and_sends_from_memory_in_order() {
+    let mut mesh = Mesh::with(1, |config| config.durable = true);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Held;
+    let posts: Vec<_> = (0..3).map(|_| mesh.start_post(0, message(uaid))).collect();
+    assert!(mesh.notifications(socket).is_empty(), "nothing is sent before it is stored");
+    mesh.store.release();
+    mesh.run();
+    assert_eq!(mesh.notifications(socket).len(), 3);
+    assert!(!mesh.store.seen.contains(&"messages"), "no check is needed");
+    assert!(mesh.notifications(socket).is_sorted());
+    for (post, stamp) in posts.into_iter().zip(mesh.notifications(socket)) {
+        assert!(matches!(mesh.answer_to(post), Some(Published::Accepted { stamp: s, .. }) if s == stamp));
+        mesh.ack(socket, stamp);
+    }
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert!(mesh.ledger.is_empty());
+}
+
+#[test]
+fn cancelled_messages_come_no_more_in_none_of_their_forms() {
+    let mut mesh = Mesh::new(2);
+    let uaid = mesh.known_user(1);
+    let cancel = |stamp| Command::Cancel(Box::new(Cancel { uaid, chid: CHANNEL, stamp, topic: None }));
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    assert_eq!(mesh.request(0, cancel(stored)), "cancelled true");
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    let socket = mesh.session(1, Some(uaid));
+    let direct = mesh.accept(0, message(uaid), Disposition::Direct);
+    assert_eq!(mesh.request(1, cancel(direct)), "cancelled true");
+    assert!(mesh.ledger.is_empty());
+    let spilled = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.pass(12);
+    assert_eq!(mesh.store.rows_of(uaid).len(), 1);
+    assert_eq!(mesh.request(0, cancel(spilled)), "cancelled true");
+    mesh.close(socket);
+    let again = mesh.session(1, Some(uaid));
+    assert!(mesh.notifications(again).is_empty());
+}
+
+#[test]
+fn a_cancelled_row_is_not_read_back_while_its_delete_is_on_its_way() {
+    let mut mesh = Mesh::with(1, |config| config.window = 2);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Held;
+    let conn = mesh.conn();
+    let cancel = Cancel { uaid, chid: CHANNEL, stamp: stored, topic: None };
+    mesh.step(0, Input::Command { conn, command: Command::Cancel(Box::new(cancel)) });
+    let conn = mesh.conn();
+    mesh.step(0, Input::Command { conn, command: Command::NodeNotify { uaid } });
+    mesh.store.held.rotate_left(1);
+    mesh.store.release();
+    mesh.run();
+    assert_eq!(mesh.notifications(socket), [stored]);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn a_cancel_whose_delete_fails_is_carried_out_later_all_the_same() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Failing;
+    let cancel = Cancel { uaid, chid: CHANNEL, stamp: stored, topic: None };
+    assert_eq!(mesh.request(0, Command::Cancel(Box::new(cancel))), "cancelled false");
+    mesh.ack(socket, stored);
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(3);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn an_unregister_that_storage_may_have_done_accepts_nothing_more() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Lossy;
+    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.run();
+    assert_eq!(mesh.said(socket).last(), Some(&Said::Unregistered(500)));
+    mesh.store.mode = Mode::Prompt;
+    assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
+}
+
+#[test]
+fn a_register_that_storage_may_have_done_can_be_undone() {
+    let mut mesh = Mesh::new(1);
+    let socket = mesh.session(0, None);
+    let uaid = mesh.uaid_on(socket);
+    mesh.store.mode = Mode::Lossy;
+    mesh.register(socket, CHANNEL);
+    assert_eq!(mesh.said(socket).last(), Some(&Said::Registered(500)));
+    mesh.store.mode = Mode::Prompt;
+    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.run();
+    mesh.close(socket);
+    assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
+}
+
+#[test]
+fn unregister_drops_what_is_pending_and_registering_again_revives_nothing() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.accept(0, message(uaid), Disposition::Direct);
+    let spilled = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.pass(12);
+    mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.run();
+    assert_eq!(mesh.said(socket).last(), Some(&Said::Unregistered(200)));
+    assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
+    mesh.register(socket, CHANNEL);
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert!(mesh.notifications(again).is_empty(), "{spilled:?} is gone with its channel");
+    assert!(mesh.ledger.is_empty());
+}
+
+#[test]
+fn a_node_pushes_only_to_live_sessions_and_a_late_copy_is_known() {
+    let mut mesh = Mesh::new(2);
+    let uaid = mesh.known_user(1);
+    let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
+    let push = |uaid| {
+        let message = Ok(Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) }));
+        Command::NodePush(Box::new(Publish { uaid, chid: CHANNEL, message }))
+    };
+    assert_eq!(mesh.request(0, push(uaid)), "NotHere");
+    assert_eq!(mesh.request(0, Command::NodeNotify { uaid }), "NotHere");
+    let socket = mesh.session(1, Some(uaid));
+    assert_eq!(mesh.request(0, push(uaid)), "Done");
+    assert_eq!(mesh.request(0, push(uaid)), "Done");
+    assert_eq!(mesh.notifications(socket), [stamp]);
+    mesh.ack(socket, stamp);
+    assert_eq!(mesh.request(0, push(uaid)), "Done");
+    assert_eq!(mesh.notifications(socket), [stamp], "settled lately");
+    let connected_at = mesh.now.unix_us / 1_000;
+    assert_eq!(mesh.request(0, Command::NodeDisconnect { uaid, connected_at: connected_at + 1 }), "NotHere");
+    assert_eq!(mesh.request(0, Command::NodeDisconnect { uaid, connected_at }), "Done");
+    assert_eq!(mesh.closed(socket), Some(CloseReason::Elsewhere));
+}
+
+#[test]
+fn a_window_of_one_gates_as_the_classic_servers_did() {
+    let mut mesh = Mesh::with(1, |config| config.window = 1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let push = |clock| {
+        let stamp = Stamp { clock: Clock(clock), origin: Origin(77) };
+        let message = Ok(Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) }));
+        Command::NodePush(Box::new(Publish { uaid, chid: CHANNEL, message }))
+    };
+    let first = mesh.now.unix_us;
+    assert_eq!(mesh.request(0, push(first)), "Done");
+    assert_eq!(mesh.request(0, push(first + 1)), "Busy");
+    // The other node stores the refused one; the flag brings it after the ack.
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    mesh.ack(socket, Stamp { clock: Clock(first), origin: Origin(77) });
+    assert_eq!(mesh.notifications(socket).last(), Some(&stored));
+}

@@ -1,0 +1,222 @@
+//! Disconnect, superseding, spill, retry, shutdown (DESIGN.md 6).
+
+use super::*;
+
+fn six(mesh: &mut Mesh, uaid: Uaid) -> Vec<Stamp> {
+    (0..6).map(|_| mesh.accept(0, message(uaid), Disposition::Direct)).collect()
+}
+
+#[test]
+fn six_unacked_directs_come_back_in_order_under_the_same_ids() {
+    let mut mesh = Mesh::new(2);
+    let uaid = mesh.known_user(1);
+    let socket = mesh.session(0, Some(uaid));
+    let stamps = six(&mut mesh, uaid);
+    mesh.close(socket);
+    assert!(mesh.ledger.is_empty(), "storage has them");
+    let again = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(again), stamps);
+    for stamp in &stamps {
+        mesh.ack(again, *stamp);
+    }
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn a_hello_waits_until_the_previous_session_is_saved() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamps = six(&mut mesh, uaid);
+    mesh.store.mode = Mode::Held;
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert!(mesh.said(again).is_empty());
+    assert_eq!(mesh.ledger.len(), 6, "until storage has them the log does");
+    mesh.store.release();
+    mesh.run();
+    assert_eq!(mesh.notifications(again), stamps);
+    assert!(mesh.ledger.is_empty());
+}
+
+#[test]
+fn a_save_that_fails_is_tried_again_and_nothing_is_lost() {
+    for mode in [Mode::Failing, Mode::Lossy] {
+        let mut mesh = Mesh::new(1);
+        let uaid = mesh.known_user(0);
+        let socket = mesh.session(0, Some(uaid));
+        let stamps = six(&mut mesh, uaid);
+        mesh.store.mode = mode;
+        mesh.close(socket);
+        assert_eq!(mesh.ledger.len(), 6);
+        let early = mesh.session(0, Some(uaid));
+        mesh.pass(2);
+        assert_eq!(mesh.closed(early), Some(CloseReason::StorageDown), "not sure is never unknown");
+        mesh.store.mode = Mode::Prompt;
+        mesh.pass(2);
+        let again = mesh.session(0, Some(uaid));
+        assert_eq!(mesh.notifications(again), stamps);
+        assert!(mesh.ledger.is_empty());
+    }
+}
+
+#[test]
+fn the_newer_session_wins_and_the_ledger_goes_with_the_user() {
+    for shard in [0, 1] {
+        let mut mesh = Mesh::new(2);
+        let uaid = mesh.known_user(1);
+        let older = mesh.session(1, Some(uaid));
+        let stamps = six(&mut mesh, uaid);
+        let newer = mesh.session(shard, Some(uaid));
+        assert_eq!(mesh.closed(older), Some(CloseReason::Superseded));
+        assert_eq!(mesh.notifications(newer), stamps);
+        mesh.accept(0, message(uaid), Disposition::Direct);
+        assert_eq!(mesh.machines[1].stats().sessions, 1);
+    }
+}
+
+#[test]
+fn an_unacked_direct_spills_and_its_late_ack_deletes_the_row() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.pass(11);
+    assert!(mesh.ledger.is_empty());
+    assert_eq!(mesh.store.rows_of(uaid).len(), 1);
+    mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.ack(socket, stamp);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert_eq!(mesh.notifications(socket).len(), 2, "a spill is not a second delivery");
+}
+
+#[test]
+fn an_ack_that_overtakes_its_spill_still_deletes_the_row() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.store.mode = Mode::Held;
+    mesh.pass(11);
+    mesh.ack(socket, stamp);
+    assert!(mesh.ledger.is_empty());
+    mesh.store.release();
+    mesh.run();
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn a_spill_whose_reply_was_lost_leaves_no_row_behind_an_ack() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.store.mode = Mode::Lossy;
+    mesh.pass(11);
+    assert_eq!(mesh.ledger.len(), 1, "not sure: the log keeps it");
+    mesh.store.mode = Mode::Prompt;
+    mesh.ack(socket, stamp);
+    assert!(mesh.ledger.is_empty());
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn unacked_is_sent_again_three_times_and_then_waits_for_the_next_session() {
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, lasting(uaid, 86_400), Disposition::Direct);
+    mesh.pass(62);
+    assert_eq!(mesh.notifications(socket), [stamp, stamp]);
+    mesh.pass(240);
+    assert_eq!(mesh.notifications(socket).len(), 4);
+    assert_eq!(mesh.machines[0].stats().parked, 1);
+    assert_eq!(mesh.machines[0].window_len(uaid), 0);
+    mesh.request(0, Command::NodeNotify { uaid });
+    assert_eq!(mesh.notifications(socket).len(), 4, "a check leaves it alone");
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(again), [stamp]);
+}
+
+#[test]
+fn a_parked_message_is_settled_by_its_late_ack() {
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, lasting(uaid, 86_400), Disposition::Direct);
+    mesh.pass(302);
+    mesh.ack(socket, stamp);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn what_expires_in_the_window_is_dropped_and_counted() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.accept(0, lasting(uaid, 3), Disposition::Direct);
+    mesh.pass(12);
+    assert!(mesh.ledger.is_empty());
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert_eq!(mesh.machines[0].stats().expired, 1);
+    mesh.accept(0, lasting(uaid, 3), Disposition::Direct);
+    mesh.pass(4);
+    mesh.close(socket);
+    assert!(mesh.ledger.is_empty());
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn a_cancel_reaches_a_message_whose_save_failed_once() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.store.mode = Mode::Failing;
+    mesh.close(socket);
+    mesh.store.mode = Mode::Prompt;
+    let conn = mesh.conn();
+    let cancel = Cancel { uaid, chid: CHANNEL, stamp, topic: None };
+    mesh.step(0, Input::Command { conn, command: Command::Cancel(Box::new(cancel)) });
+    mesh.pass(3);
+    assert!(mesh.ledger.is_empty());
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert!(mesh.machines[0].is_quiet());
+}
+
+#[test]
+fn sigterm_saves_first_then_closes_and_says_so() {
+    let mut mesh = Mesh::new(2);
+    let users: Vec<Uaid> = (0..20).map(|n| mesh.known_user(n % 2)).collect();
+    let sockets: Vec<Socket> = users.iter().map(|uaid| mesh.session(0, Some(*uaid))).collect();
+    let stamps: Vec<Stamp> = users.iter().map(|uaid| mesh.accept(0, message(*uaid), Disposition::Direct)).collect();
+    for shard in 0..2 {
+        mesh.step(shard, Input::Drain { rate: 50 });
+    }
+    let late = mesh.open(0);
+    assert_eq!(mesh.closed(late), Some(CloseReason::Draining));
+    mesh.accept(0, message(users[0]), Disposition::Stored);
+    mesh.pass(3);
+    assert_eq!(mesh.drained.len(), 2);
+    for socket in &sockets {
+        assert_eq!(mesh.closed(*socket), Some(CloseReason::Draining));
+    }
+    assert!(mesh.ledger.is_empty());
+    for (uaid, stamp) in users.iter().zip(&stamps) {
+        assert!(mesh.store.rows_of(*uaid).iter().any(|m| m.stamp == *stamp));
+    }
+}
+
+#[test]
+fn sigterm_with_storage_down_keeps_the_ledger_and_never_says_drained() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    mesh.session(0, Some(uaid));
+    mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.store.mode = Mode::Failing;
+    mesh.step(0, Input::Drain { rate: 50 });
+    mesh.pass(10);
+    assert!(mesh.drained.is_empty());
+    assert_eq!(mesh.ledger.len(), 1);
+}

@@ -1,0 +1,94 @@
+//! Pings, broadcasts, budgets.
+
+use super::*;
+
+fn value(id: &str, version: &str) -> BroadcastVersion {
+    BroadcastVersion { id: id.into(), version: version.into() }
+}
+
+#[test]
+fn a_ping_goes_out_once_an_interval_and_a_pong_keeps_the_session() {
+    let mut mesh = Mesh::new(1);
+    let socket = mesh.session(0, None);
+    let pings = |mesh: &Mesh| mesh.said(socket).iter().filter(|s| **s == Said::Ping).count();
+    while pings(&mesh) == 0 {
+        mesh.pass(1);
+        assert!(mesh.now.mono.seconds() < 330, "the first ping comes within the interval and a round");
+    }
+    assert!(mesh.now.mono.seconds() > 140, "the first ping is jittered over the second half");
+    mesh.command(socket, Command::Pong);
+    mesh.pass(290);
+    assert_eq!(pings(&mesh), 1);
+    assert_eq!(mesh.closed(socket), None);
+    mesh.pass(30);
+    assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
+}
+
+#[test]
+fn the_first_client_ping_is_answered_and_the_next_not_too_soon() {
+    let mut mesh = Mesh::new(1);
+    let socket = mesh.session(0, None);
+    mesh.command(socket, Command::Ping);
+    mesh.pass(46);
+    mesh.command(socket, Command::Ping);
+    assert_eq!(mesh.said(socket)[1..], [Said::Pong, Said::Pong]);
+    mesh.pass(44);
+    mesh.command(socket, Command::Ping);
+    assert_eq!(mesh.closed(socket), Some(CloseReason::PingTooSoon));
+}
+
+#[test]
+fn broadcasts_are_pushed_at_once_to_who_subscribed() {
+    let mut mesh = Mesh::new(1);
+    mesh.step(0, Input::Broadcasts([value("a", "1"), value("b", "1")].into()));
+    let (told, silent) = (mesh.session(0, None), mesh.session(0, None));
+    mesh.command(told, Command::BroadcastSubscribe(vec![value("a", "1"), value("x", "1")]));
+    assert_eq!(mesh.said(told).last(), Some(&Said::Broadcast(0, 1)));
+    mesh.step(0, Input::Broadcasts([value("b", "2")].into()));
+    assert_eq!(mesh.said(told).len(), 2);
+    mesh.step(0, Input::Broadcasts([value("a", "2")].into()));
+    assert_eq!(mesh.said(told).last(), Some(&Said::Broadcast(1, 0)));
+    assert_eq!(mesh.said(silent).len(), 1);
+}
+
+#[test]
+fn a_blocked_socket_is_told_of_broadcasts_when_it_takes_bytes() {
+    let mut mesh = Mesh::new(1);
+    mesh.step(0, Input::Broadcasts([value("a", "1")].into()));
+    let socket = mesh.session(0, None);
+    mesh.command(socket, Command::BroadcastSubscribe(vec![value("a", "1")]));
+    mesh.block(socket);
+    mesh.step(0, Input::Broadcasts([value("a", "2")].into()));
+    assert_eq!(mesh.said(socket).len(), 1);
+    mesh.unblock(socket);
+    assert_eq!(mesh.said(socket).last(), Some(&Said::Broadcast(1, 0)));
+}
+
+#[test]
+fn registers_beyond_the_budget_close() {
+    let mut mesh = Mesh::new(1);
+    let socket = mesh.session(0, None);
+    let mut registered = 0u16;
+    while mesh.closed(socket).is_none() {
+        registered += 1;
+        assert!(registered < 1_000, "the budget ends");
+        let mut chid = [1; 16];
+        chid[..2].copy_from_slice(&(registered % 8).to_be_bytes());
+        mesh.register(socket, Chid(chid));
+    }
+    assert!(registered > 300, "at least 300 a minute: {registered}");
+    assert_eq!(mesh.closed(socket), Some(CloseReason::BudgetExhausted));
+}
+
+#[test]
+fn a_session_that_lives_for_days_keeps_its_user_from_expiring() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    mesh.session(0, Some(uaid));
+    mesh.run();
+    let touches = |mesh: &Mesh| mesh.store.seen.iter().filter(|op| **op == "touch").count();
+    assert_eq!(touches(&mesh), 1, "last seen another day");
+    mesh.now.unix_us += 86_400_000_000;
+    mesh.pass(30);
+    assert_eq!(touches(&mesh), 2);
+}

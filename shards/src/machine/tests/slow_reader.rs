@@ -1,0 +1,99 @@
+//! Sockets that take no bytes (DESIGN.md 4.2 rule 6).
+
+use super::*;
+
+#[test]
+fn refused_frames_go_out_again_in_order_when_the_socket_takes_bytes() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let sent: Vec<Stamp> = (0..3).map(|_| mesh.accept(0, message(uaid), Disposition::Direct)).collect();
+    mesh.block(socket);
+    mesh.unsend(socket, 2);
+    let late = mesh.accept(0, message(uaid), Disposition::Stored);
+    assert_eq!(mesh.notifications(socket), sent, "nothing goes to a blocked socket");
+    mesh.unblock(socket);
+    let expected = [sent[0], sent[1], sent[2], sent[1], sent[2], late];
+    assert_eq!(mesh.notifications(socket), expected);
+}
+
+#[test]
+fn refused_rows_go_out_again() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stamps: Vec<Stamp> = (0..3).map(|_| mesh.accept(0, message(uaid), Disposition::Stored)).collect();
+    let socket = mesh.session(0, Some(uaid));
+    mesh.block(socket);
+    mesh.unsend(socket, 2);
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket), [stamps[0], stamps[1], stamps[2], stamps[1], stamps[2]]);
+    for stamp in stamps {
+        mesh.ack(socket, stamp);
+    }
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn refused_rows_are_not_overtaken_by_a_direct_behind_them() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    let direct = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.block(socket);
+    mesh.unsend(socket, 2);
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket), [stored, direct, stored, direct]);
+}
+
+#[test]
+fn what_spills_unsent_is_not_overtaken_by_what_came_later() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let first = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.block(socket);
+    mesh.unsend(socket, 1);
+    mesh.pass(6);
+    let second = mesh.accept(0, message(uaid), Disposition::Stored);
+    mesh.pass(6);
+    assert!(mesh.ledger.is_empty(), "it has spilled");
+    let third = mesh.accept(0, message(uaid), Disposition::Stored);
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket), [first, first, second, third]);
+    for stamp in [first, second, third] {
+        mesh.ack(socket, stamp);
+    }
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn a_page_that_comes_while_the_socket_is_blocked_is_read_again() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.open(0);
+    mesh.say_hello(socket, Some(uaid));
+    mesh.store.mode = Mode::Held;
+    mesh.run();
+    mesh.block(socket);
+    mesh.store.release();
+    mesh.run();
+    assert!(mesh.notifications(socket).is_empty());
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket), [stored]);
+}
+
+#[test]
+fn a_socket_that_never_reads_ends_at_its_pong_timeout() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.block(socket);
+    mesh.unsend(socket, 1);
+    mesh.pass(330);
+    assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
+    let again = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(again), [stamp]);
+}

@@ -1,0 +1,71 @@
+//! Topic replacement in every place a message can be (RFC 8030 section 5.4).
+
+use super::*;
+
+#[test]
+fn only_the_latest_stored_one_is_delivered() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    mesh.accept(0, topical(uaid, "t"), Disposition::Stored);
+    let newer = mesh.accept(0, topical(uaid, "t"), Disposition::Stored);
+    let other = mesh.accept(0, topical(uaid, "u"), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(socket), [newer, other]);
+}
+
+#[test]
+fn a_newer_direct_ends_the_older_one_wherever_it_is() {
+    for wait in [0, 12] {
+        let mut mesh = Mesh::new(1);
+        let uaid = mesh.known_user(0);
+        let socket = mesh.session(0, Some(uaid));
+        mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+        mesh.pass(wait);
+        let newer = mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+        mesh.close(socket);
+        let again = mesh.session(0, Some(uaid));
+        assert_eq!(mesh.notifications(again), [newer]);
+        assert!(mesh.ledger.is_empty());
+    }
+}
+
+#[test]
+fn an_older_spill_does_not_displace_a_newer_row() {
+    let mut mesh = Mesh::with(1, |config| config.window = 1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+    let newer = mesh.accept(0, topical(uaid, "t"), Disposition::Stored);
+    mesh.pass(12);
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(again), [newer]);
+}
+
+#[test]
+fn an_ack_of_the_older_version_leaves_the_newer_row() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let older = mesh.accept(0, topical(uaid, "t"), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    let newer = mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+    assert_eq!(mesh.notifications(socket), [older, newer]);
+    mesh.ack(socket, older);
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(again), [newer]);
+}
+
+#[test]
+fn a_parked_one_ends_with_the_next_of_its_topic() {
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+    mesh.pass(302);
+    let newer = mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+    mesh.ack(socket, newer);
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert!(mesh.notifications(again).is_empty());
+}

@@ -1,0 +1,427 @@
+//! Judges the facts: one function per subject, each pure, each with the command that mends what it finds.
+
+use super::facts::{Facts, RingTrial};
+
+/// What the host is meant for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Connections to hold.
+    pub connections: u64,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should be.
+    Good,
+    /// murre starts, but is slower or holds less than was asked for.
+    Warn,
+    /// murre does not start.
+    Fail,
+}
+
+impl Verdict {
+    /// As the table and the JSON say it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Good => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        }
+    }
+}
+
+/// One subject looked at.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The subject, as an operator would search for it.
+    pub what: &'static str,
+    /// What is there.
+    pub found: String,
+    /// What should be.
+    pub wanted: String,
+    /// The judgement.
+    pub verdict: Verdict,
+    /// What goes wrong otherwise, one sentence.
+    pub why: String,
+    /// Commands that mend it; empty when all is well.
+    pub mend: Vec<String>,
+}
+
+/// The lowest kernel that runs murre, and the one that has everything it uses (DESIGN.md 4.1).
+const KERNEL_FLOOR: (u32, u32) = (6, 1);
+const KERNEL_FULL: (u32, u32) = (6, 4);
+
+/// io_uring features and the kernel that brought each. The last of them sets the floor.
+const FEATURES: &[(&str, (u32, u32))] = &[
+    ("POLL_ADD multishot", (5, 13)),
+    ("direct descriptors", (5, 15)),
+    ("CQE_SKIP_SUCCESS", (5, 17)),
+    ("ACCEPT multishot into a direct descriptor", (5, 19)),
+    ("COOP_TASKRUN and TASKRUN_FLAG", (5, 19)),
+    ("MSG_RING SEND_FD", (6, 0)),
+    ("SINGLE_ISSUER", (6, 0)),
+    ("DEFER_TASKRUN", (6, 1)),
+    ("TIMEOUT multishot", (6, 4)),
+];
+
+/// glommio refuses to start below this (DENSITY.md 2.2), and registers its buffers only above the second.
+const MEMLOCK_FLOOR: u64 = 512 << 10;
+const MEMLOCK_GOOD: u64 = 64 << 20;
+/// CAP_IPC_LOCK is bit 14 of the capability sets.
+const CAP_IPC_LOCK: u64 = 1 << 14;
+/// User and kernel bytes of one idle connection (DESIGN.md 9), and what the process needs besides.
+const CONNECTION_BYTES: u64 = 4_500;
+const PROCESS_BYTES: u64 = 256 << 20;
+/// Descriptors for everything that is no connection.
+const OTHER_FILES: u64 = 4_096;
+/// The ports of `murre serve` when nothing is configured.
+const PORTS: (u64, u64) = (8080, 8083);
+
+const EPERM: i32 = 1;
+const ENOMEM: i32 = 12;
+const ENOSYS: i32 = 38;
+
+/// Looks at everything, in the order in which it matters.
+pub fn examine(facts: &Facts, wanted: Wanted) -> Vec<Finding> {
+    vec![
+        kernel(facts),
+        io_uring(facts),
+        locked_memory(facts),
+        open_files(facts, wanted),
+        files_of_the_host(facts, wanted),
+        somaxconn(facts),
+        syn_backlog(facts),
+        port_range(facts),
+        conntrack(facts, wanted),
+        tcp_memory(facts, wanted),
+        memory(facts, wanted),
+        cores(facts),
+    ]
+}
+
+fn kernel(facts: &Facts) -> Finding {
+    let what = "kernel";
+    let wanted = format!(">= {}, best >= {}", dotted(KERNEL_FLOOR), dotted(KERNEL_FULL));
+    let Some(version) = facts.kernel else { return unknown(what, wanted, "/proc/sys/kernel/osrelease") };
+    let found = facts.release.clone().unwrap_or_else(|| dotted(version));
+    let lacking: Vec<String> = FEATURES
+        .iter()
+        .filter(|(_, since)| version < *since)
+        .map(|(name, since)| format!("{name} (since {})", dotted(*since)))
+        .collect();
+    let install =
+        vec!["apt-get install linux-image-amd64   # or your distribution's newest kernel; then reboot".into()];
+    if version < KERNEL_FLOOR {
+        let why = format!("io_uring lacks {}; murre does not start", lacking.join(", "));
+        return Finding { what, found, wanted, verdict: Verdict::Fail, why, mend: install };
+    }
+    if version < KERNEL_FULL {
+        let why = format!("io_uring lacks {}; murre arms one-shot ticks instead, at more CPU", lacking.join(", "));
+        return Finding { what, found, wanted, verdict: Verdict::Warn, why, mend: install };
+    }
+    good(what, found, wanted)
+}
+
+fn io_uring(facts: &Facts) -> Finding {
+    let what = "io_uring";
+    let wanted = "allowed".to_string();
+    let fail = |found: String, why: &str, mend: &str| Finding {
+        what,
+        found,
+        wanted: "allowed".into(),
+        verdict: Verdict::Fail,
+        why: why.into(),
+        mend: vec![mend.into()],
+    };
+    match facts.io_uring_disabled {
+        Some(2) => {
+            return fail(
+                "kernel.io_uring_disabled=2".into(),
+                "the kernel is told to refuse io_uring to everyone (a setting since 6.6)",
+                "sysctl -w kernel.io_uring_disabled=0",
+            );
+        }
+        Some(1) if facts.ring != Some(RingTrial::Works) => {
+            return fail(
+                "kernel.io_uring_disabled=1".into(),
+                "io_uring is for CAP_SYS_ADMIN and the group kernel.io_uring_group only (a setting since 6.6)",
+                "sysctl -w kernel.io_uring_group=$(id -g murre)   # or kernel.io_uring_disabled=0",
+            );
+        }
+        _ => {}
+    }
+    let filtered = facts.seccomp == Some(2);
+    let profile = "docker run --security-opt seccomp=tuning/seccomp.json ...   # or SystemCallFilter=@aio in a unit";
+    match facts.ring {
+        Some(RingTrial::Works) => good(what, "a ring was set up".into(), wanted),
+        Some(RingTrial::Refused(EPERM | ENOSYS)) if filtered => fail(
+            "refused by a seccomp filter".into(),
+            "default container profiles forbid io_uring_setup, io_uring_enter and io_uring_register",
+            profile,
+        ),
+        Some(RingTrial::Refused(ENOSYS)) => fail(
+            "not in this kernel".into(),
+            "the kernel was built without io_uring (CONFIG_IO_URING)",
+            "apt-get install linux-image-amd64   # a kernel with CONFIG_IO_URING=y; then reboot",
+        ),
+        Some(RingTrial::Refused(ENOMEM)) => fail(
+            "refused: ENOMEM".into(),
+            "locked memory or the memory of the control group is used up",
+            "ulimit -l unlimited   # LimitMEMLOCK=infinity in a unit, --ulimit memlock=-1 for a container",
+        ),
+        Some(RingTrial::Refused(errno)) => fail(
+            format!("refused: errno {errno}"),
+            "io_uring_setup failed; a security module may forbid it",
+            "strace -e io_uring_setup murre doctor   # then ask whoever runs the security module",
+        ),
+        None if filtered => Finding {
+            verdict: Verdict::Warn,
+            why: "a seccomp filter is on; whether it lets io_uring through was not tried".into(),
+            mend: vec![profile.into()],
+            ..good(what, "not tried".into(), wanted)
+        },
+        None => good(what, "not forbidden".into(), wanted),
+    }
+}
+
+fn locked_memory(facts: &Facts) -> Finding {
+    let what = "locked memory (hard)";
+    let wanted = format!(">= {}", bytes(MEMLOCK_GOOD));
+    if facts.capabilities.is_some_and(|c| c & CAP_IPC_LOCK != 0) {
+        return good(what, "CAP_IPC_LOCK".into(), wanted);
+    }
+    let Some(limit) = facts.memlock_hard else { return unknown(what, wanted, "/proc/self/limits") };
+    let mend = vec![
+        "systemctl edit murre   # [Service] LimitMEMLOCK=infinity".into(),
+        "docker run --ulimit memlock=-1 ...".into(),
+    ];
+    let finding = |verdict, why: &str| Finding {
+        what,
+        found: bytes(limit),
+        wanted: wanted.clone(),
+        verdict,
+        why: why.into(),
+        mend: mend.clone(),
+    };
+    match limit {
+        0..MEMLOCK_FLOOR => finding(Verdict::Fail, "each executor needs 512 KiB of locked memory to start"),
+        MEMLOCK_FLOOR..MEMLOCK_GOOD => {
+            finding(Verdict::Warn, "executors cannot register their buffers: more CPU per file access")
+        }
+        _ => good(what, bytes(limit), wanted),
+    }
+}
+
+fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
+    let what = "RLIMIT_NOFILE (hard)";
+    let needed = needed_files(wanted);
+    let text = format!(">= {needed} for {} connections", wanted.connections);
+    let Some(limit) = facts.files_hard else { return unknown(what, text, "/proc/self/limits") };
+    if limit >= needed {
+        return good(what, number(limit), text);
+    }
+    let mut mend = Vec::new();
+    if facts.nr_open.is_some_and(|max| max < needed) {
+        mend.push(format!("sysctl -w fs.nr_open={needed}"));
+    }
+    mend.push(format!("systemctl edit murre   # [Service] LimitNOFILE={needed}"));
+    mend.push(format!("docker run --ulimit nofile={needed}:{needed} ..."));
+    let why = format!(
+        "it caps the table of one ring: a shard then opens several rings ({} in all) and pays for visiting them",
+        needed.div_ceil(limit.max(1))
+    );
+    Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
+}
+
+fn files_of_the_host(facts: &Facts, wanted: Wanted) -> Finding {
+    let what = "fs.file-max";
+    let needed = needed_files(wanted);
+    let text = format!(">= {needed}");
+    let Some(limit) = facts.file_max else { return unknown(what, text, "/proc/sys/fs/file-max") };
+    if limit >= needed {
+        return good(what, number(limit), text);
+    }
+    let why = "sockets of io_uring count here too: accept fails with ENFILE at the limit".to_string();
+    let mend = vec![format!("sysctl -w fs.file-max={needed}")];
+    Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
+}
+
+fn somaxconn(facts: &Facts) -> Finding {
+    at_least(
+        "net.core.somaxconn",
+        "/proc/sys/net/core/somaxconn",
+        facts.somaxconn,
+        4_096,
+        "it caps the accept queue of every listener: crowds that reconnect are reset",
+        "sysctl -w net.core.somaxconn=65535",
+    )
+}
+
+fn syn_backlog(facts: &Facts) -> Finding {
+    at_least(
+        "net.ipv4.tcp_max_syn_backlog",
+        "/proc/sys/net/ipv4/tcp_max_syn_backlog",
+        facts.syn_backlog,
+        4_096,
+        "half-open connections beyond it fall back to SYN cookies when a crowd reconnects",
+        "sysctl -w net.ipv4.tcp_max_syn_backlog=65535",
+    )
+}
+
+fn port_range(facts: &Facts) -> Finding {
+    let what = "net.ipv4.ip_local_port_range";
+    let wanted = format!("not over {}-{}, or those reserved", PORTS.0, PORTS.1);
+    let Some((low, high)) = facts.port_range else {
+        return unknown(what, wanted, "/proc/sys/net/ipv4/ip_local_port_range");
+    };
+    let found = format!("{low}-{high}");
+    let over = low <= PORTS.1 && PORTS.0 <= high;
+    if !over || (PORTS.0..=PORTS.1).all(|port| is_reserved(&facts.reserved_ports, port)) {
+        return good(what, found, wanted);
+    }
+    let why = "an outgoing connection may hold a port that murre wants to listen on: \"address in use\" at start";
+    let mend = vec![format!("sysctl -w net.ipv4.ip_local_reserved_ports={}-{}", PORTS.0, PORTS.1)];
+    Finding { what, found, wanted, verdict: Verdict::Warn, why: why.into(), mend }
+}
+
+/// `8080,9000-9010` holds 9005.
+fn is_reserved(list: &str, port: u64) -> bool {
+    list.split(',').any(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let bounds = (first.trim().parse::<u64>(), last.trim().parse::<u64>());
+        matches!(bounds, (Ok(first), Ok(last)) if first <= port && port <= last)
+    })
+}
+
+fn conntrack(facts: &Facts, wanted: Wanted) -> Finding {
+    let what = "net.netfilter.nf_conntrack_max";
+    let needed = wanted.connections + wanted.connections / 4;
+    let Some(limit) = facts.conntrack_max else {
+        return good(what, "not loaded".into(), "not loaded, or NOTRACK".into());
+    };
+    let text = format!(">= {needed}, better NOTRACK");
+    if limit >= needed {
+        return good(what, number(limit), text);
+    }
+    let why = "the firewall tracks connections if any rule is stateful: at the limit it drops new ones".to_string();
+    let mend = vec![
+        "nft 'add table ip raw; add chain ip raw pre { type filter hook prerouting priority raw; }; \
+         add rule ip raw pre tcp dport 8080-8083 notrack'"
+            .into(),
+        format!("sysctl -w net.netfilter.nf_conntrack_max={needed}   # or this, at about 320 B a connection"),
+    ];
+    Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
+}
+
+fn tcp_memory(facts: &Facts, wanted: Wanted) -> Finding {
+    let what = "net.ipv4.tcp_mem (max)";
+    // Idle sockets hold no pages; a tenth of them busy with four pages each is a storm.
+    let needed = (wanted.connections / 10 * 4).max(65_536);
+    let text = format!(">= {needed} pages");
+    let Some(pages) = facts.tcp_mem_pages else { return unknown(what, text, "/proc/sys/net/ipv4/tcp_mem") };
+    if pages >= needed {
+        return good(what, format!("{pages} pages"), text);
+    }
+    let why = "at the limit the kernel drops segments of every socket".to_string();
+    let mend = vec![format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {needed}\"", needed / 3, needed * 2 / 3)];
+    Finding { what, found: format!("{pages} pages"), wanted: text, verdict: Verdict::Warn, why, mend }
+}
+
+fn memory(facts: &Facts, wanted: Wanted) -> Finding {
+    let what = "memory";
+    let needed = wanted.connections.saturating_mul(CONNECTION_BYTES).saturating_add(PROCESS_BYTES);
+    let text = format!(">= {} for {} connections", bytes(needed), wanted.connections);
+    let limited = facts.memory_limit.is_some_and(|limit| facts.memory.is_none_or(|total| limit < total));
+    let available = if limited { facts.memory_limit } else { facts.memory };
+    let Some(available) = available else { return unknown(what, text, "/proc/meminfo") };
+    let found = if limited { format!("{} (control group)", bytes(available)) } else { bytes(available) };
+    if available >= needed {
+        return good(what, found, text);
+    }
+    let why =
+        "kernel memory of sockets counts against the control group: the process is killed at the limit".to_string();
+    let mend = match limited {
+        true => vec![
+            format!("systemctl set-property murre MemoryMax={needed}"),
+            format!("docker update --memory {needed} --memory-swap {needed} murre"),
+        ],
+        false => vec![format!("murre serve --max-connections {}", fitting_connections(available))],
+    };
+    Finding { what, found, wanted: text, verdict: Verdict::Warn, why, mend }
+}
+
+/// How many connections that much memory holds.
+fn fitting_connections(available: u64) -> u64 {
+    available.saturating_sub(PROCESS_BYTES) / CONNECTION_BYTES
+}
+
+fn cores(facts: &Facts) -> Finding {
+    let what = "cores";
+    let wanted = ">= 1, one shard each, no quota".to_string();
+    let Some(cpus) = facts.cpus else { return unknown(what, wanted, "/proc/self/status") };
+    match facts.cpu_quota_hundredths {
+        Some(quota) if quota < cpus * 100 => Finding {
+            what,
+            found: format!("{cpus}, quota {}.{:02}", quota / 100, quota % 100),
+            wanted,
+            verdict: Verdict::Warn,
+            why: "a quota stops all shards at once in the middle of a period: latency jumps to tens of milliseconds"
+                .into(),
+            mend: vec![
+                "systemctl set-property murre CPUQuota=   # and pin with AllowedCPUs= instead".into(),
+                "docker update --cpus 0 --cpuset-cpus 0-3 murre".into(),
+            ],
+        },
+        _ => good(what, cpus.to_string(), wanted),
+    }
+}
+
+/// Descriptors that hold `connections`: 1.05 times as many slots (DESIGN.md 4.1) and everything else.
+fn needed_files(wanted: Wanted) -> u64 {
+    wanted.connections + wanted.connections / 20 + OTHER_FILES
+}
+
+fn at_least(what: &'static str, file: &str, found: Option<u64>, min: u64, why: &str, mend: &str) -> Finding {
+    let wanted = format!(">= {min}");
+    match found {
+        None => unknown(what, wanted, file),
+        Some(value) if value >= min => good(what, value.to_string(), wanted),
+        Some(value) => Finding {
+            what,
+            found: value.to_string(),
+            wanted,
+            verdict: Verdict::Warn,
+            why: why.into(),
+            mend: vec![mend.into()],
+        },
+    }
+}
+
+fn good(what: &'static str, found: String, wanted: String) -> Finding {
+    Finding { what, found, wanted, verdict: Verdict::Good, why: String::new(), mend: Vec::new() }
+}
+
+fn unknown(what: &'static str, wanted: String, file: &str) -> Finding {
+    let why = format!("{file} could not be read or understood");
+    let mend = vec![format!("cat {file}   # is /proc mounted here?")];
+    Finding { what, found: "unknown".into(), wanted, verdict: Verdict::Warn, why, mend }
+}
+
+fn dotted(version: (u32, u32)) -> String {
+    format!("{}.{}", version.0, version.1)
+}
+
+fn number(value: u64) -> String {
+    if value == u64::MAX { "unlimited".into() } else { value.to_string() }
+}
+
+/// Bytes in the unit that keeps three digits.
+fn bytes(value: u64) -> String {
+    match value {
+        u64::MAX => "unlimited".into(),
+        0..1_048_576 => format!("{} KiB", value >> 10),
+        1_048_576..10_737_418_240 => format!("{} MiB", value >> 20),
+        _ => format!("{} GiB", value >> 30),
+    }
+}

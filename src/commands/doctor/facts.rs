@@ -1,0 +1,193 @@
+//! What the kernel says of this host, read from files below a root directory. Every fact may be missing:
+//! old kernels and containers hide some.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Everything `doctor` looks at.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// `/proc/sys/kernel/osrelease`, as it is.
+    pub release: Option<String>,
+    /// Its first two numbers.
+    pub kernel: Option<(u32, u32)>,
+    /// `kernel.io_uring_disabled` (since 6.6): 0 for everyone, 1 for a group, 2 for nobody.
+    pub io_uring_disabled: Option<u64>,
+    /// What happened when a ring was set up; `None` when it was not tried.
+    pub ring: Option<RingTrial>,
+    /// `Seccomp` of `/proc/self/status`: 0 off, 1 strict, 2 filter.
+    pub seccomp: Option<u64>,
+    /// `CapEff` of `/proc/self/status`.
+    pub capabilities: Option<u64>,
+    /// CPUs this process may run on.
+    pub cpus: Option<u64>,
+    /// CPUs the control group grants, in hundredths.
+    pub cpu_quota_hundredths: Option<u64>,
+    /// Hard limit of open files; `u64::MAX` is unlimited.
+    pub files_hard: Option<u64>,
+    /// Hard limit of locked memory in bytes; `u64::MAX` is unlimited.
+    pub memlock_hard: Option<u64>,
+    /// `fs.nr_open`.
+    pub nr_open: Option<u64>,
+    /// `fs.file-max`.
+    pub file_max: Option<u64>,
+    /// `net.core.somaxconn`.
+    pub somaxconn: Option<u64>,
+    /// `net.ipv4.tcp_max_syn_backlog`.
+    pub syn_backlog: Option<u64>,
+    /// `net.ipv4.ip_local_port_range`.
+    pub port_range: Option<(u64, u64)>,
+    /// `net.ipv4.ip_local_reserved_ports`, as it is.
+    pub reserved_ports: String,
+    /// Third value of `net.ipv4.tcp_mem`, in pages.
+    pub tcp_mem_pages: Option<u64>,
+    /// `net.netfilter.nf_conntrack_max`; `None` when connections are not tracked.
+    pub conntrack_max: Option<u64>,
+    /// `MemTotal` in bytes.
+    pub memory: Option<u64>,
+    /// The smallest memory limit of the control groups above this process, in bytes.
+    pub memory_limit: Option<u64>,
+}
+
+/// What the kernel answered to setting up a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingTrial {
+    /// A ring was made.
+    Works,
+    /// It was refused with this errno.
+    Refused(i32),
+}
+
+impl Facts {
+    /// Reads them below `root`; `try_ring` sets up one small ring and lets it go.
+    pub fn read(root: &Path, try_ring: bool) -> Facts {
+        let files = Files { root };
+        let release = files.text("proc/sys/kernel/osrelease");
+        let status = files.text("proc/self/status").unwrap_or_default();
+        let limits = files.text("proc/self/limits").unwrap_or_default();
+        let groups = Groups::read(&files);
+        Facts {
+            kernel: release.as_deref().and_then(version),
+            release,
+            io_uring_disabled: files.number("proc/sys/kernel/io_uring_disabled"),
+            ring: try_ring.then(super::try_ring),
+            seccomp: field(&status, "Seccomp").and_then(|v| v.parse().ok()),
+            capabilities: field(&status, "CapEff").and_then(|v| u64::from_str_radix(v, 16).ok()),
+            cpus: field(&status, "Cpus_allowed_list").and_then(count_list),
+            cpu_quota_hundredths: groups.cpu_quota_hundredths(&files),
+            files_hard: hard_limit(&limits, "Max open files"),
+            memlock_hard: hard_limit(&limits, "Max locked memory"),
+            nr_open: files.number("proc/sys/fs/nr_open"),
+            file_max: files.number("proc/sys/fs/file-max"),
+            somaxconn: files.number("proc/sys/net/core/somaxconn"),
+            syn_backlog: files.number("proc/sys/net/ipv4/tcp_max_syn_backlog"),
+            port_range: files.text("proc/sys/net/ipv4/ip_local_port_range").and_then(|t| pair(&t)),
+            reserved_ports: files.text("proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default(),
+            tcp_mem_pages: files
+                .text("proc/sys/net/ipv4/tcp_mem")
+                .and_then(|t| t.split_whitespace().nth(2)?.parse().ok()),
+            conntrack_max: files.number("proc/sys/net/netfilter/nf_conntrack_max"),
+            memory: files.text("proc/meminfo").and_then(|t| kilobytes(field(&t, "MemTotal")?)),
+            memory_limit: groups.memory_limit(&files),
+        }
+    }
+}
+
+/// Files below a root.
+struct Files<'a> {
+    root: &'a Path,
+}
+
+impl Files<'_> {
+    fn text(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok().map(|t| t.trim().to_string())
+    }
+
+    fn number(&self, path: &str) -> Option<u64> {
+        self.text(path)?.parse().ok()
+    }
+}
+
+/// Where this process is in the control groups.
+struct Groups {
+    unified: Option<String>,
+    memory: Option<String>,
+}
+
+impl Groups {
+    /// Lines are `number:controllers:path`; version 2 has number 0 and no controllers.
+    fn read(files: &Files<'_>) -> Groups {
+        let text = files.text("proc/self/cgroup").unwrap_or_default();
+        let path = |wanted: fn(&str) -> bool| {
+            text.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':');
+                let controllers = parts.nth(1)?;
+                wanted(controllers).then(|| parts.next().unwrap_or("/").to_string())
+            })
+        };
+        Groups { unified: path(str::is_empty), memory: path(|c| c.split(',').any(|c| c == "memory")) }
+    }
+
+    /// The smallest limit from here up to the root, both versions.
+    fn memory_limit(&self, files: &Files<'_>) -> Option<u64> {
+        let unified = self.unified.iter().flat_map(|p| upwards("sys/fs/cgroup", p, "memory.max"));
+        let legacy = self.memory.iter().flat_map(|p| upwards("sys/fs/cgroup/memory", p, "memory.limit_in_bytes"));
+        // Version 1 says "no limit" as a number near 2^63.
+        unified.chain(legacy).filter_map(|file| files.number(file.to_str()?)).filter(|bytes| *bytes < 1 << 62).min()
+    }
+
+    /// `cpu.max` is `quota period` in microseconds, or `max period`.
+    fn cpu_quota_hundredths(&self, files: &Files<'_>) -> Option<u64> {
+        let candidates = self.unified.iter().flat_map(|p| upwards("sys/fs/cgroup", p, "cpu.max"));
+        candidates
+            .filter_map(|file| {
+                let (quota, period) = pair(&files.text(file.to_str()?)?)?;
+                (quota * 100).checked_div(period)
+            })
+            .min()
+    }
+}
+
+/// The file of this name in the group and in every group above it.
+fn upwards(mount: &str, group: &str, name: &str) -> Vec<PathBuf> {
+    let group = PathBuf::from(mount).join(group.trim_start_matches('/'));
+    group.ancestors().take_while(|dir| dir.starts_with(mount)).map(|dir| dir.join(name)).collect()
+}
+
+/// `6.18.44-generic` -> (6, 18).
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The value of `Name:  value` in a text of such lines.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}
+
+fn kilobytes(value: &str) -> Option<u64> {
+    value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The hard column of `/proc/self/limits`: name, soft, hard, unit.
+fn hard_limit(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    match line.split_whitespace().nth(1)? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+fn pair(text: &str) -> Option<(u64, u64)> {
+    let mut numbers = text.split_whitespace().map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// `0-3,8` -> 5.
+fn count_list(list: &str) -> Option<u64> {
+    list.split(',').try_fold(0, |sum, part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse::<u64>().ok()?, last.trim().parse::<u64>().ok()?);
+        Some(sum + last.checked_sub(first)? + 1)
+    })
+}

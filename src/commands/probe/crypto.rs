@@ -1,0 +1,232 @@
+//! What an app server and a user agent do to a message, with `ring`: VAPID (RFC 8292), key agreement and content keys
+//! (RFC 8291), one record of aes128gcm (RFC 8188). The server never does any of this; it only carries the bytes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral};
+use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+
+use super::Failure;
+
+/// Bytes of an uncompressed P-256 point.
+const POINT_BYTES: usize = 65;
+const SALT_BYTES: usize = 16;
+/// salt, record size, length of the key id, key id (RFC 8188 section 2.1).
+const HEADER_BYTES: usize = SALT_BYTES + 4 + 1 + POINT_BYTES;
+const RECORD_BYTES: u32 = 4096;
+/// Ends the plain text of the last record (RFC 8188 section 2).
+const LAST_RECORD: u8 = 2;
+/// How long a token of the probe is good.
+const TOKEN_SECONDS: u64 = 600;
+
+fn failed(_: ring::error::Unspecified) -> Failure {
+    Failure::new("this host's cryptography failed")
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+/// A text nobody has sent before.
+pub fn random_text() -> Result<String, Failure> {
+    Ok(format!("murre probe {}", URL_SAFE_NO_PAD.encode(random::<24>()?)))
+}
+
+/// The app server's identity for one run.
+pub struct Sender {
+    keys: EcdsaKeyPair,
+}
+
+impl Sender {
+    /// A fresh P-256 key.
+    pub fn generate() -> Result<Sender, Failure> {
+        let random = SystemRandom::new();
+        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).map_err(failed)?;
+        let keys = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref(), &random);
+        Ok(Sender { keys: keys.map_err(|_| Failure::new("this host's cryptography failed"))? })
+    }
+
+    /// The public key as `register` and VAPID spell it.
+    pub fn public_text(&self) -> String {
+        URL_SAFE_NO_PAD.encode(self.keys.public_key())
+    }
+
+    /// The `Authorization` value for this audience (RFC 8292 section 3).
+    pub fn authorization(&self, audience: &str) -> Result<String, Failure> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| Failure::new("the clock is before 1970"))?;
+        let claims = serde_json::json!({ "aud": audience, "exp": now.as_secs() + TOKEN_SECONDS,
+                                         "sub": "mailto:probe@localhost" });
+        let head = URL_SAFE_NO_PAD.encode(r#"{"typ":"JWT","alg":"ES256"}"#);
+        let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let signature = self.keys.sign(&SystemRandom::new(), signed.as_bytes()).map_err(failed)?;
+        Ok(format!("vapid t={signed}.{}, k={}", URL_SAFE_NO_PAD.encode(signature), self.public_text()))
+    }
+}
+
+/// The user agent's keys of one subscription. ring agrees with a key once, so one message can be sent and opened.
+pub struct Receiver {
+    private: std::cell::Cell<Option<EphemeralPrivateKey>>,
+    public: [u8; POINT_BYTES],
+    auth: [u8; 16],
+}
+
+impl Receiver {
+    /// Fresh keys.
+    pub fn generate() -> Result<Receiver, Failure> {
+        let (private, public) = ephemeral()?;
+        Ok(Receiver { private: Some(private).into(), public, auth: random()? })
+    }
+
+    /// The body of a POST to this subscription (RFC 8291 section 3.4).
+    pub fn encrypt(&self, plain: &[u8]) -> Result<Vec<u8>, Failure> {
+        let (private, sender) = ephemeral()?;
+        let salt = random::<SALT_BYTES>()?;
+        let shared = agree(private, &self.public)?;
+        let keys = ContentKeys::derive(&shared, &self.auth, &self.public, &sender, &salt)?;
+        let mut body = Vec::with_capacity(HEADER_BYTES + plain.len() + 17);
+        body.extend_from_slice(&salt);
+        body.extend_from_slice(&RECORD_BYTES.to_be_bytes());
+        body.push(POINT_BYTES as u8);
+        body.extend_from_slice(&sender);
+        body.extend_from_slice(&keys.seal(plain)?);
+        Ok(body)
+    }
+
+    /// The plain text of a body. Works once.
+    pub fn decrypt(&self, body: &[u8]) -> Result<Vec<u8>, Failure> {
+        let (header, sealed) =
+            body.split_at_checked(HEADER_BYTES).ok_or_else(|| Failure::new("the body is too short"))?;
+        let (salt, rest) = header.split_at(SALT_BYTES);
+        let (sizes, sender) = rest.split_at(5);
+        if usize::from(sizes[4]) != POINT_BYTES {
+            return Err(Failure::new("the body names no key"));
+        }
+        let private = self.private.take().ok_or_else(|| Failure::new("the key was used already"))?;
+        let shared = agree(private, sender)?;
+        ContentKeys::derive(&shared, &self.auth, &self.public, sender, salt)?.open(sealed)
+    }
+}
+
+fn ephemeral() -> Result<(EphemeralPrivateKey, [u8; POINT_BYTES]), Failure> {
+    let private = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new()).map_err(failed)?;
+    let public = private.compute_public_key().map_err(failed)?;
+    let point = public.as_ref().try_into().map_err(|_| Failure::new("this host's cryptography failed"))?;
+    Ok((private, point))
+}
+
+fn agree(private: EphemeralPrivateKey, public: &[u8]) -> Result<Vec<u8>, Failure> {
+    agree_ephemeral(private, &UnparsedPublicKey::new(&ECDH_P256, public), <[u8]>::to_vec)
+        .map_err(|_| Failure::new("the body's key is no point on P-256"))
+}
+
+/// Key and nonce of the only record.
+struct ContentKeys {
+    key: [u8; 16],
+    nonce: [u8; 12],
+}
+
+impl ContentKeys {
+    /// RFC 8291 section 3.4, then RFC 8188 section 2.2 and 2.3.
+    fn derive(shared: &[u8], auth: &[u8], receiver: &[u8], sender: &[u8], salt: &[u8]) -> Result<Self, Failure> {
+        let info = [b"WebPush: info\0".as_slice(), receiver, sender];
+        let input: [u8; 32] = expand(auth, shared, &info)?;
+        Ok(ContentKeys {
+            key: expand(salt, &input, &[b"Content-Encoding: aes128gcm\0"])?,
+            nonce: expand(salt, &input, &[b"Content-Encoding: nonce\0"])?,
+        })
+    }
+
+    fn cipher(&self) -> Result<LessSafeKey, Failure> {
+        Ok(LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &self.key).map_err(failed)?))
+    }
+
+    fn seal(&self, plain: &[u8]) -> Result<Vec<u8>, Failure> {
+        let mut record = [plain, &[LAST_RECORD]].concat();
+        let nonce = Nonce::assume_unique_for_key(self.nonce);
+        self.cipher()?.seal_in_place_append_tag(nonce, Aad::empty(), &mut record).map_err(failed)?;
+        Ok(record)
+    }
+
+    fn open(&self, sealed: &[u8]) -> Result<Vec<u8>, Failure> {
+        let mut record = sealed.to_vec();
+        let nonce = Nonce::assume_unique_for_key(self.nonce);
+        let opened = self.cipher()?.open_in_place(nonce, Aad::empty(), &mut record);
+        let padded = opened.map_err(|_| Failure::new("the message does not decrypt: it was changed on the way"))?;
+        let end = padded.iter().rposition(|byte| *byte != 0).filter(|end| padded[*end] == LAST_RECORD);
+        let end = end.ok_or_else(|| Failure::new("the record is not the last one"))?;
+        Ok(padded[..end].to_vec())
+    }
+}
+
+/// HKDF-SHA256 of RFC 5869.
+fn expand<const N: usize>(salt: &[u8], input: &[u8], info: &[&[u8]]) -> Result<[u8; N], Failure> {
+    struct Length(usize);
+    impl KeyType for Length {
+        fn len(&self) -> usize {
+            self.0
+        }
+    }
+    let mut out = [0; N];
+    let key = Salt::new(HKDF_SHA256, salt).extract(input);
+    key.expand(info, Length(N)).and_then(|okm| okm.fill(&mut out)).map_err(failed)?;
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+
+    fn bytes(text: &str) -> Vec<u8> {
+        URL_SAFE_NO_PAD.decode(text).unwrap()
+    }
+
+    /// The example of RFC 8291 section 5 and its appendix A.
+    #[test]
+    fn the_example_of_rfc_8291_is_sealed_and_opened() {
+        let shared = bytes("kyrL1jIIOHEzg3sM2ZWRHDRB62YACZhhSlknJ672kSs");
+        let auth = bytes("BTBZMqHH6r4Tts7J_aSIgg");
+        let receiver = bytes("BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4");
+        let sender = bytes("BP4z9KsN6nGRTbVYI_c7VJSPQTBtkgcy27mlmlMoZIIgDll6e3vCYLocInmYWAmS6TlzAC8wEqKK6PBru3jl7A8");
+        let salt = bytes("DGv6ra1nlYgDCS1FRnbzlw");
+        let keys = ContentKeys::derive(&shared, &auth, &receiver, &sender, &salt).unwrap();
+        assert_eq!(keys.key.to_vec(), bytes("oIhVW04MRdy2XN9CiKLxTg"));
+        assert_eq!(keys.nonce.to_vec(), bytes("4h_95klXJ5E_qnoN"));
+        let sealed = bytes("8pfeW0KbunFT06SuDKoJH9Ql87S1QUrdirN6GcG7sFz1y1sqLgVi1VhjVkHsUoEsbI_0LpXMuGvnzQ");
+        let plain = b"When I grow up, I want to be a watermelon";
+        assert_eq!(keys.seal(plain).unwrap(), sealed);
+        assert_eq!(keys.open(&sealed).unwrap(), plain);
+    }
+
+    #[test]
+    fn a_message_comes_back_and_a_changed_one_does_not() {
+        let receiver = Receiver::generate().unwrap();
+        let body = receiver.encrypt(b"hello").unwrap();
+        assert_eq!(receiver.decrypt(&body).unwrap(), b"hello");
+        assert!(receiver.decrypt(&body).is_err(), "a key is used once");
+        let receiver = Receiver::generate().unwrap();
+        let mut body = receiver.encrypt(b"hello").unwrap();
+        *body.last_mut().unwrap() ^= 1;
+        assert!(receiver.decrypt(&body).unwrap_err().to_string().contains("changed on the way"));
+        assert!(Receiver::generate().unwrap().decrypt(&body[..40]).is_err());
+    }
+
+    #[test]
+    fn the_token_verifies_and_names_its_audience() {
+        let sender = Sender::generate().unwrap();
+        let value = sender.authorization("http://127.0.0.1:8082").unwrap();
+        let (token, key) = value.strip_prefix("vapid t=").unwrap().split_once(", k=").unwrap();
+        let (signed, signature) = token.rsplit_once('.').unwrap();
+        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, bytes(key));
+        key.verify(signed.as_bytes(), &bytes(signature)).unwrap();
+        let claims: serde_json::Value = serde_json::from_slice(&bytes(signed.split_once('.').unwrap().1)).unwrap();
+        assert_eq!(claims["aud"], "http://127.0.0.1:8082");
+    }
+}

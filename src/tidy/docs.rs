@@ -1,0 +1,228 @@
+//! Rules about documents: what they must mention, and that what they name exists.
+
+use super::tree::{Tree, has_word};
+
+/// Directories of whoever works on it, written in halves so that this file does not hold them.
+const MACHINE_PATHS: &[&str] = &[
+    concat!("/wo", "rk/"),
+    concat!("/tmp/", "wt"),
+    concat!("/ro", "ot/"),
+    concat!("/home", "/"),
+    concat!("/Use", "rs/"),
+];
+
+/// Every constant and function of `limits.rs` has its name in `docs/LIMITS.md`.
+pub fn limits(tree: &Tree) -> Vec<String> {
+    let (source, document) = ("shards/src/limits.rs", "docs/LIMITS.md");
+    let (Some(limits), Some(text)) = (tree.get(source), tree.get(document)) else {
+        return vec![format!("{source} or {document} is missing")];
+    };
+    let names: Vec<&str> = limits.text.lines().filter_map(public_name).collect();
+    let mut complaints = Vec::new();
+    if names.is_empty() {
+        complaints.push(format!("{source}: no limit was found"));
+    }
+    for name in &names {
+        if !text.text.contains(&format!("`{name}`")) {
+            complaints.push(format!("{document}: does not explain `{name}`"));
+        }
+    }
+    for word in quoted(&text.text).filter(|w| w.ends_with("_MAX") && !names.contains(w)) {
+        if !tree.rust().any(|f| has_word(&f.text, word)) {
+            complaints.push(format!("{document}: explains `{word}`, which does not exist"));
+        }
+    }
+    complaints
+}
+
+fn public_name(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("pub const fn ").or_else(|| line.strip_prefix("pub const "));
+    let rest = rest.or_else(|| line.strip_prefix("pub fn "))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+/// What stands between backticks, outside fenced blocks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    prose(text).flat_map(|(_, line)| line.split('`').skip(1).step_by(2))
+}
+
+/// Lines outside fenced blocks, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(at, line)| {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+            return None;
+        }
+        (!fenced).then_some((at + 1, line))
+    })
+}
+
+/// Exactly one `# title` in every document.
+pub fn titles(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in tree.ending(&[".md"]) {
+        let titles = prose(&file.text).filter(|(_, line)| line.starts_with("# ")).count();
+        if titles != 1 {
+            complaints.push(format!("{}: {titles} titles, one is wanted", file.path));
+        }
+    }
+    complaints
+}
+
+/// Relative links lead to files that exist, and their anchors to headings.
+pub fn links(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in tree.ending(&[".md"]) {
+        for (line, target) in prose(&file.text).flat_map(|(at, line)| targets(line).map(move |t| (at, t))) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if path.is_empty() { file.path.clone() } else { join(&file.path, path) };
+            if !tree.exists(&path) {
+                complaints.push(format!("{}:{line}: {target} leads nowhere", file.path));
+            } else if !anchor.is_empty() && !has_heading(tree, &path, anchor) {
+                complaints.push(format!("{}:{line}: {path} has no heading #{anchor}", file.path));
+            }
+        }
+    }
+    complaints
+}
+
+/// The targets of `[text](target)` in one line.
+fn targets(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
+}
+
+/// `docs/a.md`, `../b/c` -> `b/c`.
+fn join(from: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => drop(parts.pop()),
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Headings become anchors as the usual renderers make them: lower case, blanks to dashes, punctuation gone.
+fn has_heading(tree: &Tree, path: &str, anchor: &str) -> bool {
+    let Some(file) = tree.get(path) else { return false };
+    let keeps = |c: &char| c.is_alphanumeric() || *c == '-' || *c == '_' || *c == ' ';
+    prose(&file.text)
+        .filter_map(|(_, line)| line.starts_with('#').then(|| line.trim_start_matches('#').trim()))
+        .map(|title| title.chars().filter(keeps).collect::<String>().to_lowercase().replace(' ', "-"))
+        .any(|slug| slug == anchor)
+}
+
+/// Rows of `docs/PROTOCOL.md` are `| id | requirement | code | tests |`: ids are unique, the files exist, and every
+/// test named is a function of some file.
+pub fn protocol(tree: &Tree) -> Vec<String> {
+    let path = "docs/PROTOCOL.md";
+    let Some(file) = tree.get(path) else { return vec![format!("{path} is missing")] };
+    let mut complaints = Vec::new();
+    let mut ids: Vec<&str> = Vec::new();
+    for (line, row) in prose(&file.text) {
+        let cells: Vec<&str> = row.trim().trim_matches('|').split(" | ").map(str::trim).collect();
+        let [id, _, code, tests] = cells[..] else { continue };
+        if !is_id(id) {
+            continue;
+        }
+        if ids.contains(&id) {
+            complaints.push(format!("{path}:{line}: {id} is there twice"));
+        }
+        ids.push(id);
+        if quoted(code).next().is_none() || quoted(tests).next().is_none() {
+            complaints.push(format!("{path}:{line}: {id} names no code or no test"));
+        }
+        for place in quoted(code).filter(|place| !tree.exists(place)) {
+            complaints.push(format!("{path}:{line}: {id}: there is no {place}"));
+        }
+        for test in quoted(tests).filter(|test| !is_test_name(tree, test)) {
+            complaints.push(format!("{path}:{line}: {id}: there is no test {test}"));
+        }
+    }
+    if ids.is_empty() {
+        complaints.push(format!("{path}: no row was found"));
+    }
+    complaints
+}
+
+/// `WS-HELLO-3`: capitals and digits in at least two parts.
+fn is_id(text: &str) -> bool {
+    let part = |p: &str| !p.is_empty() && p.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+    text.contains('-') && text.split('-').all(part)
+}
+
+fn is_test_name(tree: &Tree, name: &str) -> bool {
+    let declared = [format!("fn {name}("), format!("def {name}(")];
+    tree.ending(&[".rs", ".py"]).any(|f| declared.iter().any(|d| f.text.contains(d.as_str())))
+}
+
+/// No file names a directory of the machine it was written on.
+pub fn machine_paths(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in &tree.files {
+        for (at, line) in file.text.lines().enumerate() {
+            for path in MACHINE_PATHS.iter().filter(|p| names_path(line, p)) {
+                complaints.push(format!("{}:{}: names {path}", file.path, at + 1));
+            }
+        }
+    }
+    complaints
+}
+
+/// A path starts where nothing of a longer relative path or URL stands before it.
+fn names_path(line: &str, path: &str) -> bool {
+    let part_of_path = |c: char| c.is_alphanumeric() || "._-/}".contains(c);
+    line.match_indices(path).any(|(at, _)| !line[..at].chars().next_back().is_some_and(part_of_path))
+}
+
+#[test]
+fn a_limit_without_a_line_and_a_line_without_a_limit_are_refused() {
+    let source = ("shards/src/limits.rs", "pub const A_MAX: u8 = 1;\npub fn credit(n: u16) -> usize {\n}\n");
+    assert_eq!(limits(&Tree::of(&[source, ("docs/LIMITS.md", "`A_MAX` and `credit`")])).len(), 0);
+    assert_eq!(limits(&Tree::of(&[source, ("docs/LIMITS.md", "`A_MAX` and credit")])).len(), 1);
+    assert_eq!(limits(&Tree::of(&[source, ("docs/LIMITS.md", "`A_MAX`, `credit`, `GONE_MAX`")])).len(), 1);
+    assert_eq!(limits(&Tree::of(&[source])).len(), 1);
+}
+
+#[test]
+fn a_document_with_no_title_or_two_is_refused() {
+    assert_eq!(titles(&Tree::of(&[("a.md", "# One\n```sh\n# comment\n```\n")])).len(), 0);
+    assert_eq!(titles(&Tree::of(&[("a.md", "text\n"), ("b.md", "# One\n# Two\n")])).len(), 2);
+}
+
+#[test]
+fn a_link_to_nowhere_is_refused() {
+    let good = ("docs/a.md", "# A\n[b](../README.md) [c](b/d.md#two-words) [e](#a) [f](https://example.org/x)\n");
+    let others = [("README.md", "# R\n"), ("docs/b/d.md", "# D\n## Two words\n")];
+    assert_eq!(links(&Tree::of(&[good, others[0], others[1]])), Vec::<String>::new());
+    assert_eq!(links(&Tree::of(&[good, others[0]])).len(), 1);
+    assert_eq!(links(&Tree::of(&[("docs/a.md", "# A\n[b](#not-there)\n")])).len(), 1);
+}
+
+#[test]
+fn a_protocol_row_that_names_nothing_real_is_refused() {
+    let code = ("src/a.rs", "#[test]\nfn it_works() {}\n");
+    let row = |text: &'static str| protocol(&Tree::of(&[code, ("docs/PROTOCOL.md", text)])).len();
+    assert_eq!(row("| WS-A-1 | Must. | `src/a.rs` | `it_works` |\n"), 0);
+    assert_eq!(row("| WS-A-1 | Must. | `src/b.rs` | `it_works` |\n"), 1);
+    assert_eq!(row("| WS-A-1 | Must. | `src/a.rs` | `it_fails` |\n"), 1);
+    assert_eq!(row("| WS-A-1 | Must. | `src/a.rs` | none |\n"), 1);
+    assert_eq!(row("| WS-A-1 | M. | `src/a.rs` | `it_works` |\n| WS-A-1 | M. | `src/a.rs` | `it_works` |\n"), 1);
+    assert_eq!(row("no table\n"), 1);
+}
+
+#[test]
+fn a_path_of_a_machine_is_refused() {
+    for path in MACHINE_PATHS {
+        let text = format!("see {path}somewhere\n");
+        assert_eq!(machine_paths(&Tree::of(&[("docs/a.md", text.as_str())])).len(), 1, "{path}");
+    }
+    assert_eq!(machine_paths(&Tree::of(&[("docs/a.md", "a/home/b and ./work/\n")])).len(), 0);
+}

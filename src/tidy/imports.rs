@@ -1,0 +1,338 @@
+//! Who may import whom (docs/ARCHITECTURE.md, "Who may use what"). Paths are resolved, so that neither braces
+//! nor `super` hide an edge.
+
+use super::tree::{File, Tree, code_of, test_lines};
+
+/// One row: files under these prefixes must not use paths under these, unless they are under an exception.
+struct Row {
+    files: &'static [&'static str],
+    refused: &'static [&'static str],
+    except: &'static [&'static str],
+}
+
+/// Paths are written from the crate that owns the file: `murre::...` for the root package, `shards::...`.
+const TABLE: &[Row] = &[
+    Row {
+        files: &[
+            "shards/src/ids.rs",
+            "shards/src/time.rs",
+            "shards/src/limits.rs",
+            "shards/src/place.rs",
+            "shards/src/message.rs",
+        ],
+        refused: &[
+            "shards::machine",
+            "shards::ports",
+            "shards::ring",
+            "shards::mailbox",
+            "shards::ledger",
+            "shards::reactor",
+            "shards::thread",
+            "std::net",
+            "std::fs",
+            "std::thread",
+            "std::time",
+            "std::env",
+            "std::sync",
+            "glommio",
+            "io_uring",
+            "libc",
+        ],
+        except: &[],
+    },
+    Row {
+        files: &["shards/src/machine/"],
+        refused: &[
+            "shards::ports",
+            "shards::ring",
+            "shards::mailbox",
+            "shards::ledger",
+            "shards::reactor",
+            "shards::thread",
+            "std::net",
+            "std::fs",
+            "std::io",
+            "std::thread",
+            "std::time",
+            "std::env",
+            "std::process",
+            "std::sync",
+            "std::collections::HashMap",
+            "std::collections::HashSet",
+            "glommio",
+            "io_uring",
+            "libc",
+            "crossbeam",
+        ],
+        except: &["std::sync::Arc"],
+    },
+    Row {
+        files: &["shards/src/mailbox/"],
+        refused: &["shards::machine", "shards::ports", "shards::ring", "shards::ledger", "shards::reactor"],
+        except: &["shards::machine::Mail", "shards::machine::mail"],
+    },
+    Row {
+        files: &["shards/"],
+        refused: &["murre", "serde", "serde_json", "tokio", "axum", "tungstenite", "httparse", "fjall"],
+        except: &[],
+    },
+    Row {
+        files: &["src/wire/"],
+        refused: &[
+            "murre::webpush",
+            "murre::edge",
+            "murre::store",
+            "murre::island",
+            "murre::config",
+            "murre::node",
+            "murre::commands",
+            "shards::ring",
+            "shards::mailbox",
+            "shards::ledger",
+            "shards::reactor",
+            "shards::thread",
+        ],
+        except: &[],
+    },
+    Row {
+        files: &["src/webpush/"],
+        refused: &[
+            "murre::edge",
+            "murre::store",
+            "murre::island",
+            "murre::config",
+            "murre::node",
+            "murre::commands",
+            "shards::ring",
+            "shards::mailbox",
+            "shards::ledger",
+            "shards::reactor",
+            "shards::thread",
+        ],
+        except: &[],
+    },
+    Row {
+        files: &["src/edge/"],
+        refused: &[
+            "murre::store",
+            "murre::island",
+            "murre::node",
+            "murre::commands",
+            "shards::ring",
+            "shards::mailbox",
+            "shards::ledger",
+        ],
+        except: &[],
+    },
+    Row {
+        files: &["src/store/"],
+        refused: &[
+            "murre::wire",
+            "murre::webpush",
+            "murre::edge",
+            "murre::island",
+            "murre::node",
+            "murre::commands",
+            "shards::ring",
+            "shards::reactor",
+        ],
+        except: &[],
+    },
+    Row {
+        files: &["src/wire/", "src/webpush/", "src/edge/", "src/store/", "src/config/", "src/node/", "shards/"],
+        refused: &["tokio", "axum", "hyper"],
+        except: &[],
+    },
+    Row {
+        files: &["src/wire/", "src/webpush/", "src/edge/", "src/store/", "src/island/", "src/config/"],
+        refused: &["murre::commands", "murre::node"],
+        except: &[],
+    },
+];
+
+/// Every path that shipped code names, against [`TABLE`].
+pub fn table(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in tree.rust().filter(|f| !tree.is_test(f)) {
+        let used = paths(file);
+        for row in TABLE.iter().filter(|row| row.files.iter().any(|prefix| file.path.starts_with(prefix))) {
+            for (line, path) in &used {
+                let refused = row.refused.iter().any(|r| is_under(path, r));
+                if refused && !row.except.iter().any(|e| is_under(path, e)) {
+                    complaints.push(format!("{}:{line}: must not use {path}", file.path));
+                }
+            }
+        }
+    }
+    complaints.sort();
+    complaints.dedup();
+    complaints
+}
+
+fn is_under(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+/// Line and absolute path of everything with `::` in it, and of every plain `use`.
+fn paths(file: &File) -> Vec<(usize, String)> {
+    let in_test = test_lines(&file.text);
+    let mut found = Vec::new();
+    let mut statement = String::new();
+    let mut started = 0;
+    for (at, line) in file.text.lines().enumerate().filter(|(at, _)| !in_test[*at]) {
+        let code = code_of(line).trim();
+        let opens = use_tree(code).is_some();
+        if opens || !statement.is_empty() {
+            if opens {
+                started = at + 1;
+            }
+            statement.push_str(use_tree(code).unwrap_or(code));
+            if code.ends_with(';') {
+                let mut leaves = Vec::new();
+                expand("", statement.trim_end_matches(';'), &mut leaves);
+                found.extend(leaves.into_iter().map(|leaf| (started, absolute(&file.path, &leaf))));
+                statement.clear();
+            }
+        } else {
+            found.extend(inline(code).into_iter().map(|path| (at + 1, absolute(&file.path, &path))));
+        }
+    }
+    found
+}
+
+/// What is imported, if this line starts an import.
+fn use_tree(code: &str) -> Option<&str> {
+    let rest = match code.strip_prefix("pub") {
+        Some(rest) => rest.trim_start_matches("(crate)").trim_start_matches("(super)").trim_start(),
+        None => code,
+    };
+    rest.strip_prefix("use ")
+}
+
+/// `a::{b, c::{d, e}}` -> `a::b`, `a::c::d`, `a::c::e`.
+fn expand(prefix: &str, tree: &str, leaves: &mut Vec<String>) {
+    let tree = tree.trim();
+    if tree.is_empty() {
+        return;
+    }
+    let Some((head, rest)) = tree.split_once('{') else {
+        let leaf = tree.split(" as ").next().unwrap_or(tree).trim();
+        let whole = format!("{prefix}{leaf}");
+        leaves.push(whole.trim_end_matches("::*").trim_end_matches("::self").to_string());
+        return;
+    };
+    let prefix = format!("{prefix}{}", head.trim());
+    for part in split_outside_braces(&rest[..close(rest)]) {
+        expand(&prefix, part, leaves);
+    }
+}
+
+/// Where the brace that is open at the start of `text` closes.
+fn close(text: &str) -> usize {
+    let mut depth = 1;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
+fn split_outside_braces(text: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// Paths written out in code, such as `std::time::Instant::now`.
+fn inline(code: &str) -> Vec<String> {
+    let part_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    code.split(|c: char| !part_of_path(c))
+        .map(|path| path.trim_matches(':'))
+        .filter(|path| path.contains("::"))
+        .map(str::to_string)
+        .collect()
+}
+
+/// Resolves `crate`, `self` and `super` by the place of the file.
+fn absolute(file: &str, path: &str) -> String {
+    let mut module = module_of(file);
+    let mut parts: Vec<&str> = path.trim_start_matches("::").split("::").collect();
+    match parts[0] {
+        "crate" => module.truncate(1),
+        "self" => {}
+        "super" => {
+            while parts.get(1) == Some(&"super") {
+                parts.remove(0);
+                module.pop();
+            }
+            module.pop();
+        }
+        _ => return parts.join("::"),
+    }
+    module.extend(parts[1..].iter().map(|p| p.to_string()));
+    module.join("::")
+}
+
+/// `src/wire/push.rs` -> `murre, wire, push`.
+fn module_of(file: &str) -> Vec<String> {
+    let (root, rest) = match file.split_once("src/") {
+        Some(("", rest)) => ("murre", rest),
+        Some((owner, rest)) => (owner.trim_end_matches('/'), rest),
+        None => ("murre", file),
+    };
+    let mut module = vec![root.to_string()];
+    let stem = rest.trim_end_matches(".rs");
+    module.extend(stem.split('/').filter(|p| !["mod", "lib", "main"].contains(p)).map(str::to_string));
+    module
+}
+
+#[test]
+fn every_row_of_the_table_refuses_what_it_lists() {
+    for row in TABLE {
+        for prefix in row.files {
+            let path = if prefix.ends_with('/') { format!("{prefix}sample.rs") } else { prefix.to_string() };
+            for refused in row.refused {
+                let text = format!("use {refused}::Thing;\n");
+                assert!(!table(&Tree::of(&[(path.as_str(), text.as_str())])).is_empty(), "{path}: {refused}");
+            }
+            for allowed in row.except {
+                let text = format!("use {allowed};\n");
+                assert!(table(&Tree::of(&[(path.as_str(), text.as_str())])).is_empty(), "{path}: {allowed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_braces_nor_super_nor_an_inline_path_hides_an_edge() {
+    let complaints = |path: &str, text: &str| table(&Tree::of(&[(path, text)])).len();
+    assert_eq!(complaints("src/wire/a.rs", "use crate::{\n    store::{self, model},\n    wire,\n};\n"), 2);
+    assert_eq!(complaints("shards/src/machine/a.rs", "use super::super::ring::Ring;\n"), 1);
+    assert_eq!(complaints("shards/src/machine/a.rs", "fn f() {\n    let a = std::time::Instant::now();\n}\n"), 1);
+    assert_eq!(complaints("shards/src/machine/a.rs", "use crate::time::Instant;\nuse std::sync::Arc;\n"), 0);
+    assert_eq!(complaints("src/store/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::edge;\n}\n"), 0);
+}
+
+#[test]
+fn imports_are_expanded() {
+    let mut leaves = Vec::new();
+    expand("", "a::{b, c::{d, e as f}, self}", &mut leaves);
+    assert_eq!(leaves, ["a::b", "a::c::d", "a::c::e", "a"]);
+}
