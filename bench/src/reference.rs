@@ -1,5 +1,5 @@
-//! A small server of the same protocol to compare with: tokio, tokio-tungstenite, one task per connection, everything in
-//! memory behind one lock. It knows hello, register, ack, POST, TTL 0 and nothing that makes a push service hard.
+//! A small server of the same protocol to compare with: tokio, tokio-tungstenite, one task per connection, everything
+//! in memory behind one lock. It knows hello, register, ack, POST, TTL 0 and nothing that makes a push service hard.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
