@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use murre::commands::serve;
 use murre_bench::reference;
-use murre_bench::scenario::{crash, hold, push, storm};
+use murre_bench::scenario::{crash, hold, push, sim, storm};
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -26,6 +27,10 @@ enum Command {
     Crash(crash::Options),
     /// Run a small server of the same protocol, one task per connection, to compare with.
     Reference(reference::Options),
+    /// Run the deterministic simulator over a range of seeds.
+    Sim(sim::Options),
+    /// Run the server itself, exactly as `murre serve` does: what tests and the crash scenario start.
+    Serve(serve::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +40,8 @@ fn main() -> ExitCode {
         Command::Storm(options) => storm::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Reference(options) => reference::run(&options),
+        Command::Sim(options) => sim::run(&options),
+        Command::Serve(args) => return serve::run(args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -43,6 +43,11 @@ impl Metrics {
         self.samples.iter().filter(move |(name, _)| wanted(name)).map(|(name, value)| (name.as_str(), *value))
     }
 
+    /// The samples of exactly this metric, one for each set of labels.
+    pub fn named<'a>(&'a self, metric: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+        self.matching(metric).filter(move |(name, _)| name.split('{').next() == Some(metric))
+    }
+
     /// What changed since `earlier`, by sample.
     pub fn since(&self, earlier: &Metrics) -> Metrics {
         let change = |(name, value): (&String, &f64)| {
@@ -79,6 +84,7 @@ mod tests {
         let text = "# HELP x y\nmoves_total{shard=\"0\"} 3\nmoves_total{shard=\"1\"} 4\nother 1\n";
         let first = Metrics::parse(text);
         assert_eq!(first.sum("moves"), 7.0);
+        assert_eq!((first.named("moves_total").count(), first.named("moves").count()), (2, 0));
         let second = Metrics::parse("moves_total{shard=\"0\"} 5\nmoves_total{shard=\"1\"} 4\n");
         let change: Vec<_> = Metrics::matching(&second.since(&first), "moves").map(|(_, value)| value).collect();
         assert_eq!(change, [2.0]);

@@ -44,6 +44,15 @@ enum Stage {
     Asked,
 }
 
+/// Where one call of `ingest` puts what it comes to.
+struct Turn<'t> {
+    now: Now,
+    /// Bytes before those that are being read, all done with.
+    base: usize,
+    exchange: &'t mut Option<Box<Exchange>>,
+    out: &'t mut Vec<u8>,
+}
+
 struct Pending {
     reader: BodyReader,
     /// Bytes of the body seen so far.
@@ -93,7 +102,7 @@ impl PushEdge {
                 // The loop decodes nothing while a command is under way.
                 return Ingest::Close { reason: CloseReason::Said };
             };
-            return self.read_body(now, context, *pending, bytes, 0, exchange, out);
+            return self.read_body(context, *pending, bytes, Turn { now, base: 0, exchange, out });
         }
         match bytes {
             // A line end behind a body, as old senders write it (RFC 9112 section 2.2).
@@ -142,14 +151,13 @@ impl PushEdge {
         let pending = Pending { reader: BodyReader::new(head.framing), seen: 0, plan };
         if self.cuts_at_head(&head, &pending.plan, out) {
             context.keep_alive = false;
-            return self.finish(now, context, pending, true, length, exchange, out);
+            return self.finish(context, pending, true, Turn { now, base: length, exchange, out });
         }
-        self.read_body(now, context, pending, &bytes[length..], length, exchange, out)
+        self.read_body(context, pending, &bytes[length..], Turn { now, base: length, exchange, out })
     }
 
     /// Whether the body is not even begun: it is too long to be discarded, or the peer asked first and the answer
-    /// is no.
-    /// Otherwise it is told to go on, if it asked.
+    /// is no. Otherwise it is told to go on, if it asked.
     fn cuts_at_head(&mut self, head: &Head<'_, '_>, plan: &Plan, out: &mut Vec<u8>) -> bool {
         let length = match head.framing {
             Framing::Length(length) => length,
@@ -173,29 +181,15 @@ impl PushEdge {
         !wanted
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn read_body(
-        &mut self,
-        now: Now,
-        mut context: Context,
-        mut pending: Pending,
-        bytes: &[u8],
-        base: usize,
-        exchange: &mut Option<Box<Exchange>>,
-        out: &mut Vec<u8>,
-    ) -> Ingest {
+    fn read_body(&mut self, mut context: Context, mut pending: Pending, bytes: &[u8], mut turn: Turn<'_>) -> Ingest {
         let mut rest = bytes;
         loop {
             let used = match pending.reader.read(rest) {
-                Err(malformed) => return self.malformed(&context, malformed, out),
-                Ok(Piece::Done) => {
-                    let consumed = base + bytes.len() - rest.len();
-                    return self.finish(now, context, pending, false, consumed, exchange, out);
-                }
+                Err(malformed) => return self.malformed(&context, malformed, turn.out),
+                Ok(Piece::Done) => return self.finish(context, pending, false, turn),
                 Ok(Piece::More) => {
-                    let consumed = base + bytes.len() - rest.len();
-                    *exchange = Some(Box::new(Exchange { context, stage: Stage::Body(Box::new(pending)) }));
-                    return Ingest::More { consumed };
+                    *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Body(Box::new(pending)) }));
+                    return Ingest::More { consumed: turn.base };
                 }
                 Ok(Piece::Data(length)) => {
                     self.take(&mut pending, &rest[..length]);
@@ -204,11 +198,11 @@ impl PushEdge {
                 Ok(Piece::Framing(length)) => length,
             };
             rest = &rest[used..];
+            turn.base += used;
             if pending.seen + pending.reader.announced() > BODY_CUT_BYTES {
                 self.stats.http_bodies_cut += 1;
                 context.keep_alive = false;
-                let consumed = base + bytes.len() - rest.len();
-                return self.finish(now, context, pending, true, consumed, exchange, out);
+                return self.finish(context, pending, true, turn);
             }
         }
     }
@@ -224,17 +218,8 @@ impl PushEdge {
     }
 
     /// Carries out the plan. `cut` says that the body was not read to its end.
-    #[allow(clippy::too_many_arguments)]
-    fn finish(
-        &mut self,
-        now: Now,
-        context: Context,
-        pending: Pending,
-        cut: bool,
-        consumed: usize,
-        exchange: &mut Option<Box<Exchange>>,
-        out: &mut Vec<u8>,
-    ) -> Ingest {
+    fn finish(&mut self, context: Context, pending: Pending, cut: bool, turn: Turn<'_>) -> Ingest {
+        let Turn { now, base: consumed, exchange, out } = turn;
         let (command, stage) = match pending.plan {
             Plan::Reply(reply) => return self.reply(&context, &reply, consumed, out),
             Plan::Ask(command) => (command, Stage::Asked),

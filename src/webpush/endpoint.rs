@@ -209,9 +209,7 @@ mod tests {
     proptest! {
         #[test]
         fn opens_what_it_sealed(
-            uaid in any::<[u8; 16]>(),
-            chid in any::<[u8; 16]>(),
-            key in any::<Option<[u8; 32]>>(),
+            uaid in any::<[u8; 16]>(), chid in any::<[u8; 16]>(), key in any::<Option<[u8; 32]>>(),
         ) {
             let tokens = tokens(&[KEY_2]);
             let opened = Opened { uaid: Uaid(uaid), chid: Chid(chid), key: key.map(KeyDigest) };

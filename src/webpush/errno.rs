@@ -184,7 +184,10 @@ mod tests {
     fn bodies_are_json_in_the_documented_order() {
         let mut out = Vec::new();
         Fault::NoSubscription.push_body(&mut out);
-        let expected = r#"{"code":410,"errno":106,"error":"Gone","message":"No such subscription","more_info":"http://autopush.readthedocs.io/en/latest/http.html#error-codes"}"#;
+        let expected = concat!(
+            r#"{"code":410,"errno":106,"error":"Gone","message":"No such subscription","#,
+            r#""more_info":"http://autopush.readthedocs.io/en/latest/http.html#error-codes"}"#
+        );
         assert_eq!(String::from_utf8(out).unwrap(), expected);
         let mut out = Vec::new();
         Fault::BadMessageId.push_body(&mut out);

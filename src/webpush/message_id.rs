@@ -1,8 +1,8 @@
 //! Message ids: the `Location` of a message and the `version` under which user agents ack it (DESIGN.md 6).
 //!
-//! `base64url(clock 8 || origin 4 || AES-256-GCM(uaid 16, chid 16, topic))`: 80 characters without a
-//! topic, no randomness, the same for the message's whole life. The nonce is clock and origin, which name one message
-//! and no other.
+//! `base64url(clock 8 || origin 4 || AES-256-GCM(uaid 16, chid 16, topic))`: 80 characters without a topic, no
+//! randomness, the same for the message's whole life. The nonce is clock and origin, which name one
+//! message and no other.
 
 use fernet::Fernet;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

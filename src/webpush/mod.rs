@@ -1,5 +1,4 @@
-//! The application-server side (RFC 8030, 8188, 8291, 8292), still sans-IO: tokens, message ids, headers, VAPID,
-//! errors.
+//! The application-server side (RFC 8030, 8188, 8291, 8292), still sans-IO: tokens, ids, headers, VAPID, errors.
 //!
 //! [`endpoint`] seals and opens push URLs, [`message_id`] the `Location` and `version` of a message, [`headers`] turns
 //! request headers into values, [`payload`] is how they are kept with the body, [`vapid`] who may send,

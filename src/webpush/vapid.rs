@@ -166,5 +166,4 @@ fn check_expiry(now: UnixSeconds, exp: u64) -> Result<(), Fault> {
 }
 
 #[cfg(test)]
-#[path = "vapid_tests.rs"]
 pub(crate) mod tests;

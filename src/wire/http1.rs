@@ -12,8 +12,8 @@ pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The most header lines accepted. Beyond it: 431.
 pub const HEADERS_MAX: usize = 100;
 
-/// What is wrong with a head or a body's framing. The connection cannot go on: nobody knows where the next
-/// request starts.
+/// What is wrong with a head or a body's framing. The connection cannot go on: nobody knows where the next request
+/// starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// 400.
@@ -258,7 +258,8 @@ mod tests {
 
     #[test]
     fn a_head_is_read() {
-        let bytes = b"POST http://h/wpush/v1/x?q HTTP/1.1\r\nHost: h\r\ncontent-length: 12\r\nConnection: TE, Close\r\n\r\nrest";
+        let bytes = b"POST http://h/wpush/v1/x?q HTTP/1.1\r\nHost: h\r\ncontent-length: 12\r\n\
+                      Connection: TE, Close\r\n\r\nrest";
         with_head(bytes, |head| {
             let head = head.unwrap();
             assert_eq!((head.method, head.path), ("POST", "/wpush/v1/x"));
@@ -329,7 +330,9 @@ mod tests {
         }
 
         #[test]
-        fn heads_of_nearly_http_never_panic(text in "GET /[ -~]{0,40} HTTP/1.1\r\n([!-~]{1,9}:[ -~]{0,20}\r\n){0,5}\r\n") {
+        fn heads_of_nearly_http_never_panic(
+            text in "GET /[ -~]{0,40} HTTP/1.1\r\n([!-~]{1,9}:[ -~]{0,20}\r\n){0,5}\r\n",
+        ) {
             if let Ok(Some(length)) = find_head(text.as_bytes()) {
                 let _ = parse_head(&text.as_bytes()[..length], &mut HeaderSlots::new()).is_ok();
             }

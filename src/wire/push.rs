@@ -304,5 +304,4 @@ pub mod client {
 }
 
 #[cfg(test)]
-#[path = "push_tests.rs"]
 mod tests;

@@ -138,12 +138,18 @@ mod tests {
         let none = BroadcastDelta::default();
         assert_eq!(
             text(|out| hello(&[0xab; 16], &none, out)),
-            r#"{"messageType":"hello","uaid":"abababababababababababababababab","status":200,"use_webpush":true,"broadcasts":{}}"#
+            concat!(
+                r#"{"messageType":"hello","uaid":"abababababababababababababababab","status":200,"#,
+                r#""use_webpush":true,"broadcasts":{}}"#
+            )
         );
         let channel = [0x11; 16];
         assert_eq!(
             text(|out| registered(&channel, 200, |out| out.extend_from_slice(b"http://e"), out)),
-            r#"{"messageType":"register","channelID":"11111111-1111-1111-1111-111111111111","status":200,"pushEndpoint":"http://e"}"#
+            concat!(
+                r#"{"messageType":"register","channelID":"11111111-1111-1111-1111-111111111111","#,
+                r#""status":200,"pushEndpoint":"http://e"}"#
+            )
         );
         assert_eq!(
             text(|out| unregistered(&channel, 500, out)),
@@ -162,7 +168,10 @@ mod tests {
         let both = delta(vec![version("a"), version("b")], vec!["c".into(), "d".into()]);
         assert_eq!(
             text(|out| broadcast(&both, out)),
-            r#"{"messageType":"broadcast","broadcasts":{"a":"1\"","b":"1\"","errors":{"c":"Broadcast not found","d":"Broadcast not found"}}}"#
+            concat!(
+                r#"{"messageType":"broadcast","broadcasts":{"a":"1\"","b":"1\"","#,
+                r#""errors":{"c":"Broadcast not found","d":"Broadcast not found"}}}"#
+            )
         );
         let only = delta(vec![], vec!["c".into()]);
         let message = text(|out| broadcast(&only, out));
@@ -171,14 +180,9 @@ mod tests {
 
     #[test]
     fn the_probe_reads_what_the_edge_writes() {
-        let message = text(|out| {
-            notification(
-                &[1; 16],
-                |out| out.push(b'v'),
-                |out| out.extend_from_slice(br#","data":"AA","headers":{"encoding":"aes128gcm"}"#),
-                out,
-            )
-        });
+        let content = br#","data":"AA","headers":{"encoding":"aes128gcm"}"#;
+        let message =
+            text(|out| notification(&[1; 16], |out| out.push(b'v'), |out| out.extend_from_slice(content), out));
         let read = read(&message).unwrap();
         assert_eq!(read.message_type.as_deref(), Some("notification"));
         assert_eq!((read.version.as_deref(), read.data.as_deref()), (Some("v"), Some("AA")));

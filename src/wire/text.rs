@@ -93,7 +93,7 @@ mod tests {
         fn numbers_round_trip(value in any::<u64>()) {
             let mut out = Vec::new();
             push_u64(value, &mut out);
-            prop_assert_eq!(String::from_utf8_lossy(&out), value.to_string());
+            prop_assert_eq!(std::str::from_utf8(&out).unwrap(), value.to_string());
             prop_assert_eq!(parse_u64(&out), Some(value));
         }
 

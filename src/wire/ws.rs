@@ -241,8 +241,7 @@ mod tests {
     proptest! {
         #[test]
         fn masked_frames_are_read_back(
-            payload in prop::collection::vec(any::<u8>(), 0..400),
-            mask in any::<[u8; 4]>(),
+            payload in prop::collection::vec(any::<u8>(), 0..400), mask in any::<[u8; 4]>(),
         ) {
             let mut bytes = Vec::new();
             write_masked(&mut bytes, Opcode::Text, mask, &payload);
@@ -274,8 +273,7 @@ mod tests {
 
         #[test]
         fn never_panics(
-            bytes in prop::collection::vec(any::<u8>(), 0..80),
-            partial in prop::option::of(0usize..70_000),
+            bytes in prop::collection::vec(any::<u8>(), 0..80), partial in prop::option::of(0usize..70_000),
         ) {
             let mut bytes = bytes;
             let _ = is_next(&bytes, Kind::Ping);

@@ -202,7 +202,8 @@ impl World {
     fn in_order(&self, index: usize) -> Verdict {
         let post = &self.oracle.posts[index];
         let Some(seen) = post.seen else { return Ok(()) };
-        if post.ttl == 0 {
+        // What some wall clock took for expired may have been passed over, and come when that clock went back.
+        if post.ttl == 0 || self.oracle.wall_max >= post.expires {
             return Ok(());
         }
         // Topic messages come before the others of a user (BEHAVIOUR.md 1.8); Urgency reorders within a page.

@@ -8,6 +8,8 @@ pub mod storm;
 
 pub mod crash;
 
+pub mod sim;
+
 use std::io;
 use std::time::{Duration, Instant};
 

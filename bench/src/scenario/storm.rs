@@ -31,6 +31,9 @@ pub struct Options {
     pub patience: u64,
 }
 
+/// Longer than a counter takes to be seen.
+const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
+
 struct Storm<'a> {
     options: &'a Options,
     driver: Driver,
@@ -42,6 +45,8 @@ struct Storm<'a> {
     templates: Vec<Template>,
     before: Option<Metrics>,
     cpu: Option<CpuTime>,
+    /// Sockets that arrived on their owner in the last step.
+    moved: f64,
 }
 
 const EVERYTHING: Plan = Plan { channels: 1, key: None, broadcast: None, ack: true };
@@ -58,6 +63,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         templates: Vec::new(),
         before: None,
         cpu: None,
+        moved: 0.0,
     };
     storm.first_visit()?;
     storm.everybody_returns()?;
@@ -100,6 +106,13 @@ impl Storm<'_> {
         self.report.add("return of all at once", seconds, "s");
         self.check_served("return")?;
         self.end("return")?;
+        if let Some(admin) = self.options.target.admin {
+            let shards = Metrics::read(admin)?.named("murre_sessions").count().max(1) as f64;
+            let expected = self.count() as f64 * (shards - 1.0) / shards;
+            self.report.add("return: sockets moved to their owner", self.moved, "");
+            let off = (self.moved - expected).abs() > expected / 10.0;
+            self.report.check("return: moves more than 10 % off (shards - 1) / shards", u64::from(off), 0);
+        }
         let (created, received) = self.post_to_each(true)?;
         self.report.check("return: POSTs answered 201", created, self.count());
         self.report.check("return: notifications received", received, self.count());
@@ -151,9 +164,12 @@ impl Storm<'_> {
         self.report.check("invented: given another UAID", renamed as u64, self.count());
         self.end("invented")?;
         if let Some(admin) = self.options.target.admin {
-            for (name, value) in Metrics::read(admin)?.matching("sessions") {
-                self.report.add(format!("invented: {name}"), value, "");
-            }
+            let metrics = Metrics::read(admin)?;
+            let held: Vec<f64> = metrics.named("murre_sessions").map(|(_, value)| value).collect();
+            let mean = held.iter().sum::<f64>() / held.len().max(1) as f64;
+            self.report.add("invented: sessions of each shard", format!("{held:?}"), "");
+            let uneven = held.iter().filter(|&&sessions| (sessions - mean).abs() > mean / 5.0).count();
+            self.report.check("invented: shards more than 20 % off the mean", uneven as u64, 0);
         }
         Ok(())
     }
@@ -242,11 +258,15 @@ impl Storm<'_> {
             let used = CpuTime::read(pid)?.since(before).run_ns as f64 / 1e3 / self.count() as f64;
             self.report.add(format!("{step}: server CPU per session"), used, "us");
         }
-        if let (Some(admin), Some(before)) = (self.options.target.admin, &self.before) {
+        if let Some(admin) = self.options.target.admin {
+            // The server publishes its counters about once a second.
+            self.quiet(COUNTERS_LAG)?;
+            let Some(before) = &self.before else { return Ok(()) };
             let change = Metrics::read(admin)?.since(before);
-            for (name, value) in change.matching("mov") {
+            for (name, value) in change.matching("moves") {
                 self.report.add(format!("{step}: {name}"), value, "");
             }
+            self.moved = change.sum("moves_in");
         }
         Ok(())
     }

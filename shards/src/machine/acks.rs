@@ -52,7 +52,7 @@ impl ShardMachine {
         let mut known = false;
         if let Some(active) = self.active_of_mut(index) {
             known = !active.drain.clear();
-            if let Some(place) = active.parked.iter().position(|stamp| *stamp == update.stamp) {
+            if let Some(place) = active.parked.iter().position(|row| row.stamp == update.stamp) {
                 active.parked.swap_remove(place);
                 known = true;
             }
@@ -206,12 +206,17 @@ impl ShardMachine {
         }
         let row = RowKey { uaid: cancel.uaid, chid: cancel.chid, stamp: cancel.stamp, topic: cancel.topic };
         let op = StoreOp::Settle { rows: vec![row], low_water: None, durable: true };
-        self.submit(turn, Work::Cancel { asker, uaid: cancel.uaid, stamp: cancel.stamp }, op);
+        self.submit(turn, Work::Cancel { asker, row }, op);
         true
     }
 
-    pub(super) fn cancelled(&mut self, turn: &mut Turn<'_>, asker: Asker, uaid: Uaid, stamp: Stamp, done: bool) {
-        self.cancelling.remove(&(uaid, stamp));
+    /// Storage has answered a cancel. After an error the delete is tried again all the same: the message has left the
+    /// window, so an ack of it would find nothing.
+    pub(super) fn cancelled(&mut self, turn: &mut Turn<'_>, asker: Asker, row: RowKey, done: bool) {
+        if !done {
+            self.settle(row);
+        }
+        self.cancelling.remove(&(row.uaid, row.stamp));
         self.answer(turn, asker, Reply::Cancel(done));
     }
 }

@@ -16,8 +16,8 @@ use crate::ids::Chid;
 pub(super) struct Active {
     /// Unacked notifications in the order they were first sent or will be; `len <= delivery.window`.
     pub window: VecDeque<Entry>,
-    /// Ids that left the window after the last retry; they wait in storage for the next session.
-    pub parked: Vec<Stamp>,
+    /// What left the window after the last retry and waits in storage for the next session; `len <= PARKED_IDS_MAX`.
+    pub parked: Vec<RowKey>,
     /// Ledger bytes of the directs in the window.
     pub direct_bytes: u32,
     /// Entries of the window that a drain put there.
@@ -83,6 +83,12 @@ impl StoredDrain {
     /// No direct may overtake what storage holds.
     pub fn clear(&self) -> bool {
         !self.wanted && self.at.is_none()
+    }
+
+    /// The running check begins again, from the start.
+    pub fn restart(&mut self) {
+        self.wanted = true;
+        self.at = None;
     }
 }
 

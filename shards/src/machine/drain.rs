@@ -76,10 +76,18 @@ impl ShardMachine {
             self.stats.store_replies_stale += 1;
             return;
         };
-        let index = session.active;
+        let (index, blocked) = (session.active, session.has(BLOCKED));
         let Some(active) = self.active_of_mut(index) else { return };
         active.drain.reading = false;
-        let Some(cursor) = active.drain.at else { return };
+        if blocked {
+            // Nothing can be sent: the check begins again when the socket takes bytes.
+            active.drain.restart();
+            return;
+        }
+        let Some(cursor) = active.drain.at else {
+            self.continue_drain(turn, at);
+            return;
+        };
         match result {
             Ok(StoreReply::Page(page)) => {
                 active.drain.at = next_cursor(cursor, &page);
@@ -89,8 +97,7 @@ impl ShardMachine {
             }
             // Storage is down: the check begins again in a while.
             Ok(_) | Err(_) => {
-                active.drain.at = None;
-                active.drain.wanted = true;
+                active.drain.restart();
                 self.arm_active_in(at, DRAIN_PAUSE, turn);
             }
         }
@@ -108,9 +115,9 @@ impl ShardMachine {
             let registered = session.channels.contains(fingerprint);
             let index = session.active;
             let stamp = message.stamp;
-            let in_flight = self
-                .active_of(index)
-                .is_some_and(|active| active.position(stamp).is_some() || active.parked.contains(&stamp));
+            let in_flight = self.active_of(index).is_some_and(|active| {
+                active.position(stamp).is_some() || active.parked.iter().any(|row| row.stamp == stamp)
+            });
             if in_flight || self.is_settling(message.uaid, stamp) {
                 continue;
             }

@@ -38,7 +38,7 @@ pub enum Input {
         /// The socket.
         conn: ConnId,
     },
-    /// None of this notification's frame was sent. Comes before `Writable`, oldest first.
+    /// None of this notification's frame was sent. Comes right behind `Blocked`, oldest first.
     Unsent {
         /// The socket.
         conn: ConnId,

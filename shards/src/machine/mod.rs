@@ -208,7 +208,7 @@ impl ShardMachine {
             Input::Command { conn, command } => self.http_command(turn, conn, command),
             Input::Gone { conn, reason: _ } => self.gone(turn, conn),
             Input::Blocked { conn } => self.blocked(conn),
-            Input::Unsent { conn, emission } => self.unsent(turn, conn, emission),
+            Input::Unsent { conn, emission } => self.unsent(conn, emission),
             Input::Writable { conn } => self.writable(turn, conn),
             Input::Mail(mail) => self.mail(turn, mail),
             Input::Arrived { conn, claim } => self.descriptor_arrived(turn, conn, claim),
@@ -363,7 +363,7 @@ impl ShardMachine {
 
     /// The socket took nothing of this frame: the entry is unsent again. A TTL 0 frame has no entry; it had
     /// its one try.
-    fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
+    fn unsent(&mut self, conn: ConnId, emission: EmissionId) {
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
         self.stats.unsent += 1;
         let at = self.session_ref(index);
@@ -374,11 +374,10 @@ impl ShardMachine {
             active.window[place].sent = false;
             return;
         }
-        // A row: storage keeps it, and a check brings it back when the socket takes bytes.
+        // A row of which only storage has the body by now: the check begins again when the socket takes bytes.
         let stamp = active.window[place].row.stamp;
-        active.drain.wanted = true;
+        active.drain.restart();
         self.remove_entry(active_index, stamp);
-        self.continue_drain(turn, at);
     }
 
     /// The socket takes bytes: what waited in the window goes out in its order, then storage is read on.

@@ -125,7 +125,8 @@ impl ShardMachine {
     /// Whether the ledger may take it and nothing stored would be overtaken.
     fn direct_fits(&self, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
-        if self.draining() {
+        // Nothing waits unsent in a ledger but what the socket itself refused.
+        if self.draining() || session.has(BLOCKED) {
             return false;
         }
         let bytes = ledger_bytes(message);
@@ -157,7 +158,7 @@ impl ShardMachine {
         self.push_entry(turn, at, message, Source::Direct(slot), false);
     }
 
-    /// Adds a notification to the window and sends it, unless the socket is blocked.
+    /// Adds a notification to the window and sends it.
     pub(super) fn push_entry(
         &mut self,
         turn: &mut Turn<'_>,
@@ -167,7 +168,8 @@ impl ShardMachine {
         paged: bool,
     ) {
         let Some(session) = self.sessions.get(at) else { return };
-        let (conn, blocked) = (session.conn, session.has(BLOCKED));
+        assert!(!session.has(BLOCKED), "nothing is added to the window of a blocked socket");
+        let conn = session.conn;
         let now = turn.now.mono;
         let active = self.activate(at);
         let emission = active.emission();
@@ -184,16 +186,14 @@ impl ShardMachine {
             accepted: now,
             since: now,
             emission,
-            sent: !blocked,
+            sent: true,
             retries: 0,
             reading: false,
             paged,
             maybe_row: false,
         });
-        if !blocked {
-            self.stats.notifications_sent += 1;
-            turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
-        }
+        self.stats.notifications_sent += 1;
+        turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
         self.arm_active(turn, at);
     }
 
@@ -220,9 +220,18 @@ impl ShardMachine {
         let Some(active) = self.active_of(session.active) else { return };
         let same = |row: &RowKey| row.chid == message.chid && row.topic == Some(topic);
         let replaced: Vec<Stamp> = active.window.iter().map(|e| e.row).filter(same).map(|row| row.stamp).collect();
+        let parked: Vec<RowKey> = active.parked.iter().copied().filter(same).collect();
+        let index = session.active;
         for stamp in replaced {
             self.stats.replaced += 1;
             self.take_entry(turn, at, stamp);
+        }
+        for row in parked {
+            self.stats.replaced += 1;
+            self.settle(row);
+            if let Some(active) = self.active_of_mut(index) {
+                active.parked.retain(|other| *other != row);
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use crate::limits;
 use crate::message::Message;
 use crate::time::{Instant, Span};
 
-use super::active::{Entry, Source};
+use super::active::Source;
 use super::command::{CloseReason, Event};
 use super::input::Effect;
 use super::session::BLOCKED;
@@ -82,14 +82,9 @@ impl ShardMachine {
         let Some(active) = self.active_of_mut(index) else { return };
         let mut messages: Vec<Arc<Message>> = Vec::new();
         let mut expired: Vec<Stamp> = Vec::new();
-        let due = |entry: &Entry| all || entry.accepted.after(spill_after) <= now.mono;
-        // What a blocked socket was never sent leaves the window for storage, all of it together and with the flag
-        // set, so that nothing younger overtakes it.
-        let unsent = active.window.iter().any(|e| !e.sent && matches!(e.source, Source::Direct(_)) && due(e));
-        active.drain.wanted |= unsent;
         for entry in &mut active.window {
             let (Source::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
-            if !due(entry) && !(unsent && !entry.sent) {
+            if !all && entry.accepted.after(spill_after) > now.mono {
                 continue;
             }
             if body.expired(now.unix()) {
@@ -114,7 +109,6 @@ impl ShardMachine {
     pub(super) fn spilled(&mut self, turn: &mut Turn<'_>, at: Ref, stamps: &[Stamp], saved: bool) {
         let Some(session) = self.sessions.get(at) else { return };
         let index = session.active;
-        let mut unsent = false;
         for stamp in stamps {
             let Some(active) = self.active_of_mut(index) else { return };
             let Some(place) = active.position(*stamp) else { continue };
@@ -126,20 +120,16 @@ impl ShardMachine {
                 entry.accepted = turn.now.mono;
                 continue;
             }
-            let bytes = entry.body.take().map_or(0, |body| super::publish::ledger_bytes(&body));
+            let bytes = entry.body.as_ref().map_or(0, |body| super::publish::ledger_bytes(body));
             entry.source = Source::Row;
-            active.direct_bytes -= bytes;
-            // Never sent (the socket is blocked): storage keeps it, and a check brings it back.
-            if !entry.sent {
-                unsent = true;
-                active.window.remove(place);
+            // A blocked socket has not taken it: it goes out from here, before anything that storage holds.
+            if entry.sent {
+                entry.body = None;
             }
+            active.direct_bytes -= bytes;
             self.ledger_bytes -= u64::from(bytes);
             self.ledger_slots.give_back(slot);
             turn.effects.push_back(Effect::LedgerDead(slot));
-        }
-        if unsent {
-            self.check_storage(turn, at);
         }
         self.arm_active(turn, at);
         self.deactivate_if_idle(at);
@@ -202,6 +192,7 @@ impl ShardMachine {
             // Storage has not taken it: it stays in the window and in the ledger.
             return true;
         }
+        let row = entry.row;
         self.stats.parked += 1;
         self.remove_entry(index, stamp);
         let Some(active) = self.active_of_mut(index) else { return false };
@@ -209,7 +200,7 @@ impl ShardMachine {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return false;
         }
-        active.parked.push(stamp);
+        active.parked.push(row);
         true
     }
 

@@ -48,8 +48,9 @@ impl ShardMachine {
             return;
         };
         let (uaid, conn) = (session.uaid, session.conn);
+        // Also after an error: it may have taken effect, and an unregister must then reach storage.
+        session.put(UNSAVED, false);
         if done {
-            session.put(UNSAVED, false);
             session.channels.insert(fingerprint);
             self.stats.registers += 1;
         } else {
@@ -91,8 +92,9 @@ impl ShardMachine {
             return;
         };
         let (conn, index) = (session.conn, session.active);
+        // Also after an error: it may have taken effect, and nothing may be accepted for it as a direct.
+        session.channels.remove(fingerprint);
         if done {
-            session.channels.remove(fingerprint);
             self.drop_channel(turn, at, index, chid);
         }
         self.command_done(at);

@@ -16,7 +16,7 @@ use super::command::Refusal;
 use super::input::Effect;
 use super::remote::Asker;
 use super::slab::{Ref, Slab};
-use super::store::{StoreError, StoreOp, StoreReply};
+use super::store::{RowKey, StoreError, StoreOp, StoreReply};
 use super::{ShardMachine, Turn};
 
 /// Who waits for a reply of storage.
@@ -30,7 +30,7 @@ pub(super) enum Work {
     Spill { session: Ref, stamps: Vec<Stamp> },
     Depart { uaid: Uaid },
     Settle { uaid: Uaid, count: usize },
-    Cancel { asker: Asker, uaid: Uaid, stamp: Stamp },
+    Cancel { asker: Asker, row: RowKey },
     Touch,
 }
 
@@ -139,7 +139,7 @@ impl ShardMachine {
             Work::Spill { session, stamps } => self.spilled(turn, session, &stamps, result.is_ok()),
             Work::Depart { uaid } => self.departed(turn, uaid, result.is_ok()),
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
-            Work::Cancel { asker, uaid, stamp } => self.cancelled(turn, asker, uaid, stamp, result.is_ok()),
+            Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
             Work::Touch => {}
         }
         self.submit_backlog(turn);

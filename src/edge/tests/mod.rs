@@ -1,1 +1,266 @@
-//! The edge fed with bytes, without any socket.
+//! The edge fed with bytes, without any socket: what it asks of the machine, what it writes, how it ends.
+
+mod bad_input;
+mod chunking;
+mod endpoint;
+mod node;
+mod websocket;
+
+use shards::ids::{Clock, Origin, ShardId, Stamp};
+use shards::machine::{CloseReason, Command, Disposition, Event, NodeAnswer, Published};
+use shards::place::Placement;
+use shards::ports::{Edge, Emitted, Ingest, Port};
+use shards::time::{Instant, Now};
+
+use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, PushEdge, VersionInfo};
+use crate::wire::ws::{self, Opcode};
+
+pub(super) const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
+pub(super) const OTHER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+pub(super) const ORIGIN: &str = "https://push.example.com";
+pub(super) const NODE_KEY: &str = "node-key";
+/// Wall time of every test, in seconds.
+pub(super) const NOW: u64 = 1_700_000_000;
+
+pub(super) fn config() -> EdgeConfig {
+    EdgeConfig {
+        endpoint_url: ORIGIN.into(),
+        crypto_keys: vec![KEY.into()],
+        node_keys: vec!["older".into(), NODE_KEY.into()],
+        placement: Placement::new([1; 16], 3),
+        shard: ShardId(1),
+        body_bytes_max: BODY_BYTES_DEFAULT,
+        vapid_cache_max: 64,
+        version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
+    }
+}
+
+pub(super) fn now() -> Now {
+    Now { mono: Instant(5), unix_us: NOW * 1_000_000 }
+}
+
+/// One thing that happened on a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Bytes were written.
+    Out(Vec<u8>),
+    /// The machine was asked this, in words.
+    Asked(String),
+    /// It became a WebSocket.
+    Upgraded,
+    /// The edge ended it.
+    Closed(CloseReason),
+    /// Its last answer was given.
+    Last,
+}
+
+/// One connection, driven as the loop of a shard drives it.
+pub(super) struct Harness {
+    pub(super) edge: PushEdge,
+    pub(super) codec: Codec,
+    /// Received and not consumed.
+    aside: Vec<u8>,
+    pub(super) steps: Vec<Step>,
+    pub(super) commands: Vec<Command>,
+    /// What the machine answers a POST.
+    pub(super) published: Published,
+    pub(super) node_answer: NodeAnswer,
+    ended: bool,
+}
+
+pub(super) const STAMP: Stamp = Stamp { clock: Clock(77), origin: Origin(8) };
+
+impl Harness {
+    pub(super) fn new(port: Port) -> Harness {
+        Harness::with(PushEdge::new(&config()).unwrap(), port)
+    }
+
+    pub(super) fn with(mut edge: PushEdge, port: Port) -> Harness {
+        let codec = edge.open(port);
+        Harness {
+            edge,
+            codec,
+            aside: Vec::new(),
+            steps: Vec::new(),
+            commands: Vec::new(),
+            published: Published::Accepted { stamp: STAMP, disposition: Disposition::Direct },
+            node_answer: NodeAnswer::Done,
+            ended: false,
+        }
+    }
+
+    /// A WebSocket behind its upgrade and hello.
+    pub(super) fn greeted() -> Harness {
+        let mut harness = Harness::new(Port::WebSocket);
+        harness.codec = harness.edge.arrived();
+        harness
+    }
+
+    /// Bytes arrive; everything that can be decoded is, and what is asked is answered at once.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> &mut Harness {
+        self.aside.extend_from_slice(bytes);
+        // Every turn consumes a byte at least; one more finds nothing.
+        for _ in 0..=self.aside.len() + 1 {
+            if self.ended || self.turn() {
+                return self;
+            }
+        }
+        panic!("the edge turns without consuming");
+    }
+
+    pub(super) fn feed_text(&mut self, message: &str) -> &mut Harness {
+        let mut bytes = Vec::new();
+        ws::write_masked(&mut bytes, Opcode::Text, [1, 2, 3, 4], message.as_bytes());
+        self.feed(&bytes)
+    }
+
+    /// One `ingest`; whether it waits for more bytes.
+    fn turn(&mut self) -> bool {
+        let mut out = Vec::new();
+        let result = self.edge.ingest(now(), &mut self.codec, &mut self.aside, &mut out);
+        self.wrote(out);
+        match result {
+            Ingest::More { consumed } => {
+                self.aside.drain(..consumed);
+                assert!(self.aside.len() <= ws::MESSAGE_BYTES_MAX + 14, "{} bytes are kept aside", self.aside.len());
+                return true;
+            }
+            Ingest::Next { consumed } => drop(self.aside.drain(..consumed)),
+            Ingest::Upgraded { consumed } => {
+                self.aside.drain(..consumed);
+                self.steps.push(Step::Upgraded);
+                assert!(self.edge.is_websocket(&self.codec));
+            }
+            Ingest::Command { consumed, command } => {
+                self.aside.drain(..consumed);
+                self.steps.push(Step::Asked(describe(&command)));
+                self.answer(&command);
+                self.commands.push(command);
+            }
+            Ingest::Close { reason } => {
+                self.steps.push(Step::Closed(reason));
+                self.close(reason);
+            }
+        }
+        false
+    }
+
+    pub(super) fn close(&mut self, reason: CloseReason) {
+        let mut out = Vec::new();
+        self.edge.close(&mut self.codec, reason, &mut out);
+        self.wrote(out);
+        self.ended = true;
+    }
+
+    /// What a machine might say to it.
+    fn answer(&mut self, command: &Command) {
+        let event = match command {
+            Command::Hello(hello) => {
+                Event::Hello { uaid: hello.uaid.unwrap_or(shards::ids::Uaid([9; 16])), broadcasts: Box::default() }
+            }
+            // Without a URL, whose text is different each time.
+            Command::Register { chid, key } => {
+                Event::Registered { uaid: shards::ids::Uaid([9; 16]), chid: *chid, key: *key, status: 500 }
+            }
+            Command::Unregister { chid, .. } => Event::Unregistered { chid: *chid, status: 200 },
+            Command::Ping => Event::Pong,
+            Command::Publish(publish) => Event::Published(match publish.message {
+                Ok(_) => self.published,
+                Err(refusal) => Published::Refused(refusal),
+            }),
+            Command::Cancel(_) => Event::Cancelled { done: true },
+            Command::NodePush(_) | Command::NodeNotify { .. } | Command::NodeDisconnect { .. } => {
+                Event::NodeAnswer(self.node_answer)
+            }
+            Command::Ack(_) | Command::Nack { .. } | Command::BroadcastSubscribe(_) | Command::Pong => return,
+        };
+        self.emit(&event);
+    }
+
+    pub(super) fn emit(&mut self, event: &Event) {
+        let mut out = Vec::new();
+        let emitted = self.edge.emit(now(), &mut self.codec, event, &mut out);
+        self.wrote(out);
+        if emitted == Emitted::Last {
+            self.steps.push(Step::Last);
+            self.ended = true;
+        }
+    }
+
+    fn wrote(&mut self, out: Vec<u8>) {
+        let is_pong = |bytes: &[u8]| bytes.first() == Some(&0x8a);
+        match self.steps.last_mut() {
+            _ if out.is_empty() => {}
+            // Pongs in a row count as the latest of them, however the pings were split.
+            Some(Step::Out(last)) if is_pong(last) && is_pong(&out) => *last = out,
+            _ => self.steps.push(Step::Out(out)),
+        }
+    }
+
+    /// Everything that was written.
+    pub(super) fn written(&self) -> Vec<u8> {
+        let out = |step: &Step| if let Step::Out(bytes) = step { bytes.clone() } else { Vec::new() };
+        self.steps.iter().flat_map(out).collect()
+    }
+
+    pub(super) fn written_text(&self) -> String {
+        String::from_utf8_lossy(&self.written()).into_owned()
+    }
+
+    /// Status codes of the responses written, in order.
+    pub(super) fn statuses(&self) -> Vec<u16> {
+        let text = self.written_text();
+        text.split("HTTP/1.1 ").skip(1).map(|rest| rest[..3].parse().unwrap()).collect()
+    }
+
+    /// The one HTTP response that was written: status, head and body.
+    pub(super) fn response(&self) -> (u16, String, String) {
+        let statuses = self.statuses();
+        let text = self.written_text();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(statuses.len(), 1, "{text}");
+        (statuses[0], head.to_string(), body.to_string())
+    }
+
+    /// Status and errno of the one error that was written; its body must be the documented JSON.
+    pub(super) fn fault(&self) -> (u16, Option<u64>) {
+        let (status, head, body) = self.response();
+        let json: serde_json::Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{head}\n{body}"));
+        assert_eq!(json["code"], status);
+        let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
+        assert_eq!(keys.len(), 5);
+        assert!(head.contains(&format!("Content-Length: {}", body.len())));
+        (status, json["errno"].as_u64())
+    }
+
+    /// Code and reason of the close frame that was written last.
+    pub(super) fn goodbye(&self) -> (u16, String) {
+        let out = |step: &Step| if let Step::Out(bytes) = step { Some(bytes.clone()) } else { None };
+        let bytes = self.steps.iter().rev().find_map(out).unwrap();
+        assert_eq!((bytes[0], usize::from(bytes[1])), (0x88, bytes.len() - 2));
+        (u16::from_be_bytes([bytes[2], bytes[3]]), String::from_utf8(bytes[4..].to_vec()).unwrap())
+    }
+
+    pub(super) fn ended(&self) -> bool {
+        self.ended
+    }
+}
+
+/// A command in words, with everything but what is random.
+fn describe(command: &Command) -> String {
+    match command {
+        Command::Hello(hello) => format!("hello {:?} {:?} {}", hello.uaid, hello.broadcasts, hello.agent_family),
+        Command::Publish(publish) | Command::NodePush(publish) => match &publish.message {
+            Ok(message) => format!("publish {message:?} {:?}", message.payload),
+            Err(refusal) => format!("publish {:?} {refusal:?}", publish.uaid),
+        },
+        other => format!("{other:?}"),
+    }
+}
+
+/// An upgrade request as Firefox makes it.
+pub(super) const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; \
+    rv:140.0) Gecko/20100101 Firefox/140.0\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
+    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: push-notification\r\n\
+    Sec-WebSocket-Extensions: permessage-deflate\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";

@@ -302,6 +302,49 @@ fn a_cancelled_row_is_not_read_back_while_its_delete_is_on_its_way() {
 }
 
 #[test]
+fn a_cancel_whose_delete_fails_is_carried_out_later_all_the_same() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Failing;
+    let cancel = Cancel { uaid, chid: CHANNEL, stamp: stored, topic: None };
+    assert_eq!(mesh.request(0, Command::Cancel(Box::new(cancel))), "cancelled false");
+    mesh.ack(socket, stored);
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(3);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn an_unregister_that_storage_may_have_done_accepts_nothing_more() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Lossy;
+    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.run();
+    assert_eq!(mesh.said(socket).last(), Some(&Said::Unregistered(500)));
+    mesh.store.mode = Mode::Prompt;
+    assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
+}
+
+#[test]
+fn a_register_that_storage_may_have_done_can_be_undone() {
+    let mut mesh = Mesh::new(1);
+    let socket = mesh.session(0, None);
+    let uaid = mesh.uaid_on(socket);
+    mesh.store.mode = Mode::Lossy;
+    mesh.register(socket, CHANNEL);
+    assert_eq!(mesh.said(socket).last(), Some(&Said::Registered(500)));
+    mesh.store.mode = Mode::Prompt;
+    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.run();
+    mesh.close(socket);
+    assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
+}
+
+#[test]
 fn unregister_drops_what_is_pending_and_registering_again_revives_nothing() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);

@@ -10,7 +10,7 @@ fn refused_frames_go_out_again_in_order_when_the_socket_takes_bytes() {
     let sent: Vec<Stamp> = (0..3).map(|_| mesh.accept(0, message(uaid), Disposition::Direct)).collect();
     mesh.block(socket);
     mesh.unsend(socket, 2);
-    let late = mesh.accept(0, message(uaid), Disposition::Direct);
+    let late = mesh.accept(0, message(uaid), Disposition::Stored);
     assert_eq!(mesh.notifications(socket), sent, "nothing goes to a blocked socket");
     mesh.unblock(socket);
     let expected = [sent[0], sent[1], sent[2], sent[1], sent[2], late];
@@ -51,33 +51,37 @@ fn what_spills_unsent_is_not_overtaken_by_what_came_later() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);
     let socket = mesh.session(0, Some(uaid));
-    mesh.block(socket);
     let first = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.block(socket);
+    mesh.unsend(socket, 1);
     mesh.pass(6);
-    let second = mesh.accept(0, message(uaid), Disposition::Direct);
-    mesh.store.mode = Mode::Held;
-    mesh.pass(5);
-    let third = mesh.start_post(0, message(uaid));
-    mesh.store.release();
-    mesh.run();
-    let Some(Published::Accepted { stamp: third, disposition }) = mesh.answer_to(third) else { panic!("refused") };
-    assert_eq!(disposition, Disposition::Stored);
+    let second = mesh.accept(0, message(uaid), Disposition::Stored);
+    mesh.pass(6);
+    assert!(mesh.ledger.is_empty(), "it has spilled");
+    let third = mesh.accept(0, message(uaid), Disposition::Stored);
     mesh.unblock(socket);
-    assert_eq!(mesh.notifications(socket), [first, second, third]);
+    assert_eq!(mesh.notifications(socket), [first, first, second, third]);
+    for stamp in [first, second, third] {
+        mesh.ack(socket, stamp);
+    }
+    assert!(mesh.store.rows_of(uaid).is_empty());
 }
 
 #[test]
-fn what_waits_for_a_blocked_socket_too_long_goes_to_storage() {
+fn a_page_that_comes_while_the_socket_is_blocked_is_read_again() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);
-    let socket = mesh.session(0, Some(uaid));
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.open(0);
+    mesh.say_hello(socket, Some(uaid));
+    mesh.store.mode = Mode::Held;
+    mesh.run();
     mesh.block(socket);
-    let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
-    mesh.pass(15);
-    assert!(mesh.ledger.is_empty());
-    assert_eq!(mesh.store.rows_of(uaid).len(), 1);
+    mesh.store.release();
+    mesh.run();
+    assert!(mesh.notifications(socket).is_empty());
     mesh.unblock(socket);
-    assert_eq!(mesh.notifications(socket), [stamp]);
+    assert_eq!(mesh.notifications(socket), [stored]);
 }
 
 #[test]
@@ -85,8 +89,9 @@ fn a_socket_that_never_reads_ends_at_its_pong_timeout() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);
     let socket = mesh.session(0, Some(uaid));
-    mesh.block(socket);
     let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.block(socket);
+    mesh.unsend(socket, 1);
     mesh.pass(330);
     assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
     let again = mesh.session(0, Some(uaid));

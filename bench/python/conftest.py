@@ -1,0 +1,82 @@
+"""One real server process for each test that asks for one."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+PORTS = {"websocket": 8080, "node": 8081, "endpoint": 8082, "admin": 8083}
+
+
+def binary():
+    """The server under test: MURRE_BIN, else the newest build of this repository."""
+    named = os.environ.get("MURRE_BIN")
+    if named:
+        return named
+    built = [path for path in REPOSITORY.glob("target/*/murre") if path.is_file()]
+    assert built, "no server binary: set MURRE_BIN or run `cargo build`"
+    return str(max(built, key=lambda path: path.stat().st_mtime))
+
+
+class Server:
+    """A server on a loopback address of its own, so that fixed ports never collide."""
+
+    count = 0
+
+    def __init__(self, directory):
+        Server.count += 1
+        pid = os.getpid()
+        self.host = f"127.{200 + Server.count % 50}.{pid >> 8 & 255}.{max(pid & 255, 1)}"
+        self.directory = directory
+        self.process = None
+
+    def url(self, port):
+        scheme = "ws" if port == "websocket" else "http"
+        return f"{scheme}://{self.host}:{PORTS[port]}"
+
+    def start(self):
+        command = [binary(), "serve", "--data-dir", str(self.directory / "data"), "--shards", "3"]
+        command += ["--set", "delivery.ledger_bytes=4MiB"]
+        for port, number in PORTS.items():
+            command += [f"--{port}", f"{self.host}:{number}"]
+        with open(self.directory / "log", "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        for number in PORTS.values():
+            self.wait_for(number)
+
+    def wait_for(self, number):
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection((self.host, number), timeout=1).close()
+                return
+            except OSError:
+                assert self.process.poll() is None, f"ended at start:\n{self.log()}"
+                assert time.monotonic() < deadline, f"does not listen on {number}:\n{self.log()}"
+                time.sleep(0.01)
+
+    def log(self):
+        return (self.directory / "log").read_text(errors="replace")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=60) == 0, self.log()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = Server(tmp_path)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()

@@ -1,0 +1,136 @@
+"""The main job, end to end, with published Python clients against the real server process."""
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from browser import AppServer, Browser
+
+
+@pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
+@pytest.mark.parametrize("text", ["hello, page", "\u00fc\u0436\u65e5" * 300])
+def test_a_message_arrives_and_decrypts(server, encoding, text):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    response = sender.push(subscription, text, encoding=encoding)
+    assert response.status_code == 201, response.text
+    notification = browser.notification()
+    assert notification["headers"]["encoding"] == encoding
+    assert browser.decrypt(notification) == text
+    assert response.headers["location"].endswith("/m/" + notification["version"])
+    browser.ack(notification)
+    assert browser.hears_nothing()
+
+
+def test_the_offered_subprotocol_does_no_harm(server):
+    browser = Browser(server)
+    assert browser.socket.subprotocol in (None, "push-notification")
+
+
+def test_offline_messages_wait_in_order(server):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    browser.close()
+    texts = [f"number {n}" for n in range(25)]
+    for text in texts:
+        assert sender.push(subscription, text, ttl=3600).status_code == 201
+    again = Browser(server, browser.uaid)
+    again.private_key, again.auth = browser.private_key, browser.auth
+    assert again.uaid == browser.uaid
+    notifications = [again.notification() for _ in texts]
+    assert [again.decrypt(notification) for notification in notifications] == texts
+    again.ack(*notifications)
+    again.close()
+    assert Browser(server, browser.uaid).hears_nothing()
+
+
+@pytest.mark.parametrize("code", [100, 101, 102])
+def test_each_ack_code_ends_a_message(server, code):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    sender.push(subscription, "once", ttl=3600)
+    browser.ack(browser.notification(), code=code)
+    browser.close()
+    assert Browser(server, browser.uaid).hears_nothing()
+
+
+def test_an_unacked_message_comes_again(server):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    sender.push(subscription, "again", ttl=3600)
+    first = browser.notification()
+    browser.close()
+    assert Browser(server, browser.uaid).notification() == first
+
+
+def test_another_key_is_refused(server):
+    browser, sender, stranger = Browser(server), AppServer(), AppServer()
+    subscription = browser.subscribe(sender.key)
+    response = stranger.push(subscription, "let me in")
+    assert (response.status_code, response.json()["errno"]) == (401, 109)
+    response = sender.push(subscription, "wrong audience", claims={"aud": "https://elsewhere.test", "sub": "mailto:a@b"})
+    assert (response.status_code, response.json()["errno"]) == (401, 109)
+    assert browser.hears_nothing()
+
+
+def test_an_unsubscribed_endpoint_is_gone(server):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    sender.push(subscription, "first")
+    channel = browser.notification()["channelID"]
+    browser.send(messageType="unregister", channelID=channel, code=200)
+    assert browser.receive("unregister")["status"] == 200
+    response = sender.push(subscription, "second")
+    assert (response.status_code, response.json()["errno"]) == (410, 106)
+
+
+def test_a_topic_replaces(server):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    browser.close()
+    for text in ["old", "older news is no news", "new"]:
+        assert sender.push(subscription, text, ttl=60, headers={"Topic": "score"}).status_code == 201
+    again = Browser(server, browser.uaid)
+    again.private_key, again.auth = browser.private_key, browser.auth
+    assert again.decrypt(again.notification()) == "new"
+    assert again.hears_nothing()
+
+
+def test_a_restart_keeps_users_and_messages(server):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    sender.push(subscription, "unacked", ttl=3600)
+    unacked = browser.notification()
+    server.stop()
+    with pytest.raises(ConnectionClosed) as closed:
+        browser.receive()
+    assert closed.value.rcvd.code == 1001
+    server.start()
+    again = Browser(server, browser.uaid)
+    assert again.uaid == browser.uaid
+    assert again.notification() == unacked
+    assert sender.push(subscription, "afterwards").status_code == 201
+    again.private_key, again.auth = browser.private_key, browser.auth
+    assert again.decrypt(again.notification()) == "afterwards"
+
+
+def test_a_crash_keeps_users_and_messages(server):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    sender.push(subscription, "unacked", ttl=3600)
+    unacked = browser.notification()
+    server.kill()
+    server.start()
+    again = Browser(server, browser.uaid)
+    assert again.uaid == browser.uaid
+    assert again.notification() == unacked
+
+
+def test_a_malformed_message_closes_only_its_session(server):
+    good, bad, sender = Browser(server), Browser(server), AppServer()
+    subscription = good.subscribe(sender.key)
+    bad.socket.send("{")
+    with pytest.raises(ConnectionClosed) as closed:
+        bad.receive()
+    assert closed.value.rcvd.code == 1011
+    assert sender.push(subscription, "unharmed").status_code == 201
+    assert good.decrypt(good.notification()) == "unharmed"

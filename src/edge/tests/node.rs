@@ -1,0 +1,141 @@
+//! Other nodes: authentication, bodies and answers (BEHAVIOUR.md 4, DESIGN.md 7.3).
+
+use shards::ids::{Chid, Uaid};
+use shards::machine::{Command, NodeAnswer};
+use shards::message::{Topic, Urgency};
+use shards::ports::Port;
+
+use super::*;
+use crate::webpush::message_id::MessageId;
+use crate::webpush::payload;
+
+const UAID: &str = "01010101010101010101010101010101";
+const CHANNEL: &str = "02020202-0202-0202-0202-020202020202";
+
+fn request(method: &str, path: &str, body: &str) -> String {
+    let length = body.len();
+    format!("{method} {path} HTTP/1.1\r\nAuthorization: Bearer {NODE_KEY}\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+fn version(harness: &Harness, topic: Option<&[u8]>) -> String {
+    let topic = topic.and_then(Topic::new);
+    let id = MessageId { stamp: STAMP, uaid: Uaid([1; 16]), chid: Chid([2; 16]), topic };
+    let mut out = Vec::new();
+    harness.edge.ids.seal(&id, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_push_carries_a_stamped_message() {
+    let mut harness = Harness::new(Port::Node);
+    let version = version(&harness, Some(b"news"));
+    let body = format!(
+        r#"{{"channelID":"{CHANNEL}","version":"{version}","ttl":60,"topic":"news","timestamp":1700000000,
+        "urgency":"high","data":"-_8","reliability_id":null,
+        "headers":{{"encoding":"aesgcm","encryption":"salt=AA","crypto_key":"dh=BB"}}}}"#
+    );
+    harness.feed(request("PUT", &format!("/push/{UAID}"), &body).as_bytes());
+    let Some(Command::NodePush(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let message = publish.message.as_ref().unwrap();
+    assert_eq!((message.uaid, message.chid, message.stamp), (Uaid([1; 16]), Chid([2; 16]), STAMP));
+    assert_eq!((message.ttl, message.accepted.0, message.urgency), (60, 1_700_000_000, Urgency::High));
+    assert_eq!(message.topic, Topic::new(b"news"));
+    let view = payload::view(&message.payload).unwrap();
+    assert_eq!(view.body, [0xfb, 0xff]);
+    assert_eq!(view.headers, [Some("salt=AA"), Some("dh=BB"), None]);
+    assert_eq!(harness.response().0, 200);
+}
+
+#[test]
+fn a_push_without_data_has_no_headers() {
+    let mut harness = Harness::new(Port::Node);
+    let version = version(&harness, None);
+    let body = format!(r#"{{"channelID":"{CHANNEL}","version":"{version}","timestamp":1,"headers":{{}}}}"#);
+    harness.feed(request("PUT", &format!("/push/{UAID}"), &body).as_bytes());
+    let Some(Command::NodePush(publish)) = harness.commands.last() else { panic!() };
+    let message = publish.message.as_ref().unwrap();
+    assert_eq!((message.ttl, message.urgency, &*message.payload), (0, Urgency::Normal, &[0][..]));
+}
+
+#[test]
+fn bodies_that_do_not_fit_are_400() {
+    let harness = Harness::new(Port::Node);
+    let version = version(&harness, None);
+    let good = format!(r#"{{"channelID":"{CHANNEL}","version":"{version}","timestamp":1}}"#);
+    for (body, path) in [
+        (good.replace(CHANNEL, "x"), UAID),
+        (good.replace(CHANNEL, &CHANNEL.replace('2', "3")), UAID),
+        (good.replace(&version, "x"), UAID),
+        (good.replace(r#","timestamp":1"#, ""), UAID),
+        (good.replace("}", r#","data":"!"}"#), UAID),
+        (good.replace("}", r#","data":"AA"}"#), UAID),
+        (good.clone(), "03030303030303030303030303030303"),
+        ("".to_string(), UAID),
+        ("[]".to_string(), UAID),
+    ] {
+        let mut harness = Harness::new(Port::Node);
+        harness.feed(request("PUT", &format!("/push/{path}"), &body).as_bytes());
+        assert_eq!(harness.fault(), (400, None), "{body}");
+        assert!(harness.commands.is_empty());
+    }
+    let mut harness = Harness::new(Port::Node);
+    harness.feed(request("PUT", &format!("/push/{UAID}"), &" ".repeat(40_000)).as_bytes());
+    assert_eq!(harness.fault(), (413, Some(104)));
+}
+
+#[test]
+fn nudges_and_takeovers_become_commands() {
+    let mut harness = Harness::new(Port::Node);
+    harness.node_answer = NodeAnswer::Noted;
+    harness.feed(request("PUT", &format!("/notif/{UAID}"), "").as_bytes());
+    harness.feed(request("DELETE", &format!("/notif/{UAID}/1700000000123"), "").as_bytes());
+    assert!(matches!(harness.commands[0], Command::NodeNotify { uaid: Uaid([1, ..]) }));
+    assert!(matches!(harness.commands[1], Command::NodeDisconnect { connected_at: 1_700_000_000_123, .. }));
+    assert_eq!(harness.statuses(), [202, 202]);
+}
+
+#[test]
+fn answers_have_their_status() {
+    for (answer, status) in
+        [(NodeAnswer::Done, 200), (NodeAnswer::Noted, 202), (NodeAnswer::NotHere, 404), (NodeAnswer::Busy, 503)]
+    {
+        let mut harness = Harness::new(Port::Node);
+        harness.node_answer = answer;
+        harness.feed(request("PUT", &format!("/notif/{UAID}"), "").as_bytes());
+        assert_eq!(harness.response().0, status);
+    }
+}
+
+#[test]
+fn strangers_are_refused() {
+    for authorization in ["", "Authorization: Bearer wrong\r\n", "Authorization: Basic node-key\r\n"] {
+        let mut harness = Harness::new(Port::Node);
+        harness.feed(format!("PUT /notif/{UAID} HTTP/1.1\r\n{authorization}\r\n").as_bytes());
+        assert_eq!(harness.fault(), (401, None));
+        assert!(harness.response().1.contains("WWW-Authenticate: Bearer"));
+        assert!(harness.commands.is_empty());
+        assert_eq!(harness.edge.stats().node_refused, 1);
+    }
+    let open = EdgeConfig { node_keys: Vec::new(), ..config() };
+    let mut harness = Harness::with(PushEdge::new(&open).unwrap(), Port::Node);
+    harness.feed(request("PUT", &format!("/notif/{UAID}"), "").as_bytes());
+    assert_eq!(harness.response().0, 401);
+}
+
+#[test]
+fn odd_paths_and_methods() {
+    for (method, path, status) in [
+        ("PUT", "/notif/x", 404),
+        ("PUT", "/push/x", 404),
+        ("DELETE", "/notif/01010101010101010101010101010101/x", 404),
+        ("POST", "/notif/01010101010101010101010101010101", 405),
+        ("DELETE", "/notif/01010101010101010101010101010101", 405),
+        ("GET", "/push/01010101010101010101010101010101", 405),
+        ("GET", "/health", 200),
+        ("GET", "/elsewhere", 404),
+    ] {
+        let mut harness = Harness::new(Port::Node);
+        harness.feed(request(method, path, "").as_bytes());
+        assert_eq!(harness.response().0, status, "{method} {path}");
+    }
+}

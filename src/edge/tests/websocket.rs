@@ -1,0 +1,231 @@
+//! User agents: the session from upgrade to goodbye, and how each event is spelled.
+
+use std::sync::Arc;
+
+use shards::ids::{Chid, EmissionId, KeyDigest, Uaid};
+use shards::machine::{BroadcastDelta, CloseReason, Command, Event};
+use shards::message::{Message, Topic, Urgency};
+use shards::ports::{Edge, Port};
+use shards::time::UnixSeconds;
+
+use super::*;
+use crate::webpush::headers::Encryption;
+use crate::webpush::payload::Draft;
+use crate::webpush::vapid::tests::Sender;
+use crate::wire::upgrade::family_name;
+
+const CHANNEL: &str = "deadbeef-0000-4000-8000-000000000001";
+
+fn chid() -> Chid {
+    Chid(*uuid::Uuid::parse_str(CHANNEL).unwrap().as_bytes())
+}
+
+fn payloads(bytes: &[u8]) -> Vec<String> {
+    let mut rest = bytes;
+    let mut texts = Vec::new();
+    while let [0x81, short, ..] = rest {
+        let (head, length) = match short {
+            126 => (4, usize::from(u16::from_be_bytes([rest[2], rest[3]]))),
+            length => (2, usize::from(*length)),
+        };
+        texts.push(String::from_utf8(rest[head..head + length].to_vec()).unwrap());
+        rest = &rest[head + length..];
+    }
+    assert!(rest.is_empty(), "{rest:?}");
+    texts
+}
+
+#[test]
+fn upgrade_then_hello() {
+    let mut harness = Harness::new(Port::WebSocket);
+    assert!(!harness.edge.mid_request(&harness.codec));
+    harness.feed(&UPGRADE.as_bytes()[..20]);
+    assert!(harness.edge.mid_request(&harness.codec));
+    harness.feed(&UPGRADE.as_bytes()[20..]);
+    assert!(!harness.edge.mid_request(&harness.codec));
+    let (status, head, _) = harness.response();
+    assert_eq!(status, 101);
+    assert!(head.contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    assert!(head.contains("Sec-WebSocket-Protocol: push-notification"));
+    assert!(!head.contains("Extensions"));
+    assert_eq!(harness.steps.last(), Some(&Step::Upgraded));
+    harness.feed_text(r#"{"messageType":"hello","uaid":"","use_webpush":true,"broadcasts":{"a":"1"}}"#);
+    let Some(Command::Hello(hello)) = harness.commands.last() else { panic!() };
+    assert_eq!((hello.uaid, hello.broadcasts.len()), (None, 1));
+    assert_eq!(family_name(hello.agent_family), ("Linux", "Firefox"));
+    assert_eq!(config().placement.owner(hello.fresh), config().shard);
+    assert_eq!(harness.edge.stats().upgrades, 1);
+}
+
+#[test]
+fn a_known_uaid_is_read_in_any_spelling() {
+    for spelling in ["deadbeef000040008000000000000001", "DEADBEEF-0000-4000-8000-000000000001"] {
+        let mut harness = Harness::new(Port::WebSocket);
+        harness.feed(UPGRADE.as_bytes()).feed_text(&format!(r#"{{"messageType":"hello","uaid":"{spelling}"}}"#));
+        let Some(Command::Hello(hello)) = harness.commands.last() else { panic!() };
+        assert_eq!(hello.uaid, Some(Uaid(chid().0)));
+    }
+}
+
+#[test]
+fn registers_with_and_without_key() {
+    let mut harness = Harness::greeted();
+    harness.feed_text(&format!(r#"{{"messageType":"register","channelID":"{CHANNEL}"}}"#));
+    assert!(matches!(harness.commands.last(), Some(Command::Register { key: None, chid: c }) if *c == chid()));
+    let sender = Sender::new();
+    let register = format!(r#"{{"messageType":"register","channelID":"{CHANNEL}","key":"{}="}}"#, sender.key());
+    harness.feed_text(&register);
+    assert!(matches!(harness.commands.last(), Some(Command::Register { key: Some(k), .. }) if *k == sender.digest()));
+    harness.steps.clear();
+    harness.feed_text(&format!(r#"{{"messageType":"register","channelID":"{CHANNEL}","key":"AAAA"}}"#));
+    assert_eq!(harness.commands.len(), 2);
+    let text = "Failed to generate endpoint";
+    let expected =
+        format!(r#"{{"messageType":"register","channelID":"{CHANNEL}","status":400,"pushEndpoint":"{text}"}}"#);
+    assert_eq!(payloads(&harness.written()), [expected]);
+    assert!(!harness.ended());
+}
+
+#[test]
+fn a_registered_event_seals_an_endpoint_that_opens() {
+    let mut harness = Harness::greeted();
+    for (key, version) in [(None, "v1"), (Some(KeyDigest([5; 32])), "v2")] {
+        harness.steps.clear();
+        harness.emit(&Event::Registered { uaid: Uaid([1; 16]), chid: chid(), key, status: 200 });
+        let text = payloads(&harness.written()).remove(0);
+        let message = crate::wire::server_message::read(&text).unwrap();
+        let endpoint = message.endpoint.unwrap();
+        assert!(endpoint.starts_with(&format!("{ORIGIN}/wpush/{version}/")));
+        let opened = harness.edge.tokens.open_url(&endpoint).unwrap();
+        assert_eq!((opened.uaid, opened.chid, opened.key), (Uaid([1; 16]), chid(), key));
+    }
+}
+
+fn message(topic: Option<&[u8]>, body: &[u8]) -> Arc<Message> {
+    let headers = Encryption { encoding: Some(b"aes128gcm"), ..Encryption::default() };
+    let mut draft = Draft::new(&headers, body.len());
+    draft.extend(body);
+    Arc::new(Message {
+        uaid: Uaid([1; 16]),
+        chid: chid(),
+        stamp: STAMP,
+        ttl: 60,
+        accepted: UnixSeconds(NOW),
+        urgency: Urgency::Normal,
+        topic: topic.and_then(Topic::new),
+        payload: draft.finish().unwrap(),
+    })
+}
+
+#[test]
+fn a_notification_is_acked_by_its_version() {
+    for (topic, body) in [(None, &b"body"[..]), (Some(&b"topic"[..]), b""), (None, &[7; 5000])] {
+        let mut harness = Harness::greeted();
+        harness.emit(&Event::Notification { message: message(topic, body), emission: EmissionId(0) });
+        let text = payloads(&harness.written()).remove(0);
+        let read = crate::wire::server_message::read(&text).unwrap();
+        assert_eq!(read.channel.as_deref(), Some(CHANNEL));
+        assert_eq!(read.data.as_deref(), (!body.is_empty()).then(|| crate::wire::base64url::encode(body)).as_deref());
+        assert_eq!(read.headers.is_some(), !body.is_empty());
+        let version = read.version.unwrap();
+        let update = |version: &str, code: &str| format!(r#"{{"channelID":"{CHANNEL}","version":"{version}"{code}}}"#);
+        let updates = [update("unknown", ""), update(&version, r#","code":102"#)].join(",");
+        harness.feed_text(&format!(r#"{{"messageType":"ack","updates":[{updates}]}}"#));
+        let Some(Command::Ack(acked)) = harness.commands.last() else { panic!() };
+        assert_eq!(acked.len(), 1);
+        assert_eq!((acked[0].stamp, acked[0].chid, acked[0].code), (STAMP, chid(), 102));
+        assert_eq!(acked[0].topic, topic.and_then(Topic::new));
+        assert_eq!(harness.edge.stats().ack_ids_unknown, 1);
+    }
+}
+
+#[test]
+fn the_other_events_are_spelled_as_documented() {
+    let mut harness = Harness::greeted();
+    harness.emit(&Event::Pong);
+    harness.emit(&Event::Unregistered { chid: chid(), status: 200 });
+    let delta = BroadcastDelta { changed: vec![], unknown: vec!["x".into()] };
+    harness.emit(&Event::Broadcast(Box::new(delta.clone())));
+    harness.emit(&Event::Hello { uaid: Uaid([0xab; 16]), broadcasts: Box::new(delta) });
+    assert_eq!(
+        payloads(&harness.written()),
+        [
+            "{}".to_string(),
+            format!(r#"{{"messageType":"unregister","channelID":"{CHANNEL}","status":200}}"#),
+            r#"{"messageType":"broadcast","broadcasts":{"errors":{"x":"Broadcast not found"}}}"#.to_string(),
+            format!(
+                r#"{{"messageType":"hello","uaid":"{}","status":200,"use_webpush":true,"broadcasts":{{{}}}}}"#,
+                "ab".repeat(16),
+                r#""errors":{"x":"Broadcast not found"}"#
+            ),
+        ]
+    );
+    harness.steps.clear();
+    harness.emit(&Event::Ping);
+    assert_eq!(harness.written(), [0x89, 0]);
+}
+
+#[test]
+fn the_small_messages_become_commands() {
+    let mut harness = Harness::greeted();
+    harness.feed_text("{}").feed_text(" { } ").feed_text(r#"{"messageType":"ping"}"#);
+    harness.feed_text(r#"{"messageType":"nack","version":"v","code":303}"#);
+    harness.feed_text(r#"{"messageType":"broadcast_subscribe","broadcasts":{"a":"1"}}"#);
+    harness.feed_text(&format!(r#"{{"messageType":"unregister","channelID":"{}"}}"#, CHANNEL.to_uppercase()));
+    harness.feed_text(r#"{"messageType":"ack","updates":[]}"#);
+    let kinds: Vec<String> = harness.commands.iter().map(describe).collect();
+    assert_eq!(&kinds[..4], ["Ping", "Ping", "Ping", "Nack { code: 303 }"]);
+    assert!(kinds[4].starts_with("BroadcastSubscribe"));
+    assert!(kinds[5].starts_with("Unregister"));
+    assert_eq!(kinds.len(), 6);
+}
+
+fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    ws::write_masked(&mut out, opcode, [9, 8, 7, 6], payload);
+    out
+}
+
+#[test]
+fn control_frames_are_answered() {
+    let mut harness = Harness::greeted();
+    harness.feed(&frame(Opcode::Ping, b"hi"));
+    assert_eq!(harness.written(), b"\x8a\x02hi");
+    harness.feed(&frame(Opcode::Pong, b""));
+    assert!(matches!(harness.commands[..], [Command::Pong]));
+    harness.steps.clear();
+    harness.feed(&frame(Opcode::Close, b"\x03\xe9bye"));
+    assert_eq!(harness.goodbye(), (1001, "bye".to_string()));
+    assert!(harness.steps.contains(&Step::Closed(CloseReason::PeerClosed)));
+    let mut harness = Harness::greeted();
+    harness.feed(&frame(Opcode::Close, b""));
+    assert_eq!(harness.written(), [0x88, 0]);
+}
+
+#[test]
+fn owed_pongs_coalesce_to_the_latest() {
+    let mut harness = Harness::greeted();
+    let burst = [frame(Opcode::Ping, b"1"), frame(Opcode::Ping, b"2"), frame(Opcode::Ping, b"3")].concat();
+    harness.feed(&burst);
+    assert_eq!(harness.steps, [Step::Out(b"\x8a\x013".to_vec())]);
+}
+
+#[test]
+fn a_pong_before_hello_is_dropped() {
+    let mut harness = Harness::new(Port::WebSocket);
+    harness.feed(UPGRADE.as_bytes()).feed(&frame(Opcode::Pong, b""));
+    assert!(harness.commands.is_empty() && !harness.ended());
+}
+
+#[test]
+fn fragments_are_joined_with_control_frames_between() {
+    let mut harness = Harness::greeted();
+    let (mut first, mut last) = (frame(Opcode::Text, b"{\"messageType\":"), frame(Opcode::Text, b"}"));
+    let mut middle = frame(Opcode::Text, b"\"ping\"");
+    (first[0], middle[0], last[0]) = (0x01, 0x00, 0x80);
+    harness.feed(&[first, frame(Opcode::Ping, b"p"), middle, last].concat());
+    assert!(matches!(harness.commands[..], [Command::Ping]));
+    assert!(harness.written().starts_with(b"\x8a\x01p"));
+    harness.feed_text("{}");
+    assert_eq!(harness.commands.len(), 2);
+}
