@@ -1,1 +1,331 @@
-//! One pinned thread per shard.
+//! One pinned thread per shard: start them, talk to them, end them.
+//!
+//! [`start`] returns when every shard has its rings, its edge and its store; only then do they accept. A shard
+//! that panics takes the process with it: its ledgers are in the mapped log, and half a server is worse than a
+//! restart.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
+
+use crate::ids::ShardId;
+use crate::machine::{MachineConfig, ShardMachine};
+use crate::mailbox::{Mailbox, Waker, mesh};
+use crate::ports::{Edge, Ledger, Port, Store};
+use crate::reactor::{Clock, Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
+use crate::ring::{ProbeError, probe, raise_nofile};
+use crate::stats::Board;
+
+/// What one shard is made of. The closures run on the shard's thread.
+pub struct ShardSetup<E: Edge> {
+    /// Which shard it is, and the machine's settings.
+    pub machine: MachineConfig,
+    /// The core it is pinned to; several shards may share one. `None`: wherever the kernel likes.
+    pub core: Option<usize>,
+    /// Limits of its connections.
+    pub limits: PlaneLimits,
+    /// Its listening sockets, from [`crate::ring::listen`].
+    pub listeners: Vec<(Port, OwnedFd)>,
+    /// Makes its edge.
+    pub edge: Box<dyn FnOnce() -> E + Send>,
+    /// Makes its hand into storage. The waker is rung when a reply can be collected.
+    pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
+    /// Makes its ledger.
+    pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
+}
+
+/// Why the shards could not be started; one sentence that says what to do.
+#[derive(Debug)]
+pub enum StartError {
+    /// The kernel or its limits.
+    Kernel(ProbeError),
+    /// The core does not exist or is not allowed.
+    Core(usize, String),
+    /// Another error of the executor of this shard.
+    Executor(ShardId, String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Kernel(error) => error.fmt(f),
+            StartError::Core(core, error) => {
+                write!(f, "no shard can be pinned to core {core} ({error}): choose shards.cores from /proc/cpuinfo")
+            }
+            StartError::Executor(shard, error) => write!(f, "shard {} could not start: {error}", shard.0),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> StartError {
+        StartError::Kernel(ProbeError::of(&error))
+    }
+}
+
+/// How a shard ended.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardReport {
+    /// Which.
+    pub shard: ShardId,
+    /// Whether its drain was complete: every session told, every ledger saved.
+    pub drained: bool,
+    /// Connections that were still there.
+    pub connections: u32,
+}
+
+/// The running shards.
+pub struct Shards<E: Edge> {
+    handle: Handle<E>,
+    threads: Vec<(ShardId, ExecutorJoinHandle<u32>)>,
+}
+
+/// Talks to the running shards, from any thread but theirs.
+pub struct Handle<E: Edge> {
+    lanes: Arc<[Arc<ControlLane<E>>]>,
+    boards: Arc<[Arc<Board>]>,
+    drain: Arc<Drain>,
+}
+
+impl<E: Edge> Clone for Handle<E> {
+    fn clone(&self) -> Handle<E> {
+        Handle { lanes: Arc::clone(&self.lanes), boards: Arc::clone(&self.boards), drain: Arc::clone(&self.drain) }
+    }
+}
+
+/// When a drain must be over, once there is one.
+#[derive(Default)]
+struct Drain {
+    deadline: Mutex<Option<Instant>>,
+    begun: Condvar,
+}
+
+impl Drain {
+    fn deadline(&self) -> MutexGuard<'_, Option<Instant>> {
+        // Nothing that holds it can panic between two states.
+        self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How often a drain is looked at.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// What a starting shard says, and what it waits for.
+struct Handshake {
+    ready: SyncSender<io::Result<()>>,
+    go: Receiver<()>,
+    over: Arc<Barrier>,
+}
+
+/// Starts one thread per setup, in the order of their shard ids. Raises the soft descriptor limit to the hard one.
+pub fn start<E: Edge>(setups: Vec<ShardSetup<E>>) -> Result<Shards<E>, StartError> {
+    start_with(setups, ShardMachine::new)
+}
+
+/// As [`start`], with machines made by `make`.
+pub(crate) fn start_with<E: Edge, M: Machine>(
+    setups: Vec<ShardSetup<E>>,
+    make: impl FnOnce(MachineConfig) -> M + Clone + Send + 'static,
+) -> Result<Shards<E>, StartError> {
+    raise_nofile();
+    probe().map_err(StartError::Kernel)?;
+    let clock = Clock::start();
+    let over = Arc::new(Barrier::new(setups.len()));
+    let mailboxes = mesh(setups.len() as u16)?;
+    let (mut lanes, mut boards, mut starting) = (Vec::new(), Vec::new(), Vec::new());
+    for (setup, mailbox) in setups.into_iter().zip(mailboxes) {
+        let shard = mailbox.shard();
+        assert!(setup.machine.shard == shard, "setups come in the order of their shards");
+        let lane = Arc::new(ControlLane::new(Arc::clone(mailbox.waker())));
+        let board = Arc::new(Reactor::<E, M>::board());
+        let (ready, is_ready) = sync_channel(1);
+        let (say_go, go) = sync_channel(1);
+        let handshake = Handshake { ready, go, over: Arc::clone(&over) };
+        let core = setup.core;
+        let life = Life { setup, mailbox, control: Arc::clone(&lane), board: Arc::clone(&board), clock, handshake };
+        let thread = builder(shard, core).spawn({
+            let make = make.clone();
+            move || life.live(make)
+        });
+        let thread = thread.map_err(|error| refused(shard, core, error))?;
+        lanes.push(lane);
+        boards.push(board);
+        starting.push((shard, core, thread, is_ready, say_go));
+    }
+    let mut threads = Vec::with_capacity(starting.len());
+    let mut goes = Vec::with_capacity(starting.len());
+    for (shard, core, thread, is_ready, say_go) in starting {
+        match is_ready.recv() {
+            Ok(ready) => ready?,
+            // It ended without a word: its executor could not be made.
+            Err(_) => return Err(thread.join().map_or_else(|e| refused(shard, core, e), |_| silent(shard))),
+        }
+        threads.push((shard, thread));
+        goes.push(say_go);
+    }
+    for go in goes {
+        // A shard that is gone has aborted the process.
+        let _ = go.send(());
+    }
+    let handle = Handle { lanes: lanes.into(), boards: boards.into(), drain: Arc::default() };
+    Ok(Shards { handle, threads })
+}
+
+fn builder(shard: ShardId, core: Option<usize>) -> LocalExecutorBuilder {
+    let placement = core.map_or(Placement::Unbound, Placement::Fixed);
+    // The executor's own rings carry one eventfd read, the ledger's and the store's nothing: keep them small.
+    LocalExecutorBuilder::new(placement).name(&format!("shard{}", shard.0)).io_memory(64 << 10).ring_depth(64)
+}
+
+fn refused(shard: ShardId, core: Option<usize>, error: GlommioError<()>) -> StartError {
+    match (error, core) {
+        (GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(..)), _) => StartError::Kernel(ProbeError::Memlock),
+        (GlommioError::BuilderError(error), Some(core)) => StartError::Core(core, format!("{error:?}")),
+        (GlommioError::IoError(error), Some(core)) if error.raw_os_error() == Some(libc::EINVAL) => {
+            StartError::Core(core, error.to_string())
+        }
+        (GlommioError::IoError(error), _) => StartError::Kernel(ProbeError::of(&error)),
+        (error, _) => StartError::Executor(shard, error.to_string()),
+    }
+}
+
+fn silent(shard: ShardId) -> StartError {
+    StartError::Executor(shard, "its thread ended at once".to_owned())
+}
+
+/// All that a shard's thread needs.
+struct Life<E: Edge> {
+    setup: ShardSetup<E>,
+    mailbox: Mailbox,
+    control: Arc<ControlLane<E>>,
+    board: Arc<Board>,
+    clock: Clock,
+    handshake: Handshake,
+}
+
+impl<E: Edge> Life<E> {
+    /// Returns how many connections were left.
+    async fn live<M: Machine>(self, make: impl FnOnce(MachineConfig) -> M) -> u32 {
+        let _doom = Doom(self.mailbox.shard());
+        let Life { setup, mailbox, control, board, clock, handshake } = self;
+        let waker = Arc::clone(mailbox.waker());
+        let reactor = Reactor::new(Parts {
+            edge: (setup.edge)(),
+            machine: make(setup.machine),
+            store: (setup.store)(waker),
+            ledger: (setup.ledger)(),
+            mailbox,
+            control,
+            listeners: setup.listeners,
+            limits: setup.limits,
+            board,
+            clock,
+        });
+        let mut reactor = match reactor {
+            Ok(reactor) => reactor,
+            Err(error) => {
+                let _ = handshake.ready.send(Err(error));
+                return 0;
+            }
+        };
+        let _ = handshake.ready.send(Ok(()));
+        if handshake.go.recv().is_err() {
+            // Another shard could not start.
+            return 0;
+        }
+        reactor.run().await;
+        // No ring goes before every shard has stopped sending to it.
+        handshake.over.wait();
+        reactor.connections()
+    }
+}
+
+/// Ends the process when the shard panics.
+struct Doom(ShardId);
+
+impl Drop for Doom {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("shard {} has failed: the process ends, and what was accepted is in its ledger", self.0.0);
+            std::process::abort();
+        }
+    }
+}
+
+impl<E: Edge> Handle<E> {
+    /// Tells every shard. Waits while a lane is full.
+    pub fn control(&self, control: Control<E>) {
+        for lane in self.lanes.iter() {
+            lane.send(control.clone());
+        }
+    }
+
+    /// Begins the drain: `rate` sessions per second and shard are ended, and [`Shards::wait`] returns after
+    /// `within` at the latest.
+    pub fn drain(&self, rate: u32, within: Duration) {
+        *self.drain.deadline() = Some(Instant::now() + within);
+        self.control(Control::Drain { rate });
+        self.drain.begun.notify_all();
+    }
+
+    /// The numbers of every shard.
+    pub fn boards(&self) -> &[Arc<Board>] {
+        &self.boards
+    }
+
+    fn is_drained(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.is_drained())
+    }
+}
+
+impl<E: Edge> Shards<E> {
+    /// Talks to them from other threads.
+    pub fn handle(&self) -> Handle<E> {
+        self.handle.clone()
+    }
+
+    /// As [`Handle::control`].
+    pub fn control(&self, control: Control<E>) {
+        self.handle.control(control);
+    }
+
+    /// As [`Handle::drain`].
+    pub fn drain(&self, rate: u32, within: Duration) {
+        self.handle.drain(rate, within);
+    }
+
+    /// The numbers of every shard.
+    pub fn boards(&self) -> &[Arc<Board>] {
+        self.handle.boards()
+    }
+
+    /// Waits for a drain to begin, until every shard has said that it is complete or its time is over; then
+    /// ends the shards.
+    pub fn wait(self) -> Vec<ShardReport> {
+        let mut deadline = self.handle.drain.deadline();
+        while !deadline.is_some_and(|at| Instant::now() >= at || self.handle.is_drained()) {
+            let begun = &self.handle.drain.begun;
+            deadline = match *deadline {
+                None => begun.wait(deadline).unwrap_or_else(PoisonError::into_inner),
+                Some(_) => begun.wait_timeout(deadline, DRAIN_LOOK).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+        drop(deadline);
+        self.handle.control(Control::Stop);
+        let lanes = self.handle.lanes;
+        let ended = self.threads.into_iter().zip(lanes.iter()).map(|((shard, thread), lane)| ShardReport {
+            shard,
+            drained: lane.is_drained(),
+            // An executor whose task panicked has aborted the process already.
+            connections: thread.join().unwrap_or(0),
+        });
+        ended.collect()
+    }
+}

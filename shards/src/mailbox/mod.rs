@@ -1,1 +1,300 @@
 //! Bounded lanes between shards, and how a parked shard is woken.
+//!
+//! A [`Mailbox`] is a shard's end of the [`mesh`]: it reads its own lanes and writes those of the others. Who a
+//! mail is from is part of the mailbox, not of the call, so that ends cannot be mixed up. Pushes never fail:
+//! requests and replies are paid for with credit, arrivals with a granted place (DESIGN.md 5).
+//!
+//! Lives on: the shard's thread; a [`Waker`] is also held by whoever works for the shard elsewhere.
+
+#![allow(unsafe_code)]
+
+mod waker;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+
+use crate::ids::ShardId;
+use crate::limits;
+use crate::machine::Mail;
+use crate::ring::RingFd;
+
+pub use waker::Waker;
+
+/// Arrivals that can wait at one shard: every grant reserves a place, and a shard works on this many hellos at
+/// once. Twice, because a grant that timed out frees its place while its mail may still come.
+const ARRIVALS_MAX: usize = 2 * limits::HELLOS_IN_FLIGHT_MAX;
+
+/// Mails of one shard's lanes if every one were full.
+const fn lane_bytes_max() -> usize {
+    (2 * limits::LANE_MAILS_TOTAL + ARRIVALS_MAX) * (size_of::<Mail>() + size_of::<usize>())
+}
+
+const _: () = assert!(lane_bytes_max() <= 1 << 20, "the lanes of a shard take at most 1 MiB");
+
+/// Which lane of a mailbox.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// Replies, read first: they free credit.
+    Replies,
+    /// State of sockets that were granted.
+    Arrivals,
+    /// Requests, read last: they cause work.
+    Requests,
+}
+
+impl Lane {
+    /// All of them, in the order they are read.
+    pub const ALL: [Lane; 3] = [Lane::Replies, Lane::Arrivals, Lane::Requests];
+}
+
+/// What the others see of a shard.
+struct Door {
+    requests: ArrayQueue<Mail>,
+    replies: ArrayQueue<Mail>,
+    arrivals: ArrayQueue<Mail>,
+    waker: Arc<Waker>,
+    /// Its rings, hub first; set once, before any shard reads its lanes.
+    rings: OnceLock<Box<[RingFd]>>,
+    /// The ring that has most room, where descriptors should go.
+    roomy: AtomicU32,
+    /// Endpoint and node connections there or on their way there.
+    dealt: AtomicU32,
+}
+
+/// One shard's end of the mesh.
+pub struct Mailbox {
+    me: ShardId,
+    doors: Arc<[Door]>,
+}
+
+/// The mailboxes of a process, in the order of their shards.
+pub fn mesh(shards: u16) -> io::Result<Vec<Mailbox>> {
+    assert!((1..=limits::SHARDS_MAX).contains(&shards), "1 to {} shards", limits::SHARDS_MAX);
+    let credit = limits::reply_credit(shards) * usize::from(shards.max(2) - 1);
+    assert!(credit <= limits::LANE_MAILS_TOTAL, "the credit of all peers fits into one lane");
+    let door = || {
+        Ok(Door {
+            requests: ArrayQueue::new(credit),
+            replies: ArrayQueue::new(credit),
+            arrivals: ArrayQueue::new(ARRIVALS_MAX),
+            waker: Arc::new(Waker::new()?),
+            rings: OnceLock::new(),
+            roomy: AtomicU32::new(0),
+            dealt: AtomicU32::new(0),
+        })
+    };
+    let doors: Arc<[Door]> = (0..shards).map(|_| door()).collect::<io::Result<Vec<_>>>()?.into();
+    Ok((0..shards).map(|shard| Mailbox { me: ShardId(shard), doors: Arc::clone(&doors) }).collect())
+}
+
+impl Mailbox {
+    /// Whose it is.
+    pub fn shard(&self) -> ShardId {
+        self.me
+    }
+
+    /// How many shards the mesh has.
+    pub fn shard_count(&self) -> u16 {
+        self.doors.len() as u16
+    }
+
+    /// Wakes this shard when it is parked.
+    pub fn waker(&self) -> &Arc<Waker> {
+        &self.mine().waker
+    }
+
+    fn mine(&self) -> &Door {
+        &self.doors[usize::from(self.me.0)]
+    }
+
+    fn door(&self, shard: ShardId) -> &Door {
+        &self.doors[usize::from(shard.0)]
+    }
+
+    /// Puts a mail into its lane at `to`. True when that shard is parked and nobody has undertaken to wake it:
+    /// the caller must, with its next submission.
+    #[must_use]
+    pub fn send(&self, to: ShardId, mail: Mail) -> bool {
+        assert!(to != self.me, "a shard does not write to itself");
+        if let Mail::Request { from, .. } = &mail {
+            assert!(*from == self.me, "a request says who wants the reply");
+        }
+        let door = self.door(to);
+        let lane = match &mail {
+            Mail::Request { .. } => &door.requests,
+            Mail::Reply { .. } => &door.replies,
+            Mail::Arrive(_) => &door.arrivals,
+        };
+        assert!(lane.push(mail).is_ok(), "credit and grants keep lanes from overflowing");
+        door.waker.claim()
+    }
+
+    /// The next mail of one of this shard's lanes.
+    pub fn receive(&self, lane: Lane) -> Option<Mail> {
+        let door = self.mine();
+        match lane {
+            Lane::Replies => door.replies.pop(),
+            Lane::Arrivals => door.arrivals.pop(),
+            Lane::Requests => door.requests.pop(),
+        }
+    }
+
+    /// Whether mail waits.
+    pub fn has_mail(&self) -> bool {
+        let door = self.mine();
+        !(door.replies.is_empty() && door.arrivals.is_empty() && door.requests.is_empty())
+    }
+
+    /// Tells the others where this shard's rings are. Once, before any of them runs.
+    pub(crate) fn publish_rings(&self, rings: Box<[RingFd]>) {
+        assert!(!rings.is_empty(), "a shard has at least its hub");
+        assert!(self.mine().rings.set(rings).is_ok(), "rings are published once");
+    }
+
+    /// The ring where `shard` waits.
+    pub(crate) fn hub_of(&self, shard: ShardId) -> Option<RingFd> {
+        self.door(shard).rings.get().map(|rings| rings[0])
+    }
+
+    /// The ring of `shard` that descriptors should go to.
+    pub(crate) fn roomy_ring_of(&self, shard: ShardId) -> Option<RingFd> {
+        let door = self.door(shard);
+        let roomy = door.roomy.load(Ordering::Relaxed) as usize;
+        door.rings.get().and_then(|rings| rings.get(roomy)).copied()
+    }
+
+    /// Says which of this shard's rings has most room.
+    pub(crate) fn set_roomy(&self, ring: u16) {
+        self.mine().roomy.store(u32::from(ring), Ordering::Relaxed);
+    }
+
+    /// One endpoint connection more or less at `shard`.
+    pub(crate) fn count_dealt(&self, shard: ShardId, more: bool) {
+        let dealt = &self.door(shard).dealt;
+        if more {
+            dealt.fetch_add(1, Ordering::Relaxed)
+        } else {
+            dealt.fetch_sub(1, Ordering::Relaxed)
+        };
+    }
+
+    /// Who should serve a new endpoint connection: the least loaded shard; this one when that is no better.
+    pub(crate) fn deal(&self) -> ShardId {
+        let load = |shard: u16| self.doors[usize::from(shard)].dealt.load(Ordering::Relaxed);
+        let mut best = self.me.0;
+        for shard in 0..self.shard_count() {
+            if load(shard) < load(best) {
+                best = shard;
+            }
+        }
+        ShardId(best)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Claim, RequestId, Uaid};
+    use crate::machine::{ClaimReply, Reply, Request};
+
+    fn request(from: u16, index: u32) -> Mail {
+        let claim = Claim::new(ShardId(from), u64::from(index));
+        let request = Request::Claim(Box::new((Uaid([0; 16]), claim)));
+        Mail::Request { from: ShardId(from), id: RequestId { index, generation: 0 }, request }
+    }
+
+    fn reply(index: u32) -> Mail {
+        Mail::Reply { id: RequestId { index, generation: 0 }, reply: Reply::Claim(ClaimReply::Refused) }
+    }
+
+    #[test]
+    fn every_peer_can_use_all_of_its_credit_both_ways() {
+        for shards in [2, 3, 9, 256] {
+            let boxes = mesh(shards).unwrap();
+            let credit = limits::reply_credit(shards) as u32;
+            for (from, mailbox) in boxes.iter().enumerate().skip(1) {
+                for index in 0..credit {
+                    let _ = mailbox.send(ShardId(0), request(from as u16, index));
+                    let _ = mailbox.send(ShardId(0), reply(index));
+                }
+            }
+            let received = |lane| std::iter::from_fn(|| boxes[0].receive(lane)).count() as u32;
+            assert_eq!(received(Lane::Requests), credit * u32::from(shards - 1));
+            assert_eq!(received(Lane::Replies), credit * u32::from(shards - 1));
+            assert!(!boxes[0].has_mail());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a request says who wants the reply")]
+    fn a_request_in_the_name_of_another_is_refused() {
+        let boxes = mesh(3).unwrap();
+        let _ = boxes[1].send(ShardId(0), request(2, 0));
+    }
+
+    #[test]
+    fn mails_of_one_sender_keep_their_order() {
+        let boxes = mesh(2).unwrap();
+        for index in 0..100 {
+            let _ = boxes[1].send(ShardId(0), request(1, index));
+        }
+        for expected in 0..100 {
+            let Some(Mail::Request { id, .. }) = boxes[0].receive(Lane::Requests) else { panic!("a request") };
+            assert_eq!(id.index, expected);
+        }
+    }
+
+    #[test]
+    fn connections_are_dealt_to_the_least_loaded() {
+        let boxes = mesh(3).unwrap();
+        let mut served = [0; 3];
+        for _ in 0..30 {
+            let to = boxes[1].deal();
+            boxes[1].count_dealt(to, true);
+            served[usize::from(to.0)] += 1;
+        }
+        assert_eq!(served, [10, 10, 10]);
+        boxes[0].count_dealt(ShardId(0), false);
+        assert_eq!(boxes[2].deal(), ShardId(0));
+    }
+
+    /// A receiver that parks as the reactor does gets every mail, however the sender races with its parking.
+    #[test]
+    fn no_wake_is_lost() {
+        const MAILS: u32 = 200_000;
+        let mut boxes = mesh(2).unwrap();
+        let (sender, receiver) = (boxes.pop().unwrap(), boxes.pop().unwrap());
+        let waker = Arc::clone(receiver.waker());
+        let receiving = std::thread::spawn(move || {
+            let (mut got, mut parks) = (0, 0u32);
+            while got < MAILS {
+                while receiver.receive(Lane::Replies).is_some() {
+                    got += 1;
+                }
+                receiver.waker().park();
+                if !receiver.has_mail() && got < MAILS {
+                    parks += 1;
+                    assert!(receiver.waker().wait_for_test(), "a wake was lost after {got} mails");
+                }
+                receiver.waker().unpark();
+            }
+            parks
+        });
+        for index in 0..MAILS {
+            while sender.doors[0].replies.is_full() {
+                std::thread::yield_now();
+            }
+            if sender.send(ShardId(0), reply(index)) {
+                waker.ring();
+            }
+            if index % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        assert!(receiving.join().unwrap() > 10, "the receiver never parked: nothing was tested");
+    }
+}

@@ -1,1 +1,236 @@
 //! The loop of one shard: reap, step, carry out, submit, park.
+//!
+//! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
+//! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
+//! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`send`], [`goodbye`], [`hand_off`],
+//! [`watch`] (HTTP timeouts), [`park`]; [`turn`] is the loop itself.
+//!
+//! Lives on: the shard's thread, as one task of its glommio executor.
+
+mod accept;
+mod clock;
+mod control;
+mod goodbye;
+mod hand_off;
+mod numbers;
+mod park;
+mod recv;
+mod send;
+mod turn;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::ids::{ConnId, EmissionId, StoreTicket};
+use crate::limits;
+use crate::machine::{EffectQueue, Input, MachineStats, ShardMachine, StoreError, StoreReply};
+use crate::mailbox::Mailbox;
+use crate::ports::{Edge, Ledger, Port, Store};
+use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
+use crate::stats::{Board, Counters, Meaning};
+use crate::time::{Instant, Now, Span};
+
+pub(crate) use clock::Clock;
+pub use control::Control;
+pub(crate) use control::ControlLane;
+pub use numbers::{CloseStats, PlaneStats};
+
+/// Limits of a shard's connections.
+#[derive(Clone, Copy, Debug)]
+pub struct PlaneLimits {
+    /// Connections this shard may have; beyond it they are answered 503 and closed.
+    pub connections_max: u32,
+    /// How long an HTTP request, and the upgrade of a WebSocket, may take to arrive.
+    pub request_timeout: Span,
+    /// How long an HTTP connection may be idle between requests.
+    pub keep_alive_timeout: Span,
+    /// How long a peer may take to hear our goodbye out.
+    pub goodbye_timeout: Span,
+    /// How many bytes it may still send meanwhile.
+    pub goodbye_bytes: u32,
+    /// Slots of one ring's table at most; the soft limit on descriptors and 2^20 bound it too.
+    pub table_max: u32,
+}
+
+impl PlaneLimits {
+    /// The usual limits for so many connections.
+    pub fn new(connections_max: u32) -> PlaneLimits {
+        PlaneLimits {
+            connections_max,
+            request_timeout: Span::from_secs(30),
+            keep_alive_timeout: Span::from_secs(75),
+            goodbye_timeout: Span::from_secs(2),
+            goodbye_bytes: 64 * 1024,
+            table_max: u32::MAX,
+        }
+    }
+
+    /// How many rings of which size hold that many connections under the soft limit on descriptors.
+    fn plane(&self) -> PlaneConfig {
+        let nofile = crate::ring::nofile_limit().min(u64::from(u32::MAX)) as u32;
+        PlaneConfig::sized(self.connections_max, self.table_max.min(nofile))
+    }
+}
+
+/// What the loop drives: the shard machine, and in this crate's tests a script in its place.
+pub(crate) trait Machine: 'static {
+    /// What its numbers mean.
+    const MEANINGS: &'static [Meaning];
+    /// As `ShardMachine::step`.
+    fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue);
+    /// As `ShardMachine::next_timeout`.
+    fn next_timeout(&self) -> Option<Instant>;
+    /// Copies its numbers to the board, from place `at` on.
+    fn write_to(&self, board: &Board, at: usize);
+}
+
+impl Machine for ShardMachine {
+    const MEANINGS: &'static [Meaning] = MachineStats::MEANINGS;
+
+    fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue) {
+        ShardMachine::step(self, now, input, effects);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        ShardMachine::next_timeout(self)
+    }
+
+    fn write_to(&self, board: &Board, at: usize) {
+        self.stats().write_to(board, at);
+    }
+}
+
+/// What a reactor is made of.
+pub(crate) struct Parts<E: Edge, M> {
+    pub edge: E,
+    pub machine: M,
+    pub store: Box<dyn Store>,
+    pub ledger: Box<dyn Ledger>,
+    pub mailbox: Mailbox,
+    pub control: Arc<ControlLane<E>>,
+    pub listeners: Vec<(Port, OwnedFd)>,
+    pub limits: PlaneLimits,
+    pub board: Arc<Board>,
+    pub clock: Clock,
+}
+
+/// One shard at work.
+pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
+    edge: E,
+    machine: M,
+    store: Box<dyn Store>,
+    ledger: Box<dyn Ledger>,
+    mailbox: Mailbox,
+    control: Arc<ControlLane<E>>,
+    limits: PlaneLimits,
+    board: Arc<Board>,
+    clock: Clock,
+    /// Of this turn.
+    now: Now,
+
+    bed: Bed,
+    plane: Plane,
+    conns: Conns<E::Codec>,
+    sides: Sides,
+    listeners: Vec<accept::Listener>,
+    accepting: accept::Accepting,
+    http: watch::Watch,
+    goodbyes: VecDeque<goodbye::Deadline>,
+
+    /// What the machine has not been told yet.
+    inputs: VecDeque<Input>,
+    effects: EffectQueue,
+    /// Connections with something to send.
+    dirty: Vec<ConnId>,
+    /// Connections whose side buffers may hold a whole request.
+    undecoded: VecDeque<ConnId>,
+    /// Connections that wait for a receive span.
+    starved: VecDeque<ConnId>,
+    /// A reply that was collected while parking.
+    collected: Option<(StoreTicket, Result<StoreReply, StoreError>)>,
+    /// What an edge writes into before it is known whether there is anything.
+    scratch: Vec<u8>,
+    unsent: Vec<EmissionId>,
+
+    stats: PlaneStats,
+    closes: CloseStats,
+    published: Instant,
+    stopping: bool,
+}
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Opens the rings and publishes them to the other shards. Inside the shard's executor.
+    pub(crate) fn new(parts: Parts<E, M>) -> io::Result<Reactor<E, M>> {
+        let Parts { edge, machine, store, ledger, mailbox, control, listeners, limits, board, clock } = parts;
+        let config = limits.plane();
+        let plane = Plane::new(config, mailbox.waker().event_fd())?;
+        mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
+        let now = clock.now();
+        Ok(Reactor {
+            edge,
+            machine,
+            store,
+            ledger,
+            mailbox,
+            control,
+            limits,
+            board,
+            clock,
+            now,
+            conns: Conns::new(config.rings, config.shift()),
+            bed: plane.bed()?,
+            plane,
+            sides: Sides::default(),
+            listeners: listeners.into_iter().map(accept::Listener::new).collect(),
+            accepting: accept::Accepting::default(),
+            http: watch::Watch::new(&limits),
+            goodbyes: VecDeque::new(),
+            inputs: VecDeque::new(),
+            effects: EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX),
+            dirty: Vec::new(),
+            undecoded: VecDeque::new(),
+            starved: VecDeque::new(),
+            collected: None,
+            scratch: Vec::new(),
+            unsent: Vec::new(),
+            stats: PlaneStats::default(),
+            closes: CloseStats::default(),
+            published: now.mono,
+            stopping: false,
+        })
+    }
+
+    /// The numbers of a shard, in the order of its board.
+    pub(crate) fn board() -> Board {
+        Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, M::MEANINGS])
+    }
+
+    /// Copies every number to the board.
+    fn publish(&mut self) {
+        self.published = self.now.mono;
+        self.stats.connections = u64::from(self.conns.open_count());
+        self.stats.enters = self.plane.enters;
+        self.stats.side_entries = self.sides.used() as u64;
+        self.stats.side_bytes = self.sides.heap_bytes() as u64;
+        self.stats.slab_bytes = self.conns.heap_bytes() as u64;
+        let next = self.stats.write_to(&self.board, 0);
+        let next = self.closes.write_to(&self.board, next);
+        self.machine.write_to(&self.board, next);
+    }
+
+    /// Milliseconds since the process started, wrapping.
+    fn now_ms(&self) -> u32 {
+        (self.now.mono.0 / 1_000_000) as u32
+    }
+
+    /// The connections that are left, for the report.
+    pub(crate) fn connections(&self) -> u32 {
+        self.conns.open_count()
+    }
+}

@@ -1,1 +1,39 @@
 //! Everything that knows io_uring.
+//!
+//! A shard's sockets are direct descriptors of its own rings (DESIGN.md 4): never in the process's file table,
+//! one armed poll each while idle, no buffer. [`Plane`] stages operations, submits them and hands out
+//! completions; who a connection is and what its bytes mean is decided in [`crate::reactor`].
+//!
+//! Lives on: the shard's thread (rings are SINGLE_ISSUER), but for [`listen`], [`probe`] and [`raise_nofile`],
+//! which the starting thread calls.
+//!
+//! What may be touched by the kernel, and when, is the one subject of the `unsafe` code here: every SEND and
+//! RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns (DESIGN.md 4.2 rule 2).
+
+#![allow(unsafe_code)]
+
+mod arena;
+mod conns;
+mod hub;
+mod listen;
+mod op;
+mod outbox;
+mod plane;
+mod probe;
+mod side;
+mod uring;
+
+#[cfg(test)]
+mod tests;
+
+pub use listen::{ListenError, listen, local_address};
+pub use probe::{ProbeError, nofile_limit, probe, raise_nofile};
+
+pub(crate) use arena::{Span, SpanSize};
+pub(crate) use conns::{Conns, Flags, Opened, State};
+pub(crate) use hub::{Bed, eventfd};
+pub(crate) use op::{Completion, Done};
+pub(crate) use outbox::Outbox;
+pub(crate) use plane::{Plane, PlaneConfig, Sent, accept_limit};
+pub(crate) use side::{Departure, Sides};
+pub(crate) use uring::RingFd;

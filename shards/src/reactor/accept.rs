@@ -1,0 +1,224 @@
+//! Taking connections in (DESIGN.md 4.2 rules 5 and 7).
+//!
+//! All listeners accept into the table of one ring at a time. At 95 % they move to the next ring; when every
+//! table is at 95 % they stop until slots are free again. What is left of a table is for hand-offs.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::ids::ConnId;
+use crate::ports::{Edge, Port};
+use crate::ring::{Departure, Flags, Opened, State, accept_limit};
+
+use super::{Machine, Reactor};
+
+/// A listening socket and its multishot accept.
+pub(super) struct Listener {
+    port: Port,
+    /// `None` after a drain began.
+    socket: Option<OwnedFd>,
+    /// The ring it is armed in.
+    armed: Option<u16>,
+    cancelled: bool,
+    /// Counts how often it was armed, so that a late completion of an earlier arming is told apart.
+    arming: u16,
+}
+
+impl Listener {
+    pub(super) fn new((port, socket): (Port, OwnedFd)) -> Listener {
+        Listener { port, socket: Some(socket), armed: None, cancelled: false, arming: 0 }
+    }
+}
+
+/// Armings are counted modulo this: what fits beside the listener's number in user_data.
+const ARMINGS: u16 = 1 << 12;
+
+/// Where connections are accepted into.
+pub(super) struct Accepting {
+    /// The ring, if any has room.
+    ring: Option<u16>,
+    /// Whether something changed that the armed accepts must follow.
+    due: bool,
+    ended: bool,
+}
+
+impl Default for Accepting {
+    fn default() -> Accepting {
+        Accepting { ring: Some(0), due: true, ended: false }
+    }
+}
+
+impl Accepting {
+    /// Accept nothing from now on.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.due = true;
+    }
+}
+
+/// The numbers under which ports travel in user_data.
+const PORTS: [Port; 3] = [Port::WebSocket, Port::Endpoint, Port::Node];
+
+fn number_of(port: Port) -> u32 {
+    match port {
+        Port::WebSocket => 0,
+        Port::Endpoint => 1,
+        Port::Node => 2,
+    }
+}
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    pub(super) fn accepted(&mut self, listener: u32, arming: u16, ring: u16, result: i32, more: bool) {
+        let Some(entry) = self.listeners.get_mut(listener as usize) else { return };
+        let port = entry.port;
+        if !more && entry.arming == arming {
+            entry.armed = None;
+            entry.cancelled = false;
+            self.accepting.due = true;
+        }
+        match u32::try_from(result) {
+            Ok(direct) => {
+                self.stats.accepts += 1;
+                let slot = self.plane.slot(ring, direct);
+                if self.conns.open_count() >= self.limits.connections_max {
+                    self.turn_away(slot, port);
+                } else if port == Port::WebSocket {
+                    self.admit(slot, port, false);
+                } else {
+                    self.deal(slot, port);
+                }
+            }
+            Err(_) if result == -libc::ECANCELED => {}
+            Err(_) => self.stats.accept_errors += 1,
+        }
+    }
+
+    /// Puts a new connection to work.
+    fn admit(&mut self, slot: u32, port: Port, counted: bool) {
+        let codec = self.edge.open(port);
+        let since = self.now_ms();
+        let opened = self.conns.open(slot, port, Some(codec), since);
+        let conn = self.settle_in(opened);
+        self.http.add(self.now.mono, conn);
+        if counted && let Some(entry) = self.conns.get_mut(conn) {
+            entry.flags.set(Flags::COUNTED);
+            self.stats.endpoint_connections += 1;
+        }
+        self.want_input(conn);
+    }
+
+    /// A slot that the kernel reused before we saw its Close may still have a side entry.
+    pub(super) fn settle_in(&mut self, mut opened: Opened) -> ConnId {
+        self.sides.free(&mut opened.stale_side);
+        let ring = self.plane.ring_of(opened.conn.slot);
+        if self.is_full(ring) {
+            self.accepting.due = true;
+        }
+        opened.conn
+    }
+
+    /// Answers a connection beyond the limit and ends it.
+    fn turn_away(&mut self, slot: u32, port: Port) {
+        self.stats.accepts_refused += 1;
+        let since = self.now_ms();
+        let opened = self.conns.open(slot, port, None, since);
+        let conn = self.settle_in(opened);
+        let answer = self.edge.too_many(port);
+        if let Some(entry) = self.conns.get_mut(conn) {
+            self.sides.entry(&mut entry.side).out.push(answer);
+        }
+        self.part(conn);
+    }
+
+    /// Gives an endpoint connection to the least loaded shard.
+    fn deal(&mut self, slot: u32, port: Port) {
+        let to = self.mailbox.deal();
+        self.mailbox.count_dealt(to, true);
+        let target = self.mailbox.roomy_ring_of(to);
+        let (true, Some(target)) = (to != self.mailbox.shard(), target) else {
+            return self.admit(slot, port, true);
+        };
+        let since = self.now_ms();
+        let opened = self.conns.open(slot, port, None, since);
+        let conn = self.settle_in(opened);
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.state = State::Moving;
+        self.sides.entry(&mut entry.side).departure = Some(Departure::Dealt { to });
+        self.plane.move_dealt(conn, target, number_of(port));
+    }
+
+    /// A connection that another shard dealt us. It was counted there.
+    pub(super) fn dealt(&mut self, port: u32, ring: u16, result: i32) {
+        let (Ok(direct), Some(port)) = (u32::try_from(result), PORTS.get(port as usize)) else { return };
+        self.stats.dealt_in += 1;
+        let slot = self.plane.slot(ring, direct);
+        if self.conns.open_count() >= self.limits.connections_max {
+            self.mailbox.count_dealt(self.mailbox.shard(), false);
+            return self.turn_away(slot, *port);
+        }
+        self.admit(slot, *port, true);
+    }
+
+    /// It could not be dealt away: it is served here.
+    pub(super) fn keep_dealt(&mut self, conn: ConnId, to: crate::ids::ShardId) {
+        self.mailbox.count_dealt(to, false);
+        let codec = match self.conns.get(conn) {
+            Some(entry) => self.edge.open(entry.port),
+            None => return,
+        };
+        self.mailbox.count_dealt(self.mailbox.shard(), true);
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.codec = Some(codec);
+        entry.state = State::Open;
+        entry.flags.set(Flags::COUNTED);
+        self.stats.endpoint_connections += 1;
+        self.sides.free_if_idle(&mut entry.side);
+        self.http.add(self.now.mono, conn);
+        self.want_input(conn);
+    }
+
+    fn is_full(&self, ring: u16) -> bool {
+        self.conns.occupied(ring) >= accept_limit(self.plane.table())
+    }
+
+    /// A slot of this ring is free again.
+    pub(super) fn slot_freed(&mut self, ring: u16) {
+        if self.accepting.ring.is_none() {
+            let limit = accept_limit(self.plane.table());
+            // Not at once, so that one connection more or less does not cost an arming each time.
+            self.accepting.due |= self.conns.occupied(ring) + limit / 64 < limit;
+        }
+    }
+
+    /// Arms, moves or ends accepting as the tables demand.
+    pub(super) fn steer_accepting(&mut self) {
+        if !std::mem::take(&mut self.accepting.due) {
+            return;
+        }
+        let emptiest = (0..self.plane.rings()).min_by_key(|ring| self.conns.occupied(*ring));
+        if let Some(ring) = emptiest {
+            self.mailbox.set_roomy(ring);
+        }
+        let stay = self.accepting.ring.filter(|ring| !self.is_full(*ring));
+        let target = stay.or(emptiest.filter(|ring| !self.is_full(*ring))).filter(|_| !self.accepting.ended);
+        if target != self.accepting.ring {
+            self.stats.accept_ring_changes += 1;
+            self.accepting.ring = target;
+        }
+        for (number, listener) in self.listeners.iter_mut().enumerate() {
+            match (listener.armed, target) {
+                (Some(ring), _) if Some(ring) != target && !listener.cancelled => {
+                    listener.cancelled = true;
+                    self.plane.cancel_accept(ring, number as u32, listener.arming);
+                }
+                (None, Some(ring)) => {
+                    let Some(socket) = &listener.socket else { continue };
+                    listener.armed = Some(ring);
+                    listener.arming = (listener.arming + 1) % ARMINGS;
+                    self.plane.accept(ring, number as u32, listener.arming, socket.as_fd());
+                }
+                (None, None) if self.accepting.ended => listener.socket = None,
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What the rest of the process tells a shard, and what it hears back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+
+use crate::machine::BroadcastVersion;
+use crate::mailbox::Waker;
+
+/// Something every shard is told.
+pub enum Control<E> {
+    /// Accept no more, settle what is accepted, and end sessions at this rate.
+    Drain {
+        /// Sessions per second and shard.
+        rate: u32,
+    },
+    /// These broadcast values are set.
+    Broadcasts(Arc<[BroadcastVersion]>),
+    /// Something for the shard's edge, on the shard's thread: new keys, a new limit. Must not block.
+    Edge(Arc<dyn Fn(&mut E) + Send + Sync>),
+    /// Leave the loop after this turn.
+    Stop,
+}
+
+impl<E> Clone for Control<E> {
+    fn clone(&self) -> Control<E> {
+        match self {
+            Control::Drain { rate } => Control::Drain { rate: *rate },
+            Control::Broadcasts(values) => Control::Broadcasts(Arc::clone(values)),
+            Control::Edge(change) => Control::Edge(Arc::clone(change)),
+            Control::Stop => Control::Stop,
+        }
+    }
+}
+
+/// Controls that one shard has not read yet. At the bound the sender waits: it is the island or the main thread.
+const CONTROLS_MAX: usize = 64;
+
+/// The bounded lane from the rest of the process to one shard.
+pub(crate) struct ControlLane<E> {
+    queue: ArrayQueue<Control<E>>,
+    waker: Arc<Waker>,
+    drained: AtomicBool,
+}
+
+impl<E> ControlLane<E> {
+    pub(crate) fn new(waker: Arc<Waker>) -> ControlLane<E> {
+        ControlLane { queue: ArrayQueue::new(CONTROLS_MAX), waker, drained: AtomicBool::new(false) }
+    }
+
+    /// Hands a control to the shard; waits while the lane is full. Not for shard threads.
+    pub(crate) fn send(&self, control: Control<E>) {
+        let mut waiting = control;
+        while let Err(back) = self.queue.push(waiting) {
+            waiting = back;
+            self.waker.wake();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        self.waker.wake();
+    }
+
+    pub(super) fn receive(&self) -> Option<Control<E>> {
+        self.queue.pop()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn say_drained(&self) {
+        self.drained.store(true, Ordering::Release);
+    }
+
+    /// Whether the shard has said that its drain is complete.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,176 @@
+//! Ending connections (DESIGN.md 4.2 rules 3 and 4).
+//!
+//! A goodbye is: last words, Shutdown(WR), its completion, then reading and throwing away what the peer still
+//! sends, then Close. Closing with unread input would reset the connection and destroy the close code.
+
+use crate::ids::ConnId;
+use crate::machine::{CloseReason, Input};
+use crate::ports::Edge;
+use crate::ring::{Departure, Done, Flags, State};
+use crate::time::Instant;
+
+use super::{Machine, Reactor};
+
+/// When a goodbye has taken long enough. All take equally long, so these stand in line.
+pub(super) struct Deadline {
+    at: Instant,
+    conn: ConnId,
+}
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Ends an open connection with the last words for `reason`. The machine does not know it any more.
+    pub(super) fn goodbye(&mut self, conn: ConnId, reason: CloseReason) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.state != State::Open {
+            return;
+        }
+        self.closes.count(reason);
+        if let Some(codec) = entry.codec.as_mut() {
+            self.edge.close(codec, reason, &mut self.scratch);
+        }
+        if !self.scratch.is_empty() {
+            self.sides.entry(&mut entry.side).out.push(&self.scratch);
+            self.scratch.clear();
+        }
+        self.part(conn);
+    }
+
+    /// What is encoded is the last that this connection says.
+    pub(super) fn part(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.state = State::Leaving;
+        if let Some(side) = self.sides.get(entry.side) {
+            side.inbox = Vec::new();
+        }
+        let owed = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
+        let sending = entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT);
+        self.stats.goodbyes += 1;
+        self.goodbyes.push_back(Deadline { at: self.now.mono.after(self.limits.goodbye_timeout), conn });
+        if owed {
+            self.mark_dirty(conn);
+        } else if !sending {
+            self.shut(conn);
+        }
+    }
+
+    /// Everything is said: end our side of the stream.
+    pub(super) fn shut(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.flags.has(Flags::ENDED) {
+            // The peer has said everything too: nothing is unread.
+            return self.close(conn);
+        }
+        entry.state = State::Shutting;
+        self.plane.shutdown(conn);
+    }
+
+    pub(super) fn shut_down(&mut self, done: Done, result: i32) {
+        let Some(conn) = self.conns.name(done) else { return };
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.state != State::Shutting {
+            return;
+        }
+        if result < 0 {
+            return self.close(conn);
+        }
+        entry.state = State::Discarding;
+        self.start_receive(conn);
+    }
+
+    /// A receive of a connection that is discarding has completed.
+    pub(super) fn discard(&mut self, conn: ConnId, result: i32) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        match u32::try_from(result) {
+            Ok(0) => self.close(conn),
+            Ok(more) => {
+                let side = self.sides.entry(&mut entry.side);
+                side.discarded = side.discarded.saturating_add(more);
+                if side.discarded > self.limits.goodbye_bytes {
+                    self.stats.goodbyes_cut += 1;
+                    self.close(conn);
+                } else {
+                    self.start_receive(conn);
+                }
+            }
+            Err(_) if result == -libc::EAGAIN => {
+                if !entry.flags.has(Flags::POLL_IN) {
+                    entry.flags.set(Flags::POLL_IN);
+                    self.plane.poll_in(conn);
+                }
+            }
+            Err(_) => self.close(conn),
+        }
+    }
+
+    /// The peer has ended its side of an open connection.
+    pub(super) fn ended(&mut self, conn: ConnId) {
+        self.stats.peers_gone += 1;
+        self.forget(conn, CloseReason::PeerClosed);
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.flags.set(Flags::ENDED);
+        self.part(conn);
+    }
+
+    /// The socket is broken.
+    pub(super) fn lost(&mut self, conn: ConnId) {
+        self.stats.peers_gone += 1;
+        self.forget(conn, CloseReason::PeerClosed);
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.state == State::Moving
+            && let Some(Departure::Claimed { claim, .. }) =
+                self.sides.get(entry.side).and_then(|side| side.departure.take())
+        {
+            // It never left. The machine closes what could not be moved.
+            self.inputs.push_back(Input::MoveFailed { conn, claim });
+        }
+        self.close(conn);
+    }
+
+    /// Removes polls and closes the slot: the last operation of a connection.
+    fn close(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get(conn) else { return };
+        let flags = entry.flags;
+        self.plane.close(conn, flags.has(Flags::POLL_IN), flags.has(Flags::POLL_OUT));
+        self.release(conn);
+    }
+
+    /// Nobody finds the connection any more; its Close is staged.
+    pub(super) fn release(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        self.sides.free(&mut entry.side);
+        if entry.flags.has(Flags::COUNTED) {
+            self.mailbox.count_dealt(self.mailbox.shard(), false);
+            self.stats.endpoint_connections -= 1;
+        }
+        self.conns.closing(conn);
+    }
+
+    pub(super) fn closed(&mut self, done: Done, result: i32) {
+        // The second half of a move that failed: the connection is still here.
+        if result == -libc::ECANCELED {
+            return;
+        }
+        if self.conns.closed(done) {
+            self.stats.closes += 1;
+            self.slot_freed(self.plane.ring_of(done.slot));
+        }
+    }
+
+    pub(super) fn next_goodbye(&self) -> Option<Instant> {
+        self.goodbyes.front().map(|first| first.at)
+    }
+
+    /// Closes those that have had their time. True when there were any.
+    pub(super) fn end_overdue_goodbyes(&mut self) -> bool {
+        let mut worked = false;
+        while self.next_goodbye().is_some_and(|at| at <= self.now.mono) {
+            let Some(Deadline { conn, .. }) = self.goodbyes.pop_front() else { break };
+            if self.conns.get(conn).is_some() {
+                worked = true;
+                self.stats.goodbyes_cut += 1;
+                self.close(conn);
+            }
+        }
+        worked
+    }
+}

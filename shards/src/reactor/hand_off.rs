@@ -1,0 +1,84 @@
+//! Moving sockets between shards (DESIGN.md 5): a session to its owner, an endpoint connection to whoever has
+//! least to do.
+//!
+//! The mail with hello and undecoded bytes goes out when the descriptor is known to be there; what arrives at
+//! the socket meanwhile is read by the target.
+
+use crate::ids::{Claim, ConnId};
+use crate::machine::{Arrival, Input, Mail};
+use crate::ports::{Edge, Port};
+use crate::ring::{Departure, Done, Flags, State};
+
+use super::{Machine, Reactor};
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Moves a connection as soon as what it still owes is sent.
+    pub(super) fn depart(&mut self, conn: ConnId, departure: Departure) {
+        let Some(entry) = self.conns.get_mut(conn).filter(|entry| entry.state == State::Open) else { return };
+        entry.state = State::Moving;
+        entry.flags.clear(Flags::KNOWN);
+        let side = self.sides.entry(&mut entry.side);
+        side.departure = Some(departure);
+        let owed = !side.out.is_empty() || entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT);
+        if !owed {
+            self.leave_for_owner(conn);
+        }
+    }
+
+    /// Nothing is owed any more: the descriptor leaves.
+    pub(super) fn leave_for_owner(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        let departure = self.sides.get(entry.side).and_then(|side| side.departure.as_ref());
+        let Some(Departure::Claimed { to, claim, .. }) = departure else { return };
+        let Some(target) = self.mailbox.roomy_ring_of(*to) else { return };
+        let polls = (entry.flags.has(Flags::POLL_IN), entry.flags.has(Flags::POLL_OUT));
+        entry.flags.clear(Flags::POLL_IN);
+        entry.flags.clear(Flags::POLL_OUT);
+        self.plane.move_claimed(conn, polls, target, *claim);
+    }
+
+    /// The kernel has moved the descriptor, or could not (-ENFILE: target full; -EOWNERDEAD: target gone).
+    pub(super) fn moved(&mut self, done: Done, result: i32) {
+        let Some(conn) = self.conns.name(done) else { return };
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        let Some(side) = self.sides.get(entry.side) else { return };
+        let (departure, inbox) = (side.departure.take(), std::mem::take(&mut side.inbox));
+        match departure {
+            Some(Departure::Claimed { to, claim, hello }) if result >= 0 => {
+                self.stats.moves_out += 1;
+                self.release(conn);
+                self.post(to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes: inbox.into() })));
+            }
+            Some(Departure::Claimed { claim, .. }) => {
+                self.stats.moves_failed += 1;
+                side.inbox = inbox;
+                entry.state = State::Open;
+                entry.flags.set(Flags::KNOWN);
+                self.inputs.push_back(Input::MoveFailed { conn, claim });
+            }
+            Some(Departure::Dealt { .. }) if result >= 0 => {
+                self.stats.dealt_out += 1;
+                self.release(conn);
+            }
+            Some(Departure::Dealt { to }) => self.keep_dealt(conn, to),
+            None => {}
+        }
+    }
+
+    /// The descriptor of a claim is here. Its mail may have come already, or comes later; the machine pairs
+    /// them, and says `Ready` when the hello is answered.
+    pub(super) fn arrived(&mut self, claim: Claim, ring: u16, result: i32) {
+        let Ok(direct) = u32::try_from(result) else { return };
+        self.stats.moves_in += 1;
+        let codec = self.edge.arrived();
+        let since = self.now_ms();
+        let slot = self.plane.slot(ring, direct);
+        let opened = self.conns.open(slot, Port::WebSocket, Some(codec), since);
+        let conn = self.settle_in(opened);
+        if let Some(entry) = self.conns.get_mut(conn) {
+            entry.flags.set(Flags::KNOWN);
+            entry.flags.set(Flags::BUSY);
+        }
+        self.inputs.push_back(Input::Arrived { conn, claim });
+    }
+}

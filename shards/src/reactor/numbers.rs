@@ -1,0 +1,96 @@
+//! What the reactor counts.
+
+use crate::counters;
+use crate::machine::CloseReason;
+
+counters! {
+    /// Counters of one shard's connection plane. Own shard only; copied to the board about once a second.
+    pub struct PlaneStats {
+        gauge connections: "Connections of all ports.",
+        gauge endpoint_connections: "Connections of the endpoint and node ports.",
+        counter accepts: "Connections accepted.",
+        counter accepts_refused: "Connections answered 503 because --max-connections was reached.",
+        counter accept_errors: "Accepts that failed.",
+        counter accept_ring_changes: "Times accepting moved to another ring.",
+        counter dealt_out: "Endpoint connections given to a less loaded shard.",
+        counter dealt_in: "Endpoint connections taken over from another shard.",
+        counter moves_out: "Sessions moved to their owner shard.",
+        counter moves_in: "Sessions that moved here.",
+        counter moves_failed: "Sessions that could not be moved and were closed.",
+        counter receives: "Receives that brought bytes.",
+        counter received_bytes: "Bytes received.",
+        counter receives_starved: "Receives that waited for a free span.",
+        counter commands: "Requests decoded.",
+        counter sends: "Sends submitted.",
+        counter sent_bytes: "Bytes handed to sends.",
+        counter sends_short: "Sends of which the socket did not take everything.",
+        counter unsent_notifications: "Notifications given back because a socket was blocked.",
+        counter goodbyes: "Connections ended by us with last words.",
+        counter goodbyes_cut: "Goodbyes whose peer did not hear them out in time.",
+        counter peers_gone: "Connections that peers closed or reset.",
+        counter closes: "Slots closed.",
+        counter idle_closes: "HTTP connections ended because they were slow or idle.",
+        counter turns: "Turns of the loop.",
+        counter enters: "Visits of rings.",
+        counter parks: "Times the shard slept.",
+        gauge side_entries: "Connections with bytes waiting or a move under way.",
+        gauge side_bytes: "Bytes of memory for those.",
+        gauge slab_bytes: "Bytes of memory for the slab of connections.",
+    }
+}
+
+counters! {
+    /// Connections that the shard ended, by reason.
+    pub struct CloseStats {
+        counter close_handshake_timeout: "No hello in time.",
+        counter close_pong_timeout: "No Pong in time.",
+        counter close_wrong_state: "A message the state does not allow.",
+        counter close_bad_message: "A message that is not understood.",
+        counter close_unsupported: "A frame that is not text.",
+        counter close_protocol_error: "A frame that RFC 6455 forbids.",
+        counter close_bad_text: "Text that is not UTF-8.",
+        counter close_too_big: "A message beyond the size limit.",
+        counter close_ping_too_soon: "Pings more often than allowed.",
+        counter close_superseded: "A newer session of the user agent.",
+        counter close_elsewhere: "The user agent is on another node.",
+        counter close_storage_down: "Storage could not say who it is.",
+        counter close_overloaded: "Something is full.",
+        counter close_move_failed: "The socket could not be moved to its owner.",
+        counter close_budget_exhausted: "A budget of the session is used up.",
+        counter close_reset: "The user was dropped.",
+        counter close_draining: "The server is going away.",
+        counter close_peer_closed: "The peer said goodbye.",
+        counter close_finished: "An HTTP exchange was complete.",
+        counter close_idle: "HTTP: too slow or idle too long.",
+        counter close_said: "The edge had said it.",
+    }
+}
+
+impl CloseStats {
+    pub(super) fn count(&mut self, reason: CloseReason) {
+        let counter = match reason {
+            CloseReason::HandshakeTimeout => &mut self.close_handshake_timeout,
+            CloseReason::PongTimeout => &mut self.close_pong_timeout,
+            CloseReason::WrongState => &mut self.close_wrong_state,
+            CloseReason::BadMessage => &mut self.close_bad_message,
+            CloseReason::Unsupported => &mut self.close_unsupported,
+            CloseReason::ProtocolError => &mut self.close_protocol_error,
+            CloseReason::BadText => &mut self.close_bad_text,
+            CloseReason::TooBig => &mut self.close_too_big,
+            CloseReason::PingTooSoon => &mut self.close_ping_too_soon,
+            CloseReason::Superseded => &mut self.close_superseded,
+            CloseReason::Elsewhere => &mut self.close_elsewhere,
+            CloseReason::StorageDown => &mut self.close_storage_down,
+            CloseReason::Overloaded => &mut self.close_overloaded,
+            CloseReason::MoveFailed => &mut self.close_move_failed,
+            CloseReason::BudgetExhausted => &mut self.close_budget_exhausted,
+            CloseReason::Reset => &mut self.close_reset,
+            CloseReason::Draining => &mut self.close_draining,
+            CloseReason::PeerClosed => &mut self.close_peer_closed,
+            CloseReason::Finished => &mut self.close_finished,
+            CloseReason::Idle => &mut self.close_idle,
+            CloseReason::Said => &mut self.close_said,
+        };
+        *counter += 1;
+    }
+}

@@ -1,0 +1,230 @@
+//! Bytes in: poll while idle, receive when readable, decode, keep what is half a request.
+
+use crate::ids::ConnId;
+use crate::machine::{CloseReason, Command, Input};
+use crate::ports::{Edge, Ingest, Port};
+use crate::ring::{Done, Flags, Span, SpanSize, State};
+use crate::time::Now;
+
+use super::{Machine, Reactor};
+
+/// What became of some bytes.
+struct Decoded {
+    consumed: usize,
+    upgraded: bool,
+    next: Next,
+}
+
+enum Next {
+    /// Not a whole request.
+    More,
+    Command(Command),
+    Close(CloseReason),
+}
+
+/// Decodes from the front of `bytes` up to the first command.
+fn decode<E: Edge>(edge: &mut E, now: Now, codec: &mut E::Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Decoded {
+    let mut decoded = Decoded { consumed: 0, upgraded: false, next: Next::More };
+    while decoded.consumed < bytes.len() {
+        let rest = &mut bytes[decoded.consumed..];
+        let left = rest.len();
+        let (consumed, next) = match edge.ingest(now, codec, rest, out) {
+            Ingest::More { consumed } => (consumed, Some(Next::More)),
+            // An edge that consumed nothing has nothing next.
+            Ingest::Next { consumed: 0 } => (0, Some(Next::More)),
+            Ingest::Next { consumed } => (consumed, None),
+            Ingest::Upgraded { consumed } => {
+                decoded.upgraded = true;
+                (consumed, None)
+            }
+            Ingest::Command { consumed, command } => (consumed, Some(Next::Command(command))),
+            Ingest::Close { reason } => (left, Some(Next::Close(reason))),
+        };
+        decoded.consumed += consumed.min(left);
+        if let Some(next) = next {
+            decoded.next = next;
+            break;
+        }
+    }
+    decoded
+}
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Arms the poll of a connection that may be read from (DESIGN.md 4.2 rule 8: neither busy nor blocked).
+    pub(super) fn want_input(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if may_read(entry.state, entry.flags) && !entry.flags.has(Flags::POLL_IN) && !entry.flags.has(Flags::RECV) {
+            entry.flags.set(Flags::POLL_IN);
+            self.plane.poll_in(conn);
+        }
+    }
+
+    /// What holds it up is over: decode what waits, or poll for more.
+    pub(super) fn resume(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get(conn) else { return };
+        let waiting = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
+        if waiting { self.undecoded.push_back(conn) } else { self.want_input(conn) }
+    }
+
+    pub(super) fn readable(&mut self, done: Done) {
+        let Some(conn) = self.conns.name(done) else { return };
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.flags.clear(Flags::POLL_IN);
+        if may_read(entry.state, entry.flags) {
+            self.start_receive(conn);
+        }
+    }
+
+    pub(super) fn start_receive(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.flags.has(Flags::RECV) {
+            return;
+        }
+        entry.flags.set(Flags::RECV);
+        let size = if entry.port == Port::WebSocket { SpanSize::Small } else { SpanSize::Large };
+        if !self.plane.recv(conn, size) {
+            self.stats.receives_starved += 1;
+            self.starved.push_back(conn);
+        }
+    }
+
+    /// Receives that found no span get those that were freed meanwhile.
+    pub(super) fn feed_starved(&mut self) {
+        for _ in 0..self.starved.len() {
+            let Some(conn) = self.starved.pop_front() else { return };
+            if let Some(entry) = self.conns.get_mut(conn) {
+                entry.flags.clear(Flags::RECV);
+                self.start_receive(conn);
+            }
+        }
+    }
+
+    pub(super) fn received(&mut self, done: Done, span: Span, result: i32) {
+        let Some(conn) = self.conns.name(done) else { return self.plane.arena.free(span) };
+        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
+        entry.flags.clear(Flags::RECV);
+        let state = entry.state;
+        match (usize::try_from(result), state) {
+            (Ok(len), State::Open | State::Moving) if len > 0 => {
+                self.stats.receives += 1;
+                self.stats.received_bytes += len as u64;
+                return self.ingest(conn, span, len);
+            }
+            (Ok(_), State::Open) => self.ended(conn),
+            (Err(_), State::Open) if result == -libc::EAGAIN => self.want_input(conn),
+            (Err(_), State::Open) => self.lost(conn),
+            (_, State::Discarding) => self.discard(conn, result),
+            _ => {}
+        }
+        self.plane.arena.free(span);
+    }
+
+    /// Decodes a span in place when nothing waits before it; keeps aside what is left.
+    fn ingest(&mut self, conn: ConnId, span: Span, len: usize) {
+        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
+        let bytes = self.plane.arena.bytes(&span, len);
+        let in_line = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
+        let (true, false, Some(codec)) = (may_read(entry.state, entry.flags), in_line, entry.codec.as_mut()) else {
+            self.sides.entry(&mut entry.side).inbox.extend_from_slice(bytes);
+            self.plane.arena.free(span);
+            return self.decode_inbox(conn);
+        };
+        let decoded = decode(&mut self.edge, self.now, codec, bytes, &mut self.scratch);
+        let rest = &bytes[decoded.consumed..];
+        if !rest.is_empty() {
+            self.sides.entry(&mut entry.side).inbox.extend_from_slice(rest);
+        }
+        self.plane.arena.free(span);
+        self.act_on(conn, decoded);
+    }
+
+    /// Decodes what was kept aside, if the connection may.
+    pub(super) fn decode_inbox(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        let (true, Some(side)) = (may_read(entry.state, entry.flags), self.sides.get(entry.side)) else { return };
+        let Some(codec) = entry.codec.as_mut() else { return };
+        let decoded = decode(&mut self.edge, self.now, codec, &mut side.inbox, &mut self.scratch);
+        side.inbox.drain(..decoded.consumed);
+        self.sides.free_if_idle(&mut entry.side);
+        self.act_on(conn, decoded);
+    }
+
+    fn act_on(&mut self, conn: ConnId, decoded: Decoded) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if decoded.upgraded {
+            entry.flags.set(Flags::KNOWN);
+            self.inputs.push_back(Input::Opened { conn });
+        }
+        if !self.scratch.is_empty() {
+            self.sides.entry(&mut entry.side).out.push(&self.scratch);
+            self.scratch.clear();
+            self.scratch.shrink_to(SCRATCH_KEPT);
+            self.mark_dirty(conn);
+        }
+        match decoded.next {
+            Next::More => {
+                self.note_partial(conn);
+                self.want_input(conn);
+            }
+            Next::Command(command) => {
+                self.stats.commands += 1;
+                if let Some(entry) = self.conns.get_mut(conn) {
+                    entry.flags.set(Flags::BUSY);
+                    entry.flags.clear(Flags::PARTIAL);
+                }
+                self.inputs.push_back(Input::Command { conn, command });
+            }
+            Next::Close(reason) => {
+                self.forget(conn, reason);
+                self.goodbye(conn, reason);
+            }
+        }
+    }
+
+    /// Notes when a request began to arrive.
+    fn note_partial(&mut self, conn: ConnId) {
+        let now_ms = self.now_ms();
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        let waiting = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
+        let partial = waiting || entry.codec.as_ref().is_some_and(|codec| self.edge.mid_request(codec));
+        if partial && !entry.flags.has(Flags::PARTIAL) {
+            entry.flags.set(Flags::PARTIAL);
+            entry.since = now_ms;
+        } else if !partial {
+            entry.flags.clear(Flags::PARTIAL);
+        }
+    }
+
+    /// These bytes came with the connection from another shard: they are older than anything it received here.
+    pub(super) fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if bytes.is_empty() || entry.state != State::Open {
+            return;
+        }
+        let busy = entry.flags.has(Flags::BUSY);
+        self.sides.entry(&mut entry.side).inbox.splice(..0, bytes.iter().copied());
+        if !busy {
+            self.undecoded.push_back(conn);
+        }
+    }
+
+    /// Tells the machine that a WebSocket it knows is gone.
+    pub(super) fn forget(&mut self, conn: ConnId, reason: CloseReason) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.flags.has(Flags::KNOWN) {
+            entry.flags.clear(Flags::KNOWN);
+            self.inputs.push_back(Input::Gone { conn, reason });
+        }
+    }
+}
+
+/// What the scratch buffer keeps.
+const SCRATCH_KEPT: usize = 16 * 1024;
+
+fn may_read(state: State, flags: Flags) -> bool {
+    match state {
+        State::Open => !flags.has(Flags::BUSY) && !flags.has(Flags::BLOCKED) && !flags.has(Flags::LAST),
+        State::Discarding => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,134 @@
+//! Bytes out: one coalesced SEND per socket and submission; a blocked socket keeps one tail (DESIGN.md 4.2
+//! rules 1, 2 and 6).
+
+use crate::ids::ConnId;
+use crate::machine::{CloseReason, Input};
+use crate::ports::Edge;
+use crate::ring::{Done, Flags, Outbox, Sent, State};
+
+use super::{Machine, Reactor};
+
+/// Bytes of one outbox beyond which it is sent within the turn, so that a socket that takes nothing is found
+/// out before more is encoded for it.
+pub(super) const OUTBOX_BYTES_MAX: usize = 64 * 1024;
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Something was encoded for this connection.
+    pub(super) fn mark_dirty(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if !entry.flags.has(Flags::DIRTY) {
+            entry.flags.set(Flags::DIRTY);
+            self.dirty.push(conn);
+        }
+    }
+
+    /// Stages one send for every connection that has something and may.
+    pub(super) fn flush(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for conn in dirty.drain(..) {
+            let Some(entry) = self.conns.get_mut(conn) else { continue };
+            entry.flags.clear(Flags::DIRTY);
+            // Whoever is being sent to, or waits for room, is marked again when that is over.
+            if entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT) {
+                continue;
+            }
+            let fresh = self.sides.take_outbox();
+            let Some(side) = self.sides.get(entry.side).filter(|side| !side.out.is_empty()) else {
+                self.sides.put_outbox(fresh);
+                continue;
+            };
+            let outbox = std::mem::replace(&mut side.out, fresh);
+            entry.flags.set(Flags::SENDING);
+            self.stats.sends += 1;
+            self.stats.sent_bytes += outbox.len() as u64;
+            self.plane.send(conn, outbox);
+        }
+        self.dirty = dirty;
+    }
+
+    /// Sends what is encoded now, and finds out which sockets are blocked.
+    pub(super) fn flush_now(&mut self) {
+        self.flush();
+        self.plane.enter();
+        while let Some(sent) = self.plane.next_sent() {
+            self.sent(sent);
+        }
+    }
+
+    /// The submission that carried this outbox is over.
+    pub(super) fn sent(&mut self, sent: Sent) {
+        let Sent { conn, outbox, refused } = sent;
+        let Some(entry) = self.conns.get_mut(conn) else { return self.sides.put_outbox(outbox) };
+        entry.flags.clear(Flags::SENDING);
+        let Some(result) = refused else {
+            self.sides.put_outbox(outbox);
+            let more = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
+            return if more { self.mark_dirty(conn) } else { self.owes_nothing(conn) };
+        };
+        match usize::try_from(result) {
+            Ok(taken) => self.blocked(conn, outbox, taken),
+            Err(_) if result == -libc::EAGAIN => self.blocked(conn, outbox, 0),
+            Err(_) => {
+                self.sides.put_outbox(outbox);
+                self.lost(conn);
+            }
+        }
+    }
+
+    /// The socket took only `taken` bytes. Keeps the tail of the frame that was begun and replies behind it,
+    /// gives whole notifications back to the machine, and waits for room.
+    fn blocked(&mut self, conn: ConnId, mut outbox: Outbox, taken: usize) {
+        self.stats.sends_short += 1;
+        let now_ms = self.now_ms();
+        let Some(entry) = self.conns.get_mut(conn) else { return self.sides.put_outbox(outbox) };
+        let mut unsent = std::mem::take(&mut self.unsent);
+        outbox.keep_tail(taken, &mut unsent);
+        let side = self.sides.entry(&mut entry.side);
+        outbox.append_replies(&mut side.out, &mut unsent);
+        let emptied = std::mem::replace(&mut side.out, outbox);
+        self.sides.put_outbox(emptied);
+        if !entry.flags.has(Flags::BLOCKED) {
+            entry.flags.set(Flags::BLOCKED);
+            entry.since = now_ms;
+            if entry.flags.has(Flags::KNOWN) {
+                self.inputs.push_back(Input::Blocked { conn });
+            }
+        }
+        if entry.flags.has(Flags::KNOWN) {
+            self.stats.unsent_notifications += unsent.len() as u64;
+            self.inputs.extend(unsent.iter().map(|emission| Input::Unsent { conn, emission: *emission }));
+        }
+        unsent.clear();
+        self.unsent = unsent;
+        entry.flags.set(Flags::POLL_OUT);
+        self.plane.poll_out(conn);
+    }
+
+    /// There is room, or the peer hung up, which the send will tell.
+    pub(super) fn writable(&mut self, done: Done) {
+        let Some(conn) = self.conns.name(done) else { return };
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.flags.clear(Flags::POLL_OUT);
+        let owed = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
+        if owed { self.mark_dirty(conn) } else { self.owes_nothing(conn) }
+    }
+
+    /// Everything that was encoded for this connection is out.
+    fn owes_nothing(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        let was_blocked = entry.flags.has(Flags::BLOCKED);
+        entry.flags.clear(Flags::BLOCKED);
+        if was_blocked && entry.flags.has(Flags::KNOWN) {
+            self.inputs.push_back(Input::Writable { conn });
+        }
+        let (state, last) = (entry.state, entry.flags.has(Flags::LAST));
+        self.sides.free_if_idle(&mut entry.side);
+        match state {
+            State::Open if last => self.goodbye(conn, CloseReason::Finished),
+            State::Open if was_blocked => self.resume(conn),
+            State::Moving => self.leave_for_owner(conn),
+            State::Leaving => self.shut(conn),
+            _ => {}
+        }
+    }
+}

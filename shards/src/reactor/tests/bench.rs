@@ -1,0 +1,177 @@
+//! Shards that take turns on the test's thread, and clients that never block.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use glommio::LocalExecutorBuilder;
+
+use crate::mailbox::{Mailbox, mesh};
+use crate::ports::Port;
+use crate::reactor::{Clock, ControlLane, Parts, PlaneLimits, Reactor};
+use crate::ring::{listen, local_address};
+
+use super::script::{LineEdge, Log, Nothing, Script};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) type TestReactor = Reactor<LineEdge, Script>;
+
+/// Shards on this thread.
+pub(super) struct Bench {
+    pub shards: Vec<TestReactor>,
+    pub websocket: SocketAddr,
+    pub endpoint: SocketAddr,
+}
+
+/// Runs a test inside an executor, which the reactors need.
+pub(super) fn run(test: impl FnOnce() + Send + 'static) {
+    let executor = LocalExecutorBuilder::default().io_memory(64 << 10).ring_depth(64);
+    executor.spawn(move || async move { test() }).unwrap().join().expect("the test failed; see above");
+}
+
+impl Bench {
+    /// One shard with the usual limits.
+    pub(super) fn one() -> Bench {
+        Bench::new(1, PlaneLimits::new(1_000))
+    }
+
+    /// `shards` shards; only the first listens.
+    pub(super) fn new(shards: u16, limits: PlaneLimits) -> Bench {
+        Bench::of(mesh(shards).unwrap(), limits)
+    }
+
+    /// A reactor for each of these mailboxes; the first listens.
+    pub(super) fn of(mailboxes: Vec<Mailbox>, limits: PlaneLimits) -> Bench {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let websocket = listen(any, Port::WebSocket).unwrap();
+        let endpoint = listen(any, Port::Endpoint).unwrap();
+        let addresses = (local_address(&websocket).unwrap(), local_address(&endpoint).unwrap());
+        let mut listeners = vec![(Port::WebSocket, websocket), (Port::Endpoint, endpoint)];
+        let mut all = Vec::new();
+        for mailbox in mailboxes {
+            let control = Arc::new(ControlLane::new(Arc::clone(mailbox.waker())));
+            let parts = Parts {
+                edge: LineEdge,
+                machine: Script::default(),
+                store: Box::new(Nothing),
+                ledger: Box::new(Nothing),
+                mailbox,
+                control,
+                listeners: std::mem::take(&mut listeners),
+                limits,
+                board: Arc::new(TestReactor::board()),
+                clock: Clock::start(),
+            };
+            all.push(TestReactor::new(parts).unwrap());
+        }
+        for shard in &mut all {
+            shard.steer_accepting();
+        }
+        Bench { shards: all, websocket: addresses.0, endpoint: addresses.1 }
+    }
+
+    /// Gives every shard a turn; false when none had anything to do.
+    pub(super) fn turn(&mut self) -> bool {
+        self.shards.iter_mut().fold(false, |worked, shard| shard.turn() | worked)
+    }
+
+    /// Turns until `done`.
+    pub(super) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Bench) -> bool) {
+        let begun = Instant::now();
+        while !done(self) {
+            if !self.turn() {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: did not happen; logs {:?}", self.logs());
+        }
+    }
+
+    /// Turns until nothing has happened for a while.
+    pub(super) fn settle(&mut self) {
+        let mut quiet = Instant::now();
+        while quiet.elapsed() < Duration::from_millis(30) {
+            if self.turn() {
+                quiet = Instant::now();
+            }
+        }
+    }
+
+    /// A client that is upgraded.
+    pub(super) fn websocket(&mut self) -> Client {
+        let mut client = Client::connect(self.websocket);
+        client.say(b"UP\n");
+        self.until("upgrade", |_| client.heard() == b"101\n");
+        client.forget();
+        client
+    }
+
+    pub(super) fn log(&self, shard: usize) -> Vec<String> {
+        let log: &Log = &self.shards[shard].machine.log;
+        log.lock().unwrap().clone()
+    }
+
+    fn logs(&self) -> Vec<Vec<String>> {
+        let tail = |log: Vec<String>| log[log.len().saturating_sub(10)..].to_vec();
+        (0..self.shards.len()).map(|shard| tail(self.log(shard))).collect()
+    }
+}
+
+/// A peer.
+pub(super) struct Client {
+    stream: TcpStream,
+    heard: Vec<u8>,
+    /// How the stream ended, if it has.
+    pub end: Option<Result<(), ErrorKind>>,
+}
+
+impl Client {
+    pub(super) fn connect(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client { stream, heard: Vec::new(), end: None }
+    }
+
+    /// Sends all of it, which the socket's buffer takes.
+    pub(super) fn say(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends what the socket takes now.
+    pub(super) fn try_say(&mut self, bytes: &[u8]) -> usize {
+        self.stream.write(bytes).unwrap_or(0)
+    }
+
+    /// Reads at most `most` bytes that are there.
+    pub(super) fn hear(&mut self, most: usize) -> usize {
+        let mut buffer = vec![0; most];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => self.end = Some(Ok(())),
+            Ok(len) => {
+                self.heard.extend_from_slice(&buffer[..len]);
+                return len;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => self.end = Some(Err(error.kind())),
+        }
+        0
+    }
+
+    /// Everything heard so far.
+    pub(super) fn heard(&mut self) -> &[u8] {
+        while self.end.is_none() && self.hear(64 * 1024) > 0 {}
+        &self.heard
+    }
+
+    /// Everything heard so far, without reading on.
+    pub(super) fn heard_so_far(&self) -> &[u8] {
+        &self.heard
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.heard.clear();
+    }
+}

@@ -1,0 +1,12 @@
+//! The reactor on the real kernel, with a scripted machine and an edge that speaks lines.
+//!
+//! All shards of a [`Bench`] live on the test's thread and take their turns when the test says so: what can
+//! race in the server happens here in the order the test wants. [`threads`] runs real threads.
+
+mod bench;
+mod goodbyes;
+mod moves;
+mod plain;
+mod rules;
+mod script;
+mod threads;

@@ -1,0 +1,265 @@
+//! The scripted machine and the edge of the tests.
+//!
+//! A line is an order: a letter and a number. `UP` upgrades a WebSocket; `E` is answered `pong`; `H` is held
+//! until the test releases it; `N n` sends n notifications; `X` closes; `L` answers and asks for a goodbye; `M n`
+//! moves to shard n.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use crate::ids::{Chid, Claim, ConnId, EmissionId, Stamp, Uaid};
+use crate::machine::{CloseReason, Command, Effect, EffectQueue, Event, Hello, Input, Mail, StoreOp, StoreReply};
+use crate::message::{Message, Urgency};
+use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, Store};
+use crate::reactor::Machine;
+use crate::stats::{Board, Meaning};
+use crate::time::{Instant, Now, UnixSeconds};
+
+/// Bytes of a notification's payload.
+pub(super) const NOTE_BYTES: usize = 5_600;
+
+pub(super) struct LineEdge;
+
+pub(super) enum Codec {
+    Http,
+    Fresh,
+    Upgraded,
+}
+
+/// Longest line.
+const LINE_MAX: usize = 20_000;
+
+impl Edge for LineEdge {
+    type Codec = Codec;
+
+    fn open(&mut self, port: Port) -> Codec {
+        if port == Port::WebSocket { Codec::Fresh } else { Codec::Http }
+    }
+
+    fn arrived(&mut self) -> Codec {
+        Codec::Upgraded
+    }
+
+    fn ingest(&mut self, _now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            return if bytes.len() > LINE_MAX {
+                Ingest::Close { reason: CloseReason::TooBig }
+            } else {
+                Ingest::More { consumed: 0 }
+            };
+        };
+        let (line, consumed) = (&bytes[..end], end + 1);
+        if line == b"UP" {
+            *codec = Codec::Upgraded;
+            out.extend_from_slice(b"101\n");
+            return Ingest::Upgraded { consumed };
+        }
+        if line == b"P" {
+            out.extend_from_slice(b"at once\n");
+            return Ingest::Next { consumed };
+        }
+        let Some((op, rest)) = line.split_first() else { return Ingest::Next { consumed } };
+        let code = std::str::from_utf8(rest).unwrap().trim_matches([' ', '.']).parse().unwrap_or(0);
+        Ingest::Command { consumed, command: Command::Unregister { chid: Chid([*op; 16]), code } }
+    }
+
+    fn emit(&mut self, _now: Now, _codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {
+        match event {
+            Event::Notification { message, emission } => {
+                out.extend_from_slice(format!("note {} ", emission.0).as_bytes());
+                out.extend_from_slice(&message.payload);
+                out.push(b'\n');
+            }
+            Event::Cancelled { .. } => {
+                out.extend_from_slice(b"last\n");
+                return Emitted::Last;
+            }
+            _ => out.extend_from_slice(b"pong\n"),
+        }
+        Emitted::Stay
+    }
+
+    fn close(&mut self, _codec: &mut Codec, reason: CloseReason, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("bye {reason:?}\n").as_bytes());
+    }
+
+    fn mid_request(&self, _codec: &Codec) -> bool {
+        false
+    }
+
+    fn is_websocket(&self, codec: &Codec) -> bool {
+        matches!(codec, Codec::Upgraded)
+    }
+
+    fn too_many(&self, _port: Port) -> &'static [u8] {
+        b"503\n"
+    }
+}
+
+/// What a script saw, for the test to look at.
+pub(super) type Log = Arc<Mutex<Vec<String>>>;
+
+#[derive(Default)]
+pub(super) struct Script {
+    pub log: Log,
+    /// Connections whose `H` waits.
+    pub held: VecDeque<ConnId>,
+    /// Every WebSocket that was opened or arrived.
+    pub opened: Vec<ConnId>,
+    /// Carried out with the next turn.
+    pub orders: Vec<Effect>,
+    busy: HashSet<ConnId>,
+    unsent: Vec<(ConnId, EmissionId)>,
+    claims: u64,
+    arrived: HashMap<Claim, ConnId>,
+    mails: HashMap<Claim, Box<[u8]>>,
+}
+
+impl Script {
+    /// One that tells `log` what it sees.
+    pub(super) fn with(log: Log) -> Script {
+        Script { log, ..Script::default() }
+    }
+
+    fn say(&self, line: String) {
+        self.log.lock().unwrap().push(line);
+    }
+
+    fn note(&self, conn: ConnId, emission: EmissionId) -> Effect {
+        let payload = vec![b'x'; NOTE_BYTES].into();
+        let message = Arc::new(Message {
+            uaid: Uaid([0; 16]),
+            chid: Chid([0; 16]),
+            stamp: Stamp::default(),
+            ttl: 0,
+            accepted: UnixSeconds(0),
+            urgency: Urgency::Normal,
+            topic: None,
+            payload,
+        });
+        Effect::Emit(conn, Event::Notification { message, emission })
+    }
+
+    fn obey(&mut self, conn: ConnId, op: u8, code: u32, effects: &mut EffectQueue) {
+        match op {
+            b'H' => return self.held.push_back(conn),
+            b'X' => {
+                self.busy.remove(&conn);
+                return effects.push_back(Effect::Close(conn, CloseReason::Superseded));
+            }
+            b'M' => {
+                self.busy.remove(&conn);
+                self.claims += 1;
+                let claim = Claim::new(crate::ids::ShardId(0), self.claims);
+                let uaid = Uaid([0; 16]);
+                let hello = Box::new(Hello { uaid: None, fresh: uaid, broadcasts: Vec::new(), agent_family: 0 });
+                let to = crate::ids::ShardId(code as u16);
+                return effects.push_back(Effect::Move { conn, to, claim, hello });
+            }
+            b'N' => effects.extend((0..code).map(|n| self.note(conn, EmissionId(n)))),
+            b'L' => effects.push_back(Effect::Emit(conn, Event::Cancelled { done: true })),
+            _ => effects.push_back(Effect::Emit(conn, Event::Pong)),
+        }
+        self.busy.remove(&conn);
+        effects.push_back(Effect::Ready(conn));
+    }
+
+    fn pair(&mut self, claim: Claim, effects: &mut EffectQueue) {
+        if let (Some(conn), true) = (self.arrived.get(&claim), self.mails.contains_key(&claim)) {
+            let bytes = self.mails.remove(&claim).unwrap();
+            effects.push_back(Effect::Emit(*conn, Event::Pong));
+            effects.push_back(Effect::Feed(*conn, bytes));
+            effects.push_back(Effect::Ready(*conn));
+        }
+    }
+
+    /// Answers the oldest held command.
+    pub(super) fn release(&mut self) {
+        let conn = self.held.pop_front().expect("a command is held");
+        self.busy.remove(&conn);
+        self.orders.push(Effect::Emit(conn, Event::Pong));
+        self.orders.push(Effect::Ready(conn));
+    }
+
+    /// Has these notifications sent with the next turn.
+    pub(super) fn send_notes(&mut self, conn: ConnId, ids: std::ops::Range<u32>) {
+        let notes: Vec<_> = ids.map(|id| self.note(conn, EmissionId(id))).collect();
+        self.orders.extend(notes);
+    }
+}
+
+impl Machine for Script {
+    const MEANINGS: &'static [Meaning] = &[];
+
+    fn step(&mut self, _now: Now, input: Input, effects: &mut EffectQueue) {
+        match input {
+            Input::Opened { conn } => {
+                self.opened.push(conn);
+                self.say("opened".to_owned());
+            }
+            Input::Command { conn, command } => {
+                let Command::Unregister { chid, code } = command else { panic!("the edge makes no other") };
+                assert!(self.busy.insert(conn), "a second command while one is under way (rule 8)");
+                self.say(format!("command {}", char::from(chid.0[0])));
+                self.obey(conn, chid.0[0], code, effects);
+            }
+            Input::Gone { reason, .. } => self.say(format!("gone {reason:?}")),
+            Input::Blocked { .. } => self.say("blocked".to_owned()),
+            Input::Unsent { conn, emission } => {
+                self.say(format!("unsent {}", emission.0));
+                self.unsent.push((conn, emission));
+            }
+            Input::Writable { conn } => {
+                self.say("writable".to_owned());
+                let unsent = std::mem::take(&mut self.unsent);
+                let (due, other) = unsent.into_iter().partition(|(of, _)| *of == conn);
+                self.unsent = other;
+                let due: Vec<(ConnId, EmissionId)> = due;
+                effects.extend(due.into_iter().map(|(conn, emission)| self.note(conn, emission)));
+            }
+            Input::Mail(Mail::Arrive(arrival)) => {
+                self.say("arrival mail".to_owned());
+                self.mails.insert(arrival.claim, arrival.bytes);
+                self.pair(arrival.claim, effects);
+            }
+            Input::Arrived { conn, claim } => {
+                self.say("arrived".to_owned());
+                self.opened.push(conn);
+                self.arrived.insert(claim, conn);
+                self.pair(claim, effects);
+            }
+            Input::MoveFailed { conn, .. } => {
+                self.say("move failed".to_owned());
+                effects.push_back(Effect::Close(conn, CloseReason::MoveFailed));
+            }
+            Input::Timeout => effects.extend(self.orders.drain(..)),
+            Input::Drain { .. } => effects.push_back(Effect::Drained),
+            Input::Mail(_) | Input::Stored { .. } | Input::Broadcasts(_) => {}
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        (!self.orders.is_empty()).then_some(Instant(0))
+    }
+
+    fn write_to(&self, _board: &Board, _at: usize) {}
+}
+
+/// Storage and ledger of the tests: nobody uses them.
+pub(super) struct Nothing;
+
+impl Store for Nothing {
+    fn submit(&mut self, _ticket: crate::ids::StoreTicket, _op: StoreOp) {}
+
+    fn collect(&mut self) -> Option<(crate::ids::StoreTicket, Result<StoreReply, crate::machine::StoreError>)> {
+        None
+    }
+}
+
+impl Ledger for Nothing {
+    fn append(&mut self, _slot: crate::ids::LedgerSlot, _message: &Message) {}
+
+    fn dead(&mut self, _slot: crate::ids::LedgerSlot) {}
+
+    fn clock_floor(&mut self, _clock: crate::ids::Clock) {}
+}

@@ -1,0 +1,225 @@
+//! Shards on their own threads: parking, waking, moving and ending for real.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::ids::{Clock, Origin, ShardId};
+use crate::machine::MachineConfig;
+use crate::place::Placement;
+use crate::ports::Port;
+use crate::reactor::{Control, PlaneLimits};
+use crate::ring::{listen, local_address};
+use crate::thread::{ShardSetup, Shards, start_with};
+use crate::time::Span;
+
+use super::script::{LineEdge, Log, Nothing, Script};
+
+struct Server {
+    shards: Shards<LineEdge>,
+    websocket: SocketAddr,
+    endpoint: SocketAddr,
+    logs: Vec<Log>,
+}
+
+fn config(shard: u16, count: u16) -> MachineConfig {
+    MachineConfig {
+        shard: ShardId(shard),
+        placement: Placement::new([0; 16], count),
+        origin: Origin(0),
+        clock_floor: Clock(0),
+        window: 1,
+        durable: false,
+        spill_after: Span(0),
+        retry_after: Span(0),
+        hello_timeout: Span(0),
+        ping_interval: Span(0),
+        pong_timeout: Span(0),
+        ping_min_interval: Span(0),
+        sessions_max: 1,
+        ledger_bytes_max: 1,
+    }
+}
+
+/// `count` shards; only the first listens. Two share a core when there are more shards than cores.
+fn serve(count: u16, limits: PlaneLimits) -> Server {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let websocket = listen(any, Port::WebSocket).unwrap();
+    let endpoint = listen(any, Port::Endpoint).unwrap();
+    let addresses = (local_address(&websocket).unwrap(), local_address(&endpoint).unwrap());
+    let mut listeners = vec![(Port::WebSocket, websocket), (Port::Endpoint, endpoint)];
+    let logs: Vec<Log> = (0..count).map(|_| Log::default()).collect();
+    let setup = |shard: u16| ShardSetup {
+        machine: config(shard, count),
+        core: Some(usize::from(shard) % 2),
+        limits,
+        listeners: std::mem::take(&mut listeners),
+        edge: Box::new(|| LineEdge),
+        store: Box::new(|_| Box::new(Nothing)),
+        ledger: Box::new(|| Box::new(Nothing)),
+    };
+    let setups = (0..count).map(setup).collect();
+    let scripts = logs.clone();
+    let make = move |config: MachineConfig| {
+        let log = Arc::clone(&scripts[usize::from(config.shard.0)]);
+        Script::with(log)
+    };
+    let shards = start_with(setups, make).unwrap();
+    Server { shards, websocket: addresses.0, endpoint: addresses.1, logs }
+}
+
+struct Peer(BufReader<TcpStream>);
+
+impl Peer {
+    fn connect(address: SocketAddr) -> Peer {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Peer(BufReader::new(stream))
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.0.get_mut().write_all(line.as_bytes()).unwrap();
+        self.answer()
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+}
+
+impl Server {
+    fn number(&self, shard: usize, name: &str) -> u64 {
+        let board = &self.shards.boards()[shard];
+        board.read().find(|(meaning, _)| meaning.name == name).map(|(_, value)| value).unwrap()
+    }
+
+    fn end(self) {
+        self.shards.drain(1, Duration::from_secs(10));
+        let reports = self.shards.wait();
+        assert!(reports.iter().all(|report| report.drained));
+    }
+}
+
+#[test]
+fn four_shards_on_two_cores_move_sessions_while_parked() {
+    let server = serve(4, PlaneLimits::new(1_000));
+    let mut peers = Vec::new();
+    for round in 0..40 {
+        let mut peer = Peer::connect(server.websocket);
+        assert_eq!(peer.ask("UP\n"), "101\n");
+        // Let everybody park in between, now and then.
+        if round % 8 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let to = round % 4;
+        if to > 0 {
+            assert_eq!(peer.ask(&format!("M {to}\nE\n")), "pong\n");
+            assert_eq!(peer.answer(), "pong\n");
+        }
+        peers.push(peer);
+    }
+    for peer in &mut peers {
+        assert_eq!(peer.ask("E\n"), "pong\n");
+    }
+    let arrivals: Vec<usize> =
+        server.logs.iter().map(|log| log.lock().unwrap().iter().filter(|line| *line == "arrived").count()).collect();
+    assert_eq!(arrivals, [0, 10, 10, 10]);
+    server.end();
+}
+
+/// Rings beyond the hub wake a parked shard, again and again.
+#[test]
+fn a_parked_shard_is_woken_by_a_ring_that_is_not_its_hub() {
+    let mut limits = PlaneLimits::new(300);
+    limits.table_max = 100;
+    let server = serve(1, limits);
+    let mut peers: Vec<Peer> = (0..250).map(|_| Peer::connect(server.websocket)).collect();
+    for peer in &mut peers {
+        assert_eq!(peer.ask("UP\n"), "101\n");
+    }
+    let last = peers.last_mut().unwrap();
+    for _ in 0..50 {
+        // Long enough to be parked each time.
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(last.ask("E\n"), "pong\n");
+    }
+    std::thread::sleep(Duration::from_millis(1_200));
+    assert!(server.number(0, "accept_ring_changes") >= 2);
+    assert!(server.number(0, "parks") >= 40, "{} parks", server.number(0, "parks"));
+    assert_eq!(server.number(0, "connections"), 250);
+    server.end();
+}
+
+#[test]
+fn an_idle_shard_sleeps() {
+    let server = serve(2, PlaneLimits::new(100));
+    let mut peer = Peer::connect(server.websocket);
+    assert_eq!(peer.ask("UP\n"), "101\n");
+    std::thread::sleep(Duration::from_millis(2_500));
+    let before = server.number(0, "turns");
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(peer.ask("E\n"), "pong\n");
+    std::thread::sleep(Duration::from_millis(1_500));
+    let turns = server.number(0, "turns") - before;
+    assert!(turns < 100, "{turns} turns for one request in three seconds");
+    server.end();
+}
+
+#[test]
+fn endpoint_connections_are_dealt_across_threads() {
+    let server = serve(3, PlaneLimits::new(100));
+    let mut peers: Vec<Peer> = (0..30).map(|_| Peer::connect(server.endpoint)).collect();
+    for _ in 0..10 {
+        for peer in &mut peers {
+            assert_eq!(peer.ask("E\n"), "pong\n");
+        }
+    }
+    let commands = |shard: usize| {
+        let log = server.logs[shard].lock().unwrap();
+        log.iter().filter(|line| *line == "command E").count()
+    };
+    assert_eq!([commands(0), commands(1), commands(2)], [100, 100, 100]);
+    server.end();
+}
+
+#[test]
+fn controls_reach_every_shard_and_a_drain_stops_accepting() {
+    let server = serve(2, PlaneLimits::new(100));
+    let seen = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&seen);
+    server.shards.control(Control::Edge(Arc::new(move |_: &mut LineEdge| *count.lock().unwrap() += 1)));
+    let begun = Instant::now();
+    while *seen.lock().unwrap() < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "a control was lost");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let address = server.websocket;
+    server.shards.drain(1, Duration::from_secs(60));
+    while TcpStream::connect(address).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it still accepts");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let reports = server.shards.wait();
+    assert_eq!(reports.len(), 2);
+    assert!(reports.iter().all(|report| report.drained && report.connections == 0));
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for the deadline although all were drained");
+}
+
+#[test]
+fn a_core_that_is_not_there_is_refused_in_one_sentence() {
+    let setup = ShardSetup {
+        machine: config(0, 1),
+        core: Some(100_000),
+        limits: PlaneLimits::new(10),
+        listeners: Vec::new(),
+        edge: Box::new(|| LineEdge),
+        store: Box::new(|_| Box::new(Nothing)),
+        ledger: Box::new(|| Box::new(Nothing)),
+    };
+    let error = start_with(vec![setup], |_| Script::default()).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("core 100000") && error.contains("shards.cores"), "{error}");
+}

@@ -1,0 +1,259 @@
+//! The slab of connections: one small entry per direct descriptor, in chunks that never move.
+//!
+//! This is what an idle connection costs in user memory (DESIGN.md 4.3). Anything rare is in [`super::Sides`].
+
+use crate::ids::ConnId;
+use crate::ports::Port;
+
+use super::op::Done;
+use super::side::NO_SIDE;
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Nobody is in the slot.
+    Free,
+    /// In use.
+    Open,
+    /// The descriptor is on its way to another shard.
+    Moving,
+    /// Goodbye: the last bytes are being sent.
+    Leaving,
+    /// Goodbye: Shutdown(WR) is under way.
+    Shutting,
+    /// Goodbye: input is read and thrown away.
+    Discarding,
+    /// Close is staged; the slot is free when it completes.
+    Closing,
+}
+
+/// Facts about a connection, one bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Flags(u16);
+
+impl Flags {
+    /// A command is under way: no byte is decoded until the machine is `Ready` (DESIGN.md 4.2 rule 8).
+    pub(crate) const BUSY: Flags = Flags(1);
+    /// The socket took less than all; the machine knows.
+    pub(crate) const BLOCKED: Flags = Flags(1 << 1);
+    /// A poll for input is armed.
+    pub(crate) const POLL_IN: Flags = Flags(1 << 2);
+    /// A poll for room is armed.
+    pub(crate) const POLL_OUT: Flags = Flags(1 << 3);
+    /// A receive is under way.
+    pub(crate) const RECV: Flags = Flags(1 << 4);
+    /// An outbox is with the plane.
+    pub(crate) const SENDING: Flags = Flags(1 << 5);
+    /// In the list of connections with something to send.
+    pub(crate) const DIRTY: Flags = Flags(1 << 6);
+    /// The machine knows this connection: an upgraded WebSocket it was not told the end of.
+    pub(crate) const KNOWN: Flags = Flags(1 << 7);
+    /// Goodbye when everything is sent.
+    pub(crate) const LAST: Flags = Flags(1 << 8);
+    /// The peer has ended its side, or the socket is broken: nothing is left to discard.
+    pub(crate) const ENDED: Flags = Flags(1 << 9);
+    /// Counted among the endpoint connections of this shard.
+    pub(crate) const COUNTED: Flags = Flags(1 << 11);
+    /// A request is half received.
+    pub(crate) const PARTIAL: Flags = Flags(1 << 10);
+
+    /// Whether all of these are set.
+    pub(crate) fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Sets these.
+    pub(crate) fn set(&mut self, other: Flags) {
+        self.0 |= other.0;
+    }
+
+    /// Clears these.
+    pub(crate) fn clear(&mut self, other: Flags) {
+        self.0 &= !other.0;
+    }
+}
+
+/// One connection.
+pub(crate) struct Conn<C> {
+    /// The edge's state; `None` in a free slot.
+    pub codec: Option<C>,
+    generation: u32,
+    /// Index into the side table, or `NO_SIDE`.
+    pub side: u32,
+    /// Milliseconds, wrapping, since the process started: when what the HTTP timeouts measure began.
+    pub since: u32,
+    /// Facts.
+    pub flags: Flags,
+    /// Its life.
+    pub state: State,
+    /// Where it came in.
+    pub port: Port,
+}
+
+impl<C> Conn<C> {
+    fn free() -> Conn<C> {
+        const { assert!(size_of::<Conn<C>>() <= size_of::<Option<C>>().next_multiple_of(8) + 16, "an idle connection grew") }
+        Conn {
+            codec: None,
+            generation: 0,
+            side: NO_SIDE,
+            since: 0,
+            flags: Flags::default(),
+            state: State::Free,
+            port: Port::WebSocket,
+        }
+    }
+}
+
+/// A connection that was just put into its slot.
+pub(crate) struct Opened {
+    /// Its name.
+    pub conn: ConnId,
+    /// A side entry that the previous user of the slot still had.
+    pub stale_side: u32,
+}
+
+const CHUNK: usize = 512;
+
+/// All connections of a shard. Chunks come with the first use of a slot in them.
+pub(crate) struct Conns<C> {
+    chunks: Vec<Option<Box<[Conn<C>]>>>,
+    /// Occupied slots of each ring, closing ones included.
+    occupied: Vec<u32>,
+    shift: u32,
+    open: u32,
+}
+
+impl<C> Conns<C> {
+    /// For `rings` tables whose slots have `shift` bits.
+    pub(crate) fn new(rings: u16, shift: u32) -> Conns<C> {
+        let slots = usize::from(rings) << shift;
+        let chunks = (0..slots.div_ceil(CHUNK)).map(|_| None).collect();
+        Conns { chunks, occupied: vec![0; usize::from(rings)], shift, open: 0 }
+    }
+
+    /// Connections that are not closing.
+    pub(crate) fn open_count(&self) -> u32 {
+        self.open
+    }
+
+    /// Slots of a ring that are in use.
+    pub(crate) fn occupied(&self, ring: u16) -> u32 {
+        self.occupied[usize::from(ring)]
+    }
+
+    /// Puts a new connection into `slot`. The kernel may give a slot out before we see the completion of its
+    /// Close; that completion then names an earlier generation and is ignored.
+    pub(crate) fn open(&mut self, slot: u32, port: Port, codec: Option<C>, since: u32) -> Opened {
+        let ring = (slot >> self.shift) as usize;
+        let chunk = &mut self.chunks[slot as usize / CHUNK];
+        let chunk = chunk.get_or_insert_with(|| (0..CHUNK).map(|_| Conn::free()).collect());
+        let entry = &mut chunk[slot as usize % CHUNK];
+        assert!(matches!(entry.state, State::Free | State::Closing), "the kernel gave out a slot that is in use");
+        if entry.state == State::Free {
+            self.occupied[ring] += 1;
+        }
+        self.open += 1;
+        let stale_side = std::mem::replace(&mut entry.side, NO_SIDE);
+        let generation = entry.generation.wrapping_add(1);
+        *entry = Conn { codec, generation, since, state: State::Open, port, ..Conn::free() };
+        Opened { conn: ConnId { slot, generation }, stale_side }
+    }
+
+    /// Close is staged: nobody is found under this name any more but its completion.
+    pub(crate) fn closing(&mut self, conn: ConnId) {
+        if let Some(entry) = self.get_mut(conn) {
+            entry.state = State::Closing;
+            entry.codec = None;
+            entry.flags = Flags::default();
+            self.open -= 1;
+        }
+    }
+
+    /// Close has completed: the slot is free. False when it was another use of the slot.
+    pub(crate) fn closed(&mut self, done: Done) -> bool {
+        let ring = (done.slot >> self.shift) as usize;
+        let Some(entry) = self.entry_mut(done.slot) else { return false };
+        if entry.state != State::Closing || entry.generation as u16 != done.generation {
+            return false;
+        }
+        entry.state = State::Free;
+        self.occupied[ring] -= 1;
+        true
+    }
+
+    /// The full name of the connection that a completion is for, if it still is in the slot.
+    pub(crate) fn name(&self, done: Done) -> Option<ConnId> {
+        let entry = self.chunks.get(done.slot as usize / CHUNK)?.as_ref()?.get(done.slot as usize % CHUNK)?;
+        let current = entry.generation as u16 == done.generation;
+        let alive = !matches!(entry.state, State::Free | State::Closing);
+        (current && alive).then_some(ConnId { slot: done.slot, generation: entry.generation })
+    }
+
+    /// The connection of that name, unless it is closing or gone.
+    pub(crate) fn get(&self, conn: ConnId) -> Option<&Conn<C>> {
+        let entry = self.chunks.get(conn.slot as usize / CHUNK)?.as_ref()?.get(conn.slot as usize % CHUNK)?;
+        let alive = !matches!(entry.state, State::Free | State::Closing);
+        (entry.generation == conn.generation && alive).then_some(entry)
+    }
+
+    /// As `get`, to change it.
+    pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Conn<C>> {
+        let entry = self.entry_mut(conn.slot)?;
+        let alive = !matches!(entry.state, State::Free | State::Closing);
+        (entry.generation == conn.generation && alive).then_some(entry)
+    }
+
+    fn entry_mut(&mut self, slot: u32) -> Option<&mut Conn<C>> {
+        self.chunks.get_mut(slot as usize / CHUNK)?.as_mut()?.get_mut(slot as usize % CHUNK)
+    }
+
+    /// Bytes of heap the slab holds.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let chunks = self.chunks.iter().flatten().count();
+        chunks * CHUNK * size_of::<Conn<C>>() + self.chunks.len() * size_of::<Option<Box<[Conn<C>]>>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As an edge's: one pointer and a byte, with a niche.
+    enum Codec {
+        Idle,
+        #[expect(dead_code, reason = "only its size matters")]
+        Partial(Box<u64>, u32),
+    }
+
+    #[test]
+    fn an_idle_connection_is_32_bytes() {
+        assert_eq!(size_of::<Conn<Codec>>(), 32);
+    }
+
+    #[test]
+    fn a_reused_slot_has_another_name() {
+        let mut conns = Conns::new(2, 4);
+        let first = conns.open(17, Port::WebSocket, Some(Codec::Idle), 0).conn;
+        assert_eq!((conns.open_count(), conns.occupied(0), conns.occupied(1)), (1, 0, 1));
+        conns.closing(first);
+        assert!(conns.get(first).is_none());
+        assert!(conns.closed(Done { slot: 17, generation: first.generation as u16 }));
+        assert_eq!((conns.open_count(), conns.occupied(1)), (0, 0));
+        let second = conns.open(17, Port::WebSocket, Some(Codec::Idle), 0).conn;
+        assert_ne!(first, second);
+        assert!(conns.get(first).is_none() && conns.get(second).is_some());
+    }
+
+    #[test]
+    fn a_slot_given_out_before_its_close_was_seen_is_not_freed_by_it() {
+        let mut conns = Conns::new(1, 4);
+        let first = conns.open(3, Port::WebSocket, Some(Codec::Idle), 0).conn;
+        conns.closing(first);
+        let second = conns.open(3, Port::WebSocket, Some(Codec::Idle), 0).conn;
+        assert!(!conns.closed(Done { slot: 3, generation: first.generation as u16 }));
+        assert!(conns.get(second).is_some());
+        assert_eq!((conns.open_count(), conns.occupied(0)), (1, 1));
+    }
+}

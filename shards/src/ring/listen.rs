@@ -1,0 +1,158 @@
+//! Listening sockets: one per shard and public port, all of one port on one address (SO_REUSEPORT).
+
+use std::fmt;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use crate::ports::Port;
+
+/// Connections the kernel completes ahead of us. Fewer than the part of a table that accepting leaves free, so
+/// that one burst cannot fill it.
+const BACKLOG: i32 = 1_024;
+/// What a peer that never reads can pin: 48 KB of kernel memory with this, 3.8 MB by default (DESIGN.md 4.2 rule 6).
+const SEND_BUFFER: i32 = 16 * 1024;
+
+/// Why an address cannot be listened on; one sentence that says what to do.
+#[derive(Debug)]
+pub struct ListenError {
+    address: SocketAddr,
+    error: io::Error,
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let advice = match self.error.raw_os_error() {
+            Some(libc::EADDRINUSE) => "another program listens there: stop it or choose another port",
+            Some(libc::EADDRNOTAVAIL) => "no interface of this host has that address: choose one of `ip addr`",
+            Some(libc::EACCES) => {
+                "ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE: grant it or choose a \
+                 higher port"
+            }
+            Some(libc::EMFILE | libc::ENFILE) => "no file descriptor is left: raise LimitNOFILE",
+            _ => "check the listen addresses of the configuration",
+        };
+        write!(f, "cannot listen on {}: {} ({advice})", self.address, self.error)
+    }
+}
+
+impl std::error::Error for ListenError {}
+
+/// A listening socket on `address`. Sockets accepted from it inherit TCP_NODELAY and, but for node
+/// connections, a send buffer of 16 KiB. With port 0 the kernel chooses: see [`local_address`].
+pub fn listen(address: SocketAddr, port: Port) -> Result<OwnedFd, ListenError> {
+    try_listen(address, port).map_err(|error| ListenError { address, error })
+}
+
+fn try_listen(address: SocketAddr, port: Port) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    let fd = owned(fd)?;
+    // A probe without SO_REUSEPORT would be needed to see that another murre listens; its data directory is
+    // locked, which says so first.
+    set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    set(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    if port != Port::Node {
+        set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER)?;
+    }
+    let (raw, len) = to_raw(address);
+    // SAFETY: `raw` holds a socket address of `len` bytes and outlives the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len) })?;
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
+    Ok(fd)
+}
+
+/// The address a socket is bound to: with port 0 in the configuration, where it really listens.
+pub fn local_address(fd: &impl AsFd) -> io::Result<SocketAddr> {
+    // SAFETY: all zeroes is a valid sockaddr_storage.
+    let mut raw: libc::sockaddr_storage = unsafe { zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: `raw` has room for `len` bytes and both outlive the call.
+    check(unsafe { libc::getsockname(fd.as_fd().as_raw_fd(), (&raw mut raw).cast(), &raw mut len) })?;
+    match i32::from(raw.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that this is a sockaddr_in, which fits and is aligned in the storage.
+            let v4 = unsafe { *(&raw const raw).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Ok(SocketAddr::from((ip, u16::from_be(v4.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, for sockaddr_in6.
+            let v6 = unsafe { *(&raw const raw).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Ok(SocketAddr::from((ip, u16::from_be(v6.sin6_port))))
+        }
+        _ => Err(io::Error::from(io::ErrorKind::Unsupported)),
+    }
+}
+
+fn to_raw(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all zeroes is a valid sockaddr_storage.
+    let mut raw: libc::sockaddr_storage = unsafe { zeroed() };
+    let len = match address {
+        SocketAddr::V4(v4) => {
+            // SAFETY: a sockaddr_in fits and is aligned in the storage.
+            let out = unsafe { &mut *(&raw mut raw).cast::<libc::sockaddr_in>() };
+            out.sin_family = libc::AF_INET as libc::sa_family_t;
+            out.sin_port = v4.port().to_be();
+            out.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            // SAFETY: a sockaddr_in6 fits and is aligned in the storage.
+            let out = unsafe { &mut *(&raw mut raw).cast::<libc::sockaddr_in6>() };
+            out.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            out.sin6_port = v6.port().to_be();
+            out.sin6_addr.s6_addr = v6.ip().octets();
+            out.sin6_scope_id = v6.scope_id();
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (raw, len as libc::socklen_t)
+}
+
+fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: `value` is an int and outlives the call.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) })
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    check(fd)?;
+    // SAFETY: the descriptor was just made and is owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shard_listens_on_the_same_port() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let any: SocketAddr = any.parse().unwrap();
+            let first = listen(any, Port::WebSocket).unwrap();
+            let address = local_address(&first).unwrap();
+            assert_eq!(address.ip(), any.ip());
+            assert_ne!(address.port(), 0);
+            let second = listen(address, Port::WebSocket).unwrap();
+            assert_eq!(local_address(&second).unwrap(), address);
+        }
+    }
+
+    #[test]
+    fn a_port_in_use_is_named_with_what_to_do() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = listen(address, Port::Endpoint).unwrap_err().to_string();
+        assert!(error.contains(&address.to_string()) && error.contains("choose another port"), "{error}");
+    }
+}

@@ -1,0 +1,142 @@
+//! What a submission says in its user_data, and what its completion is read back as.
+//!
+//! ```text
+//! 63 kind 56 | 55 aux 44 | 43 generation 28 | 27 slot 0
+//! ```
+//! Kind 0 is special: the whole word is a claim (DESIGN.md 5), whose top byte is zero because shard ids are below 256.
+
+use crate::ids::{Claim, ConnId};
+use crate::limits;
+
+/// What kind of operation a completion belongs to. The top byte of user_data; 0 is taken by claims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Multishot accept; slot = listener, aux = how often it was armed.
+    Accept = 1,
+    /// One-shot poll for input.
+    PollIn = 2,
+    /// One-shot poll for room.
+    PollOut = 3,
+    /// Receive; aux = arena span.
+    Recv = 4,
+    /// Send; aux = index of the outbox in the submission.
+    Send = 5,
+    /// Shutdown(WR).
+    Shutdown = 6,
+    /// Close of the slot.
+    Close = 7,
+    /// The source's side of a moving descriptor.
+    SendFd = 8,
+    /// A connection that another shard dealt to us; slot = index of the port.
+    Dealt = 9,
+    /// The hub's timeout; aux = which one.
+    Timeout = 10,
+    /// The wake eventfd of lanes, store and island.
+    Wake = 11,
+    /// The eventfd that the other rings signal.
+    Bridge = 12,
+    /// Another shard's wake by MSG_RING.
+    Bell = 13,
+    /// Nobody asks: removals, cancels, bells that found nobody.
+    Ignored = 14,
+}
+
+const SLOT_BITS: u32 = 28;
+const GENERATION_BITS: u32 = 16;
+const AUX_BITS: u32 = 12;
+
+/// How many values fit beside a slot and its generation: spans of an arena, sends of one submission.
+pub(crate) const AUX_MAX: usize = 1 << AUX_BITS;
+
+const _: () = assert!(limits::SESSIONS_MAX <= 1 << SLOT_BITS);
+const _: () = assert!(limits::SHARDS_MAX as u32 <= 256);
+
+/// The user_data of an operation on a connection.
+pub(crate) fn word(kind: Kind, aux: usize, conn: ConnId) -> u64 {
+    debug_assert!(aux < AUX_MAX && conn.slot < 1 << SLOT_BITS);
+    let generation = u64::from(conn.generation as u16);
+    (kind as u64) << 56 | (aux as u64) << (SLOT_BITS + GENERATION_BITS) | generation << SLOT_BITS | u64::from(conn.slot)
+}
+
+/// The user_data of an operation on no connection.
+pub(crate) fn plain(kind: Kind, aux: usize, number: u32) -> u64 {
+    word(kind, aux, ConnId { slot: number, generation: 0 })
+}
+
+/// Names a connection as a completion does: its slot and the low bits of its generation. The slab tells
+/// whether that is still the one in the slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Done {
+    /// Its place.
+    pub slot: u32,
+    /// Low 16 bits of the generation. Enough: a slot is reused only after its Close completed, so no operation
+    /// outlives 65,536 uses.
+    pub generation: u16,
+}
+
+/// A raw completion, as reaped: user_data, result, whether more will come, and of which ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cqe {
+    pub word: u64,
+    pub result: i32,
+    pub more: bool,
+    pub ring: u16,
+}
+
+/// A completion as the reactor handles it. Results are as the kernel says them: negative is an errno.
+#[derive(Debug)]
+pub(crate) enum Completion {
+    /// A new connection in `direct` of `ring`, or an errno.
+    Accepted { listener: u32, arming: u16, ring: u16, result: i32, more: bool },
+    /// Input, hang-up, or the poll was removed.
+    Readable(Done),
+    /// Room, hang-up, or the poll was removed.
+    Writable(Done),
+    /// Bytes in the span, 0 at the end of the stream, or an errno. The span must be freed.
+    Received { done: Done, span: super::Span, result: i32 },
+    /// Shutdown(WR) is over.
+    ShutDown { done: Done, result: i32 },
+    /// The slot was closed.
+    Closed { done: Done, result: i32 },
+    /// A descriptor was moved, or could not be.
+    Moved { done: Done, result: i32 },
+    /// The descriptor of a claim arrived in `direct` of `ring`.
+    Arrived { claim: Claim, ring: u16, result: i32 },
+    /// Another shard dealt us the connection in `direct` of `ring`, of port number `port`.
+    Dealt { port: u32, ring: u16, result: i32 },
+    /// Something that only woke us.
+    Woken,
+}
+
+/// The fields of a word; `None` for a claim.
+pub(crate) fn split(word: u64) -> Option<(u8, usize, Done)> {
+    let kind = (word >> 56) as u8;
+    if kind == 0 {
+        return None;
+    }
+    let aux = (word >> (SLOT_BITS + GENERATION_BITS)) as usize & (AUX_MAX - 1);
+    let done = Done { slot: word as u32 & ((1 << SLOT_BITS) - 1), generation: (word >> SLOT_BITS) as u16 };
+    Some((kind, aux, done))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ShardId;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_word_is_read_back_as_it_was_made(slot in 0u32..1 << 28, generation: u32, aux in 0usize..AUX_MAX) {
+            let word = word(Kind::Recv, aux, ConnId { slot, generation });
+            let done = Done { slot, generation: generation as u16 };
+            prop_assert_eq!(split(word), Some((Kind::Recv as u8, aux, done)));
+        }
+
+        #[test]
+        fn a_claim_is_never_taken_for_an_operation(source in 0u16..256, count in 0u64..1 << 48) {
+            prop_assert_eq!(split(Claim::new(ShardId(source), count).0), None);
+        }
+    }
+}

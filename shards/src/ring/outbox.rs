@@ -1,0 +1,156 @@
+//! Bytes on their way to one socket, and where each frame among them ends.
+//!
+//! One SEND per socket and submission carries a whole outbox (DESIGN.md 4.2 rule 1). When the kernel takes
+//! only part of it, frame ends and emission ids say what to keep and what to give back (rule 6).
+
+use crate::ids::EmissionId;
+
+/// Frames for one socket, coalesced.
+#[derive(Default, Debug)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    frames: Vec<Frame>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    end: u32,
+    /// Set for notifications: those can be sent again later, everything else must stay in line.
+    emission: Option<EmissionId>,
+}
+
+/// A pooled outbox gives back what it grew beyond this.
+const KEPT_BYTES: usize = 16 * 1024;
+
+impl Outbox {
+    /// Nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// How many bytes wait.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Where an edge appends one frame; [`Outbox::end_frame`] must follow.
+    pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What was appended since the last frame is one frame.
+    pub(crate) fn end_frame(&mut self, emission: Option<EmissionId>) {
+        let end = self.bytes.len() as u32;
+        if self.frames.last().is_none_or(|last| last.end < end) {
+            self.frames.push(Frame { end, emission });
+        }
+    }
+
+    /// Appends one frame that is not a notification.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.end_frame(None);
+    }
+
+    /// After the kernel took `sent` bytes: keeps the rest of a frame that was begun and every frame behind it
+    /// that is no notification; notifications of which nothing was sent go to `unsent`, oldest first.
+    pub(crate) fn keep_tail(&mut self, sent: usize, unsent: &mut Vec<EmissionId>) {
+        let (mut start, mut kept) = (0, 0);
+        let mut frames_kept = 0;
+        for at in 0..self.frames.len() {
+            let Frame { end, emission } = self.frames[at];
+            let end = end as usize;
+            if end > sent {
+                match emission {
+                    Some(emission) if start >= sent => unsent.push(emission),
+                    _ => {
+                        let from = start.max(sent);
+                        self.bytes.copy_within(from..end, kept);
+                        kept += end - from;
+                        self.frames[frames_kept] = Frame { end: kept as u32, emission: None };
+                        frames_kept += 1;
+                    }
+                }
+            }
+            start = end;
+        }
+        self.bytes.truncate(kept);
+        self.frames.truncate(frames_kept);
+    }
+
+    /// Appends what `other` has that is no notification; its notifications go to `unsent`.
+    pub(crate) fn append_replies(&mut self, other: &mut Outbox, unsent: &mut Vec<EmissionId>) {
+        other.keep_tail(0, unsent);
+        self.push(&other.bytes);
+        other.clear();
+    }
+
+    /// Empties it, and gives back what is more than the common size.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.frames.clear();
+        self.bytes.shrink_to(KEPT_BYTES);
+        self.frames.shrink_to(64);
+    }
+
+    /// Bytes of heap it holds.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.bytes.capacity() + self.frames.capacity() * size_of::<Frame>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Outbox {
+        let mut out = Outbox::default();
+        out.push(b"reply1");
+        out.tail().extend_from_slice(b"note-one");
+        out.end_frame(Some(EmissionId(1)));
+        out.push(b"pong");
+        out.tail().extend_from_slice(b"note-two");
+        out.end_frame(Some(EmissionId(2)));
+        out
+    }
+
+    /// For every possible short send: what was sent and what is kept are whole frames in their order, and a
+    /// notification is either wholly on the wire or kept, or named.
+    #[test]
+    fn a_short_send_keeps_one_tail_and_names_the_rest() {
+        let whole = b"reply1note-onepongnote-two";
+        for sent in 0..=whole.len() {
+            let (mut out, mut unsent) = (sample(), Vec::new());
+            out.keep_tail(sent, &mut unsent);
+            let mut stream = whole[..sent].to_vec();
+            stream.extend_from_slice(out.as_bytes());
+            let expected: &[u8] = match sent {
+                0..=6 => b"reply1pong",
+                7..=18 => b"reply1note-onepong",
+                _ => whole,
+            };
+            assert_eq!(stream, expected, "{sent} bytes sent");
+            let ids: Vec<u32> = unsent.iter().map(|e| e.0).collect();
+            let named: &[u32] = match sent {
+                0..=6 => &[1, 2],
+                7..=18 => &[2],
+                _ => &[],
+            };
+            assert_eq!(ids, named, "{sent} bytes sent");
+        }
+    }
+
+    #[test]
+    fn frames_behind_a_tail_are_kept_but_for_notifications() {
+        let (mut tail, mut newer, mut unsent) = (Outbox::default(), sample(), Vec::new());
+        tail.push(b"tail");
+        tail.append_replies(&mut newer, &mut unsent);
+        assert_eq!(tail.as_bytes(), b"tailreply1pong");
+        assert_eq!(unsent.len(), 2);
+        assert!(newer.is_empty());
+    }
+}

@@ -1,0 +1,432 @@
+//! The rings of a shard as one: stages operations by connection, submits them, hands out completions.
+//!
+//! Every method stages only; [`Plane::enter`] submits. A connection's ring is the upper part of its slot.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use io_uring::{opcode, squeue, types};
+
+use crate::ids::{Claim, ConnId};
+use crate::time::Instant;
+
+use super::RingFd;
+use super::arena::{Arena, Span, SpanSize};
+use super::hub::{Bed, Hub};
+use super::op::{AUX_MAX, Completion, Cqe, Kind, plain, split, word};
+use super::outbox::Outbox;
+use super::uring::{Ring, Sending};
+
+/// How the rings are laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlaneConfig {
+    /// Rings of this shard, the hub included.
+    pub rings: u16,
+    /// Direct descriptors of each.
+    pub table: u32,
+    /// Entries of a submission queue.
+    pub sq: u32,
+    /// Entries of a completion queue.
+    pub cq: u32,
+}
+
+impl PlaneConfig {
+    /// As many rings as `connections_max` needs when no table may have more than `table_max` slots: 5 % spare
+    /// for goodbyes, and of every table only 95 % are filled by accepting (DESIGN.md 4.1, 4.2 rule 5).
+    pub(crate) fn sized(connections_max: u32, table_max: u32) -> PlaneConfig {
+        const KERNEL_TABLE_MAX: u32 = 1 << 20;
+        let wanted = (u64::from(connections_max) * 105).div_ceil(95) + 64;
+        let table_max = u64::from(table_max.clamp(64, KERNEL_TABLE_MAX));
+        let rings = wanted.div_ceil(table_max);
+        let table = wanted.div_ceil(rings).min(table_max);
+        assert!(rings <= u64::from(u16::MAX), "that many connections need more rings than a shard can have");
+        PlaneConfig { rings: rings as u16, table: table as u32, sq: 1_024, cq: 8_192 }
+    }
+
+    /// Bits of a slot that are the direct descriptor.
+    pub(crate) fn shift(&self) -> u32 {
+        self.table.next_power_of_two().trailing_zeros()
+    }
+}
+
+/// Connections of one table beyond which nothing is accepted into it: 95 %.
+pub(crate) fn accept_limit(table: u32) -> u32 {
+    table - (table / 20).max(1)
+}
+
+/// An outbox whose submission is over: all of it was sent, or `refused` says how much, or why nothing was.
+pub(crate) struct Sent {
+    /// Whose.
+    pub conn: ConnId,
+    /// What.
+    pub outbox: Outbox,
+    /// `None`: all of it went out. Else bytes taken, or a negative errno.
+    pub refused: Option<i32>,
+}
+
+/// All rings of a shard. Rings come first, so that they are dropped before what their operations point to.
+pub(crate) struct Plane {
+    rings: Vec<Ring>,
+    hub: Hub,
+    /// Receive spans.
+    pub arena: Arena,
+    ready: VecDeque<Cqe>,
+    sent: Vec<Sent>,
+    shift: u32,
+    table: u32,
+    wake_fd: RawFd,
+    wake_armed: bool,
+    bridge_armed: bool,
+    /// How often the kernel was entered.
+    pub enters: u64,
+}
+
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+const POLL_INPUT: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
+const POLL_ROOM: u32 = libc::POLLOUT as u32;
+
+impl Plane {
+    /// Opens the rings. On the shard's thread. `wake` is the eventfd of the shard's waker.
+    pub(crate) fn new(config: PlaneConfig, wake: BorrowedFd<'_>) -> io::Result<Plane> {
+        use std::os::fd::AsRawFd;
+        let hub = Hub::new()?;
+        let mut rings = Vec::with_capacity(usize::from(config.rings));
+        for number in 0..config.rings {
+            let mut ring = Ring::new(number, config.table, config.sq, config.cq)?;
+            ring.register_eventfd(if number == 0 { hub.sleep_fd() } else { hub.bridge_fd() })?;
+            ring.announce(false);
+            rings.push(ring);
+        }
+        Ok(Plane {
+            rings,
+            hub,
+            arena: Arena::new(),
+            ready: VecDeque::new(),
+            sent: Vec::new(),
+            shift: config.shift(),
+            table: config.table,
+            wake_fd: wake.as_raw_fd(),
+            wake_armed: false,
+            bridge_armed: false,
+            enters: 0,
+        })
+    }
+
+    /// How many rings there are.
+    pub(crate) fn rings(&self) -> u16 {
+        self.rings.len() as u16
+    }
+
+    /// Slots of each table.
+    pub(crate) fn table(&self) -> u32 {
+        self.table
+    }
+
+    /// The ring's name for other shards.
+    pub(crate) fn ring_fd(&self, ring: u16) -> RingFd {
+        self.rings[usize::from(ring)].fd()
+    }
+
+    /// Where the thread sleeps. Inside the shard's executor.
+    pub(crate) fn bed(&self) -> io::Result<Bed> {
+        self.hub.bed()
+    }
+
+    /// The global slot of a direct descriptor.
+    pub(crate) fn slot(&self, ring: u16, direct: u32) -> u32 {
+        u32::from(ring) << self.shift | direct
+    }
+
+    /// The ring a slot is in.
+    pub(crate) fn ring_of(&self, slot: u32) -> u16 {
+        (slot >> self.shift) as u16
+    }
+
+    fn direct(&self, conn: ConnId) -> types::Fixed {
+        types::Fixed(conn.slot & ((1 << self.shift) - 1))
+    }
+
+    fn stage(&mut self, ring: u16, entry: &squeue::Entry) {
+        self.make_room(ring, 1);
+        self.rings[usize::from(ring)].push(entry);
+    }
+
+    fn make_room(&mut self, ring: u16, entries: usize) {
+        if !self.rings[usize::from(ring)].has_room(entries) {
+            self.enter_ring(usize::from(ring));
+        }
+    }
+
+    /// Arms a multishot accept of `listener` into the table of `ring`.
+    pub(crate) fn accept(&mut self, ring: u16, listener: u32, arming: u16, fd: BorrowedFd<'_>) {
+        use std::os::fd::AsRawFd;
+        let entry = opcode::AcceptMulti::new(types::Fd(fd.as_raw_fd()))
+            .allocate_file_index(true)
+            .build()
+            .user_data(plain(Kind::Accept, usize::from(arming), listener));
+        self.stage(ring, &entry);
+    }
+
+    /// Ends that accept; its last completion has no `more`.
+    pub(crate) fn cancel_accept(&mut self, ring: u16, listener: u32, arming: u16) {
+        let word = plain(Kind::Accept, usize::from(arming), listener);
+        let entry = opcode::AsyncCancel::new(word).build().user_data(plain(Kind::Ignored, 0, 0));
+        self.stage(ring, &entry);
+    }
+
+    /// Arms the one-shot poll of an idle connection.
+    pub(crate) fn poll_in(&mut self, conn: ConnId) {
+        let entry = opcode::PollAdd::new(self.direct(conn), POLL_INPUT).build().user_data(word(Kind::PollIn, 0, conn));
+        self.stage(self.ring_of(conn.slot), &entry);
+    }
+
+    /// Arms the one-shot poll of a blocked connection.
+    pub(crate) fn poll_out(&mut self, conn: ConnId) {
+        let entry = opcode::PollAdd::new(self.direct(conn), POLL_ROOM).build().user_data(word(Kind::PollOut, 0, conn));
+        self.stage(self.ring_of(conn.slot), &entry);
+    }
+
+    /// Stages a receive. False when no span is free.
+    pub(crate) fn recv(&mut self, conn: ConnId, size: SpanSize) -> bool {
+        let Some(span) = self.arena.take(size) else { return false };
+        let (target, len) = self.arena.target(&span);
+        let entry = opcode::Recv::new(self.direct(conn), target, len)
+            .flags(libc::MSG_DONTWAIT)
+            .build()
+            .user_data(word(Kind::Recv, span.index(), conn));
+        self.stage(self.ring_of(conn.slot), &entry);
+        true
+    }
+
+    /// Stages one send of everything in `outbox`; it comes back through [`Plane::next_sent`]. At most one per
+    /// connection and submission: the caller waits for that (DESIGN.md 4.2 rule 1).
+    pub(crate) fn send(&mut self, conn: ConnId, outbox: Outbox) {
+        let ring = self.ring_of(conn.slot);
+        self.make_room(ring, 1);
+        let direct = self.direct(conn);
+        if self.rings[usize::from(ring)].sends.len() == AUX_MAX {
+            self.enter_ring(usize::from(ring));
+        }
+        let sends = &mut self.rings[usize::from(ring)].sends;
+        debug_assert!(sends.iter().all(|other| other.conn != conn), "one send per socket and submission");
+        let bytes = outbox.as_bytes();
+        let entry = opcode::Send::new(direct, bytes.as_ptr(), bytes.len() as u32)
+            .flags(SEND_FLAGS)
+            .build()
+            .flags(squeue::Flags::SKIP_SUCCESS)
+            .user_data(word(Kind::Send, sends.len(), conn));
+        // The bytes are on the heap: moving the outbox does not move them, and nobody changes it in there.
+        sends.push(Sending { conn, outbox, refused: None });
+        self.rings[usize::from(ring)].push(&entry);
+    }
+
+    /// Stages the end of our side of the stream.
+    pub(crate) fn shutdown(&mut self, conn: ConnId) {
+        let entry =
+            opcode::Shutdown::new(self.direct(conn), libc::SHUT_WR).build().user_data(word(Kind::Shutdown, 0, conn));
+        self.stage(self.ring_of(conn.slot), &entry);
+    }
+
+    fn remove_polls(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
+        for (armed, kind) in [(poll_in, Kind::PollIn), (poll_out, Kind::PollOut)] {
+            if armed {
+                let entry = opcode::PollRemove::new(word(kind, 0, conn))
+                    .build()
+                    .flags(squeue::Flags::SKIP_SUCCESS)
+                    .user_data(plain(Kind::Ignored, 0, 0));
+                self.stage(self.ring_of(conn.slot), &entry);
+            }
+        }
+    }
+
+    /// Stages the removal of armed polls, then the Close: the last operation of a connection (DESIGN.md 4.2
+    /// rule 3; a pending poll pins the file and no FIN is ever sent).
+    pub(crate) fn close(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
+        self.remove_polls(conn, poll_in, poll_out);
+        let entry = opcode::Close::new(self.direct(conn)).build().user_data(word(Kind::Close, 0, conn));
+        self.stage(self.ring_of(conn.slot), &entry);
+    }
+
+    /// Stages the move of a descriptor into a ring of another shard (DESIGN.md 5): polls removed, unlinked
+    /// (they may have fired), then SEND_FD linked to Close. `word` is what the target reaps.
+    fn send_fd(&mut self, conn: ConnId, polls: (bool, bool), target: RingFd, word_there: u64) {
+        self.remove_polls(conn, polls.0, polls.1);
+        let ring = self.ring_of(conn.slot);
+        // A chain that spans two submissions is no chain.
+        self.make_room(ring, 2);
+        let direct = self.direct(conn);
+        let slot = types::DestinationSlot::auto_target();
+        let send = opcode::MsgRingSendFd::new(types::Fd(target.0), direct, slot, word_there)
+            .build()
+            .flags(squeue::Flags::IO_LINK)
+            .user_data(word(Kind::SendFd, 0, conn));
+        let close = opcode::Close::new(direct).build().user_data(word(Kind::Close, 0, conn));
+        let ring = &mut self.rings[usize::from(ring)];
+        ring.push(&send);
+        ring.push(&close);
+    }
+
+    /// Stages the move of a claimed connection.
+    pub(crate) fn move_claimed(&mut self, conn: ConnId, polls: (bool, bool), target: RingFd, claim: Claim) {
+        self.send_fd(conn, polls, target, claim.0);
+    }
+
+    /// Stages the move of a fresh connection that is dealt to another shard.
+    pub(crate) fn move_dealt(&mut self, conn: ConnId, target: RingFd, port: u32) {
+        self.send_fd(conn, (false, false), target, plain(Kind::Dealt, 0, port));
+    }
+
+    /// Stages the wake of a parked shard.
+    pub(crate) fn bell(&mut self, hub: RingFd) {
+        let entry = opcode::MsgRingData::new(types::Fd(hub.0), 0, plain(Kind::Bell, 0, 0), None)
+            .build()
+            .flags(squeue::Flags::SKIP_SUCCESS)
+            .user_data(plain(Kind::Ignored, 0, 0));
+        self.stage(0, &entry);
+    }
+
+    /// Submits and reaps every ring that has something staged or is flagged; the others cost a look at their
+    /// flags. True when something was there.
+    pub(crate) fn enter(&mut self) -> bool {
+        self.arm_hub();
+        let mut busy = false;
+        for at in 0..self.rings.len() {
+            if self.rings[at].busy() {
+                self.enter_ring(at);
+                busy = true;
+            }
+        }
+        busy
+    }
+
+    fn enter_ring(&mut self, at: usize) {
+        let ring = &mut self.rings[at];
+        ring.enter(&mut self.ready);
+        self.enters += 1;
+        self.sent.extend(ring.sends.drain(..).map(|Sending { conn, outbox, refused }| Sent { conn, outbox, refused }));
+    }
+
+    /// The next outbox that came back.
+    pub(crate) fn next_sent(&mut self) -> Option<Sent> {
+        self.sent.pop()
+    }
+
+    /// The next completion that was reaped.
+    pub(crate) fn next(&mut self) -> Option<Completion> {
+        loop {
+            let cqe = self.ready.pop_front()?;
+            if let Some(completion) = self.read(cqe) {
+                return Some(completion);
+            }
+        }
+    }
+
+    /// Whether completions wait that `next` did not hand out yet.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    fn read(&mut self, cqe: Cqe) -> Option<Completion> {
+        let Cqe { word, result, more, ring } = cqe;
+        let Some((kind, aux, done)) = split(word) else {
+            return Some(Completion::Arrived { claim: Claim(word), ring, result });
+        };
+        const ACCEPT: u8 = Kind::Accept as u8;
+        const POLL_IN: u8 = Kind::PollIn as u8;
+        const POLL_OUT: u8 = Kind::PollOut as u8;
+        const RECV: u8 = Kind::Recv as u8;
+        const SHUTDOWN: u8 = Kind::Shutdown as u8;
+        const CLOSE: u8 = Kind::Close as u8;
+        const SEND_FD: u8 = Kind::SendFd as u8;
+        const DEALT: u8 = Kind::Dealt as u8;
+        const TIMEOUT: u8 = Kind::Timeout as u8;
+        const WAKE: u8 = Kind::Wake as u8;
+        const BRIDGE: u8 = Kind::Bridge as u8;
+        const BELL: u8 = Kind::Bell as u8;
+        Some(match kind {
+            ACCEPT => Completion::Accepted { listener: done.slot, arming: aux as u16, ring, result, more },
+            POLL_IN => Completion::Readable(done),
+            POLL_OUT => Completion::Writable(done),
+            RECV => Completion::Received { done, span: Span::of_completion(aux), result },
+            SHUTDOWN => Completion::ShutDown { done, result },
+            CLOSE => Completion::Closed { done, result },
+            SEND_FD => Completion::Moved { done, result },
+            DEALT => Completion::Dealt { port: done.slot, ring, result },
+            TIMEOUT => {
+                self.hub.fired(aux);
+                Completion::Woken
+            }
+            WAKE => {
+                self.wake_armed &= more;
+                Completion::Woken
+            }
+            BRIDGE => {
+                self.bridge_armed &= more;
+                Completion::Woken
+            }
+            BELL => Completion::Woken,
+            _ => return None,
+        })
+    }
+
+    fn arm_hub(&mut self) {
+        if !self.wake_armed {
+            self.wake_armed = true;
+            let entry = opcode::PollAdd::new(types::Fd(self.wake_fd), libc::POLLIN as u32)
+                .multi(true)
+                .build()
+                .user_data(plain(Kind::Wake, 0, 0));
+            self.stage(0, &entry);
+        }
+        if !self.bridge_armed && self.rings.len() > 1 {
+            self.bridge_armed = true;
+            self.hub.empty_bridge();
+            let entry = opcode::PollAdd::new(types::Fd(self.hub.bridge_fd()), libc::POLLIN as u32)
+                .multi(true)
+                .build()
+                .user_data(plain(Kind::Bridge, 0, 0));
+            self.stage(0, &entry);
+        }
+    }
+
+    /// Makes sure that the hub wakes the shard at `until` at the latest.
+    pub(crate) fn wake_at(&mut self, now: Instant, until: Instant) {
+        if let Some((at, number)) = self.hub.armed {
+            if at <= until {
+                return;
+            }
+            let entry = opcode::TimeoutRemove::new(plain(Kind::Timeout, number, 0)).build().user_data(plain(
+                Kind::Ignored,
+                0,
+                0,
+            ));
+            self.stage(0, &entry);
+        }
+        // Room first: a submission in between would let go of the timespec.
+        self.make_room(0, 1);
+        let (number, timespec) = self.hub.set_timeout(until, until.since(now));
+        let entry = opcode::Timeout::new(timespec).build().user_data(plain(Kind::Timeout, number, 0));
+        self.stage(0, &entry);
+    }
+
+    /// Announces completions, then says whether all is quiet, so that the thread may sleep. If not, announces
+    /// no more.
+    pub(crate) fn quiet(&mut self) -> bool {
+        for ring in &mut self.rings {
+            ring.announce(true);
+        }
+        let quiet = self.ready.is_empty() && self.sent.is_empty() && !self.rings.iter_mut().any(Ring::busy);
+        if !quiet {
+            self.awake();
+        }
+        quiet
+    }
+
+    /// The thread is awake: completions need no announcement.
+    pub(crate) fn awake(&mut self) {
+        for ring in &mut self.rings {
+            ring.announce(false);
+        }
+    }
+}

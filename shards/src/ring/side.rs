@@ -1,0 +1,158 @@
+//! What only some connections have: bytes that wait to be decoded, bytes that wait to be sent, a move.
+//!
+//! An idle connection has no entry. Entries and their buffers are reused; what a burst made them grow to is
+//! given back.
+
+use crate::ids::{Claim, ShardId};
+use crate::machine::Hello;
+
+use super::outbox::Outbox;
+
+/// No entry.
+pub(crate) const NO_SIDE: u32 = u32::MAX;
+
+/// Where a moving connection goes.
+#[derive(Debug)]
+pub(crate) enum Departure {
+    /// To the owner of its user agent, with its hello.
+    Claimed {
+        /// The owner.
+        to: ShardId,
+        /// Pairs descriptor and mail there.
+        claim: Claim,
+        /// What the user agent said.
+        hello: Box<Hello>,
+    },
+    /// To the least loaded shard, before a byte was read.
+    Dealt {
+        /// That shard.
+        to: ShardId,
+    },
+}
+
+/// The side entry of one connection.
+#[derive(Default)]
+pub(crate) struct Side {
+    /// Received and not decoded.
+    pub inbox: Vec<u8>,
+    /// Encoded and not handed to the kernel, or refused by it.
+    pub out: Outbox,
+    /// Set while it moves, or waits to.
+    pub departure: Option<Departure>,
+    /// Input thrown away during a goodbye.
+    pub discarded: u32,
+}
+
+impl Side {
+    /// Whether the connection needs it no more.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.inbox.is_empty() && self.out.is_empty() && self.departure.is_none() && self.discarded == 0
+    }
+}
+
+/// The side table of a shard, and its pool of outboxes.
+#[derive(Default)]
+pub(crate) struct Sides {
+    entries: Vec<Side>,
+    free: Vec<u32>,
+    outboxes: Vec<Outbox>,
+}
+
+/// Free entries, and spare outboxes, that keep their buffers.
+const POOLED: usize = 256;
+/// A pooled inbox gives back what it grew beyond this.
+const KEPT_BYTES: usize = 8 * 1024;
+
+impl Sides {
+    /// The entry of a connection; `at` is its place, or becomes it.
+    pub(crate) fn entry(&mut self, at: &mut u32) -> &mut Side {
+        if *at == NO_SIDE {
+            *at = self.free.pop().unwrap_or_else(|| {
+                self.entries.push(Side::default());
+                self.entries.len() as u32 - 1
+            });
+        }
+        &mut self.entries[*at as usize]
+    }
+
+    /// The entry there, if there is one.
+    pub(crate) fn get(&mut self, at: u32) -> Option<&mut Side> {
+        self.entries.get_mut(at as usize)
+    }
+
+    /// Takes the entry back.
+    pub(crate) fn free(&mut self, at: &mut u32) {
+        let index = std::mem::replace(at, NO_SIDE);
+        let Some(side) = self.entries.get_mut(index as usize) else { return };
+        side.departure = None;
+        side.discarded = 0;
+        if self.free.len() < POOLED {
+            side.inbox.clear();
+            side.inbox.shrink_to(KEPT_BYTES);
+            side.out.clear();
+        } else {
+            *side = Side::default();
+        }
+        self.free.push(index);
+        if self.free.len() == self.entries.len() && self.entries.len() > POOLED {
+            self.entries.truncate(POOLED);
+            self.entries.shrink_to_fit();
+            self.free = (0..POOLED as u32).rev().collect();
+        }
+    }
+
+    /// Takes the entry back if nothing is in it.
+    pub(crate) fn free_if_idle(&mut self, at: &mut u32) {
+        if self.entries.get(*at as usize).is_some_and(Side::is_idle) {
+            self.free(at);
+        }
+    }
+
+    /// An empty outbox.
+    pub(crate) fn take_outbox(&mut self) -> Outbox {
+        self.outboxes.pop().unwrap_or_default()
+    }
+
+    /// Gives an outbox back.
+    pub(crate) fn put_outbox(&mut self, mut outbox: Outbox) {
+        if self.outboxes.len() < POOLED {
+            outbox.clear();
+            self.outboxes.push(outbox);
+        }
+    }
+
+    /// Entries in use.
+    pub(crate) fn used(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Bytes of heap the table and its buffers hold. Walks it: for the numbers, once a second.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let buffers = self.entries.iter().map(|side| side.inbox.capacity() + side.out.heap_bytes()).sum::<usize>();
+        let pool = self.outboxes.iter().map(Outbox::heap_bytes).sum::<usize>();
+        self.entries.capacity() * size_of::<Side>() + self.free.capacity() * 4 + buffers + pool
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_gives_its_memory_back() {
+        let mut sides = Sides::default();
+        let mut places = vec![NO_SIDE; 10_000];
+        for at in &mut places {
+            sides.entry(at).inbox.extend_from_slice(&[0; 1_000]);
+        }
+        assert_eq!(sides.used(), 10_000);
+        assert!(sides.heap_bytes() > 10_000_000);
+        for at in &mut places {
+            sides.free_if_idle(at);
+            assert_ne!(*at, NO_SIDE, "an entry with bytes in it stays");
+            sides.free(at);
+        }
+        assert_eq!(sides.used(), 0);
+        assert!(sides.heap_bytes() < 1_000_000, "{} bytes are kept", sides.heap_bytes());
+    }
+}

@@ -1,0 +1,131 @@
+//! One io_uring with a sparse table of direct descriptors.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{Ordering, fence};
+
+use io_uring::{IoUring, cqueue, squeue};
+
+use crate::ids::ConnId;
+
+use super::op::{Cqe, Kind, split};
+use super::outbox::Outbox;
+
+/// The descriptor of another shard's ring, as MSG_RING names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RingFd(pub(super) RawFd);
+
+/// An outbox whose SEND was staged; `refused` is set when less than all of it went out.
+pub(super) struct Sending {
+    pub conn: ConnId,
+    pub outbox: Outbox,
+    pub refused: Option<i32>,
+}
+
+/// A ring, its table, and the sends of the submission being staged.
+pub(super) struct Ring {
+    // Dropped first: after it no staged entry can be submitted, so nothing below is read by the kernel again.
+    io: IoUring,
+    pub sends: Vec<Sending>,
+    pub number: u16,
+}
+
+const ENTER_GETEVENTS: u32 = 1;
+
+impl Ring {
+    pub fn new(number: u16, table: u32, sq: u32, cq: u32) -> io::Result<Ring> {
+        let io = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_cqsize(cq)
+            .build(sq)?;
+        io.submitter().register_files_sparse(table)?;
+        Ok(Ring { io, sends: Vec::new(), number })
+    }
+
+    pub fn fd(&self) -> RingFd {
+        RingFd(self.io.as_raw_fd())
+    }
+
+    /// Completions are announced on this eventfd from now on, while not disabled.
+    pub fn register_eventfd(&self, fd: RawFd) -> io::Result<()> {
+        self.io.submitter().register_eventfd(fd)
+    }
+
+    /// Announce completions or not. Reaping signals the eventfd again, so it is off but while parked.
+    pub fn announce(&mut self, on: bool) {
+        if on {
+            self.io.completion().enable_eventfd();
+            // Pairs with the kernel's full barrier between setting TASKRUN and reading this flag: either it
+            // sees the flag and signals, or `busy` sees TASKRUN.
+            fence(Ordering::SeqCst);
+        } else {
+            self.io.completion().disable_eventfd();
+        }
+    }
+
+    /// Room for this many more entries without submitting.
+    pub fn has_room(&mut self, entries: usize) -> bool {
+        let queue = self.io.submission();
+        queue.capacity() - queue.len() >= entries
+    }
+
+    /// Stages an entry; the caller made sure of room.
+    pub fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: what an entry points to stays in place until the submission that carries it has returned:
+        // outboxes are owned by `sends`, spans by the arena, the timespec by the hub, and all of them live in
+        // the plane behind its rings. Every operation on them completes within that submission.
+        let pushed = unsafe { self.io.submission().push(entry) };
+        assert!(pushed.is_ok(), "the caller made room in the submission queue");
+    }
+
+    /// Whether a visit is due: something staged, deferred work, completions, or completions that overflowed.
+    pub fn busy(&mut self) -> bool {
+        let queue = self.io.submission();
+        if !queue.is_empty() || queue.taskrun() || queue.cq_overflow() {
+            return true;
+        }
+        drop(queue);
+        !self.io.completion().is_empty()
+    }
+
+    /// Submits what is staged, runs deferred work and reaps every completion there is. When it returns, every
+    /// SEND that was staged is over, and those of which something was left are marked in `sends`.
+    pub fn enter(&mut self, ready: &mut VecDeque<Cqe>) {
+        loop {
+            let staged = self.io.submission().len() as u32;
+            // SAFETY: no argument is passed; the entries are those of `push`.
+            let entered = unsafe { self.io.submitter().enter::<libc::sigset_t>(staged, 0, ENTER_GETEVENTS, None) };
+            if let Err(error) = entered {
+                // EINTR: again. EAGAIN, EBUSY: the kernel is short of memory or of room for completions, which
+                // reaping makes. Anything else would be a ring that is no ring.
+                let errno = error.raw_os_error().unwrap_or(0);
+                assert!(matches!(errno, libc::EINTR | libc::EAGAIN | libc::EBUSY), "io_uring_enter: {error}");
+            }
+            self.reap(ready);
+            let queue = self.io.submission();
+            if queue.is_empty() && !queue.cq_overflow() {
+                return;
+            }
+        }
+    }
+
+    fn reap(&mut self, ready: &mut VecDeque<Cqe>) {
+        for entry in self.io.completion() {
+            let word = entry.user_data();
+            if let Some((kind, aux, _)) = split(word)
+                && kind == Kind::Send as u8
+            {
+                if let Some(sending) = self.sends.get_mut(aux) {
+                    sending.refused = Some(entry.result());
+                }
+                continue;
+            }
+            ready.push_back(Cqe { word, result: entry.result(), more: cqueue::more(entry.flags()), ring: self.number });
+        }
+    }
+}
