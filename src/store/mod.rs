@@ -1,1 +1,31 @@
-//! Storage backends behind one port.
+//! Storage backends behind one port (`shards::ports::Store`): plain `StoreOp` in, `StoreReply` out.
+//!
+//! [`model`] keeps everything in memory: what `store.kind = memory` means, and the executable statement of the
+//! laws. [`embedded`] is the default: one directory, no server. Both pass `laws`.
+//!
+//! Rules that the vocabulary leaves to storage, the same in every backend:
+//! - `Save` keeps what it is given only while the user and the channel exist; the rest ended by rule
+//!   (unregistered, reset), and the reply is `Done`.
+//! - Message rows at or below `low_water` are settled: no read returns them. Saved rows are not covered by it.
+//! - `user_clock` of a user is at least the clock of every `Register`, `Unregister` and `low_water` of it.
+//! - `may_have_messages` is set by the write and cleared some time after the last row is gone.
+
+pub mod model;
+
+pub mod embedded;
+
+#[cfg(test)]
+mod laws;
+
+use shards::time::UnixSeconds;
+
+/// Version of the record's meaning that this build writes (BEHAVIOUR.md 1.10).
+pub const RECORD_VERSION: u8 = 1;
+
+/// A user not seen for this long is dropped (DESIGN.md 7.1): 60 days.
+pub const IDLE_SECONDS_MAX: u64 = 60 * 24 * 60 * 60;
+
+/// Whether a user last seen then is dropped now.
+fn idle(seen: UnixSeconds, now: UnixSeconds) -> bool {
+    now.0.saturating_sub(seen.0) >= IDLE_SECONDS_MAX
+}

@@ -1,0 +1,263 @@
+//! The one thread that writes: takes whatever is waiting, applies it as one group, syncs once, then answers.
+//!
+//! Lives on: its own thread, one per database.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
+use fjall::PersistMode;
+use shards::ids::{Clock, StoreTicket};
+use shards::machine::{StoreError, StoreReply};
+use shards::message::Message;
+use shards::stats::Counters;
+
+use super::database::Database;
+use super::group::{Group, Trouble};
+use super::port::{Answer, CommitterMail, Outbox, Route, is_durable};
+use super::stats::{StoreStats, Tally};
+use super::{Fatal, Gates};
+
+/// Operations of one group. More wait for the next, so that no reply waits for a very large batch.
+const GROUP_OPERATIONS_MAX: usize = 1_024;
+/// How long a relaxed write may stay unsynced.
+const RELAXED_MAX: Duration = Duration::from_secs(1);
+/// How often counters are copied to the board.
+const BOARD_EVERY: Duration = Duration::from_secs(1);
+
+/// The committer's own state.
+pub(super) struct Committer {
+    pub(super) db: Database,
+    pub(super) inbox: Receiver<CommitterMail>,
+    pub(super) gates: Arc<Gates>,
+    pub(super) fatal: Fatal,
+    pub(super) clock: Clock,
+    pub(super) stats: StoreStats,
+    /// Since when there are writes that no sync covered.
+    pub(super) unsynced: Option<Instant>,
+    pub(super) boarded: Instant,
+    /// Set when a write or a sync failed: nothing is promised any more.
+    pub(super) failed: bool,
+    /// Called before each commit; a test lets it wait or fail.
+    #[cfg(test)]
+    pub(super) before_commit: Option<super::CommitProbe>,
+}
+
+/// Replies that wait for the sync of their group.
+type Replies = Vec<(Arc<Outbox>, StoreTicket, Route, Answer)>;
+
+impl Committer {
+    /// Runs until it is told to stop or every sender is gone.
+    pub(super) fn run(mut self) {
+        let mut mails = Vec::with_capacity(GROUP_OPERATIONS_MAX);
+        let mut open = true;
+        while open {
+            open = self.gather(&mut mails);
+            if !mails.is_empty() {
+                self.commit_group(&mut mails);
+            }
+            self.sync_relaxed();
+            self.show();
+        }
+        if self.unsynced.is_some() {
+            self.sync(PersistMode::SyncAll);
+        }
+        self.show();
+    }
+
+    /// Waits for work and takes what is there; false when this is the end.
+    fn gather(&mut self, mails: &mut Vec<CommitterMail>) -> bool {
+        let mut next = match self.inbox.recv_timeout(self.patience()) {
+            Ok(mail) => Some(mail),
+            Err(RecvTimeoutError::Timeout) => return true,
+            Err(RecvTimeoutError::Disconnected) => return false,
+        };
+        while let Some(mail) = next {
+            if matches!(mail, CommitterMail::Stop) {
+                return false;
+            }
+            mails.push(mail);
+            next = if mails.len() < GROUP_OPERATIONS_MAX { self.inbox.try_recv().ok() } else { None };
+        }
+        true
+    }
+
+    fn patience(&self) -> Duration {
+        let board = BOARD_EVERY.saturating_sub(self.boarded.elapsed());
+        let relaxed = self.unsynced.map_or(RELAXED_MAX, |since| RELAXED_MAX.saturating_sub(since.elapsed()));
+        board.min(relaxed).max(Duration::from_millis(1))
+    }
+
+    fn commit_group(&mut self, mails: &mut Vec<CommitterMail>) {
+        let began = Instant::now();
+        self.gates.commit_began();
+        let written_before = self.stats.store_bytes_written;
+        let mut replies = Replies::with_capacity(mails.len());
+        let mut replays = Vec::new();
+        let mut durable = false;
+        let operations = mails.len() as u64;
+        let applied = self.apply(mails, &mut replies, &mut replays, &mut durable);
+        let done = applied.and_then(|()| self.finish_group(durable));
+        if let Err(trouble) = done {
+            self.fail(&trouble);
+            for (_, _, _, answer) in &mut replies {
+                *answer = Err(StoreError::Transient);
+            }
+        }
+        self.gates.disk_bytes_since.fetch_add(self.stats.store_bytes_written - written_before, Ordering::Relaxed);
+        self.stats.store_groups += 1;
+        self.stats.store_group_operations += operations;
+        self.stats.store_sync_microseconds += began.elapsed().as_micros() as u64;
+        self.gates.commit_ended();
+        for replay in replays {
+            let _ = replay.send(!self.failed);
+        }
+        self.deliver(replies);
+    }
+
+    /// Applies every mail in order and writes the batch out, unsynced.
+    fn apply(
+        &mut self,
+        mails: &mut Vec<CommitterMail>,
+        replies: &mut Replies,
+        replays: &mut Vec<Sender<bool>>,
+        durable: &mut bool,
+    ) -> Result<(), fjall::Error> {
+        let full = self.gates.full();
+        let mut failure = if self.failed { Some(fjall::Error::Poisoned) } else { None };
+        let mut group = Group::new(&self.db, &mut self.stats, &mut self.clock, full);
+        for mail in mails.drain(..) {
+            if let CommitterMail::Job(job) = &mail {
+                self.gates.queued.fetch_sub(1, Ordering::Relaxed);
+                *durable |= is_durable(&job.op);
+            }
+            let done = match mail {
+                CommitterMail::Job(job) if failure.is_some() => {
+                    replies.push((job.outbox, job.ticket, job.route, Err(StoreError::Transient)));
+                    Ok(())
+                }
+                CommitterMail::Job(job) => {
+                    let (answer, done) = settle_answer(group.apply(job.op));
+                    replies.push((job.outbox, job.ticket, job.route, answer));
+                    done
+                }
+                CommitterMail::Upkeep(upkeep) => {
+                    self.gates.upkeep_taken();
+                    if failure.is_some() { Ok(()) } else { group.upkeep(upkeep) }
+                }
+                CommitterMail::Replay(messages, done) => {
+                    *durable = true;
+                    replays.push(done);
+                    save_replayed(&mut group, &messages)
+                }
+                CommitterMail::Stop => Ok(()),
+            };
+            match done {
+                Ok(()) | Err(Trouble::Refused(_)) => {}
+                Err(Trouble::Read(_)) => Tally::add(&self.gates.tally.read_errors),
+                Err(Trouble::Write(error)) => failure = Some(error),
+            }
+        }
+        let written = match group.write_out() {
+            Err(Trouble::Write(error)) => Err(error),
+            Ok(()) | Err(Trouble::Refused(_) | Trouble::Read(_)) => Ok(()),
+        };
+        failure.map_or(written, Err)
+    }
+
+    /// Makes the group as durable as its operations ask for.
+    fn finish_group(&mut self, durable: bool) -> Result<(), fjall::Error> {
+        #[cfg(test)]
+        if let Some(probe) = &self.before_commit {
+            probe()?;
+        }
+        if durable {
+            self.db.fjall.persist(PersistMode::SyncData)?;
+            self.stats.store_syncs += 1;
+            self.unsynced = None;
+        } else {
+            // To the kernel, so that a kill loses nothing; to the disk with the next durable group or in a second.
+            self.db.fjall.persist(PersistMode::Buffer)?;
+            self.unsynced.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+
+    fn sync_relaxed(&mut self) {
+        if self.unsynced.is_some_and(|since| since.elapsed() >= RELAXED_MAX) {
+            self.gates.commit_began();
+            self.sync(PersistMode::SyncData);
+            self.gates.commit_ended();
+        }
+    }
+
+    fn sync(&mut self, mode: PersistMode) {
+        self.unsynced = None;
+        if self.failed {
+            return;
+        }
+        match self.db.fjall.persist(mode) {
+            Ok(()) => self.stats.store_syncs += 1,
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// A failed write or sync leaves the state of the disk unknown: whatever is said from here on may be a lie,
+    /// so nothing is (DESIGN.md 7.1: exit). The next start reads what is really there.
+    fn fail(&mut self, error: &fjall::Error) {
+        if !self.failed {
+            self.failed = true;
+            (self.fatal)(&format!(
+                "storage cannot write any more ({error}): exiting so that nothing is promised that is not kept; \
+                 check the disk of the data directory and start again"
+            ));
+        }
+    }
+
+    fn deliver(&mut self, replies: Replies) {
+        let mut woken: Vec<Arc<Outbox>> = Vec::new();
+        for (outbox, ticket, route, answer) in replies {
+            self.stats.store_transient += u64::from(matches!(answer, Err(StoreError::Transient)));
+            outbox.push(ticket, route, answer);
+            if !woken.iter().any(|known| Arc::ptr_eq(known, &outbox)) {
+                woken.push(outbox);
+            }
+        }
+        woken.iter().for_each(|outbox| outbox.wake());
+    }
+
+    /// Copies the counters to the board, about once a second.
+    fn show(&mut self) {
+        if self.boarded.elapsed() < BOARD_EVERY && !self.failed {
+            return;
+        }
+        self.boarded = Instant::now();
+        let tally = &self.gates.tally;
+        let refused = tally.transient.swap(0, Ordering::Relaxed);
+        self.stats.store_transient += refused;
+        self.stats.store_reads = tally.reads.load(Ordering::Relaxed);
+        self.stats.store_read_errors = tally.read_errors.load(Ordering::Relaxed);
+        self.stats.store_queue = self.gates.queued.load(Ordering::Relaxed);
+        self.stats.store_disk_bytes = self.gates.disk_bytes.load(Ordering::Relaxed);
+        self.stats.store_circuit_open = u64::from(self.gates.circuit_open.load(Ordering::Relaxed));
+        self.stats.write_to(&self.gates.board, 0);
+    }
+}
+
+/// Splits an operation's outcome into what is told and what is noted.
+fn settle_answer(outcome: Result<StoreReply, Trouble>) -> (Answer, Result<(), Trouble>) {
+    match outcome {
+        Ok(reply) => (Ok(reply), Ok(())),
+        Err(Trouble::Refused(error)) => (Err(error), Ok(())),
+        Err(trouble) => (Err(StoreError::Transient), Err(trouble)),
+    }
+}
+
+/// Saves what a ledger kept, user by user.
+fn save_replayed(group: &mut Group, messages: &[Arc<Message>]) -> Result<(), Trouble> {
+    for of_one_user in messages.chunk_by(|a, b| a.uaid == b.uaid) {
+        group.save(of_one_user, false)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! The fjall database: its four keyspaces and the settings that measurement chose (DESIGN.md 7.1).
+
+use std::path::Path;
+
+use fjall::config::{CompressionPolicy, PinningPolicy};
+use fjall::{CompressionType, Keyspace, KeyspaceCreateOptions};
+
+const MIB: u64 = 1 << 20;
+
+/// Names of the keyspaces in the order of their creation; fjall numbers them from 1 in this order.
+pub(super) const KEYSPACES: [&str; 4] = ["users", "messages", "topics", "meta"];
+
+/// An open database. Shared by the committer, the readers and the keeper.
+#[derive(Clone)]
+pub(super) struct Database {
+    pub(super) fjall: fjall::Database,
+    pub(super) users: Keyspace,
+    pub(super) messages: Keyspace,
+    pub(super) topics: Keyspace,
+    pub(super) meta: Keyspace,
+}
+
+impl Database {
+    /// Opens or creates the database in `dir`.
+    pub(super) fn open(dir: &Path, cache_bytes: u64) -> fjall::Result<Database> {
+        let fjall = fjall::Database::builder(dir)
+            .cache_size(cache_bytes)
+            .journal_compression(CompressionType::None)
+            // The committer says when: one sync per group.
+            .manual_journal_persist(true)
+            .max_journaling_size(256 * MIB)
+            .worker_threads(2)
+            .open()?;
+        let open = |name: &str, memtable: u64| fjall.keyspace(name, || options(memtable * MIB));
+        let [users, messages, topics, meta] = KEYSPACES;
+        let (users, messages) = (open(users, 16)?, open(messages, 32)?);
+        let (topics, meta) = (open(topics, 16)?, open(meta, 16)?);
+        Ok(Database { fjall, users, messages, topics, meta })
+    }
+}
+
+/// Fixed at first creation: pinned indexes and filters halve the cost of a read; bodies are encrypted and
+/// do not compress.
+fn options(memtable_bytes: u64) -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .index_block_pinning_policy(PinningPolicy::all(true))
+        .filter_block_pinning_policy(PinningPolicy::all(true))
+        .data_block_compression_policy(CompressionPolicy::disabled())
+        .max_memtable_size(memtable_bytes)
+        .manual_journal_persist(true)
+}

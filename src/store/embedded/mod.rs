@@ -1,0 +1,410 @@
+//! The embedded store: one directory, no server (DESIGN.md 7.1).
+//!
+//! ```text
+//! DIR/FORMAT   one line: which format the directory is in
+//! DIR/LOCK     held while a process has it open
+//! DIR/db/      the fjall database; rows as in `rows`
+//! ```
+//!
+//! One committer thread writes: whatever waits becomes one group with one `fdatasync`, and only then are its
+//! operations answered. Reader threads read; the keeper watches, measures and reclaims. A shard sees a [`port`]:
+//! bounded, never blocking, and keeping the order of each user's operations.
+//!
+//! Lives on: the starting thread opens and closes it; its own threads do the rest.
+
+mod committer;
+mod copy;
+mod database;
+mod fault;
+mod group;
+mod journal;
+mod keeper;
+mod port;
+mod query;
+mod reader;
+mod rows;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Sender, bounded, unbounded};
+use shards::ids::Clock;
+use shards::message::Message;
+use shards::ports::Store;
+use shards::stats::{Board, Counters};
+
+pub use copy::{Copied, salvage};
+pub use fault::StoreFault;
+pub use stats::StoreStats;
+
+use committer::Committer;
+use database::Database;
+use fault::Cause;
+use group::Upkeep;
+use port::{CommitterMail, Port, ReaderMail};
+use stats::Tally;
+
+/// What ends the process when nothing can be written any more.
+pub type Fatal = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A test's hand in the committer.
+#[cfg(test)]
+pub(crate) type CommitProbe = Arc<dyn Fn() -> fjall::Result<()> + Send + Sync>;
+
+/// What the directory's format file says.
+const FORMAT: &str = "murre embedded store, format 1\n";
+/// Upkeep mails on their way to the committer. Shed: the next walk finds the same rows.
+const UPKEEP_MAX: usize = 64;
+/// Messages of a ledger replay saved in one group.
+const REPLAY_MESSAGES_PER_GROUP: usize = 256;
+/// How long a lock held by another is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// Exit status when storage fails.
+const EXIT_STORAGE: i32 = 74;
+
+/// How an embedded store is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// Cache of blocks, bytes (`store.cache`).
+    pub cache_bytes: u64,
+    /// At most this much on disk, bytes (`store.max_bytes`); at the bound new rows are refused.
+    pub bytes_max: u64,
+    /// New rows are refused while the file system has less than this free, bytes.
+    pub bytes_free_min: u64,
+    /// Reader threads, at least 1.
+    pub readers: usize,
+    /// A write under way for longer opens the circuit.
+    pub stall_after: Duration,
+    /// Whether expired rows and idle users are reclaimed in the background.
+    pub sweep: bool,
+    /// Called once when nothing can be written any more; the default says why on standard error and exits.
+    pub fatal: Fatal,
+    /// Called before each sync.
+    #[cfg(test)]
+    pub(crate) before_commit: Option<CommitProbe>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            cache_bytes: 96 << 20,
+            bytes_max: u64::MAX,
+            bytes_free_min: 256 << 20,
+            readers: 2,
+            stall_after: Duration::from_secs(3),
+            sweep: true,
+            fatal: Arc::new(|why| {
+                eprintln!("murre: {why}");
+                std::process::exit(EXIT_STORAGE);
+            }),
+            #[cfg(test)]
+            before_commit: None,
+        }
+    }
+}
+
+/// What the threads of a store and its ports tell each other without waiting.
+struct Gates {
+    started: Instant,
+    stall_after: Duration,
+    bytes_max: u64,
+    bytes_free_min: u64,
+    sweep: bool,
+    /// Milliseconds since `started` of the commit under way; 0 while there is none.
+    commit_since: AtomicU64,
+    circuit_open: AtomicBool,
+    /// Operations waiting for the committer.
+    queued: AtomicU64,
+    /// Upkeep mails waiting for it.
+    upkeep: AtomicUsize,
+    disk_bytes: AtomicU64,
+    /// Written since `disk_bytes` was measured.
+    disk_bytes_since: AtomicU64,
+    disk_free: AtomicU64,
+    tally: Tally,
+    board: Arc<Board>,
+}
+
+impl Gates {
+    fn new(options: &Options) -> Gates {
+        Gates {
+            started: Instant::now(),
+            stall_after: options.stall_after,
+            bytes_max: options.bytes_max,
+            bytes_free_min: options.bytes_free_min,
+            sweep: options.sweep,
+            commit_since: AtomicU64::new(0),
+            circuit_open: AtomicBool::new(false),
+            queued: AtomicU64::new(0),
+            upkeep: AtomicUsize::new(0),
+            disk_bytes: AtomicU64::new(0),
+            disk_bytes_since: AtomicU64::new(0),
+            disk_free: AtomicU64::new(u64::MAX),
+            tally: Tally::default(),
+            board: Arc::new(Board::new(&[StoreStats::MEANINGS])),
+        }
+    }
+
+    fn commit_began(&self) {
+        self.commit_since.store((self.started.elapsed().as_millis() as u64).max(1), Ordering::Relaxed);
+    }
+
+    fn commit_ended(&self) {
+        self.commit_since.store(0, Ordering::Relaxed);
+        self.circuit_open.store(false, Ordering::Relaxed);
+    }
+
+    /// Opens the circuit when the commit under way takes too long; it closes with that commit's end.
+    fn watch(&self) {
+        let since = self.commit_since.load(Ordering::Relaxed);
+        let now = self.started.elapsed().as_millis() as u64;
+        if since > 0 && now.saturating_sub(since) > self.stall_after.as_millis() as u64 {
+            self.circuit_open.store(true, Ordering::Relaxed);
+            if self.commit_since.load(Ordering::Relaxed) != since {
+                // It ended between the two looks.
+                self.circuit_open.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether new rows are refused.
+    fn full(&self) -> bool {
+        let since = self.disk_bytes_since.load(Ordering::Relaxed);
+        let used = self.disk_bytes.load(Ordering::Relaxed).saturating_add(since);
+        let free = self.disk_free.load(Ordering::Relaxed).saturating_sub(since);
+        used >= self.bytes_max || free < self.bytes_free_min
+    }
+
+    /// Sends upkeep to the committer, or drops it when much is on its way already.
+    fn tell(&self, committer: &Sender<CommitterMail>, upkeep: Upkeep) {
+        if !self.sweep && !matches!(upkeep, Upkeep::ClearMark(_)) {
+            return;
+        }
+        if self.upkeep.fetch_add(1, Ordering::Relaxed) < UPKEEP_MAX {
+            let _ = committer.send(CommitterMail::Upkeep(upkeep));
+        } else {
+            self.upkeep.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The committer took an upkeep mail.
+    fn upkeep_taken(&self) {
+        self.upkeep.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An open store.
+pub struct Embedded {
+    dir: PathBuf,
+    db: Option<Database>,
+    clock_floor: Clock,
+    gates: Arc<Gates>,
+    committer: Sender<CommitterMail>,
+    readers: Vec<Sender<ReaderMail>>,
+    keeper: Option<Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
+    reader_threads: Vec<JoinHandle<()>>,
+    ports: AtomicUsize,
+    _lock: File,
+}
+
+impl Embedded {
+    /// Opens the store in `dir`, which is created, and starts its threads.
+    ///
+    /// # Errors
+    /// When the directory is in use, not writable, not a store, of another format, or damaged; see [`StoreFault`].
+    pub fn open(dir: &Path, options: Options) -> Result<Embedded, StoreFault> {
+        let lock = prepare(dir)?;
+        let path = dir.join("db");
+        journal::check(&path)?;
+        let db = Database::open(&path, options.cache_bytes).map_err(|e| StoreFault::database(&path, e))?;
+        let clock = db.meta.get(rows::CLOCK_KEY).map_err(|e| StoreFault::database(&path, e))?;
+        let clock_floor = Clock(clock.filter(|bytes| bytes.len() == 8).map_or(0, |bytes| rows::word(&bytes, 0)));
+        let gates = Arc::new(Gates::new(&options));
+        keeper::measure(&db, dir, &gates);
+        let (committer, inbox) = unbounded();
+        let mut store = Embedded {
+            dir: dir.into(),
+            db: Some(db.clone()),
+            clock_floor,
+            gates,
+            committer,
+            readers: Vec::new(),
+            keeper: None,
+            threads: Vec::new(),
+            reader_threads: Vec::new(),
+            ports: AtomicUsize::new(0),
+            _lock: lock,
+        };
+        store.start(db, inbox, &options).map_err(|e| StoreFault::io(dir, "start the threads of the store", e))?;
+        Ok(store)
+    }
+
+    fn start(
+        &mut self,
+        db: Database,
+        inbox: crossbeam::channel::Receiver<CommitterMail>,
+        options: &Options,
+    ) -> std::io::Result<()> {
+        for n in 0..options.readers.max(1) {
+            let (reader, inbox) = unbounded();
+            let (db, committer, gates) = (db.clone(), self.committer.clone(), self.gates.clone());
+            let thread = spawn(&format!("store-read-{n}"), move || reader::run(&db, &inbox, &committer, &gates))?;
+            self.readers.push(reader);
+            self.reader_threads.push(thread);
+        }
+        let (keeper, stop) = bounded(1);
+        let (kept, dir, mail, gates) = (db.clone(), self.dir.clone(), self.committer.clone(), self.gates.clone());
+        let sweep = options.sweep;
+        self.threads.push(spawn("store-keeper", move || keeper::run(&kept, &dir, &stop, &mail, &gates, sweep))?);
+        self.keeper = Some(keeper);
+        let committer = Committer {
+            db,
+            inbox,
+            gates: self.gates.clone(),
+            fatal: options.fatal.clone(),
+            clock: self.clock_floor,
+            stats: StoreStats::default(),
+            unsynced: None,
+            boarded: Instant::now(),
+            failed: false,
+            #[cfg(test)]
+            before_commit: options.before_commit.clone(),
+        };
+        self.threads.push(spawn("store-commit", move || committer.run())?);
+        Ok(())
+    }
+
+    /// A shard's hand into it. `waker` is called, from any thread, when there are replies to collect.
+    pub fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
+        let nth = self.ports.fetch_add(1, Ordering::Relaxed) % self.readers.len();
+        Box::new(Port::new(waker, self.committer.clone(), self.readers[nth].clone(), self.gates.clone()))
+    }
+
+    /// Above every clock in any row: no shard's clock may start at or below it.
+    pub fn clock_floor(&self) -> Clock {
+        self.clock_floor
+    }
+
+    /// The store's counters, refreshed about once a second.
+    pub fn board(&self) -> Arc<Board> {
+        self.gates.board.clone()
+    }
+
+    /// Saves what ledgers kept over a restart, in bounded groups, whatever the bound on disk use; returns when all
+    /// of it is durable. Messages whose user or channel is gone are dropped, as `Save` does. For the starting thread.
+    ///
+    /// # Errors
+    /// When storage failed: the logs must stay.
+    pub fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), StoreFault> {
+        let mut sorted = messages.to_vec();
+        sorted.sort_by_key(|m| (m.uaid, m.stamp));
+        for group in sorted.chunks(REPLAY_MESSAGES_PER_GROUP) {
+            let (done, saved) = bounded(1);
+            let sent = self.committer.send(CommitterMail::Replay(group.to_vec(), done)).is_ok();
+            if !sent || saved.recv() != Ok(true) {
+                return Err(StoreFault::new(&self.dir, Cause::Closed));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers everything submitted, syncs, and ends the threads. Ports refuse from here on.
+    pub fn close(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.keeper = None;
+        for reader in self.readers.drain(..) {
+            let _ = reader.send(ReaderMail::Stop);
+        }
+        for thread in self.reader_threads.drain(..) {
+            let _ = thread.join();
+        }
+        let _ = self.committer.send(CommitterMail::Stop);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        // Last: dropping the database ends its own threads.
+        self.db = None;
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Makes the directory a store of ours and takes its lock.
+fn prepare(dir: &Path) -> Result<File, StoreFault> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|e| StoreFault::io(dir, "create the store directory", e))?;
+    let format = dir.join("FORMAT");
+    match fs::read_to_string(&format) {
+        Ok(found) if found == FORMAT => {}
+        Ok(found) => return Err(StoreFault::new(dir, Cause::Version(found.trim().chars().take(80).collect()))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            if foreign(dir)? {
+                return Err(StoreFault::new(dir, Cause::NotAStore));
+            }
+        }
+        Err(e) => return Err(StoreFault::io(&format, "read", e)),
+    }
+    let lock = take_lock(dir)?;
+    if !format.exists() {
+        let draft = dir.join("FORMAT.tmp");
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            file.write_all(FORMAT.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &format)?;
+            File::open(dir)?.sync_all()
+        };
+        write().map_err(|e| StoreFault::io(&format, "write", e))?;
+    }
+    Ok(lock)
+}
+
+/// Whether a directory without a format file holds anything that is not ours.
+fn foreign(dir: &Path) -> Result<bool, StoreFault> {
+    let list = fs::read_dir(dir).map_err(|e| StoreFault::io(dir, "list", e))?;
+    Ok(list.flatten().any(|entry| !matches!(entry.file_name().to_str(), Some("LOCK" | "FORMAT.tmp"))))
+}
+
+/// Takes the exclusive lock; the kernel lets go of it when the process ends, however it ends.
+fn take_lock(dir: &Path) -> Result<File, StoreFault> {
+    let path = dir.join("LOCK");
+    let mut open = OpenOptions::new();
+    let file = open.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(|e| StoreFault::io(&path, "open", e))?;
+    // A process that just ended, or a child it was starting, may hold it for a moment.
+    let patience = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(fs::TryLockError::WouldBlock) => return Err(StoreFault::new(dir, Cause::InUse)),
+            Err(fs::TryLockError::Error(e)) => return Err(StoreFault::io(&path, "lock", e)),
+        }
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}

@@ -1,0 +1,188 @@
+//! A shard's hand into the embedded store: routes operations so that those of one user keep their order.
+//!
+//! There are two lanes, each first in, first out: to a reader and to the committer. A read goes to a reader unless a
+//! write of its user is under way; whatever comes behind something in the reader's lane goes through that lane
+//! too, and the reader hands on what is not its own.
+//!
+//! Lives on: its shard.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crossbeam::channel::Sender;
+use crossbeam::queue::SegQueue;
+use hashbrown::HashMap;
+use shards::ids::{StoreTicket, Uaid};
+use shards::limits;
+use shards::machine::{StoreError, StoreOp, StoreReply};
+use shards::ports::Store;
+
+use super::Gates;
+use super::stats::Tally;
+
+/// What a port answers.
+pub(super) type Answer = Result<StoreReply, StoreError>;
+
+/// Replies on their way to one shard, and how to wake it. Bounded by the operations the port lets out.
+pub(super) struct Outbox {
+    replies: SegQueue<(StoreTicket, Route, Answer)>,
+    waker: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Outbox {
+    /// Leaves a reply; the shard learns of it with the next [`Outbox::wake`].
+    pub(super) fn push(&self, ticket: StoreTicket, route: Route, answer: Answer) {
+        self.replies.push((ticket, route, answer));
+    }
+
+    pub(super) fn wake(&self) {
+        (self.waker)();
+    }
+}
+
+/// Which way an operation went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Route {
+    pub(super) uaid: Uaid,
+    /// Through the reader's lane.
+    pub(super) through_reader: bool,
+    /// Answered by the committer.
+    pub(super) to_committer: bool,
+}
+
+/// One operation under way.
+pub(super) struct Job {
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) ticket: StoreTicket,
+    pub(super) route: Route,
+    pub(super) op: StoreOp,
+}
+
+/// What the committer is told.
+pub(super) enum CommitterMail {
+    /// An operation.
+    Job(Job),
+    /// Something of the keeper's or a reader's.
+    Upkeep(super::group::Upkeep),
+    /// Messages of a ledger replay, saved whatever the bound on disk use; answered when durable.
+    Replay(Vec<Arc<shards::message::Message>>, Sender<bool>),
+    /// Commit, sync and end.
+    Stop,
+}
+
+/// What a reader is told.
+pub(super) enum ReaderMail {
+    /// An operation to answer or to hand on.
+    Job(Job),
+    /// End.
+    Stop,
+}
+
+/// Operations of one user under way.
+#[derive(Default)]
+struct UnderWay {
+    through_reader: u32,
+    to_committer: u32,
+}
+
+/// One shard's port.
+pub(super) struct Port {
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) committer: Sender<CommitterMail>,
+    pub(super) reader: Sender<ReaderMail>,
+    pub(super) gates: Arc<Gates>,
+    users: HashMap<Uaid, UnderWay>,
+    outstanding: usize,
+    refused: VecDeque<StoreTicket>,
+}
+
+impl Port {
+    pub(super) fn new(
+        waker: Arc<dyn Fn() + Send + Sync>,
+        committer: Sender<CommitterMail>,
+        reader: Sender<ReaderMail>,
+        gates: Arc<Gates>,
+    ) -> Port {
+        let outbox = Arc::new(Outbox { replies: SegQueue::new(), waker });
+        Port { outbox, committer, reader, gates, users: HashMap::new(), outstanding: 0, refused: VecDeque::new() }
+    }
+
+    fn route(&self, op: &StoreOp) -> Route {
+        let uaid = op.uaid();
+        let (reading, writing) = self.users.get(&uaid).map_or((0, 0), |u| (u.through_reader, u.to_committer));
+        let to_committer = is_write(op) || writing > 0;
+        Route { uaid, to_committer, through_reader: !to_committer || reading > 0 }
+    }
+
+    /// Refuses at once; the reply is collected like any other.
+    fn refuse(&mut self, ticket: StoreTicket) {
+        Tally::add(&self.gates.tally.transient);
+        self.refused.push_back(ticket);
+        self.outbox.wake();
+    }
+}
+
+impl Store for Port {
+    fn submit(&mut self, ticket: StoreTicket, op: StoreOp) {
+        let route = self.route(&op);
+        let stalled = route.to_committer && self.gates.circuit_open.load(Ordering::Relaxed);
+        if stalled || self.outstanding >= limits::STORE_TICKETS_MAX {
+            return self.refuse(ticket);
+        }
+        let job = Job { outbox: self.outbox.clone(), ticket, route, op };
+        let sent = if route.through_reader {
+            self.reader.send(ReaderMail::Job(job)).is_ok()
+        } else {
+            self.gates.queued.fetch_add(1, Ordering::Relaxed);
+            self.committer.send(CommitterMail::Job(job)).is_ok()
+        };
+        if !sent {
+            // The store has been closed.
+            return self.refuse(ticket);
+        }
+        self.outstanding += 1;
+        let user = self.users.entry(route.uaid).or_default();
+        user.through_reader += u32::from(route.through_reader);
+        user.to_committer += u32::from(route.to_committer);
+    }
+
+    fn collect(&mut self) -> Option<(StoreTicket, Answer)> {
+        if let Some(ticket) = self.refused.pop_front() {
+            return Some((ticket, Err(StoreError::Transient)));
+        }
+        let (ticket, route, answer) = self.outbox.replies.pop()?;
+        assert!(self.outstanding > 0, "a reply answers an operation");
+        self.outstanding -= 1;
+        if let Some(user) = self.users.get_mut(&route.uaid) {
+            user.through_reader -= u32::from(route.through_reader);
+            user.to_committer -= u32::from(route.to_committer);
+            if user.through_reader == 0 && user.to_committer == 0 {
+                self.users.remove(&route.uaid);
+            }
+        }
+        Some((ticket, answer))
+    }
+}
+
+fn is_write(op: &StoreOp) -> bool {
+    match op {
+        StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => false,
+        StoreOp::Touch { .. }
+        | StoreOp::Register { .. }
+        | StoreOp::Unregister { .. }
+        | StoreOp::DropUser { .. }
+        | StoreOp::Publish { .. }
+        | StoreOp::Save { .. }
+        | StoreOp::Settle { .. } => true,
+    }
+}
+
+/// Whether the reply must wait for a sync.
+pub(super) fn is_durable(op: &StoreOp) -> bool {
+    match op {
+        StoreOp::Settle { durable, .. } => *durable,
+        StoreOp::Touch { .. } => false,
+        other => is_write(other),
+    }
+}

@@ -1,0 +1,152 @@
+//! Reads: what a database answers to `LoadUser`, `Topics`, `Messages` and `Read`.
+//!
+//! Lives on: reader threads; the committer for reads that stand behind a write of their user.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use fjall::{Keyspace, Slice};
+use shards::ids::{Chid, Stamp, Uaid};
+use shards::machine::{Page, RowKey, StoreReply};
+use shards::message::{Message, Topic};
+use shards::time::UnixSeconds;
+
+use super::database::Database;
+use super::rows::{self, Record};
+
+/// Rows that are skipped before the iterator is made anew, so that no old version of the tree is held for long.
+const SKIPS_PER_ITERATOR: usize = 1_024;
+/// Expired rows that one read points out to the reclaimer.
+const EXPIRED_HINTS_MAX: usize = 1_024;
+
+/// An answer and what the reader noticed on the way.
+pub(super) struct Found {
+    pub(super) reply: StoreReply,
+    /// Keys of expired or settled rows, at most `EXPIRED_HINTS_MAX`.
+    pub(super) expired: Vec<Slice>,
+    /// The user is marked as having messages, and there was none.
+    pub(super) nothing_marked: bool,
+}
+
+impl Found {
+    fn only(reply: StoreReply) -> Found {
+        Found { reply, expired: Vec::new(), nothing_marked: false }
+    }
+}
+
+/// The record of a user.
+pub(super) fn record(db: &Database, uaid: Uaid) -> fjall::Result<Option<Record>> {
+    let Some(bytes) = db.users.get(uaid.0)? else { return Ok(None) };
+    match Record::parse(&bytes) {
+        Some(record) => Ok(Some(record)),
+        // Checked by the blocks it came from, so this is a version we do not know: "not sure" is not "unknown".
+        None => Err(fjall::Error::Unrecoverable),
+    }
+}
+
+pub(super) fn user(db: &Database, uaid: Uaid) -> fjall::Result<Found> {
+    Ok(Found::only(StoreReply::User(record(db, uaid)?.map(|record| Box::new(record.row())))))
+}
+
+pub(super) fn topics(
+    db: &Database,
+    uaid: Uaid,
+    after: Option<(Chid, Topic)>,
+    limit: u16,
+    now: UnixSeconds,
+) -> fjall::Result<Found> {
+    let Some(record) = record(db, uaid)?.filter(Record::may_have_messages) else { return Ok(empty()) };
+    let start = match &after {
+        Some((chid, topic)) => Bound::Excluded(rows::topic_key(uaid, *chid, topic)),
+        None => Bound::Included(uaid.0.to_vec()),
+    };
+    scan(&db.topics, start, last_key(uaid), limit, &|_, peek| peek.expires > now)
+        .map(|found| finish(found, &record, false))
+}
+
+pub(super) fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> fjall::Result<Found> {
+    let Some(record) = record(db, uaid)?.filter(Record::may_have_messages) else { return Ok(empty()) };
+    let low_water = record.low_water();
+    let start = Bound::Excluded(rows::message_key(uaid, after, Chid([0xff; 16])).to_vec());
+    let live = |key: &[u8], peek: &rows::Peek| {
+        let settled = !peek.saved && rows::word(key, 16) <= low_water.0;
+        peek.expires > now && !settled
+    };
+    scan(&db.messages, start, last_key(uaid), limit, &live).map(|found| finish(found, &record, true))
+}
+
+pub(super) fn read(db: &Database, row: &RowKey, now: UnixSeconds) -> fjall::Result<Found> {
+    let Some(record) = record(db, row.uaid)? else { return Ok(empty()) };
+    let keyspace = if row.topic.is_some() { &db.topics } else { &db.messages };
+    let value = keyspace.get(rows::row_key(row))?;
+    let live = |value: &Slice| {
+        let peek = rows::peek(value)?;
+        let message = rows::message(value)?;
+        let settled = row.topic.is_none() && !peek.saved && row.stamp.clock <= record.low_water();
+        (message.stamp == row.stamp && peek.expires > now && !settled).then(|| Arc::new(message))
+    };
+    let messages = value.as_ref().and_then(live).into_iter().collect();
+    Ok(Found::only(StoreReply::Page(Box::new(Page { messages, exhausted: true }))))
+}
+
+/// The greatest key that any row of a user can have in any family: topics are shorter than 40 bytes.
+pub(super) fn last_key(uaid: Uaid) -> Vec<u8> {
+    let mut key = uaid.0.to_vec();
+    key.extend_from_slice(&[0xff; 49]);
+    key
+}
+
+struct Scan {
+    messages: Vec<Arc<Message>>,
+    exhausted: bool,
+    expired: Vec<Slice>,
+}
+
+/// The first `limit` live rows from `start` to `last`. Loops over any number of dead ones, in bounded bites.
+fn scan(
+    keyspace: &Keyspace,
+    mut start: Bound<Vec<u8>>,
+    last: Vec<u8>,
+    limit: u16,
+    live: &dyn Fn(&[u8], &rows::Peek) -> bool,
+) -> fjall::Result<Scan> {
+    let mut scan = Scan { messages: Vec::new(), exhausted: false, expired: Vec::new() };
+    'bites: loop {
+        let mut skipped = 0;
+        for row in keyspace.range::<Vec<u8>, _>((start.clone(), Bound::Included(last.clone()))) {
+            let (key, value) = row.into_inner()?;
+            // A row that is not one is skipped: its block was whole, so it is of a later version.
+            let Some(peek) = rows::peek(&value) else { continue };
+            if live(&key, &peek) {
+                if scan.messages.len() == usize::from(limit) {
+                    return Ok(scan);
+                }
+                scan.messages.extend(rows::message(&value).map(Arc::new));
+                continue;
+            }
+            skipped += 1;
+            if scan.expired.len() < EXPIRED_HINTS_MAX {
+                scan.expired.push(key.clone());
+            }
+            if skipped == SKIPS_PER_ITERATOR {
+                start = Bound::Excluded(key.to_vec());
+                continue 'bites;
+            }
+        }
+        scan.exhausted = true;
+        return Ok(scan);
+    }
+}
+
+fn finish(scan: Scan, record: &Record, is_messages: bool) -> Found {
+    let nothing = is_messages && scan.messages.is_empty() && scan.exhausted;
+    Found {
+        nothing_marked: nothing && record.may_have_messages(),
+        expired: scan.expired,
+        reply: StoreReply::Page(Box::new(Page { messages: scan.messages, exhausted: scan.exhausted })),
+    }
+}
+
+fn empty() -> Found {
+    Found::only(StoreReply::Page(Box::new(Page { messages: Vec::new(), exhausted: true })))
+}

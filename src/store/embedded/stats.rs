@@ -1,0 +1,49 @@
+//! What the store counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shards::counters;
+
+counters! {
+    /// Counters of the embedded store. Written by the committer, copied to a board about once a second.
+    pub struct StoreStats {
+        counter store_touches: "Refreshes of a user's expiry.",
+        counter store_registers: "Channels registered.",
+        counter store_unregisters: "Channels unregistered.",
+        counter store_drops: "Users dropped by request.",
+        counter store_publishes: "Messages stored, or refused because there is no subscription.",
+        counter store_saves: "Batches of unacked directs saved.",
+        counter store_saved_messages: "Unacked directs saved.",
+        counter store_settles: "Batches of rows settled.",
+        counter store_settled_rows: "Rows settled.",
+        counter store_reads: "Reads answered by reader threads.",
+        counter store_reads_behind_writes: "Reads answered by the committer because a write of their user came first.",
+        counter store_groups: "Groups of operations committed.",
+        counter store_group_operations: "Operations in those groups.",
+        counter store_syncs: "Times the journal was synced.",
+        counter store_sync_microseconds: "Time spent committing and syncing.",
+        counter store_bytes_written: "Bytes of keys and values committed.",
+        counter store_full: "Operations refused because the bound on disk use is reached.",
+        counter store_transient: "Operations refused because storage is stalled, overloaded or failed.",
+        counter store_read_errors: "Reads that the database failed.",
+        counter store_expired_reclaimed: "Expired rows reclaimed.",
+        counter store_idle_users_reclaimed: "Users reclaimed because nobody saw them for 60 days.",
+        gauge store_queue: "Operations waiting for the committer.",
+        gauge store_disk_bytes: "Bytes on disk as of the last look.",
+        gauge store_circuit_open: "1 while a write is stalled and operations are refused at once.",
+    }
+}
+
+/// Counts of threads other than the committer, which copies them into [`StoreStats`].
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) reads: AtomicU64,
+    pub(super) read_errors: AtomicU64,
+    pub(super) transient: AtomicU64,
+}
+
+impl Tally {
+    pub(super) fn add(cell: &AtomicU64) {
+        cell.fetch_add(1, Ordering::Relaxed);
+    }
+}
