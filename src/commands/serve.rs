@@ -1,13 +1,16 @@
 //! `murre serve`: run the server until a signal stops it.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use tracing_subscriber::EnvFilter;
 
 use super::{fail, status};
 use crate::config::keys::KEYS;
-use crate::config::{Config, Sources};
+use crate::config::{Config, Log, Sources};
+use crate::node::{self, Stopped, Surroundings};
 
 /// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
 #[derive(Debug)]
@@ -24,12 +27,44 @@ impl Args {
     }
 }
 
-/// Runs it.
+/// Runs until SIGTERM or SIGINT, then drains. A second signal ends the drain.
 pub fn run(args: Args) -> ExitCode {
-    match Config::load(&args.sources()) {
-        Ok(_config) => ExitCode::SUCCESS,
-        Err(error) => fail(status::CONFIG, &error),
+    let config = match Config::load(&args.sources()) {
+        Ok(config) => config,
+        Err(error) => return fail(status::CONFIG, &error),
+    };
+    log_to_stderr(&config.log);
+    let running = match node::start_in(&config, Surroundings { signals: true, ..Surroundings::default() }) {
+        Ok(running) => running,
+        Err(fault) => return fail(fault.status(), &fault),
+    };
+    // Nobody may be reading; the server serves all the same.
+    let _ = std::io::stdout().write_all(running.banner().as_bytes());
+    running.wait_for_signal();
+    match running.stop() {
+        Ok(Stopped::InOrder) => ExitCode::SUCCESS,
+        Ok(Stopped::LedgerLeft { messages }) => fail(status::LEDGER_LEFT, &LedgerLeft { messages }),
+        Err(fault) => fail(fault.status(), &fault),
     }
+}
+
+struct LedgerLeft {
+    messages: usize,
+}
+
+impl std::fmt::Display for LedgerLeft {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let messages = self.messages;
+        write!(f, "storage did not take {messages} messages in time; they are in the ledger: start again to save them")
+    }
+}
+
+/// Everything is logged to standard error, one line each; the banner alone goes to standard output.
+fn log_to_stderr(log: &Log) {
+    let filter = EnvFilter::builder().parse_lossy(&log.level);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(log.color).with_writer(std::io::stderr);
+    // It fails when there is a logger already, which is as good.
+    let _ = lines.try_init();
 }
 
 // Written out, not derived: the flags come from the table of keys, so that there is one place to add a setting.

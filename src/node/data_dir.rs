@@ -66,6 +66,11 @@ impl DataDir {
         }
     }
 
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where the embedded store is.
     pub fn store(&self) -> PathBuf {
         self.path.join("store")

@@ -58,6 +58,10 @@ pub enum Fault {
         /// Why.
         reason: String,
     },
+    /// Keys or URL that the edge does not take.
+    Edge(String),
+    /// A shard does not start.
+    Shards(String),
     /// The host refuses a thread, a runtime or a signal handler.
     Host {
         /// What was asked of it.
@@ -74,8 +78,8 @@ impl Fault {
             Fault::DataDir { .. } | Fault::InUse { .. } => status::DATA_DIR,
             Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
             Fault::Address { .. } => status::ADDRESS,
-            Fault::Core { .. } => status::CONFIG,
-            Fault::Kernel(_) | Fault::Host { .. } => status::UNAVAILABLE,
+            Fault::Core { .. } | Fault::Edge(_) => status::CONFIG,
+            Fault::Kernel(_) | Fault::Shards(_) | Fault::Host { .. } => status::UNAVAILABLE,
             Fault::Replay { .. } => status::LEDGER_LEFT,
         }
     }
@@ -117,7 +121,9 @@ impl fmt::Display for Fault {
             Fault::Core { core, allowed } => {
                 write!(f, "shards.cores: this process may not run on CPU {core}; it may on {allowed}")
             }
-            Fault::Kernel(sentence) | Fault::Store(sentence) | Fault::Ledger(sentence) => f.write_str(sentence),
+            Fault::Kernel(sentence) | Fault::Store(sentence) | Fault::Ledger(sentence) | Fault::Edge(sentence) | Fault::Shards(sentence) => {
+                f.write_str(sentence)
+            }
             Fault::Replay { messages, reason } => write!(
                 f,
                 "storage does not take the {messages} messages that earlier runs left in the ledger: {reason}; \

@@ -1,4 +1,10 @@
-//! Assembly: keys, store, shards, island; orderly start and stop.
+//! Assembly: keys, store, ledgers, shards, island; orderly start and stop.
+//!
+//! Start: probe the kernel -> lock the data directory -> keys -> open the store -> save what earlier ledgers hold
+//! -> new logs -> listen -> shards -> island. Stop is the reverse, after a drain (DESIGN.md 6, SIGTERM).
+//! Lives on: the thread that calls [`start`]; it owns every other one.
+
+mod banner;
 
 mod data_dir;
 
@@ -6,5 +12,239 @@ mod fault;
 
 mod host;
 
+mod listeners;
+
+mod running;
+
+mod storage;
+
+#[cfg(test)]
+mod tests;
+
+pub use banner::Addresses;
 pub use data_dir::{DataDir, Keys, PlacementKey};
 pub use fault::Fault;
+pub use running::{Running, Stopped};
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use shards::ids::{Clock, Origin, ShardId};
+use shards::ledger::{self, Log, LedgerError};
+use shards::machine::MachineConfig;
+use shards::place::Placement;
+use shards::ports::Port;
+use shards::reactor::PlaneLimits;
+use shards::ring::ProbeError;
+use shards::thread::ShardSetup;
+use shards::time::Span;
+
+use crate::config::Config;
+use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, VAPID_CACHE_DEFAULT, VersionInfo};
+use crate::island::{Exhibits, Host, Island};
+use listeners::Bound;
+use running::Stage;
+use storage::Storage;
+
+/// What the surroundings of a node decide.
+#[derive(Clone, Copy)]
+pub struct Surroundings {
+    /// Take over SIGTERM and SIGINT; [`Running::signals`] hands them out.
+    pub signals: bool,
+    /// Whether the kernel has what the rings need.
+    pub probe: fn() -> Result<(), ProbeError>,
+}
+
+impl Default for Surroundings {
+    fn default() -> Surroundings {
+        Surroundings { signals: false, probe: shards::ring::probe }
+    }
+}
+
+/// Starts a node with the usual surroundings, for tests and everybody who is not a process of its own.
+///
+/// # Errors
+/// As [`start_in`].
+pub fn start(config: &Config) -> Result<Running, Fault> {
+    start_in(config, Surroundings::default())
+}
+
+/// Starts a node. When it returns, every listener answers.
+///
+/// # Errors
+/// The first thing that is missing, as one sentence; nothing is left running.
+pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, Fault> {
+    (surroundings.probe)().map_err(|error| Fault::Kernel(error.to_string()))?;
+    shards::ring::raise_nofile();
+    let cores = host::cores(&config.shards.cores)?;
+    let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
+    listeners::check_free(config)?;
+    let admin = listeners::bind_admin(config)?;
+
+    let data = DataDir::open(&config.data_dir)?;
+    let keys = data.keys(config)?;
+    let storage = Arc::new(Storage::open(&config.store, &data.store())?);
+    let logs = renew_ledgers(config, &data, &storage, shard_count)?;
+
+    let (bound, addresses) = listeners::bind(config, shard_count)?;
+    let plan = Plan::new(config, &keys, &addresses, shard_count);
+    PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
+    let parts = logs.into_iter().zip(bound).enumerate();
+    let setups = parts.map(|(index, (log, bound))| {
+        let core = cores[index % cores.len()];
+        plan.shard(ShardId(index as u16), core, log, bound, &storage)
+    });
+    let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
+
+    let stage = Arc::new(Stage::new(shards.handle(), storage.board()));
+    let exhibits = Exhibits { shards: shards.boards().to_vec(), store: storage.board() };
+    let host: Arc<dyn Host> = Arc::clone(&stage) as Arc<dyn Host>;
+    let island = Island::start(admin, exhibits, host, surroundings.signals);
+    let island = island.map_err(|error| Fault::Host { what: "the admin server", error })?;
+    let addresses = plan.addresses(&addresses, island.admin());
+    Ok(Running { addresses, cores, drain_rate: config.drain.rate, island, stage, shards, storage, data })
+}
+
+/// Saves what the logs of earlier runs hold, makes new logs that carry the clock on, and removes the old ones; in
+/// this order, so that a kill at any point repeats it and loses nothing.
+fn renew_ledgers(config: &Config, data: &DataDir, storage: &Storage, shard_count: u16) -> Result<Vec<Ledgered>, Fault> {
+    let fault = |error: LedgerError| Fault::Ledger(error.to_string());
+    let dir = data.ledger();
+    let replay = ledger::replay(&dir).map_err(fault)?;
+    if !replay.messages.is_empty() {
+        tracing::info!(messages = replay.messages.len(), "saving what earlier runs left in the ledger");
+        storage.save_all(&replay.messages)?;
+    }
+    let floor = replay.clock_floor.max(storage.clock_floor());
+    let mut logs = Vec::with_capacity(usize::from(shard_count));
+    for shard in (0..shard_count).map(ShardId) {
+        let origin = random_origin()?;
+        let log = Log::create(&dir, shard, origin, config.delivery.ledger_bytes, floor).map_err(fault)?;
+        logs.push(Ledgered { log, origin, floor });
+    }
+    replay.discard().map_err(fault)?;
+    Ok(logs)
+}
+
+/// A shard's new log and what belongs to it.
+struct Ledgered {
+    log: Log,
+    origin: Origin,
+    floor: Clock,
+}
+
+/// Which boot of which shard this is: random, so that no two of any boots or nodes are the same.
+fn random_origin() -> Result<Origin, Fault> {
+    let mut bytes = [0; 4];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Fault::Host {
+        what: "random bytes",
+        error: std::io::Error::other("getrandom failed"),
+    })?;
+    Ok(Origin(u32::from_le_bytes(bytes)))
+}
+
+/// What all shards have in common.
+struct Plan<'a> {
+    config: &'a Config,
+    placement: Placement,
+    edge: EdgeConfig,
+    connections_max: u32,
+}
+
+impl<'a> Plan<'a> {
+    fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16) -> Plan<'a> {
+        let placement = Placement::new(keys.placement.0, shard_count);
+        let reveal = |keys: &[crate::config::Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
+        let edge = EdgeConfig {
+            endpoint_url: config.endpoint.url.clone().unwrap_or_else(|| banner::default_url(&of(addresses, Port::Endpoint))),
+            crypto_keys: reveal(&keys.crypto),
+            node_keys: reveal(&keys.node),
+            placement,
+            shard: ShardId(0),
+            body_bytes_max: BODY_BYTES_DEFAULT,
+            vapid_cache_max: VAPID_CACHE_DEFAULT,
+            version: version(),
+        };
+        Plan { config, placement, edge, connections_max: share(config.max_connections, shard_count) }
+    }
+
+    fn shard(
+        &self,
+        shard: ShardId,
+        core: u32,
+        ledger: Ledgered,
+        listeners: Bound,
+        storage: &Arc<Storage>,
+    ) -> ShardSetup<PushEdge> {
+        let edge = EdgeConfig { shard, ..self.edge.clone() };
+        let storage = Arc::clone(storage);
+        let (machine, log) = (self.machine(shard, &ledger), ledger.log);
+        ShardSetup {
+            machine,
+            core: Some(core as usize),
+            limits: PlaneLimits::new(self.connections_max),
+            listeners,
+            // Invariant: `start_in` has made one of the same configuration.
+            edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
+            store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
+            ledger: Box::new(move || Box::new(log)),
+        }
+    }
+
+    fn machine(&self, shard: ShardId, ledger: &Ledgered) -> MachineConfig {
+        let (delivery, websocket) = (&self.config.delivery, &self.config.websocket);
+        MachineConfig {
+            shard,
+            placement: self.placement,
+            origin: ledger.origin,
+            clock_floor: ledger.floor,
+            window: delivery.window,
+            durable: delivery.durable,
+            spill_after: span(delivery.spill_after),
+            retry_after: span(delivery.retry_after),
+            hello_timeout: span(websocket.hello_timeout),
+            ping_interval: span(websocket.auto_ping_interval),
+            pong_timeout: span(websocket.auto_ping_timeout),
+            ping_min_interval: span(websocket.ping_min_interval),
+            sessions_max: self.connections_max,
+            ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
+        }
+    }
+
+    fn addresses(&self, bound: &[(Port, SocketAddr)], admin: &[SocketAddr]) -> Addresses {
+        Addresses {
+            websocket: of(bound, Port::WebSocket),
+            endpoint: of(bound, Port::Endpoint),
+            node: of(bound, Port::Node),
+            admin: admin.to_vec(),
+            endpoint_url: self.edge.endpoint_url.clone(),
+        }
+    }
+}
+
+/// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.
+fn share(max_connections: u32, shard_count: u16) -> u32 {
+    let share = max_connections.div_ceil(u32::from(shard_count));
+    if shard_count == 1 { share } else { share + share / 50 }
+}
+
+/// The addresses of one port.
+fn of(bound: &[(Port, SocketAddr)], port: Port) -> Vec<SocketAddr> {
+    bound.iter().filter(|(of, _)| *of == port).map(|(_, address)| *address).collect()
+}
+
+fn span(duration: Duration) -> Span {
+    Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// What `/__version__` says; commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`.
+fn version() -> VersionInfo {
+    VersionInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("GIT_COMMIT").unwrap_or("unknown").to_owned(),
+        source: env!("CARGO_PKG_NAME").to_owned(),
+        build: option_env!("GIT_BUILD").unwrap_or("unknown").to_owned(),
+    }
+}

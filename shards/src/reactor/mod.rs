@@ -87,7 +87,7 @@ pub(crate) trait Machine: 'static {
     /// As `ShardMachine::next_timeout`.
     fn next_timeout(&self) -> Option<Instant>;
     /// Copies its numbers to the board, from place `at` on.
-    fn write_to(&self, board: &Board, at: usize);
+    fn write_to(&mut self, board: &Board, at: usize);
 }
 
 impl Machine for ShardMachine {
@@ -101,7 +101,7 @@ impl Machine for ShardMachine {
         ShardMachine::next_timeout(self)
     }
 
-    fn write_to(&self, board: &Board, at: usize) {
+    fn write_to(&mut self, board: &Board, at: usize) {
         self.stats().write_to(board, at);
     }
 }

@@ -109,6 +109,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Effect::Store(ticket, op) => self.store.submit(ticket, op),
             Effect::LedgerAppend(slot, message) => self.ledger.append(slot, &message),
             Effect::LedgerDead(slot) => self.ledger.dead(slot),
+            Effect::ClockFloor(clock) => self.ledger.clock_floor(clock),
             Effect::Drained => self.control.say_drained(),
         }
     }

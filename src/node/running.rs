@@ -1,0 +1,151 @@
+//! A running node: what it shows, what it may be told, and how it stops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use shards::ledger;
+use shards::machine::BroadcastVersion;
+use shards::reactor::Control;
+use shards::stats::Board;
+use shards::thread::{Handle, Shards};
+
+use super::banner::Addresses;
+use super::data_dir::DataDir;
+use super::fault::Fault;
+use super::storage::Storage;
+use crate::edge::PushEdge;
+use crate::island::{Health, Host, Island};
+
+/// A node that serves. Dropped without [`Running::stop`] it ends as if killed: the ledgers keep what is unacked.
+pub struct Running {
+    pub(super) addresses: Addresses,
+    pub(super) cores: Vec<u32>,
+    pub(super) drain_rate: u32,
+    // In the order in which they end when they are dropped.
+    pub(super) island: Island,
+    pub(super) stage: Arc<Stage>,
+    pub(super) shards: Shards<PushEdge>,
+    pub(super) storage: Arc<Storage>,
+    pub(super) data: DataDir,
+}
+
+/// How a node ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stopped {
+    /// Every session was told, and every accepted message is settled or in storage.
+    InOrder,
+    /// Storage did not take these many messages in time: they are in the ledger logs, for the next start.
+    LedgerLeft {
+        /// How many.
+        messages: usize,
+    },
+}
+
+/// The shards, as the island and whoever stops the node see them.
+pub(super) struct Stage {
+    shards: Handle<PushEdge>,
+    store: Option<Arc<Board>>,
+    draining: AtomicBool,
+}
+
+impl Stage {
+    pub(super) fn new(shards: Handle<PushEdge>, store: Option<Arc<Board>>) -> Stage {
+        Stage { shards, store, draining: AtomicBool::new(false) }
+    }
+
+    fn boards(&self) -> &[Arc<Board>] {
+        self.shards.boards()
+    }
+}
+
+impl Host for Stage {
+    fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>) {
+        self.shards.control(Control::Broadcasts(values));
+    }
+
+    fn health(&self) -> Health {
+        if self.draining.load(Ordering::Relaxed) {
+            return Health::Draining;
+        }
+        let circuit_open = |board: &Arc<Board>| sum(std::slice::from_ref(board), "store_circuit_open") > 0;
+        if self.store.as_ref().is_some_and(circuit_open) { Health::StoreDown } else { Health::Serving }
+    }
+}
+
+/// Sum over some boards of one number.
+fn sum(boards: &[Arc<Board>], name: &str) -> u64 {
+    let numbers = boards.iter().flat_map(|board| board.read());
+    numbers.filter(|(meaning, _)| meaning.name == name).map(|(_, value)| value).sum()
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// What its operator should be told at start.
+    pub fn banner(&self) -> String {
+        let shard_count = self.stage.boards().len() as u16;
+        self.addresses.banner(shard_count, &self.cores, &self.data.path().display().to_string())
+    }
+
+    /// Sum over the shards of one of their numbers, as of about a second ago.
+    pub fn total(&self, name: &str) -> u64 {
+        sum(self.stage.boards(), name)
+    }
+
+    /// Waits for SIGTERM or SIGINT. Returns at once when this node does not watch signals.
+    pub fn wait_for_signal(&self) {
+        // An error says that nobody will ever send one.
+        let _ = self.island.signals().recv();
+    }
+
+    /// Ends in order (DESIGN.md 6, SIGTERM): directs stop, ledgers are saved, sessions close with 1001 at the drain
+    /// rate, within 30 s + sessions / rate. Another signal ends it at once; the ledgers keep what is left.
+    ///
+    /// # Errors
+    /// [`Fault::Ledger`] when the logs cannot be read afterwards.
+    pub fn stop(self) -> Result<Stopped, Fault> {
+        let Running { island, stage, shards, storage, data, drain_rate, .. } = self;
+        stage.draining.store(true, Ordering::Relaxed);
+        let sessions = sum(stage.boards(), "conns");
+        let shard_count = stage.boards().len() as u32;
+        tracing::info!(sessions, drain_rate, "draining");
+        let within = DRAIN_TIME_MIN + Duration::from_secs(sessions / u64::from(drain_rate));
+        shards.drain(drain_rate.div_ceil(shard_count), within);
+        let ending = std::thread::spawn(move || shards.wait());
+        while !ending.is_finished() {
+            match island.signals().recv_timeout(DRAIN_LOOK) {
+                Ok(()) => {
+                    tracing::warn!("told to hurry: what is not saved stays in the ledger");
+                    stage.shards.drain(u32::MAX, Duration::ZERO);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // This node does not watch signals.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
+            }
+        }
+        for report in ending.join().unwrap_or_default().iter().filter(|report| !report.drained) {
+            tracing::warn!(shard = report.shard.0, connections = report.connections, "drain not complete");
+        }
+        drop(island);
+        drop(stage);
+        // The shards held the others.
+        if let Some(storage) = Arc::into_inner(storage) {
+            storage.close();
+        }
+        let left = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
+        Ok(match left.messages.len() {
+            0 => Stopped::InOrder,
+            messages => Stopped::LedgerLeft { messages },
+        })
+    }
+}
+
+/// What a drain may take beside the closing of sessions.
+const DRAIN_TIME_MIN: Duration = Duration::from_secs(30);
+/// How often the end of a drain is looked for.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);

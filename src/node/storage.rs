@@ -1,0 +1,95 @@
+//! The configured backend, as assembly needs it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use shards::ids::Clock;
+use shards::machine::StoreOp;
+use shards::message::Message;
+use shards::ports::Store;
+use shards::stats::Board;
+
+use super::fault::Fault;
+use crate::config::{self, StoreKind};
+use crate::store::embedded::{Embedded, Options};
+use crate::store::model::Model;
+
+/// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
+pub(super) enum Storage {
+    /// `store.kind = embedded`.
+    Embedded(Embedded),
+    /// `store.kind = memory`.
+    Memory(Model),
+}
+
+impl Storage {
+    /// Opens what is configured.
+    ///
+    /// # Errors
+    /// [`Fault::Store`].
+    pub(super) fn open(config: &config::Store, dir: &Path) -> Result<Storage, Fault> {
+        let bytes_max = if config.max_bytes == 0 { u64::MAX } else { config.max_bytes };
+        Ok(match config.kind {
+            StoreKind::Memory => Storage::Memory(Model::new(bytes_max)),
+            StoreKind::Embedded => {
+                let options = Options { cache_bytes: config.cache, bytes_max, ..Options::default() };
+                let store = Embedded::open(dir, options);
+                Storage::Embedded(store.map_err(|fault| Fault::Store(fault.to_string()))?)
+            }
+        })
+    }
+
+    /// A shard's hand into it, made on the shard's thread. `waker` is called when there are replies to collect.
+    pub(super) fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
+        match self {
+            Storage::Embedded(store) => store.port(waker),
+            Storage::Memory(store) => store.port(waker),
+        }
+    }
+
+    /// No shard's clock may start at or below it.
+    pub(super) fn clock_floor(&self) -> Clock {
+        match self {
+            Storage::Embedded(store) => store.clock_floor(),
+            Storage::Memory(_) => Clock::default(),
+        }
+    }
+
+    /// Its counters; memory has none.
+    pub(super) fn board(&self) -> Option<Arc<Board>> {
+        match self {
+            Storage::Embedded(store) => Some(store.board()),
+            Storage::Memory(_) => None,
+        }
+    }
+
+    /// Saves what ledgers kept over a restart; durable when it returns.
+    ///
+    /// # Errors
+    /// [`Fault::Replay`]; the logs must stay.
+    pub(super) fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), Fault> {
+        match self {
+            Storage::Embedded(store) => store
+                .save_all(messages)
+                .map_err(|fault| Fault::Replay { messages: messages.len(), reason: fault.to_string() }),
+            Storage::Memory(store) => {
+                let mut port = store.port(Arc::new(|| {}));
+                for message in messages {
+                    let ticket = shards::ids::StoreTicket { index: 0, generation: 0 };
+                    port.submit(ticket, StoreOp::Save { messages: vec![Arc::clone(message)] });
+                    // It refuses nothing but what its bound forbids, and it was empty a moment ago.
+                    let _ = port.collect();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers everything submitted, syncs, and ends its threads.
+    pub(super) fn close(self) {
+        match self {
+            Storage::Embedded(store) => store.close(),
+            Storage::Memory(_) => {}
+        }
+    }
+}

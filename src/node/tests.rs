@@ -1,0 +1,1 @@
+//! Start and stop.
