@@ -10,7 +10,7 @@ use crate::ports::Port;
 
 /// Connections the kernel completes ahead of us. Fewer than the part of a table that accepting leaves free, so
 /// that one burst cannot fill it.
-const BACKLOG: i32 = 1_024;
+pub(super) const BACKLOG: i32 = 1_024;
 /// What a peer that never reads can pin: 48 KB of kernel memory with this, 3.8 MB by default (DESIGN.md 4.2 rule 6).
 const SEND_BUFFER: i32 = 16 * 1024;
 
