@@ -32,6 +32,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             glommio::yield_if_needed().await;
         }
         self.turn();
+        self.flush_now();
         self.publish();
     }
 
