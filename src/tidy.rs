@@ -77,6 +77,11 @@ fn every_row_of_the_protocol_table_names_code_and_tests_that_exist() {
 }
 
 #[test]
+fn numbers_have_one_name_each_and_operators_are_sent_to_those_that_exist() {
+    refuse(docs::numbers(&Tree::load()));
+}
+
+#[test]
 fn no_path_of_somebodys_machine_is_written_down() {
     refuse(docs::machine_paths(&Tree::load()));
 }

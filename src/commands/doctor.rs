@@ -85,8 +85,3 @@ fn to_json(findings: &[Finding]) -> String {
         .collect();
     serde_json::json!({ "runs_here": runs_here(findings), "findings": list }).to_string() + "\n"
 }
-
-/// Sets up one small ring, as a shard would, and lets it go.
-fn try_ring() -> facts::RingTrial {
-    facts::RingTrial::Works
-}

@@ -110,8 +110,7 @@ impl fmt::Display for Failure {
 
 /// 0 when a message made the whole way, else the status of the step that failed.
 pub fn run(args: Args) -> ExitCode {
-    let mut report = Report { steps: Vec::new() };
-    let outcome = check(&args, &mut report);
+    let (report, outcome) = check(&args);
     let mut out = io::stdout().lock();
     if !args.quiet {
         // Nobody may be reading; the exit status says it all.
@@ -130,9 +129,11 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-/// What each step took.
-struct Report {
-    steps: Vec<(Step, Duration)>,
+/// What each step took, the one that failed included.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// In the order in which they were done.
+    pub steps: Vec<(Step, Duration)>,
 }
 
 impl Report {
@@ -157,8 +158,14 @@ fn milliseconds(took: Duration) -> String {
     format!("{:.3} ms", took.as_secs_f64() * 1e3)
 }
 
-/// The whole way of one message.
-fn check(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
+/// The whole way of one message; what it took, and where it ended if it did not arrive.
+pub fn check(args: &Args) -> (Report, Result<(), (Step, Failure)>) {
+    let mut report = Report::default();
+    let outcome = all_steps(args, &mut report);
+    (report, outcome)
+}
+
+fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
     let deadline = Deadline::after(Duration::from_secs(args.timeout));
     let mut agent = report.time(Step::Connect, || Agent::connect(&args.ws, deadline))?;
     report.time(Step::Hello, || agent.hello())?;

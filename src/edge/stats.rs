@@ -32,8 +32,10 @@ counters! {
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
         counter cancels: "DELETEs of a message.",
+        counter cancels_refused: "DELETEs of a message whose id no key of ours sealed.",
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",
+        counter node_bodies_refused: "Notifications of other nodes that cannot be read.",
         counter http_malformed: "Connections ended for bytes that are no HTTP request.",
         counter http_not_found: "Requests for a path that does not exist.",
         counter http_wrong_method: "Requests with a method that the path does not know.",
@@ -66,13 +68,11 @@ impl EdgeStats {
             Fault::NodeKey => &mut self.node_refused,
             Fault::NoSubscription => &mut self.posts_no_subscription,
             Fault::TooLarge => &mut self.posts_too_large,
-            Fault::TtlMissing
-            | Fault::Encryption
-            | Fault::TtlNegative
-            | Fault::Topic
-            | Fault::Urgency
-            | Fault::BadMessageId
-            | Fault::BadNodeBody => &mut self.posts_bad_headers,
+            Fault::TtlMissing | Fault::Encryption | Fault::TtlNegative | Fault::Topic | Fault::Urgency => {
+                &mut self.posts_bad_headers
+            }
+            Fault::BadMessageId => &mut self.cancels_refused,
+            Fault::BadNodeBody => &mut self.node_bodies_refused,
             Fault::Unavailable => &mut self.posts_unavailable,
         };
         *counter += 1;

@@ -35,6 +35,8 @@ pub fn dockerfile(tree: &Tree) -> Vec<String> {
                 let sources = paths.split_last().map_or(&[][..], |(_, sources)| sources);
                 let missing = sources.iter().filter(|s| !tree.exists(s.trim_start_matches("./")));
                 complaints.extend(missing.map(|s| format!("Dockerfile: copies {s}, which does not exist")));
+                let hidden = sources.iter().filter(|s| !is_sent(tree, s));
+                complaints.extend(hidden.map(|s| format!(".dockerignore: keeps {s} from the Dockerfile")));
             }
             ["USER", name, ..] => user = name.into(),
             _ => {}
@@ -49,6 +51,12 @@ pub fn dockerfile(tree: &Tree) -> Vec<String> {
     let missing = RUN_OPTIONS.iter().filter(|option| !file.text.contains(**option));
     complaints.extend(missing.map(|option| format!("Dockerfile: does not state {option}")));
     complaints
+}
+
+/// Whether `.dockerignore`, which leaves out everything it does not name, names this source.
+fn is_sent(tree: &Tree, source: &str) -> bool {
+    let wanted = format!("!{}", source.trim_start_matches("./").trim_end_matches('/'));
+    tree.get(".dockerignore").is_none_or(|file| file.text.lines().any(|line| line.trim() == wanted))
 }
 
 /// Instructions with continued lines joined and JSON punctuation gone, one list of words each.
@@ -196,6 +204,11 @@ fn a_floating_base_a_missing_source_and_root_are_refused() {
     assert_eq!(check(&good.replace("USER murre", "USER root")), 1);
     assert_eq!(check(&good.replace("USER murre\n", "")), 1);
     assert_eq!(check(&good.replace("--ulimit memlock=", "")), 1);
+    let ignored = |list: &str| {
+        dockerfile(&Tree::of(&[("Dockerfile", good.as_str()), ("src", ""), (".dockerignore", list)])).len()
+    };
+    assert_eq!(ignored("*\n!src\n"), 0);
+    assert_eq!(ignored("*\n!shards\n"), 1);
 }
 
 #[test]

@@ -163,6 +163,55 @@ fn is_test_name(tree: &Tree, name: &str) -> bool {
     tree.ending(&[".rs", ".py"]).any(|f| declared.iter().any(|d| f.text.contains(d.as_str())))
 }
 
+/// No two numbers of one board have the same name (a scraper would refuse the page), and every number that
+/// `docs/OPERATIONS.md` sends an operator to exists.
+pub fn numbers(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut known: Vec<(String, String)> = Vec::new();
+    for file in tree.rust().filter(|f| !tree.is_test(f) && !f.path.starts_with("bench/")) {
+        for name in counters(&file.text) {
+            let name = if file.path.starts_with("src/store/") { format!("store_{name}") } else { name };
+            let name = name.replace("store_store_", "store_");
+            if let Some((_, other)) = known.iter().find(|(known, _)| *known == name) {
+                complaints.push(format!("{}: {name} is counted in {other} too", file.path));
+            }
+            known.push((name, file.path.clone()));
+        }
+    }
+    let document = "docs/OPERATIONS.md";
+    let Some(text) = tree.get(document) else { return vec![format!("{document} is missing")] };
+    let config = tree.get("src/config/keys.rs").map_or("", |f| f.text.as_str());
+    for word in quoted(&text.text).filter(|w| is_number_name(w)) {
+        let key = config.contains(&format!("\"{word}\" "));
+        if !key && !known.iter().any(|(known, _)| known == word) {
+            complaints.push(format!("{document}: there is no number or key {word}"));
+        }
+    }
+    if known.is_empty() {
+        complaints.push("nothing is counted".into());
+    }
+    complaints
+}
+
+/// Names declared in `counters!` blocks outside tests.
+fn counters(text: &str) -> Vec<String> {
+    let in_test = super::tree::test_lines(text);
+    let declared = |line: &str| {
+        let rest = line.strip_prefix("counter ").or_else(|| line.strip_prefix("gauge "))?;
+        let (name, help) = rest.split_once(':')?;
+        help.trim_start().starts_with('"').then(|| name.trim().to_string())
+    };
+    text.lines().enumerate().filter(|(at, _)| !in_test[*at]).filter_map(|(_, l)| declared(l.trim())).collect()
+}
+
+/// `posts_unavailable`, `turns`; not `data_dir/`, `endpoint.url`, `--ws`.
+fn is_number_name(word: &str) -> bool {
+    word.contains('_')
+        && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        && !word.starts_with('_')
+        && !word.ends_with('_')
+}
+
 /// No file names a directory of the machine it was written on.
 pub fn machine_paths(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
@@ -216,6 +265,19 @@ fn a_protocol_row_that_names_nothing_real_is_refused() {
     assert_eq!(row("| WS-A-1 | Must. | `src/a.rs` | none |\n"), 1);
     assert_eq!(row("| WS-A-1 | M. | `src/a.rs` | `it_works` |\n| WS-A-1 | M. | `src/a.rs` | `it_works` |\n"), 1);
     assert_eq!(row("no table\n"), 1);
+}
+
+#[test]
+fn a_number_counted_twice_and_one_that_does_not_exist_are_refused() {
+    let one = ("shards/src/a.rs", "counters! {\n    counter a_b: \"Help.\",\n    gauge c: \"Help.\",\n}\n");
+    let two = ("src/edge/a.rs", "counters! {\n    counter a_b: \"Help.\",\n}\n");
+    let store = ("src/store/a.rs", "counters! {\n    counter a_b: \"Help.\",\n}\n");
+    let document = ("docs/OPERATIONS.md", "`a_b`, `store_a_b`, `data_dir` and `--a_c`\n");
+    let keys = ("src/config/keys.rs", "    \"data_dir\" (\"data-dir\" \"DIR\")\n");
+    assert_eq!(numbers(&Tree::of(&[one, store, document, keys])), Vec::<String>::new());
+    assert_eq!(numbers(&Tree::of(&[one, two, store, document, keys])).len(), 1);
+    assert_eq!(numbers(&Tree::of(&[one, document, keys])).len(), 1);
+    assert_eq!(numbers(&Tree::of(&[])).len(), 1);
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn read<'a>(authorization: &[u8], crypto_key: Option<&[u8]>, compact: &'a mut Ve
     let blank = value.iter().position(|b| matches!(b, b' ' | b'\t')).ok_or(Fault::VapidScheme)?;
     let (scheme, rest) = value.split_at(blank);
     compact.clear();
-    compact.extend(rest.iter().filter(|b| !matches!(b, b' ' | b'\t')));
+    rest.split(|b| matches!(b, b' ' | b'\t')).for_each(|part| compact.extend_from_slice(part));
     if scheme.eq_ignore_ascii_case(b"vapid") {
         return read_parameters(compact);
     }

@@ -91,7 +91,7 @@ pub fn find_head(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     }
     let window = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
     let mut line_start = 0;
-    while let Some(length) = window[line_start..].iter().position(|&b| b == b'\n') {
+    while let Some(length) = text::position(b'\n', &window[line_start..]) {
         let feed = line_start + length;
         if length == 0 || window[feed - 1] != b'\r' {
             return Err(Malformed::Syntax);

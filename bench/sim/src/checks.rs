@@ -155,7 +155,8 @@ impl World {
         }
         let hello_step = session.hello_step;
         let newer = self.oracle.posts.iter().find(|other| {
-            post.topic.is_some()
+            // An ack or a cancel that a kill has taken back may show the older one again.
+            (post.topic.is_some() && !post.ack_lost)
                 && (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
                 && other.stamp > post.stamp
                 && other.ttl > 0
@@ -202,8 +203,8 @@ impl World {
     fn in_order(&self, index: usize) -> Verdict {
         let post = &self.oracle.posts[index];
         let Some(seen) = post.seen else { return Ok(()) };
-        // What some wall clock took for expired may have been passed over, and come when that clock went back.
-        if post.ttl == 0 || self.oracle.wall_max >= post.expires {
+        // What some wall clock took for expired, or its user acked unseen, may have been passed over and come late.
+        if post.ttl == 0 || post.ack_odd || self.oracle.wall_max >= post.expires {
             return Ok(());
         }
         // Topic messages come before the others of a user (BEHAVIOUR.md 1.8); Urgency reorders within a page.

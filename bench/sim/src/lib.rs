@@ -20,6 +20,7 @@ mod process;
 mod rng;
 mod rows;
 mod run;
+mod sabotage;
 mod sockets;
 mod store;
 mod trace;

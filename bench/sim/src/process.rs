@@ -10,6 +10,7 @@ use shards::place::Placement;
 use shards::stats::{Board, Counters};
 use shards::time::Span;
 
+use crate::sabotage::Sabotage;
 use crate::sockets::Place;
 use crate::world::{Shard, Verdict, World};
 
@@ -87,6 +88,9 @@ impl World {
         }
         let written = self.store.kill(&mut self.rng.store, &mut self.marks);
         self.oracle.stored(&written);
+        if self.store.sabotage == Some(Sabotage::LedgerLost) {
+            self.ledger.clear();
+        }
         self.oracle.killed(self.store.rows(), &self.ledger, self.steps);
         self.end_process();
         let shards = self.next_shard_count();

@@ -67,6 +67,12 @@ impl Rows {
         self.users.get(&uaid).is_some_and(|user| user.known)
     }
 
+    /// Whether the topic slot of this message is taken.
+    pub(crate) fn has_topic(&self, message: &Message) -> bool {
+        let user = self.users.get(&message.uaid);
+        message.topic.is_some_and(|topic| user.is_some_and(|user| user.topics.contains_key(&(message.chid, topic))))
+    }
+
     /// Every message of every user, whatever its form.
     pub(crate) fn all_messages(&self) -> impl Iterator<Item = &Arc<Message>> {
         self.users

@@ -16,6 +16,7 @@ use crate::plan::Plan;
 use crate::posters::Poster;
 use crate::process::PLACEMENT_KEY;
 use crate::rng::Rng;
+use crate::sabotage::Sabotage;
 use crate::store::Store;
 use crate::trace::{Recorder, Trace};
 use crate::world::{Streams, Verdict, World};
@@ -102,10 +103,15 @@ pub fn run(seeds: Range<u64>, options: &Options) -> Report {
 
 /// Runs one seed. An assertion of the machine is a failure like any other where panics unwind.
 pub fn run_seed(seed: u64, options: &Options) -> Result<Trace, Failure> {
+    run_world(seed, options, None)
+}
+
+/// Runs one seed, perhaps with a law broken on purpose.
+pub(crate) fn run_world(seed: u64, options: &Options, sabotage: Option<Sabotage>) -> Result<Trace, Failure> {
     if cfg!(panic = "abort") {
         name_seed_on_panic(seed);
     }
-    let mut world = World::new(seed, options);
+    let mut world = World::new(seed, options, sabotage);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     let what = match ended {
         Ok(Ok(())) => {
@@ -139,7 +145,7 @@ fn panic_text(cause: &(dyn std::any::Any + Send)) -> &str {
 }
 
 impl World {
-    fn new(seed: u64, options: &Options) -> World {
+    fn new(seed: u64, options: &Options, sabotage: Option<Sabotage>) -> World {
         let stream = |salt| Rng::new(seed, salt);
         let plan = Plan::draw(&mut stream(1));
         World {
@@ -158,7 +164,7 @@ impl World {
             sockets: Vec::new(),
             moves: Vec::new(),
             lanes: BTreeMap::new(),
-            store: Store::default(),
+            store: Store::new(sabotage),
             ledger: BTreeMap::new(),
             agents: (0..plan.agents).map(|_| Agent::default()).collect(),
             posters: (0..plan.posters).map(|_| Poster::default()).collect(),

@@ -352,7 +352,11 @@ impl World {
             lane.iter().any(|mail| matches!(mail, Mail::Arrive(arrival) if arrival.claim == moving.claim))
         });
         self.marks.hit(if behind { "move: descriptor before mail" } else { "move: mail before descriptor" });
-        self.step(moving.to, Input::Arrived { conn, claim: moving.claim })
+        self.step(moving.to, Input::Arrived { conn, claim: moving.claim })?;
+        if self.sockets[id].place == Place::Ended {
+            self.marks.hit("move: superseded or timed out on the way");
+        }
+        Ok(())
     }
 
     /// `Effect::Feed`: the bytes that travelled come back, unchanged, before any other.

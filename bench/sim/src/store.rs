@@ -14,6 +14,7 @@ use crate::marks::Marks;
 use crate::plan::Faults;
 use crate::rng::Rng;
 use crate::rows::Rows;
+use crate::sabotage::Sabotage;
 
 /// One store under all shards.
 #[derive(Default)]
@@ -25,6 +26,7 @@ pub(crate) struct Store {
     /// What `seen` has beyond `durable`, oldest first.
     relaxed: VecDeque<StoreOp>,
     queues: BTreeMap<Uaid, Queue>,
+    pub(crate) sabotage: Option<Sabotage>,
     /// Nothing moves before this instant (monotonic nanoseconds).
     pub(crate) stalled_until: u64,
     /// Every operation fails before this instant.
@@ -54,6 +56,11 @@ pub(crate) struct Weather<'a> {
 }
 
 impl Store {
+    /// An empty store, perhaps a broken one.
+    pub(crate) fn new(sabotage: Option<Sabotage>) -> Store {
+        Store { sabotage, ..Store::default() }
+    }
+
     /// Takes an operation of a shard. Two operations never wait under one ticket.
     pub(crate) fn submit(&mut self, shard: usize, ticket: StoreTicket, op: StoreOp) {
         self.queues.entry(op.uaid()).or_default().submitted.push_back(Submitted { shard, ticket, op });
@@ -125,7 +132,20 @@ impl Store {
     }
 
     fn carry_out(&mut self, op: StoreOp, page_max: usize) -> StoreReply {
-        let reply = self.seen.apply(&op, page_max);
+        match (self.sabotage, &op) {
+            (Some(Sabotage::SettleIgnored), StoreOp::Settle { .. })
+            | (Some(Sabotage::PublishIgnored), StoreOp::Publish { .. })
+            | (Some(Sabotage::UnregisterIgnored), StoreOp::Unregister { .. }) => return StoreReply::Done,
+            (Some(Sabotage::UserForgotten), StoreOp::LoadUser { .. }) => return StoreReply::User(None),
+            (Some(Sabotage::TopicStale), StoreOp::Publish { message }) if self.seen.has_topic(message) => {
+                return StoreReply::Done;
+            }
+            _ => {}
+        }
+        let mut reply = self.seen.apply(&op, page_max);
+        if let (Some(Sabotage::PagesReversed), StoreReply::Page(page)) = (self.sabotage, &mut reply) {
+            page.messages.reverse();
+        }
         match kind(&op) {
             Kind::Read => {}
             Kind::Relaxed => self.relaxed.push_back(op),

@@ -16,6 +16,7 @@ use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::posters::Poster;
 use crate::rng::Rng;
+use crate::sabotage::Sabotage;
 use crate::sockets::{Place, Socket, SocketId};
 use crate::store::{Store, Weather};
 use crate::trace::Recorder;
@@ -148,7 +149,9 @@ impl World {
             self.store.answered().filter(|(_, to)| self.awake(*to)).map(|(uaid, _)| Happening::StoreReply(uaid)),
         );
         for (index, shard) in self.shards.iter().enumerate() {
-            if self.awake(index) && shard.machine.next_timeout().is_some_and(|at| at.0 <= self.now) {
+            // A loop hears of a refused send in the turn of that send: before its next timeout.
+            let due = shard.machine.next_timeout().is_some_and(|at| at.0 <= self.now);
+            if due && self.awake(index) && !self.owes_blocked(index) {
                 found.push(Happening::Timeout(index));
             }
         }
@@ -176,6 +179,14 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Whether a socket of this shard refused bytes and the machine has not been told.
+    fn owes_blocked(&self, shard: usize) -> bool {
+        self.sockets.iter().any(|socket| {
+            matches!(socket.place, Place::At { shard: at, .. } if at == shard)
+                && socket.blocked.as_ref().is_some_and(|blocked| !blocked.told)
+        })
     }
 
     /// Whether a shard runs.
@@ -309,6 +320,10 @@ impl World {
             Mail::Reply { .. } => Lane::Reply,
             Mail::Arrive(_) => Lane::Arrive,
         };
+        let lost = self.store.sabotage == Some(Sabotage::ReplyLost) && lane == Lane::Reply && self.steps % 20 == 0;
+        if lost {
+            return Ok(());
+        }
         let queue = self.lanes.entry((from, to, lane)).or_default();
         queue.push_back(mail);
         if queue.len() > limits::reply_credit(self.placement.shard_count()) {

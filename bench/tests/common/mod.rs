@@ -55,6 +55,11 @@ impl World {
         World { server, directory }
     }
 
+    /// Where the server keeps everything.
+    pub fn data_dir(&self) -> std::path::PathBuf {
+        self.directory.path().join("data")
+    }
+
     pub fn restart(&mut self) {
         assert_eq!(self.server.terminate().unwrap(), Some(0), "{}", self.server.log());
         self.server.start_again().unwrap();

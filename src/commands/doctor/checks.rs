@@ -1,6 +1,8 @@
 //! Judges the facts: one function per subject, each pure, each with the command that mends what it finds.
 
-use super::facts::{Facts, RingTrial};
+use shards::ring::ProbeError;
+
+use super::facts::Facts;
 
 /// What the host is meant for.
 #[derive(Clone, Copy, Debug)]
@@ -78,10 +80,6 @@ const OTHER_FILES: u64 = 4_096;
 /// The ports of `murre serve` when nothing is configured.
 const PORTS: (u64, u64) = (8080, 8083);
 
-const EPERM: i32 = 1;
-const ENOMEM: i32 = 12;
-const ENOSYS: i32 = 38;
-
 /// Looks at everything, in the order in which it matters.
 pub fn examine(facts: &Facts, wanted: Wanted) -> Vec<Finding> {
     vec![
@@ -142,7 +140,7 @@ fn io_uring(facts: &Facts) -> Finding {
                 "sysctl -w kernel.io_uring_disabled=0",
             );
         }
-        Some(1) if facts.ring != Some(RingTrial::Works) => {
+        Some(1) if facts.ring != Some(Ok(())) => {
             return fail(
                 "kernel.io_uring_disabled=1".into(),
                 "io_uring is for CAP_SYS_ADMIN and the group kernel.io_uring_group only (a setting since 6.6)",
@@ -153,27 +151,42 @@ fn io_uring(facts: &Facts) -> Finding {
     }
     let filtered = facts.seccomp == Some(2);
     let profile = "docker run --security-opt seccomp=tuning/seccomp.json ...   # or SystemCallFilter=@aio in a unit";
-    match facts.ring {
-        Some(RingTrial::Works) => good(what, "a ring was set up".into(), wanted),
-        Some(RingTrial::Refused(EPERM | ENOSYS)) if filtered => fail(
+    match &facts.ring {
+        Some(Ok(())) => good(what, "rings as a shard needs them were set up".into(), wanted),
+        Some(Err(ProbeError::Forbidden | ProbeError::NotBuiltIn)) if filtered => fail(
             "refused by a seccomp filter".into(),
             "default container profiles forbid io_uring_setup, io_uring_enter and io_uring_register",
             profile,
         ),
-        Some(RingTrial::Refused(ENOSYS)) => fail(
+        Some(Err(ProbeError::Forbidden)) => fail(
+            "refused".into(),
+            "a security module forbids io_uring_setup to this user",
+            "journalctl -k --grep denied   # then allow it in the policy that denied it",
+        ),
+        Some(Err(ProbeError::NotBuiltIn)) => fail(
             "not in this kernel".into(),
             "the kernel was built without io_uring (CONFIG_IO_URING)",
             "apt-get install linux-image-amd64   # a kernel with CONFIG_IO_URING=y; then reboot",
         ),
-        Some(RingTrial::Refused(ENOMEM)) => fail(
-            "refused: ENOMEM".into(),
+        Some(Err(ProbeError::TooOld(lacking))) => fail(
+            format!("lacks {lacking}"),
+            "this kernel's io_uring cannot do what a shard needs (everything is there since 6.1)",
+            "apt-get install linux-image-amd64   # or your distribution's newest kernel; then reboot",
+        ),
+        Some(Err(ProbeError::Memlock)) => fail(
+            "refused: no memory to lock".into(),
             "locked memory or the memory of the control group is used up",
             "ulimit -l unlimited   # LimitMEMLOCK=infinity in a unit, --ulimit memlock=-1 for a container",
         ),
-        Some(RingTrial::Refused(errno)) => fail(
+        Some(Err(ProbeError::NoDescriptors)) => fail(
+            "refused: no descriptor left".into(),
+            "this process has none left under RLIMIT_NOFILE",
+            "ulimit -n 1048576   # LimitNOFILE= in a unit, --ulimit nofile= for a container",
+        ),
+        Some(Err(ProbeError::Other(errno))) => fail(
             format!("refused: errno {errno}"),
-            "io_uring_setup failed; a security module may forbid it",
-            "strace -e io_uring_setup murre doctor   # then ask whoever runs the security module",
+            "io_uring_setup failed for a reason that nobody foresaw",
+            "strace -e io_uring_setup,io_uring_register murre doctor",
         ),
         None if filtered => Finding {
             verdict: Verdict::Warn,

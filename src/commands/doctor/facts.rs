@@ -4,8 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use shards::ring::ProbeError;
+
 /// Everything `doctor` looks at.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Facts {
     /// `/proc/sys/kernel/osrelease`, as it is.
     pub release: Option<String>,
@@ -13,8 +15,8 @@ pub struct Facts {
     pub kernel: Option<(u32, u32)>,
     /// `kernel.io_uring_disabled` (since 6.6): 0 for everyone, 1 for a group, 2 for nobody.
     pub io_uring_disabled: Option<u64>,
-    /// What happened when a ring was set up; `None` when it was not tried.
-    pub ring: Option<RingTrial>,
+    /// What the kernel answered when a ring was set up as a shard does; `None` when it was not tried.
+    pub ring: Option<Result<(), ProbeError>>,
     /// `Seccomp` of `/proc/self/status`: 0 off, 1 strict, 2 filter.
     pub seccomp: Option<u64>,
     /// `CapEff` of `/proc/self/status`.
@@ -49,15 +51,6 @@ pub struct Facts {
     pub memory_limit: Option<u64>,
 }
 
-/// What the kernel answered to setting up a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RingTrial {
-    /// A ring was made.
-    Works,
-    /// It was refused with this errno.
-    Refused(i32),
-}
-
 impl Facts {
     /// Reads them below `root`; `try_ring` sets up one small ring and lets it go.
     pub fn read(root: &Path, try_ring: bool) -> Facts {
@@ -70,7 +63,7 @@ impl Facts {
             kernel: release.as_deref().and_then(version),
             release,
             io_uring_disabled: files.number("proc/sys/kernel/io_uring_disabled"),
-            ring: try_ring.then(super::try_ring),
+            ring: try_ring.then(shards::ring::probe),
             seccomp: field(&status, "Seccomp").and_then(|v| v.parse().ok()),
             capabilities: field(&status, "CapEff").and_then(|v| u64::from_str_radix(v, 16).ok()),
             cpus: field(&status, "Cpus_allowed_list").and_then(count_list),

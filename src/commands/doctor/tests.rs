@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use shards::ring::ProbeError;
+
 use super::checks::{Finding, Verdict, Wanted, examine};
-use super::facts::{Facts, RingTrial};
+use super::facts::Facts;
 use super::{runs_here, to_json, to_table};
 
 /// A tuned host with two million descriptors.
@@ -107,24 +109,27 @@ fn a_container_that_forbids_io_uring_is_told_of_the_profile() {
     let mut facts = host(&[filtered]);
     let judge = |facts: &Facts| examine(facts, Wanted { connections: 1_000 });
     judged(&judge(&facts), "io_uring", Verdict::Warn, "not tried", "tuning/seccomp.json");
-    for errno in [1, 38] {
-        facts.ring = Some(RingTrial::Refused(errno));
+    for refused in [ProbeError::Forbidden, ProbeError::NotBuiltIn] {
+        facts.ring = Some(Err(refused));
         judged(&judge(&facts), "io_uring", Verdict::Fail, "container profiles", "seccomp=tuning/seccomp.json");
     }
-    facts.ring = Some(RingTrial::Works);
+    facts.ring = Some(Ok(()));
     assert_eq!(about(&judge(&facts), "io_uring").verdict, Verdict::Good);
 }
 
 #[test]
-fn a_refused_ring_is_explained_by_its_errno() {
+fn a_refused_ring_is_explained_by_its_cause() {
     let mut facts = host(&[]);
-    let mut judge = |errno| {
-        facts.ring = Some(RingTrial::Refused(errno));
+    let mut judge = |refused| {
+        facts.ring = Some(Err(refused));
         examine(&facts, Wanted { connections: 1_000 })
     };
-    judged(&judge(38), "io_uring", Verdict::Fail, "CONFIG_IO_URING", "reboot");
-    judged(&judge(12), "io_uring", Verdict::Fail, "locked memory", "ulimit -l unlimited");
-    judged(&judge(13), "io_uring", Verdict::Fail, "security module", "strace");
+    judged(&judge(ProbeError::Forbidden), "io_uring", Verdict::Fail, "security module", "journalctl");
+    judged(&judge(ProbeError::NotBuiltIn), "io_uring", Verdict::Fail, "CONFIG_IO_URING", "reboot");
+    judged(&judge(ProbeError::TooOld("accept")), "io_uring", Verdict::Fail, "since 6.1", "reboot");
+    judged(&judge(ProbeError::Memlock), "io_uring", Verdict::Fail, "locked memory", "ulimit -l unlimited");
+    judged(&judge(ProbeError::NoDescriptors), "io_uring", Verdict::Fail, "RLIMIT_NOFILE", "ulimit -n");
+    judged(&judge(ProbeError::Other(5)), "io_uring", Verdict::Fail, "nobody foresaw", "strace");
 }
 
 #[test]

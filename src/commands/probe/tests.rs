@@ -128,10 +128,8 @@ fn answer(
 }
 
 fn probe(ws: String, endpoint: Option<String>) -> (Result<(), (Step, String)>, Vec<Step>) {
-    let mut report = Report { steps: Vec::new() };
-    let args = Args { ws, endpoint, timeout: 1, quiet: true };
-    let outcome = check(&args, &mut report).map_err(|(step, why)| (step, why.to_string()));
-    (outcome, report.steps.iter().map(|(step, _)| *step).collect())
+    let (report, outcome) = check(&Args { ws, endpoint, timeout: 1, quiet: true });
+    (outcome.map_err(|(step, why)| (step, why.to_string())), report.steps.iter().map(|(step, _)| *step).collect())
 }
 
 #[test]

@@ -109,6 +109,26 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+fn node_requests() -> impl Strategy<Value = Vec<u8>> {
+    let field = prop_oneof![
+        Just(r#""channelID":"02020202-0202-0202-0202-020202020202""#.to_string()),
+        Just(r#""timestamp":1"#.to_string()),
+        Just(r#""headers":{"encoding":"aes128gcm"}"#.to_string()),
+        "\"(data|version|ttl|urgency|x)\":(\"[ -~]{0,9}\"|-?[0-9]{1,3}|null)",
+    ];
+    let body = prop::collection::vec(field, 0..6).prop_map(|fields| format!("{{{}}}", fields.join(",")));
+    prop::collection::vec(body, 1..4).prop_map(|bodies| {
+        let request = |body: &String| {
+            format!(
+                "PUT /push/01010101010101010101010101010101 HTTP/1.1\r\nAuthorization: Bearer {NODE_KEY}\r\n\
+                 Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+        };
+        bodies.iter().map(request).collect::<String>().into_bytes()
+    })
+}
+
 const NEARLY_HTTP: &str = "[A-Z]{1,5} /[a-z]{0,5} HTTP/1.[01]\r\n([A-Za-z-]{1,9}: [ -~]{0,9}\r\n){0,3}\r\n";
 
 /// Bytes and where to cut them.
@@ -153,6 +173,11 @@ proptest! {
     #[test]
     fn changed_frames((bytes, at) in changed(session())) {
         same_however_split(Port::WebSocket, &bytes, &[at])?;
+    }
+
+    #[test]
+    fn node_bodies((bytes, cuts) in split(node_requests())) {
+        same_however_split(Port::Node, &bytes, &cuts)?;
     }
 
     #[test]

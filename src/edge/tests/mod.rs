@@ -3,6 +3,7 @@
 mod bad_input;
 mod chunking;
 mod endpoint;
+mod foreign;
 mod node;
 mod websocket;
 

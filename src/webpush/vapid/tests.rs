@@ -143,6 +143,20 @@ fn a_remembered_token_is_worth_nothing_to_another_key() {
 }
 
 #[test]
+fn the_example_of_rfc_8292_is_verified() {
+    let authorization = concat!(
+        "vapid t=eyJ0eXAiOiJKV1QiLCJhbGciOiJFUzI1NiJ9.eyJhdWQiOiJodHRwczovL3B1c2guZXhhbXBsZS5uZXQiLCJleHAiOjE0NTM1",
+        "MjM3NjgsInN1YiI6Im1haWx0bzpwdXNoQGV4YW1wbGUuY29tIn0.i3CYb7t4xfxCDquptFOepC9GAu_HLGkMlMuCGSK2rpiUfnK9ojFwDX",
+        "b1JrErtmysazNjjvW2L9OkSSHzvoD1oA, k=BA1Hxzyi1RUM1b5wjxsn7nGxAszw2u61m164i3MrAIxHF6YK5h4SDYic-dRuU_RCPCfA5a",
+        "q9ojSwk5Y2EmClBPs"
+    );
+    let at = |origin: &str, now| Verifier::new(origin, 4).check(UnixSeconds(now), authorization.as_bytes(), None);
+    assert!(at("https://push.example.net", 1_453_523_000).is_ok());
+    assert_eq!(at("https://push.example.com", 1_453_523_000), Err(Fault::VapidAudience));
+    assert_eq!(at("https://push.example.net", 1_453_523_829), Err(Fault::VapidExpired));
+}
+
+#[test]
 fn a_remembered_token_expires() {
     let sender = Sender::new();
     let authorization = format!("vapid t={},k={}", sender.good_token(NOW + 10), sender.key());

@@ -1,0 +1,79 @@
+//! Broken worlds: each breaks one law on purpose, and the oracle must notice. Tests only.
+
+/// Which law is broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sabotage {
+    /// A kill takes the ledger with it.
+    LedgerLost,
+    /// Storage says Done to a settle and keeps the rows.
+    SettleIgnored,
+    /// Storage says Done to a POST and does not keep it.
+    PublishIgnored,
+    /// Storage does not know a user that it has.
+    UserForgotten,
+    /// Storage pages come newest first.
+    PagesReversed,
+    /// Storage keeps the older message of a topic.
+    TopicStale,
+    /// A reply between shards is lost now and then.
+    ReplyLost,
+    /// Storage says Done to an unregister and keeps the channel with its rows.
+    UnregisterIgnored,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sabotage;
+    use crate::run::{Options, run_world};
+
+    /// The first failure that this breakage causes; every one must cause some.
+    fn found(sabotage: Sabotage) -> String {
+        let failure = (0..400).find_map(|seed| run_world(seed, &Options::default(), Some(sabotage)).err());
+        failure.map_or_else(|| panic!("nobody noticed {sabotage:?}"), |failure| failure.what)
+    }
+
+    #[test]
+    fn a_lost_ledger_is_a_lost_message() {
+        assert!(found(Sabotage::LedgerLost).contains("is lost"));
+    }
+
+    #[test]
+    fn an_ignored_settle_is_a_message_after_its_ack() {
+        let what = found(Sabotage::SettleIgnored);
+        assert!(what.contains("comes again") || what.contains("comes after hello"), "{what}");
+    }
+
+    #[test]
+    fn an_ignored_publish_is_a_lost_message() {
+        assert!(found(Sabotage::PublishIgnored).contains("is lost"));
+    }
+
+    #[test]
+    fn a_forgotten_user_is_a_fresh_uaid_for_a_known_one() {
+        let what = found(Sabotage::UserForgotten);
+        assert!(what.contains("fresh UAID") || what.contains("no subscription"), "{what}");
+    }
+
+    #[test]
+    fn reversed_pages_break_the_order() {
+        assert!(found(Sabotage::PagesReversed).contains("was sent before"));
+    }
+
+    #[test]
+    fn a_stale_topic_row_is_a_stale_or_lost_message() {
+        let what = found(Sabotage::TopicStale);
+        assert!(what.contains("replaced it") || what.contains("is lost"), "{what}");
+    }
+
+    #[test]
+    fn a_lost_reply_leaves_somebody_waiting() {
+        let what = found(Sabotage::ReplyLost);
+        assert!(what.contains("at rest") || what.contains("still busy"), "{what}");
+    }
+
+    #[test]
+    fn an_ignored_unregister_is_a_message_for_nobody() {
+        let what = found(Sabotage::UnregisterIgnored);
+        assert!(what.contains("not registered") || what.contains("unregister"), "{what}");
+    }
+}

@@ -1,0 +1,112 @@
+//! The simulator as a gate: a thousand seeds, replay, and no empty situation.
+
+use sim::{Options, run, run_seed};
+
+#[test]
+fn a_thousand_worlds_keep_every_promise() {
+    let report = run(0..1_000, &Options { failures_max: 3, ..Options::default() });
+    let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert_eq!(report.seeds, 1_000);
+}
+
+#[test]
+fn equal_seeds_give_equal_traces() {
+    for seed in 3_000..3_005 {
+        let hash = |lines| {
+            let options = Options { lines, ..Options::default() };
+            run_seed(seed, &options).map(|trace| (trace.hash, trace.steps)).map_err(|failure| failure.to_string())
+        };
+        assert_eq!(hash(false), hash(true));
+    }
+    let other = |seed| run_seed(seed, &Options::default()).map(|trace| trace.hash).ok();
+    assert_ne!(other(3_000), other(3_001));
+}
+
+#[test]
+fn no_interesting_situation_is_missing_from_two_hundred_worlds() {
+    let report = run(0..200, &Options::default());
+    let missing: Vec<&str> = SITUATIONS.iter().copied().filter(|name| report.marks.count(name) == 0).collect();
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+/// What two hundred worlds must have seen.
+const SITUATIONS: &[&str] = &[
+    "ack: several",
+    "ack: strange",
+    "ack: twice",
+    "agent: broadcast read",
+    "agent: close",
+    "agent: connects twice",
+    "agent: falls silent",
+    "agent: pong read",
+    "agent: reset",
+    "agent: stops reading",
+    "cancel: 503",
+    "cancel: done",
+    "close: Draining",
+    "close: HandshakeTimeout",
+    "close: MoveFailed",
+    "close: Overloaded",
+    "close: PingTooSoon",
+    "close: PongTimeout",
+    "close: StorageDown",
+    "close: Superseded",
+    "close: WrongState",
+    "fate: acked",
+    "fate: cancelled",
+    "fate: channel unregistered",
+    "fate: expired",
+    "fate: replaced by topic",
+    "fault: shard stalls",
+    "fault: store down",
+    "fault: store stalls",
+    "fault: wall clock jumps ahead",
+    "fault: wall clock jumps back",
+    "hello: known",
+    "hello: new",
+    "hello: unknown, reassigned",
+    "kill",
+    "kill: live ledger records",
+    "kill: relaxed writes lost",
+    "machine.arrivals_stale",
+    "machine.claims_abandoned",
+    "machine.claims_granted",
+    "machine.claims_refused",
+    "machine.departures",
+    "machine.dropped_with_channel",
+    "machine.expired",
+    "machine.greetings_superseded",
+    "machine.half_pairs",
+    "machine.parked",
+    "machine.replaced",
+    "machine.retries",
+    "machine.rows_unregistered",
+    "machine.spills",
+    "machine.store_retries",
+    "move: descriptor before mail",
+    "move: failed",
+    "move: mail before descriptor",
+    "move: peer gone on the way",
+    "move: superseded or timed out on the way",
+    "move: undecoded bytes came along",
+    "notification: retried",
+    "poster: hangs up",
+    "publish: direct",
+    "publish: dropped",
+    "publish: no subscription",
+    "publish: stored",
+    "publish: unavailable",
+    "register: 500",
+    "socket: blocked",
+    "socket: unsent",
+    "socket: writable again",
+    "start: another number of shards",
+    "start: ledger record replayed",
+    "stop: drained",
+    "store: drain page",
+    "store: failed after success",
+    "store: failed without effect",
+    "store: refused as full",
+    "store: save",
+];
