@@ -118,7 +118,8 @@ fn ask_server(config: &Config, name: &str) -> Result<String, Fault> {
     };
     let mut stream = TcpStream::connect(address).map_err(refused)?;
     stream.set_read_timeout(Some(BACKUP_TIME_MAX)).map_err(refused)?;
-    let head = format!("PUT /backups/{name} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    let head =
+        format!("PUT /backups/{name} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     stream.write_all(head.as_bytes()).map_err(refused)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(refused)?;
