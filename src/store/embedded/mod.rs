@@ -62,6 +62,7 @@ pub(crate) type CommitProbe = Arc<dyn Fn() -> fjall::Result<()> + Send + Sync>;
 
 /// What the directory's format file says.
 const FORMAT: &str = "murre embedded store, format 1\n";
+const FORMAT_PREFIX: &str = "murre embedded store, format ";
 /// Upkeep mails on their way to the committer. Shed: the next walk finds the same rows.
 const UPKEEP_MAX: usize = 64;
 /// Messages of a ledger replay saved in one group.
@@ -356,7 +357,15 @@ fn prepare(dir: &Path) -> Result<File, StoreFault> {
     let format = dir.join("FORMAT");
     match fs::read_to_string(&format) {
         Ok(found) if found == FORMAT => {}
-        Ok(found) => return Err(StoreFault::new(dir, Cause::Version(found.trim().chars().take(80).collect()))),
+        Ok(found) => {
+            let other = found.strip_prefix(FORMAT_PREFIX).map(|number| number.trim().to_string());
+            let number = other.filter(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
+            let damaged = || Cause::Damaged("its text is not a format".into());
+            return Err(StoreFault::new(&format, number.map_or_else(damaged, Cause::Version)));
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+            return Err(StoreFault::new(&format, Cause::Damaged("its text is not a format".into())));
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if foreign(dir)? {
                 return Err(StoreFault::new(dir, Cause::NotAStore));

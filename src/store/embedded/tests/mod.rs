@@ -73,7 +73,7 @@ fn what_is_not_a_store_of_ours_is_refused() {
     assert!(refusal(dir.path()).contains("not a murre store"));
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("FORMAT"), b"murre embedded store, format 2\n").expect("writable");
-    assert!(refusal(dir.path()).contains("format 2"));
+    assert!(refusal(dir.path()).contains("of another format (2)"));
     let file = dir.path().join("FORMAT");
     assert!(refusal(&file).contains("cannot create the store directory"));
 }
