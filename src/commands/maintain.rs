@@ -104,8 +104,12 @@ fn salvaged(copy: &Copy) -> String {
         let (ranges, journals) = (copied.unreadable_ranges, copied.damaged_journals);
         said += &format!("; {ranges} ranges of keys and {journals} stretches of journals could not be read");
     }
-    if copied.journals_only {
-        said += "; the tables could not be opened, so only what the journals hold is there";
+    if copied.opened_apart {
+        let lost = copied.unreadable_keyspaces;
+        said += &format!(
+            "; the database did not open as a whole, so its tables were read one by one ({lost} could not be) and \
+             what the journals hold was added"
+        );
     }
     said
 }
