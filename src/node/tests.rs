@@ -141,9 +141,9 @@ async fn broadcasts_health_metrics_and_backup_of_a_running_node() {
 fn a_name_occurs_once_among_the_numbers_of_a_shard() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(&config(dir.path(), &["store.kind=memory"])).unwrap();
-    let names: Vec<_> = running.shards.boards()[0].read().map(|(meaning, _)| meaning.name).collect();
-    let distinct: std::collections::BTreeSet<_> = names.iter().collect();
-    let twice: Vec<_> = distinct.iter().filter(|name| names.iter().filter(|n| n == **name).count() > 1).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    let numbers = running.shards.boards()[0].read().map(|(meaning, _)| meaning.name);
+    let twice: Vec<_> = numbers.filter(|name| !seen.insert(*name)).collect();
     assert!(twice.is_empty(), "two numbers of one metric: {twice:?}");
     running.stop().unwrap();
 }
