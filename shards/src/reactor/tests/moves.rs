@@ -18,7 +18,9 @@ fn a_session_moves_with_its_undecoded_bytes() {
         let mut bench = two();
         let mut client = bench.websocket();
         client.say(b"M 1\nE\nP\nE");
-        bench.until("moved", |bench| bench.shards[0].stats.descriptors_out == 1 && bench.shards[1].stats.descriptors_in == 1);
+        bench.until("moved", |bench| {
+            bench.shards[0].stats.descriptors_out == 1 && bench.shards[1].stats.descriptors_in == 1
+        });
         client.say(b"\nE\n");
         bench.until("answers of the target", |_| client.heard() == b"pong\npong\nat once\npong\npong\n");
         bench.until("slot free", |bench| bench.shards[0].stats.closes == 1);
