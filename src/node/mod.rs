@@ -47,7 +47,7 @@ use shards::time::Span;
 use crate::config::Config;
 use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, VAPID_CACHE_DEFAULT, VersionInfo};
 use crate::island::{Exhibits, Host, Island};
-use listeners::Bound;
+use listeners::{Bound, Public};
 use running::Stage;
 use storage::Storage;
 
@@ -91,7 +91,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let storage = Arc::new(Storage::open(&config.store, &data.store())?);
     let logs = renew_ledgers(config, &data, &storage, shard_count)?;
 
-    let (bound, addresses) = listeners::bind(config, shard_count)?;
+    let Public { shards: bound, addresses } = listeners::bind(config, shard_count)?;
     let plan = Plan::new(config, &keys, &addresses, shard_count);
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
     let parts = logs.into_iter().zip(bound).enumerate();
