@@ -138,7 +138,9 @@ impl Running {
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
             }
         }
-        for report in ending.join().unwrap_or_default().iter().filter(|report| !report.drained) {
+        let reports = ending.join().unwrap_or_default();
+        let drained = reports.len() as u32 == shard_count && reports.iter().all(|report| report.drained);
+        for report in reports.iter().filter(|report| !report.drained) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain not complete");
         }
         drop(island);
@@ -146,6 +148,9 @@ impl Running {
         // The shards held the others.
         if let Some(storage) = Arc::into_inner(storage) {
             storage.close();
+        }
+        if drained {
+            return Ok(Stopped::InOrder);
         }
         let left = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
         Ok(match left.messages.len() {
