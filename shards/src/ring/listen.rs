@@ -6,6 +6,8 @@ use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use crate::ports::Port;
+
 /// Connections the kernel completes ahead of us. Fewer than the part of a table that accepting leaves free, so
 /// that one burst cannot fill it.
 pub(super) const BACKLOG: i32 = 1_024;
@@ -37,13 +39,13 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
-/// A listening socket on `address`, whatever public port it is. Sockets accepted from it inherit TCP_NODELAY and
-/// a send buffer of 16 KiB. With port 0 the kernel chooses: see [`local_address`].
-pub fn listen(address: SocketAddr) -> Result<OwnedFd, ListenError> {
-    try_listen(address).map_err(|error| ListenError { address, error })
+/// A listening socket on `address`. Sockets accepted from it inherit TCP_NODELAY and, but for other nodes, which
+/// are ours and read, a send buffer of 16 KiB. With port 0 the kernel chooses: see [`local_address`].
+pub fn listen(address: SocketAddr, port: Port) -> Result<OwnedFd, ListenError> {
+    try_listen(address, port).map_err(|error| ListenError { address, error })
 }
 
-fn try_listen(address: SocketAddr) -> io::Result<OwnedFd> {
+fn try_listen(address: SocketAddr, port: Port) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
@@ -53,7 +55,9 @@ fn try_listen(address: SocketAddr) -> io::Result<OwnedFd> {
     set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     set(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
-    set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER)?;
+    if port != Port::Node {
+        set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER)?;
+    }
     let (raw, len) = to_raw(address);
     // SAFETY: `raw` holds a socket address of `len` bytes and outlives the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len) })?;
@@ -135,11 +139,11 @@ mod tests {
     fn every_shard_listens_on_the_same_port() {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let any: SocketAddr = any.parse().unwrap();
-            let first = listen(any).unwrap();
+            let first = listen(any, Port::WebSocket).unwrap();
             let address = local_address(&first).unwrap();
             assert_eq!(address.ip(), any.ip());
             assert_ne!(address.port(), 0);
-            let second = listen(address).unwrap();
+            let second = listen(address, Port::Endpoint).unwrap();
             assert_eq!(local_address(&second).unwrap(), address);
         }
     }
@@ -148,7 +152,7 @@ mod tests {
     fn a_port_in_use_is_named_with_what_to_do() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = listen(address).unwrap_err().to_string();
+        let error = listen(address, Port::Endpoint).unwrap_err().to_string();
         assert!(error.contains(&address.to_string()) && error.contains("choose another port"), "{error}");
     }
 }

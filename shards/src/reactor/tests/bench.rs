@@ -46,8 +46,8 @@ impl Bench {
     /// A reactor for each of these mailboxes; the first listens.
     pub(super) fn of(mailboxes: Vec<Mailbox>, limits: PlaneLimits) -> Bench {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let websocket = listen(any).unwrap();
-        let endpoint = listen(any).unwrap();
+        let websocket = listen(any, Port::WebSocket).unwrap();
+        let endpoint = listen(any, Port::Endpoint).unwrap();
         let addresses = (local_address(&websocket).unwrap(), local_address(&endpoint).unwrap());
         let mut listeners = vec![(Port::WebSocket, websocket), (Port::Endpoint, endpoint)];
         let mut all = Vec::new();

@@ -45,8 +45,8 @@ fn config(shard: u16, count: u16) -> MachineConfig {
 /// `count` shards; only the first listens. Two share a core when there are more shards than cores.
 fn serve(count: u16, limits: PlaneLimits) -> Server {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let websocket = listen(any).unwrap();
-    let endpoint = listen(any).unwrap();
+    let websocket = listen(any, Port::WebSocket).unwrap();
+    let endpoint = listen(any, Port::Endpoint).unwrap();
     let addresses = (local_address(&websocket).unwrap(), local_address(&endpoint).unwrap());
     let mut listeners = vec![(Port::WebSocket, websocket), (Port::Endpoint, endpoint)];
     let logs: Vec<Log> = (0..count).map(|_| Log::default()).collect();
