@@ -31,7 +31,7 @@ counters! {
         counter vapid_key_mismatch: "401: the endpoint is locked to another key.",
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
-        counter cancels: "DELETEs of a message.",
+        counter deletes: "DELETEs of a message.",
         counter cancels_refused: "DELETEs of a message whose id no key of ours sealed.",
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",

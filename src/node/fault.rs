@@ -121,9 +121,11 @@ impl fmt::Display for Fault {
             Fault::Core { core, allowed } => {
                 write!(f, "shards.cores: this process may not run on CPU {core}; it may on {allowed}")
             }
-            Fault::Kernel(sentence) | Fault::Store(sentence) | Fault::Ledger(sentence) | Fault::Edge(sentence) | Fault::Shards(sentence) => {
-                f.write_str(sentence)
-            }
+            Fault::Kernel(sentence)
+            | Fault::Store(sentence)
+            | Fault::Ledger(sentence)
+            | Fault::Edge(sentence)
+            | Fault::Shards(sentence) => f.write_str(sentence),
             Fault::Replay { messages, reason } => write!(
                 f,
                 "storage does not take the {messages} messages that earlier runs left in the ledger: {reason}; \

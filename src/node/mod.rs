@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use shards::ids::{Clock, Origin, ShardId};
-use shards::ledger::{self, Log, LedgerError};
+use shards::ledger::{self, LedgerError, Log};
 use shards::machine::MachineConfig;
 use shards::place::Placement;
 use shards::ports::Port;
@@ -138,10 +138,9 @@ struct Ledgered {
 /// Which boot of which shard this is: random, so that no two of any boots or nodes are the same.
 fn random_origin() -> Result<Origin, Fault> {
     let mut bytes = [0; 4];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| Fault::Host {
-        what: "random bytes",
-        error: std::io::Error::other("getrandom failed"),
-    })?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Fault::Host { what: "random bytes", error: std::io::Error::other("getrandom failed") })?;
     Ok(Origin(u32::from_le_bytes(bytes)))
 }
 
@@ -157,8 +156,9 @@ impl<'a> Plan<'a> {
     fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16) -> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
         let reveal = |keys: &[crate::config::Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
+        let default_url = || banner::default_url(&of(addresses, Port::Endpoint));
         let edge = EdgeConfig {
-            endpoint_url: config.endpoint.url.clone().unwrap_or_else(|| banner::default_url(&of(addresses, Port::Endpoint))),
+            endpoint_url: config.endpoint.url.clone().unwrap_or_else(default_url),
             crypto_keys: reveal(&keys.crypto),
             node_keys: reveal(&keys.node),
             placement,
