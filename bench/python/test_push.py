@@ -67,8 +67,8 @@ def test_another_key_is_refused(server):
     subscription = browser.subscribe(sender.key)
     response = stranger.push(subscription, "let me in")
     assert (response.status_code, response.json()["errno"]) == (401, 109)
-    claims = {"aud": "https://elsewhere.test", "sub": "mailto:a@b"}
-    response = sender.push(subscription, "wrong audience", claims=claims)
+    elsewhere = {"aud": "https://elsewhere.test", "sub": "mailto:a@b"}
+    response = sender.push(subscription, "wrong audience", claims=elsewhere)
     assert (response.status_code, response.json()["errno"]) == (401, 109)
     assert browser.hears_nothing()
 

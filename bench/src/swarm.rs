@@ -317,9 +317,8 @@ impl Agent {
             let version = string_field(text, "version").unwrap_or("");
             if plan.ack {
                 let channel = string_field(text, "channelID").unwrap_or("");
-                let ack = format!(
-                    r#"{{"messageType":"ack","updates":[{{"channelID":"{channel}","version":"{version}","code":100}}]}}"#
-                );
+                let update = format!(r#"{{"channelID":"{channel}","version":"{version}","code":100}}"#);
+                let ack = format!(r#"{{"messageType":"ack","updates":[{update}]}}"#);
                 frame::push(&mut self.outbox, frame::TEXT, ack.as_bytes());
             }
             let data = string_field(text, "data").unwrap_or("").to_owned();

@@ -132,6 +132,9 @@ async fn vapid_claims_are_checked() {
     assert_eq!(world.send(request().header("crypto-key", &crypto_key)).await.status, 201);
 }
 
+/// The public key of an aesgcm sender; the server only carries it.
+const SENDER_KEY: &str = "BO_tgGm-yvYAGLeRe16AvhzaUcpYRiqgsGOlXpt0DRWDRGGdzVLGlEVJMygqAUECarLnxCiAOHTP_znkedrlWoU";
+
 #[tokio::test]
 async fn aesgcm_headers_arrive_without_quotes_and_padding() {
     let world = World::start();
@@ -140,17 +143,14 @@ async fn aesgcm_headers_arrive_without_quotes_and_padding() {
         .request(60)
         .header("content-encoding", "aesgcm")
         .header("encryption", "keyid=\"p256dh\";salt=\"4pdat984KmT9BWsU3np0nw==\"")
-        .header("crypto-key", "keyid=\"p256dh\";dh=\"BO_tgGm-yvYAGLeRe16AvhzaUcpYRiqgsGOlXpt0DRWDRGGdzVLGlEVJMygqAUECarLnxCiAOHTP_znkedrlWoU=\"")
+        .header("crypto-key", &format!("keyid=\"p256dh\";dh=\"{SENDER_KEY}=\""))
         .body(vec![1, 2, 3]);
     assert_eq!(world.send(request).await.status, 201);
     let note = agent.note().await;
     assert_eq!(note.body, [1, 2, 3]);
     assert_eq!(note.headers["encoding"], "aesgcm");
     assert_eq!(note.headers["encryption"], "keyid=p256dh;salt=4pdat984KmT9BWsU3np0nw");
-    assert_eq!(
-        note.headers["crypto_key"],
-        "keyid=p256dh;dh=BO_tgGm-yvYAGLeRe16AvhzaUcpYRiqgsGOlXpt0DRWDRGGdzVLGlEVJMygqAUECarLnxCiAOHTP_znkedrlWoU"
-    );
+    assert_eq!(note.headers["crypto_key"], format!("keyid=p256dh;dh={SENDER_KEY}"));
 }
 
 #[tokio::test]

@@ -156,9 +156,12 @@ impl<'a> Plan<'a> {
     fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16) -> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
         let reveal = |keys: &[crate::config::Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
-        let default_url = || banner::default_url(&of(addresses, Port::Endpoint));
         let edge = EdgeConfig {
-            endpoint_url: config.endpoint.url.clone().unwrap_or_else(default_url),
+            endpoint_url: config
+                .endpoint
+                .url
+                .clone()
+                .unwrap_or_else(|| banner::default_url(&of(addresses, Port::Endpoint))),
             crypto_keys: reveal(&keys.crypto),
             node_keys: reveal(&keys.node),
             placement,

@@ -28,6 +28,8 @@ pub(super) struct Active {
     pub armed: Option<Instant>,
     /// A register or unregister is at storage.
     pub command_waits: bool,
+    /// The channel whose unregister is at storage: no save may come behind it and bring its rows back.
+    pub unregistering: Option<Chid>,
 }
 
 /// One unacked notification.

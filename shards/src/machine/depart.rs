@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{LedgerSlot, Stamp, Uaid};
+use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
 use crate::message::Message;
 
 use super::active::Source;
@@ -12,7 +12,8 @@ use super::input::Effect;
 use super::publish::ledger_bytes;
 use super::session::NONE;
 use super::slab::Ref;
-use super::store::StoreOp;
+use super::stats::MachineStats;
+use super::store::{RowKey, StoreOp};
 use super::tickets::Work;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
@@ -22,6 +23,8 @@ pub(super) struct Departure {
     messages: Vec<(Arc<Message>, LedgerSlot)>,
     saving: bool,
     failed: bool,
+    /// An unregister is at storage: only its answer tells which messages are left to save.
+    unregistering: Option<Chid>,
 }
 
 impl ShardMachine {
@@ -39,6 +42,7 @@ impl ShardMachine {
         }
         let Some((active_at, _)) = self.actives.at(session.active) else { return };
         let Some(active) = self.actives.remove(active_at) else { return };
+        let unregistering = active.unregistering;
         let mut messages = Vec::new();
         for entry in active.window {
             let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) else {
@@ -52,21 +56,66 @@ impl ShardMachine {
             }
         }
         if !messages.is_empty() {
-            self.depart(turn, session.uaid, messages);
+            self.depart(turn, session.uaid, messages, unregistering);
         }
     }
 
-    fn depart(&mut self, turn: &mut Turn<'_>, uaid: Uaid, messages: Vec<(Arc<Message>, LedgerSlot)>) {
+    fn depart(
+        &mut self,
+        turn: &mut Turn<'_>,
+        uaid: Uaid,
+        messages: Vec<(Arc<Message>, LedgerSlot)>,
+        unregistering: Option<Chid>,
+    ) {
         self.stats.departures += 1;
-        let departure =
-            self.departures.entry(uaid).or_insert(Departure { messages: Vec::new(), saving: false, failed: false });
-        departure.messages.extend(messages);
+        let departure = Departure { messages, saving: false, failed: false, unregistering };
+        let before = self.departures.insert(uaid, departure);
+        assert!(before.is_none(), "a session begins when what the one before left is saved");
         self.save_departure(turn, uaid);
+    }
+
+    /// The unregister that was under way when the session ended is answered.
+    pub(super) fn departing_unregistered(&mut self, turn: &mut Turn<'_>, uaid: Uaid, chid: Chid, done: bool) {
+        let Some(departure) = self.departures.get_mut(&uaid) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        departure.unregistering = None;
+        if done {
+            self.release_departing(turn, uaid, |row| row.chid == chid, |stats| &mut stats.dropped_with_channel);
+        }
+        if self.departures.get(&uaid).is_some_and(|departure| departure.messages.is_empty()) {
+            self.departed(turn, uaid, true);
+        } else {
+            self.save_departure(turn, uaid);
+        }
+    }
+
+    /// A newer message of a topic ends the older ones: a save that is tried again leaves them out, and one under way
+    /// does not displace the newer row.
+    pub(super) fn end_older_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, older: impl Fn(&RowKey) -> bool) {
+        self.release_departing(turn, uaid, older, |stats| &mut stats.replaced);
+    }
+
+    /// Takes messages out of what waits to be saved.
+    fn release_departing(
+        &mut self,
+        turn: &mut Turn<'_>,
+        uaid: Uaid,
+        which: impl Fn(&RowKey) -> bool,
+        counter: impl Fn(&mut MachineStats) -> &mut u64,
+    ) {
+        let Some(departure) = self.departures.get_mut(&uaid) else { return };
+        let gone: Vec<_> = departure.messages.extract_if(.., |(message, _)| which(&RowKey::of(message))).collect();
+        for (message, slot) in gone {
+            *counter(&mut self.stats) += 1;
+            self.release_record(turn, &message, slot);
+        }
     }
 
     fn save_departure(&mut self, turn: &mut Turn<'_>, uaid: Uaid) {
         let Some(departure) = self.departures.get_mut(&uaid) else { return };
-        if departure.saving || departure.messages.is_empty() {
+        if departure.saving || departure.messages.is_empty() || departure.unregistering.is_some() {
             return;
         }
         departure.saving = true;
@@ -99,11 +148,7 @@ impl ShardMachine {
     /// A cancel of a message that is on its way to storage: the delete behind the save removes the row, and a save
     /// that is tried again leaves it out.
     pub(super) fn cancel_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, stamp: Stamp) {
-        let Some(departure) = self.departures.get_mut(&uaid) else { return };
-        if let Some(place) = departure.messages.iter().position(|(message, _)| message.stamp == stamp) {
-            let (message, slot) = departure.messages.remove(place);
-            self.release_record(turn, &message, slot);
-        }
+        self.release_departing(turn, uaid, |row| row.stamp == stamp, |stats| &mut stats.cancels_departing);
     }
 
     fn release_record(&mut self, turn: &mut Turn<'_>, message: &Message, slot: LedgerSlot) {

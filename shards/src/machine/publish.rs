@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
 use crate::limits;
-use crate::message::{Message, Urgency};
+use crate::message::{Message, Topic, Urgency};
 use crate::time::Span;
 
 use super::active::{Active, Entry, Source};
@@ -102,6 +102,7 @@ impl ShardMachine {
             uaid,
             stamp: Stamp::default(),
             since: turn.now.mono,
+            slot: None,
             refusal: Some(refusal),
             check_only: true,
             send: None,
@@ -149,7 +150,9 @@ impl ShardMachine {
 
     /// Puts a direct in the ledger and on the wire.
     fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
-        self.replace_topic(turn, at, &message);
+        if let Some(topic) = message.topic {
+            self.end_older(turn, message.uaid, (message.chid, topic), message.stamp);
+        }
         let slot = self.ledger_slots.take();
         let bytes = ledger_bytes(&message);
         self.ledger_bytes += u64::from(bytes);
@@ -213,25 +216,24 @@ impl ShardMachine {
         Disposition::Direct
     }
 
-    /// A newer message of a topic ends what this session holds of the older one (RFC 8030 section 5.4).
-    fn replace_topic(&mut self, turn: &mut Turn<'_>, at: Ref, message: &Message) {
-        let Some(topic) = message.topic else { return };
+    /// A newer message of a topic ends every older one of its slot, wherever this shard still has it
+    /// (RFC 8030 section 5.4): in the window, parked, or left by a session that ended.
+    fn end_older(&mut self, turn: &mut Turn<'_>, uaid: Uaid, (chid, topic): (Chid, Topic), newest: Stamp) {
+        let older = |row: &RowKey| row.chid == chid && row.topic == Some(topic) && row.stamp < newest;
+        self.end_older_departing(turn, uaid, older);
+        let Some(Resident::Session(index)) = self.resident(uaid) else { return };
+        let at = self.session_ref(index);
         let Some(session) = self.sessions.get(at) else { return };
-        let Some(active) = self.active_of(session.active) else { return };
-        let same = |row: &RowKey| row.chid == message.chid && row.topic == Some(topic);
-        let replaced: Vec<Stamp> = active.window.iter().map(|e| e.row).filter(same).map(|row| row.stamp).collect();
-        let parked: Vec<RowKey> = active.parked.iter().copied().filter(same).collect();
         let index = session.active;
+        let Some(active) = self.active_of_mut(index) else { return };
+        let replaced: Vec<Stamp> = active.window.iter().map(|e| e.row).filter(older).map(|row| row.stamp).collect();
+        let parked: Vec<RowKey> = active.parked.extract_if(.., |row| older(row)).collect();
+        self.stats.replaced += (replaced.len() + parked.len()) as u64;
         for stamp in replaced {
-            self.stats.replaced += 1;
             self.take_entry(turn, at, stamp);
         }
         for row in parked {
-            self.stats.replaced += 1;
             self.settle(row);
-            if let Some(active) = self.active_of_mut(index) {
-                active.parked.retain(|other| *other != row);
-            }
         }
     }
 
@@ -247,6 +249,7 @@ impl ShardMachine {
             uaid: message.uaid,
             stamp: message.stamp,
             since: turn.now.mono,
+            slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic)),
             refusal: None,
             check_only: message.ttl == 0,
             send,
@@ -268,6 +271,11 @@ impl ShardMachine {
             self.write_done(work.uaid);
         }
         let stored = matches!(result, Ok(StoreReply::Done));
+        if let Some(slot) = work.slot
+            && stored
+        {
+            self.end_older(turn, work.uaid, slot, work.stamp);
+        }
         if !work.check_only && (stored || result.is_err()) {
             // Also after an error: the write may have taken effect, and nothing may overtake it.
             self.after_store(turn, &work, stored);
@@ -309,7 +317,6 @@ impl ShardMachine {
                 let at = self.session_ref(index);
                 match &work.send {
                     Some(message) if stored && self.direct_fits(at, message) && !message.expired(turn.now.unix()) => {
-                        self.replace_topic_rows_sent(at, message);
                         self.push_entry(turn, at, message.clone(), Source::Row, false);
                     }
                     _ => self.check_storage(turn, at),
@@ -318,23 +325,6 @@ impl ShardMachine {
             Some(Resident::Greeting(index)) => self.nudge_greeting(index),
             None => {}
         }
-    }
-
-    /// The newer row has taken the topic's slot: the older entry only waits for nothing any more.
-    fn replace_topic_rows_sent(&mut self, at: Ref, message: &Message) {
-        let Some(topic) = message.topic else { return };
-        let Some(session) = self.sessions.get(at) else { return };
-        let index = session.active;
-        let Some(active) = self.active_of_mut(index) else { return };
-        let before = active.window.len();
-        active.window.retain(|e| {
-            let old = e.source == Source::Row && e.row.chid == message.chid && e.row.topic == Some(topic);
-            if old && e.paged {
-                active.paged -= 1;
-            }
-            !old
-        });
-        self.stats.replaced += (before - self.active_of(index).map_or(before, |a| a.window.len())) as u64;
     }
 
     fn write_done(&mut self, uaid: Uaid) {

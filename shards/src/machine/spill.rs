@@ -84,6 +84,9 @@ impl ShardMachine {
         let mut expired: Vec<Stamp> = Vec::new();
         for entry in &mut active.window {
             let (Source::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
+            if active.unregistering == Some(entry.row.chid) {
+                continue;
+            }
             if !all && entry.accepted.after(spill_after) > now.mono {
                 continue;
             }

@@ -54,6 +54,7 @@ counters! {
         counter expired: "Messages dropped because their TTL was over.",
         counter replaced: "Messages ended by a newer one of their topic.",
         counter cancels: "Cancels.",
+        counter cancels_departing: "Cancelled messages that were on their way to storage.",
         counter dropped_with_channel: "Messages ended because their channel was unregistered.",
         counter rows_unregistered: "Stored rows of channels that are not registered, deleted.",
         counter settles_shed: "Deletes of unknown acks that were not attempted.",

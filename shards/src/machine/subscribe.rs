@@ -1,6 +1,6 @@
 //! Register and unregister (BEHAVIOUR.md 1.5): the user's channels, in storage and as fingerprints in the session.
 
-use crate::ids::{Chid, KeyDigest, Stamp};
+use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 use crate::limits;
 
 use super::command::{CloseReason, Event};
@@ -80,15 +80,18 @@ impl ShardMachine {
             turn.effects.push_back(Effect::Ready(conn));
             return;
         }
-        self.activate(at).command_waits = true;
+        let active = self.activate(at);
+        active.command_waits = true;
+        active.unregistering = Some(chid);
         let clock = self.clock.tick(turn.now);
-        self.submit(turn, Work::Unregister { session: at, chid }, StoreOp::Unregister { uaid, chid, at: clock });
+        let op = StoreOp::Unregister { uaid, chid, at: clock };
+        self.submit(turn, Work::Unregister { session: at, uaid, chid }, op);
     }
 
-    pub(super) fn unregistered(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, done: bool) {
+    pub(super) fn unregistered(&mut self, turn: &mut Turn<'_>, at: Ref, uaid: Uaid, chid: Chid, done: bool) {
         let fingerprint = self.config.placement.fingerprint(chid);
         let Some(session) = self.sessions.get_mut(at) else {
-            self.stats.store_replies_stale += 1;
+            self.departing_unregistered(turn, uaid, chid, done);
             return;
         };
         let (conn, index) = (session.conn, session.active);
@@ -119,6 +122,7 @@ impl ShardMachine {
         let index = self.sessions.get(at).map_or(NONE, |session| session.active);
         if let Some(active) = self.active_of_mut(index) {
             active.command_waits = false;
+            active.unregistering = None;
         }
         self.deactivate_if_idle(at);
     }

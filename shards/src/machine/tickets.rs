@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::ids::Chid;
 use crate::ids::{KeyDigest, Stamp, StoreTicket, Uaid};
 use crate::limits;
-use crate::message::Message;
+use crate::message::{Message, Topic};
 use crate::time::{Instant, Span};
 
 use super::command::Refusal;
@@ -23,7 +23,7 @@ use super::{ShardMachine, Turn};
 pub(super) enum Work {
     LoadUser { greeting: Ref },
     Register { session: Ref, chid: Chid, key: Option<KeyDigest> },
-    Unregister { session: Ref, chid: Chid },
+    Unregister { session: Ref, uaid: Uaid, chid: Chid },
     Publish(PublishWork),
     Page { session: Ref },
     Retry { session: Ref, stamp: Stamp },
@@ -39,6 +39,8 @@ pub(super) struct PublishWork {
     pub asker: Asker,
     pub uaid: Uaid,
     pub stamp: Stamp,
+    /// The topic slot it takes when it is written.
+    pub slot: Option<(Chid, Topic)>,
     /// When it was submitted.
     pub since: Instant,
     /// The rule it broke, to be said unless there is no subscription.
@@ -132,7 +134,7 @@ impl ShardMachine {
         match work {
             Work::LoadUser { greeting } => self.user_loaded(turn, greeting, result),
             Work::Register { session, chid, key } => self.registered(turn, session, chid, key, result.is_ok()),
-            Work::Unregister { session, chid } => self.unregistered(turn, session, chid, result.is_ok()),
+            Work::Unregister { session, uaid, chid } => self.unregistered(turn, session, uaid, chid, result.is_ok()),
             Work::Publish(work) => self.publish_stored(turn, work, result),
             Work::Page { session } => self.page_loaded(turn, session, result),
             Work::Retry { session, stamp } => self.retry_loaded(turn, session, stamp, result),

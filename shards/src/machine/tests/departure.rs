@@ -220,3 +220,29 @@ fn sigterm_with_storage_down_keeps_the_ledger_and_never_says_drained() {
     assert!(mesh.drained.is_empty());
     assert_eq!(mesh.ledger.len(), 1);
 }
+
+#[test]
+fn no_save_comes_behind_an_unregister_and_brings_its_rows_back() {
+    for (leaves, done) in [(false, true), (true, true), (true, false)] {
+        let mut mesh = Mesh::new(1);
+        let uaid = mesh.known_user(0);
+        let socket = mesh.session(0, Some(uaid));
+        let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+        mesh.pass(8);
+        mesh.store.mode = if done { Mode::Held } else { Mode::Failing };
+        mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+        if leaves {
+            mesh.close(socket);
+        } else {
+            mesh.pass(4);
+        }
+        mesh.store.release();
+        mesh.run();
+        mesh.pass(2);
+        let left: Vec<Stamp> = mesh.store.rows_of(uaid).iter().map(|m| m.stamp).collect();
+        let expected = if done { Vec::new() } else { vec![stamp] };
+        assert_eq!(left, expected);
+        assert!(mesh.ledger.is_empty());
+        assert!(!mesh.store.seen.contains(&"settle"), "nothing had to be deleted again");
+    }
+}

@@ -69,3 +69,29 @@ fn a_parked_one_ends_with_the_next_of_its_topic() {
     let again = mesh.session(0, Some(uaid));
     assert!(mesh.notifications(again).is_empty());
 }
+
+#[test]
+fn a_stored_one_ends_the_older_direct_and_what_departs() {
+    let mut mesh = Mesh::with(1, |config| config.window = 1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+    let newer = mesh.accept(0, topical(uaid, "t"), Disposition::Stored);
+    assert!(mesh.ledger.is_empty(), "the older one is replaced");
+    assert_eq!(mesh.notifications(socket).last(), Some(&newer), "and makes room for the newer");
+    mesh.ack(socket, newer);
+    mesh.close(socket);
+    let again = mesh.session(0, Some(uaid));
+    assert!(mesh.notifications(again).is_empty());
+
+    let departing = mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+    mesh.store.mode = Mode::Failing;
+    mesh.close(again);
+    mesh.store.mode = Mode::Prompt;
+    let newest = mesh.start_post(0, topical(uaid, "t"));
+    mesh.pass(3);
+    assert!(matches!(mesh.answer_to(newest), Some(Published::Accepted { .. })));
+    let last = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(last).len(), 1);
+    assert_ne!(mesh.notifications(last), [departing]);
+}

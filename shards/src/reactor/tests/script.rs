@@ -242,7 +242,7 @@ impl Machine for Script {
         (!self.orders.is_empty()).then_some(Instant(0))
     }
 
-    fn write_to(&self, _board: &Board, _at: usize) {}
+    fn write_to(&mut self, _board: &Board, _at: usize) {}
 }
 
 /// Storage and ledger of the tests: nobody uses them.

@@ -1,0 +1,124 @@
+//! What a server refuses at start: with a status of its own, one sentence, and what to do about it.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use murre_bench::process::{Options, Server};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_murre-bench");
+
+/// Ports 0, so that only what a test is about can be refused.
+fn serve(data: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(SERVER);
+    command.args(["serve", "--data-dir"]).arg(data).args(["--shards", "1", "--set", "delivery.ledger_bytes=4MiB"]);
+    for port in ["--websocket", "--endpoint", "--node", "--admin"] {
+        if !arguments.contains(&port) {
+            command.args([port, "127.0.0.1:0"]);
+        }
+    }
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The sentence; the server must have ended by itself, with a status that is not success, and without a panic.
+fn refused(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code().is_some_and(|code| code != 0 && code != 101), "{:?}\n{text}", output.status);
+    assert!(!text.contains("panicked"), "{text}");
+    let last = text.lines().last().unwrap_or_default().to_owned();
+    assert!(last.starts_with("murre: "), "no sentence of the server's own: {text}");
+    last
+}
+
+fn started(data: &Path) -> Server {
+    let command = vec![SERVER.to_owned(), "serve".into()];
+    let arguments = ["--shards", "1", "--set", "delivery.ledger_bytes=4MiB"].map(String::from).to_vec();
+    Server::start(Options { command, arguments, patience: Duration::from_secs(60) }, data).unwrap()
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_known_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let sentence = refused(&serve(&directory.path().join("data"), &["--set", "delivery.windw=3"]));
+    assert!(sentence.contains("delivery.windw") && sentence.contains("delivery.window"), "{sentence}");
+    let file = directory.path().join("murre.toml");
+    std::fs::write(&file, "[websocket]\nhelo_timeout = 5\n").unwrap();
+    let sentence = refused(&serve(&directory.path().join("data"), &["--config", file.to_str().unwrap()]));
+    assert!(sentence.contains("helo_timeout") && sentence.contains("hello_timeout"), "{sentence}");
+}
+
+#[test]
+fn a_bad_key_and_a_bad_value_are_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let sentence = refused(&serve(&data, &["--set", "endpoint.crypto_keys=not-a-fernet-key"]));
+    assert!(sentence.contains("endpoint.crypto_keys"), "{sentence}");
+    assert!(!sentence.contains("not-a-fernet-key"), "a secret is shown: {sentence}");
+    let sentence = refused(&serve(&data, &["--set", "delivery.window=0"]));
+    assert!(sentence.contains("delivery.window"), "{sentence}");
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_made_is_refused() {
+    // Also root cannot make a directory below a file.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let sentence = refused(&serve(&file.path().join("data"), &[]));
+    assert!(sentence.contains(file.path().to_str().unwrap()), "{sentence}");
+}
+
+#[test]
+fn a_data_directory_in_use_is_refused_and_its_owner_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let mut owner = started(&data);
+    let sentence = refused(&serve(&data, &[]));
+    assert!(sentence.contains(data.to_str().unwrap()), "{sentence}");
+    assert!(owner.running());
+    assert_eq!(owner.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn a_port_in_use_is_refused_by_its_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for port in ["--websocket", "--endpoint", "--node", "--admin"] {
+        let sentence = refused(&serve(&directory.path().join("data"), &[port, &address]));
+        assert!(sentence.contains(&address), "{port}: {sentence}");
+    }
+}
+
+#[test]
+fn a_corrupt_store_is_refused_and_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    assert_eq!(started(&data).terminate().unwrap(), Some(0));
+    let mut damaged = Vec::new();
+    for entry in files_below(&data.join("store")) {
+        let bytes = std::fs::read(&entry).unwrap();
+        if bytes.len() > 8 {
+            let flipped: Vec<u8> = bytes.iter().map(|byte| byte ^ 0x55).collect();
+            std::fs::write(&entry, &flipped).unwrap();
+            damaged.push((entry, flipped));
+        }
+    }
+    assert!(!damaged.is_empty(), "nothing to damage below {}", data.display());
+    let sentence = refused(&serve(&data, &[]));
+    assert!(sentence.contains("store") || sentence.contains("maintain"), "{sentence}");
+    for (path, bytes) in damaged {
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{} was changed", path.display());
+    }
+}
+
+fn files_below(directory: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files_below(&entry.path()));
+        } else {
+            found.push(entry.path());
+        }
+    }
+    found
+}
