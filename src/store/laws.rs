@@ -453,7 +453,8 @@ proptest! {
             ops.iter().map(|op| comparable(&embedded.ask(op.clone()))).collect()
         };
         for (at, op) in ops.iter().enumerate() {
-            prop_assert_eq!(&found[at], &expected[at], "operation {}: {:?} after {:#?}", at, op, &ops[..at].iter().map(|op| format!("{op:?}")).collect::<Vec<_>>());
+            let before: Vec<String> = ops[..at].iter().map(|op| format!("{op:?}")).collect();
+            prop_assert_eq!(&found[at], &expected[at], "operation {}: {:?} after {:#?}", at, op, before);
         }
         for user in 1..3 {
             let row = model.user(uaid(user)).map(|row| row.may_have_messages);
