@@ -57,7 +57,7 @@ pub(super) fn bind(config: &Config, shard_count: u16) -> Result<Public, Fault> {
             let fault = |error: io::Error| Fault::Address { key, address: *wanted, error };
             let mut address = *wanted;
             for (index, shard) in shards.iter_mut().enumerate() {
-                let listener = ring::listen(address).map_err(|error| fault(io::Error::other(error)))?;
+                let listener = ring::listen(address, port).map_err(|error| fault(io::Error::other(error)))?;
                 if index == 0 {
                     address = ring::local_address(&listener).map_err(fault)?;
                     bound.push((port, address));
