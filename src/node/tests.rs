@@ -138,6 +138,64 @@ async fn broadcasts_health_metrics_and_backup_of_a_running_node() {
 }
 
 #[test]
+fn a_damaged_data_directory_is_salvaged_into_one_that_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    start(&config(&old, &[])).unwrap().stop().unwrap();
+    let mut damaged = 0;
+    damage(&old.join("store/db"), &mut damaged);
+    assert!(damaged > 0, "the store has files");
+    let copy = salvage(&old, &new).unwrap();
+    assert_eq!(copy.path, new);
+    let key = |dir: &Path| std::fs::read_to_string(dir.join("keys/crypto")).unwrap();
+    assert_eq!(key(&old), key(&new), "endpoint URLs stay good");
+    start(&config(&new, &[])).unwrap().stop().unwrap();
+    let said = salvage(&old, &new).unwrap_err().to_string();
+    assert_eq!(said, "the second directory is not empty: name a new one");
+    let said = salvage(dir.path(), &dir.path().join("third")).unwrap_err().to_string();
+    assert_eq!(said, "the first directory is not a data directory: it has no store in it");
+}
+
+#[test]
+fn ledgers_of_a_node_that_was_killed_are_replayed_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &[]);
+    start(&config).unwrap().stop().unwrap();
+    let message = shards::message::Message {
+        uaid: shards::ids::Uaid([1; 16]),
+        chid: shards::ids::Chid([2; 16]),
+        stamp: shards::ids::Stamp { clock: Clock(5), origin: Origin(6) },
+        ttl: 60,
+        accepted: shards::time::UnixSeconds(7),
+        urgency: shards::message::Urgency::Normal,
+        topic: None,
+        payload: b"body".as_slice().into(),
+    };
+    let ledgers = dir.path().join("ledger");
+    let mut log = Log::create(&ledgers, ShardId(0), Origin(6), 4 << 20, Clock(0)).unwrap();
+    shards::ports::Ledger::append(&mut log, shards::ids::LedgerSlot(0), &message);
+    drop(log);
+    assert_eq!(replay_ledgers(&config).unwrap(), 1);
+    assert_eq!(std::fs::read_dir(&ledgers).unwrap().count(), 0);
+    assert_eq!(replay_ledgers(&config).unwrap(), 0);
+}
+
+#[test]
+fn a_backup_of_an_unused_directory_has_a_name_that_is_one_and_is_never_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &[]);
+    start(&config).unwrap().stop().unwrap();
+    for name in ["", "..", "a/b", "a.part", &"x".repeat(65)] {
+        assert!(!is_backup_name(name), "{name}");
+        assert!(backup_unused(&config, name).unwrap_err().to_string().starts_with("the name of a backup has 1 to 64"));
+    }
+    let copy = backup_unused(&config, "Monday_1-2").unwrap();
+    assert_eq!(copy.path, dir.path().join("backups/Monday_1-2"));
+    let said = backup_unused(&config, "Monday_1-2").unwrap_err().to_string();
+    assert_eq!(said, "there is a backup of this name: choose another, or remove that one");
+}
+
+#[test]
 fn a_name_occurs_once_among_the_numbers_of_a_shard() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(&config(dir.path(), &["store.kind=memory"])).unwrap();
