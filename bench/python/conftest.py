@@ -45,9 +45,7 @@ class Server:
         for port, number in PORTS.items():
             command += [f"--{port}", f"{self.host}:{number}"]
         with open(self.directory / "log", "ab") as log:
-            # The server refuses variables of its prefix that are no keys of its configuration, as MURRE_BIN.
-            env = {name: value for name, value in os.environ.items() if not name.startswith("MURRE_")}
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         for number in PORTS.values():
             self.wait_for(number)
 
