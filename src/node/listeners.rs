@@ -37,11 +37,19 @@ pub(super) fn check_free(config: &Config) -> Result<(), Fault> {
 /// The listeners of one shard, and the addresses they are bound to, of one port each.
 pub(super) type Bound = Vec<(Port, OwnedFd)>;
 
+/// What [`bind`] made: the listeners of each shard, and the address of each listen setting.
+pub(super) struct Public {
+    /// By shard.
+    pub shards: Vec<Bound>,
+    /// With the port the kernel chose where none was configured.
+    pub addresses: Vec<(Port, SocketAddr)>,
+}
+
 /// Listens for every shard. With port 0 the first shard's choice is everybody's.
 ///
 /// # Errors
 /// [`Fault::Address`].
-pub(super) fn bind(config: &Config, shard_count: u16) -> Result<(Vec<Bound>, Vec<(Port, SocketAddr)>), Fault> {
+pub(super) fn bind(config: &Config, shard_count: u16) -> Result<Public, Fault> {
     let mut shards: Vec<Bound> = (0..shard_count).map(|_| Vec::new()).collect();
     let mut bound = Vec::new();
     for (port, key, addresses) in public(config) {
@@ -58,7 +66,7 @@ pub(super) fn bind(config: &Config, shard_count: u16) -> Result<(Vec<Bound>, Vec
             }
         }
     }
-    Ok((shards, bound))
+    Ok(Public { shards, addresses: bound })
 }
 
 /// The admin listeners; these are the island's alone.

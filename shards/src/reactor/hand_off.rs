@@ -45,12 +45,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let (departure, inbox) = (side.departure.take(), std::mem::take(&mut side.inbox));
         match departure {
             Some(Departure::Claimed { to, claim, hello }) if result >= 0 => {
-                self.stats.moves_out += 1;
+                self.stats.sockets_sent += 1;
                 self.release(conn);
                 self.post(to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes: inbox.into() })));
             }
             Some(Departure::Claimed { claim, .. }) => {
-                self.stats.moves_failed += 1;
+                self.stats.sockets_kept += 1;
                 side.inbox = inbox;
                 entry.state = State::Open;
                 entry.flags.set(Flags::KNOWN);
@@ -69,7 +69,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// them, and says `Ready` when the hello is answered.
     pub(super) fn arrived(&mut self, claim: Claim, ring: u16, result: i32) {
         let Ok(direct) = u32::try_from(result) else { return };
-        self.stats.moves_in += 1;
+        self.stats.sockets_received += 1;
         let codec = self.edge.arrived();
         let since = self.now_ms();
         let slot = self.plane.slot(ring, direct);

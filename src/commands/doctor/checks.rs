@@ -122,81 +122,95 @@ fn kernel(facts: &Facts) -> Finding {
 }
 
 fn io_uring(facts: &Facts) -> Finding {
-    let what = "io_uring";
-    let wanted = "allowed".to_string();
-    let fail = |found: String, why: &str, mend: &str| Finding {
-        what,
-        found,
-        wanted: "allowed".into(),
-        verdict: Verdict::Fail,
-        why: why.into(),
-        mend: vec![mend.into()],
-    };
-    match facts.io_uring_disabled {
-        Some(2) => {
-            return fail(
-                "kernel.io_uring_disabled=2".into(),
-                "the kernel is told to refuse io_uring to everyone (a setting since 6.6)",
-                "sysctl -w kernel.io_uring_disabled=0",
-            );
-        }
-        Some(1) if facts.ring != Some(Ok(())) => {
-            return fail(
-                "kernel.io_uring_disabled=1".into(),
-                "io_uring is for CAP_SYS_ADMIN and the group kernel.io_uring_group only (a setting since 6.6)",
-                "sysctl -w kernel.io_uring_group=$(id -g murre)   # or kernel.io_uring_disabled=0",
-            );
-        }
-        _ => {}
+    if let Some(finding) = io_uring_switched_off(facts) {
+        return finding;
     }
     let filtered = facts.seccomp == Some(2);
-    let profile = "docker run --security-opt seccomp=tuning/seccomp.json ...   # or SystemCallFilter=@aio in a unit";
     match &facts.ring {
-        Some(Ok(())) => good(what, "rings as a shard needs them were set up".into(), wanted),
-        Some(Err(ProbeError::Forbidden | ProbeError::NotBuiltIn)) if filtered => fail(
-            "refused by a seccomp filter".into(),
-            "default container profiles forbid io_uring_setup, io_uring_enter and io_uring_register",
-            profile,
-        ),
-        Some(Err(ProbeError::Forbidden)) => fail(
-            "refused".into(),
-            "a security module forbids io_uring_setup to this user",
-            "journalctl -k --grep denied   # then allow it in the policy that denied it",
-        ),
-        Some(Err(ProbeError::NotBuiltIn)) => fail(
-            "not in this kernel".into(),
-            "the kernel was built without io_uring (CONFIG_IO_URING)",
-            "apt-get install linux-image-amd64   # a kernel with CONFIG_IO_URING=y; then reboot",
-        ),
-        Some(Err(ProbeError::TooOld(lacking))) => fail(
-            format!("lacks {lacking}"),
-            "this kernel's io_uring cannot do what a shard needs (everything is there since 6.1)",
-            "apt-get install linux-image-amd64   # or your distribution's newest kernel; then reboot",
-        ),
-        Some(Err(ProbeError::Memlock)) => fail(
-            "refused: no memory to lock".into(),
-            "locked memory or the memory of the control group is used up",
-            "ulimit -l unlimited   # LimitMEMLOCK=infinity in a unit, --ulimit memlock=-1 for a container",
-        ),
-        Some(Err(ProbeError::NoDescriptors)) => fail(
-            "refused: no descriptor left".into(),
-            "this process has none left under RLIMIT_NOFILE",
-            "ulimit -n 1048576   # LimitNOFILE= in a unit, --ulimit nofile= for a container",
-        ),
-        Some(Err(ProbeError::Other(errno))) => fail(
-            format!("refused: errno {errno}"),
-            "io_uring_setup failed for a reason that nobody foresaw",
-            "strace -e io_uring_setup,io_uring_register murre doctor",
-        ),
+        Some(Ok(())) => good(IO_URING, "rings as a shard needs them were set up".into(), ALLOWED.into()),
+        Some(Err(refusal)) => io_uring_refused(refusal, filtered),
         None if filtered => Finding {
             verdict: Verdict::Warn,
             why: "a seccomp filter is on; whether it lets io_uring through was not tried".into(),
-            mend: vec![profile.into()],
-            ..good(what, "not tried".into(), wanted)
+            mend: vec![SECCOMP_PROFILE.into()],
+            ..good(IO_URING, "not tried".into(), ALLOWED.into())
         },
-        None => good(what, "not forbidden".into(), wanted),
+        None => good(IO_URING, "not forbidden".into(), ALLOWED.into()),
     }
 }
+
+/// The sysctl that came with 6.6.
+fn io_uring_switched_off(facts: &Facts) -> Option<Finding> {
+    match facts.io_uring_disabled {
+        Some(2) => Some(no_io_uring(
+            "kernel.io_uring_disabled=2",
+            "the kernel is told to refuse io_uring to everyone (a setting since 6.6)",
+            "sysctl -w kernel.io_uring_disabled=0",
+        )),
+        Some(1) if facts.ring != Some(Ok(())) => Some(no_io_uring(
+            "kernel.io_uring_disabled=1",
+            "io_uring is for CAP_SYS_ADMIN and the group kernel.io_uring_group only (a setting since 6.6)",
+            "sysctl -w kernel.io_uring_group=$(id -g murre)   # or kernel.io_uring_disabled=0",
+        )),
+        _ => None,
+    }
+}
+
+fn io_uring_refused(refusal: &ProbeError, filtered: bool) -> Finding {
+    match refusal {
+        ProbeError::Forbidden | ProbeError::NotBuiltIn if filtered => no_io_uring(
+            "refused by a seccomp filter",
+            "default container profiles forbid io_uring_setup, io_uring_enter and io_uring_register",
+            SECCOMP_PROFILE,
+        ),
+        ProbeError::Forbidden => no_io_uring(
+            "refused",
+            "a security module forbids io_uring_setup to this user",
+            "journalctl -k --grep denied   # then allow it in the policy that denied it",
+        ),
+        ProbeError::NotBuiltIn => no_io_uring(
+            "not in this kernel",
+            "the kernel was built without io_uring (CONFIG_IO_URING)",
+            "apt-get install linux-image-amd64   # a kernel with CONFIG_IO_URING=y; then reboot",
+        ),
+        ProbeError::TooOld(lacking) => no_io_uring(
+            &format!("lacks {lacking}"),
+            "this kernel's io_uring cannot do what a shard needs (everything is there since 6.1)",
+            "apt-get install linux-image-amd64   # or your distribution's newest kernel; then reboot",
+        ),
+        ProbeError::Memlock => no_io_uring(
+            "refused: no memory to lock",
+            "locked memory or the memory of the control group is used up",
+            "ulimit -l unlimited   # LimitMEMLOCK=infinity in a unit, --ulimit memlock=-1 for a container",
+        ),
+        ProbeError::NoDescriptors => no_io_uring(
+            "refused: no descriptor left",
+            "this process has none left under RLIMIT_NOFILE",
+            "ulimit -n 1048576   # LimitNOFILE= in a unit, --ulimit nofile= for a container",
+        ),
+        ProbeError::Other(errno) => no_io_uring(
+            &format!("refused: errno {errno}"),
+            "io_uring_setup failed for a reason that nobody foresaw",
+            "strace -e io_uring_setup,io_uring_register murre doctor",
+        ),
+    }
+}
+
+fn no_io_uring(found: &str, why: &str, mend: &str) -> Finding {
+    Finding {
+        what: IO_URING,
+        found: found.into(),
+        wanted: ALLOWED.into(),
+        verdict: Verdict::Fail,
+        why: why.into(),
+        mend: vec![mend.into()],
+    }
+}
+
+const IO_URING: &str = "io_uring";
+const ALLOWED: &str = "allowed";
+const SECCOMP_PROFILE: &str =
+    "docker run --security-opt seccomp=tuning/seccomp.json ...   # or SystemCallFilter=@aio in a unit";
 
 fn locked_memory(facts: &Facts) -> Finding {
     let what = "locked memory (hard)";

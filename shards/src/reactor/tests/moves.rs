@@ -22,7 +22,9 @@ fn a_session_moves_with_its_undecoded_bytes() {
         let mut bench = two();
         let mut client = bench.websocket();
         client.say(b"M 1\nE\nP\nE");
-        bench.until("moved", |bench| bench.shards[0].stats.moves_out == 1 && bench.shards[1].stats.moves_in == 1);
+        bench.until("moved", |bench| {
+            bench.shards[0].stats.sockets_sent == 1 && bench.shards[1].stats.sockets_received == 1
+        });
         client.say(b"\nE\n");
         bench.until("answers of the target", |_| client.heard() == b"pong\npong\nat once\npong\npong\n");
         bench.until("slot free", |bench| bench.shards[0].stats.closes == 1);
@@ -73,7 +75,7 @@ fn bytes_that_arrive_during_the_move_are_delivered_on_the_target() {
         let mut client = bench.websocket();
         client.say(b"M 1\n");
         // Only the source takes turns, until its part is done; the client goes on.
-        while bench.shards[0].stats.moves_out == 0 {
+        while bench.shards[0].stats.sockets_sent == 0 {
             bench.shards[0].turn();
             client.say(b"P\n");
         }
@@ -98,7 +100,7 @@ fn move_with_poll(early: bool) {
         let claim = Claim::new(ShardId(0), 77);
         let departure = Departure::Claimed { to: ShardId(1), claim, hello: hello() };
         bench.shards[0].depart(conn, departure);
-        bench.until("moved", |bench| bench.shards[1].stats.moves_in == 1);
+        bench.until("moved", |bench| bench.shards[1].stats.sockets_received == 1);
         if !early {
             client.say(b"E\n");
         }
@@ -133,7 +135,7 @@ fn a_full_target_leaves_the_socket_with_the_source() {
         first.say(b"M 1\n");
         bench.until("moved", |bench| {
             plane.enter();
-            bench.shards[0].stats.moves_out == 1
+            bench.shards[0].stats.sockets_sent == 1
         });
         second.say(b"M 1\n");
         bench.until("told and ended", |_| {
@@ -141,7 +143,7 @@ fn a_full_target_leaves_the_socket_with_the_source() {
             second.heard() == b"bye MoveFailed\n"
         });
         assert!(bench.log(0).contains(&"move failed".to_owned()));
-        assert_eq!((bench.shards[0].stats.moves_out, bench.shards[0].stats.moves_failed), (1, 1));
+        assert_eq!((bench.shards[0].stats.sockets_sent, bench.shards[0].stats.sockets_kept), (1, 1));
         drop(second);
         bench.until("slots free", |bench| bench.shards[0].stats.closes == 2);
     });
@@ -164,7 +166,7 @@ fn a_dead_target_leaves_the_socket_with_the_source() {
         let mut client = bench.websocket();
         client.say(b"M 1\n");
         bench.until("told and ended", |_| client.heard() == b"bye MoveFailed\n");
-        assert_eq!(bench.shards[0].stats.moves_failed, 1);
+        assert_eq!(bench.shards[0].stats.sockets_kept, 1);
     });
 }
 
