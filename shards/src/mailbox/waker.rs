@@ -19,7 +19,7 @@ pub struct Waker {
 
 impl Waker {
     pub(super) fn new() -> io::Result<Waker> {
-        Ok(Waker { parked: AtomicBool::new(false), event: File::from(eventfd(libc::EFD_NONBLOCK)?) })
+        Ok(Waker { parked: AtomicBool::new(false), event: File::from(eventfd()?) })
     }
 
     /// Wakes the shard if it is parked or about to park. Call it after the work is where the shard will look.
@@ -36,9 +36,9 @@ impl Waker {
         self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::SeqCst)
     }
 
-    /// Signals the eventfd that the shard's hub polls.
+    /// Signals the eventfd that the shard awaits.
     pub(super) fn ring(&self) {
-        // It fails only when the count is at its maximum, and then it is signalled already.
+        // It neither blocks nor fails: that would take 2^64 signals that nobody read.
         let _ = (&self.event).write(&1u64.to_ne_bytes());
     }
 
@@ -53,7 +53,7 @@ impl Waker {
         self.parked.store(false, Ordering::Relaxed);
     }
 
-    /// What the hub polls.
+    /// What the shard awaits, and its rings signal.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

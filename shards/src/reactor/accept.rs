@@ -9,6 +9,8 @@ use crate::ids::ConnId;
 use crate::ports::{Edge, Port};
 use crate::ring::{Departure, Flags, Opened, State, accept_limit};
 
+use crate::time::{Instant, Span};
+
 use super::{Machine, Reactor};
 
 /// A listening socket and its multishot accept.
@@ -38,16 +40,26 @@ pub(super) struct Accepting {
     ring: Option<u16>,
     /// Whether something changed that the armed accepts must follow.
     due: bool,
+    /// After a failure nothing is armed before this.
+    pause: Option<Instant>,
     ended: bool,
 }
 
+/// How long accepting pauses after it failed: the system is out of descriptors or memory.
+const PAUSE: Span = Span::from_ms(50);
+
 impl Default for Accepting {
     fn default() -> Accepting {
-        Accepting { ring: Some(0), due: true, ended: false }
+        Accepting { ring: Some(0), due: true, pause: None, ended: false }
     }
 }
 
 impl Accepting {
+    /// When a pause is over.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.pause
+    }
+
     /// Accept nothing from now on.
     pub(super) fn end(&mut self) {
         self.ended = true;
@@ -88,7 +100,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 }
             }
             Err(_) if result == -libc::ECANCELED => {}
-            Err(_) => self.stats.accept_errors += 1,
+            Err(_) => {
+                self.stats.accept_errors += 1;
+                self.accepting.pause = Some(self.now.mono.after(PAUSE));
+            }
         }
     }
 
@@ -191,7 +206,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Arms, moves or ends accepting as the tables demand.
     pub(super) fn steer_accepting(&mut self) {
-        if !std::mem::take(&mut self.accepting.due) {
+        if self.accepting.pause.is_some_and(|until| until <= self.now.mono) {
+            self.accepting.pause = None;
+            self.accepting.due = true;
+        }
+        if self.accepting.pause.is_some() || !std::mem::take(&mut self.accepting.due) {
             return;
         }
         let emptiest = (0..self.plane.rings()).min_by_key(|ring| self.conns.occupied(*ring));

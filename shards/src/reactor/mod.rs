@@ -161,6 +161,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     stats: PlaneStats,
     closes: CloseStats,
     published: Instant,
+    /// Something has happened since the numbers were published.
+    unpublished: bool,
     stopping: bool,
 }
 
@@ -171,6 +173,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let config = limits.plane();
         let plane = Plane::new(config, mailbox.waker().event_fd())?;
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
+        let bed = Bed::new(mailbox.waker().event_fd())?;
         let now = clock.now();
         Ok(Reactor {
             edge,
@@ -184,7 +187,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             clock,
             now,
             conns: Conns::new(config.rings, config.shift()),
-            bed: plane.bed()?,
+            bed,
             plane,
             sides: Sides::default(),
             listeners: listeners.into_iter().map(accept::Listener::new).collect(),
@@ -202,6 +205,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             stats: PlaneStats::default(),
             closes: CloseStats::default(),
             published: now.mono,
+            unpublished: false,
             stopping: false,
         })
     }
@@ -214,6 +218,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Copies every number to the board.
     fn publish(&mut self) {
         self.published = self.now.mono;
+        self.unpublished = false;
         self.stats.connections = u64::from(self.conns.open_count());
         self.stats.enters = self.plane.enters;
         self.stats.side_entries = self.sides.used() as u64;

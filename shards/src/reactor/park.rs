@@ -1,7 +1,7 @@
 //! Sleeping and waking: the one place where a shard waits (DESIGN.md 4.1).
 //!
-//! Today always on the hub's eventfd through glommio, which costs no CPU while idle. Adaptive parking comes
-//! inside [`Reactor::park`].
+//! Today always on the shard's eventfd through glommio, which costs no CPU while idle. Adaptive parking comes
+//! inside [`Reactor::park`]: blocked in the hub, which then polls that eventfd.
 
 use crate::ports::Edge;
 use crate::time::Instant;
@@ -33,8 +33,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let numbers = (self.published < self.now.mono).then(|| self.published.after(PUBLISH_EVERY));
-        let deadlines = [self.machine.next_timeout(), self.next_goodbye(), self.http.next(), numbers];
+        let numbers = self.unpublished.then(|| self.published.after(PUBLISH_EVERY));
+        let deadlines =
+            [self.machine.next_timeout(), self.next_goodbye(), self.http.next(), self.accepting.next(), numbers];
         deadlines.into_iter().flatten().min()
     }
 }

@@ -32,6 +32,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             glommio::yield_if_needed().await;
         }
         self.turn();
+        self.flush_now();
         self.publish();
     }
 
@@ -47,21 +48,23 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         for _ in 0..SOCKETS_PER_TURN {
             let Some(completion) = self.plane.next() else { break };
             worked = true;
+            self.unpublished |= !matches!(completion, Completion::Woken);
             self.complete(completion);
             self.drive();
         }
-        worked |= self.read_controls();
-        worked |= self.read_lanes();
-        worked |= self.read_store();
-        worked |= self.run_timers();
-        worked |= self.decode_waiting();
+        let mut told = self.read_controls();
+        told |= self.read_lanes();
+        told |= self.read_store();
+        told |= self.run_timers();
+        told |= self.decode_waiting();
+        self.unpublished |= told;
         self.feed_starved();
         self.flush();
         self.steer_accepting();
-        if self.now.mono.since(self.published) >= PUBLISH_EVERY {
+        if self.unpublished && self.now.mono.since(self.published) >= PUBLISH_EVERY {
             self.publish();
         }
-        worked || self.plane.has_ready()
+        worked || told || self.plane.has_ready()
     }
 
     fn complete(&mut self, completion: Completion) {

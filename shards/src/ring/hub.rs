@@ -1,23 +1,23 @@
-//! Where the thread waits: ring 0 of the shard (DESIGN.md 4.1).
+//! Where the thread waits (DESIGN.md 4.1).
 //!
-//! Its completions signal `sleep`, an eventfd that glommio awaits while the shard is parked. The other rings
-//! signal `bridge`, which ring 0 polls; lanes, store and island signal the waker's eventfd, which it polls too.
+//! A shard has one eventfd, its waker's: every ring announces its completions there, and lanes, store and
+//! island write to it; glommio awaits it while the shard is parked. Ring 0 is the hub: the shard's timeout and
+//! the bells of other shards come in there.
+//!
+//! The eventfd is shared on purpose. Polling it in the hub, whose own eventfd is then awaited, loses wakes: a
+//! ring cannot signal an eventfd from within another eventfd's wakeup, so the kernel defers that signal, and
+//! kernel 6.18 does so only once per ring (found here: the second wake never came).
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use glommio::io::BufferedFile;
 use io_uring::types::Timespec;
 
 use crate::time::{Instant, Span};
 
-/// The eventfds of a shard and its one armed timeout.
+/// The one armed timeout of a shard.
 pub(super) struct Hub {
-    /// Signalled by ring 0. Blocking mode: glommio's READ waits on it.
-    sleep: OwnedFd,
-    /// Signalled by the other rings. Non-blocking.
-    bridge: File,
     /// What the timeout being staged points to; read by the kernel when it is submitted.
     timespec: Box<Timespec>,
     /// When the armed timeout fires, and its number.
@@ -26,37 +26,8 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub fn new() -> io::Result<Hub> {
-        Ok(Hub {
-            sleep: eventfd(0)?,
-            bridge: File::from(eventfd(libc::EFD_NONBLOCK)?),
-            timespec: Box::new(Timespec::new()),
-            armed: None,
-            next_timeout: 0,
-        })
-    }
-
-    pub fn sleep_fd(&self) -> RawFd {
-        self.sleep.as_raw_fd()
-    }
-
-    /// Inside the shard's executor.
-    pub fn bed(&self) -> io::Result<Bed> {
-        let own = self.sleep.try_clone()?.into_raw_fd();
-        // SAFETY: the duplicate was just made and is owned by nobody else.
-        Ok(Bed { event: unsafe { BufferedFile::from_raw_fd(own) } })
-    }
-
-    pub fn bridge_fd(&self) -> RawFd {
-        self.bridge.as_raw_fd()
-    }
-
-    /// Empties the bridge. Needed before its poll is armed again: a signal that io_uring itself makes ends a
-    /// multishot poll (the kernel breaks the circle), and an unread count would fire the new one at once.
-    pub fn empty_bridge(&mut self) {
-        let mut count = [0; 8];
-        // An error says that it is empty already.
-        let _ = self.bridge.read(&mut count);
+    pub fn new() -> Hub {
+        Hub { timespec: Box::new(Timespec::new()), armed: None, next_timeout: 0 }
     }
 
     /// Notes a timeout of `span` and returns its number and where its length is.
@@ -76,13 +47,20 @@ impl Hub {
     }
 }
 
-/// Where the thread sleeps: `Hub::sleep` as glommio reads it.
+/// Where the thread sleeps: the shard's eventfd as glommio reads it.
 pub(crate) struct Bed {
     event: BufferedFile,
 }
 
 impl Bed {
-    /// Until ring 0 announces a completion.
+    /// Inside the shard's executor. The eventfd must be in blocking mode: glommio's READ waits on it.
+    pub(crate) fn new(event: BorrowedFd<'_>) -> io::Result<Bed> {
+        let own = event.try_clone_to_owned()?.into_raw_fd();
+        // SAFETY: the duplicate was just made and is owned by nobody else.
+        Ok(Bed { event: unsafe { BufferedFile::from_raw_fd(own) } })
+    }
+
+    /// Until a ring announces a completion or somebody writes to the eventfd.
     pub(crate) async fn sleep(&self) {
         // An eventfd is read in eights.
         let slept = self.event.read_at(0, 8).await;
@@ -90,10 +68,10 @@ impl Bed {
     }
 }
 
-/// A new eventfd with count 0.
-pub(crate) fn eventfd(flags: i32) -> io::Result<OwnedFd> {
+/// A new eventfd with count 0, in blocking mode.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -10,7 +10,7 @@ use crate::ports::Port;
 
 /// Connections the kernel completes ahead of us. Fewer than the part of a table that accepting leaves free, so
 /// that one burst cannot fill it.
-const BACKLOG: i32 = 1_024;
+pub(super) const BACKLOG: i32 = 1_024;
 /// What a peer that never reads can pin: 48 KB of kernel memory with this, 3.8 MB by default (DESIGN.md 4.2 rule 6).
 const SEND_BUFFER: i32 = 16 * 1024;
 
@@ -39,8 +39,8 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
-/// A listening socket on `address`. Sockets accepted from it inherit TCP_NODELAY and, but for node
-/// connections, a send buffer of 16 KiB. With port 0 the kernel chooses: see [`local_address`].
+/// A listening socket on `address`. Sockets accepted from it inherit TCP_NODELAY and, but for other nodes, which
+/// are ours and read, a send buffer of 16 KiB. With port 0 the kernel chooses: see [`local_address`].
 pub fn listen(address: SocketAddr, port: Port) -> Result<OwnedFd, ListenError> {
     try_listen(address, port).map_err(|error| ListenError { address, error })
 }
@@ -143,7 +143,7 @@ mod tests {
             let address = local_address(&first).unwrap();
             assert_eq!(address.ip(), any.ip());
             assert_ne!(address.port(), 0);
-            let second = listen(address, Port::WebSocket).unwrap();
+            let second = listen(address, Port::Endpoint).unwrap();
             assert_eq!(local_address(&second).unwrap(), address);
         }
     }

@@ -32,14 +32,10 @@ pub(crate) enum Kind {
     Dealt = 9,
     /// The hub's timeout; aux = which one.
     Timeout = 10,
-    /// The wake eventfd of lanes, store and island.
-    Wake = 11,
-    /// The eventfd that the other rings signal.
-    Bridge = 12,
     /// Another shard's wake by MSG_RING.
-    Bell = 13,
+    Bell = 11,
     /// Nobody asks: removals, cancels, bells that found nobody.
-    Ignored = 14,
+    Ignored = 12,
 }
 
 const SLOT_BITS: u32 = 28;

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{opcode, squeue, types};
 
@@ -13,7 +13,8 @@ use crate::time::Instant;
 
 use super::RingFd;
 use super::arena::{Arena, Span, SpanSize};
-use super::hub::{Bed, Hub};
+use super::hub::Hub;
+use super::listen::BACKLOG;
 use super::op::{AUX_MAX, Completion, Cqe, Kind, plain, split, word};
 use super::outbox::Outbox;
 use super::uring::{Ring, Sending};
@@ -33,15 +34,15 @@ pub(crate) struct PlaneConfig {
 
 impl PlaneConfig {
     /// As many rings as `connections_max` needs when no table may have more than `table_max` slots: 5 % spare
-    /// for goodbyes, and of every table only 95 % are filled by accepting (DESIGN.md 4.1, 4.2 rule 5).
+    /// for goodbyes, and of every table only so much as [`accept_limit`] says is filled by accepting.
     pub(crate) fn sized(connections_max: u32, table_max: u32) -> PlaneConfig {
-        const KERNEL_TABLE_MAX: u32 = 1 << 20;
-        let wanted = (u64::from(connections_max) * 105).div_ceil(95) + 64;
-        let table_max = u64::from(table_max.clamp(64, KERNEL_TABLE_MAX));
-        let rings = wanted.div_ceil(table_max);
-        let table = wanted.div_ceil(rings).min(table_max);
+        let table_max = table_max.clamp(64, KERNEL_TABLE_MAX);
+        let wanted = (u64::from(connections_max) * 105).div_ceil(100) + 64;
+        let rings = wanted.div_ceil(u64::from(accept_limit(table_max)));
         assert!(rings <= u64::from(u16::MAX), "that many connections need more rings than a shard can have");
-        PlaneConfig { rings: rings as u16, table: table as u32, sq: 1_024, cq: 8_192 }
+        let share = wanted.div_ceil(rings) as u32;
+        let table = share + (share / 19 + 1).max((share / 3 + 1).min(BURST));
+        PlaneConfig { rings: rings as u16, table: table.min(table_max), sq: 1_024, cq: 8_192 }
     }
 
     /// Bits of a slot that are the direct descriptor.
@@ -50,9 +51,17 @@ impl PlaneConfig {
     }
 }
 
-/// Connections of one table beyond which nothing is accepted into it: 95 %.
+/// Slots of one table at most, whatever the descriptor limit is.
+const KERNEL_TABLE_MAX: u32 = 1 << 20;
+
+/// What two listeners can pour into a table within one turn: a multishot accept takes the whole backlog at
+/// once, and the kernel closes what finds no slot.
+const BURST: u32 = 2 * BACKLOG as u32;
+
+/// Connections of one table beyond which nothing is accepted into it: 95 %, and less for tables so small that
+/// one burst would fill the rest.
 pub(crate) fn accept_limit(table: u32) -> u32 {
-    table - (table / 20).max(1)
+    table - (table / 20).max((table / 4).min(BURST)).max(1)
 }
 
 /// An outbox whose submission is over: all of it was sent, or `refused` says how much, or why nothing was.
@@ -75,9 +84,6 @@ pub(crate) struct Plane {
     sent: Vec<Sent>,
     shift: u32,
     table: u32,
-    wake_fd: RawFd,
-    wake_armed: bool,
-    bridge_armed: bool,
     /// How often the kernel was entered.
     pub enters: u64,
 }
@@ -87,28 +93,23 @@ const POLL_INPUT: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
 const POLL_ROOM: u32 = libc::POLLOUT as u32;
 
 impl Plane {
-    /// Opens the rings. On the shard's thread. `wake` is the eventfd of the shard's waker.
-    pub(crate) fn new(config: PlaneConfig, wake: BorrowedFd<'_>) -> io::Result<Plane> {
-        use std::os::fd::AsRawFd;
-        let hub = Hub::new()?;
+    /// Opens the rings. On the shard's thread. Completions are announced on `event`, its waker's eventfd.
+    pub(crate) fn new(config: PlaneConfig, event: BorrowedFd<'_>) -> io::Result<Plane> {
         let mut rings = Vec::with_capacity(usize::from(config.rings));
         for number in 0..config.rings {
             let mut ring = Ring::new(number, config.table, config.sq, config.cq)?;
-            ring.register_eventfd(if number == 0 { hub.sleep_fd() } else { hub.bridge_fd() })?;
+            ring.register_eventfd(event.as_raw_fd())?;
             ring.announce(false);
             rings.push(ring);
         }
         Ok(Plane {
             rings,
-            hub,
+            hub: Hub::new(),
             arena: Arena::new(),
             ready: VecDeque::new(),
             sent: Vec::new(),
             shift: config.shift(),
             table: config.table,
-            wake_fd: wake.as_raw_fd(),
-            wake_armed: false,
-            bridge_armed: false,
             enters: 0,
         })
     }
@@ -126,11 +127,6 @@ impl Plane {
     /// The ring's name for other shards.
     pub(crate) fn ring_fd(&self, ring: u16) -> RingFd {
         self.rings[usize::from(ring)].fd()
-    }
-
-    /// Where the thread sleeps. Inside the shard's executor.
-    pub(crate) fn bed(&self) -> io::Result<Bed> {
-        self.hub.bed()
     }
 
     /// The global slot of a direct descriptor.
@@ -160,7 +156,6 @@ impl Plane {
 
     /// Arms a multishot accept of `listener` into the table of `ring`.
     pub(crate) fn accept(&mut self, ring: u16, listener: u32, arming: u16, fd: BorrowedFd<'_>) {
-        use std::os::fd::AsRawFd;
         let entry = opcode::AcceptMulti::new(types::Fd(fd.as_raw_fd()))
             .allocate_file_index(true)
             .build()
@@ -289,7 +284,6 @@ impl Plane {
     /// Submits and reaps every ring that has something staged or is flagged; the others cost a look at their
     /// flags. True when something was there.
     pub(crate) fn enter(&mut self) -> bool {
-        self.arm_hub();
         let mut busy = false;
         for at in 0..self.rings.len() {
             if self.rings[at].busy() {
@@ -341,8 +335,6 @@ impl Plane {
         const SEND_FD: u8 = Kind::SendFd as u8;
         const DEALT: u8 = Kind::Dealt as u8;
         const TIMEOUT: u8 = Kind::Timeout as u8;
-        const WAKE: u8 = Kind::Wake as u8;
-        const BRIDGE: u8 = Kind::Bridge as u8;
         const BELL: u8 = Kind::Bell as u8;
         Some(match kind {
             ACCEPT => Completion::Accepted { listener: done.slot, arming: aux as u16, ring, result, more },
@@ -357,37 +349,9 @@ impl Plane {
                 self.hub.fired(aux);
                 Completion::Woken
             }
-            WAKE => {
-                self.wake_armed &= more;
-                Completion::Woken
-            }
-            BRIDGE => {
-                self.bridge_armed &= more;
-                Completion::Woken
-            }
             BELL => Completion::Woken,
             _ => return None,
         })
-    }
-
-    fn arm_hub(&mut self) {
-        if !self.wake_armed {
-            self.wake_armed = true;
-            let entry = opcode::PollAdd::new(types::Fd(self.wake_fd), libc::POLLIN as u32)
-                .multi(true)
-                .build()
-                .user_data(plain(Kind::Wake, 0, 0));
-            self.stage(0, &entry);
-        }
-        if !self.bridge_armed && self.rings.len() > 1 {
-            self.bridge_armed = true;
-            self.hub.empty_bridge();
-            let entry = opcode::PollAdd::new(types::Fd(self.hub.bridge_fd()), libc::POLLIN as u32)
-                .multi(true)
-                .build()
-                .user_data(plain(Kind::Bridge, 0, 0));
-            self.stage(0, &entry);
-        }
     }
 
     /// Makes sure that the hub wakes the shard at `until` at the latest.
@@ -428,5 +392,29 @@ impl Plane {
         for ring in &mut self.rings {
             ring.announce(false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_share_of_connections_fits_into_its_tables() {
+        for table_max in [64, 100, 1_000, 20_000, 65_536, u32::MAX] {
+            for connections in [1, 10, 100, 5_000, 19_000, 20_000, 1_000_000] {
+                if connections / table_max > 10_000 {
+                    continue;
+                }
+                let config = PlaneConfig::sized(connections, table_max);
+                let accepted = u64::from(config.rings) * u64::from(accept_limit(config.table));
+                assert!(accepted >= u64::from(connections) * 105 / 100, "{connections} in {config:?}");
+                assert!(config.table <= table_max.min(KERNEL_TABLE_MAX));
+                assert!(u64::from(config.rings) << config.shift() <= 1 << 28, "slots have 28 bits");
+            }
+        }
+        assert_eq!(PlaneConfig::sized(500_000, u32::MAX).rings, 1, "one table on a tuned host");
+        assert_eq!(PlaneConfig::sized(500_000, 20_000).rings, 30);
+        assert_eq!(accept_limit(1_000_000), 950_000);
     }
 }

@@ -81,7 +81,7 @@ pub fn probe() -> Result<(), ProbeError> {
         ProbeError::TooOld(_) => ProbeError::TooOld("sparse descriptor tables"),
         other => other,
     })?;
-    let event = eventfd(0).map_err(|error| ProbeError::of(&error))?;
+    let event = eventfd().map_err(|error| ProbeError::of(&error))?;
     submitter.register_eventfd(event.as_raw_fd()).map_err(|error| ProbeError::of(&error))?;
     let mut operations = Probe::new();
     submitter.register_probe(&mut operations).map_err(|error| ProbeError::of(&error))?;

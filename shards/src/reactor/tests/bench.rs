@@ -123,6 +123,8 @@ impl Bench {
 pub(super) struct Client {
     stream: TcpStream,
     heard: Vec<u8>,
+    /// Ends of lines in it.
+    lines: usize,
     /// How the stream ended, if it has.
     pub end: Option<Result<(), ErrorKind>>,
 }
@@ -132,7 +134,7 @@ impl Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nonblocking(true).unwrap();
         stream.set_nodelay(true).unwrap();
-        Client { stream, heard: Vec::new(), end: None }
+        Client { stream, heard: Vec::new(), lines: 0, end: None }
     }
 
     /// Sends all of it, which the socket's buffer takes.
@@ -152,6 +154,7 @@ impl Client {
             Ok(0) => self.end = Some(Ok(())),
             Ok(len) => {
                 self.heard.extend_from_slice(&buffer[..len]);
+                self.lines += buffer[..len].iter().filter(|byte| **byte == b'\n').count();
                 return len;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -171,7 +174,19 @@ impl Client {
         &self.heard
     }
 
+    /// Whole lines heard, without reading on.
+    pub(super) fn lines_so_far(&self) -> usize {
+        self.lines
+    }
+
+    /// Whole lines heard, after hearing everything that is there.
+    pub(super) fn lines(&mut self) -> usize {
+        self.heard();
+        self.lines
+    }
+
     pub(super) fn forget(&mut self) {
         self.heard.clear();
+        self.lines = 0;
     }
 }

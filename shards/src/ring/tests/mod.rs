@@ -1,1 +1,85 @@
-//! Facts of the kernel that the rings rely on, and the rules of DESIGN.md 4.2, on the real kernel.
+//! Facts of the kernel that the rings rely on (DESIGN.md 4.1), and rules 2 and 3 of DESIGN.md 4.2. The other
+//! rules are the reactor's: `reactor/tests`.
+
+mod close;
+mod facts;
+mod sends;
+
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::ids::ConnId;
+use crate::ports::Port;
+
+use super::{Completion, Done, Plane, PlaneConfig, eventfd, listen, local_address};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A plane with one listener armed in ring 0.
+struct Kit {
+    plane: Plane,
+    event: OwnedFd,
+    listener: OwnedFd,
+    address: SocketAddr,
+}
+
+impl Kit {
+    fn new(rings: u16, table: u32) -> Kit {
+        let event = eventfd().unwrap();
+        let mut plane = Plane::new(PlaneConfig { rings, table, sq: 64, cq: 256 }, event.as_fd()).unwrap();
+        let listener = listen("127.0.0.1:0".parse().unwrap(), Port::WebSocket).unwrap();
+        let address = local_address(&listener).unwrap();
+        plane.accept(0, 0, 0, listener.as_fd());
+        plane.enter();
+        Kit { plane, event, listener, address }
+    }
+
+    /// A client, and the name of its server side.
+    fn connect(&mut self) -> (TcpStream, ConnId) {
+        let client = TcpStream::connect(self.address).unwrap();
+        let slot = self.until("accept", |completion| match completion {
+            Completion::Accepted { ring: 0, result, .. } => Some(result as u32),
+            _ => None,
+        });
+        (client, ConnId { slot, generation: 0 })
+    }
+
+    /// Enters until a completion is what is waited for.
+    fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(Completion) -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            self.plane.enter();
+            while let Some(completion) = self.plane.next() {
+                if let Some(found) = wanted(completion) {
+                    return found;
+                }
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: did not happen");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn closed(&mut self, conn: ConnId) {
+        let done = Done { slot: conn.slot, generation: 0 };
+        self.until("close", |completion| match completion {
+            Completion::Closed { done: closed, result: 0 } if closed == done => Some(()),
+            _ => None,
+        });
+    }
+}
+
+/// What a peer sees within `wait`: the end of the stream, an error, or nothing.
+fn ending(client: &mut TcpStream, wait: Duration) -> Option<Result<(), ErrorKind>> {
+    client.set_read_timeout(Some(wait)).unwrap();
+    let mut buffer = [0; 4096];
+    loop {
+        match client.read(&mut buffer) {
+            Ok(0) => return Some(Ok(())),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+            Err(error) => return Some(Err(error.kind())),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What DESIGN.md 4.1 says of the kernel.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use crate::ring::{Completion, Plane, PlaneConfig, SpanSize, eventfd, nofile_limit, raise_nofile};
+use crate::time::{Instant, Span};
+
+use super::Kit;
+
+/// How often the eventfd was signalled since it was last read.
+fn signals(kit: &Kit) -> u64 {
+    let mut poll = libc::pollfd { fd: kit.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd that outlives the call.
+    if unsafe { libc::poll(&raw mut poll, 1, 0) } == 0 {
+        return 0;
+    }
+    let mut count = [0; 8];
+    std::fs::File::from(kit.event.as_fd().try_clone_to_owned().unwrap()).read_exact(&mut count).unwrap();
+    u64::from_ne_bytes(count)
+}
+
+/// A table larger than the soft limit on descriptors is refused; that is why the limit is raised, and why a
+/// shard may need several rings.
+#[test]
+fn a_table_is_capped_by_the_descriptor_limit() {
+    let limit = raise_nofile();
+    assert_eq!(limit, nofile_limit());
+    if limit >= 1 << 20 {
+        // No cap can be seen on such a host.
+        return;
+    }
+    let event = eventfd().unwrap();
+    let config = PlaneConfig { rings: 1, table: limit as u32 + 1, sq: 8, cq: 16 };
+    let error = Plane::new(config, event.as_fd()).map(|_| ()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+    let fitting = PlaneConfig::sized(limit as u32 * 3, limit as u32);
+    assert!(fitting.rings > 3);
+    assert!(Plane::new(fitting, event.as_fd()).is_ok(), "several tables of that size in one process");
+}
+
+/// While the shard works, completions signal nothing; once it announces, the next one does; and what came in
+/// between is seen before it would sleep.
+#[test]
+fn completions_are_announced_only_while_parked() {
+    let mut kit = Kit::new(2, 16);
+    let (mut client, conn) = kit.connect();
+    kit.plane.poll_in(conn);
+    kit.plane.enter();
+    signals(&kit);
+
+    client.write_all(b"while working").unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(signals(&kit), 0, "a busy shard is signalled");
+    assert!(!kit.plane.quiet(), "it would sleep although a completion waits");
+    kit.until("poll", |completion| matches!(completion, Completion::Readable(_)).then_some(()));
+    assert_eq!(signals(&kit), 0, "reaping signalled");
+
+    assert!(kit.plane.recv(conn, SpanSize::Small));
+    let (span, _) = kit.until("bytes", |completion| match completion {
+        Completion::Received { span, result, .. } => Some((span, result)),
+        _ => None,
+    });
+    assert_eq!(kit.plane.arena.bytes(&span, 13), b"while working");
+    kit.plane.arena.free(span);
+    kit.plane.poll_in(conn);
+    kit.plane.enter();
+    assert!(kit.plane.quiet());
+    assert_eq!(signals(&kit), 0);
+    client.write_all(b"while parked").unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(signals(&kit) > 0, "a parked shard is not signalled");
+    kit.plane.awake();
+    kit.until("poll", |completion| matches!(completion, Completion::Readable(_)).then_some(()));
+}
+
+/// A RECV with MSG_DONTWAIT is over when the submission returns, also when there is nothing to receive.
+#[test]
+fn a_receive_is_over_when_its_submission_returns() {
+    let mut kit = Kit::new(1, 16);
+    let (mut client, conn) = kit.connect();
+    for (text, expected) in [(&b""[..], -libc::EAGAIN), (b"bytes", 5)] {
+        client.write_all(text).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(kit.plane.recv(conn, SpanSize::Large));
+        kit.plane.enter();
+        let Some(Completion::Received { span, result, .. }) = kit.plane.next() else { panic!("not over") };
+        assert_eq!(result, expected);
+        kit.plane.arena.free(span);
+    }
+}
+
+/// Every ring signals the one eventfd, and a timeout of the hub does too.
+#[test]
+fn every_ring_and_the_timeout_wake_the_shard() {
+    let mut kit = Kit::new(3, 16);
+    for ring in 1..3 {
+        kit.plane.accept(ring, 1, 0, kit.listener.as_fd());
+        kit.plane.cancel_accept(ring - 1, u32::from(ring > 1), 0);
+        kit.plane.enter();
+        kit.until("cancel", |completion| match completion {
+            Completion::Accepted { result, more: false, .. } => (result == -libc::ECANCELED).then_some(()),
+            _ => None,
+        });
+        signals(&kit);
+        assert!(kit.plane.quiet());
+        let client = std::net::TcpStream::connect(kit.address).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(signals(&kit) > 0, "ring {ring} did not wake");
+        kit.plane.awake();
+        let accepted = kit.until("accept", |completion| match completion {
+            Completion::Accepted { ring, result, .. } if result >= 0 => Some(ring),
+            _ => None,
+        });
+        assert_eq!(accepted, ring);
+        drop(client);
+    }
+    kit.plane.wake_at(Instant(0), Instant(0).after(Span::from_secs(3600)));
+    kit.plane.wake_at(Instant(0), Instant(0).after(Span::from_ms(20)));
+    kit.plane.enter();
+    while kit.plane.next().is_some() {}
+    signals(&kit);
+    assert!(kit.plane.quiet());
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(signals(&kit) > 0, "the earlier timeout did not wake");
+    kit.plane.awake();
+    kit.until("timeout", |completion| matches!(completion, Completion::Woken).then_some(()));
+}

@@ -1,0 +1,97 @@
+//! Rule 2: a send is over when the submission that carries it returns, and what was refused is known by then.
+
+use std::io::Read;
+use std::time::Duration;
+
+use crate::ids::ConnId;
+use crate::ring::{Outbox, Sent};
+
+use super::Kit;
+
+fn outbox(byte: u8, len: usize) -> Outbox {
+    let mut out = Outbox::default();
+    out.push(&vec![byte; len]);
+    out
+}
+
+/// Sends until the socket refuses; returns how many bytes it took and the outbox that came back last.
+fn fill(kit: &mut Kit, conn: ConnId) -> (usize, Sent) {
+    let mut taken = 0;
+    loop {
+        kit.plane.send(conn, outbox(b'a', 6_000));
+        kit.plane.enter();
+        let sent = kit.plane.next_sent().expect("it is over when enter returns");
+        assert!(kit.plane.next_sent().is_none());
+        match sent.refused {
+            None => taken += 6_000,
+            Some(result) => return (taken + usize::try_from(result).unwrap_or(0), sent),
+        }
+    }
+}
+
+/// The refusal is known from the same `enter`, on the first and on every later try; the bytes of an outbox that
+/// came back may be overwritten at once without the peer seeing anything of it.
+#[test]
+fn rule_2_refused_sends_are_known_before_more_is_staged() {
+    let mut kit = Kit::new(1, 8);
+    let (mut client, conn) = kit.connect();
+    let (taken, sent) = fill(&mut kit, conn);
+    assert!(sent.conn == conn && sent.outbox.len() == 6_000);
+    let mut outbox = sent.outbox;
+    outbox.clear();
+    outbox.push(&[b'X'; 6_000]);
+    for _ in 0..3 {
+        kit.plane.send(conn, outbox);
+        kit.plane.enter();
+        let again = kit.plane.next_sent().expect("over");
+        assert_eq!(again.refused, Some(-libc::EAGAIN));
+        outbox = again.outbox;
+    }
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut heard = vec![0; taken];
+    client.read_exact(&mut heard).unwrap();
+    assert!(heard.iter().all(|byte| *byte == b'a'), "bytes of an outbox that was given back were sent");
+    client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(client.read(&mut [0; 1]).is_err(), "more was sent than was said");
+}
+
+/// A submission of many sends: each outbox comes back with its own result.
+#[test]
+fn rule_2_every_outbox_of_a_submission_comes_back_with_its_result() {
+    let mut kit = Kit::new(2, 64);
+    let peers: Vec<_> = (0..40).map(|_| kit.connect()).collect();
+    let (_, full) = (0, fill(&mut kit, peers[7].1));
+    drop(full);
+    for (_, conn) in &peers {
+        kit.plane.send(*conn, outbox(b'b', 100));
+    }
+    kit.plane.enter();
+    let mut refused = Vec::new();
+    let mut count = 0;
+    while let Some(sent) = kit.plane.next_sent() {
+        count += 1;
+        if sent.refused.is_some() {
+            refused.push(sent.conn);
+        }
+    }
+    assert_eq!((count, refused), (40, vec![peers[7].1]));
+}
+
+/// More sends than the submission queue has entries: it is submitted in between, and nothing is lost.
+#[test]
+fn rule_2_a_full_submission_queue_is_submitted_in_between() {
+    let mut kit = Kit::new(1, 256);
+    let mut peers: Vec<_> = (0..150).map(|_| kit.connect()).collect();
+    for (_, conn) in &peers {
+        kit.plane.send(*conn, outbox(b'c', 10));
+    }
+    kit.plane.enter();
+    let back = std::iter::from_fn(|| kit.plane.next_sent()).filter(|sent| sent.refused.is_none()).count();
+    assert_eq!(back, 150);
+    for (client, _) in &mut peers {
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut heard = [0; 10];
+        client.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, &[b'c'; 10]);
+    }
+}
