@@ -64,7 +64,7 @@ impl PushEdge {
             if head.method != "DELETE" {
                 return method_refused(head, "DELETE");
             }
-            self.stats.deletes += 1;
+            self.stats.cancel_requests += 1;
             return match self.ids.open(id.as_bytes()) {
                 Some(MessageId { stamp, uaid, chid, topic }) => {
                     Plan::Ask(Command::Cancel(Box::new(Cancel { uaid, chid, stamp, topic })))

@@ -31,8 +31,8 @@ counters! {
         counter vapid_key_mismatch: "401: the endpoint is locked to another key.",
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
-        counter deletes: "DELETEs of a message.",
-        counter cancels_refused: "DELETEs of a message whose id no key of ours sealed.",
+        counter cancel_requests: "DELETEs of a message.",
+        counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",
         counter node_bodies_refused: "Notifications of other nodes that cannot be read.",
@@ -71,7 +71,7 @@ impl EdgeStats {
             Fault::TtlMissing | Fault::Encryption | Fault::TtlNegative | Fault::Topic | Fault::Urgency => {
                 &mut self.posts_bad_headers
             }
-            Fault::BadMessageId => &mut self.cancels_refused,
+            Fault::BadMessageId => &mut self.cancel_requests_refused,
             Fault::BadNodeBody => &mut self.node_bodies_refused,
             Fault::Unavailable => &mut self.posts_unavailable,
         };

@@ -16,7 +16,7 @@ use shards::stats::Counters;
 use super::database::Database;
 use super::group::{Group, Trouble};
 use super::port::{Answer, CommitterMail, Outbox, Route, is_durable};
-use super::stats::{StoreStats, Tally};
+use super::stats::StoreStats;
 use super::{Fatal, Gates};
 
 /// Operations of one group. More wait for the next, so that no reply waits for a very large batch.
@@ -155,7 +155,7 @@ impl Committer {
             };
             match done {
                 Ok(()) | Err(Trouble::Refused(_)) => {}
-                Err(Trouble::Read(_)) => Tally::add(&self.gates.tally.read_errors),
+                Err(Trouble::Read(error)) => self.gates.tally.read_failed(&error),
                 Err(Trouble::Write(error)) => failure = Some(error),
             }
         }

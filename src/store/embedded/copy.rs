@@ -1,6 +1,5 @@
 //! Copies of a store: the online backup, and salvage of a damaged one.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +12,8 @@ use super::{Embedded, journal, prepare};
 
 /// Rows of one write batch of a copy.
 const ROWS_PER_BATCH: usize = 1_024;
+/// Block cache of a copy, bytes.
+const CACHE_BYTES: u64 = 16 << 20;
 /// How finely salvage splits a range that cannot be read, in bits of its keys: the smallest gap it leaves is one
 /// user in 2^32.
 const SPLIT_BITS_MAX: u32 = 32;
@@ -30,8 +31,11 @@ pub struct Copied {
     pub unreadable_ranges: u64,
     /// Stretches of journals that are not batches; 0 for a backup.
     pub damaged_journals: u64,
-    /// Whether the tables could not be opened, so that only what the journals hold is there.
-    pub journals_only: bool,
+    /// Whether the database did not open as a whole: its keyspaces were then opened one by one and the journals
+    /// written over them (their rows are not in the counts above).
+    pub opened_apart: bool,
+    /// Keyspaces of which only the journals' rows are there.
+    pub unreadable_keyspaces: u64,
 }
 
 impl Embedded {
@@ -69,18 +73,19 @@ pub fn salvage(dir: &Path, dest: &Path) -> Result<Copied, StoreFault> {
     let work = dest.join("work");
     let mut copied = Copied::default();
     let journals = mended_copy(&source, &work, &mut copied)?;
-    match Database::open(&work, 16 << 20) {
-        Ok(db) => {
-            for (nth, keyspace) in keyspaces(&db).into_iter().enumerate() {
-                let mut salvage = Salvage { keyspace, nth, target: &mut target, copied: &mut copied };
-                salvage.range(&[], None, 0)?;
-            }
+    let opened = Database::open(&work, CACHE_BYTES);
+    if let Ok(db) = &opened {
+        for nth in 0..KEYSPACES.len() {
+            restore_keyspace(db, nth, &mut target, &mut copied)?;
         }
-        Err(_) => {
-            copied.journals_only = true;
-            replay(&journals, &mut target, &mut copied)?;
+    } else {
+        copied.opened_apart = true;
+        for nth in 0..KEYSPACES.len() {
+            apart(&source, &dest.join(format!("apart-{nth}")), nth, &mut target, &mut copied)?;
         }
+        replay(&journals, &mut target)?;
     }
+    drop(opened);
     target.finish()?;
     fs::remove_dir_all(&work).map_err(|e| StoreFault::io(&work, "remove", e))?;
     Ok(copied)
@@ -113,13 +118,19 @@ impl Target {
         }
         let lock = prepare(dest)?;
         let path = dest.join("db");
-        let db = Database::open(&path, 16 << 20).map_err(|e| StoreFault::database(&path, e))?;
+        let db = Database::open(&path, CACHE_BYTES).map_err(|e| StoreFault::database(&path, e))?;
         let batch = db.fjall.batch().durability(None);
         Ok(Target { dest: dest.into(), db, batch, rows: 0, _lock: lock })
     }
 
     fn put(&mut self, nth: usize, key: &[u8], value: &[u8]) -> Result<(), StoreFault> {
         self.batch.insert(keyspaces(&self.db)[nth], key, value);
+        self.rows += 1;
+        if self.rows.is_multiple_of(ROWS_PER_BATCH) { self.write() } else { Ok(()) }
+    }
+
+    fn remove(&mut self, nth: usize, key: &[u8]) -> Result<(), StoreFault> {
+        self.batch.remove(keyspaces(&self.db)[nth], key);
         self.rows += 1;
         if self.rows.is_multiple_of(ROWS_PER_BATCH) { self.write() } else { Ok(()) }
     }
@@ -184,28 +195,43 @@ fn copy_tree(from: &Path, to: &Path, without: &[PathBuf]) -> Result<(), StoreFau
     Ok(())
 }
 
-/// The rows of journals alone, last write first; fjall numbers keyspaces from 1 in the order of their creation.
-fn replay(journals: &[Vec<u8>], target: &mut Target, copied: &mut Copied) -> Result<(), StoreFault> {
-    let mut rows: HashMap<(usize, Vec<u8>), (u64, Option<Vec<u8>>)> = HashMap::new();
-    for bytes in journals {
-        for batch in journal::batches(bytes) {
-            for item in batch.items {
-                let nth = item.keyspace.wrapping_sub(1) as usize;
-                if nth >= KEYSPACES.len() {
-                    continue;
-                }
-                let value = item.value.map(|value| bytes[value].to_vec());
-                let row = rows.entry((nth, bytes[item.key].to_vec())).or_insert((0, None));
-                if batch.seqno >= row.0 {
-                    *row = (batch.seqno, value);
-                }
-            }
-        }
+fn restore_keyspace(db: &Database, nth: usize, target: &mut Target, copied: &mut Copied) -> Result<(), StoreFault> {
+    Salvage { keyspace: keyspaces(db)[nth], nth, target, copied }.range(&[], None, 0)
+}
+
+/// Opens one keyspace of a database that does not open as a whole, in the place of an empty one of a new database.
+fn apart(source: &Path, work: &Path, nth: usize, target: &mut Target, copied: &mut Copied) -> Result<(), StoreFault> {
+    let made = Database::open(work, CACHE_BYTES).map_err(|e| StoreFault::database(work, e))?;
+    drop(made);
+    // fjall numbers keyspaces from 1 in the order of their creation.
+    let place = format!("keyspaces/{}", nth + 1);
+    let (from, to) = (source.join(&place), work.join(&place));
+    fs::remove_dir_all(&to).map_err(|e| StoreFault::io(&to, "remove", e))?;
+    if from.is_dir() {
+        copy_tree(&from, &to, &[])?;
     }
-    for ((nth, key), (_, value)) in rows {
-        if let Some(value) = value {
-            target.restore(nth, &key, &value)?;
-            copied.count(nth);
+    match Database::open(work, CACHE_BYTES) {
+        Ok(db) => restore_keyspace(&db, nth, target, copied)?,
+        Err(_) => copied.unreadable_keyspaces += 1,
+    }
+    fs::remove_dir_all(work).map_err(|e| StoreFault::io(work, "remove", e))
+}
+
+/// Writes what the journals hold over what the tables held: it is the same or newer, deletes included.
+fn replay(journals: &[Vec<u8>], target: &mut Target) -> Result<(), StoreFault> {
+    let all = journals.iter().flat_map(|bytes| journal::batches(bytes).into_iter().map(move |batch| (bytes, batch)));
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|(_, batch)| batch.seqno);
+    for (bytes, batch) in all {
+        for item in batch.items {
+            let nth = item.keyspace.wrapping_sub(1) as usize;
+            if nth >= KEYSPACES.len() {
+                continue;
+            }
+            match item.value {
+                Some(value) => target.restore(nth, &bytes[item.key], &bytes[value])?,
+                None => target.remove(nth, &bytes[item.key])?,
+            }
         }
     }
     Ok(())

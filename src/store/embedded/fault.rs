@@ -45,7 +45,7 @@ impl StoreFault {
             fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) if is_operational(&e) => {
                 Cause::Io("open", e)
             }
-            fjall::Error::InvalidVersion(version) => Cause::Version(format!("{version:?}")),
+            fjall::Error::InvalidVersion(Some(version)) => Cause::Version(format!("fjall {version:?}")),
             other => Cause::Damaged(other.to_string()),
         };
         StoreFault::new(path, cause)
@@ -92,7 +92,7 @@ impl fmt::Display for StoreFault {
             ),
             Cause::Version(found) => write!(
                 f,
-                "the store {path} was written in another format ({found}): run the version of murre that wrote it"
+                "the store file {path} is of another format ({found}): run the version of murre that wrote it"
             ),
             Cause::Damaged(what) => write!(
                 f,

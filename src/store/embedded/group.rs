@@ -362,11 +362,11 @@ impl<'a> Group<'a> {
             }
         }
         self.touched.insert(message.uaid);
-        if let Some(Pending { record: Some(record), changed }) = self.users.get_mut(&message.uaid) {
-            if record.mark(true) {
-                record.advance(message.stamp.clock);
-                *changed = true;
-            }
+        if let Some(Pending { record: Some(record), changed }) = self.users.get_mut(&message.uaid)
+            && record.mark(true)
+        {
+            record.advance(message.stamp.clock);
+            *changed = true;
         }
     }
 

@@ -62,6 +62,7 @@ pub(crate) type CommitProbe = Arc<dyn Fn() -> fjall::Result<()> + Send + Sync>;
 
 /// What the directory's format file says.
 const FORMAT: &str = "murre embedded store, format 1\n";
+const FORMAT_PREFIX: &str = "murre embedded store, format ";
 /// Upkeep mails on their way to the committer. Shed: the next walk finds the same rows.
 const UPKEEP_MAX: usize = 64;
 /// Messages of a ledger replay saved in one group.
@@ -76,7 +77,8 @@ const EXIT_STORAGE: i32 = 74;
 pub struct Options {
     /// Cache of blocks, bytes (`store.cache`).
     pub cache_bytes: u64,
-    /// At most this much on disk, bytes (`store.max_bytes`); at the bound new rows are refused.
+    /// At most this much on disk, bytes (`store.max_bytes`); at the bound new rows are refused. Journals alone take
+    /// 64 MiB and up to 320, so anything below 1 GiB is for tests.
     pub bytes_max: u64,
     /// New rows are refused while the file system has less than this free, bytes.
     pub bytes_free_min: u64,
@@ -84,6 +86,8 @@ pub struct Options {
     pub readers: usize,
     /// A write under way for longer opens the circuit.
     pub stall_after: Duration,
+    /// How often a full store is compacted, so that deletes give their space back.
+    pub squeeze_every: Duration,
     /// Whether expired rows and idle users are reclaimed in the background.
     pub sweep: bool,
     /// Called once when nothing can be written any more; the default says why on standard error and exits.
@@ -101,6 +105,7 @@ impl Default for Options {
             bytes_free_min: 256 << 20,
             readers: 2,
             stall_after: Duration::from_secs(3),
+            squeeze_every: Duration::from_secs(60),
             sweep: true,
             fatal: Arc::new(|why| {
                 eprintln!("murre: {why}");
@@ -118,6 +123,7 @@ struct Gates {
     stall_after: Duration,
     bytes_max: u64,
     bytes_free_min: u64,
+    squeeze_every: Duration,
     sweep: bool,
     /// Milliseconds since `started` of the commit under way; 0 while there is none.
     commit_since: AtomicU64,
@@ -141,6 +147,7 @@ impl Gates {
             stall_after: options.stall_after,
             bytes_max: options.bytes_max,
             bytes_free_min: options.bytes_free_min,
+            squeeze_every: options.squeeze_every,
             sweep: options.sweep,
             commit_since: AtomicU64::new(0),
             circuit_open: AtomicBool::new(false),
@@ -356,7 +363,15 @@ fn prepare(dir: &Path) -> Result<File, StoreFault> {
     let format = dir.join("FORMAT");
     match fs::read_to_string(&format) {
         Ok(found) if found == FORMAT => {}
-        Ok(found) => return Err(StoreFault::new(dir, Cause::Version(found.trim().chars().take(80).collect()))),
+        Ok(found) => {
+            let other = found.strip_prefix(FORMAT_PREFIX).map(|number| number.trim().to_string());
+            let number = other.filter(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
+            let damaged = || Cause::Damaged("its text is not a format".into());
+            return Err(StoreFault::new(&format, number.map_or_else(damaged, Cause::Version)));
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+            return Err(StoreFault::new(&format, Cause::Damaged("its text is not a format".into())));
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if foreign(dir)? {
                 return Err(StoreFault::new(dir, Cause::NotAStore));

@@ -38,8 +38,8 @@ pub(super) fn run(db: &Database, inbox: &Receiver<ReaderMail>, committer: &Sende
                     gates.tell(committer, expired(&job.op, found.expired));
                 }
             }
-            Err(_) => {
-                Tally::add(&gates.tally.read_errors);
+            Err(error) => {
+                gates.tally.read_failed(&error);
                 refuse(job, gates);
             }
         }

@@ -43,6 +43,14 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// Counts a read that the database failed; says so the first time and ever more rarely.
+    pub(super) fn read_failed(&self, error: &fjall::Error) {
+        let before = self.read_errors.fetch_add(1, Ordering::Relaxed);
+        if before == 0 || (before + 1).is_power_of_two() {
+            tracing::error!(count = before + 1, %error, "the store could not read; a file of it may be damaged");
+        }
+    }
+
     pub(super) fn add(cell: &AtomicU64) {
         cell.fetch_add(1, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use super::*;
 
 const DIR: &str = "MURRE_CRASH_TEST_DIR";
 const START: &str = "MURRE_CRASH_TEST_START";
-const ROUNDS: u64 = 30;
+const ROUNDS: u64 = 16;
 const WINDOW: usize = 24;
 
 /// What the child has said so far.
