@@ -203,8 +203,8 @@ impl World {
     fn in_order(&self, index: usize) -> Verdict {
         let post = &self.oracle.posts[index];
         let Some(seen) = post.seen else { return Ok(()) };
-        // What some wall clock took for expired, or its user acked unseen, may have been passed over and come late.
-        if post.ttl == 0 || post.ack_odd || self.oracle.wall_max >= post.expires {
+        // What a wall clock took for expired, or somebody acked unseen or cancelled in vain, was passed over and comes late.
+        if post.ttl == 0 || post.ack_odd || post.cancel_asked || self.oracle.wall_max >= post.expires {
             return Ok(());
         }
         // Topic messages come before the others of a user (BEHAVIOUR.md 1.8); Urgency reorders within a page.
