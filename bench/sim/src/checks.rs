@@ -155,8 +155,8 @@ impl World {
         }
         let hello_step = session.hello_step;
         let newer = self.oracle.posts.iter().find(|other| {
-            // An ack or a cancel that a kill has taken back may show the older one again.
-            (post.topic.is_some() && !post.ack_lost)
+            // An ack that a kill has taken back, or a wall clock that went back, may show the older one again.
+            (post.topic.is_some() && !post.ack_lost && self.oracle.wall_max < post.expires)
                 && (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
                 && other.stamp > post.stamp
                 && other.ttl > 0
