@@ -80,6 +80,8 @@ pub(crate) struct Session {
     pub(crate) known: bool,
     /// What the socket took: how often, and when last (monotonic nanoseconds).
     pub(crate) sent: BTreeMap<Stamp, (u32, u64)>,
+    /// When its hello was answered, wall milliseconds.
+    pub(crate) connected_at: u64,
     /// The bytes it moved with came back.
     pub(crate) fed: bool,
 }
