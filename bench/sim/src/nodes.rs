@@ -43,13 +43,13 @@ impl World {
 
     /// The same message again: its first answer may have been lost.
     fn node_repeats(&mut self, index: usize) -> Verdict {
-        let recent = self.oracle.posts.iter().rposition(|post| post.foreign && post.seen.is_some());
-        match recent {
-            Some(post) if self.oracle.posts[post].start + 60 > self.steps => {
+        let lately = self.now.saturating_sub(20_000_000_000);
+        match self.oracle.posts.iter().rposition(|post| post.pushed.is_some_and(|at| at > lately)) {
+            Some(post) => {
                 self.marks.hit("node: pushes again");
                 self.push_post(index, post)
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -95,6 +95,7 @@ impl World {
         }
         if answer == NodeAnswer::Done {
             target.seen.get_or_insert(step);
+            target.pushed.get_or_insert(self.now);
             return Ok(());
         }
         if target.seen.is_none() {

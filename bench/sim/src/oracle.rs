@@ -59,6 +59,8 @@ pub(crate) struct Post {
     pub(crate) cancelled: bool,
     /// Another node stamped it: its place among ours is not promised.
     pub(crate) foreign: bool,
+    /// When a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and it comes again.
+    pub(crate) pushed: Option<u64>,
     /// Its clock is further ahead than a clock may be: nobody may accept it.
     pub(crate) too_far_ahead: bool,
 }
@@ -99,6 +101,7 @@ impl Post {
             cancel_asked: false,
             cancelled: false,
             foreign: false,
+            pushed: None,
             too_far_ahead: false,
         }
     }
@@ -227,6 +230,8 @@ impl Oracle {
     /// The process ended: whatever was under way has happened or never will.
     pub(crate) fn closed(&mut self, step: u64) {
         self.unregisters.clear();
+        // What was settled lately is remembered in memory only.
+        self.posts.iter_mut().for_each(|post| post.pushed = None);
         for channel in self.channels.values_mut() {
             if channel.unregistered_until == Some(u64::MAX) {
                 channel.unregistered_until = Some(step);
