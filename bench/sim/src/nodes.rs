@@ -27,8 +27,8 @@ impl World {
         let ahead = self.rng.clients.permille(50);
         let newest = self.oracle.posts.iter().filter(|post| post.uaid == uaid).filter_map(|post| post.stamp).max();
         let floor = newest.map_or(0, |stamp| stamp.clock.0);
-        // A node has read the user's clock; one that is a minute ahead must be refused.
-        let clock = self.time().unix_us.max(floor) + if ahead { 90_000_000 } else { 1 };
+        // A node has read the user's clock; one that is hours ahead must be refused.
+        let clock = self.time().unix_us.max(floor) + if ahead { 36_000_000_000 } else { 1 };
         let stamp = Stamp { clock: Clock(clock), origin: Origin(self.rng.clients.bits() as u32) };
         let post = self.oracle.posts.len();
         let mut fresh = Post::new((uaid, chid), None, 2_000_000, Urgency::Normal, self.steps + 1);
@@ -89,7 +89,7 @@ impl World {
         let uaid = target.uaid;
         if target.too_far_ahead {
             return match answer {
-                NodeAnswer::Done => Err(format!("message {post} was accepted a minute ahead of the clock")),
+                NodeAnswer::Done => Err(format!("message {post} was accepted hours ahead of the clock")),
                 _ => Ok(()),
             };
         }
