@@ -184,12 +184,12 @@ fn publish_checks_user_and_channel(hand: &mut Hand) {
     let ttl_zero = |channel, clock| Message { ttl: 0, ..message(1, channel, clock) };
     assert!(matches!(ask(hand, ttl_zero(2, 3)), Ok(StoreReply::Done)));
     assert!(matches!(ask(hand, ttl_zero(3, 4)), Ok(StoreReply::NoSubscription)));
-    assert_eq!(hand.clocks(uaid(1)), [0u64; 0]);
+    assert!(hand.clocks(uaid(1)).is_empty());
     // A direct whose channel was unregistered meanwhile ended by that.
     hand.done(save(&[message(1, 2, 5), message(1, 3, 6)]));
     assert_eq!(hand.clocks(uaid(1)), [5]);
     hand.done(save(&[message(4, 2, 5)]));
-    assert_eq!(hand.clocks(uaid(4)), [0u64; 0]);
+    assert!(hand.clocks(uaid(4)).is_empty());
 }
 
 /// A topic row is replaced by newer messages only, and a delete removes one version only.
@@ -204,7 +204,7 @@ fn topics_and_versions(hand: &mut Hand) {
     hand.publish(topical(1, 3, 21, "tide"));
     hand.publish(topical(1, 2, 22, "moon"));
     assert_eq!(hand.topic_clocks(uaid(1)), [22, 30, 21]);
-    assert_eq!(hand.clocks(uaid(1)), [0u64; 0]);
+    assert!(hand.clocks(uaid(1)).is_empty());
     hand.done(settle(&[old], None, true));
     assert_eq!(hand.topic_clocks(uaid(1)), [22, 30, 21]);
     hand.done(settle(std::slice::from_ref(&new), None, false));
@@ -251,7 +251,7 @@ fn low_water_covers_message_rows(hand: &mut Hand) {
     hand.publish(message(1, 2, 25));
     assert_eq!(hand.clocks(uaid(1)), [15, 25, 50]);
     hand.done(settle(&[message(1, 2, 15), message(1, 2, 25), message(1, 2, 50)], None, true));
-    assert_eq!(hand.clocks(uaid(1)), [0u64; 0]);
+    assert!(hand.clocks(uaid(1)).is_empty());
 }
 
 /// Unregister and drop take every row with them and nothing else.
@@ -453,8 +453,8 @@ proptest! {
             ops.iter().map(|op| comparable(&embedded.ask(op.clone()))).collect()
         };
         for (at, op) in ops.iter().enumerate() {
-            let before: Vec<String> = ops[..at].iter().map(|op| format!("{op:?}")).collect();
-            prop_assert_eq!(&found[at], &expected[at], "operation {}: {:?} after {:#?}", at, op, before);
+            let before = || ops[..at].iter().map(|op| format!("{op:?}")).collect::<Vec<_>>();
+            prop_assert_eq!(&found[at], &expected[at], "operation {}: {:?} after {:#?}", at, op, before());
         }
         for user in 1..3 {
             let row = model.user(uaid(user)).map(|row| row.may_have_messages);

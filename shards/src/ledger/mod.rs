@@ -51,6 +51,9 @@ const _: () = assert!(MESSAGE_BYTES_MAX >= crate::limits::PAYLOAD_BYTES_MAX * 3 
 // Slack of 1/16 of the ring holds the record being copied, the one being appended, and two fillers.
 const _: () = assert!(LOG_BYTES_MIN - HEADER_BYTES >= 16 * 3 * (MESSAGE_BYTES_MAX as u64 / 3 + 64));
 
+// A record takes its head and at most 7 bytes of padding beside the message; the machine reserves at least that.
+const _: () = assert!(RECORD_HEAD_BYTES + 7 <= crate::limits::LEDGER_RECORD_OVERHEAD_BYTES as u64);
+
 /// What `message` takes from the log, bytes: what the machine reserves before it accepts a direct.
 pub fn record_bytes(message: &Message) -> u64 {
     layout::record_bytes(message.encoded_len())

@@ -215,8 +215,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, M::MEANINGS, E::MEANINGS])
     }
 
-    /// Copies every number to the board.
+    /// Copies every number to the board, and gives back what a burst made the queues grow to.
     fn publish(&mut self) {
+        trim(&mut self.goodbyes);
+        trim(&mut self.inputs);
+        trim(&mut self.undecoded);
+        self.plane.trim();
         self.published = self.now.mono;
         self.unpublished = false;
         self.stats.connections = u64::from(self.conns.open_count());
@@ -238,5 +242,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// The connections that are left, for the report.
     pub(crate) fn connections(&self) -> u32 {
         self.conns.open_count()
+    }
+}
+
+/// Halves a queue that is mostly empty: what a burst of connections needed must not be paid for by idle ones.
+fn trim<T>(queue: &mut VecDeque<T>) {
+    const SMALL: usize = 1_024;
+    if queue.capacity() > SMALL && queue.len() < queue.capacity() / 4 {
+        queue.shrink_to((queue.capacity() / 2).max(SMALL));
     }
 }

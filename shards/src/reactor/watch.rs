@@ -11,7 +11,7 @@ use crate::ports::{Edge, Port};
 use crate::ring::{Flags, State};
 use crate::time::{Instant, Span};
 
-use super::{Machine, PlaneLimits, Reactor};
+use super::{Machine, PlaneLimits, Reactor, trim};
 
 /// The line.
 pub(super) struct Watch {
@@ -63,6 +63,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 }
             }
         }
+        trim(&mut self.http.line);
         worked
     }
 

@@ -88,6 +88,9 @@ pub(crate) struct Plane {
     pub enters: u64,
 }
 
+/// Completions that the queue of reaped ones always has room for.
+const READY_KEPT: usize = 4_096;
+
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
 const POLL_INPUT: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
 const POLL_ROOM: u32 = libc::POLLOUT as u32;
@@ -319,6 +322,13 @@ impl Plane {
     /// Whether completions wait that `next` did not hand out yet.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
+    }
+
+    /// Gives back what a burst of completions needed.
+    pub(crate) fn trim(&mut self) {
+        if self.ready.is_empty() {
+            self.ready.shrink_to(READY_KEPT);
+        }
     }
 
     fn read(&mut self, cqe: Cqe) -> Option<Completion> {

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use fjall::{Keyspace, Slice};
@@ -49,15 +50,54 @@ pub(super) fn run(
     sweep: bool,
 ) {
     let mut walk = Walk::default();
+    let mut squeeze = Squeeze::default();
     let mut ticks = 0u64;
     while stop.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
         ticks += 1;
         gates.watch();
         if ticks.is_multiple_of(TICKS_PER_STRIDE) {
             measure(db, dir, gates);
+            squeeze.if_full(db, gates);
             if sweep {
                 stride(db, &mut walk, unix_now(), committer, gates);
             }
+        }
+    }
+    squeeze.wait();
+}
+
+/// Makes deletes give their space back when the store is full: nothing is written then, so nothing would ever
+/// be compacted on its own.
+#[derive(Default)]
+struct Squeeze {
+    thread: Option<JoinHandle<()>>,
+    last: Option<Instant>,
+}
+
+impl Squeeze {
+    /// Starts one when the store is full, unless one runs or ran lately. On a thread of its own: it may take long,
+    /// and the keeper has a committer to watch.
+    fn if_full(&mut self, db: &Database, gates: &Gates) {
+        let running = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        let lately = self.last.is_some_and(|last| last.elapsed() < gates.squeeze_every);
+        if running || lately || !gates.full() {
+            return;
+        }
+        self.wait();
+        let db = db.clone();
+        let squeeze = move || {
+            for keyspace in [&db.messages, &db.topics, &db.users, &db.meta] {
+                // An error here is one of the database: the committer meets it and says so.
+                let _ = keyspace.rotate_memtable_and_wait().and_then(|()| keyspace.major_compact());
+            }
+        };
+        self.thread = std::thread::Builder::new().name("store-squeeze".into()).spawn(squeeze).ok();
+        self.last = Some(Instant::now());
+    }
+
+    fn wait(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }

@@ -77,7 +77,8 @@ const EXIT_STORAGE: i32 = 74;
 pub struct Options {
     /// Cache of blocks, bytes (`store.cache`).
     pub cache_bytes: u64,
-    /// At most this much on disk, bytes (`store.max_bytes`); at the bound new rows are refused.
+    /// At most this much on disk, bytes (`store.max_bytes`); at the bound new rows are refused. Journals alone take
+    /// 64 MiB and up to 320, so anything below 1 GiB is for tests.
     pub bytes_max: u64,
     /// New rows are refused while the file system has less than this free, bytes.
     pub bytes_free_min: u64,
@@ -85,6 +86,8 @@ pub struct Options {
     pub readers: usize,
     /// A write under way for longer opens the circuit.
     pub stall_after: Duration,
+    /// How often a full store is compacted, so that deletes give their space back.
+    pub squeeze_every: Duration,
     /// Whether expired rows and idle users are reclaimed in the background.
     pub sweep: bool,
     /// Called once when nothing can be written any more; the default says why on standard error and exits.
@@ -102,6 +105,7 @@ impl Default for Options {
             bytes_free_min: 256 << 20,
             readers: 2,
             stall_after: Duration::from_secs(3),
+            squeeze_every: Duration::from_secs(60),
             sweep: true,
             fatal: Arc::new(|why| {
                 eprintln!("murre: {why}");
@@ -119,6 +123,7 @@ struct Gates {
     stall_after: Duration,
     bytes_max: u64,
     bytes_free_min: u64,
+    squeeze_every: Duration,
     sweep: bool,
     /// Milliseconds since `started` of the commit under way; 0 while there is none.
     commit_since: AtomicU64,
@@ -142,6 +147,7 @@ impl Gates {
             stall_after: options.stall_after,
             bytes_max: options.bytes_max,
             bytes_free_min: options.bytes_free_min,
+            squeeze_every: options.squeeze_every,
             sweep: options.sweep,
             commit_since: AtomicU64::new(0),
             circuit_open: AtomicBool::new(false),

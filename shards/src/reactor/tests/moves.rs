@@ -1,12 +1,16 @@
 //! The move of a socket to its owner (DESIGN.md 5).
 
-use crate::ids::{Claim, ShardId};
+use crate::ids::{Claim, ShardId, Uaid};
 use crate::machine::{Arrival, Hello, Mail};
 use crate::mailbox::mesh;
 use crate::reactor::PlaneLimits;
-use crate::ring::{Plane, PlaneConfig};
+use crate::ring::{Departure, Plane, PlaneConfig};
 
 use super::bench::{Bench, run};
+
+fn hello() -> Box<Hello> {
+    Box::new(Hello { uaid: None, fresh: Uaid([0; 16]), broadcasts: Vec::new(), agent_family: 0 })
+}
 
 fn two() -> Bench {
     Bench::new(2, PlaneLimits::new(100))
@@ -43,6 +47,26 @@ fn what_is_owed_is_sent_before_the_move() {
     });
 }
 
+/// A blocked session leaves when its tail is out, and its peer finds the frame whole.
+#[test]
+fn a_tail_is_sent_before_the_move() {
+    run(|| {
+        let mut bench = two();
+        let mut client = bench.websocket();
+        client.say(b"N 400\n");
+        bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));
+        let conn = bench.shards[0].machine.opened[0];
+        let claim = Claim::new(ShardId(0), 77);
+        bench.shards[0].depart(conn, Departure::Claimed { to: ShardId(1), claim, hello: hello() });
+        for _ in 0..100 {
+            bench.turn();
+        }
+        assert_eq!(bench.shards[1].stats.moves_in, 0, "it left although a tail is owed");
+        bench.until("moved", |_| client.heard().ends_with(b"x\npong\n"));
+        assert_eq!(bench.shards[1].stats.moves_in, 1);
+    });
+}
+
 /// Bytes that come while the socket is between the shards are delivered on the target.
 #[test]
 fn bytes_that_arrive_during_the_move_are_delivered_on_the_target() {
@@ -73,10 +97,8 @@ fn move_with_poll(early: bool) {
             client.say(b"E\n");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        let hello =
-            Box::new(Hello { uaid: None, fresh: crate::ids::Uaid([0; 16]), broadcasts: Vec::new(), agent_family: 0 });
         let claim = Claim::new(ShardId(0), 77);
-        let departure = crate::ring::Departure::Claimed { to: ShardId(1), claim, hello };
+        let departure = Departure::Claimed { to: ShardId(1), claim, hello: hello() };
         bench.shards[0].depart(conn, departure);
         bench.until("moved", |bench| bench.shards[1].stats.sockets_received == 1);
         if !early {
@@ -170,9 +192,6 @@ fn the_mail_comes_before_the_descriptor() {
         let mut bench = Bench::of(vec![boxes.pop().unwrap(), other], PlaneLimits::new(100));
         let mut client = bench.websocket();
         let conn = bench.shards[0].machine.opened[0];
-        let hello = || {
-            Box::new(Hello { uaid: None, fresh: crate::ids::Uaid([0; 16]), broadcasts: Vec::new(), agent_family: 0 })
-        };
         let claim = Claim::new(ShardId(0), 5);
         let mail = Mail::Arrive(Box::new(Arrival { claim, hello: hello(), bytes: b"P\n".as_slice().into() }));
         bench.shards[0].post(ShardId(1), mail);

@@ -18,6 +18,7 @@ fn outbox(byte: u8, len: usize) -> Outbox {
 fn fill(kit: &mut Kit, conn: ConnId) -> (usize, Sent) {
     let mut taken = 0;
     loop {
+        assert!(taken < 64 << 20, "no socket takes that much");
         kit.plane.send(conn, outbox(b'a', 6_000));
         kit.plane.enter();
         let sent = kit.plane.next_sent().expect("it is over when enter returns");
