@@ -3,7 +3,10 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind as bind_to, socket_with};
 use shards::ports::Port;
 use shards::ring;
 
@@ -25,14 +28,34 @@ pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])
 
 /// Refuses addresses that cannot be had, before anything else is done. Needed beside [`bind`], because
 /// SO_REUSEPORT lets another server of the same user share a port without a word.
-pub(super) fn check_free(config: &Config) -> Result<(), Fault> {
+///
+/// An address in use is tried again for as long as `patience`: the kernel takes the rings of a killed process apart
+/// some time after the process is gone, and their listeners last that long.
+pub(super) fn check_free(config: &Config, patience: Duration) -> Result<(), Fault> {
+    let until = Instant::now() + patience;
     for (_, key, addresses) in public(config) {
         for address in addresses {
-            drop(TcpListener::bind(address).map_err(|error| Fault::Address { key, address: *address, error })?);
+            while let Err(error) = try_bind(*address) {
+                if error.kind() != io::ErrorKind::AddrInUse || Instant::now() >= until {
+                    return Err(Fault::Address { key, address: *address, error });
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            }
         }
     }
     Ok(())
 }
+
+/// Binds and lets go. It never listens: a client must not take this for a server.
+fn try_bind(address: SocketAddr) -> io::Result<()> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Else connections that ended a minute ago would be in the way.
+    set_socket_reuseaddr(&socket, true)?;
+    Ok(bind_to(&socket, &address)?)
+}
+
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The listeners of one shard, and the addresses they are bound to, of one port each.
 pub(super) type Bound = Vec<(Port, OwnedFd)>;

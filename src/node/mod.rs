@@ -58,11 +58,13 @@ pub struct Surroundings {
     pub signals: bool,
     /// Whether the kernel has what the rings need.
     pub probe: fn() -> Result<(), ProbeError>,
+    /// How long an address in use is waited for; the listeners of a process outlive its kill by some milliseconds.
+    pub address_patience: Duration,
 }
 
 impl Default for Surroundings {
     fn default() -> Surroundings {
-        Surroundings { signals: false, probe: shards::ring::probe }
+        Surroundings { signals: false, probe: shards::ring::probe, address_patience: Duration::from_secs(3) }
     }
 }
 
@@ -83,7 +85,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     shards::ring::raise_nofile();
     let cores = host::cores(&config.shards.cores)?;
     let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
-    listeners::check_free(config)?;
+    listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
 
     let data = DataDir::open(&config.data_dir)?;

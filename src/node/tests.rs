@@ -30,7 +30,8 @@ fn config(dir: &Path, sets: &[&str]) -> Config {
 }
 
 fn refusal(config: &Config) -> (String, u8) {
-    let fault = start(config).err().expect("must be refused");
+    let surroundings = Surroundings { address_patience: Duration::ZERO, ..Surroundings::default() };
+    let fault = start_in(config, surroundings).err().expect("must be refused");
     let sentence = fault.to_string();
     assert!(!sentence.contains('\n'), "one sentence: {sentence}");
     (sentence, fault.status())
@@ -261,6 +262,18 @@ fn a_port_in_use_is_refused_whoever_has_it() {
     let (said, code) = refusal(&config(dir.path(), &["endpoint.listen=192.0.2.1:80"]));
     assert!(said.starts_with("endpoint.listen: cannot listen on 192.0.2.1:80: "), "{said}");
     assert_eq!(code, status::ADDRESS);
+}
+
+#[test]
+fn an_address_that_becomes_free_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    let config = config(dir.path(), &[&format!("websocket.listen={taken}")]);
+    let starting = std::thread::spawn(move || start(&config).map(Running::stop));
+    std::thread::sleep(Duration::from_millis(100));
+    drop(other);
+    starting.join().unwrap().unwrap().unwrap();
 }
 
 #[test]
