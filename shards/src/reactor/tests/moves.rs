@@ -61,9 +61,9 @@ fn a_tail_is_sent_before_the_move() {
         for _ in 0..100 {
             bench.turn();
         }
-        assert_eq!(bench.shards[1].stats.moves_in, 0, "it left although a tail is owed");
+        assert_eq!(bench.shards[1].stats.sockets_received, 0, "it left although a tail is owed");
         bench.until("moved", |_| client.heard().ends_with(b"x\npong\n"));
-        assert_eq!(bench.shards[1].stats.moves_in, 1);
+        assert_eq!(bench.shards[1].stats.sockets_received, 1);
     });
 }
 
