@@ -114,7 +114,8 @@ fn has_heading(tree: &Tree, path: &str, anchor: &str) -> bool {
     let Some(file) = tree.get(path) else { return false };
     let keeps = |c: &char| c.is_alphanumeric() || *c == '-' || *c == '_' || *c == ' ';
     prose(&file.text)
-        .filter_map(|(_, line)| line.starts_with('#').then(|| line.trim_start_matches('#').trim()))
+        .filter(|(_, line)| line.starts_with('#'))
+        .map(|(_, line)| line.trim_start_matches('#').trim())
         .map(|title| title.chars().filter(keeps).collect::<String>().to_lowercase().replace(' ', "-"))
         .any(|slug| slug == anchor)
 }

@@ -65,10 +65,10 @@ fn functions(text: &str) -> Vec<(String, usize, usize)> {
         }
         // The next line at this depth that starts with a brace closes the body; one that ends with ; was a declaration.
         let ends = |l: &&str| indent_of(l) == indent_of(line) && (l.trim_start().starts_with('}') || l.ends_with(';'));
-        if let Some(more) = lines[at + 1..].iter().position(ends) {
-            if !lines[at + 1 + more].ends_with(';') {
-                found.push((name, at + 1, more + 2));
-            }
+        if let Some(more) = lines[at + 1..].iter().position(ends)
+            && !lines[at + 1 + more].ends_with(';')
+        {
+            found.push((name, at + 1, more + 2));
         }
     }
     found
