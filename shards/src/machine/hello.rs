@@ -4,6 +4,8 @@
 //! looked up, identified. One whose owner is elsewhere is *claimed* there: the owner greets it, and either
 //! refuses (a stranger: minted where it is) or grants, and then the socket moves.
 
+use std::collections::VecDeque;
+
 use crate::ids::{Claim, ConnId, ShardId, Uaid};
 use crate::limits;
 use crate::time::{Instant, Now, Span};
@@ -56,13 +58,14 @@ impl ShardMachine {
     pub(super) fn hello_timeouts(&mut self, turn: &mut Turn<'_>) {
         while let Some((due, conn)) = self.hello_clocks.front().copied() {
             if due > turn.now.mono || !turn.has_room() {
-                return;
+                break;
             }
             self.hello_clocks.pop_front();
             if self.conns.get(conn) == Some(ConnState::Opened) {
                 self.close_conn(turn, conn, CloseReason::HandshakeTimeout);
             }
         }
+        give_back(&mut self.hello_clocks);
     }
 
     /// The first message of a socket. Too many under way: it waits, and its bytes with it.
@@ -419,6 +422,7 @@ impl ShardMachine {
             };
             self.cancel_greeting(turn, at.index, reason);
         }
+        give_back(&mut self.greeting_clocks);
         self.admit_waiting_hellos(turn);
     }
 
@@ -493,6 +497,16 @@ impl ShardMachine {
         self.greeting_clocks.front().map(|(due, _)| *due)
     }
 }
+
+/// Gives back what a burst made a queue grow to, once it is mostly over: idle sessions pay for nobody's storm.
+pub(super) fn give_back<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() > QUEUE_KEPT && queue.len() < queue.capacity() / 4 {
+        queue.shrink_to(QUEUE_KEPT.max(queue.len() * 2));
+    }
+}
+
+/// Entries of a queue that are kept whatever happens.
+const QUEUE_KEPT: usize = 256;
 
 /// Days since the epoch.
 pub(super) fn day(now: Now) -> u16 {

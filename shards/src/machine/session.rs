@@ -28,7 +28,7 @@ pub(super) struct Session {
     pub register_minute: u16,
 }
 
-const _: () = assert!(size_of::<Option<Session>>() <= 96, "a million idle sessions: 96 MB");
+const _: () = assert!(size_of::<Option<Session>>() <= 88, "a million idle sessions: 88 MB");
 
 impl Session {
     pub fn has(&self, flag: u8) -> bool {
@@ -73,7 +73,7 @@ pub(super) enum ChannelSet {
     /// `count <= INLINE_CHANNELS`.
     Inline { count: u8, fingerprints: [u32; INLINE_CHANNELS] },
     /// More than fit inline.
-    Heap(Vec<u32>),
+    Heap(Box<[u32]>),
 }
 
 impl ChannelSet {
@@ -102,12 +102,9 @@ impl ChannelSet {
                 *count += 1;
             }
             ChannelSet::Inline { fingerprints, .. } => {
-                let mut all = Vec::with_capacity(INLINE_CHANNELS + 1);
-                all.extend_from_slice(fingerprints);
-                all.push(fingerprint);
-                *self = ChannelSet::Heap(all);
+                *self = ChannelSet::Heap([&fingerprints[..], &[fingerprint]].concat().into());
             }
-            ChannelSet::Heap(fingerprints) => fingerprints.push(fingerprint),
+            ChannelSet::Heap(fingerprints) => *fingerprints = [&fingerprints[..], &[fingerprint]].concat().into(),
         }
     }
 
@@ -119,12 +116,11 @@ impl ChannelSet {
                 fingerprints[at] = fingerprints[usize::from(*count)];
             }
             ChannelSet::Heap(fingerprints) => {
-                fingerprints.swap_remove(at);
-                if fingerprints.len() <= INLINE_CHANNELS {
-                    let mut inline = ChannelSet::new();
-                    fingerprints.iter().for_each(|f| inline.insert(*f));
-                    *self = inline;
-                }
+                let left = [&fingerprints[..at], &fingerprints[at + 1..]].concat();
+                *self = match <[u32; INLINE_CHANNELS]>::try_from(&left[..]) {
+                    Ok(fingerprints) => ChannelSet::Inline { count: INLINE_CHANNELS as u8, fingerprints },
+                    Err(_) => ChannelSet::Heap(left.into()),
+                };
             }
         }
     }

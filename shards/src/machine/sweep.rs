@@ -6,7 +6,7 @@ use crate::limits;
 use crate::time::{Instant, Span};
 
 use super::command::{CloseReason, Event};
-use super::hello::day;
+use super::hello::{day, give_back};
 use super::input::Effect;
 use super::session::{AWAITING_PONG, UNSAVED, span_ticks, ticks};
 use super::slab::Ref;
@@ -84,7 +84,7 @@ impl ShardMachine {
     pub(super) fn pong_timeouts(&mut self, turn: &mut Turn<'_>) {
         while let Some((due, at)) = self.pongs_due.front().copied() {
             if due > turn.now.mono || !turn.has_room() {
-                return;
+                break;
             }
             self.pongs_due.pop_front();
             let Some(session) = self.sessions.get(at) else { continue };
@@ -93,6 +93,7 @@ impl ShardMachine {
                 self.end_session(turn, at, Some(CloseReason::PongTimeout));
             }
         }
+        give_back(&mut self.pongs_due);
     }
 
     pub(super) fn pong(&mut self, at: Ref) {
