@@ -107,11 +107,15 @@ class Browser:
         return clear.decode()
 
     def ack(self, *notifications, code=100):
-        updates = [{"channelID": n["channelID"], "version": n["version"], "code": code} for n in notifications]
-        self.send(messageType="ack", updates=updates)
+        """Acks, and returns when the server has dealt with it. Nothing else may be under way."""
+        self.tell_ack(*notifications, code=code)
         # An unknown broadcast is always answered, after what was sent before it.
         self.send(messageType="broadcast_subscribe", broadcasts={"tests/none": "v"})
         self.receive("broadcast")
+
+    def tell_ack(self, *notifications, code=100):
+        updates = [{"channelID": n["channelID"], "version": n["version"], "code": code} for n in notifications]
+        self.send(messageType="ack", updates=updates)
 
     def hears_nothing(self, seconds=0.4):
         try:

@@ -91,10 +91,20 @@ impl Server {
         Err(io::Error::other(format!("still running {:?} after SIGTERM\n{}", self.options.patience, self.log())))
     }
 
-    /// Ends it at once, as a crash would.
+    /// Ends it at once, as a crash would, and waits until its ports are closed: the kernel takes the rings of a killed
+    /// process down after the process is gone, and until then its listeners still complete handshakes.
     pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait()?;
+        let deadline = Instant::now() + self.options.patience;
+        for address in [self.admin(), self.node(), self.endpoint(), self.websocket()] {
+            while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+                if Instant::now() > deadline {
+                    return Err(io::Error::other(format!("{address} is still open after a kill")));
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
         Ok(())
     }
 
@@ -163,7 +173,11 @@ fn log_path(data: &Path) -> PathBuf {
 fn spawn(options: &Options, data: &Path, ip: Ipv4Addr) -> io::Result<Child> {
     let log = std::fs::File::options().create(true).append(true).open(log_path(data))?;
     let (program, leading) = options.command.split_first().ok_or_else(|| io::Error::other("no server command"))?;
+    // A variable of whoever runs this must not configure the server.
+    let inherited = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("MURRE_"));
     Command::new(program)
+        .env_clear()
+        .envs(inherited)
         .args(leading)
         .arg("--data-dir")
         .arg(data)

@@ -3,6 +3,7 @@
 
 use crate::ids::StoreTicket;
 use crate::machine::{CloseReason, Command, Event, StoreError, StoreOp, StoreReply};
+use crate::stats::{Board, Meaning};
 use crate::time::Now;
 
 /// Which public port a connection came in on.
@@ -21,6 +22,14 @@ pub trait Edge: 'static {
     /// Decoding state of one connection. Idle ones number a million: at most 16 bytes, heap only while
     /// something is half done.
     type Codec: Sized + 'static;
+
+    /// What its numbers mean: its part of the shard's board.
+    const MEANINGS: &'static [Meaning] = &[];
+
+    /// Copies its numbers to the board, from place `at` on.
+    fn write_to(&self, board: &Board, at: usize) {
+        let _ = (board, at);
+    }
 
     /// A connection was accepted on this port.
     fn open(&mut self, port: Port) -> Self::Codec;

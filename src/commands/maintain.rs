@@ -1,12 +1,139 @@
 //! `murre maintain`: replay ledgers, salvage a damaged store, back up.
 
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Subcommand;
+
+use super::{ConfigArgs, fail, status};
+use crate::config::Config;
+use crate::node::{self, Copy, Fault, is_backup_name};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+/// What to look after.
+#[derive(Subcommand, Debug)]
+enum Task {
+    /// Save to storage what the ledger logs of a node hold that will not start again
+    Replay {
+        /// Its data directory
+        dir: PathBuf,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Make a new data directory of what is readable in a damaged one, which is only read
+    Salvage {
+        /// The damaged data directory
+        dir: PathBuf,
+        /// The new one
+        dest: PathBuf,
+    },
+    /// Copy keys and store to backups/NAME in the data directory, also while the server runs
+    Backup {
+        /// What to call it; default: the seconds since 1970
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+}
 
 /// Runs it.
-pub fn run(_args: Args) -> ExitCode {
-    ExitCode::SUCCESS
+pub fn run(args: Args) -> ExitCode {
+    match args.task {
+        Task::Replay { dir, config } => with_config(config.load(), |mut config| {
+            config.data_dir = dir;
+            let messages = node::replay_ledgers(&config)?;
+            Ok(format!("saved {messages} messages to storage; the ledger logs are removed"))
+        }),
+        Task::Salvage { dir, dest } => finish(node::salvage(&dir, &dest).map(|copy| salvaged(&copy))),
+        Task::Backup { name, config } => with_config(config.load(), |config| {
+            let name = name.unwrap_or_else(seconds_now);
+            if !is_backup_name(&name) {
+                return Err(Fault::Backup("the name of a backup has 1 to 64 letters, digits, - or _"));
+            }
+            match node::backup_unused(&config, &name) {
+                Err(Fault::InUse { .. }) => ask_server(&config, &name),
+                other => other.map(|copy| format!("{}: {}", copy.path.display(), rows(&copy))),
+            }
+        }),
+    }
 }
+
+fn with_config(
+    config: Result<Config, crate::config::ConfigError>,
+    task: impl FnOnce(Config) -> Result<String, Fault>,
+) -> ExitCode {
+    match config {
+        Ok(config) => finish(task(config)),
+        Err(error) => fail(status::CONFIG, &error),
+    }
+}
+
+fn finish(result: Result<String, Fault>) -> ExitCode {
+    match result {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(fault) => fail(fault.status(), &fault),
+    }
+}
+
+fn seconds_now() -> String {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()).to_string()
+}
+
+fn rows(copy: &Copy) -> String {
+    let copied = &copy.copied;
+    format!("{} users, {} messages, {} topic messages", copied.users, copied.messages, copied.topics)
+}
+
+fn salvaged(copy: &Copy) -> String {
+    let mut said = format!("{}: {}", copy.path.display(), rows(copy));
+    let copied = &copy.copied;
+    if copied.unreadable_ranges > 0 || copied.damaged_journals > 0 {
+        let (ranges, journals) = (copied.unreadable_ranges, copied.damaged_journals);
+        said += &format!("; {ranges} ranges of keys and {journals} stretches of journals could not be read");
+    }
+    if copied.opened_apart {
+        let lost = copied.unreadable_keyspaces;
+        said += &format!(
+            "; the database did not open as a whole, so its tables were read one by one ({lost} could not be) and \
+             what the journals hold was added"
+        );
+    }
+    said
+}
+
+/// The server that has the data directory makes the backup itself, through its admin listener.
+fn ask_server(config: &Config, name: &str) -> Result<String, Fault> {
+    let refused = |error: io::Error| Fault::Host { what: "the backup through admin.listen", error };
+    let Some(address) = config.admin.listen.first() else {
+        return Err(Fault::Backup("the server that runs has no admin.listen, through which it could be asked"));
+    };
+    let mut stream = TcpStream::connect(address).map_err(refused)?;
+    stream.set_read_timeout(Some(BACKUP_TIME_MAX)).map_err(refused)?;
+    let head =
+        format!("PUT /backups/{name} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(head.as_bytes()).map_err(refused)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(refused)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    match head.split(' ').nth(1) {
+        Some("201") => Ok(format!("made by the running server: {body}")),
+        _ => Err(refused(io::Error::other(body.to_owned()))),
+    }
+}
+
+const BACKUP_TIME_MAX: Duration = Duration::from_secs(3_600);
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;

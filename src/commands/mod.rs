@@ -91,6 +91,9 @@ pub mod status {
     pub const ADDRESS: u8 = 71;
     /// The data directory cannot be made, written or locked.
     pub const DATA_DIR: u8 = 73;
+    /// Storage failed while the server ran, and it ended so that nothing is promised that is not kept
+    /// (`store::embedded` exits with it).
+    pub const STORAGE: u8 = 74;
     /// Stopped with messages in the ledger logs that storage did not take: the next start saves them.
     pub const LEDGER_LEFT: u8 = 75;
     /// The configuration is refused.

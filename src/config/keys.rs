@@ -1,5 +1,7 @@
 //! The one table of keys: it drives all four sources, every refusal, and the table in docs/OPERATIONS.md.
 
+use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
+
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
 use super::{Config, Roles, StoreKind};
@@ -197,10 +199,11 @@ keys! {
         "A notification unacked for this long is sent again, at most 3 times.",
         |c, raw| { c.delivery.retry_after = parse::positive_duration(raw)?; Some(()) };
     "delivery.ledger_bytes" = "32MiB",
-        "a number of bytes from 4MiB to 64GiB, as 33554432 or 32MiB",
+        "a number of bytes from 1MiB to 16GiB, as 33554432 or 32MiB",
         "Size of the ledger log of each shard, in data_dir and in memory. Half of it holds unacked directs.",
         |c, raw| {
-            c.delivery.ledger_bytes = parse::bytes(raw).filter(|bytes| (4 << 20..=64 << 30).contains(bytes))?;
+            let allowed = |bytes: &u64| (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(bytes);
+            c.delivery.ledger_bytes = parse::bytes(raw).filter(allowed)?;
             Some(())
         };
 

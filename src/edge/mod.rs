@@ -20,6 +20,7 @@ use shards::ids::ShardId;
 use shards::machine::{CloseReason, Event};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
+use shards::stats::{Board, Counters as _, Meaning};
 use shards::time::Now;
 
 use crate::webpush::endpoint::{BadKey, Tokens, split_url};
@@ -140,6 +141,12 @@ impl PushEdge {
 
 impl Edge for PushEdge {
     type Codec = Codec;
+
+    const MEANINGS: &'static [Meaning] = EdgeStats::MEANINGS;
+
+    fn write_to(&self, board: &Board, at: usize) {
+        self.stats.write_to(board, at);
+    }
 
     fn open(&mut self, port: Port) -> Codec {
         Codec::Http { port, partial: false, exchange: None }

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
-use axum::routing::get;
+use axum::routing::{get, put};
 use prometheus_client::registry::Registry;
 use serde_json::{Map, Value, json};
 use shards::limits::BROADCAST_IDS_MAX;
@@ -56,6 +56,7 @@ pub(super) fn router(view: Arc<View>) -> Router {
         .route("/metrics", get(prometheus))
         .route("/stats", get(stats))
         .route("/broadcasts", get(list_broadcasts).put(set_broadcasts))
+        .route("/backups/{name}", put(backup))
         .layer(DefaultBodyLimit::max(BROADCASTS_BODY_BYTES_MAX))
         .with_state(view)
 }
@@ -204,6 +205,26 @@ async fn set_broadcasts(State(view): State<Arc<View>>, body: Bytes) -> Response 
     tracing::info!(count = values.len(), "broadcasts set");
     view.host.set_broadcasts(values);
     StatusCode::NO_CONTENT.into_response()
+}
+
+/// Copies keys and store to `backups/{name}` of the data directory. 409 when that cannot be, with the reason.
+async fn backup(State(view): State<Arc<View>>, Path(name): Path<String>) -> Response {
+    let host = Arc::clone(&view.host);
+    let made = tokio::task::spawn_blocking(move || host.backup(&name)).await;
+    match made {
+        Ok(Ok(made)) => {
+            tracing::info!(path = %made.path.display(), users = made.users, "backup made");
+            let body = json!({
+                "path": made.path.display().to_string(),
+                "users": made.users,
+                "messages": made.messages,
+                "topics": made.topics,
+            });
+            (StatusCode::CREATED, Json(body)).into_response()
+        }
+        Ok(Err(reason)) => (StatusCode::CONFLICT, Json(json!({ "error": reason }))).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 fn refused(reason: &str) -> Response {

@@ -13,6 +13,7 @@ mod process;
 mod tests;
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -29,6 +30,12 @@ pub trait Host: Send + Sync + 'static {
 
     /// How the node is.
     fn health(&self) -> Health;
+
+    /// Copies keys and store under this name. Takes its time; called on a thread of its own.
+    ///
+    /// # Errors
+    /// One sentence.
+    fn backup(&self, name: &str) -> Result<Backup, String>;
 }
 
 /// How a node is, as its health routes say it.
@@ -40,6 +47,19 @@ pub enum Health {
     StoreDown,
     /// Told to stop.
     Draining,
+}
+
+/// A finished backup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Backup {
+    /// The new data directory.
+    pub path: PathBuf,
+    /// Users in it.
+    pub users: u64,
+    /// Stored messages in it.
+    pub messages: u64,
+    /// Topic messages in it.
+    pub topics: u64,
 }
 
 /// What the island shows.

@@ -27,6 +27,11 @@ impl Host for Recorder {
     fn health(&self) -> Health {
         *self.health.lock().unwrap()
     }
+
+    fn backup(&self, name: &str) -> Result<Backup, String> {
+        let made = Backup { path: format!("/b/{name}").into(), users: 1, messages: 2, topics: 3 };
+        if name == "taken" { Err("taken".to_owned()) } else { Ok(made) }
+    }
 }
 
 fn island() -> (Island, Arc<Recorder>) {
@@ -126,6 +131,18 @@ fn broadcasts_that_are_not_are_refused_and_change_nothing() {
     assert_eq!(ask(&island, "PUT", "/broadcasts", &" ".repeat(400_000)).0, 413);
     assert_eq!(ask(&island, "GET", "/broadcasts", "").2, "{}");
     assert!(host.broadcasts.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_backup_is_made_by_name() {
+    let (island, _) = island();
+    let (status, _, body) = ask(&island, "PUT", "/backups/monday", "");
+    assert_eq!(status, 201);
+    assert_eq!(body, "{\"messages\":2,\"path\":\"/b/monday\",\"topics\":3,\"users\":1}");
+    let (status, _, body) = ask(&island, "PUT", "/backups/taken", "");
+    assert_eq!((status, body.as_str()), (409, "{\"error\":\"taken\"}"));
+    // A form on any web page can POST without asking first; only PUT makes a backup.
+    assert_eq!(ask(&island, "POST", "/backups/monday", "").0, 405);
 }
 
 #[test]

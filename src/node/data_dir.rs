@@ -7,6 +7,7 @@
 //! keys/placement   32 hex digits: the secret key of the placement hash                    0600
 //! store/           the embedded store
 //! ledger/          ledger logs of the shards
+//! backups/         copies of keys and store that `murre maintain backup` made
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -100,12 +101,12 @@ impl DataDir {
     }
 }
 
-fn make_dir(path: &Path) -> Result<(), Fault> {
+pub(super) fn make_dir(path: &Path) -> Result<(), Fault> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| fault(path, "create", error))
 }
 
-fn fault(path: &Path, verb: &'static str, error: io::Error) -> Fault {
+pub(super) fn fault(path: &Path, verb: &'static str, error: io::Error) -> Fault {
     Fault::DataDir { path: path.to_owned(), verb, error }
 }
 

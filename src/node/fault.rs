@@ -60,6 +60,8 @@ pub enum Fault {
     },
     /// Keys or URL that the edge does not take.
     Edge(String),
+    /// A backup or salvage that cannot be as it was asked for.
+    Backup(&'static str),
     /// A shard does not start.
     Shards(String),
     /// The host refuses a thread, a runtime or a signal handler.
@@ -78,6 +80,7 @@ impl Fault {
             Fault::DataDir { .. } | Fault::InUse { .. } => status::DATA_DIR,
             Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
             Fault::Address { .. } => status::ADDRESS,
+            Fault::Backup(_) => status::FAILED,
             Fault::Core { .. } | Fault::Edge(_) => status::CONFIG,
             Fault::Kernel(_) | Fault::Shards(_) | Fault::Host { .. } => status::UNAVAILABLE,
             Fault::Replay { .. } => status::LEDGER_LEFT,
@@ -131,6 +134,7 @@ impl fmt::Display for Fault {
                 "storage does not take the {messages} messages that earlier runs left in the ledger: {reason}; \
                  they stay in the ledger, start again when it does"
             ),
+            Fault::Backup(sentence) => f.write_str(sentence),
             Fault::Host { what, error } => write!(f, "this host refuses {what}: {error}; see `murre doctor`"),
         }
     }

@@ -3,7 +3,10 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind as bind_to, socket_with};
 use shards::ports::Port;
 use shards::ring;
 
@@ -25,23 +28,51 @@ pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])
 
 /// Refuses addresses that cannot be had, before anything else is done. Needed beside [`bind`], because
 /// SO_REUSEPORT lets another server of the same user share a port without a word.
-pub(super) fn check_free(config: &Config) -> Result<(), Fault> {
+///
+/// An address in use is tried again for as long as `patience`: the kernel takes the rings of a killed process apart
+/// some time after the process is gone, and their listeners last that long.
+pub(super) fn check_free(config: &Config, patience: Duration) -> Result<(), Fault> {
+    let until = Instant::now() + patience;
     for (_, key, addresses) in public(config) {
         for address in addresses {
-            drop(TcpListener::bind(address).map_err(|error| Fault::Address { key, address: *address, error })?);
+            while let Err(error) = try_bind(*address) {
+                if error.kind() != io::ErrorKind::AddrInUse || Instant::now() >= until {
+                    return Err(Fault::Address { key, address: *address, error });
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            }
         }
     }
     Ok(())
 }
 
+/// Binds and lets go. It never listens: a client must not take this for a server.
+fn try_bind(address: SocketAddr) -> io::Result<()> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Else connections that ended a minute ago would be in the way.
+    set_socket_reuseaddr(&socket, true)?;
+    Ok(bind_to(&socket, &address)?)
+}
+
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
 /// The listeners of one shard, and the addresses they are bound to, of one port each.
 pub(super) type Bound = Vec<(Port, OwnedFd)>;
+
+/// What [`bind`] made: the listeners of each shard, and the address of each listen setting.
+pub(super) struct Public {
+    /// By shard.
+    pub shards: Vec<Bound>,
+    /// With the port the kernel chose where none was configured.
+    pub addresses: Vec<(Port, SocketAddr)>,
+}
 
 /// Listens for every shard. With port 0 the first shard's choice is everybody's.
 ///
 /// # Errors
 /// [`Fault::Address`].
-pub(super) fn bind(config: &Config, shard_count: u16) -> Result<(Vec<Bound>, Vec<(Port, SocketAddr)>), Fault> {
+pub(super) fn bind(config: &Config, shard_count: u16) -> Result<Public, Fault> {
     let mut shards: Vec<Bound> = (0..shard_count).map(|_| Vec::new()).collect();
     let mut bound = Vec::new();
     for (port, key, addresses) in public(config) {
@@ -58,7 +89,7 @@ pub(super) fn bind(config: &Config, shard_count: u16) -> Result<(Vec<Bound>, Vec
             }
         }
     }
-    Ok((shards, bound))
+    Ok(Public { shards, addresses: bound })
 }
 
 /// The admin listeners; these are the island's alone.

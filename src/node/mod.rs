@@ -4,6 +4,8 @@
 //! -> new logs -> listen -> shards -> island. Stop is the reverse, after a drain (DESIGN.md 6, SIGTERM).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
 
+mod backup;
+
 mod banner;
 
 mod data_dir;
@@ -21,6 +23,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+pub use backup::{Copy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
 pub use data_dir::{DataDir, Keys, PlacementKey};
 pub use fault::Fault;
@@ -44,7 +47,7 @@ use shards::time::Span;
 use crate::config::Config;
 use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, VAPID_CACHE_DEFAULT, VersionInfo};
 use crate::island::{Exhibits, Host, Island};
-use listeners::Bound;
+use listeners::{Bound, Public};
 use running::Stage;
 use storage::Storage;
 
@@ -55,11 +58,13 @@ pub struct Surroundings {
     pub signals: bool,
     /// Whether the kernel has what the rings need.
     pub probe: fn() -> Result<(), ProbeError>,
+    /// How long an address in use is waited for; the listeners of a process outlive its kill by some milliseconds.
+    pub address_patience: Duration,
 }
 
 impl Default for Surroundings {
     fn default() -> Surroundings {
-        Surroundings { signals: false, probe: shards::ring::probe }
+        Surroundings { signals: false, probe: shards::ring::probe, address_patience: Duration::from_secs(3) }
     }
 }
 
@@ -80,7 +85,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     shards::ring::raise_nofile();
     let cores = host::cores(&config.shards.cores)?;
     let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
-    listeners::check_free(config)?;
+    listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
 
     let data = DataDir::open(&config.data_dir)?;
@@ -88,7 +93,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let storage = Arc::new(Storage::open(&config.store, &data.store())?);
     let logs = renew_ledgers(config, &data, &storage, shard_count)?;
 
-    let (bound, addresses) = listeners::bind(config, shard_count)?;
+    let Public { shards: bound, addresses } = listeners::bind(config, shard_count)?;
     let plan = Plan::new(config, &keys, &addresses, shard_count);
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
     let parts = logs.into_iter().zip(bound).enumerate();
@@ -98,13 +103,29 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
-    let stage = Arc::new(Stage::new(shards.handle(), storage.board()));
+    let stage = Arc::new(Stage::new(shards.handle(), Arc::clone(&storage), data.path()));
     let exhibits = Exhibits { shards: shards.boards().to_vec(), store: storage.board() };
     let host: Arc<dyn Host> = Arc::clone(&stage) as Arc<dyn Host>;
     let island = Island::start(admin, exhibits, host, surroundings.signals);
     let island = island.map_err(|error| Fault::Host { what: "the admin server", error })?;
     let addresses = plan.addresses(&addresses, island.admin());
     Ok(Running { addresses, cores, drain_rate: config.drain.rate, island, stage, shards, storage, data })
+}
+
+/// Saves what the ledger logs of a node that will not start again hold to its storage, and removes them. Returns how
+/// many messages that were.
+///
+/// # Errors
+/// [`Fault::InUse`] when it runs after all, [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
+pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
+    let data = DataDir::open(&config.data_dir)?;
+    let storage = Storage::open(&config.store, &data.store())?;
+    let replay = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
+    let messages = replay.messages.len();
+    storage.save_all(&replay.messages)?;
+    storage.close();
+    replay.discard().map_err(|error| Fault::Ledger(error.to_string()))?;
+    Ok(messages)
 }
 
 /// Saves what the logs of earlier runs hold, makes new logs that carry the clock on, and removes the old ones; in
@@ -156,12 +177,11 @@ impl<'a> Plan<'a> {
     fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16) -> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
         let reveal = |keys: &[crate::config::Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
+        let bound = of(addresses, Port::Endpoint);
+        // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
+        let reached = if bound.is_empty() { &config.endpoint.listen } else { &bound };
         let edge = EdgeConfig {
-            endpoint_url: config
-                .endpoint
-                .url
-                .clone()
-                .unwrap_or_else(|| banner::default_url(&of(addresses, Port::Endpoint))),
+            endpoint_url: config.endpoint.url.clone().unwrap_or_else(|| banner::default_url(reached)),
             crypto_keys: reveal(&keys.crypto),
             node_keys: reveal(&keys.node),
             placement,

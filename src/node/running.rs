@@ -1,5 +1,6 @@
 //! A running node: what it shows, what it may be told, and how it stops.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -11,12 +12,14 @@ use shards::reactor::Control;
 use shards::stats::Board;
 use shards::thread::{Handle, Shards};
 
+use super::backup::backup;
 use super::banner::Addresses;
 use super::data_dir::DataDir;
 use super::fault::Fault;
 use super::storage::Storage;
 use crate::edge::PushEdge;
-use crate::island::{Health, Host, Island};
+use crate::island::{Backup, Health, Host, Island};
+use crate::store::embedded::Copied;
 
 /// A node that serves. Dropped without [`Running::stop`] it ends as if killed: the ledgers keep what is unacked.
 pub struct Running {
@@ -46,13 +49,14 @@ pub enum Stopped {
 /// The shards, as the island and whoever stops the node see them.
 pub(super) struct Stage {
     shards: Handle<PushEdge>,
-    store: Option<Arc<Board>>,
+    storage: Arc<Storage>,
+    data: PathBuf,
     draining: AtomicBool,
 }
 
 impl Stage {
-    pub(super) fn new(shards: Handle<PushEdge>, store: Option<Arc<Board>>) -> Stage {
-        Stage { shards, store, draining: AtomicBool::new(false) }
+    pub(super) fn new(shards: Handle<PushEdge>, storage: Arc<Storage>, data: &Path) -> Stage {
+        Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false) }
     }
 
     fn boards(&self) -> &[Arc<Board>] {
@@ -69,8 +73,14 @@ impl Host for Stage {
         if self.draining.load(Ordering::Relaxed) {
             return Health::Draining;
         }
-        let circuit_open = |board: &Arc<Board>| sum(std::slice::from_ref(board), "store_circuit_open") > 0;
-        if self.store.as_ref().is_some_and(circuit_open) { Health::StoreDown } else { Health::Serving }
+        let circuit_open = |board: Arc<Board>| sum(&[board], "store_circuit_open") > 0;
+        if self.storage.board().is_some_and(circuit_open) { Health::StoreDown } else { Health::Serving }
+    }
+
+    fn backup(&self, name: &str) -> Result<Backup, String> {
+        let copy = backup(&self.data, &self.storage, name).map_err(|fault| fault.to_string())?;
+        let Copied { users, messages, topics, .. } = copy.copied;
+        Ok(Backup { path: copy.path, users, messages, topics })
     }
 }
 
@@ -128,7 +138,9 @@ impl Running {
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
             }
         }
-        for report in ending.join().unwrap_or_default().iter().filter(|report| !report.drained) {
+        let reports = ending.join().unwrap_or_default();
+        let drained = reports.len() as u32 == shard_count && reports.iter().all(|report| report.drained);
+        for report in reports.iter().filter(|report| !report.drained) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain not complete");
         }
         drop(island);
@@ -136,6 +148,9 @@ impl Running {
         // The shards held the others.
         if let Some(storage) = Arc::into_inner(storage) {
             storage.close();
+        }
+        if drained {
+            return Ok(Stopped::InOrder);
         }
         let left = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
         Ok(match left.messages.len() {

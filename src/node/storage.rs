@@ -11,7 +11,7 @@ use shards::stats::Board;
 
 use super::fault::Fault;
 use crate::config::{self, StoreKind};
-use crate::store::embedded::{Embedded, Options};
+use crate::store::embedded::{Copied, Embedded, Options};
 use crate::store::model::Model;
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
@@ -82,6 +82,17 @@ impl Storage {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Copies it as it is now to a new directory, while it stays in use.
+    ///
+    /// # Errors
+    /// [`Fault::Store`], and [`Fault::Backup`] for a store that keeps nothing.
+    pub(super) fn backup(&self, dest: &Path) -> Result<Copied, Fault> {
+        match self {
+            Storage::Embedded(store) => store.backup(dest).map_err(|fault| Fault::Store(fault.to_string())),
+            Storage::Memory(_) => Err(Fault::Backup("store.kind = memory keeps nothing that could be backed up")),
         }
     }
 

@@ -1,1 +1,347 @@
-//! Start and stop.
+//! Start, stop and start again in one process; every refusal to start by its sentence.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+
+use super::*;
+use crate::commands::status;
+use crate::config::Sources;
+
+/// A node on ports of the kernel's choice, two shards, small logs.
+fn config(dir: &Path, sets: &[&str]) -> Config {
+    let common = [
+        format!("data_dir={}", dir.display()),
+        "websocket.listen=127.0.0.1:0".to_owned(),
+        "endpoint.listen=127.0.0.1:0".to_owned(),
+        "node.listen=127.0.0.1:0".to_owned(),
+        "admin.listen=127.0.0.1:0".to_owned(),
+        "shards.count=2".to_owned(),
+        "delivery.ledger_bytes=4MiB".to_owned(),
+        "max_connections=1000".to_owned(),
+    ];
+    let sets = common.into_iter().chain(sets.iter().map(|text| (*text).to_owned())).collect();
+    Config::load(&Sources { sets, ..Sources::default() }).unwrap()
+}
+
+fn refusal(config: &Config) -> (String, u8) {
+    let surroundings = Surroundings { address_patience: Duration::ZERO, ..Surroundings::default() };
+    let fault = start_in(config, surroundings).err().expect("must be refused");
+    let sentence = fault.to_string();
+    assert!(!sentence.contains('\n'), "one sentence: {sentence}");
+    (sentence, fault.status())
+}
+
+/// The answer to one HTTP request.
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
+
+async fn say(socket: &mut Socket, message: Value) {
+    socket.send(Message::text(message.to_string())).await.unwrap();
+}
+
+async fn hear(socket: &mut Socket) -> Value {
+    let heard = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.expect("in time");
+    serde_json::from_str(heard.unwrap().unwrap().to_text().unwrap()).unwrap()
+}
+
+async fn hello(running: &Running, uaid: &str) -> (Socket, String) {
+    let url = format!("ws://{}/", running.addresses().websocket[0]);
+    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    say(&mut socket, json!({ "messageType": "hello", "use_webpush": true, "uaid": uaid })).await;
+    let answer = hear(&mut socket).await;
+    assert_eq!(answer["status"], 200);
+    (socket, answer["uaid"].as_str().unwrap().to_owned())
+}
+
+fn post(endpoint: &str, running: &Running) -> String {
+    let path = endpoint.strip_prefix(&running.addresses().endpoint_url).expect("an endpoint of this node");
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nttl: 60\r\ncontent-encoding: aes128gcm\r\n");
+    ask(running.addresses().endpoint[0], &format!("{head}connection: close\r\ncontent-length: 4\r\n\r\nbody"))
+}
+
+/// Registers a channel and returns its endpoint.
+async fn register(socket: &mut Socket) -> String {
+    say(socket, json!({ "messageType": "register", "channelID": uuid::Uuid::new_v4().to_string() })).await;
+    let answer = hear(socket).await;
+    assert_eq!(answer["status"], 200);
+    answer["pushEndpoint"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_unacked_at_a_stop_comes_after_the_next_start_with_other_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(&config(dir.path(), &[])).unwrap();
+    let (mut socket, uaid) = hello(&first, "").await;
+    let endpoint = register(&mut socket).await;
+    assert!(post(&endpoint, &first).starts_with("HTTP/1.1 201 "));
+    let version = hear(&mut socket).await["version"].clone();
+    let stopping = tokio::task::spawn_blocking(move || first.stop().unwrap());
+    let close = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.unwrap();
+    match close {
+        Some(Ok(Message::Close(Some(frame)))) => assert_eq!(u16::from(frame.code), 1001),
+        other => panic!("not told to go away: {other:?}"),
+    }
+    drop(socket);
+    assert_eq!(stopping.await.unwrap(), Stopped::InOrder);
+
+    let second = start(&config(dir.path(), &["shards.count=3"])).unwrap();
+    let (mut socket, again) = hello(&second, &uaid).await;
+    assert_eq!(again, uaid, "the user is known after a restart");
+    assert_eq!(hear(&mut socket).await["version"], version);
+    // Its endpoint was sealed with the key of the data directory.
+    let path = endpoint.split_once("/wpush/").unwrap().1;
+    let endpoint = format!("{}/wpush/{path}", second.addresses().endpoint_url);
+    assert!(post(&endpoint, &second).starts_with("HTTP/1.1 201 "));
+    tokio::task::spawn_blocking(move || second.stop().unwrap()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broadcasts_health_metrics_and_backup_of_a_running_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(&config(dir.path(), &[])).unwrap();
+    let admin = running.addresses().admin[0];
+    let put = "PUT /broadcasts HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 11\r\n\r\n{\"a/b\":\"1\"}";
+    assert!(ask(admin, put).starts_with("HTTP/1.1 204 "));
+    let (mut socket, _) = hello(&running, "").await;
+    let subscribe = json!({ "messageType": "broadcast_subscribe", "broadcasts": { "a/b": "0" } });
+    say(&mut socket, subscribe).await;
+    assert_eq!(hear(&mut socket).await["broadcasts"]["a/b"], "1");
+    let get = |path: &str| ask(admin, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"));
+    assert!(get("/health").contains("\"status\":\"OK\""));
+    let metrics = get("/metrics");
+    for family in ["murre_sessions{shard=\"1\"}", "murre_connections{shard=\"0\"}", "murre_store_groups_total"] {
+        assert!(metrics.contains(family), "{family} is missing");
+    }
+    register(&mut socket).await;
+    let put = "PUT /backups/one HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let made = ask(admin, put);
+    assert!(made.starts_with("HTTP/1.1 201 ") && made.contains("\"users\":1"), "{made}");
+    assert!(ask(admin, put).starts_with("HTTP/1.1 409 "));
+    drop(socket);
+    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    // The backup is a data directory: a node starts on it.
+    let restored = start(&config(&dir.path().join("backups/one"), &[])).unwrap();
+    tokio::task::spawn_blocking(move || restored.stop().unwrap()).await.unwrap();
+}
+
+#[test]
+fn a_damaged_data_directory_is_salvaged_into_one_that_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    start(&config(&old, &[])).unwrap().stop().unwrap();
+    let mut damaged = 0;
+    damage(&old.join("store/db"), &mut damaged);
+    assert!(damaged > 0, "the store has files");
+    let copy = salvage(&old, &new).unwrap();
+    assert_eq!(copy.path, new);
+    let key = |dir: &Path| std::fs::read_to_string(dir.join("keys/crypto")).unwrap();
+    assert_eq!(key(&old), key(&new), "endpoint URLs stay good");
+    start(&config(&new, &[])).unwrap().stop().unwrap();
+    let said = salvage(&old, &new).unwrap_err().to_string();
+    assert_eq!(said, "the second directory is not empty: name a new one");
+    let said = salvage(dir.path(), &dir.path().join("third")).unwrap_err().to_string();
+    assert_eq!(said, "the first directory is not a data directory: it has no store in it");
+}
+
+#[test]
+fn ledgers_of_a_node_that_was_killed_are_replayed_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &[]);
+    start(&config).unwrap().stop().unwrap();
+    let message = shards::message::Message {
+        uaid: shards::ids::Uaid([1; 16]),
+        chid: shards::ids::Chid([2; 16]),
+        stamp: shards::ids::Stamp { clock: Clock(5), origin: Origin(6) },
+        ttl: 60,
+        accepted: shards::time::UnixSeconds(7),
+        urgency: shards::message::Urgency::Normal,
+        topic: None,
+        payload: b"body".as_slice().into(),
+    };
+    let ledgers = dir.path().join("ledger");
+    let mut log = Log::create(&ledgers, ShardId(0), Origin(6), 4 << 20, Clock(0)).unwrap();
+    shards::ports::Ledger::append(&mut log, shards::ids::LedgerSlot(0), &message);
+    drop(log);
+    assert_eq!(replay_ledgers(&config).unwrap(), 1);
+    assert_eq!(std::fs::read_dir(&ledgers).unwrap().count(), 0);
+    assert_eq!(replay_ledgers(&config).unwrap(), 0);
+}
+
+#[test]
+fn a_backup_of_an_unused_directory_has_a_name_that_is_one_and_is_never_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &[]);
+    start(&config).unwrap().stop().unwrap();
+    for name in ["", "..", "a/b", "a.part", &"x".repeat(65)] {
+        assert!(!is_backup_name(name), "{name}");
+        assert!(backup_unused(&config, name).unwrap_err().to_string().starts_with("the name of a backup has 1 to 64"));
+    }
+    let copy = backup_unused(&config, "Monday_1-2").unwrap();
+    assert_eq!(copy.path, dir.path().join("backups/Monday_1-2"));
+    let said = backup_unused(&config, "Monday_1-2").unwrap_err().to_string();
+    assert_eq!(said, "there is a backup of this name: choose another, or remove that one");
+}
+
+#[test]
+fn a_name_occurs_once_among_the_numbers_of_a_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(&config(dir.path(), &["store.kind=memory"])).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    let numbers = running.shards.boards()[0].read().map(|(meaning, _)| meaning.name);
+    let twice: Vec<_> = numbers.filter(|name| !seen.insert(*name)).collect();
+    assert!(twice.is_empty(), "two numbers of one metric: {twice:?}");
+    running.stop().unwrap();
+}
+
+#[test]
+fn roles_open_only_their_listeners() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(&config(dir.path(), &["roles=endpoint"])).unwrap();
+    let addresses = running.addresses().clone();
+    assert!(addresses.websocket.is_empty() && addresses.node.is_empty());
+    assert_eq!(addresses.endpoint.len(), 1);
+    assert_eq!(addresses.endpoint_url, format!("http://{}", addresses.endpoint[0]));
+    running.stop().unwrap();
+    let running = start(&config(dir.path(), &["roles=connect", "websocket.listen=127.0.0.1:0,[::1]:0"])).unwrap();
+    assert!(running.addresses().endpoint.is_empty());
+    assert_eq!(running.addresses().websocket.len(), 2);
+    assert!(running.addresses().websocket[1].is_ipv6());
+    running.stop().unwrap();
+}
+
+#[test]
+fn a_data_directory_in_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(&config(dir.path(), &[])).unwrap();
+    let (said, code) = refusal(&config(dir.path(), &[]));
+    let wanted = format!("the data directory {} is in use by another process; stop it", dir.path().display());
+    assert!(said.starts_with(&wanted), "{said}");
+    assert_eq!(code, status::DATA_DIR);
+    running.stop().unwrap();
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_written_is_refused() {
+    // Nobody may write in /proc, not even root.
+    let (said, code) = refusal(&config(Path::new("/proc/self"), &[]));
+    assert!(said.starts_with("cannot write /proc/self/lock: "), "{said}");
+    assert!(said.contains("make data_dir writable for this user"), "{said}");
+    assert_eq!(code, status::DATA_DIR);
+}
+
+#[test]
+fn a_port_in_use_is_refused_whoever_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    for key in ["websocket.listen", "endpoint.listen", "node.listen", "admin.listen"] {
+        let (said, code) = refusal(&config(dir.path(), &[&format!("{key}={taken}")]));
+        let wanted = format!("{key}: {taken} is in use by another process; stop it, or set another address");
+        assert_eq!((said, code), (wanted, status::ADDRESS));
+    }
+    // Another murre of the same user listens with SO_REUSEPORT, which would let this one share its port silently.
+    let running = start(&config(&dir.path().join("one"), &[])).unwrap();
+    let taken = running.addresses().endpoint[0];
+    let (said, _) = refusal(&config(&dir.path().join("two"), &[&format!("endpoint.listen={taken}")]));
+    assert!(said.starts_with(&format!("endpoint.listen: {taken} is in use")), "{said}");
+    running.stop().unwrap();
+    let (said, code) = refusal(&config(dir.path(), &["endpoint.listen=192.0.2.1:80"]));
+    assert!(said.starts_with("endpoint.listen: cannot listen on 192.0.2.1:80: "), "{said}");
+    assert_eq!(code, status::ADDRESS);
+}
+
+#[test]
+fn an_address_that_becomes_free_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    let config = config(dir.path(), &[&format!("websocket.listen={taken}")]);
+    let starting = std::thread::spawn(move || start(&config).map(Running::stop));
+    std::thread::sleep(Duration::from_millis(100));
+    drop(other);
+    starting.join().unwrap().unwrap().unwrap();
+}
+
+#[test]
+fn a_damaged_key_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    start(&config(dir.path(), &[])).unwrap().stop().unwrap();
+    std::fs::write(dir.path().join("keys/crypto"), "not a key\n").unwrap();
+    let (said, code) = refusal(&config(dir.path(), &[]));
+    assert!(said.contains("keys/crypto is not a key; restore it from a backup"), "{said}");
+    assert_eq!(code, status::DAMAGED);
+}
+
+#[test]
+fn a_corrupt_store_is_refused_and_salvage_named() {
+    let dir = tempfile::tempdir().unwrap();
+    start(&config(dir.path(), &[])).unwrap().stop().unwrap();
+    let mut damaged = 0;
+    damage(&dir.path().join("store/db"), &mut damaged);
+    assert!(damaged > 0, "the store has files");
+    let (said, code) = refusal(&config(dir.path(), &[]));
+    assert!(said.contains("is damaged") && said.contains("murre maintain salvage"), "{said}");
+    assert_eq!(code, status::DAMAGED);
+}
+
+/// Overwrites every file below.
+fn damage(dir: &Path, count: &mut u32) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            damage(&path, count);
+        } else {
+            std::fs::write(&path, [0xa5; 4096]).unwrap();
+            *count += 1;
+        }
+    }
+}
+
+#[test]
+fn a_corrupt_ledger_is_refused_with_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    start(&config(dir.path(), &[])).unwrap().stop().unwrap();
+    std::fs::write(dir.path().join("ledger/shard-0-00000000.log"), [7; 8192]).unwrap();
+    let (said, code) = refusal(&config(dir.path(), &[]));
+    assert!(said.contains("ledger/shard-0-00000000.log"), "{said}");
+    assert_eq!(code, status::DAMAGED);
+}
+
+#[test]
+fn a_kernel_without_io_uring_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let surroundings = Surroundings { probe: || Err(ProbeError::Forbidden), ..Surroundings::default() };
+    let fault = start_in(&config(dir.path(), &[]), surroundings).err().expect("must be refused");
+    assert!(fault.to_string().starts_with("io_uring is forbidden here: set sysctl kernel.io_uring_disabled=0"));
+    assert_eq!(fault.status(), status::UNAVAILABLE);
+    assert!(!dir.path().join("lock").exists(), "nothing was touched");
+}
+
+#[test]
+fn a_cpu_that_is_not_there_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (said, code) = refusal(&config(dir.path(), &["shards.cores=8000"]));
+    assert!(said.starts_with("shards.cores: this process may not run on CPU 8000; it may on "), "{said}");
+    assert_eq!(code, status::CONFIG);
+}
+
+#[test]
+fn connections_are_shared_out_with_a_little_room() {
+    assert_eq!(share(1_000, 1), 1_000);
+    assert_eq!(share(100_000, 4), 25_500);
+    assert_eq!(share(3, 4), 1);
+}

@@ -118,6 +118,9 @@ impl World {
     /// Nothing is under way, nothing is owed.
     fn at_rest(&mut self) -> Verdict {
         for shard in 0..self.shards.len() {
+            if !self.shards[shard].machine.is_quiet() {
+                return Err(format!("shard {shard} has work under way at rest"));
+            }
             let out = self.store.outstanding_count(shard);
             if out > 0 {
                 return Err(format!("shard {shard} waits for {out} storage replies at rest"));
@@ -141,6 +144,11 @@ impl World {
             let served = agent.sockets.last().and_then(|id| self.sockets[*id].session.served);
             if served.is_none() || served != agent.uaid {
                 return Err(format!("agent {index} is not served at rest"));
+            }
+            let Some(uaid) = served else { continue };
+            let machine = &self.shards[self.owner(uaid)].machine;
+            if !machine.is_resident(uaid) || machine.window_len(uaid) > 0 {
+                return Err(format!("agent {index} has a window of {} at rest", machine.window_len(uaid)));
             }
         }
         self.up_to_date()

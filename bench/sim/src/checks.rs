@@ -94,6 +94,7 @@ impl World {
             return Err(format!("{uaid:?} was issued twice"));
         }
         self.sockets[id].session.served = Some(uaid);
+        self.sockets[id].session.connected_at = self.time().unix_us / 1_000;
         self.oracle.users.insert(uaid);
         self.oracle.resident.insert(uaid, id);
         Ok(())
@@ -155,8 +156,8 @@ impl World {
         }
         let hello_step = session.hello_step;
         let newer = self.oracle.posts.iter().find(|other| {
-            // An ack or a cancel that a kill has taken back may show the older one again.
-            (post.topic.is_some() && !post.ack_lost)
+            // An ack that a kill has taken back, or a wall clock that went back, may show the older one again.
+            (post.topic.is_some() && !post.ack_lost && self.oracle.wall_max < post.expires)
                 && (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
                 && other.stamp > post.stamp
                 && other.ttl > 0
@@ -203,8 +204,8 @@ impl World {
     fn in_order(&self, index: usize) -> Verdict {
         let post = &self.oracle.posts[index];
         let Some(seen) = post.seen else { return Ok(()) };
-        // What some wall clock took for expired, or its user acked unseen, may have been passed over and come late.
-        if post.ttl == 0 || post.ack_odd || self.oracle.wall_max >= post.expires {
+        // What a wall clock took for expired, or somebody acked unseen or cancelled in vain, was passed over and comes late.
+        if post.foreign || post.ttl == 0 || post.ack_odd || post.cancel_asked || self.oracle.wall_max >= post.expires {
             return Ok(());
         }
         // Topic messages come before the others of a user (BEHAVIOUR.md 1.8); Urgency reorders within a page.
@@ -213,6 +214,7 @@ impl World {
                 && other.start > seen
                 && other.first_sent.is_some()
                 && other.ttl > 0
+                && !other.foreign
                 && other.topic.is_none()
                 && post.topic.is_none()
                 && other.urgency <= post.urgency

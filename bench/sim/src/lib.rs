@@ -13,6 +13,7 @@ mod checks;
 mod effects;
 mod faults;
 mod marks;
+mod nodes;
 mod oracle;
 mod plan;
 mod posters;

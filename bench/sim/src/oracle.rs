@@ -57,6 +57,12 @@ pub(crate) struct Post {
     pub(crate) ack_odd: bool,
     pub(crate) cancel_asked: bool,
     pub(crate) cancelled: bool,
+    /// Another node stamped it: its place among ours is not promised.
+    pub(crate) foreign: bool,
+    /// When a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and it comes again.
+    pub(crate) pushed: Option<u64>,
+    /// Its clock is further ahead than a clock may be: nobody may accept it.
+    pub(crate) too_far_ahead: bool,
 }
 
 /// One subscription.
@@ -70,6 +76,35 @@ pub(crate) struct Channel {
     pub(crate) unregistered_until: Option<u64>,
     /// An unregister that began at this step was answered 200.
     pub(crate) dropped_before: u64,
+}
+
+impl Post {
+    /// A POST to a channel that begins at this step; nothing has become of it.
+    pub(crate) fn new(to: (Uaid, Chid), topic: Option<Topic>, ttl: u32, urgency: Urgency, start: u64) -> Post {
+        Post {
+            uaid: to.0,
+            chid: to.1,
+            topic,
+            ttl,
+            urgency,
+            start,
+            seen: None,
+            disposition: None,
+            stamp: None,
+            expires: 0,
+            held: false,
+            first_sent: None,
+            sent_count: 0,
+            acked: None,
+            ack_lost: false,
+            ack_odd: false,
+            cancel_asked: false,
+            cancelled: false,
+            foreign: false,
+            pushed: None,
+            too_far_ahead: false,
+        }
+    }
 }
 
 impl Oracle {
@@ -139,8 +174,9 @@ impl Oracle {
             return Err(format!("{stamp:?} was dropped although its TTL is {}", post.ttl));
         }
         let post = &self.posts[index];
-        let behind =
-            |p: &Post| p.uaid == post.uaid && p.seen.is_some_and(|seen| seen < post.start) && p.stamp > post.stamp;
+        let behind = |p: &Post| {
+            !p.foreign && p.uaid == post.uaid && p.seen.is_some_and(|seen| seen < post.start) && p.stamp > post.stamp
+        };
         if self.posts.iter().any(behind) {
             return Err(format!("{stamp:?} is older than an earlier 201 of its user"));
         }
@@ -194,6 +230,8 @@ impl Oracle {
     /// The process ended: whatever was under way has happened or never will.
     pub(crate) fn closed(&mut self, step: u64) {
         self.unregisters.clear();
+        // What was settled lately is remembered in memory only.
+        self.posts.iter_mut().for_each(|post| post.pushed = None);
         for channel in self.channels.values_mut() {
             if channel.unregistered_until == Some(u64::MAX) {
                 channel.unregistered_until = Some(step);

@@ -47,6 +47,8 @@ pub(crate) struct Plan {
     pub(crate) ttl_zero: u64,
     /// How often a POST has a TTL of a few seconds.
     pub(crate) ttl_short: u64,
+    /// How often a request is another node's.
+    pub(crate) nodes: u64,
     /// Whether pages come shorter than asked for.
     pub(crate) short_pages: bool,
     /// How often an outside action is chosen although something is deliverable.
@@ -116,6 +118,7 @@ impl Plan {
             topics: rng.pick(&[0, 1, 1, 3]),
             ttl_zero: rng.pick(&[0, 100, 300]),
             ttl_short: rng.pick(&[0, 0, 100, 300]),
+            nodes: rng.pick(&[0, 0, 100, 300]),
             short_pages: rng.permille(300),
             eagerness: rng.pick(&[100, 300, 600]),
             acking: rng.pick(&[100, 400, 800]),

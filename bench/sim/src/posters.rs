@@ -15,6 +15,8 @@ use crate::world::{Verdict, World};
 pub(crate) struct Poster {
     pub(crate) socket: Option<SocketId>,
     pub(crate) pending: Option<Pending>,
+    /// As another node: whom to have checked next.
+    pub(crate) notify: Option<Uaid>,
 }
 
 /// What it waits for.
@@ -26,6 +28,10 @@ pub(crate) enum Pending {
     Broken { refusal: Refusal },
     /// The answer to a cancel.
     Cancel { post: usize },
+    /// The answer to a push of another node.
+    NodePush { post: usize },
+    /// The answer to another request of another node.
+    NodeOther,
 }
 
 impl World {
@@ -42,6 +48,12 @@ impl World {
         let leave = self.rng.clients.permille(200);
         if leave {
             self.poster_leaves(index);
+        }
+        if let Some(uaid) = self.posters[index].notify {
+            return self.node_notifies(index, uaid);
+        }
+        if self.rng.clients.permille(self.plan.nodes) {
+            return self.node_acts(index);
         }
         if self.rng.clients.permille(60) {
             return self.cancels(index);
@@ -97,26 +109,9 @@ impl World {
         let post = self.oracle.posts.len();
         let mut payload = (post as u64).to_be_bytes().to_vec();
         payload.resize(8 + rng.index(100), 0);
-        self.oracle.posts.push(Post {
-            uaid,
-            chid,
-            topic,
-            ttl,
-            urgency,
-            start: self.steps + 1,
-            seen: None,
-            disposition: None,
-            stamp: None,
-            expires: now.0 + u64::from(ttl),
-            held: false,
-            first_sent: None,
-            sent_count: 0,
-            acked: None,
-            ack_lost: false,
-            ack_odd: false,
-            cancel_asked: false,
-            cancelled: false,
-        });
+        let mut fresh = Post::new((uaid, chid), topic, ttl, urgency, self.steps + 1);
+        fresh.expires = now.0 + u64::from(ttl);
+        self.oracle.posts.push(fresh);
         let channel = self.oracle.channels.get(&(uaid, chid));
         let registered = channel.map_or(Some(false), |channel| channel.registered);
         let version = channel.map_or(0, |channel| channel.version);
@@ -152,14 +147,14 @@ impl World {
         self.request(id, shard, Command::Cancel(Box::new(cancel)))
     }
 
-    fn request(&mut self, id: SocketId, shard: usize, command: Command) -> Verdict {
+    pub(crate) fn request(&mut self, id: SocketId, shard: usize, command: Command) -> Verdict {
         let Place::At { conn, .. } = self.sockets[id].place else { return Ok(()) };
         self.sockets[id].ready = false;
         self.step(shard, Input::Command { conn, command })
     }
 
     /// A connection of this app server that may carry a request now, on a shard that runs.
-    fn poster_socket(&mut self, index: usize) -> Option<(SocketId, usize)> {
+    pub(crate) fn poster_socket(&mut self, index: usize) -> Option<(SocketId, usize)> {
         if self.stopping.is_some() && self.shards.iter().any(|shard| shard.drained) {
             return None;
         }
@@ -210,8 +205,9 @@ impl World {
 
     /// `Effect::Emit` on an app server's connection.
     pub(crate) fn answered(&mut self, id: SocketId, event: &Event) -> Verdict {
-        let poster = self.posters.iter_mut().find(|poster| poster.socket == Some(id));
-        let Some(pending) = poster.and_then(|poster| poster.pending.take()) else {
+        let index = self.posters.iter().position(|poster| poster.socket == Some(id));
+        let pending = index.and_then(|index| Some((index, self.posters[index].pending.take()?)));
+        let Some((index, pending)) = pending else {
             return Err(format!("an answer that nobody waits for: {event:?}"));
         };
         match (pending, event) {
@@ -228,6 +224,8 @@ impl World {
                 self.oracle.posts[post].cancelled |= *done;
                 Ok(())
             }
+            (Pending::NodePush { post }, Event::NodeAnswer(answer)) => self.node_pushed(index, post, *answer),
+            (Pending::NodeOther, Event::NodeAnswer(_)) => Ok(()),
             (pending, event) => Err(format!("{pending:?} was answered {event:?}")),
         }
     }

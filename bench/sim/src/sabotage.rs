@@ -1,6 +1,7 @@
 //! Broken worlds: each breaks one law on purpose, and the oracle must notice. Tests only.
 
-/// Which law is broken.
+/// Which law is broken. Only tests make one.
+#[cfg_attr(not(test), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sabotage {
     /// A kill takes the ledger with it.
@@ -45,7 +46,8 @@ mod tests {
 
     #[test]
     fn an_ignored_publish_is_a_lost_message() {
-        assert!(found(Sabotage::PublishIgnored).contains("is lost"));
+        let what = found(Sabotage::PublishIgnored);
+        assert!(what.contains("is lost") || what.contains("not registered"), "{what}");
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub(crate) struct Session {
     pub(crate) known: bool,
     /// What the socket took: how often, and when last (monotonic nanoseconds).
     pub(crate) sent: BTreeMap<Stamp, (u32, u64)>,
+    /// When its hello was answered, wall milliseconds.
+    pub(crate) connected_at: u64,
     /// The bytes it moved with came back.
     pub(crate) fed: bool,
 }
@@ -204,7 +206,7 @@ impl World {
         blocked.told = true;
         self.marks.hit("socket: blocked");
         self.step(shard, Input::Blocked { conn })?;
-        if self.rng.network.permille(300) { self.give_back_unsent(id) } else { Ok(()) }
+        self.give_back_unsent(id)
     }
 
     /// Names what was refused, oldest first.
@@ -219,9 +221,9 @@ impl World {
     }
 
     pub(crate) fn writable(&mut self, id: SocketId) -> Verdict {
-        self.give_back_unsent(id)?;
         let Place::At { shard, conn } = self.sockets[id].place else { return Ok(()) };
         let Some(blocked) = self.sockets[id].blocked.take() else { return Ok(()) };
+        assert!(blocked.unsent.is_empty(), "what was refused was named right behind Blocked");
         self.sockets[id].outbox.extend(blocked.tail);
         self.marks.hit("socket: writable again");
         self.step(shard, Input::Writable { conn })

@@ -215,6 +215,11 @@ impl Store {
         self.carry_out(op, 1);
     }
 
+    /// Another node writes a message, at once and durably; false when there is no such channel.
+    pub(crate) fn foreign(&mut self, op: StoreOp) -> bool {
+        matches!(self.carry_out(op, 1), StoreReply::Done)
+    }
+
     /// What a reader sees.
     pub(crate) fn rows(&self) -> &Rows {
         &self.seen

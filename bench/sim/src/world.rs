@@ -297,6 +297,12 @@ impl World {
                 return Err(format!("{stamp:?} was acked and its ledger record is live"));
             }
         }
+        for uaid in self.oracle.resident.keys().filter(|uaid| self.owner(**uaid) == shard) {
+            let unacked = self.shards[shard].machine.window_len(*uaid);
+            if unacked > usize::from(self.plan.window) {
+                return Err(format!("{uaid:?} has {unacked} unacked in its window"));
+            }
+        }
         let tickets = self.store.outstanding_count(shard);
         if tickets > limits::STORE_TICKETS_MAX {
             return Err(format!("shard {shard} has {tickets} storage tickets out"));
@@ -320,7 +326,8 @@ impl World {
             Mail::Reply { .. } => Lane::Reply,
             Mail::Arrive(_) => Lane::Arrive,
         };
-        let lost = self.store.sabotage == Some(Sabotage::ReplyLost) && lane == Lane::Reply && self.steps % 20 == 0;
+        let lost =
+            self.store.sabotage == Some(Sabotage::ReplyLost) && lane == Lane::Reply && self.steps.is_multiple_of(20);
         if lost {
             return Ok(());
         }

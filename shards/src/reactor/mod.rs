@@ -212,7 +212,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// The numbers of a shard, in the order of its board.
     pub(crate) fn board() -> Board {
-        Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, M::MEANINGS])
+        Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, M::MEANINGS, E::MEANINGS])
     }
 
     /// Copies every number to the board, and gives back what a burst made the queues grow to.
@@ -231,6 +231,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let next = self.stats.write_to(&self.board, 0);
         let next = self.closes.write_to(&self.board, next);
         self.machine.write_to(&self.board, next);
+        self.edge.write_to(&self.board, next + M::MEANINGS.len());
     }
 
     /// Milliseconds since the process started, wrapping.

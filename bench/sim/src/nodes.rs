@@ -1,0 +1,138 @@
+//! Another node: pushes messages that it has stamped, stores what is refused, asks for a check, ends a session.
+
+use std::sync::Arc;
+
+use shards::ids::{Clock, Origin, Stamp, Uaid};
+use shards::machine::{Command, NodeAnswer, Publish, StoreOp};
+use shards::message::{Message, Urgency};
+
+use crate::oracle::Post;
+use crate::posters::Pending;
+use crate::world::{Verdict, World};
+
+impl World {
+    /// The poster speaks for another node of a cluster.
+    pub(crate) fn node_acts(&mut self, index: usize) -> Verdict {
+        match self.rng.clients.below(10) {
+            0 => self.node_ends_session(index),
+            1 | 2 => self.node_repeats(index),
+            _ => self.node_pushes(index),
+        }
+    }
+
+    /// `PUT /push/{uaid}` of a fresh message to a user agent's channel.
+    fn node_pushes(&mut self, index: usize) -> Verdict {
+        let agent = &self.agents[self.rng.clients.index(self.agents.len())];
+        let (Some(uaid), Some(chid)) = (agent.uaid, agent.channels.first().copied()) else { return Ok(()) };
+        let ahead = self.rng.clients.permille(50);
+        let newest = self.oracle.posts.iter().filter(|post| post.uaid == uaid).filter_map(|post| post.stamp).max();
+        let floor = newest.map_or(0, |stamp| stamp.clock.0);
+        // A node has read the user's clock; one that is hours ahead must be refused.
+        let clock = self.time().unix_us.max(floor) + if ahead { 36_000_000_000 } else { 1 };
+        let stamp = Stamp { clock: Clock(clock), origin: Origin(self.rng.clients.bits() as u32) };
+        let post = self.oracle.posts.len();
+        let mut fresh = Post::new((uaid, chid), None, 2_000_000, Urgency::Normal, self.steps + 1);
+        fresh.expires = self.time().unix().0 + 2_000_000;
+        fresh.foreign = true;
+        fresh.too_far_ahead = ahead;
+        fresh.stamp = Some(stamp);
+        self.oracle.posts.push(fresh);
+        self.oracle.by_stamp.insert(stamp, post);
+        self.push_post(index, post)
+    }
+
+    /// The same message again: its first answer may have been lost.
+    fn node_repeats(&mut self, index: usize) -> Verdict {
+        let lately = self.now.saturating_sub(20_000_000_000);
+        match self.oracle.posts.iter().rposition(|post| post.pushed.is_some_and(|at| at > lately)) {
+            Some(post) => {
+                self.marks.hit("node: pushes again");
+                self.push_post(index, post)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn push_post(&mut self, index: usize, post: usize) -> Verdict {
+        let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
+        let message = self.foreign_message(post);
+        self.posters[index].pending = Some(Pending::NodePush { post });
+        self.marks.hit("node: pushes");
+        self.log(None, format_args!("node {index} pushes message {post}"));
+        let publish = Publish { uaid: message.uaid, chid: message.chid, message: Ok(Arc::new(message)) };
+        self.request(id, shard, Command::NodePush(Box::new(publish)))
+    }
+
+    fn foreign_message(&self, index: usize) -> Message {
+        let post = &self.oracle.posts[index];
+        Message {
+            uaid: post.uaid,
+            chid: post.chid,
+            stamp: post.stamp.unwrap_or_default(),
+            ttl: post.ttl,
+            accepted: shards::time::UnixSeconds(post.expires - u64::from(post.ttl)),
+            urgency: post.urgency,
+            topic: post.topic,
+            payload: (index as u64).to_be_bytes().into(),
+        }
+    }
+
+    /// The answer to a push. What is refused the other node stores itself, and then asks for a check.
+    pub(crate) fn node_pushed(&mut self, index: usize, post: usize, answer: NodeAnswer) -> Verdict {
+        self.marks.hit(match answer {
+            NodeAnswer::Done => "node: push done",
+            NodeAnswer::Noted => return Err("a push was answered 202".to_owned()),
+            NodeAnswer::NotHere => "node: push met nobody",
+            NodeAnswer::Busy => "node: push refused",
+        });
+        let (step, target) = (self.steps, &mut self.oracle.posts[post]);
+        let uaid = target.uaid;
+        if target.too_far_ahead {
+            return match answer {
+                NodeAnswer::Done => Err(format!("message {post} was accepted hours ahead of the clock")),
+                _ => Ok(()),
+            };
+        }
+        if answer == NodeAnswer::Done {
+            target.seen.get_or_insert(step);
+            target.pushed.get_or_insert(self.now);
+            return Ok(());
+        }
+        if target.seen.is_none() {
+            let message = Arc::new(self.foreign_message(post));
+            if self.store.foreign(StoreOp::Publish { message }) {
+                let target = &mut self.oracle.posts[post];
+                target.seen = Some(step);
+                target.held = true;
+            }
+        }
+        self.posters[index].notify = Some(uaid);
+        Ok(())
+    }
+
+    /// `PUT /notif/{uaid}`.
+    pub(crate) fn node_notifies(&mut self, index: usize, uaid: Uaid) -> Verdict {
+        let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
+        self.posters[index].notify = None;
+        self.posters[index].pending = Some(Pending::NodeOther);
+        self.marks.hit("node: asks for a check");
+        self.request(id, shard, Command::NodeNotify { uaid })
+    }
+
+    /// `DELETE /notif/{uaid}/{connected_at}` of a session that is here, sometimes with another time.
+    fn node_ends_session(&mut self, index: usize) -> Verdict {
+        let count = self.oracle.resident.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let at = self.rng.clients.index(count);
+        let Some((uaid, socket)) = self.oracle.resident.iter().nth(at).map(|(uaid, socket)| (*uaid, *socket)) else {
+            return Ok(());
+        };
+        let connected_at = self.sockets[socket].session.connected_at + self.rng.clients.below(2);
+        let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
+        self.posters[index].pending = Some(Pending::NodeOther);
+        self.marks.hit("node: ends a session");
+        self.request(id, shard, Command::NodeDisconnect { uaid, connected_at })
+    }
+}
