@@ -187,6 +187,9 @@ impl ShardMachine {
     /// Takes it out of the window and of what departs, and has storage delete its row; false when that is not needed
     /// or not possible, and the answer was given.
     fn cancel_at_storage(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: &Cancel) -> bool {
+        if cancel.stamp.origin != self.config.origin {
+            self.settled_lately.remember(turn.now.mono, cancel.uaid, cancel.stamp);
+        }
         if let Some(Resident::Session(index)) = self.resident(cancel.uaid) {
             let at = self.session_ref(index);
             let active = self.sessions.get(at).map_or(super::session::NONE, |session| session.active);

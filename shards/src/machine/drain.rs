@@ -12,7 +12,7 @@ use crate::message::{Message, Urgency};
 use crate::time::Span;
 
 use super::active::{DrainCursor, Source};
-use super::session::BLOCKED;
+use super::session::{BLOCKED, UNSURE};
 use super::slab::Ref;
 use super::store::{Page, RowKey, StoreError, StoreOp, StoreReply};
 use super::tickets::Work;
@@ -119,6 +119,10 @@ impl ShardMachine {
                 active.position(stamp).is_some() || active.parked.iter().any(|row| row.stamp == stamp)
             });
             if in_flight || self.is_settling(message.uaid, stamp) {
+                continue;
+            }
+            if !registered && session.has(UNSURE) {
+                // Perhaps registered all the same: the next session, which reads the channels, decides.
                 continue;
             }
             if !registered {

@@ -51,6 +51,8 @@ pub(super) const UNSAVED: u8 = 1;
 pub(super) const BLOCKED: u8 = 2;
 /// A WebSocket Ping is out.
 pub(super) const AWAITING_PONG: u8 = 4;
+/// A register or unregister failed: storage may list a channel that this session does not.
+pub(super) const UNSURE: u8 = 8;
 
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;

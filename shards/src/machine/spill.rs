@@ -125,10 +125,7 @@ impl ShardMachine {
             }
             let bytes = entry.body.as_ref().map_or(0, |body| super::publish::ledger_bytes(body));
             entry.source = Source::Row;
-            // A blocked socket has not taken it: it goes out from here, before anything that storage holds.
-            if entry.sent {
-                entry.body = None;
-            }
+            // The socket may still refuse what it was just handed: `forget_bodies` drops the body when it has not.
             active.direct_bytes -= bytes;
             self.ledger_bytes -= u64::from(bytes);
             self.ledger_slots.give_back(slot);
@@ -227,8 +224,9 @@ impl ShardMachine {
                 Some(_) => {}
                 // Expired, replaced or cancelled meanwhile: nothing is left to deliver.
                 None => {
+                    // A wall clock that goes back must not revive it: its ack would find no entry.
                     self.stats.expired += 1;
-                    self.remove_entry(index, stamp);
+                    self.take_entry(turn, at, stamp);
                     self.continue_drain(turn, at);
                 }
             }

@@ -5,7 +5,7 @@ use crate::limits;
 
 use super::command::{CloseReason, Event};
 use super::input::Effect;
-use super::session::{NONE, UNSAVED};
+use super::session::{NONE, UNSAVED, UNSURE};
 use super::slab::Ref;
 use super::store::StoreOp;
 use super::tickets::Work;
@@ -48,17 +48,24 @@ impl ShardMachine {
             return;
         };
         let (uaid, conn) = (session.uaid, session.conn);
+        let passed_over = done && session.has(UNSURE);
         // Also after an error: it may have taken effect, and an unregister must then reach storage.
         session.put(UNSAVED, false);
         if done {
             session.channels.insert(fingerprint);
             self.stats.registers += 1;
         } else {
+            session.put(UNSURE, true);
             self.stats.registers_failed += 1;
         }
         self.command_done(at);
         self.say(turn, at, Event::Registered { uaid, chid, key, status: if done { 200 } else { 500 } });
         turn.effects.push_back(Effect::Ready(conn));
+        if passed_over {
+            // Rows of this channel may have been skipped: they come before anything new.
+            self.activate(at).drain.restart();
+            self.continue_drain(turn, at);
+        }
     }
 
     /// Removes a channel with its pending messages; 200 also for one that is unknown (Firefox unsubscribes late).
@@ -97,6 +104,9 @@ impl ShardMachine {
         let (conn, index) = (session.conn, session.active);
         // Also after an error: it may have taken effect, and nothing may be accepted for it as a direct.
         session.channels.remove(fingerprint);
+        if !done {
+            session.put(UNSURE, true);
+        }
         if done {
             self.drop_channel(turn, at, index, chid);
         }

@@ -406,3 +406,55 @@ fn a_window_of_one_gates_as_the_classic_servers_did() {
     mesh.ack(socket, Stamp { clock: Clock(first), origin: Origin(77) });
     assert_eq!(mesh.notifications(socket).last(), Some(&stored));
 }
+
+#[test]
+fn a_cancelled_message_of_another_node_is_known_when_its_copy_comes_late() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
+    let push = || {
+        let message = Ok(Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) }));
+        Command::NodePush(Box::new(Publish { uaid, chid: CHANNEL, message }))
+    };
+    assert_eq!(mesh.request(0, push()), "Done");
+    let cancel = Cancel { uaid, chid: CHANNEL, stamp, topic: None };
+    assert_eq!(mesh.request(0, Command::Cancel(Box::new(cancel))), "cancelled true");
+    assert_eq!(mesh.request(0, push()), "Done");
+    assert_eq!(mesh.notifications(socket), [stamp]);
+}
+
+#[test]
+fn rows_of_a_channel_that_may_be_registered_are_not_deleted() {
+    let mut mesh = Mesh::new(1);
+    let socket = mesh.session(0, None);
+    let uaid = mesh.uaid_on(socket);
+    mesh.register(socket, OTHER);
+    mesh.store.mode = Mode::Lossy;
+    mesh.register(socket, CHANNEL);
+    mesh.store.mode = Mode::Prompt;
+    // Another node stores for the channel that storage has and this session does not list, and says so.
+    let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
+    let message = Arc::new(Message { stamp, accepted: mesh.now.unix(), ..message(uaid) });
+    mesh.store.put(message);
+    mesh.request(0, Command::NodeNotify { uaid });
+    assert!(mesh.notifications(socket).is_empty());
+    assert_eq!(mesh.store.rows_of(uaid).len(), 1, "not sure is not unregistered");
+    mesh.register(socket, CHANNEL);
+    assert_eq!(mesh.notifications(socket), [stamp]);
+}
+
+#[test]
+fn what_a_retry_finds_expired_is_deleted_and_a_clock_that_goes_back_revives_nothing() {
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, lasting(uaid, 30), Disposition::Direct);
+    mesh.pass(62);
+    assert_eq!(mesh.machines[0].window_len(uaid), 0);
+    mesh.ack(socket, stamp);
+    mesh.now.unix_us -= 50_000_000;
+    mesh.request(0, Command::NodeNotify { uaid });
+    assert_eq!(mesh.notifications(socket), [stamp]);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}

@@ -145,7 +145,7 @@ impl Script {
         }
     }
 
-    fn put(&mut self, message: Arc<Message>) {
+    pub fn put(&mut self, message: Arc<Message>) {
         match message.topic {
             None => {
                 self.rows.entry(message.uaid).or_default().insert(message.stamp, message);

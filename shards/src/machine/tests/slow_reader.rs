@@ -97,3 +97,23 @@ fn a_socket_that_never_reads_ends_at_its_pong_timeout() {
     let again = mesh.session(0, Some(uaid));
     assert_eq!(mesh.notifications(again), [stamp]);
 }
+
+#[test]
+fn a_frame_refused_after_its_spill_is_not_overtaken() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let first = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.store.mode = Mode::Held;
+    mesh.pass(11);
+    mesh.store.release();
+    // The frame goes out again just before the save is confirmed, and the socket refuses it after that.
+    mesh.block(socket);
+    mesh.unsend(socket, 1);
+    mesh.unblock(socket);
+    let second = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.block(socket);
+    mesh.unsend(socket, 2);
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket), [first, first, second, first, second]);
+}
