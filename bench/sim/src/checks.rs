@@ -204,7 +204,8 @@ impl World {
     fn in_order(&self, index: usize) -> Verdict {
         let post = &self.oracle.posts[index];
         let Some(seen) = post.seen else { return Ok(()) };
-        // What a wall clock took for expired, or somebody acked unseen or cancelled in vain, was passed over and comes late.
+        // What a wall clock took for expired, or somebody acked unseen or cancelled in vain, was passed over and
+        // comes late.
         if post.foreign || post.ttl == 0 || post.ack_odd || post.cancel_asked || self.oracle.wall_max >= post.expires {
             return Ok(());
         }

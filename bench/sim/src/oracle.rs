@@ -61,7 +61,8 @@ pub(crate) struct Post {
     pub(crate) cancelled: bool,
     /// Another node stamped it: its place among ours is not promised.
     pub(crate) foreign: bool,
-    /// When a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and it comes again.
+    /// When a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and it
+    /// comes again.
     pub(crate) pushed: Option<u64>,
     /// Its clock is further ahead than a clock may be: nobody may accept it.
     pub(crate) too_far_ahead: bool,
