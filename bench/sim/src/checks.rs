@@ -62,7 +62,7 @@ impl World {
             return;
         }
         post.acked = Some(self.steps + 1);
-        post.ack_lost = false;
+        post.end_lost = false;
         self.oracle.acked_in_step.push(index);
     }
 
@@ -134,7 +134,7 @@ impl World {
         let index = self.oracle.identify(message)?;
         self.oracle.stamped(index, message)?;
         let post = &self.oracle.posts[index];
-        if post.acked.is_some() && !post.ack_lost {
+        if post.acked.is_some() && !post.end_lost {
             return Err(format!("{message:?} was acked at step {:?} and comes again", post.acked));
         }
         if post.cancelled {
@@ -157,7 +157,7 @@ impl World {
         let hello_step = session.hello_step;
         let newer = self.oracle.posts.iter().find(|other| {
             // An ack that a kill has taken back, or a wall clock that went back, may show the older one again.
-            (post.topic.is_some() && !post.ack_lost && self.oracle.wall_max < post.expires)
+            (post.topic.is_some() && !post.end_lost && self.oracle.wall_max < post.expires)
                 && (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
                 && other.stamp > post.stamp
                 && other.ttl > 0
@@ -204,7 +204,8 @@ impl World {
     fn in_order(&self, index: usize) -> Verdict {
         let post = &self.oracle.posts[index];
         let Some(seen) = post.seen else { return Ok(()) };
-        // What a wall clock took for expired, or somebody acked unseen or cancelled in vain, was passed over and comes late.
+        // What a wall clock took for expired, or somebody acked unseen or cancelled in vain, was passed over and
+        // comes late.
         if post.foreign || post.ttl == 0 || post.ack_odd || post.cancel_asked || self.oracle.wall_max >= post.expires {
             return Ok(());
         }

@@ -125,6 +125,7 @@ impl World {
                 if rows.iter().any(|row| row.uaid != op.uaid()) {
                     return Err("a settle of two users".to_owned());
                 }
+                rows.iter().for_each(|row| self.oracle.settle_asked(row.stamp));
                 self.marks.hit(if *durable { "store: durable settle" } else { "store: relaxed settle" });
                 if low_water.is_some() {
                     self.marks.hit("store: low water moves");

@@ -51,15 +51,18 @@ pub(crate) struct Post {
     pub(crate) first_sent: Option<u64>,
     pub(crate) sent_count: u32,
     pub(crate) acked: Option<u64>,
-    /// Acked, but a kill took the settle before it was durable: it may come again.
-    pub(crate) ack_lost: bool,
+    /// Acked or replaced, but a kill took the settle before it was durable: it may come again.
+    pub(crate) end_lost: bool,
+    /// Storage was asked to delete it.
+    pub(crate) settle_asked: bool,
     /// Acked by its user agent on a session that had not been sent it: may be settled, need not be.
     pub(crate) ack_odd: bool,
     pub(crate) cancel_asked: bool,
     pub(crate) cancelled: bool,
     /// Another node stamped it: its place among ours is not promised.
     pub(crate) foreign: bool,
-    /// When a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and it comes again.
+    /// When a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and it
+    /// comes again.
     pub(crate) pushed: Option<u64>,
     /// Its clock is further ahead than a clock may be: nobody may accept it.
     pub(crate) too_far_ahead: bool,
@@ -96,7 +99,8 @@ impl Post {
             first_sent: None,
             sent_count: 0,
             acked: None,
-            ack_lost: false,
+            end_lost: false,
+            settle_asked: false,
             ack_odd: false,
             cancel_asked: false,
             cancelled: false,
@@ -215,12 +219,20 @@ impl Oracle {
         }
     }
 
+    /// Storage is asked to delete this version.
+    pub(crate) fn settle_asked(&mut self, stamp: Stamp) {
+        if let Some(index) = self.by_stamp.get(&stamp) {
+            self.posts[*index].settle_asked = true;
+        }
+    }
+
     /// After a kill: acks whose settle did not survive are undone, and nothing is under way any more.
     pub(crate) fn killed(&mut self, rows: &Rows, ledger: &BTreeMap<(usize, u32), Arc<Message>>, step: u64) {
         let left: BTreeSet<Stamp> = rows.all_messages().chain(ledger.values()).map(|message| message.stamp).collect();
         for post in &mut self.posts {
-            if post.acked.is_some() && post.stamp.is_some_and(|stamp| left.contains(&stamp)) {
-                post.ack_lost = true;
+            let ended = post.acked.is_some() || post.settle_asked;
+            if ended && post.stamp.is_some_and(|stamp| left.contains(&stamp)) {
+                post.end_lost = true;
             }
         }
         self.acked_in_step.clear();
