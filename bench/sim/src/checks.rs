@@ -62,6 +62,7 @@ impl World {
             return;
         }
         post.acked = Some(self.steps + 1);
+        post.acked_at = self.now;
         post.end_lost = false;
         self.oracle.acked_in_step.push(index);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shards::ids::{Clock, Origin, Stamp, Uaid};
-use shards::machine::{Command, NodeAnswer, Publish, StoreOp};
+use shards::machine::{Command, Mail, NodeAnswer, Publish, Request, StoreOp};
 use shards::message::{Message, Urgency};
 
 use crate::oracle::Post;
@@ -61,6 +61,16 @@ impl World {
         self.log(None, format_args!("node {index} pushes message {post}"));
         let publish = Publish { uaid: message.uaid, chid: message.chid, message: Ok(Arc::new(message)) };
         self.request(id, shard, Command::NodePush(Box::new(publish)))
+    }
+
+    /// A push that took longer than what was settled is remembered (60 s) is a new message to its owner.
+    pub(crate) fn before_mail(&mut self, mail: &Mail) {
+        let Mail::Request { request: Request::NodePush(publish), .. } = mail else { return };
+        let index = publish.message.as_ref().ok().and_then(|message| self.oracle.identify(message).ok());
+        if let Some(index) = index {
+            let post = &mut self.oracle.posts[index];
+            post.end_lost |= post.acked.is_some() && self.now > post.acked_at + 55_000_000_000;
+        }
     }
 
     fn foreign_message(&self, index: usize) -> Message {

@@ -51,6 +51,8 @@ pub(crate) struct Post {
     pub(crate) first_sent: Option<u64>,
     pub(crate) sent_count: u32,
     pub(crate) acked: Option<u64>,
+    /// When that was (monotonic nanoseconds).
+    pub(crate) acked_at: u64,
     /// Acked or replaced, but a kill took the settle before it was durable: it may come again.
     pub(crate) end_lost: bool,
     /// Storage was asked to delete it.
@@ -99,6 +101,7 @@ impl Post {
             first_sent: None,
             sent_count: 0,
             acked: None,
+            acked_at: 0,
             end_lost: false,
             settle_asked: false,
             ack_odd: false,

@@ -224,7 +224,10 @@ impl World {
             }
             Happening::Mail(from, to, lane) => {
                 match self.lanes.get_mut(&(from, to, lane)).and_then(VecDeque::pop_front) {
-                    Some(mail) => self.step(to, Input::Mail(mail)),
+                    Some(mail) => {
+                        self.before_mail(&mail);
+                        self.step(to, Input::Mail(mail))
+                    }
                     None => Ok(()),
                 }
             }
