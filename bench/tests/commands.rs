@@ -36,6 +36,15 @@ fn the_probe_says_that_nobody_is_there() {
     assert!(outcome.is_err());
 }
 
+/// The first listener is open some milliseconds before the last part of the server runs.
+#[test]
+fn sigterm_is_an_order_to_drain_as_soon_as_a_port_listens() {
+    for _ in 0..5 {
+        let mut world = World::start();
+        assert_eq!(world.server.terminate().unwrap(), Some(0), "{}", world.server.log());
+    }
+}
+
 #[tokio::test]
 async fn inspect_opens_what_the_server_sealed_with_the_key_in_its_data_directory() {
     let world = World::start();

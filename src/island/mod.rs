@@ -78,25 +78,42 @@ pub struct Island {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Island {
-    /// Starts the thread. `listeners` are bound already, so that a port in use is known before anything runs.
+/// A runtime that watches signals and does nothing else yet. Made before a node opens its first listener: from then on
+/// SIGTERM is an order to drain, however far the start has come.
+pub struct Prepared {
+    runtime: tokio::runtime::Runtime,
+    signals: mpsc::Receiver<()>,
+}
+
+impl Prepared {
     /// With `signals`, SIGTERM and SIGINT are taken over and handed out by [`Island::signals`].
     ///
     /// # Errors
-    /// When the operating system refuses the thread, the runtime or a signal handler.
-    pub fn start(
-        listeners: Vec<TcpListener>,
-        exhibits: Exhibits,
-        host: Arc<dyn Host>,
-        signals: bool,
-    ) -> std::io::Result<Island> {
-        let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    /// When the operating system refuses the runtime or a signal handler.
+    pub fn new(signals: bool) -> std::io::Result<Prepared> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (signal_sent, signal_came) = mpsc::channel();
         if signals {
             let _inside = runtime.enter();
             watch_signals(&signal_sent)?;
         }
+        Ok(Prepared { runtime, signals: signal_came })
+    }
+}
+
+impl Island {
+    /// Starts the thread. `listeners` are bound already, so that a port in use is known before anything runs.
+    ///
+    /// # Errors
+    /// When the operating system refuses the thread or a listener.
+    pub fn start(
+        prepared: Prepared,
+        listeners: Vec<TcpListener>,
+        exhibits: Exhibits,
+        host: Arc<dyn Host>,
+    ) -> std::io::Result<Island> {
+        let Prepared { runtime, signals } = prepared;
+        let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let mut served = Vec::new();
         for listener in listeners {
             listener.set_nonblocking(true)?;
@@ -107,7 +124,7 @@ impl Island {
         let view = Arc::new(admin::View::new(exhibits, host, Instant::now()));
         let body = move || runtime.block_on(run(served, view, stopped));
         let thread = std::thread::Builder::new().name("island".to_owned()).spawn(body)?;
-        Ok(Island { admin, signals: signal_came, stop, thread: Some(thread) })
+        Ok(Island { admin, signals, stop, thread: Some(thread) })
     }
 
     /// Where the admin server listens.

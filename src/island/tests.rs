@@ -41,7 +41,7 @@ fn island() -> (Island, Arc<Recorder>) {
     let exhibits = Exhibits { shards: vec![Arc::new(board)], store: None };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
-    (Island::start(vec![listener], exhibits, shown, false).unwrap(), host)
+    (Island::start(Prepared::new(false).unwrap(), vec![listener], exhibits, shown).unwrap(), host)
 }
 
 /// Status, head and body.

@@ -46,7 +46,7 @@ use shards::time::Span;
 
 use crate::config::Config;
 use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, VAPID_CACHE_DEFAULT, VersionInfo};
-use crate::island::{Exhibits, Host, Island};
+use crate::island::{Exhibits, Host, Island, Prepared};
 use listeners::{Bound, Public};
 use running::Stage;
 use storage::Storage;
@@ -83,6 +83,8 @@ pub fn start(config: &Config) -> Result<Running, Fault> {
 pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, Fault> {
     (surroundings.probe)().map_err(|error| Fault::Kernel(error.to_string()))?;
     shards::ring::raise_nofile();
+    let no_island = |error| Fault::Host { what: "the admin server", error };
+    let prepared = Prepared::new(surroundings.signals).map_err(no_island)?;
     let cores = host::cores(&config.shards.cores)?;
     let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
     listeners::check_free(config, surroundings.address_patience)?;
@@ -106,8 +108,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let stage = Arc::new(Stage::new(shards.handle(), Arc::clone(&storage), data.path()));
     let exhibits = Exhibits { shards: shards.boards().to_vec(), store: storage.board() };
     let host: Arc<dyn Host> = Arc::clone(&stage) as Arc<dyn Host>;
-    let island = Island::start(admin, exhibits, host, surroundings.signals);
-    let island = island.map_err(|error| Fault::Host { what: "the admin server", error })?;
+    let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
     let addresses = plan.addresses(&addresses, island.admin());
     Ok(Running { addresses, cores, drain_rate: config.drain.rate, island, stage, shards, storage, data })
 }
