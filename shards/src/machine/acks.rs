@@ -13,6 +13,7 @@ use super::command::{AckUpdate, Cancel};
 use super::input::Effect;
 use super::mail::Reply;
 use super::remote::Asker;
+use super::session::UNSURE;
 use super::slab::Ref;
 use super::store::{RowKey, StoreOp};
 use super::tickets::Work;
@@ -49,9 +50,10 @@ impl ShardMachine {
     fn ack_outside_window(&mut self, at: Ref, update: &AckUpdate) {
         let Some(session) = self.sessions.get(at) else { return };
         let (uaid, index) = (session.uaid, session.active);
-        let mut known = false;
+        // While unsure of a channel a check has passed its rows by, also those that were sent and refused later.
+        let mut known = session.has(UNSURE);
         if let Some(active) = self.active_of_mut(index) {
-            known = !active.drain.clear();
+            known |= !active.drain.clear();
             if let Some(place) = active.parked.iter().position(|row| row.stamp == update.stamp) {
                 active.parked.swap_remove(place);
                 known = true;

@@ -5,8 +5,8 @@ use crate::ids::ConnId;
 /// A WebSocket's part in the protocol (BEHAVIOUR.md 1.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnState {
-    /// Upgraded; its hello has not come.
-    Opened,
+    /// Upgraded at this tick (`session::ticks`); its hello has not come.
+    Opened(u32),
     /// Its hello waits for a place among the hellos in flight.
     Waiting,
     /// Its hello is being worked on here (index of a greeting).
@@ -21,6 +21,8 @@ pub(super) enum ConnState {
 pub(super) struct ConnTable {
     chunks: Vec<Box<[Entry; CHUNK_SLOTS]>>,
     len: usize,
+    /// How many are `Opened`.
+    opened: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -34,7 +36,7 @@ const _: () = assert!(size_of::<Entry>() == 8);
 
 impl ConnTable {
     pub fn new() -> ConnTable {
-        ConnTable { chunks: Vec::new(), len: 0 }
+        ConnTable { chunks: Vec::new(), len: 0, opened: 0 }
     }
 
     pub fn get(&self, conn: ConnId) -> Option<ConnState> {
@@ -44,7 +46,7 @@ impl ConnTable {
         }
         let index = entry.packed & INDEX_MASK;
         Some(match entry.packed >> TAG_SHIFT {
-            0 => ConnState::Opened,
+            0 => ConnState::Opened(index),
             1 => ConnState::Waiting,
             2 => ConnState::Greeting(index),
             3 => ConnState::Claiming,
@@ -55,7 +57,7 @@ impl ConnTable {
     /// Adds the connection or changes its state.
     pub fn set(&mut self, conn: ConnId, state: ConnState) {
         let (tag, index) = match state {
-            ConnState::Opened => (0, 0),
+            ConnState::Opened(tick) => (0, tick & INDEX_MASK),
             ConnState::Waiting => (1, 0),
             ConnState::Greeting(index) => (2, index),
             ConnState::Claiming => (3, 0),
@@ -70,11 +72,14 @@ impl ConnTable {
         if entry.packed == EMPTY {
             self.len += 1;
         }
+        self.opened -= usize::from(is_opened(entry.packed));
+        self.opened += usize::from(tag == 0);
         *entry = Entry { generation: conn.generation, packed: (tag << TAG_SHIFT) | index };
     }
 
     pub fn remove(&mut self, conn: ConnId) -> Option<ConnState> {
         let state = self.get(conn)?;
+        self.opened -= usize::from(matches!(state, ConnState::Opened(_)));
         self.chunks[conn.slot as usize / CHUNK_SLOTS][conn.slot as usize % CHUNK_SLOTS].packed = EMPTY;
         self.len -= 1;
         Some(state)
@@ -82,6 +87,21 @@ impl ConnTable {
 
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// How many have not said hello.
+    pub fn opened(&self) -> usize {
+        self.opened
+    }
+
+    /// Those that were opened at `tick` or before and have not said hello, at most `most` of them.
+    pub fn opened_until(&self, tick: u32, most: usize) -> Vec<ConnId> {
+        let entries = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
+        entries
+            .filter(|(_, entry)| is_opened(entry.packed) && entry.packed & INDEX_MASK <= tick)
+            .map(|(slot, entry)| ConnId { slot: slot as u32, generation: entry.generation })
+            .take(most)
+            .collect()
     }
 
     /// Every connection in use whose slot is at or behind `from`, at most `most` of them.
@@ -95,6 +115,10 @@ impl ConnTable {
             .take(most)
             .collect()
     }
+}
+
+fn is_opened(packed: u32) -> bool {
+    packed >> TAG_SHIFT == 0
 }
 
 const CHUNK_SLOTS: usize = 1024;
@@ -111,8 +135,13 @@ mod tests {
     #[test]
     fn states_come_back_as_they_were_set() {
         let mut table = ConnTable::new();
-        let states =
-            [ConnState::Opened, ConnState::Waiting, ConnState::Greeting(7), ConnState::Claiming, ConnState::Session(9)];
+        let states = [
+            ConnState::Opened(6),
+            ConnState::Waiting,
+            ConnState::Greeting(7),
+            ConnState::Claiming,
+            ConnState::Session(9),
+        ];
         for (slot, state) in states.into_iter().enumerate() {
             let conn = ConnId { slot: slot as u32 * 700, generation: 3 };
             table.set(conn, state);
@@ -121,7 +150,9 @@ mod tests {
         }
         assert_eq!(table.len(), states.len());
         assert_eq!(table.scan(700, 2).len(), 2);
-        assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), Some(ConnState::Opened));
+        assert_eq!((table.opened(), table.opened_until(5, 9).len(), table.opened_until(6, 9).len()), (1, 0, 1));
+        assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), Some(ConnState::Opened(6)));
         assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), None);
+        assert_eq!(table.opened(), 0);
     }
 }

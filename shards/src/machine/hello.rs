@@ -50,27 +50,29 @@ impl ShardMachine {
             turn.effects.push_back(Effect::Close(conn, CloseReason::Draining));
             return;
         }
-        self.conns.set(conn, ConnState::Opened);
-        self.hello_clocks.push_back((turn.now.mono.after(self.config.hello_timeout), conn));
+        self.conns.set(conn, ConnState::Opened(ticks(turn.now.mono)));
+        if self.hello_check.is_none() {
+            self.hello_check = Some(turn.now.mono.after(self.config.hello_timeout));
+        }
     }
 
-    /// Closes the sockets whose hello did not come in time.
+    /// Closes the sockets whose hello did not come in time. Looks through the table of connections a few times per
+    /// timeout while there are such sockets: a queue of clocks would grow with every storm.
     pub(super) fn hello_timeouts(&mut self, turn: &mut Turn<'_>) {
-        while let Some((due, conn)) = self.hello_clocks.front().copied() {
-            if due > turn.now.mono || !turn.has_room() {
-                break;
-            }
-            self.hello_clocks.pop_front();
-            if self.conns.get(conn) == Some(ConnState::Opened) {
-                self.close_conn(turn, conn, CloseReason::HandshakeTimeout);
-            }
+        if self.hello_check.is_none_or(|due| due > turn.now.mono) {
+            return;
         }
-        give_back(&mut self.hello_clocks);
+        let overdue = ticks(turn.now.mono).saturating_sub(span_ticks(self.config.hello_timeout));
+        for conn in self.conns.opened_until(overdue, limits::SWEEP_SESSIONS_PER_TURN) {
+            self.close_conn(turn, conn, CloseReason::HandshakeTimeout);
+        }
+        let pause = Span((self.config.hello_timeout.0 / 8).max(Span::from_ms(50).0));
+        self.hello_check = (self.conns.opened() > 0).then(|| turn.now.mono.after(pause));
     }
 
     /// The first message of a socket. Too many under way: it waits, and its bytes with it.
     pub(super) fn hello(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
-        if self.conns.get(conn) != Some(ConnState::Opened) {
+        if !matches!(self.conns.get(conn), Some(ConnState::Opened(_))) {
             self.stats.wrong_state += 1;
             self.close_conn(turn, conn, CloseReason::WrongState);
             return;

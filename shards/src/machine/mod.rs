@@ -118,7 +118,8 @@ pub struct ShardMachine {
     /// Own hellos and claims being worked on; `<= HELLOS_IN_FLIGHT_MAX` but for claims of other shards.
     hellos_in_flight: usize,
     hellos_waiting: VecDeque<(ConnId, Box<Hello>)>,
-    hello_clocks: VecDeque<(Instant, ConnId)>,
+    /// When sockets without a hello are looked for next.
+    hello_check: Option<Instant>,
     greeting_clocks: VecDeque<(Instant, Ref)>,
     requests: Requests,
     tickets: Tickets,
@@ -177,7 +178,7 @@ impl ShardMachine {
             granted: 0,
             hellos_in_flight: 0,
             hellos_waiting: VecDeque::new(),
-            hello_clocks: VecDeque::new(),
+            hello_check: None,
             greeting_clocks: VecDeque::new(),
             requests: Requests::new(config.placement.shard_count()),
             tickets: Tickets::new(),
@@ -228,7 +229,7 @@ impl ShardMachine {
         let broadcast_now = self.broadcast_cursor.map(|_| Instant(0));
         [
             broadcast_now,
-            self.hello_clocks.front().map(|(due, _)| *due),
+            self.hello_check,
             self.greeting_due(),
             self.deadlines.peek().map(|Reverse((due, _))| *due),
             self.sweep.due,
@@ -330,7 +331,7 @@ impl ShardMachine {
                 self.conns.remove(conn);
                 self.admit_waiting_hellos(turn);
             }
-            Some(ConnState::Opened | ConnState::Waiting | ConnState::Claiming) => {
+            Some(ConnState::Opened(_) | ConnState::Waiting | ConnState::Claiming) => {
                 self.conns.remove(conn);
             }
             None => {}

@@ -79,7 +79,7 @@ impl ShardMachine {
                 }
                 // A hello under way ends by itself within seconds: its socket is then a session, moved, or gone.
                 Some(ConnState::Greeting(_) | ConnState::Claiming) | None => {}
-                Some(ConnState::Opened | ConnState::Waiting) => self.close_conn(turn, conn, CloseReason::Draining),
+                Some(ConnState::Opened(_) | ConnState::Waiting) => self.close_conn(turn, conn, CloseReason::Draining),
             }
         }
         if let Some(shutdown) = &mut self.shutdown {

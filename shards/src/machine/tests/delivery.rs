@@ -458,3 +458,23 @@ fn what_a_retry_finds_expired_is_deleted_and_a_clock_that_goes_back_revives_noth
     assert_eq!(mesh.notifications(socket), [stamp]);
     assert!(mesh.store.rows_of(uaid).is_empty());
 }
+
+#[test]
+fn an_ack_of_a_row_that_a_check_passed_by_still_deletes_it() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stamp = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    // A failed unregister leaves the session unsure; the refused frame's body is forgotten, and the check passes it by.
+    mesh.pass(2);
+    mesh.store.mode = Mode::Failing;
+    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.run();
+    mesh.store.mode = Mode::Prompt;
+    mesh.block(socket);
+    mesh.unsend(socket, 1);
+    mesh.unblock(socket);
+    assert_eq!(mesh.machines[0].window_len(uaid), 0);
+    mesh.ack(socket, stamp);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
