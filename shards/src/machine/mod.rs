@@ -169,7 +169,7 @@ impl ShardMachine {
             stats: MachineStats::default(),
             clock: HybridClock::new(config.clock_floor),
             conns: ConnTable::new(),
-            users: UserIndex::new(),
+            users: UserIndex::new(config.sessions_max),
             sessions: Slab::new(),
             actives: Slab::new(),
             greetings: Slab::new(),

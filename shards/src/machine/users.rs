@@ -1,6 +1,7 @@
-//! The index of this shard's users: UAID -> session or greeting, in 1,024 segments (DESIGN.md 4.3).
+//! The index of this shard's users: UAID -> session or greeting, in up to 1,024 segments (DESIGN.md 4.3).
 //!
-//! One table would rehash for 44 ms at a million entries; a segment of a thousand does in microseconds.
+//! One table would rehash for 44 ms at a million entries; a segment of a thousand does in microseconds. A shard that
+//! may hold fewer has fewer segments: small tables waste most of their slots.
 //! Owner shard only; authoritative for its slice; empty at start.
 
 use hashbrown::HashTable;
@@ -21,23 +22,27 @@ pub(super) struct UserIndex {
 }
 
 impl UserIndex {
-    pub fn new() -> UserIndex {
-        UserIndex { segments: (0..SEGMENTS).map(|_| HashTable::new()).collect() }
+    /// For a shard of at most so many sessions.
+    pub fn new(sessions_max: u32) -> UserIndex {
+        let count = (sessions_max / SEGMENT_ENTRIES).next_power_of_two().clamp(1, SEGMENTS_MAX);
+        UserIndex { segments: (0..count).map(|_| HashTable::new()).collect() }
     }
 
     /// The resident under `hash` for which `is_it` holds.
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(Resident) -> bool) -> Option<Resident> {
-        self.segments[segment(hash)].find(hash, |slot| is_it(unpack(*slot))).map(|slot| unpack(*slot))
+        self.segments[self.segment(hash)].find(hash, |slot| is_it(unpack(*slot))).map(|slot| unpack(*slot))
     }
 
     /// Adds a resident that is not there yet. `hash_of` gives the hash of any resident, when the segment grows.
     pub fn insert(&mut self, hash: u64, resident: Resident, hash_of: impl Fn(Resident) -> u64) {
-        self.segments[segment(hash)].insert_unique(hash, pack(resident), |slot| hash_of(unpack(*slot)));
+        let segment = self.segment(hash);
+        self.segments[segment].insert_unique(hash, pack(resident), |slot| hash_of(unpack(*slot)));
     }
 
     /// Removes exactly this resident; false when it is not there.
     pub fn remove(&mut self, hash: u64, resident: Resident) -> bool {
-        match self.segments[segment(hash)].find_entry(hash, |slot| *slot == pack(resident)) {
+        let segment = self.segment(hash);
+        match self.segments[segment].find_entry(hash, |slot| *slot == pack(resident)) {
             Ok(entry) => {
                 entry.remove();
                 true
@@ -45,11 +50,11 @@ impl UserIndex {
             Err(_) => false,
         }
     }
-}
 
-fn segment(hash: u64) -> usize {
-    // The top bits choose the shard and the low ones the place within a segment: take others.
-    ((hash >> 20) % SEGMENTS as u64) as usize
+    fn segment(&self, hash: u64) -> usize {
+        // The top bits choose the shard and the low ones the place within a segment: take others.
+        (hash >> 20) as usize & (self.segments.len() - 1)
+    }
 }
 
 fn pack(resident: Resident) -> u32 {
@@ -63,7 +68,8 @@ fn unpack(slot: u32) -> Resident {
     if slot & GREETING == 0 { Resident::Session(slot) } else { Resident::Greeting(slot & !GREETING) }
 }
 
-const SEGMENTS: usize = 1_024;
+const SEGMENTS_MAX: u32 = 1_024;
+const SEGMENT_ENTRIES: u32 = 1_024;
 const GREETING: u32 = 1 << 31;
 
 const _: () = assert!(crate::limits::SESSIONS_MAX < GREETING as usize);
@@ -74,7 +80,7 @@ mod tests {
 
     #[test]
     fn residents_are_found_by_key_and_removed_exactly() {
-        let mut index = UserIndex::new();
+        let mut index = UserIndex::new(10_000);
         let hash_of = |r: Resident| match r {
             Resident::Session(n) | Resident::Greeting(n) => u64::from(n) << 33,
         };
