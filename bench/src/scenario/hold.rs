@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::Driver;
@@ -36,10 +37,10 @@ pub struct Options {
     /// Seconds to go on holding at the end.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub stay: u64,
-    /// First connect as many sessions as in the end, drop them, and connect them again with their UAIDs: what the
-    /// store keeps of their users is then there before the first reading.
-    #[arg(long)]
-    pub returning: bool,
+    /// A list of UAIDs. When the file exists, sessions say hello with them and register nothing, so that the store has
+    /// nothing to write: run once to register and make the file, start the server anew, run again to measure.
+    #[arg(long, value_name = "FILE")]
+    pub uaids: Option<PathBuf>,
 }
 
 const BROADCAST: &str = "murre-bench/hold";
@@ -63,13 +64,12 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let broadcast = (!options.no_broadcast).then(|| BROADCAST.to_owned());
     let plan = Plan { channels: options.channels, key: None, broadcast, ack: true };
     let mut driver = Driver::new(target, plan.clone(), options.ramp)?;
-    if options.returning {
-        driver.swarm.launch(0..target.sessions);
-        driver.settle(Duration::from_secs(600))?;
-        driver.idle(Duration::from_secs(2))?;
-        driver.swarm.disconnect_all();
-        driver.idle(Duration::from_secs(options.quiet))?;
+    let known = options.uaids.as_deref().map(std::fs::read_to_string).and_then(Result::ok);
+    if let Some(known) = &known {
         driver.swarm.set_plan(Plan { channels: 0, ..plan });
+        for (agent, uaid) in driver.swarm.agents_mut().iter_mut().zip(known.lines()) {
+            uaid.clone_into(&mut agent.uaid);
+        }
     }
     let from = options.from.unwrap_or(target.sessions / 3).min(target.sessions);
     let none = read(target, &driver)?;
@@ -79,6 +79,13 @@ pub fn run(options: &Options) -> io::Result<bool> {
     report.add("broadcasts of each session", u64::from(!options.no_broadcast), "");
     report.check("sessions held", high.sessions as u64, target.sessions as u64);
     show_slope(&mut report, &none, &low, &high);
+    if known.is_some() {
+        let renamed = driver.swarm.agents().iter().filter(|agent| agent.renamed).count();
+        report.check("sessions whose UAID was not known", renamed as u64, 0);
+    } else if let Some(file) = &options.uaids {
+        let lines: String = driver.swarm.agents().iter().map(|agent| format!("{}\n", agent.uaid)).collect();
+        std::fs::write(file, lines)?;
+    }
     if options.stay > 0 {
         driver.idle(Duration::from_secs(options.stay))?;
         report.check("sessions still held", driver.swarm.connected() as u64, target.sessions as u64);
