@@ -46,6 +46,14 @@ enum From {
     },
 }
 
+/// What a new session wants of storage.
+struct Stored {
+    /// There may be messages.
+    check: bool,
+    /// The user was last seen another day.
+    touch: bool,
+}
+
 impl From {
     /// The channels that the hello named.
     fn channels(&self) -> Option<Box<[Chid]>> {
@@ -487,32 +495,42 @@ impl ShardMachine {
             registers: 0,
             register_minute: 0,
         };
-        let mut check = nudged;
-        let mut touch = false;
-        match &mut user {
-            None => session.flags |= UNSAVED,
-            Some(user) => {
-                self.forget_channels(turn, uaid, hello.channels.as_deref(), user);
-                session.put(OLD_RECORD, user.record_version < RECORD_VERSION);
-                user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
-                check |= user.may_have_messages;
-                touch = user.seen.0 / 86_400 != u64::from(session.seen_day);
+        let stored = match &mut user {
+            None => {
+                session.flags |= UNSAVED;
+                Stored { check: nudged, touch: false }
             }
-        }
+            Some(user) => self.take_over(turn, &mut session, hello, user, nudged),
+        };
         let at = self.sessions.insert(session);
         self.conns.set(conn, ConnState::Session(at.index));
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
         self.arm_sweep(turn.now.mono);
         turn.effects.push_back(Effect::Emit(conn, Event::Hello { uaid, broadcasts: Box::new(delta) }));
-        if touch && self.tickets.room() {
+        if stored.touch && self.tickets.room() {
             self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
         }
-        if check {
+        if stored.check {
             self.check_storage(turn, at);
         }
         turn.effects.push_back(Effect::Ready(conn));
         self.reset_old_record(turn, at);
+    }
+
+    /// Puts what storage knows of the user into its session.
+    fn take_over(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: &mut Session,
+        hello: &Hello,
+        user: &mut UserRow,
+        nudged: bool,
+    ) -> Stored {
+        self.forget_channels(turn, session.uaid, hello.channels.as_deref(), user);
+        session.put(OLD_RECORD, user.record_version < RECORD_VERSION);
+        user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
+        Stored { check: nudged || user.may_have_messages, touch: user.seen.0 / 86_400 != u64::from(session.seen_day) }
     }
 
     /// The first ping is jittered over the second half of the interval, by the UAID.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::ids::{Chid, Clock, StoreTicket, Uaid};
+use crate::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
 use crate::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use crate::message::{Message, Topic};
 use crate::time::UnixSeconds;
@@ -33,9 +33,9 @@ pub struct Script {
     pub record_version: u8,
     pub low_water: BTreeMap<Uaid, Clock>,
     users: BTreeMap<Uaid, BTreeSet<Chid>>,
-    rows: BTreeMap<Uaid, BTreeMap<crate::ids::Stamp, Arc<Message>>>,
+    rows: BTreeMap<Uaid, BTreeMap<Stamp, Arc<Message>>>,
     /// Rows that came from a ledger: low water says nothing about them.
-    saved: BTreeSet<crate::ids::Stamp>,
+    saved: BTreeSet<Stamp>,
     topics: BTreeMap<SlotKey, Arc<Message>>,
 }
 
@@ -145,28 +145,31 @@ impl Script {
                 });
                 page(slots.map(|(_, m)| m.clone()), limit)
             }
-            StoreOp::Messages { uaid, after, limit, now } => {
-                let rows = self.rows.get(&uaid).into_iter().flatten();
-                let low = self.low_water.get(&uaid).copied().unwrap_or_default();
-                let unsettled = |s: &crate::ids::Stamp| s.clock > low || self.saved.contains(s);
-                page(
-                    rows.filter(|(s, m)| **s > after && unsettled(s) && !m.expired(now)).map(|(_, m)| m.clone()),
-                    limit,
-                )
-            }
+            StoreOp::Messages { uaid, after, limit, now } => self.messages(uaid, after, limit, now),
             StoreOp::Read { row, now } => {
                 let found = self.rows_of(row.uaid).into_iter().filter(|m| m.stamp == row.stamp && !m.expired(now));
                 page(found, 1)
             }
             StoreOp::Settle { rows, low_water, .. } => {
-                if let (Some(row), Some(clock)) = (rows.first(), low_water) {
-                    let low = self.low_water.entry(row.uaid).or_default();
-                    *low = clock.max(*low);
-                }
-                rows.iter().for_each(|row| self.delete(row));
+                self.settle(&rows, low_water);
                 StoreReply::Done
             }
         }
+    }
+
+    fn messages(&self, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> StoreReply {
+        let low = self.low_water.get(&uaid).copied().unwrap_or_default();
+        let rows = self.rows.get(&uaid).into_iter().flatten();
+        let unsettled = rows.filter(|(stamp, _)| stamp.clock > low || self.saved.contains(stamp));
+        page(unsettled.filter(|(stamp, m)| **stamp > after && !m.expired(now)).map(|(_, m)| m.clone()), limit)
+    }
+
+    fn settle(&mut self, rows: &[RowKey], low_water: Option<Clock>) {
+        if let (Some(row), Some(clock)) = (rows.first(), low_water) {
+            let low = self.low_water.entry(row.uaid).or_default();
+            *low = clock.max(*low);
+        }
+        rows.iter().for_each(|row| self.delete(row));
     }
 
     fn is_registered(&self, message: &Message) -> bool {
