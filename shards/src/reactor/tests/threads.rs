@@ -16,9 +16,9 @@ use crate::time::Span;
 
 use super::script::{LineEdge, Log, Nothing, Script};
 
-struct Server {
-    shards: Shards<LineEdge>,
-    websocket: SocketAddr,
+pub(super) struct Server {
+    pub shards: Shards<LineEdge>,
+    pub websocket: SocketAddr,
     endpoint: SocketAddr,
     logs: Vec<Log>,
 }
@@ -39,7 +39,7 @@ fn config(shard: u16, count: u16) -> MachineConfig {
 }
 
 /// `count` shards; only the first listens. Two share a core when there are more shards than cores.
-fn serve(count: u16, limits: PlaneLimits) -> Server {
+pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let websocket = listen(any, Port::WebSocket).unwrap();
     let endpoint = listen(any, Port::Endpoint).unwrap();
@@ -65,22 +65,22 @@ fn serve(count: u16, limits: PlaneLimits) -> Server {
     Server { shards, websocket: addresses.0, endpoint: addresses.1, logs }
 }
 
-struct Peer(BufReader<TcpStream>);
+pub(super) struct Peer(BufReader<TcpStream>);
 
 impl Peer {
-    fn connect(address: SocketAddr) -> Peer {
+    pub fn connect(address: SocketAddr) -> Peer {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Peer(BufReader::new(stream))
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    pub fn ask(&mut self, line: &str) -> String {
         self.0.get_mut().write_all(line.as_bytes()).unwrap();
         self.answer()
     }
 
-    fn answer(&mut self) -> String {
+    pub fn answer(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line
@@ -88,12 +88,12 @@ impl Peer {
 }
 
 impl Server {
-    fn number(&self, shard: usize, name: &str) -> u64 {
+    pub fn number(&self, shard: usize, name: &str) -> u64 {
         let board = &self.shards.boards()[shard];
         board.read().find(|(meaning, _)| meaning.name == name).map(|(_, value)| value).unwrap()
     }
 
-    fn end(self) {
+    pub fn end(self) {
         self.shards.drain(1, Duration::from_secs(10));
         let reports = self.shards.wait();
         assert!(reports.iter().all(|report| report.drained));
