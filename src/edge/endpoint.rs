@@ -14,7 +14,6 @@ use super::http::{Plan, Reply, method_refused};
 use crate::webpush::endpoint::{Opened, parse_path};
 use crate::webpush::errno::Fault;
 use crate::webpush::headers::{Delivery, Encryption};
-use crate::webpush::key::equal;
 use crate::webpush::message_id::MessageId;
 use crate::webpush::payload::Draft;
 use crate::wire::http1::{Framing, Head};
@@ -77,7 +76,7 @@ impl PushEdge {
 
     fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Fault> {
         let (version, token) = parse_path(path).ok_or(Fault::BadToken)?;
-        let opened = self.tokens.open(token).ok_or(Fault::BadToken)?;
+        let opened = self.tokens.open(version, token).ok_or(Fault::BadToken)?;
         self.authorize(now, head, &opened, version)?;
         let body_len = match head.framing {
             Framing::Length(length) if length <= self.body_bytes_max as u64 => length as usize,
@@ -107,13 +106,13 @@ impl PushEdge {
             }
             None => None,
         };
-        if opened.version() != version {
+        if opened.version != version {
             return Err(Fault::BadToken);
         }
-        match (&opened.key, shown) {
+        match (&opened.lock, shown) {
             (None, _) => Ok(()),
             (Some(_), None) => Err(Fault::VapidRequired),
-            (Some(locked), Some(shown)) if equal(&locked.0, &shown.0) => Ok(()),
+            (Some(lock), Some(shown)) if lock.fits(&shown) => Ok(()),
             (Some(_), Some(_)) => Err(Fault::VapidKeyMismatch),
         }
     }
