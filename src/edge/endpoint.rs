@@ -77,16 +77,18 @@ impl PushEdge {
     fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Fault> {
         let (version, token) = parse_path(path).ok_or(Fault::BadToken)?;
         let opened = self.tokens.open(version, token).ok_or(Fault::BadToken)?;
-        self.authorize(now, head, &opened, version)?;
+        let [encoding, encryption, crypto_key, encryption_key] =
+            ["content-encoding", "encryption", "crypto-key", "encryption-key"].map(|name| head.joined(name));
+        self.authorize(now, head.header("authorization"), crypto_key.as_deref(), &opened, version)?;
         let body_len = match head.framing {
             Framing::Length(length) if length <= self.body_bytes_max as u64 => length as usize,
             Framing::Length(_) | Framing::Chunked => 0,
         };
         let encryption = Encryption {
-            encoding: head.header("content-encoding"),
-            encryption: head.header("encryption"),
-            crypto_key: head.header("crypto-key"),
-            encryption_key: head.header("encryption-key"),
+            encoding: encoding.as_deref(),
+            encryption: encryption.as_deref(),
+            crypto_key: crypto_key.as_deref(),
+            encryption_key: encryption_key.as_deref(),
         };
         Ok(PostDraft {
             uaid: opened.uaid,
@@ -97,10 +99,17 @@ impl PushEdge {
     }
 
     /// Steps 3 to 5: whatever authorization came is verified; a locked endpoint needs the right one.
-    fn authorize(&mut self, now: Now, head: &Head<'_, '_>, opened: &Opened, version: u8) -> Result<(), Fault> {
-        let shown = match head.header("authorization") {
+    fn authorize(
+        &mut self,
+        now: Now,
+        authorization: Option<&[u8]>,
+        crypto_key: Option<&[u8]>,
+        opened: &Opened,
+        version: u8,
+    ) -> Result<(), Fault> {
+        let shown = match authorization {
             Some(authorization) => {
-                let verified = self.vapid.check(now.unix(), authorization, head.header("crypto-key"));
+                let verified = self.vapid.check(now.unix(), authorization, crypto_key);
                 (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
                 Some(verified?)
             }

@@ -71,6 +71,8 @@ fn each_broken_rule_has_its_errno_and_the_first_one_is_named() {
         ("TTL: 1\r\nContent-Encoding: aesgcm\r\nEncryption: rs=1\r\n", "b", 110, 400),
         ("TTL: 1\r\nContent-Encoding: aesgcm\r\nEncryption: salt=AA\r\nCrypto-Key: p256ecdsa=AA\r\n", "b", 110, 400),
         ("TTL: 1\r\nContent-Encoding: aes128gcm\r\nEncryption: salt=AA\r\n", "b", 110, 400),
+        ("TTL: 1\r\nContent-Encoding: aesgcm128\r\nEncryption: salt=AA\r\n", "b", 110, 400),
+        ("TTL: 1\r\nContent-Encoding: aes128gcm\r\nContent-Encoding: aes128gcm\r\n", "b", 110, 400),
         ("", &long, 104, 413),
     ] {
         let mut harness = Harness::new(Port::Endpoint);
@@ -85,6 +87,41 @@ fn each_broken_rule_has_its_errno_and_the_first_one_is_named() {
     let path = path(None);
     harness.feed(post(&path, "TTL: 1\r\nUrgency: low\r\nUrgency: high\r\n", "").as_bytes());
     assert_eq!(harness.fault(), (400, None));
+}
+
+fn kept_headers(lines: &str) -> [Option<String>; 3] {
+    let mut harness = Harness::new(Port::Endpoint);
+    harness.feed(post(&path(None), &format!("TTL: 1\r\n{lines}"), "body").as_bytes());
+    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let message = publish.message.as_ref().unwrap_or_else(|_| panic!("{}", harness.written_text()));
+    payload::view(&message.payload).unwrap().headers.map(|header| header.map(str::to_owned))
+}
+
+#[test]
+fn lines_of_one_header_are_read_together() {
+    let kept = kept_headers(
+        "Content-Encoding: aesgcm\r\nEncryption: keyid=\"a\"\r\nCrypto-Key: p256ecdsa=\"CC==\"\r\n\
+         Encryption: keyid=\"b\"; salt=\"AA==\"\r\nCrypto-Key: keyid=\"b\"; dh=\"BB\"\r\n",
+    );
+    let expected = ["keyid=a, keyid=b; salt=AA", "p256ecdsa=CC, keyid=b; dh=BB"].map(|text| Some(text.to_owned()));
+    assert_eq!(kept[..2], expected);
+    // The key of draft 01 may stand in any of the lines.
+    let sender = Sender::new();
+    let authorization = format!("Authorization: WebPush {}\r\n", sender.good_token(NOW + 60));
+    let keys = format!("Crypto-Key: dh=BB\r\nCrypto-Key: p256ecdsa={}\r\n", sender.key());
+    let mut harness = Harness::new(Port::Endpoint);
+    let lines = format!("TTL: 1\r\nContent-Encoding: aesgcm\r\nEncryption: salt=AA\r\n{authorization}{keys}");
+    harness.feed(post(&path(Some(sender.digest())), &lines, "body").as_bytes());
+    assert_eq!(harness.response().0, 201);
+}
+
+#[test]
+fn senders_of_the_first_draft_are_understood() {
+    let kept = kept_headers(
+        "Content-Encoding: aesgcm128\r\nEncryption: keyid=p256dh;salt=AA\r\nEncryption-Key: keyid=p256dh;dh=\"BB=\"\r\n",
+    );
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(kept, [text("keyid=p256dh;salt=AA"), None, text("keyid=p256dh;dh=BB")]);
 }
 
 #[test]
