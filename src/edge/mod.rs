@@ -51,6 +51,8 @@ pub struct EdgeConfig {
     pub body_bytes_max: usize,
     /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
+    /// `hello.reconcile`: the machine is told the channels of a hello.
+    pub reconcile: bool,
     /// What `/__version__` says.
     pub version: VersionInfo,
 }
@@ -100,6 +102,7 @@ pub struct PushEdge {
     /// The URL that is being told.
     url: Vec<u8>,
     body_bytes_max: usize,
+    reconcile: bool,
     stats: EdgeStats,
 }
 
@@ -145,6 +148,7 @@ impl PushEdge {
             form: config.tokens,
             url: Vec::new(),
             body_bytes_max: config.body_bytes_max,
+            reconcile: config.reconcile,
             stats: EdgeStats::default(),
         })
     }

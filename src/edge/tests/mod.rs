@@ -27,6 +27,7 @@ pub(super) const NOW: u64 = 1_700_000_000;
 
 pub(super) fn config() -> EdgeConfig {
     EdgeConfig {
+        reconcile: false,
         endpoint_url: ORIGIN.into(),
         tokens: TokenForm::Short,
         keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
