@@ -4,7 +4,7 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::{Config, Roles, StoreKind};
+use super::{Config, Roles, StoreKind, TokenForm};
 
 /// One setting.
 pub struct Key {
@@ -137,10 +137,10 @@ keys! {
         "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",
         "Endpoint tokens are sealed with the first key and opened with any. By default one is made in data_dir.",
         |c, raw| { c.endpoint.crypto_keys = parse::fernet_keys(raw)?; Some(()) };
-    "endpoint.tokens" = "fernet",
-        "fernet (short comes with a later version)",
-        "The form of new endpoint tokens.",
-        |_, raw| (raw.text()? == "fernet").then_some(());
+    "endpoint.tokens" = "short",
+        "short, or fernet for the tokens of the services before this one",
+        "The form of new endpoint tokens; every form is always opened.",
+        |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
 
     "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
         ADDRESSES,
@@ -246,6 +246,14 @@ fn roles(raw: &Raw) -> Option<Roles> {
         }
     }
     (roles != Roles::default()).then_some(roles)
+}
+
+fn token_form(raw: &Raw) -> Option<TokenForm> {
+    match raw.text()? {
+        "short" => Some(TokenForm::Short),
+        "fernet" => Some(TokenForm::Fernet),
+        _ => None,
+    }
 }
 
 fn store_kind(raw: &Raw) -> Option<StoreKind> {

@@ -20,6 +20,8 @@ pub use error::{ConfigError, Origin};
 pub use parse::Secret;
 pub use sources::Sources;
 
+pub use crate::webpush::endpoint::TokenForm;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,6 +101,8 @@ pub struct Endpoint {
     pub url: Option<String>,
     /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
     pub crypto_keys: Vec<Secret>,
+    /// Which endpoint tokens are made.
+    pub tokens: TokenForm,
 }
 
 /// `node.*`.

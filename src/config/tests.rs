@@ -187,7 +187,7 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
         ("endpoint.url=push.example.org", "it takes a URL that begins with http://"),
         ("endpoint.url=https://", "it takes a URL that begins with http://"),
         ("endpoint.url=https://a/?q", "it takes a URL that begins with http://"),
-        ("endpoint.tokens=short", "it takes fernet (short comes with a later version)"),
+        ("endpoint.tokens=long", "it takes short, or fernet for the tokens of the services before this one"),
         ("store.kind=scylla", "scylla comes with a later version"),
         ("store.cache=many", "it takes a number of bytes"),
         ("store.cache=99999999999999TiB", "it takes a number of bytes"),

@@ -177,14 +177,13 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16) -> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
-        let reveal = |keys: &[crate::config::Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
         let bound = of(addresses, Port::Endpoint);
         // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
         let reached = if bound.is_empty() { &config.endpoint.listen } else { &bound };
         let edge = EdgeConfig {
             endpoint_url: config.endpoint.url.clone().unwrap_or_else(|| banner::default_url(reached)),
-            crypto_keys: reveal(&keys.crypto),
-            node_keys: reveal(&keys.node),
+            tokens: config.endpoint.tokens,
+            keys: keys.for_edge(),
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
