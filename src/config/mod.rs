@@ -24,6 +24,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::wire::url::HttpUrl;
+
 /// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -43,6 +45,10 @@ pub struct Config {
     pub node: Node,
     /// `admin.*`.
     pub admin: Admin,
+    /// `broadcast.*`.
+    pub broadcast: Broadcast,
+    /// `simplepush.*`.
+    pub simplepush: SimplePush,
     /// `store.*`.
     pub store: Store,
     /// `delivery.*`.
@@ -113,6 +119,24 @@ pub struct Node {
 pub struct Admin {
     /// Where operators look; empty: nowhere.
     pub listen: Vec<SocketAddr>,
+}
+
+/// `broadcast.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Broadcast {
+    /// The broadcast source; `None`: only the operator sets broadcasts.
+    pub url: Option<HttpUrl>,
+    /// What the source wants as `Authorization: Bearer`.
+    pub token: Option<Secret>,
+    /// Between two polls of the source.
+    pub interval: Duration,
+}
+
+/// `simplepush.*`.
+#[derive(Clone, Debug, Default)]
+pub struct SimplePush {
+    /// Where wake-up calls go; `None`: nobody is called.
+    pub wake_url: Option<HttpUrl>,
 }
 
 /// `store.*`.
@@ -197,6 +221,8 @@ impl Config {
             endpoint: Endpoint::default(),
             node: Node::default(),
             admin: Admin::default(),
+            broadcast: Broadcast::default(),
+            simplepush: SimplePush::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             drain: Drain::default(),
