@@ -51,6 +51,8 @@ pub struct EdgeConfig {
     pub body_bytes_max: usize,
     /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
+    /// `hello.reconcile`: the machine is told the channels of a hello.
+    pub reconcile: bool,
     /// What `/__version__` says.
     pub version: VersionInfo,
 }
@@ -87,6 +89,7 @@ pub struct PushEdge {
     date: HttpDate,
     location: String,
     body_bytes_max: usize,
+    reconcile: bool,
     stats: EdgeStats,
 }
 
@@ -129,6 +132,7 @@ impl PushEdge {
             date: HttpDate::default(),
             location: format!("{base}/m/"),
             body_bytes_max: config.body_bytes_max,
+            reconcile: config.reconcile,
             stats: EdgeStats::default(),
         })
     }

@@ -96,13 +96,14 @@ impl PushEdge {
             return self.misplaced();
         }
         let command = match message {
-            ClientMessage::Hello { uaid, broadcasts } => {
+            ClientMessage::Hello { uaid, channels, broadcasts } => {
                 let Some(fresh) = self.fresh.draw() else {
                     return Ingest::Close { reason: CloseReason::Overloaded };
                 };
                 *session.greeted = true;
                 let agent_family = session.agent_family;
-                Command::Hello(Box::new(Hello { uaid: uaid.map(Uaid), fresh, broadcasts, agent_family }))
+                let channels = channels.filter(|_| self.reconcile).map(|ids| ids.into_iter().map(Chid).collect());
+                Command::Hello(Box::new(Hello { uaid: uaid.map(Uaid), fresh, channels, broadcasts, agent_family }))
             }
             ClientMessage::Register { channel, key } => {
                 let Some(chid) = parse_dashed(channel.as_bytes()) else { return self.misplaced() };

@@ -201,6 +201,7 @@ impl<'a> Plan<'a> {
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
+            reconcile: config.hello.reconcile,
             version: version(),
         };
         Plan { config, placement, edge, connections_max: share(config.max_connections, shard_count) }
@@ -232,8 +233,6 @@ impl<'a> Plan<'a> {
     fn machine(&self, shard: ShardId, ledger: &Ledgered) -> MachineConfig {
         let (delivery, websocket) = (&self.config.delivery, &self.config.websocket);
         MachineConfig {
-            shard,
-            placement: self.placement,
             origin: ledger.origin,
             clock_floor: ledger.floor,
             window: delivery.window,
@@ -246,6 +245,10 @@ impl<'a> Plan<'a> {
             ping_min_interval: span(websocket.ping_min_interval),
             sessions_max: self.connections_max,
             ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
+            msg_limit: delivery.msg_limit,
+            broadcast_spread: span(self.config.broadcast.spread),
+            reconcile: self.config.hello.reconcile,
+            ..MachineConfig::new(shard, self.placement)
         }
     }
 

@@ -25,6 +25,7 @@ pub(super) const NOW: u64 = 1_700_000_000;
 
 pub(super) fn config() -> EdgeConfig {
     EdgeConfig {
+        reconcile: false,
         endpoint_url: ORIGIN.into(),
         crypto_keys: vec![KEY.into()],
         node_keys: vec!["older".into(), NODE_KEY.into()],
