@@ -45,10 +45,6 @@ pub struct Config {
     pub node: Node,
     /// `admin.*`.
     pub admin: Admin,
-    /// `broadcast.*`.
-    pub broadcast: Broadcast,
-    /// `simplepush.*`.
-    pub simplepush: SimplePush,
     /// `store.*`.
     pub store: Store,
     /// `delivery.*`.
@@ -57,6 +53,8 @@ pub struct Config {
     pub hello: Hello,
     /// `broadcast.*`.
     pub broadcast: Broadcast,
+    /// `simplepush.*`.
+    pub simplepush: SimplePush,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -125,24 +123,6 @@ pub struct Admin {
     pub listen: Vec<SocketAddr>,
 }
 
-/// `broadcast.*`.
-#[derive(Clone, Debug, Default)]
-pub struct Broadcast {
-    /// The broadcast source; `None`: only the operator sets broadcasts.
-    pub url: Option<HttpUrl>,
-    /// What the source wants as `Authorization: Bearer`.
-    pub token: Option<Secret>,
-    /// Between two polls of the source.
-    pub interval: Duration,
-}
-
-/// `simplepush.*`.
-#[derive(Clone, Debug, Default)]
-pub struct SimplePush {
-    /// Where wake-up calls go; `None`: nobody is called.
-    pub wake_url: Option<HttpUrl>,
-}
-
 /// `store.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -191,8 +171,21 @@ pub struct Hello {
 /// `broadcast.*` (BEHAVIOUR.md 1.9).
 #[derive(Clone, Debug, Default)]
 pub struct Broadcast {
+    /// The broadcast source; `None`: only the operator sets broadcasts.
+    pub url: Option<HttpUrl>,
+    /// What the source wants as `Authorization: Bearer`.
+    pub token: Option<Secret>,
+    /// Between two polls of the source.
+    pub interval: Duration,
     /// How long it takes to tell every session of a change.
     pub spread: Duration,
+}
+
+/// `simplepush.*`.
+#[derive(Clone, Debug, Default)]
+pub struct SimplePush {
+    /// Where wake-up calls go; `None`: nobody is called.
+    pub wake_url: Option<HttpUrl>,
 }
 
 /// `drain.*`.
@@ -241,12 +234,11 @@ impl Config {
             endpoint: Endpoint::default(),
             node: Node::default(),
             admin: Admin::default(),
-            broadcast: Broadcast::default(),
-            simplepush: SimplePush::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
             broadcast: Broadcast::default(),
+            simplepush: SimplePush::default(),
             drain: Drain::default(),
             log: Log::default(),
         }

@@ -117,7 +117,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
 
 /// Whom the island calls.
 fn calls(config: &Config) -> Result<Calls, Fault> {
-    let config::Broadcast { url, token, interval } = config.broadcast.clone();
+    let config::Broadcast { url, token, interval, .. } = config.broadcast.clone();
     let source = url.map(|url| Source { url, token, interval });
     let no_bell = |error| Fault::Host { what: "a pair of sockets", error };
     let wake = config.simplepush.wake_url.clone();
