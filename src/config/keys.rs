@@ -161,23 +161,6 @@ keys! {
         "Where operators find the admin page, health routes, metrics and PUT /broadcasts. Not for the public.",
         |c, raw| { c.admin.listen = parse::addresses(raw)?; Some(()) };
 
-    "broadcast.url" = "",
-        CALL_URL,
-        "Where the versions of broadcasts are asked for; by default only PUT /broadcasts sets them.",
-        |c, raw| { c.broadcast.url = parse::call_url(raw)?; Some(()) };
-    #[secret] "broadcast.token" = "",
-        "up to 4096 visible characters",
-        "Sent as Authorization: Bearer to the host of broadcast.url, never to one that it redirects to.",
-        |c, raw| { c.broadcast.token = parse::token(raw)?; Some(()) };
-    "broadcast.interval" = "30",
-        SECONDS,
-        "How often broadcast.url is asked.",
-        |c, raw| { c.broadcast.interval = parse::positive_duration(raw)?; Some(()) };
-    "simplepush.wake_url" = "",
-        CALL_URL,
-        "Where a POST goes when a message is stored for a SimplePush user agent that can be woken; by default nowhere.",
-        |c, raw| { c.simplepush.wake_url = parse::call_url(raw)?; Some(()) };
-
     "shards.cores" ("cores" "LIST") = "all",
         "CPU numbers as 2-15,20, none twice, or all",
         "Each shard is pinned to one of these CPUs.",
@@ -234,10 +217,27 @@ keys! {
         "Take the channelIDs of a hello as the truth: unregister what they lack, reset a user who has more than we know.",
         |c, raw| { c.hello.reconcile = parse::flag(raw)?; Some(()) };
 
+    "broadcast.url" = "",
+        CALL_URL,
+        "Where the versions of broadcasts are asked for; by default only PUT /broadcasts sets them.",
+        |c, raw| { c.broadcast.url = parse::call_url(raw)?; Some(()) };
+    #[secret] "broadcast.token" = "",
+        "up to 4096 visible characters",
+        "Sent as Authorization: Bearer to the host of broadcast.url, never to one that it redirects to.",
+        |c, raw| { c.broadcast.token = parse::token(raw)?; Some(()) };
+    "broadcast.interval" = "30",
+        SECONDS,
+        "How often broadcast.url is asked.",
+        |c, raw| { c.broadcast.interval = parse::positive_duration(raw)?; Some(()) };
     "broadcast.spread" = "10",
         SECONDS_OR_ZERO,
         "A changed broadcast reaches all sessions within this time, so that they do not all answer in the same second.",
         |c, raw| { c.broadcast.spread = parse::duration(raw)?; Some(()) };
+
+    "simplepush.wake_url" = "",
+        CALL_URL,
+        "Where a POST goes when a message is stored for a SimplePush user agent that can be woken; by default nowhere.",
+        |c, raw| { c.simplepush.wake_url = parse::call_url(raw)?; Some(()) };
 
     "drain.rate" = "10000",
         "a number from 1 to 10000000",

@@ -143,8 +143,9 @@ async fn broadcasts_health_metrics_and_backup_of_a_running_node() {
 async fn a_session_hears_what_the_broadcast_source_says() {
     let source = fake::Fake::start(|_| fake::broadcasts("a/b", "1"));
     let dir = tempfile::tempdir().unwrap();
-    let sets = [&*format!("broadcast.url={}", source.url("/v1")), "broadcast.token=sesame", "broadcast.interval=0.02"];
-    let running = start(&config(dir.path(), &sets)).unwrap();
+    let url = format!("broadcast.url={}", source.url("/v1"));
+    let often = ["broadcast.interval=0.02", "broadcast.spread=0"];
+    let running = start(&config(dir.path(), &[&url, "broadcast.token=sesame", often[0], often[1]])).unwrap();
     let (mut socket, _) = hello(&running, "").await;
     let subscribe = json!({ "messageType": "broadcast_subscribe", "broadcasts": { "a/b": "0", "c": "0" } });
     say(&mut socket, subscribe).await;
