@@ -113,8 +113,10 @@ async fn null_is_as_good_as_absent_where_a_field_may_be_absent() {
     agent.expect("hello").await;
     let channel = channel_id();
     agent.send(json!({"messageType": "register", "channelID": channel, "key": null})).await;
-    let answer = agent.expect("register").await;
-    assert!(answer["pushEndpoint"].as_str().unwrap().contains("/wpush/v1/"), "{answer}");
+    let url = agent.expect("register").await["pushEndpoint"].as_str().unwrap().to_owned();
+    let unlocked = Subscription { channel: channel.clone(), url };
+    assert_eq!(world.post(&unlocked, 60, "without VAPID").await.status, 201);
+    assert_eq!(agent.note().await.text(), "without VAPID");
     let update = json!({"channelID": channel, "version": "unknown", "code": null});
     agent.send(json!({"messageType": "ack", "updates": [update]})).await;
     agent.send(json!({"messageType": "nack", "version": "v", "code": null})).await;
@@ -231,14 +233,26 @@ async fn a_key_is_taken_with_and_without_padding() {
     let mut agent = world.agent(None).await;
     let (_, key) = identity();
     for spelling in [key.clone(), format!("{key}=")] {
-        let answer = agent.register_as(&channel_id(), Some(&spelling)).await;
-        assert_eq!(answer["status"], 200, "{spelling}");
-        assert!(answer["pushEndpoint"].as_str().unwrap().contains("/wpush/v2/"), "{answer}");
+        let locked = agent.register(Some(&spelling)).await;
+        assert!(locked.url.contains("/wpush/v3/"), "{}", locked.url);
+        assert_eq!(world.post(&locked, 60, "x").await.refusal(), (401, 109), "{spelling}");
     }
     let refused = agent.register_as(&channel_id(), Some("AAAA")).await;
     assert_eq!(refused["status"], 400);
     let text = refused["pushEndpoint"].as_str().unwrap();
     assert!(!text.is_empty() && !text.contains("://"), "a sentence in the place of the endpoint: {text}");
+}
+
+#[tokio::test]
+async fn fernet_endpoints_have_one_version_without_a_key_and_one_with() {
+    let world = World::with(&["--set", "endpoint.tokens=fernet"]);
+    let mut agent = world.agent(None).await;
+    let (_, key) = identity();
+    let (open, locked) = (agent.register(None).await, agent.register(Some(&key)).await);
+    assert!(open.url.contains("/wpush/v1/"), "{}", open.url);
+    assert!(locked.url.contains("/wpush/v2/"), "{}", locked.url);
+    assert_eq!(world.post(&open, 60, "x").await.status, 201);
+    assert_eq!(world.post(&locked, 60, "x").await.refusal(), (401, 109));
 }
 
 #[tokio::test]
