@@ -5,6 +5,7 @@ mod chunking;
 mod endpoint;
 mod foreign;
 mod node;
+mod replies;
 mod websocket;
 
 use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};

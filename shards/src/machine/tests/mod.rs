@@ -1,6 +1,7 @@
 //! Scenarios: each race of DESIGN.md 5 and 6 by name, on a mesh of two or three machines with a fake clock, a
 //! scripted store and sockets that exist only as lists of what was said on them.
 
+mod conversation;
 mod delivery;
 mod departure;
 mod hello;
