@@ -114,7 +114,7 @@ impl World {
         let peer = &mut self.sockets[id].peer;
         peer.hello_sent = true;
         peer.asked = uaid;
-        let hello = Hello { uaid, fresh: Uaid([0; 16]), broadcasts, agent_family: 0 };
+        let hello = Hello { uaid, fresh: Uaid([0; 16]), broadcasts, agent_family: 0, mode: Mode::WebPush, wake: None };
         self.sockets[id].inbox.push_back(Command::Hello(Box::new(hello)));
         if !self.calm && self.rng.clients.permille(200) {
             // What an eager user agent sends before its hello is answered must survive a move.

@@ -93,6 +93,7 @@ impl ShardMachine {
                 active.drain.at = next_cursor(cursor, &page);
                 self.send_page(turn, at, page.messages);
                 self.continue_drain(turn, at);
+                self.forget_acked(at);
                 self.deactivate_if_idle(at);
             }
             // Storage is down: the check begins again in a while.
@@ -116,7 +117,7 @@ impl ShardMachine {
             let index = session.active;
             let stamp = message.stamp;
             let in_flight = self.active_of(index).is_some_and(|active| {
-                active.position(stamp).is_some() || active.parked.iter().any(|row| row.stamp == stamp)
+                active.position(stamp).is_some() || active.parked.iter().any(|parked| parked.row.stamp == stamp)
             });
             if in_flight || self.is_settling(message.uaid, stamp) {
                 continue;
@@ -127,6 +128,10 @@ impl ShardMachine {
             }
             if !registered {
                 self.stats.rows_unregistered += 1;
+                self.settle(RowKey::of(&message));
+                continue;
+            }
+            if !self.is_for_session(at, &message) {
                 self.settle(RowKey::of(&message));
                 continue;
             }

@@ -446,6 +446,13 @@ impl ShardMachine {
             turn.effects.push_back(Effect::Close(conn, CloseReason::Overloaded));
             return;
         }
+        let contact_changes = user.as_ref().is_some_and(|user| user.contact != hello.contact());
+        if contact_changes && !self.tickets.room() {
+            self.stats.hellos_shed += 1;
+            self.conns.remove(conn);
+            turn.effects.push_back(Effect::Close(conn, CloseReason::Overloaded));
+            return;
+        }
         let (broadcast_set, delta) = self.broadcasts.subscribe(0, &hello.broadcasts);
         let mut session = Session {
             uaid,
@@ -477,7 +484,12 @@ impl ShardMachine {
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
         self.arm_sweep(turn.now.mono);
-        turn.effects.push_back(Effect::Emit(conn, Event::Hello { uaid, broadcasts: Box::new(delta) }));
+        turn.effects.push_back(Effect::Emit(conn, Event::Hello { uaid, mode: hello.mode, broadcasts: Box::new(delta) }));
+        self.begin_simple(turn, at, hello);
+        if contact_changes {
+            let op = StoreOp::SetContact { uaid, contact: Box::new(hello.contact()) };
+            self.submit(turn, Work::Contact { session: at }, op);
+        }
         if touch && self.tickets.room() {
             self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
         }

@@ -53,6 +53,8 @@ pub(super) const BLOCKED: u8 = 2;
 pub(super) const AWAITING_PONG: u8 = 4;
 /// A register or unregister failed: storage may list a channel that this session does not.
 pub(super) const UNSURE: u8 = 8;
+/// It is in SimplePush mode.
+pub(super) const SIMPLE: u8 = 16;
 
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;

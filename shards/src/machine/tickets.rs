@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::ids::Chid;
 use crate::ids::{KeyDigest, Stamp, StoreTicket, Uaid};
 use crate::limits;
-use crate::message::{Message, Topic};
+use crate::message::{Message, Rank, Topic};
 use crate::time::{Instant, Span};
 
 use super::command::Refusal;
@@ -32,6 +32,8 @@ pub(super) enum Work {
     Settle { uaid: Uaid, count: usize },
     Cancel { asker: Asker, row: RowKey },
     Touch,
+    Contact { session: Ref },
+    Wake { uaid: Uaid },
 }
 
 /// A POST at storage.
@@ -39,8 +41,8 @@ pub(super) struct PublishWork {
     pub asker: Asker,
     pub uaid: Uaid,
     pub stamp: Stamp,
-    /// The topic slot it takes when it is written.
-    pub slot: Option<(Chid, Topic)>,
+    /// The topic slot it takes when it is written, and its place among those that want it.
+    pub slot: Option<(Chid, Topic, Rank)>,
     /// When it was submitted.
     pub since: Instant,
     /// The rule it broke, to be said unless there is no subscription.
@@ -143,6 +145,8 @@ impl ShardMachine {
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
             Work::Touch => {}
+            Work::Contact { session } => self.contact_set(turn, session, result.is_ok()),
+            Work::Wake { uaid } => self.wake_loaded(turn, uaid, result),
         }
         self.submit_backlog(turn);
     }

@@ -6,6 +6,7 @@ mod departure;
 mod hello;
 mod liveness;
 mod script;
+mod simple;
 mod slow_reader;
 mod topics;
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use super::*;
 use crate::ids::{Chid, KeyDigest};
 use crate::message::{Message, Topic, Urgency};
+use crate::simple::{Mode as Reach, WakeData};
 use crate::time::UnixSeconds;
 use script::{Mode, Script};
 
@@ -62,6 +64,8 @@ pub struct Mesh {
     /// Live ledger records by shard and slot: what survives `kill -9`.
     pub ledger: BTreeMap<(usize, u32), Arc<Message>>,
     pub drained: Vec<usize>,
+    /// Wake-up calls asked for.
+    pub woken: Vec<WakeData>,
     next_slot: u32,
     next_uaid: u128,
 }
@@ -79,6 +83,7 @@ pub fn config(shard: u16, placement: Placement) -> MachineConfig {
         hello_timeout: Span::from_secs(5),
         ping_interval: Span::from_secs(300),
         pong_timeout: Span::from_secs(4),
+        wake_timeout: Span(0),
         ping_min_interval: Span::from_secs(45),
         sessions_max: 1_000,
         ledger_bytes_max: 1 << 20,
@@ -115,6 +120,7 @@ impl Mesh {
             hold_mail: false,
             ledger: BTreeMap::new(),
             drained: Vec::new(),
+            woken: Vec::new(),
             next_slot: 0,
             next_uaid: 1,
         }
@@ -160,8 +166,13 @@ impl Mesh {
     }
 
     pub fn say_hello(&mut self, socket: Socket, uaid: Option<Uaid>) {
+        self.say_hello_as(socket, uaid, Reach::WebPush, None);
+    }
+
+    pub fn say_hello_as(&mut self, socket: Socket, uaid: Option<Uaid>, mode: Reach, wake: Option<&str>) {
         let fresh = self.uaid_of(self.sockets[socket.0].shard);
-        let hello = Hello { uaid, fresh, broadcasts: Vec::new(), agent_family: 0 };
+        let wake = wake.and_then(WakeData::new);
+        let hello = Hello { uaid, fresh, broadcasts: Vec::new(), agent_family: 0, mode, wake };
         self.command(socket, Command::Hello(Box::new(hello)));
     }
 
@@ -377,6 +388,7 @@ impl Mesh {
                 assert!(self.ledger.remove(&(shard, slot.0)).is_some(), "a ledger record dies once");
             }
             Effect::ClockFloor(_) => {}
+            Effect::Wake(data) => self.woken.push(data),
             Effect::Drained => self.drained.push(shard),
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::ids::{Chid, Clock, StoreTicket, Uaid};
 use crate::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use crate::message::{Message, Topic};
+use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
 /// How the next operations go.
@@ -30,6 +31,7 @@ pub struct Script {
     /// Every operation ever submitted, by its kind.
     pub seen: Vec<&'static str>,
     users: BTreeMap<Uaid, BTreeSet<Chid>>,
+    pub contacts: BTreeMap<Uaid, Contact>,
     rows: BTreeMap<Uaid, BTreeMap<crate::ids::Stamp, Arc<Message>>>,
     topics: BTreeMap<SlotKey, Arc<Message>>,
 }
@@ -42,6 +44,7 @@ impl Script {
             replies: VecDeque::new(),
             seen: Vec::new(),
             users: BTreeMap::new(),
+            contacts: BTreeMap::new(),
             rows: BTreeMap::new(),
             topics: BTreeMap::new(),
         }
@@ -49,6 +52,11 @@ impl Script {
 
     pub fn add_user(&mut self, uaid: Uaid, channels: &[Chid]) {
         self.users.insert(uaid, channels.iter().copied().collect());
+    }
+
+    /// How a user is reached.
+    pub fn contact_of(&self, uaid: Uaid) -> Contact {
+        self.contacts.get(&uaid).cloned().unwrap_or_default()
     }
 
     /// Message, saved and topic rows of a user.
@@ -91,12 +99,22 @@ impl Script {
                     low_water: Clock(0),
                     user_clock: Clock(0),
                     may_have_messages: !self.rows_of(uaid).is_empty(),
+                    contact: self.contact_of(uaid),
                     channels: channels.iter().copied().collect(),
                 })
             })),
             StoreOp::Touch { .. } => StoreReply::Done,
-            StoreOp::Register { uaid, chid, .. } => {
+            StoreOp::Register { uaid, chid, contact, .. } => {
                 self.users.entry(uaid).or_default().insert(chid);
+                if let Some(contact) = contact {
+                    self.contacts.insert(uaid, *contact);
+                }
+                StoreReply::Done
+            }
+            StoreOp::SetContact { uaid, contact } => {
+                if self.users.contains_key(&uaid) {
+                    self.contacts.insert(uaid, *contact);
+                }
                 StoreReply::Done
             }
             StoreOp::Unregister { uaid, chid, .. } => {
@@ -114,6 +132,9 @@ impl Script {
             StoreOp::Publish { message } => {
                 if !self.users.get(&message.uaid).is_some_and(|channels| channels.contains(&message.chid)) {
                     return StoreReply::NoSubscription;
+                }
+                if message.mode() != self.contact_of(message.uaid).mode {
+                    return StoreReply::OtherMode;
                 }
                 if message.ttl > 0 {
                     self.put(message);
@@ -152,7 +173,7 @@ impl Script {
             }
             Some(topic) => {
                 let slot = self.topics.entry((message.uaid, message.chid, topic)).or_insert(message.clone());
-                if slot.stamp < message.stamp {
+                if message.replaces(&slot.held()) {
                     *slot = message;
                 }
             }
@@ -179,6 +200,7 @@ fn kind(op: &StoreOp) -> &'static str {
         StoreOp::LoadUser { .. } => "load",
         StoreOp::Touch { .. } => "touch",
         StoreOp::Register { .. } => "register",
+        StoreOp::SetContact { .. } => "contact",
         StoreOp::Unregister { .. } => "unregister",
         StoreOp::DropUser { .. } => "drop",
         StoreOp::Publish { .. } => "publish",

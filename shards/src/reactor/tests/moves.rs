@@ -5,11 +5,12 @@ use crate::machine::{Arrival, Hello, Mail};
 use crate::mailbox::mesh;
 use crate::reactor::PlaneLimits;
 use crate::ring::{Departure, Plane, PlaneConfig};
+use crate::simple::Mode;
 
 use super::bench::{Bench, run};
 
 fn hello() -> Box<Hello> {
-    Box::new(Hello { uaid: None, fresh: Uaid([0; 16]), broadcasts: Vec::new(), agent_family: 0 })
+    Box::new(Hello { uaid: None, fresh: Uaid([0; 16]), broadcasts: Vec::new(), agent_family: 0, mode: Mode::WebPush, wake: None })
 }
 
 fn two() -> Bench {

@@ -36,6 +36,7 @@ fn config(shard: u16, count: u16) -> MachineConfig {
         hello_timeout: Span(0),
         ping_interval: Span(0),
         pong_timeout: Span(0),
+        wake_timeout: Span(0),
         ping_min_interval: Span(0),
         sessions_max: 1,
         ledger_bytes_max: 1,
@@ -58,6 +59,7 @@ fn serve(count: u16, limits: PlaneLimits) -> Server {
         edge: Box::new(|| LineEdge),
         store: Box::new(|_| Box::new(Nothing)),
         ledger: Box::new(|| Box::new(Nothing)),
+        wake: Box::new(|_| ()),
     };
     let setups = (0..count).map(setup).collect();
     let scripts = logs.clone();
@@ -222,6 +224,7 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
         edge: Box::new(|| LineEdge),
         store: Box::new(|_| Box::new(Nothing)),
         ledger: Box::new(|| Box::new(Nothing)),
+        wake: Box::new(|_| ()),
     };
     let error = start_with(vec![setup], |_| Script::default()).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("core 100000") && error.contains("shards.cores"), "{error}");
