@@ -47,6 +47,8 @@ pub struct Config {
     pub store: Store,
     /// `delivery.*`.
     pub delivery: Delivery,
+    /// `simplepush.*`.
+    pub simplepush: SimplePush,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -151,6 +153,15 @@ pub struct Delivery {
     pub ledger_bytes: u64,
 }
 
+/// `simplepush.*` (BEHAVIOUR.md 1.12).
+#[derive(Clone, Debug, Default)]
+pub struct SimplePush {
+    /// Whether user agents that do not ask for WebPush are in SimplePush mode.
+    pub enabled: bool,
+    /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
+    pub wake_timeout: Duration,
+}
+
 /// `drain.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drain {
@@ -199,6 +210,7 @@ impl Config {
             admin: Admin::default(),
             store: Store::default(),
             delivery: Delivery::default(),
+            simplepush: SimplePush::default(),
             drain: Drain::default(),
             log: Log::default(),
         }

@@ -188,6 +188,7 @@ impl<'a> Plan<'a> {
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
+            simplepush: config.simplepush.enabled,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
             version: version(),
         };
@@ -214,6 +215,8 @@ impl<'a> Plan<'a> {
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
             store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
             ledger: Box::new(move || Box::new(log)),
+            // No wake-up service is configured: what is stored waits for the next hello.
+            wake: Box::new(|_| ()),
         }
     }
 
@@ -232,6 +235,7 @@ impl<'a> Plan<'a> {
             ping_interval: span(websocket.auto_ping_interval),
             pong_timeout: span(websocket.auto_ping_timeout),
             ping_min_interval: span(websocket.ping_min_interval),
+            wake_timeout: span(self.config.simplepush.wake_timeout),
             sessions_max: self.connections_max,
             ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
         }

@@ -63,7 +63,7 @@ impl Tokens {
         let open = keys.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
         let seal = open.first().ok_or(BadKey::None)?.clone();
         let (base, _) = split_url(endpoint_url).ok_or(BadKey::Url)?;
-        Ok(Tokens { seal, open, prefix: format!("{base}/wpush/") })
+        Ok(Tokens { seal, open, prefix: format!("{base}{WEBPUSH_PATH}") })
     }
 
     /// What the token says, whatever version of URL it came in; `None` unless one of our keys sealed it.
@@ -97,6 +97,14 @@ impl Tokens {
         out.extend_from_slice(self.prefix.as_bytes());
         out.extend_from_slice(if opened.key.is_some() { b"v2/" } else { b"v1/" });
         out.extend_from_slice(self.seal.encrypt(plain).trim_end_matches('=').as_bytes());
+    }
+
+    /// Appends a fresh URL of SimplePush (BEHAVIOUR.md 1.12). It is locked to no key.
+    pub fn seal_simple(&self, uaid: Uaid, chid: Chid, out: &mut Vec<u8>) {
+        let plain = [uaid.0, chid.0].concat();
+        out.extend_from_slice(self.prefix.strip_suffix(WEBPUSH_PATH).unwrap_or_default().as_bytes());
+        out.extend_from_slice(b"/spush/v1/");
+        out.extend_from_slice(self.seal.encrypt(&plain).trim_end_matches('=').as_bytes());
     }
 
     /// A fresh URL.
@@ -143,6 +151,7 @@ pub fn split_url(url: &str) -> Option<(&str, String)> {
 }
 
 const TOKEN_CHARS_MAX: usize = 184;
+const WEBPUSH_PATH: &str = "/wpush/";
 
 #[cfg(test)]
 mod tests {
