@@ -95,7 +95,9 @@ impl Message {
         if self.mode() != Mode::Simple {
             return None;
         }
-        let Some((version, data)) = self.payload.split_first_chunk() else { return Some(Update { version: 0, data: "" }) };
+        let Some((version, data)) = self.payload.split_first_chunk() else {
+            return Some(Update { version: 0, data: "" });
+        };
         Some(Update { version: u64::from_be_bytes(*version), data: std::str::from_utf8(data).unwrap_or_default() })
     }
 }
@@ -139,7 +141,10 @@ mod tests {
     #[test]
     fn wake_data_is_bounded() {
         let of = |bytes: usize| WakeData::new(&"x".repeat(bytes)).is_some();
-        assert_eq!((of(0), of(1), of(limits::WAKE_BYTES_MAX), of(limits::WAKE_BYTES_MAX + 1)), (false, true, true, false));
+        assert_eq!(
+            (of(0), of(1), of(limits::WAKE_BYTES_MAX), of(limits::WAKE_BYTES_MAX + 1)),
+            (false, true, true, false)
+        );
     }
 
     proptest! {

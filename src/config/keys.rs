@@ -198,6 +198,10 @@ keys! {
         SECONDS,
         "A notification unacked for this long is sent again, at most 3 times.",
         |c, raw| { c.delivery.retry_after = parse::positive_duration(raw)?; Some(()) };
+    "delivery.msg_limit" = "0",
+        "a number from 0 (off) to 4294967295",
+        "A user whose drain comes to more stored messages than this is reset: all are discarded and it subscribes anew.",
+        |c, raw| { c.delivery.msg_limit = parse::number(raw, 0, u64::from(u32::MAX))? as u32; Some(()) };
     "delivery.ledger_bytes" = "32MiB",
         "a number of bytes from 1MiB to 16GiB, as 33554432 or 32MiB",
         "Size of the ledger log of each shard, in data_dir and in memory. Half of it holds unacked directs.",
@@ -206,6 +210,16 @@ keys! {
             c.delivery.ledger_bytes = parse::bytes(raw).filter(allowed)?;
             Some(())
         };
+
+    "hello.reconcile" = "false",
+        "true or false",
+        "Take the channelIDs of a hello as the truth: unregister what they lack, reset a user who has more than we know.",
+        |c, raw| { c.hello.reconcile = parse::flag(raw)?; Some(()) };
+
+    "broadcast.spread" = "10",
+        SECONDS_OR_ZERO,
+        "A changed broadcast reaches all sessions within this time, so that they do not all answer in the same second.",
+        |c, raw| { c.broadcast.spread = parse::duration(raw)?; Some(()) };
 
     "simplepush.enabled" = "false",
         "true or false",

@@ -49,6 +49,10 @@ pub struct Config {
     pub delivery: Delivery,
     /// `simplepush.*`.
     pub simplepush: SimplePush,
+    /// `hello.*`.
+    pub hello: Hello,
+    /// `broadcast.*`.
+    pub broadcast: Broadcast,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -149,6 +153,8 @@ pub struct Delivery {
     pub spill_after: Duration,
     /// A notification unacked for this long is sent again.
     pub retry_after: Duration,
+    /// Stored messages of one drain beyond which the user is reset; 0: never.
+    pub msg_limit: u32,
     /// Bytes of the ledger log of one shard.
     pub ledger_bytes: u64,
 }
@@ -160,6 +166,20 @@ pub struct SimplePush {
     pub enabled: bool,
     /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
     pub wake_timeout: Duration,
+}
+
+/// `hello.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hello {
+    /// The channels of a hello are the truth (BEHAVIOUR.md 8, item 20).
+    pub reconcile: bool,
+}
+
+/// `broadcast.*` (BEHAVIOUR.md 1.9).
+#[derive(Clone, Debug, Default)]
+pub struct Broadcast {
+    /// How long it takes to tell every session of a change.
+    pub spread: Duration,
 }
 
 /// `drain.*`.
@@ -211,6 +231,8 @@ impl Config {
             store: Store::default(),
             delivery: Delivery::default(),
             simplepush: SimplePush::default(),
+            hello: Hello::default(),
+            broadcast: Broadcast::default(),
             drain: Drain::default(),
             log: Log::default(),
         }

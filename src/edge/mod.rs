@@ -1,8 +1,8 @@
 //! The adapter between bytes and the shard machine: what a connection's bytes mean, and how events are spelled.
 //!
 //! One [`PushEdge`] per shard, on its thread. [`websocket`] speaks to user agents, [`endpoint`] to app servers,
-//! [`simple`] to those of SimplePush, [`node`] to other nodes; [`http`] drives the exchanges of the last two, [`answer`] writes their responses and
-//! [`close`] is the one table of goodbyes.
+//! [`simple`] to those of SimplePush, [`node`] to other nodes; [`http`] drives the exchanges of the last three,
+//! [`answer`] writes their responses and [`close`] is the one table of goodbyes.
 
 mod answer;
 mod close;
@@ -55,6 +55,8 @@ pub struct EdgeConfig {
     pub simplepush: bool,
     /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
+    /// `hello.reconcile`: the machine is told the channels of a hello.
+    pub reconcile: bool,
     /// What `/__version__` says.
     pub version: VersionInfo,
 }
@@ -92,6 +94,7 @@ pub struct PushEdge {
     location: String,
     body_bytes_max: usize,
     simplepush: bool,
+    reconcile: bool,
     stats: EdgeStats,
 }
 
@@ -137,6 +140,7 @@ impl PushEdge {
             location: format!("{base}/m/"),
             body_bytes_max: config.body_bytes_max,
             simplepush: config.simplepush,
+            reconcile: config.reconcile,
             stats: EdgeStats::default(),
         })
     }

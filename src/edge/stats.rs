@@ -73,9 +73,12 @@ impl EdgeStats {
             Fault::OtherMode => &mut self.posts_other_mode,
             Fault::NoSubscription | Fault::NoUser => &mut self.posts_no_subscription,
             Fault::TooLarge => &mut self.posts_too_large,
-            Fault::TtlMissing | Fault::Encryption | Fault::TtlNegative | Fault::Topic | Fault::Urgency | Fault::BadUpdate => {
-                &mut self.posts_bad_headers
-            }
+            Fault::TtlMissing
+            | Fault::Encryption
+            | Fault::TtlNegative
+            | Fault::Topic
+            | Fault::Urgency
+            | Fault::BadUpdate => &mut self.posts_bad_headers,
             Fault::BadMessageId => &mut self.cancel_requests_refused,
             Fault::BadNodeBody => &mut self.node_bodies_refused,
             Fault::Unavailable => &mut self.posts_unavailable,

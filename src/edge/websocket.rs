@@ -105,15 +105,16 @@ impl PushEdge {
             return self.misplaced();
         }
         let command = match message {
-            ClientMessage::Hello { uaid, broadcasts } => {
+            ClientMessage::Hello { uaid, channels, broadcasts } => {
                 let Ok(HelloPart { mode, wake }) = self.hello_part(text) else { return self.unreadable() };
                 let Some(fresh) = self.fresh.draw() else {
                     return Ingest::Close { reason: CloseReason::Overloaded };
                 };
                 *session.greeted = true;
                 let agent_family = session.agent_family;
+                let channels = channels.filter(|_| self.reconcile).map(|ids| ids.into_iter().map(Chid).collect());
                 let uaid = uaid.map(Uaid);
-                Command::Hello(Box::new(Hello { uaid, fresh, broadcasts, agent_family, mode, wake }))
+                Command::Hello(Box::new(Hello { uaid, fresh, channels, broadcasts, agent_family, mode, wake }))
             }
             ClientMessage::Register { channel, key } => {
                 let Some(chid) = parse_dashed(channel.as_bytes()) else { return self.misplaced() };
@@ -181,12 +182,10 @@ impl PushEdge {
             }
             Event::Registered { uaid, chid, key, status } => {
                 let opened = Opened { uaid: *uaid, chid: *chid, key: *key };
-                let endpoint = |out: &mut Vec<u8>| {
-                    match *status {
-                        200 if simple => self.tokens.seal_simple(*uaid, *chid, out),
-                        200 => self.tokens.seal(&opened, out),
-                        _ => {}
-                    }
+                let endpoint = |out: &mut Vec<u8>| match *status {
+                    200 if simple => self.tokens.seal_simple(*uaid, *chid, out),
+                    200 => self.tokens.seal(&opened, out),
+                    _ => {}
                 };
                 ws::write_frame(out, Opcode::Text, |out| server_message::registered(&chid.0, *status, endpoint, out));
             }

@@ -190,6 +190,7 @@ impl<'a> Plan<'a> {
             body_bytes_max: BODY_BYTES_DEFAULT,
             simplepush: config.simplepush.enabled,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
+            reconcile: config.hello.reconcile,
             version: version(),
         };
         Plan { config, placement, edge, connections_max: share(config.max_connections, shard_count) }
@@ -223,8 +224,6 @@ impl<'a> Plan<'a> {
     fn machine(&self, shard: ShardId, ledger: &Ledgered) -> MachineConfig {
         let (delivery, websocket) = (&self.config.delivery, &self.config.websocket);
         MachineConfig {
-            shard,
-            placement: self.placement,
             origin: ledger.origin,
             clock_floor: ledger.floor,
             window: delivery.window,
@@ -238,6 +237,10 @@ impl<'a> Plan<'a> {
             wake_timeout: span(self.config.simplepush.wake_timeout),
             sessions_max: self.connections_max,
             ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
+            msg_limit: delivery.msg_limit,
+            broadcast_spread: span(self.config.broadcast.spread),
+            reconcile: self.config.hello.reconcile,
+            ..MachineConfig::new(shard, self.placement)
         }
     }
 

@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn wake_data_that_is_none_is_refused() {
-        for host in [r#""h""#, r#"{"ip":"host.name","port":1}"#, r#"{"ip":"1.2.3.4","port":0}"#, r#"{"ip":"1.2.3.4"}"#] {
+        for host in [r#""h""#, r#"{"ip":"host.name","port":1}"#, r#"{"ip":"1.2.3.4","port":0}"#, r#"{"ip":"1.2.3.4"}"#]
+        {
             assert_eq!(hello(&format!(r#","wakeup_host":{host}"#)), Err(BadMessage), "{host}");
         }
         for network in [

@@ -70,6 +70,8 @@ pub struct Hello {
     pub uaid: Option<Uaid>,
     /// A fresh random UAID that falls in the slice of the shard on which the socket is now.
     pub fresh: Uaid,
+    /// Its channels, where it said them and `hello.reconcile` is on.
+    pub channels: Option<Box<[Chid]>>,
     /// Broadcasts to subscribe to with the last version known.
     pub broadcasts: Vec<BroadcastVersion>,
     /// Interned user-agent family, for the session log.
@@ -78,6 +80,13 @@ pub struct Hello {
     pub mode: Mode,
     /// How it wants to be woken; only in mode `Simple`.
     pub wake: Option<WakeData>,
+}
+
+impl Hello {
+    /// A hello that says who it is and nothing else.
+    pub fn new(uaid: Option<Uaid>, fresh: Uaid) -> Hello {
+        Hello { uaid, fresh, channels: None, broadcasts: Vec::new(), agent_family: 0, mode: Mode::WebPush, wake: None }
+    }
 }
 
 /// A broadcast id and a version of it; both opaque texts.

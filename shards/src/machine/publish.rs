@@ -155,7 +155,7 @@ impl ShardMachine {
         }
     }
 
-    fn write_in_flight(&self, uaid: Uaid) -> bool {
+    pub(super) fn write_in_flight(&self, uaid: Uaid) -> bool {
         self.writes.contains_key(&uaid)
     }
 
@@ -239,7 +239,8 @@ impl ShardMachine {
         let Some(session) = self.sessions.get(at) else { return };
         let index = session.active;
         let Some(active) = self.active_of_mut(index) else { return };
-        let replaced = active.window.iter().filter(|entry| older(&entry.row, entry.rank())).map(|entry| entry.row.stamp);
+        let replaced =
+            active.window.iter().filter(|entry| older(&entry.row, entry.rank())).map(|entry| entry.row.stamp);
         let replaced: Vec<Stamp> = replaced.collect();
         let parked: Vec<_> = active.parked.extract_if(.., |parked| older(&parked.row, parked.rank())).collect();
         self.stats.replaced += (replaced.len() + parked.len()) as u64;

@@ -55,6 +55,8 @@ pub(super) const AWAITING_PONG: u8 = 4;
 pub(super) const UNSURE: u8 = 8;
 /// It is in SimplePush mode.
 pub(super) const SIMPLE: u8 = 16;
+/// The record is of an older version: the user is reset when nothing is left to deliver (BEHAVIOUR.md 1.10).
+pub(super) const OLD_RECORD: u8 = 64;
 
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;

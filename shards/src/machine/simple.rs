@@ -55,13 +55,18 @@ impl Hello {
 }
 
 impl ShardMachine {
-    /// A session begins.
-    pub(super) fn begin_simple(&mut self, turn: &Turn<'_>, at: Ref, hello: &Hello) {
+    /// A session begins. `changed`: storage knows its user otherwise.
+    pub(super) fn begin_simple(&mut self, turn: &mut Turn<'_>, at: Ref, hello: &Hello, changed: bool) {
         let Some(session) = self.sessions.get_mut(at) else { return };
+        let uaid = session.uaid;
         session.put(SIMPLE, hello.mode == Mode::Simple);
         if hello.wake.is_some() {
             let state = SimpleSession { wake: hello.wake.clone(), active: turn.now.mono, acked: BTreeMap::new() };
             self.simple.sessions.insert(at.index, state);
+        }
+        if changed {
+            let op = StoreOp::SetContact { uaid, contact: Box::new(hello.contact()) };
+            self.submit(turn, Work::Contact { session: at }, op);
         }
     }
 
@@ -121,6 +126,7 @@ impl ShardMachine {
             self.ack_version(turn, at, update);
         }
         self.continue_drain(turn, at);
+        self.reset_old_record(turn, at);
         self.deactivate_if_idle(at);
     }
 

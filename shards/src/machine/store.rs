@@ -3,7 +3,8 @@
 //! Laws that every backend passes (`src/store/laws.rs`): what was acknowledged is read back; operations of
 //! one UAID take effect in submission order; a batch of one UAID is atomic; expired rows are never returned
 //! and do not block live ones; a delete of a stamp removes exactly that version and nothing newer; a topic
-//! write that does not replace the row (`Message::replaces`) is ignored; pages are merged in clock order over message and saved rows.
+//! write that does not replace the row (`Message::replaces`) is ignored; pages are merged in clock order over
+//! message and saved rows.
 
 use std::sync::Arc;
 
@@ -181,6 +182,9 @@ pub enum StoreReply {
     /// To `Topics`, `Messages` and `Read`.
     Page(Box<Page>),
 }
+
+/// What records mean today; a user with an older one is reset (BEHAVIOUR.md 1.10).
+pub const RECORD_VERSION: u8 = 1;
 
 /// Durable facts about a UAID.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -26,6 +26,7 @@ pub(super) const NOW: u64 = 1_700_000_000;
 
 pub(super) fn config() -> EdgeConfig {
     EdgeConfig {
+        reconcile: false,
         endpoint_url: ORIGIN.into(),
         crypto_keys: vec![KEY.into()],
         node_keys: vec!["older".into(), NODE_KEY.into()],
@@ -176,7 +177,11 @@ impl Harness {
             Command::NodePush(_) | Command::NodeNotify { .. } | Command::NodeDisconnect { .. } => {
                 Event::NodeAnswer(self.node_answer)
             }
-            Command::Ack(_) | Command::AckVersions(_) | Command::Nack { .. } | Command::BroadcastSubscribe(_) | Command::Pong => return,
+            Command::Ack(_)
+            | Command::AckVersions(_)
+            | Command::Nack { .. }
+            | Command::BroadcastSubscribe(_)
+            | Command::Pong => return,
         };
         self.emit(&event);
     }

@@ -5,6 +5,7 @@ mod delivery;
 mod departure;
 mod hello;
 mod liveness;
+mod reset;
 mod script;
 mod simple;
 mod slow_reader;
@@ -66,28 +67,14 @@ pub struct Mesh {
     pub drained: Vec<usize>,
     /// Wake-up calls asked for.
     pub woken: Vec<WakeData>,
+    /// The channels that the hellos of the test name.
+    pub channels: Option<Box<[Chid]>>,
     next_slot: u32,
     next_uaid: u128,
 }
 
 pub fn config(shard: u16, placement: Placement) -> MachineConfig {
-    MachineConfig {
-        shard: ShardId(shard),
-        placement,
-        origin: Origin(1_000 + u32::from(shard)),
-        clock_floor: Clock(0),
-        window: 128,
-        durable: false,
-        spill_after: Span::from_secs(10),
-        retry_after: Span::from_secs(60),
-        hello_timeout: Span::from_secs(5),
-        ping_interval: Span::from_secs(300),
-        pong_timeout: Span::from_secs(4),
-        wake_timeout: Span(0),
-        ping_min_interval: Span::from_secs(45),
-        sessions_max: 1_000,
-        ledger_bytes_max: 1 << 20,
-    }
+    MachineConfig { origin: Origin(1_000 + u32::from(shard)), ..MachineConfig::new(ShardId(shard), placement) }
 }
 
 pub const CHANNEL: Chid = Chid([0xc1; 16]);
@@ -121,6 +108,7 @@ impl Mesh {
             ledger: BTreeMap::new(),
             drained: Vec::new(),
             woken: Vec::new(),
+            channels: None,
             next_slot: 0,
             next_uaid: 1,
         }
@@ -172,7 +160,7 @@ impl Mesh {
     pub fn say_hello_as(&mut self, socket: Socket, uaid: Option<Uaid>, mode: Reach, wake: Option<&str>) {
         let fresh = self.uaid_of(self.sockets[socket.0].shard);
         let wake = wake.and_then(WakeData::new);
-        let hello = Hello { uaid, fresh, broadcasts: Vec::new(), agent_family: 0, mode, wake };
+        let hello = Hello { channels: self.channels.clone(), mode, wake, ..Hello::new(uaid, fresh) };
         self.command(socket, Command::Hello(Box::new(hello)));
     }
 

@@ -5,12 +5,11 @@ use crate::machine::{Arrival, Hello, Mail};
 use crate::mailbox::mesh;
 use crate::reactor::PlaneLimits;
 use crate::ring::{Departure, Plane, PlaneConfig};
-use crate::simple::Mode;
 
 use super::bench::{Bench, run};
 
 fn hello() -> Box<Hello> {
-    Box::new(Hello { uaid: None, fresh: Uaid([0; 16]), broadcasts: Vec::new(), agent_family: 0, mode: Mode::WebPush, wake: None })
+    Box::new(Hello::new(None, Uaid([0; 16])))
 }
 
 fn two() -> Bench {

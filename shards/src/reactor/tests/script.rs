@@ -12,7 +12,6 @@ use crate::machine::{CloseReason, Command, Effect, EffectQueue, Event, Hello, In
 use crate::message::{Message, Urgency};
 use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, Store};
 use crate::reactor::Machine;
-use crate::simple::Mode;
 use crate::stats::{Board, Meaning};
 use crate::time::{Instant, Now, UnixSeconds};
 
@@ -153,7 +152,7 @@ impl Script {
                 self.claims += 1;
                 let claim = Claim::new(crate::ids::ShardId(0), self.claims);
                 let uaid = Uaid([0; 16]);
-                let hello = Box::new(Hello { uaid: None, fresh: uaid, broadcasts: Vec::new(), agent_family: 0, mode: Mode::WebPush, wake: None });
+                let hello = Box::new(Hello::new(None, uaid));
                 let to = crate::ids::ShardId(code as u16);
                 return effects.push_back(Effect::Move { conn, to, claim, hello });
             }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::ids::{Clock, Origin, ShardId};
+use crate::ids::ShardId;
 use crate::machine::MachineConfig;
 use crate::place::Placement;
 use crate::ports::Port;
@@ -25,21 +25,16 @@ struct Server {
 
 fn config(shard: u16, count: u16) -> MachineConfig {
     MachineConfig {
-        shard: ShardId(shard),
-        placement: Placement::new([0; 16], count),
-        origin: Origin(0),
-        clock_floor: Clock(0),
         window: 1,
-        durable: false,
         spill_after: Span(0),
         retry_after: Span(0),
         hello_timeout: Span(0),
         ping_interval: Span(0),
         pong_timeout: Span(0),
-        wake_timeout: Span(0),
         ping_min_interval: Span(0),
         sessions_max: 1,
         ledger_bytes_max: 1,
+        ..MachineConfig::new(ShardId(shard), Placement::new([0; 16], count))
     }
 }
 
