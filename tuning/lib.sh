@@ -19,7 +19,8 @@ TUNING=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 usage() {
     cat <<TEXT
-usage: $(basename "$0") [--check|--apply|--revert] [--root DIR] [--max-connections N] [--cores LIST] [--irqs apart|shards]$1
+usage: $(basename "$0") [--check|--apply|--revert] [--root DIR] [--max-connections N] [--cores LIST]
+       [--irqs apart|shards]$1
 
   --check              say what is not as wanted and change nothing (the default; needs no root)
   --apply              change it; what was before is recorded first
@@ -29,7 +30,8 @@ usage: $(basename "$0") [--check|--apply|--revert] [--root DIR] [--max-connectio
   --cores LIST         the shards' CPUs, as of \`murre serve --cores\` (default: see murre-tune --plan)
   --irqs apart|shards  who takes interrupts of the network: CPUs without shards (default), or the shards' own
 
-Exit status: 0 as wanted (or changed, or put back), 1 drift (or something could not be changed), 2 wrong usage or unreadable.
+Exit status: 0 as wanted (or changed, or put back), 1 drift (or something could not be changed), 2 wrong usage or
+unreadable.
 TEXT
 }
 
@@ -44,7 +46,9 @@ take_option() {
     TAKEN=2
     # An empty value is a variable that somebody forgot to set; an empty --root would be this host.
     case $1 in
-        --root | --max-connections | --cores | --irqs) [ -n "${2:-}" ] || refuse "$1 needs a value; --help says which" ;;
+        --root | --max-connections | --cores | --irqs)
+            [ -n "${2:-}" ] || refuse "$1 needs a value; --help says which"
+            ;;
     esac
     case $1 in
         --check | --apply | --revert) MODE=${1#--} TAKEN=1 ;;

@@ -394,7 +394,8 @@ def log_in(host):
     unit = host.text("etc/systemd/system/murre.service.d/50-limits.conf")
     values = dict(re.findall(r"^Limit(\w+)=(\w+)$", unit, re.M))
     hard = {"Max open files": values["NOFILE"], "Max locked memory": values["MEMLOCK"].replace("infinity", "unlimited")}
-    host.write("proc/self/limits", "\n".join(f"{name:<25} {value:<20} {value:<20} units" for name, value in hard.items()))
+    lines = [f"{name:<25} {value:<20} {value:<20} units" for name, value in hard.items()]
+    host.write("proc/self/limits", "\n".join(lines))
 
 
 def test_the_unit_has_the_limits_that_the_scripts_want(server):

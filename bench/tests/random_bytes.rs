@@ -1,5 +1,5 @@
-//! Random bytes cost no memory: 64 KiB on each of 1,000 connections, all open at once, and when they are gone the server
-//! has what it had before (DESIGN.md 1: bounded under attack).
+//! Random bytes cost no memory: 64 KiB on each of 1,000 connections, all open at once, and when they are
+//! gone the server has what it had before (DESIGN.md 1: bounded under attack).
 
 mod common;
 
@@ -107,8 +107,8 @@ fn round(world: &World, kind: Kind, noise: &mut Noise) -> f64 {
     refused() - before
 }
 
-/// Memory that the server alone has written (heap and anonymous mappings; the ledger's file is mapped and left out), and
-/// all that is resident.
+/// Memory that the server alone has written (heap and anonymous mappings; the ledger's file is mapped and
+/// left out), and all that is resident.
 fn memory(world: &World) -> (u64, u64) {
     let memory = Memory::read(world.server.pid()).unwrap();
     let private = memory.by_mapping.iter().filter(|(name, _)| *name == "[heap]" || *name == "anonymous");
