@@ -26,6 +26,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::wire::url::HttpUrl;
+
 /// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -45,14 +47,16 @@ pub struct Config {
     pub node: Node,
     /// `admin.*`.
     pub admin: Admin,
+    /// `broadcast.*`.
+    pub broadcast: Broadcast,
+    /// `simplepush.*`.
+    pub simplepush: SimplePush,
     /// `store.*`.
     pub store: Store,
     /// `delivery.*`.
     pub delivery: Delivery,
     /// `hello.*`.
     pub hello: Hello,
-    /// `broadcast.*`.
-    pub broadcast: Broadcast,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -123,6 +127,26 @@ pub struct Admin {
     pub listen: Vec<SocketAddr>,
 }
 
+/// `broadcast.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Broadcast {
+    /// The broadcast source; `None`: only the operator sets broadcasts.
+    pub url: Option<HttpUrl>,
+    /// What the source wants as `Authorization: Bearer`.
+    pub token: Option<Secret>,
+    /// Between two polls of the source.
+    pub interval: Duration,
+    /// How long it takes to tell every session of a change.
+    pub spread: Duration,
+}
+
+/// `simplepush.*`.
+#[derive(Clone, Debug, Default)]
+pub struct SimplePush {
+    /// Where wake-up calls go; `None`: nobody is called.
+    pub wake_url: Option<HttpUrl>,
+}
+
 /// `store.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -166,13 +190,6 @@ pub struct Delivery {
 pub struct Hello {
     /// The channels of a hello are the truth (BEHAVIOUR.md 8, item 20).
     pub reconcile: bool,
-}
-
-/// `broadcast.*` (BEHAVIOUR.md 1.9).
-#[derive(Clone, Debug, Default)]
-pub struct Broadcast {
-    /// How long it takes to tell every session of a change.
-    pub spread: Duration,
 }
 
 /// `drain.*`.
@@ -221,10 +238,11 @@ impl Config {
             endpoint: Endpoint::default(),
             node: Node::default(),
             admin: Admin::default(),
+            broadcast: Broadcast::default(),
+            simplepush: SimplePush::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
-            broadcast: Broadcast::default(),
             drain: Drain::default(),
             log: Log::default(),
         }
