@@ -52,8 +52,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// How many are open at once. A server must hold what is framed: of a peak of many MiB the allocator keeps a part that
-    /// differs from round to round, and hides what this test looks for.
+    /// How many are open at once. A server must hold what is framed: of a peak of many MiB the allocator keeps a part
+    /// that differs from round to round, and hides what this test looks for.
     fn at_once(self) -> usize {
         match self {
             Kind::Raw | Kind::Upgraded => CONNECTIONS,
@@ -130,8 +130,8 @@ fn round(world: &World, kind: Kind, noise: &mut Noise) -> f64 {
     refused() - before
 }
 
-/// Memory that the server alone has written (heap and anonymous mappings; the ledger's file is mapped and left out), and
-/// all that is resident.
+/// Memory that the server alone has written (heap and anonymous mappings; the ledger's file is mapped and left out),
+/// and all that is resident.
 fn memory(world: &World) -> (u64, u64) {
     let memory = Memory::read(world.server.pid()).unwrap();
     let private = memory.by_mapping.iter().filter(|(name, _)| *name == "[heap]" || *name == "anonymous");
