@@ -2,7 +2,8 @@
 //! untrusted bytes and never panics on them.
 //!
 //! [`http1`] reads request heads and bodies and writes responses, [`upgrade`] is the RFC 6455 opening handshake,
-//! [`ws`] the frames, [`push`] the JSON messages inside them, [`base64url`] and [`text`] spell values.
+//! [`ws`] the frames, [`push`] the JSON messages inside them, [`base64url`] and [`text`] spell values, [`url`] is
+//! whom we call.
 
 pub mod base64url;
 pub mod body;
@@ -11,4 +12,5 @@ pub mod push;
 pub mod server_message;
 pub mod text;
 pub mod upgrade;
+pub mod url;
 pub mod ws;

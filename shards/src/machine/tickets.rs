@@ -21,17 +21,47 @@ use super::{ShardMachine, Turn};
 
 /// Who waits for a reply of storage.
 pub(super) enum Work {
-    LoadUser { greeting: Ref },
-    Register { session: Ref, chid: Chid, key: Option<KeyDigest> },
-    Unregister { session: Ref, uaid: Uaid, chid: Chid },
+    LoadUser {
+        greeting: Ref,
+    },
+    Register {
+        session: Ref,
+        chid: Chid,
+        key: Option<KeyDigest>,
+    },
+    Unregister {
+        session: Ref,
+        uaid: Uaid,
+        chid: Chid,
+    },
     Publish(PublishWork),
-    Page { session: Ref },
-    Retry { session: Ref, stamp: Stamp },
-    Spill { session: Ref, stamps: Vec<Stamp> },
-    Depart { uaid: Uaid },
-    Settle { uaid: Uaid, count: usize },
-    Cancel { asker: Asker, row: RowKey },
+    Page {
+        session: Ref,
+    },
+    Retry {
+        session: Ref,
+        stamp: Stamp,
+    },
+    Spill {
+        session: Ref,
+        stamps: Vec<Stamp>,
+    },
+    Depart {
+        uaid: Uaid,
+    },
+    Settle {
+        uaid: Uaid,
+        count: usize,
+    },
+    Cancel {
+        asker: Asker,
+        row: RowKey,
+    },
     Touch,
+    /// The drop of a user.
+    Reset,
+    /// An unregister nobody waits for: the hello left the channel out.
+    Forget,
 }
 
 /// A POST at storage.
@@ -142,7 +172,7 @@ impl ShardMachine {
             Work::Depart { uaid } => self.departed(turn, uaid, result.is_ok()),
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
-            Work::Touch => {}
+            Work::Touch | Work::Reset | Work::Forget => {}
         }
         self.submit_backlog(turn);
     }
