@@ -238,6 +238,14 @@ keys! {
         CALL_URL,
         "Where a POST goes when a message is stored for a SimplePush user agent that can be woken; by default nowhere.",
         |c, raw| { c.simplepush.wake_url = parse::call_url(raw)?; Some(()) };
+    "simplepush.enabled" = "false",
+        "true or false",
+        "User agents whose hello does not say use_webpush get SimplePush: version updates, of which the newest counts, and PUT /spush.",
+        |c, raw| { c.simplepush.enabled = parse::flag(raw)?; Some(()) };
+    "simplepush.wake_timeout" = "0",
+        SECONDS_OR_ZERO,
+        "A SimplePush session of a user agent that can be woken is closed with 4774 when nothing was said on it for this long.",
+        |c, raw| { c.simplepush.wake_timeout = parse::duration(raw)?; Some(()) };
 
     "drain.rate" = "10000",
         "a number from 1 to 10000000",

@@ -49,12 +49,12 @@ pub struct Config {
     pub admin: Admin,
     /// `broadcast.*`.
     pub broadcast: Broadcast,
-    /// `simplepush.*`.
-    pub simplepush: SimplePush,
     /// `store.*`.
     pub store: Store,
     /// `delivery.*`.
     pub delivery: Delivery,
+    /// `simplepush.*`.
+    pub simplepush: SimplePush,
     /// `hello.*`.
     pub hello: Hello,
     /// `drain.*`.
@@ -140,13 +140,6 @@ pub struct Broadcast {
     pub spread: Duration,
 }
 
-/// `simplepush.*`.
-#[derive(Clone, Debug, Default)]
-pub struct SimplePush {
-    /// Where wake-up calls go; `None`: nobody is called.
-    pub wake_url: Option<HttpUrl>,
-}
-
 /// `store.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -183,6 +176,17 @@ pub struct Delivery {
     pub msg_limit: u32,
     /// Bytes of the ledger log of one shard.
     pub ledger_bytes: u64,
+}
+
+/// `simplepush.*` (BEHAVIOUR.md 1.12).
+#[derive(Clone, Debug, Default)]
+pub struct SimplePush {
+    /// Where wake-up calls go; `None`: nobody is called.
+    pub wake_url: Option<HttpUrl>,
+    /// Whether user agents that do not ask for WebPush are in SimplePush mode.
+    pub enabled: bool,
+    /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
+    pub wake_timeout: Duration,
 }
 
 /// `hello.*`.

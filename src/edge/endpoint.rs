@@ -59,6 +59,9 @@ impl PushEdge {
                 Err(fault) => Plan::Reply(Reply::Fault(fault)),
             };
         }
+        if let Some(path) = head.path.strip_prefix("/spush/").filter(|_| self.simplepush) {
+            return self.plan_update(head, path);
+        }
         if let Some(id) = head.path.strip_prefix("/m/") {
             if head.method != "DELETE" {
                 return method_refused(head, "DELETE");
@@ -136,6 +139,7 @@ impl PushEdge {
         let (stamp, disposition) = match published {
             Published::Accepted { stamp, disposition } => (stamp, disposition),
             Published::NoSubscription => return self.emit_fault(context, Fault::NoSubscription, out),
+            Published::OtherMode => return self.emit_fault(context, Fault::OtherMode, out),
             Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
             Published::Unavailable => return self.emit_fault(context, Fault::Unavailable, out),
         };

@@ -85,7 +85,9 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     (surroundings.probe)().map_err(|error| Fault::Kernel(error.to_string()))?;
     shards::ring::raise_nofile();
     let no_island = |error| Fault::Host { what: "the admin server", error };
-    let mut prepared = Prepared::new(surroundings.signals, calls(config)?).map_err(no_island)?;
+    let calls = calls(config)?;
+    let wakes = calls.wake.as_ref().map(|(_, wakes)| Arc::clone(wakes));
+    let mut prepared = Prepared::new(surroundings.signals, calls).map_err(no_island)?;
     let cores = host::cores(&config.shards.cores)?;
     let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
     listeners::check_free(config, surroundings.address_patience)?;
@@ -103,7 +105,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         let core = cores[index % cores.len()];
-        plan.shard(ShardId(index as u16), core, log, bound, &storage)
+        plan.shard((ShardId(index as u16), core), log, bound, &storage, wakes.clone())
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
@@ -199,6 +201,7 @@ impl<'a> Plan<'a> {
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
+            simplepush: config.simplepush.enabled,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
             reconcile: config.hello.reconcile,
             version: version(),
@@ -208,11 +211,11 @@ impl<'a> Plan<'a> {
 
     fn shard(
         &self,
-        shard: ShardId,
-        core: u32,
+        (shard, core): (ShardId, u32),
         ledger: Ledgered,
         listeners: Bound,
         storage: &Arc<Storage>,
+        wakes: Option<Arc<Wakes>>,
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
         let storage = Arc::clone(storage);
@@ -226,6 +229,11 @@ impl<'a> Plan<'a> {
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
             store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
             ledger: Box::new(move || Box::new(log)),
+            wake: Box::new(move |data| match &wakes {
+                Some(wakes) => wakes.push(data.as_str().into()),
+                // No wake-up service is configured: what is stored waits for the next hello.
+                None => {}
+            }),
         }
     }
 
@@ -242,6 +250,7 @@ impl<'a> Plan<'a> {
             ping_interval: span(websocket.auto_ping_interval),
             pong_timeout: span(websocket.auto_ping_timeout),
             ping_min_interval: span(websocket.ping_min_interval),
+            wake_timeout: span(self.config.simplepush.wake_timeout),
             sessions_max: self.connections_max,
             ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
             msg_limit: delivery.msg_limit,

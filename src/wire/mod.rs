@@ -10,6 +10,7 @@ pub mod body;
 pub mod http1;
 pub mod push;
 pub mod server_message;
+pub mod simple;
 pub mod text;
 pub mod upgrade;
 pub mod url;

@@ -349,7 +349,8 @@ struct Drained {
     ended: Option<String>,
 }
 
-/// Comes back, acks in pages, and listens on for a moment when everything has come. `done` is set with the last message.
+/// Comes back, acks in pages, and listens on for a moment when everything has come. `done` is set with the last
+/// message.
 fn drain(
     ws: SocketAddr,
     uaid: &str,

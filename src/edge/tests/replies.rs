@@ -3,6 +3,8 @@
 use shards::ids::{Chid, Uaid};
 use shards::machine::{BroadcastDelta, BroadcastVersion, Event};
 
+use shards::simple::Mode;
+
 use super::*;
 
 const CHANNEL: &str = "deadbeef-0000-4000-8000-000000000001";
@@ -41,7 +43,7 @@ fn hello_and_broadcast_carry_versions_and_errors_together() {
     let inside = r#"{"a/b":"\"7\"","errors":{"c":"Broadcast not found"}}"#;
     let expected = format!(r#"{{"messageType":"broadcast","broadcasts":{inside}}}"#);
     assert_eq!(spelled(&Event::Broadcast(Box::new(delta.clone()))), expected);
-    let hello = Event::Hello { uaid: Uaid([0x0a; 16]), broadcasts: Box::new(delta) };
+    let hello = Event::Hello { uaid: Uaid([0x0a; 16]), mode: Mode::WebPush, broadcasts: Box::new(delta) };
     let expected = format!(
         r#"{{"messageType":"hello","uaid":"{}","status":200,"use_webpush":true,"broadcasts":{inside}}}"#,
         "0a".repeat(16)
