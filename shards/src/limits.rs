@@ -81,7 +81,7 @@ pub const WAKE_BYTES_MAX: usize = 255;
 /// waits for the next hello.
 pub const WAKE_PAUSE_SECONDS: u64 = 10;
 /// Users of one shard that were woken within that pause: 16,384 x about 64 B = 1 MB. Shed: as above.
-pub const WAKES_MAX: usize = 16_384;
+pub const WOKEN_MAX: usize = 16_384;
 
 const _: () = assert!(PAGE_MESSAGES < WINDOW_DEFAULT);
 const _: () = assert!(BROADCAST_SETS_MAX <= u16::MAX as usize);

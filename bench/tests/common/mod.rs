@@ -123,6 +123,12 @@ impl Draft {
         self
     }
 
+    /// Sets a body and says nothing of it.
+    pub fn form(mut self, body: &str) -> Draft {
+        *self.0.body_mut() = body.into();
+        self
+    }
+
     /// Sets a body, and says that it is aes128gcm unless something else was said.
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Draft {
         *self.0.body_mut() = body.into();

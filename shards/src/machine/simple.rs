@@ -240,7 +240,7 @@ impl Woken {
         if self.known.contains(&uaid) {
             return Ask::TooSoon;
         }
-        if self.order.len() >= limits::WAKES_MAX {
+        if self.order.len() >= limits::WOKEN_MAX {
             return Ask::TooMany;
         }
         self.known.insert(uaid);
@@ -258,11 +258,11 @@ mod tests {
         let mut woken = Woken::default();
         let user = |n: usize| Uaid((n as u128).to_be_bytes());
         let later = |seconds| Instant(0).after(Span::from_secs(seconds));
-        for n in 0..limits::WAKES_MAX {
+        for n in 0..limits::WOKEN_MAX {
             assert!(matches!(woken.ask(later(0), user(n)), Ask::Granted));
         }
         assert!(matches!(woken.ask(later(9), user(0)), Ask::TooSoon));
-        assert!(matches!(woken.ask(later(9), user(limits::WAKES_MAX)), Ask::TooMany));
+        assert!(matches!(woken.ask(later(9), user(limits::WOKEN_MAX)), Ask::TooMany));
         assert!(matches!(woken.ask(later(10), user(0)), Ask::Granted));
         assert_eq!((woken.order.len(), woken.known.len()), (1, 1));
     }

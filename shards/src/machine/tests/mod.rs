@@ -68,6 +68,8 @@ pub struct Mesh {
     pub drained: Vec<usize>,
     /// Wake-up calls asked for.
     pub woken: Vec<WakeData>,
+    /// Versions of the updates that were sent, by their stamps.
+    pub versions: BTreeMap<Stamp, (Chid, u64)>,
     /// The channels that the hellos of the test name.
     pub channels: Option<Box<[Chid]>>,
     next_slot: u32,
@@ -109,6 +111,7 @@ impl Mesh {
             ledger: BTreeMap::new(),
             drained: Vec::new(),
             woken: Vec::new(),
+            versions: BTreeMap::new(),
             channels: None,
             next_slot: 0,
             next_uaid: 1,
@@ -402,6 +405,7 @@ impl Mesh {
             Event::Notification { message, emission } => {
                 let at = self.socket_at(shard, conn).expect("notifications go to sockets");
                 self.sockets[at].emissions.push(emission);
+                self.versions.extend(message.simple_version().map(|version| (message.stamp, (message.chid, version))));
                 Said::Notification(message.stamp)
             }
             Event::Broadcast(delta) => Said::Broadcast(delta.changed.len(), delta.unknown.len()),

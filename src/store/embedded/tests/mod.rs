@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use shards::ids::{Clock, Stamp};
 use shards::machine::{RowKey, StoreError, StoreOp, StoreReply};
 use shards::message::Message;
+use shards::simple::Mode;
 use shards::time::UnixSeconds;
 
 use super::*;
 use crate::store::IDLE_SECONDS_MAX;
-use crate::store::laws::{Hand, NOW, chid, message, register, topical, uaid};
+use crate::store::laws::{Hand, NOW, chid, contact, message, register, topical, uaid, update};
 
 pub(super) fn open(dir: &Path) -> Embedded {
     Embedded::open(dir, Options::default()).expect("it opens")
@@ -54,6 +55,23 @@ fn what_was_written_is_there_after_a_reopen() {
     let mut second = hand(&store);
     assert_eq!((second.clocks(uaid(1)), second.topic_clocks(uaid(1))), (vec![], vec![90]));
     assert_eq!(second.user(uaid(1)).expect("it is known").seen, UnixSeconds(NOW.0 + 3));
+}
+
+#[test]
+fn versions_and_how_to_wake_are_there_after_a_reopen() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = open(dir.path());
+    let mut first = hand(&store);
+    first.register(1, 2);
+    first.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "ip=192.0.2.1") });
+    first.publish(update(1, 2, 70, 5));
+    store.close();
+    let store = open(dir.path());
+    let mut second = hand(&store);
+    second.publish(update(1, 2, 80, 4));
+    assert_eq!(second.topic_clocks(uaid(1)), [70], "the version in the row still counts");
+    let user = second.user(uaid(1)).expect("it is known");
+    assert_eq!((user.contact, user.channels), (*contact(Mode::Simple, "ip=192.0.2.1"), vec![chid(2)]));
 }
 
 #[test]

@@ -1,0 +1,162 @@
+//! SimplePush over real sockets: versions, of which only the newest counts, and waking who is away (BEHAVIOUR.md 1.12,
+//! 2.10).
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+
+use common::{Draft, PATIENCE, SILENCE, Subscription, UserAgent, World};
+use hyper::Uri;
+use serde_json::{Value, json};
+
+const ENABLED: [&str; 2] = ["--set", "simplepush.enabled=true"];
+
+/// A user agent in SimplePush mode that has said hello.
+async fn agent(world: &World, uaid: &str, wake_port: Option<u16>) -> UserAgent {
+    let mut agent = UserAgent::connect(world.server.websocket()).await;
+    let mut hello = json!({"messageType": "hello", "uaid": uaid});
+    if let Some(port) = wake_port {
+        hello["wakeup_host"] = json!({"ip": "192.0.2.7", "port": port});
+        hello["mobilenetwork"] = json!({"mcc": "310", "mnc": "26"});
+    }
+    agent.send(hello).await;
+    let answer = agent.expect("hello").await;
+    assert_eq!((&answer["status"], &answer["use_webpush"]), (&json!(200), &json!(false)), "{answer}");
+    agent.uaid = answer["uaid"].as_str().unwrap().to_owned();
+    agent
+}
+
+fn put(to: &Subscription, form: &str) -> Draft {
+    let url: Uri = to.url.parse().unwrap();
+    assert!(url.path().starts_with("/spush/v1/"), "{url}");
+    Draft::new("PUT", url.path()).header("content-type", "application/x-www-form-urlencoded").form(form)
+}
+
+async fn version(world: &World, to: &Subscription, version: u64) -> u16 {
+    world.send(put(to, &format!("version={version}"))).await.status
+}
+
+/// The one update that comes next: its version and its data.
+async fn update(agent: &mut UserAgent, of: &Subscription) -> (u64, Value) {
+    let message = agent.expect("notification").await;
+    let updates = message["updates"].as_array().unwrap();
+    assert_eq!((updates.len(), &updates[0]["channelID"]), (1, &json!(of.channel)), "{message}");
+    (updates[0]["version"].as_u64().unwrap(), updates[0]["data"].clone())
+}
+
+async fn ack(agent: &mut UserAgent, of: &Subscription, version: u64) {
+    agent.send(json!({"messageType": "ack", "updates": [{"channelID": of.channel, "version": version}]})).await;
+    agent.barrier().await;
+}
+
+#[tokio::test]
+async fn versions_reach_a_live_session_and_their_acks_end_them() {
+    let world = World::with(&ENABLED);
+    let mut agent_1 = agent(&world, "", None).await;
+    let subscription = agent_1.register(None).await;
+    let reply = world.send(put(&subscription, "version=7&data=hello%20there")).await;
+    assert_eq!((reply.status, &reply.body[..]), (200, &b"Delivered"[..]));
+    assert_eq!(update(&mut agent_1, &subscription).await, (7, json!("hello there")));
+    assert_eq!(version(&world, &subscription, 7).await, 202, "it was sent already");
+    agent_1.silence().await;
+    ack(&mut agent_1, &subscription, 7).await;
+    let uaid = agent_1.uaid.clone();
+    agent_1.leave().await;
+    agent(&world, &uaid, None).await.silence().await;
+}
+
+#[tokio::test]
+async fn who_was_away_gets_the_newest_version_also_after_a_crash() {
+    let mut world = World::with(&ENABLED);
+    let mut first = agent(&world, "", None).await;
+    let (one, other) = (first.register(None).await, first.register(None).await);
+    assert_eq!(version(&world, &other, 3).await, 200);
+    let uaid = first.uaid.clone();
+    // Not acked: it is saved when the session ends.
+    assert_eq!(update(&mut first, &other).await, (3, Value::Null));
+    first.leave().await;
+    for (number, status) in [(5, 202), (9, 202), (8, 202)] {
+        assert_eq!(version(&world, &one, number).await, status);
+    }
+    world.crash();
+    let mut again = agent(&world, &uaid, None).await;
+    assert_eq!(again.uaid, uaid);
+    let mut came = [again.expect("notification").await, again.expect("notification").await];
+    came.sort_by_key(|message| message["updates"][0]["version"].as_u64());
+    let versions = came.map(|m| (m["updates"][0]["channelID"].clone(), m["updates"][0]["version"].clone()));
+    assert_eq!(versions, [(json!(other.channel), json!(3)), (json!(one.channel), json!(9))]);
+    again.silence().await;
+    ack(&mut again, &one, 9).await;
+    ack(&mut again, &other, 3).await;
+    again.leave().await;
+    agent(&world, &uaid, None).await.silence().await;
+}
+
+#[tokio::test]
+async fn endpoints_of_one_mode_refuse_the_other_and_unknown_users() {
+    let world = World::with(&ENABLED);
+    let mut simple = agent(&world, "", None).await;
+    let mine = simple.register(None).await;
+    let (mut webpush, theirs) = world.subscriber().await;
+    let as_webpush = Subscription { url: mine.url.replace("/spush/", "/wpush/"), ..mine.clone() };
+    assert_eq!(world.post(&as_webpush, 60, "body").await.refusal(), (400, 108));
+    simple.unregister(&mine.channel).await;
+    assert_eq!(world.send(put(&mine, "version=1")).await.refusal(), (410, 103));
+    let token = theirs.url.rsplit('/').next().unwrap();
+    let crossed = Draft::new("PUT", &format!("/spush/v1/{token}"));
+    assert_eq!(world.send(crossed).await.refusal(), (404, 102), "a token of WebPush");
+    assert_eq!(world.send(put(&mine, "version=x")).await.refusal().0, 410, "410 comes first");
+    webpush.silence().await;
+    let off = World::start();
+    assert_eq!(off.send(put(&mine, "version=1")).await.refusal(), (404, 0));
+}
+
+/// Answers POSTs and hands out their bodies.
+fn wake_server() -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/wake", listener.local_addr().unwrap());
+    let (called, calls) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let (mut line, mut length) = (String::new(), 0);
+            while reader.read_line(&mut line).unwrap() > 2 {
+                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+            reader.get_mut().write_all(answer).unwrap();
+            if called.send(String::from_utf8(body).unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    (url, calls)
+}
+
+#[tokio::test]
+async fn an_update_wakes_who_is_away() {
+    let (url, calls) = wake_server();
+    let world = World::with(&["--set", "simplepush.enabled=true", "--set", &format!("simplepush.wake_url={url}")]);
+    let mut sleeper = agent(&world, "", Some(4_500)).await;
+    let subscription = sleeper.register(None).await;
+    assert_eq!(version(&world, &subscription, 1).await, 200);
+    assert_eq!(update(&mut sleeper, &subscription).await.0, 1);
+    ack(&mut sleeper, &subscription, 1).await;
+    let uaid = sleeper.uaid.clone();
+    sleeper.leave().await;
+    assert_eq!(version(&world, &subscription, 2).await, 202);
+    let body = calls.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(body, "ip=192.0.2.7&port=4500&mcc=310&mnc=26");
+    assert_eq!(version(&world, &subscription, 3).await, 202);
+    assert_eq!(calls.recv_timeout(SILENCE), Err(RecvTimeoutError::Timeout), "it was called a moment ago");
+    let mut awake = agent(&world, &uaid, Some(4_500)).await;
+    assert_eq!(update(&mut awake, &subscription).await.0, 3);
+    assert!(!world.server.log().contains("192.0.2.7"), "where somebody is is never logged");
+}
