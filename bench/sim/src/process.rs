@@ -50,6 +50,7 @@ impl World {
             ping_interval: plan.ping_interval,
             pong_timeout: plan.pong_timeout,
             ping_min_interval: Span::from_secs(45),
+            relay_members: 0,
             sessions_max: plan.sessions_max,
             ledger_bytes_max: plan.ledger_bytes_max,
         };

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic};
 
+use super::relay::{RelayCommand, RelayEvent};
+
 /// One decoded request of a peer.
 #[derive(Debug)]
 pub enum Command {
@@ -40,6 +42,8 @@ pub enum Command {
     Ping,
     /// User agent: a WebSocket Pong frame arrived.
     Pong,
+    /// Relay: it is one, or a message for a user agent it speaks for.
+    Relay(RelayCommand),
     /// App server: a message. [`Event::Published`] answers.
     Publish(Box<Publish>),
     /// App server: `DELETE /m/{id}`. [`Event::Cancelled`] answers.
@@ -166,6 +170,8 @@ pub enum Event {
     Pong,
     /// A WebSocket Ping frame with an empty payload.
     Ping,
+    /// To a relay.
+    Relay(Box<RelayEvent>),
     /// The reply to a POST.
     Published(Published),
     /// The reply to a cancel: 204, or 503 when storage failed.
@@ -175,6 +181,20 @@ pub enum Event {
     },
     /// The reply to another node (BEHAVIOUR.md 4.1).
     NodeAnswer(NodeAnswer),
+}
+
+impl Event {
+    /// The emission this is, of the session or, on a relay, of the connection.
+    pub fn emission(&self) -> Option<EmissionId> {
+        match self {
+            Event::Notification { emission, .. } => Some(*emission),
+            Event::Relay(event) => match &**event {
+                RelayEvent::Of { event: Event::Notification { emission, .. }, .. } => Some(*emission),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// Broadcast versions that changed, and ids that do not exist.

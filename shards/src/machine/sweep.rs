@@ -8,6 +8,7 @@ use crate::time::{Instant, Span};
 use super::command::{CloseReason, Event};
 use super::hello::{day, give_back};
 use super::input::Effect;
+use super::relay::is_seat;
 use super::session::{AWAITING_PONG, UNSAVED, span_ticks, ticks};
 use super::slab::Ref;
 use super::store::StoreOp;
@@ -69,7 +70,8 @@ impl ShardMachine {
             self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
         }
         let Some(session) = self.sessions.get_mut(at) else { return };
-        if now_ticks < session.ping_due || session.has(AWAITING_PONG) {
+        // A relay is pinged as a connection, not for each of its members.
+        if now_ticks < session.ping_due || session.has(AWAITING_PONG) || is_seat(session.conn) {
             return;
         }
         session.ping_due = now_ticks + interval;

@@ -5,6 +5,7 @@ mod delivery;
 mod departure;
 mod hello;
 mod liveness;
+mod relay;
 mod script;
 mod slow_reader;
 mod topics;
@@ -32,6 +33,11 @@ pub enum Said {
     Pong,
     Ping,
     Broadcast(usize, usize),
+    /// It is a relay, for so many.
+    Relay(u16),
+    /// To a member of a relay.
+    Of(Uaid, Box<Said>),
+    Bye(Option<Uaid>, CloseReason),
     Closed(CloseReason),
 }
 
@@ -80,6 +86,7 @@ pub fn config(shard: u16, placement: Placement) -> MachineConfig {
         ping_interval: Span::from_secs(300),
         pong_timeout: Span::from_secs(4),
         ping_min_interval: Span::from_secs(45),
+        relay_members: 8,
         sessions_max: 1_000,
         ledger_bytes_max: 1 << 20,
     }
@@ -395,6 +402,23 @@ impl Mesh {
                 self.answers.insert((shard, conn.slot), format!("{answer:?}"));
                 return;
             }
+            event => self.said_on(shard, conn, event),
+        };
+        let at = self.socket_at(shard, conn).expect("events go to sockets");
+        assert!(
+            !self.sockets[at].said.iter().any(|s| matches!(s, Said::Closed(_))),
+            "nothing is said after the goodbye"
+        );
+        self.sockets[at].said.push(said);
+    }
+
+    fn said_on(&mut self, shard: usize, conn: ConnId, event: Event) -> Said {
+        match event {
+            Event::Relay(event) => match *event {
+                RelayEvent::Opened { members } => Said::Relay(members),
+                RelayEvent::Of { uaid, event } => Said::Of(uaid, Box::new(self.said_on(shard, conn, event))),
+                RelayEvent::Bye { uaid, reason } => Said::Bye(uaid, reason),
+            },
             Event::Hello { uaid, .. } => Said::Hello(uaid),
             Event::Registered { status, .. } => Said::Registered(status),
             Event::Unregistered { status, .. } => Said::Unregistered(status),
@@ -406,13 +430,8 @@ impl Mesh {
             Event::Broadcast(delta) => Said::Broadcast(delta.changed.len(), delta.unknown.len()),
             Event::Pong => Said::Pong,
             Event::Ping => Said::Ping,
-        };
-        let at = self.socket_at(shard, conn).expect("events go to sockets");
-        assert!(
-            !self.sockets[at].said.iter().any(|s| matches!(s, Said::Closed(_))),
-            "nothing is said after the goodbye"
-        );
-        self.sockets[at].said.push(said);
+            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => panic!("an answer to HTTP"),
+        }
     }
 }
 
