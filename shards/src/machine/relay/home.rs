@@ -30,6 +30,8 @@ pub(in crate::machine) struct Relay {
     awaited: Option<SeatId>,
     /// The socket takes no bytes.
     blocked: bool,
+    /// How often it has taken bytes again.
+    wakes: u32,
     /// Owners that were refused something, to be told when the socket takes bytes.
     refused: BTreeSet<ShardId>,
     ping_due: Option<Instant>,
@@ -47,8 +49,25 @@ struct Member {
     named: bool,
     /// Of what was written last.
     round: u32,
-    /// The round that is refused.
-    refused: Option<u32>,
+    /// The round that is refused, and `Relay::wakes` when its first word was.
+    refused: Option<(u32, u32)>,
+}
+
+impl Member {
+    /// Refuses this round from here on; which `wakes` all its refusals carry.
+    fn refuse(&mut self, round: u32, wakes: u32) -> u32 {
+        match self.refused {
+            Some((refused, since)) if refused == round => since,
+            _ => {
+                self.refused = Some((round, wakes));
+                wakes
+            }
+        }
+    }
+
+    fn refuses(&self, round: u32) -> bool {
+        self.refused.is_some_and(|(refused, _)| refused == round)
+    }
 }
 
 impl Relay {
@@ -61,6 +80,7 @@ impl Relay {
             attachments: 0,
             awaited: None,
             blocked: false,
+            wakes: 0,
             refused: BTreeSet::new(),
             ping_due,
             pong_due: None,
@@ -306,7 +326,7 @@ impl ShardMachine {
 
     fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u32, mut event: Event) -> MemberReply {
         let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return MemberReply::Taken };
-        let (conn, blocked) = (relay.conn, relay.blocked);
+        let (conn, blocked, wakes) = (relay.conn, relay.blocked, relay.wakes);
         if let Event::Hello { uaid, .. } = &event {
             relay.rename(seat, *uaid);
         }
@@ -315,20 +335,20 @@ impl ShardMachine {
         let mut reply = MemberReply::Taken;
         match &mut event {
             Event::Notification { emission, .. } => {
-                if blocked || member.refused == Some(round) {
-                    member.refused = Some(round);
+                if blocked || member.refuses(round) {
+                    let wakes = member.refuse(round, wakes);
                     relay.refused.insert(owner);
                     self.stats.member_words_refused += 1;
-                    return MemberReply::Refused(Some(*emission));
+                    return MemberReply::Refused { emission: Some(*emission), wakes };
                 }
                 (member.round, member.refused) = (round, None);
                 *emission = pack(seat.place(), *emission);
             }
             // One of them is kept for each member, no more: its session takes itself for blocked from then on.
             Event::Broadcast(_) if blocked => {
-                member.refused = Some(round);
+                let wakes = member.refuse(round, wakes);
                 relay.refused.insert(owner);
-                reply = MemberReply::Refused(None);
+                reply = MemberReply::Refused { emission: None, wakes };
             }
             _ => {}
         }
@@ -346,13 +366,13 @@ impl ShardMachine {
     /// The socket took nothing of a frame. Whatever of this member follows would overtake it.
     pub(in crate::machine) fn relay_unsent(&mut self, turn: &mut Turn<'_>, index: u32, emission: EmissionId) {
         let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
-        let place = (emission.0 >> EMISSION_BITS) as usize;
+        let (place, wakes) = ((emission.0 >> EMISSION_BITS) as usize, relay.wakes);
         let Some(member) = relay.members.get_mut(place).and_then(Option::as_mut) else { return };
-        member.refused = Some(member.round);
+        let wakes = member.refuse(member.round, wakes);
         let (seat, owner) = (member.seat, member.owner);
         relay.refused.insert(owner);
         let emission = EmissionId(emission.0 & EMISSION_MASK);
-        if !self.ask_owner(turn, owner, MemberRequest::Unsent { seat, emission }) {
+        if !self.ask_owner(turn, owner, MemberRequest::Unsent { seat, emission, wakes }) {
             // What it was sent and has not acked is saved, and delivered to its next session.
             self.end_member(turn, seat, CloseReason::Overloaded);
         }
@@ -362,8 +382,10 @@ impl ShardMachine {
         let Some(id) = self.relay_at(index) else { return };
         let Some(relay) = self.relays.table.get_mut(id.at) else { return };
         relay.blocked = false;
+        relay.wakes += 1;
+        let wakes = relay.wakes;
         for owner in std::mem::take(&mut relay.refused) {
-            self.tell_owner(turn, owner, MemberRequest::Writable { relay: id });
+            self.tell_owner(turn, owner, MemberRequest::Writable { relay: id, wakes });
         }
     }
 

@@ -8,8 +8,9 @@
 //! causes [`MemberEvent`]s and its reply, a `MemberEvent` causes its reply only.
 //!
 //! **A notification that the socket refuses.** The home refuses everything of that member's *round* from there on,
-//! also what is still on its way, so nothing overtakes what was refused. When the socket takes bytes, the owner waits
-//! until each notification it sent is answered, and sends what was refused again in its order, in the next round.
+//! also what is still on its way, so nothing overtakes what was refused. The home counts how often its socket took bytes
+//! again and tells every owner it refused; a refusal carries the count at the first of its round. The owner begins its next round when it has heard
+//! of a greater one and each notification it sent is answered: then it knows all that was refused, and sends it in order.
 
 mod home;
 mod owner;
@@ -126,6 +127,8 @@ pub enum MemberRequest {
         seat: SeatId,
         /// Which, its lowest `EMISSION_BITS` bits.
         emission: EmissionId,
+        /// How often the socket had taken bytes again when it refused the first of this round.
+        wakes: u32,
     },
     /// The member is no member any more.
     Leave {
@@ -136,6 +139,8 @@ pub enum MemberRequest {
     Writable {
         /// Which relay.
         relay: RelayId,
+        /// How often, with this time.
+        wakes: u32,
     },
     /// The relay is gone, and all its members with it.
     Gone {
@@ -182,8 +187,13 @@ pub enum MemberEvent {
 pub enum MemberReply {
     /// It is done, or whom it names is gone, of which another mail tells.
     Taken,
-    /// The socket takes no bytes. A notification was not written and is named; anything else was.
-    Refused(Option<EmissionId>),
+    /// The socket takes no bytes.
+    Refused {
+        /// The notification that was not written; anything else was.
+        emission: Option<EmissionId>,
+        /// How often the socket had taken bytes again when it refused the first of this round.
+        wakes: u32,
+    },
 }
 
 /// Relays of which this shard is the home, and what it still has to do for seats it owns.
@@ -195,8 +205,8 @@ pub(super) struct Relays {
     due: Option<Instant>,
     /// Relays that are gone: where the walk over the seats of each is.
     ending: VecDeque<SeatId>,
-    /// Relays that take bytes again, likewise.
-    waking: VecDeque<SeatId>,
+    /// Relays that take bytes again, likewise, and how often they have.
+    waking: VecDeque<(SeatId, u32)>,
     /// Seats whose last answer has come since.
     resuming: VecDeque<ConnId>,
     /// Seats whose words found too many waiting for credit in this step.

@@ -5,7 +5,7 @@
 
 use std::mem;
 
-use crate::ids::{ConnId, ShardId};
+use crate::ids::{ConnId, EmissionId, ShardId};
 
 use super::super::command::{CloseReason, Hello};
 use super::super::conns::ConnState;
@@ -27,7 +27,7 @@ impl ShardMachine {
             MemberRequest::For { seat, .. } | MemberRequest::Unsent { seat, .. } | MemberRequest::Leave { seat } => {
                 self.conns.seats.find(*seat)
             }
-            MemberRequest::Writable { relay } => return self.wake_seats(turn, *relay),
+            MemberRequest::Writable { relay, wakes } => return self.wake_seats(turn, *relay, *wakes),
             MemberRequest::Gone { relay } => return self.empty_seats(turn, *relay),
         };
         // A seat that is empty by now: the home has been told, or it was the home that said so.
@@ -35,10 +35,7 @@ impl ShardMachine {
         match request {
             MemberRequest::Attach { hello, .. } => self.hello(turn, conn, hello),
             MemberRequest::For { command, .. } => self.session_command(turn, conn, *command),
-            MemberRequest::Unsent { emission, .. } => {
-                self.blocked(conn);
-                self.unsent(turn, conn, emission);
-            }
+            MemberRequest::Unsent { emission, wakes, .. } => self.refused(turn, conn, Some(emission), wakes),
             MemberRequest::Leave { .. } => self.gone(turn, conn),
             MemberRequest::Writable { .. } | MemberRequest::Gone { .. } => {}
         }
@@ -100,7 +97,7 @@ impl ShardMachine {
                 let said = MemberEvent::Say { seat, round, event };
                 if seat.relay.home == self.config.shard {
                     let reply = self.member_event(turn, said);
-                    self.refused(turn, conn, reply);
+                    self.answered(turn, conn, reply);
                 } else if !self.relays.choked.contains(&conn) {
                     self.say_at_home(turn, conn, seat.relay.home, said);
                 }
@@ -137,17 +134,25 @@ impl ShardMachine {
 
     /// The home has answered words of a seat.
     pub(in crate::machine) fn member_answered(&mut self, turn: &mut Turn<'_>, conn: ConnId, reply: MemberReply) {
-        self.refused(turn, conn, reply);
+        self.answered(turn, conn, reply);
         let Some(seat) = self.conns.seats.get_mut(conn) else { return };
         seat.unanswered -= 1;
-        if seat.unanswered == 0 && mem::take(&mut seat.waked) {
+        if seat.may_begin() {
             // In the next turn: a reply causes no mail.
             self.relays.resuming.push_back(conn);
         }
     }
 
-    fn refused(&mut self, turn: &mut Turn<'_>, conn: ConnId, reply: MemberReply) {
-        let MemberReply::Refused(emission) = reply else { return };
+    fn answered(&mut self, turn: &mut Turn<'_>, conn: ConnId, reply: MemberReply) {
+        if let MemberReply::Refused { emission, wakes } = reply {
+            self.refused(turn, conn, emission, wakes);
+        }
+    }
+
+    fn refused(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: Option<EmissionId>, wakes: u32) {
+        if let Some(seat) = self.conns.seats.get_mut(conn) {
+            seat.refused = seat.refused.max(Some(wakes));
+        }
         self.blocked(conn);
         if let Some(emission) = emission {
             self.unsent(turn, conn, emission);
@@ -156,8 +161,8 @@ impl ShardMachine {
 
     // --- a relay's seats, a budget of them per turn -----------------------------------------------------------
 
-    fn wake_seats(&mut self, turn: &mut Turn<'_>, relay: RelayId) {
-        self.relays.waking.push_back(SeatId { relay, number: 0 });
+    fn wake_seats(&mut self, turn: &mut Turn<'_>, relay: RelayId, wakes: u32) {
+        self.relays.waking.push_back((SeatId { relay, number: 0 }, wakes));
         self.relay_turn(turn);
     }
 
@@ -177,11 +182,14 @@ impl ShardMachine {
             }
         }
         while turn.has_room()
-            && let Some(from) = self.relays.waking.pop_front()
+            && let Some((from, wakes)) = self.relays.waking.pop_front()
         {
             if let Some((id, conn)) = self.conns.seats.next_from(from) {
-                self.relays.waking.push_front(id.next());
-                self.wake_seat(turn, conn);
+                self.relays.waking.push_front((id.next(), wakes));
+                if let Some(seat) = self.conns.seats.get_mut(conn) {
+                    seat.wakes = seat.wakes.max(wakes);
+                }
+                self.next_round(turn, conn);
             }
         }
         while turn.has_room()
@@ -192,18 +200,11 @@ impl ShardMachine {
         self.relay_pings(turn);
     }
 
-    fn wake_seat(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
-        let Some(seat) = self.conns.seats.get_mut(conn) else { return };
-        seat.waked = seat.unanswered > 0;
-        if !seat.waked {
-            self.next_round(turn, conn);
-        }
-    }
-
-    /// Every word of the round before is answered: what was refused goes out again, in its order.
+    /// Sends what was refused again, in its order, when all of it is known.
     fn next_round(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
-        if let Some(seat) = self.conns.seats.get_mut(conn) {
-            seat.round = seat.round.wrapping_add(1);
+        if let Some(seat) = self.conns.seats.get_mut(conn).filter(|seat| seat.may_begin()) {
+            seat.refused = None;
+            seat.round += 1;
             self.writable(turn, conn);
         }
     }

@@ -18,8 +18,17 @@ pub(in crate::machine) struct Seat {
     pub round: u32,
     /// Words on their way to the home.
     pub unanswered: u32,
-    /// The relay takes bytes again: the next round begins when nothing is unanswered.
-    pub waked: bool,
+    /// How often the relay's socket had taken bytes again when it refused the first of this round.
+    pub refused: Option<u32>,
+    /// How often it has, as far as is known here.
+    pub wakes: u32,
+}
+
+impl Seat {
+    /// All that was refused is known, and the socket has taken bytes since.
+    pub fn may_begin(&self) -> bool {
+        self.unanswered == 0 && self.refused.is_some_and(|at| self.wakes > at)
+    }
 }
 
 /// The seats of one shard, by the name the machine has for each and by the name all shards have.
@@ -42,7 +51,8 @@ impl Seats {
 
     /// Makes a seat.
     pub fn take(&mut self, id: SeatId, state: ConnState) -> ConnId {
-        let at = self.seats.insert(Seat { id, state: Some(state), round: 0, unanswered: 0, waked: false });
+        let seat = Seat { id, state: Some(state), round: 0, unanswered: 0, refused: None, wakes: 0 };
+        let at = self.seats.insert(seat);
         let before = self.by_id.insert(id, at);
         assert!(before.is_none(), "a seat is taken once");
         name(at)

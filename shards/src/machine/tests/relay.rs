@@ -270,13 +270,7 @@ fn what_was_on_its_way_does_not_overtake_what_was_refused() {
     mesh.hold_mail = false;
     mesh.unblock(relay);
     mesh.pass(1);
-    let stamps: Vec<Stamp> = posts
-        .into_iter()
-        .map(|post| match mesh.answer_to(post) {
-            Some(Published::Accepted { stamp, .. }) => stamp,
-            other => panic!("not accepted: {other:?}"),
-        })
-        .collect();
+    let stamps: Vec<Stamp> = posts.into_iter().map(|post| stamp_of(mesh.answer_to(post))).collect();
     assert_eq!(mesh.notified(relay, member), stamps);
     assert_eq!(mesh.machines[0].stats().member_words_refused, 3);
 }
@@ -339,7 +333,7 @@ fn words_of_a_seat_that_was_left_reach_nobody() {
     mesh.start_attach(relay, Some(member));
     mesh.hold_mail = false;
     mesh.run();
-    let Some(Published::Accepted { stamp, .. }) = mesh.answer_to(post) else { panic!("not accepted") };
+    let stamp = stamp_of(mesh.answer_to(post));
     // Only the new session says it: the old one's words came behind the bye.
     assert_eq!(mesh.notified(relay, member), [stamp]);
     mesh.ack_for(relay, member, stamp);
@@ -478,24 +472,78 @@ fn members_whose_words_nobody_takes_end_and_lose_nothing() {
     mesh.run();
     assert_eq!(mesh.byes(relay).len(), 8);
     assert!(mesh.byes(relay).iter().all(|(_, reason)| *reason == CloseReason::Overloaded));
-    let Some(Published::Accepted { stamp, .. }) = mesh.answer_to(post) else { panic!("not accepted") };
+    let stamp = stamp_of(mesh.answer_to(post));
     mesh.attach(relay, Some(members[0]));
     assert_eq!(mesh.notified(relay, members[0]), [stamp, stamp]);
 }
 
-/// Mail that waits, by lane; each keeps its order.
-fn deliver_one(mesh: &mut Mesh, draw: usize) {
-    let lane = |(to, mail): &(usize, Mail)| (*to, matches!(mail, Mail::Reply { .. }));
-    let mut lanes: Vec<(usize, bool)> = mesh.mail.iter().map(lane).collect();
-    lanes.sort_unstable();
-    lanes.dedup();
-    if lanes.is_empty() {
-        return;
+#[test]
+fn a_round_begins_only_when_all_that_was_refused_is_known() {
+    let mut mesh = Mesh::new(2);
+    let member = mesh.known_user(1);
+    let relay = mesh.relay(0);
+    mesh.attach(relay, Some(member));
+    let conn = mesh.sockets[relay.0].conn;
+    let (to_home, to_owner, answer) = ((0, false), (1, false), (1, true));
+    mesh.hold_mail = true;
+    // Two notifications are refused, and each time the socket takes bytes again before the owner has heard of it.
+    let mut posts = vec![mesh.start_post(1, message(member)), mesh.start_post(1, message(member))];
+    for _ in 0..2 {
+        mesh.block(relay);
+        deliver(&mut mesh, to_home);
+        mesh.step(0, Input::Writable { conn });
     }
-    let chosen = lanes[draw % lanes.len()];
-    let at = mesh.mail.iter().position(|mail| lane(mail) == chosen).expect("a lane that is not empty");
+    // The first word for it begins the next round; the second is still on its way.
+    for lane in [to_owner, answer, answer] {
+        deliver(&mut mesh, lane);
+    }
+    mesh.step(1, Input::Timeout);
+    // Of that round the socket takes the first frame not, and the second is refused.
+    deliver(&mut mesh, to_home);
+    mesh.block(relay);
+    mesh.unsend(relay, 1);
+    deliver(&mut mesh, to_home);
+    posts.push(mesh.start_post(1, message(member)));
+    mesh.step(0, Input::Writable { conn });
+    // The owner knows of the second frame, and the older word comes before what tells of the first.
+    for lane in [answer, answer, to_owner] {
+        deliver(&mut mesh, lane);
+    }
+    mesh.step(1, Input::Timeout);
+    mesh.hold_mail = false;
+    mesh.pass(1);
+    let accepted: Vec<Stamp> = posts.iter().map(|post| stamp_of(mesh.answer_to(*post))).collect();
+    let taken = mesh.notified(relay, member);
+    assert_eq!(taken[1..], accepted, "the first was handed to the socket twice");
+    assert_eq!(taken[0], accepted[0]);
+}
+
+fn stamp_of(answer: Option<Published>) -> Stamp {
+    match answer {
+        Some(Published::Accepted { stamp, .. }) => stamp,
+        other => panic!("not accepted: {other:?}"),
+    }
+}
+
+/// Delivers the first mail of a lane: of requests to a shard, or of replies.
+fn deliver(mesh: &mut Mesh, lane: (usize, bool)) {
+    let at = mesh.mail.iter().position(|mail| lane_of(mail) == lane).expect("a mail is on its way");
     let (to, mail) = mesh.mail.remove(at).expect("a place that was found");
     mesh.step(to, Input::Mail(mail));
+}
+
+fn lane_of((to, mail): &(usize, Mail)) -> (usize, bool) {
+    (*to, matches!(mail, Mail::Reply { .. }))
+}
+
+/// Delivers a mail of some lane; each lane keeps its order.
+fn deliver_some(mesh: &mut Mesh, draw: usize) {
+    let mut lanes: Vec<(usize, bool)> = mesh.mail.iter().map(lane_of).collect();
+    lanes.sort_unstable();
+    lanes.dedup();
+    if !lanes.is_empty() {
+        deliver(mesh, lanes[draw % lanes.len()]);
+    }
 }
 
 fn store_answers(mesh: &mut Mesh) {
@@ -561,7 +609,7 @@ proptest! {
                     mesh.step(shard, Input::Writable { conn });
                 }
                 3 => (0..2).for_each(|shard| mesh.step(shard, Input::Timeout)),
-                _ => deliver_one(&mut mesh, draw),
+                _ => deliver_some(&mut mesh, draw),
             }
             store_answers(&mut mesh);
             taken.look(&mesh, relay, member);
@@ -570,13 +618,17 @@ proptest! {
         taken.blocked = false;
         mesh.unblock(relay);
         mesh.pass(2);
+        // A drain goes on when what it sent is acked.
+        let mut acked = 0;
+        while acked < mesh.notified(relay, member).len() {
+            let stamp = mesh.notified(relay, member)[acked];
+            mesh.ack_for(relay, member, stamp);
+            acked += 1;
+        }
         taken.look(&mesh, relay, member);
         let mut first = Vec::new();
         taken.stamps.iter().for_each(|stamp| if !first.contains(stamp) { first.push(*stamp) });
-        let accepted: Vec<Stamp> = posts.iter().map(|post| match mesh.answer_to(*post) {
-            Some(Published::Accepted { stamp, .. }) => stamp,
-            other => panic!("not accepted: {other:?}"),
-        }).collect();
+        let accepted: Vec<Stamp> = posts.iter().map(|post| stamp_of(mesh.answer_to(*post))).collect();
         prop_assert_eq!(first, accepted);
     }
 
@@ -610,7 +662,7 @@ proptest! {
                 }
                 6 => posts.push((user, mesh.start_post(draw % 3, message(user)))),
                 7 => (0..3).for_each(|shard| mesh.step(shard, Input::Timeout)),
-                _ => deliver_one(&mut mesh, draw),
+                _ => deliver_some(&mut mesh, draw),
             }
             store_answers(&mut mesh);
         }
@@ -621,7 +673,7 @@ proptest! {
         prop_assert_eq!(seats, members);
         prop_assert!(mesh.machines.iter().all(ShardMachine::is_quiet));
         for (user, post) in posts {
-            let Some(Published::Accepted { stamp, .. }) = mesh.answer_to(post) else { panic!("not accepted") };
+            let stamp = stamp_of(mesh.answer_to(post));
             let stored = mesh.store.rows_of(user).iter().any(|row| row.stamp == stamp);
             let held = mesh.ledger.values().any(|message| message.stamp == stamp);
             prop_assert!(stored || held, "it was never acked");
