@@ -80,6 +80,15 @@ pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
 /// Registers of one session in one minute (issue: at least 300). Refuse: close 1011.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
 
+/// Bytes of wake data of one user (SimplePush, BEHAVIOUR.md 1.12): its length is one byte in storage. What the edge
+/// takes is shorter.
+pub const WAKE_BYTES_MAX: usize = 255;
+/// Seconds between two wake-up calls for one user: an app server must not make us call more often. Shed: the update
+/// waits for the next hello.
+pub const WAKE_PAUSE_SECONDS: u64 = 10;
+/// Users of one shard that were woken within that pause: 16,384 x about 64 B = 1 MB. Shed: as above.
+pub const WAKES_MAX: usize = 16_384;
+
 const _: () = assert!(PAGE_MESSAGES < WINDOW_DEFAULT);
 const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX);
 const _: () = assert!(PAYLOAD_BYTES_MAX < SESSION_LEDGER_BYTES_MAX as usize);

@@ -4,7 +4,7 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::{Config, Roles, StoreKind};
+use super::{Config, Roles, StoreKind, TokenForm};
 
 /// One setting.
 pub struct Key {
@@ -69,6 +69,7 @@ const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\
 const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const BYTES: &str = "a number of bytes, as 100663296, 96MiB or 4GiB";
 const URL: &str = "a URL that begins with http:// or https://, without query and user";
+const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";
 
 macro_rules! keys {
     ($($(#[$secret:ident])? $name:literal $(($flag:literal $value:literal))? = $default:literal,
@@ -137,10 +138,10 @@ keys! {
         "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",
         "Endpoint tokens are sealed with the first key and opened with any. By default one is made in data_dir.",
         |c, raw| { c.endpoint.crypto_keys = parse::fernet_keys(raw)?; Some(()) };
-    "endpoint.tokens" = "fernet",
-        "fernet (short comes with a later version)",
-        "The form of new endpoint tokens.",
-        |_, raw| (raw.text()? == "fernet").then_some(());
+    "endpoint.tokens" = "short",
+        "short, or fernet for the tokens of the services before this one",
+        "The form of new endpoint tokens; every form is always opened.",
+        |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
 
     "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
         ADDRESSES,
@@ -198,6 +199,10 @@ keys! {
         SECONDS,
         "A notification unacked for this long is sent again, at most 3 times.",
         |c, raw| { c.delivery.retry_after = parse::positive_duration(raw)?; Some(()) };
+    "delivery.msg_limit" = "0",
+        "a number from 0 (off) to 4294967295",
+        "A user whose drain comes to more stored messages than this is reset: all are discarded and it subscribes anew.",
+        |c, raw| { c.delivery.msg_limit = parse::number(raw, 0, u64::from(u32::MAX))? as u32; Some(()) };
     "delivery.ledger_bytes" = "32MiB",
         "a number of bytes from 1MiB to 16GiB, as 33554432 or 32MiB",
         "Size of the ledger log of each shard, in data_dir and in memory. Half of it holds unacked directs.",
@@ -206,6 +211,41 @@ keys! {
             c.delivery.ledger_bytes = parse::bytes(raw).filter(allowed)?;
             Some(())
         };
+
+    "hello.reconcile" = "false",
+        "true or false",
+        "Take the channelIDs of a hello as the truth: unregister what they lack, reset a user who has more than we know.",
+        |c, raw| { c.hello.reconcile = parse::flag(raw)?; Some(()) };
+
+    "broadcast.url" = "",
+        CALL_URL,
+        "Where the versions of broadcasts are asked for; by default only PUT /broadcasts sets them.",
+        |c, raw| { c.broadcast.url = parse::call_url(raw)?; Some(()) };
+    #[secret] "broadcast.token" = "",
+        "up to 4096 visible characters",
+        "Sent as Authorization: Bearer to the host of broadcast.url, never to one that it redirects to.",
+        |c, raw| { c.broadcast.token = parse::token(raw)?; Some(()) };
+    "broadcast.interval" = "30",
+        SECONDS,
+        "How often broadcast.url is asked.",
+        |c, raw| { c.broadcast.interval = parse::positive_duration(raw)?; Some(()) };
+    "broadcast.spread" = "10",
+        SECONDS_OR_ZERO,
+        "A changed broadcast reaches all sessions within this time, so that they do not all answer in the same second.",
+        |c, raw| { c.broadcast.spread = parse::duration(raw)?; Some(()) };
+
+    "simplepush.wake_url" = "",
+        CALL_URL,
+        "Where a POST goes when a message is stored for a SimplePush user agent that can be woken; by default nowhere.",
+        |c, raw| { c.simplepush.wake_url = parse::call_url(raw)?; Some(()) };
+    "simplepush.enabled" = "false",
+        "true or false",
+        "User agents whose hello does not say use_webpush get SimplePush: version updates, of which the newest counts, and PUT /spush.",
+        |c, raw| { c.simplepush.enabled = parse::flag(raw)?; Some(()) };
+    "simplepush.wake_timeout" = "0",
+        SECONDS_OR_ZERO,
+        "A SimplePush session of a user agent that can be woken is closed with 4774 when nothing was said on it for this long.",
+        |c, raw| { c.simplepush.wake_timeout = parse::duration(raw)?; Some(()) };
 
     "drain.rate" = "10000",
         "a number from 1 to 10000000",
@@ -232,6 +272,14 @@ fn roles(raw: &Raw) -> Option<Roles> {
         }
     }
     (roles != Roles::default()).then_some(roles)
+}
+
+fn token_form(raw: &Raw) -> Option<TokenForm> {
+    match raw.text()? {
+        "short" => Some(TokenForm::Short),
+        "fernet" => Some(TokenForm::Fernet),
+        _ => None,
+    }
 }
 
 fn store_kind(raw: &Raw) -> Option<StoreKind> {

@@ -20,9 +20,13 @@ pub use error::{ConfigError, Origin};
 pub use parse::Secret;
 pub use sources::Sources;
 
+pub use crate::webpush::endpoint::TokenForm;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use crate::wire::url::HttpUrl;
 
 /// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
 #[derive(Clone, Debug)]
@@ -43,10 +47,16 @@ pub struct Config {
     pub node: Node,
     /// `admin.*`.
     pub admin: Admin,
+    /// `broadcast.*`.
+    pub broadcast: Broadcast,
     /// `store.*`.
     pub store: Store,
     /// `delivery.*`.
     pub delivery: Delivery,
+    /// `simplepush.*`.
+    pub simplepush: SimplePush,
+    /// `hello.*`.
+    pub hello: Hello,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -95,6 +105,8 @@ pub struct Endpoint {
     pub url: Option<String>,
     /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
     pub crypto_keys: Vec<Secret>,
+    /// Which endpoint tokens are made.
+    pub tokens: TokenForm,
 }
 
 /// `node.*`.
@@ -113,6 +125,19 @@ pub struct Node {
 pub struct Admin {
     /// Where operators look; empty: nowhere.
     pub listen: Vec<SocketAddr>,
+}
+
+/// `broadcast.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Broadcast {
+    /// The broadcast source; `None`: only the operator sets broadcasts.
+    pub url: Option<HttpUrl>,
+    /// What the source wants as `Authorization: Bearer`.
+    pub token: Option<Secret>,
+    /// Between two polls of the source.
+    pub interval: Duration,
+    /// How long it takes to tell every session of a change.
+    pub spread: Duration,
 }
 
 /// `store.*`.
@@ -147,8 +172,28 @@ pub struct Delivery {
     pub spill_after: Duration,
     /// A notification unacked for this long is sent again.
     pub retry_after: Duration,
+    /// Stored messages of one drain beyond which the user is reset; 0: never.
+    pub msg_limit: u32,
     /// Bytes of the ledger log of one shard.
     pub ledger_bytes: u64,
+}
+
+/// `simplepush.*` (BEHAVIOUR.md 1.12).
+#[derive(Clone, Debug, Default)]
+pub struct SimplePush {
+    /// Where wake-up calls go; `None`: nobody is called.
+    pub wake_url: Option<HttpUrl>,
+    /// Whether user agents that do not ask for WebPush are in SimplePush mode.
+    pub enabled: bool,
+    /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
+    pub wake_timeout: Duration,
+}
+
+/// `hello.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hello {
+    /// The channels of a hello are the truth (BEHAVIOUR.md 8, item 20).
+    pub reconcile: bool,
 }
 
 /// `drain.*`.
@@ -197,8 +242,11 @@ impl Config {
             endpoint: Endpoint::default(),
             node: Node::default(),
             admin: Admin::default(),
+            broadcast: Broadcast::default(),
+            simplepush: SimplePush::default(),
             store: Store::default(),
             delivery: Delivery::default(),
+            hello: Hello::default(),
             drain: Drain::default(),
             log: Log::default(),
         }

@@ -14,7 +14,6 @@ use super::http::{Plan, Reply, method_refused};
 use crate::webpush::endpoint::{Opened, parse_path};
 use crate::webpush::errno::Fault;
 use crate::webpush::headers::{Delivery, Encryption};
-use crate::webpush::key::equal;
 use crate::webpush::message_id::MessageId;
 use crate::webpush::payload::Draft;
 use crate::wire::http1::{Framing, Head};
@@ -60,6 +59,9 @@ impl PushEdge {
                 Err(fault) => Plan::Reply(Reply::Fault(fault)),
             };
         }
+        if let Some(path) = head.path.strip_prefix("/spush/").filter(|_| self.simplepush) {
+            return self.plan_update(head, path);
+        }
         if let Some(id) = head.path.strip_prefix("/m/") {
             if head.method != "DELETE" {
                 return method_refused(head, "DELETE");
@@ -77,17 +79,19 @@ impl PushEdge {
 
     fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Fault> {
         let (version, token) = parse_path(path).ok_or(Fault::BadToken)?;
-        let opened = self.tokens.open(token).ok_or(Fault::BadToken)?;
-        self.authorize(now, head, &opened, version)?;
+        let opened = self.tokens.open(version, token).ok_or(Fault::BadToken)?;
+        let [encoding, encryption, crypto_key, encryption_key] =
+            ["content-encoding", "encryption", "crypto-key", "encryption-key"].map(|name| head.joined(name));
+        self.authorize(now, head.header("authorization"), crypto_key.as_deref(), &opened, version)?;
         let body_len = match head.framing {
             Framing::Length(length) if length <= self.body_bytes_max as u64 => length as usize,
             Framing::Length(_) | Framing::Chunked => 0,
         };
         let encryption = Encryption {
-            encoding: head.header("content-encoding"),
-            encryption: head.header("encryption"),
-            crypto_key: head.header("crypto-key"),
-            encryption_key: head.header("encryption-key"),
+            encoding: encoding.as_deref(),
+            encryption: encryption.as_deref(),
+            crypto_key: crypto_key.as_deref(),
+            encryption_key: encryption_key.as_deref(),
         };
         Ok(PostDraft {
             uaid: opened.uaid,
@@ -98,22 +102,29 @@ impl PushEdge {
     }
 
     /// Steps 3 to 5: whatever authorization came is verified; a locked endpoint needs the right one.
-    fn authorize(&mut self, now: Now, head: &Head<'_, '_>, opened: &Opened, version: u8) -> Result<(), Fault> {
-        let shown = match head.header("authorization") {
+    fn authorize(
+        &mut self,
+        now: Now,
+        authorization: Option<&[u8]>,
+        crypto_key: Option<&[u8]>,
+        opened: &Opened,
+        version: u8,
+    ) -> Result<(), Fault> {
+        let shown = match authorization {
             Some(authorization) => {
-                let verified = self.vapid.check(now.unix(), authorization, head.header("crypto-key"));
+                let verified = self.vapid.check(now.unix(), authorization, crypto_key);
                 (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
                 Some(verified?)
             }
             None => None,
         };
-        if opened.version() != version {
+        if opened.version != version {
             return Err(Fault::BadToken);
         }
-        match (&opened.key, shown) {
+        match (&opened.lock, shown) {
             (None, _) => Ok(()),
             (Some(_), None) => Err(Fault::VapidRequired),
-            (Some(locked), Some(shown)) if equal(&locked.0, &shown.0) => Ok(()),
+            (Some(lock), Some(shown)) if lock.fits(&shown) => Ok(()),
             (Some(_), Some(_)) => Err(Fault::VapidKeyMismatch),
         }
     }
@@ -128,6 +139,7 @@ impl PushEdge {
         let (stamp, disposition) = match published {
             Published::Accepted { stamp, disposition } => (stamp, disposition),
             Published::NoSubscription => return self.emit_fault(context, Fault::NoSubscription, out),
+            Published::OtherMode => return self.emit_fault(context, Fault::OtherMode, out),
             Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
             Published::Unavailable => return self.emit_fault(context, Fault::Unavailable, out),
         };

@@ -1,15 +1,16 @@
 //! The adapter between bytes and the shard machine: what a connection's bytes mean, and how events are spelled.
 //!
 //! One [`PushEdge`] per shard, on its thread. [`websocket`] speaks to user agents, [`endpoint`] to app servers,
-//! [`node`] to other nodes; [`http`] drives the exchanges of the last two, [`answer`] writes their responses and
-//! [`close`] is the one table of goodbyes.
+//! [`simple`] to those of SimplePush, [`node`] to other nodes; [`http`] drives the exchanges of the last three,
+//! [`answer`] writes their responses and [`close`] is the one table of goodbyes.
 
 mod answer;
 mod close;
 mod endpoint;
-mod entropy;
+mod fresh;
 mod http;
 mod node;
+mod simple;
 mod stats;
 mod websocket;
 
@@ -20,16 +21,17 @@ use shards::ids::ShardId;
 use shards::machine::{CloseReason, Event};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
+use shards::simple::Mode;
 use shards::stats::{Board, Counters as _, Meaning};
 use shards::time::Now;
 
-use crate::webpush::endpoint::{BadKey, Tokens, split_url};
+use crate::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
 use crate::webpush::key::{BearerKeys, PointChecker};
 use crate::webpush::message_id::MessageIds;
 use crate::webpush::vapid::Verifier;
 
 use answer::{HttpDate, Pages};
-use entropy::FreshUaids;
+use fresh::FreshUaids;
 use http::Exchange;
 pub use stats::EdgeStats;
 use websocket::{Fragments, Session};
@@ -39,20 +41,33 @@ use websocket::{Fragments, Session};
 pub struct EdgeConfig {
     /// `endpoint.url`: base of the URLs given to user agents; its origin is what VAPID's `aud` must be.
     pub endpoint_url: String,
-    /// `endpoint.crypto_keys`: Fernet keys; the first seals, all open.
-    pub crypto_keys: Vec<String>,
-    /// `node.keys`: any of them lets a node in; none lets nobody in.
-    pub node_keys: Vec<String>,
+    /// `endpoint.tokens`: which endpoint tokens are made.
+    pub tokens: TokenForm,
+    /// The keys to begin with.
+    pub keys: EdgeKeys,
     /// Who owns whom.
     pub placement: Placement,
     /// Which shard this edge serves.
     pub shard: ShardId,
     /// The largest body of a POST, in bytes: [`BODY_BYTES_DEFAULT`].
     pub body_bytes_max: usize,
+    /// `simplepush.enabled`: user agents that do not ask for WebPush are in SimplePush mode.
+    pub simplepush: bool,
     /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
+    /// `hello.reconcile`: the machine is told the channels of a hello.
+    pub reconcile: bool,
     /// What `/__version__` says.
     pub version: VersionInfo,
+}
+
+/// The secrets of an edge: the part of its configuration that may change while it runs. Not to be shown.
+#[derive(Clone, Default)]
+pub struct EdgeKeys {
+    /// `endpoint.crypto_keys`: Fernet keys; the first seals, all open.
+    pub crypto: Vec<String>,
+    /// `node.keys`: any of them lets a node in; none lets nobody in.
+    pub node: Vec<String>,
 }
 
 /// The facts of `/__version__` (BEHAVIOUR.md 7.1).
@@ -86,7 +101,13 @@ pub struct PushEdge {
     pages: Pages,
     date: HttpDate,
     location: String,
+    endpoint_url: String,
+    form: TokenForm,
+    /// The URL that is being told.
+    url: Vec<u8>,
     body_bytes_max: usize,
+    simplepush: bool,
+    reconcile: bool,
     stats: EdgeStats,
 }
 
@@ -109,6 +130,8 @@ pub enum Codec {
         agent_family: u16,
         /// A hello was read: no second is allowed, and nothing else is before.
         greeted: bool,
+        /// Its hello was answered in SimplePush mode.
+        simple: bool,
     },
 }
 
@@ -119,18 +142,33 @@ impl PushEdge {
     pub fn new(config: &EdgeConfig) -> Result<PushEdge, BadKey> {
         let (base, origin) = split_url(&config.endpoint_url).ok_or(BadKey::Url)?;
         Ok(PushEdge {
-            tokens: Tokens::new(&config.endpoint_url, &config.crypto_keys)?,
-            ids: MessageIds::new(&config.crypto_keys)?,
+            tokens: Tokens::new(&config.endpoint_url, config.tokens, &config.keys.crypto)?,
+            ids: MessageIds::new(&config.keys.crypto)?,
             points: PointChecker::new(POINTS_MAX),
             vapid: Verifier::new(&origin, config.vapid_cache_max),
-            node_keys: BearerKeys::new(&config.node_keys),
+            node_keys: BearerKeys::new(&config.keys.node),
             fresh: FreshUaids::new(config.placement, config.shard),
             pages: Pages::new(&config.version),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
+            endpoint_url: config.endpoint_url.clone(),
+            form: config.tokens,
+            url: Vec::new(),
             body_bytes_max: config.body_bytes_max,
+            simplepush: config.simplepush,
+            reconcile: config.reconcile,
             stats: EdgeStats::default(),
         })
+    }
+
+    /// Takes other keys from now on. Sessions and requests under way go on; what no key of the new list opens is a
+    /// stranger's. Nothing changes when a key is refused.
+    pub fn rekey(&mut self, keys: &EdgeKeys) -> Result<(), BadKey> {
+        let tokens = Tokens::new(&self.endpoint_url, self.form, &keys.crypto)?;
+        self.ids = MessageIds::new(&keys.crypto)?;
+        self.tokens = tokens;
+        self.node_keys = BearerKeys::new(&keys.node);
+        Ok(())
     }
 
     /// What it counted.
@@ -153,14 +191,15 @@ impl Edge for PushEdge {
     }
 
     fn arrived(&mut self) -> Codec {
-        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true }
+        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true, simple: false }
     }
 
     fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
         match codec {
             Codec::Http { .. } => self.ingest_http(now, codec, bytes, out),
-            Codec::WebSocket { fragments, agent_family, greeted } => {
-                self.ingest_websocket(Session { fragments, agent_family: *agent_family, greeted }, bytes, out)
+            Codec::WebSocket { fragments, agent_family, greeted, simple } => {
+                let session = Session { fragments, agent_family: *agent_family, greeted, simple: *simple };
+                self.ingest_websocket(session, bytes, out)
             }
         }
     }
@@ -172,8 +211,11 @@ impl Edge for PushEdge {
                 // Nothing was asked: nothing is answered.
                 None => Emitted::Stay,
             },
-            Codec::WebSocket { .. } => {
-                self.emit_websocket(event, out);
+            Codec::WebSocket { simple, .. } => {
+                if let Event::Hello { mode, .. } = event {
+                    *simple = *mode == Mode::Simple;
+                }
+                self.emit_websocket(*simple, event, out);
                 Emitted::Stay
             }
         }

@@ -4,13 +4,12 @@
 //! randomness, the same for the message's whole life. The nonce is clock and origin, which name one
 //! message and no other.
 
-use fernet::Fernet;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Salt};
 use shards::ids::{Chid, Clock, Origin, Stamp, Uaid};
 use shards::message::Topic;
 
 use super::endpoint::BadKey;
+use super::key;
 use crate::wire::base64url;
 
 /// What an id says.
@@ -92,10 +91,7 @@ fn nonce(bytes: &[u8; BYTES_MAX]) -> Nonce {
 }
 
 fn derive(crypto_key: &str) -> Option<LessSafeKey> {
-    // The same text as the endpoint tokens take, checked by the same code.
-    Fernet::new(crypto_key)?;
-    let secret = base64url::decode(crypto_key.as_bytes())?;
-    let prk = Salt::new(HKDF_SHA256, b"murre").extract(&secret);
+    let prk = key::derive(crypto_key)?;
     let key = prk.expand(&[b"message id v1"], &AES_256_GCM).ok()?;
     Some(LessSafeKey::new(UnboundKey::from(key)))
 }

@@ -3,6 +3,7 @@
 //! Strict where leniency lets two parsers disagree about where a request ends (RFC 9112 section 11.2): a bare LF,
 //! a folded header line, two lengths, a length with a transfer coding, or any coding but `chunked` is 400.
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
 use super::text;
@@ -54,6 +55,8 @@ pub struct Head<'h, 'b> {
     pub method: &'b str,
     /// The path without scheme, authority and query.
     pub path: &'b str,
+    /// What follows `?`, undecoded.
+    pub query: &'b str,
     /// How long the body is.
     pub framing: Framing,
     /// Whether another request may follow: HTTP/1.1 without `Connection: close`.
@@ -72,6 +75,23 @@ impl<'b> Head<'_, 'b> {
     /// The values of every header of this name, any case.
     pub fn every<'n>(&self, name: &'n str) -> impl Iterator<Item = &'b [u8]> + use<'_, 'b, 'n> {
         self.headers.iter().filter(move |h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value)
+    }
+
+    /// The lines of a header whose value is a list, as one (RFC 9110 section 5.3). Blank lines add nothing (5.6.1).
+    pub fn joined(&self, name: &str) -> Option<Cow<'b, [u8]>> {
+        let mut lines = self.every(name);
+        let first = lines.next()?;
+        let mut joined = Cow::Borrowed(first);
+        for line in lines.filter(|line| !line.is_empty()) {
+            if joined.is_empty() {
+                joined = Cow::Borrowed(line);
+                continue;
+            }
+            let list = joined.to_mut();
+            list.extend_from_slice(b", ");
+            list.extend_from_slice(line);
+        }
+        Some(joined)
     }
 
     /// Whether a comma-separated header of this name lists `token`, any case.
@@ -119,6 +139,7 @@ pub fn parse_head<'h, 'b>(bytes: &'b [u8], slots: &'h mut HeaderSlots<'b>) -> Re
     let mut head = Head {
         method,
         path: path_of(target),
+        query: query_of(target),
         framing: Framing::Length(0),
         keep_alive: false,
         expects_continue: false,
@@ -161,6 +182,12 @@ fn path_of(target: &str) -> &str {
         None => target,
     };
     path.split(['?', '#']).next().unwrap_or(path)
+}
+
+/// The query of a request target.
+fn query_of(target: &str) -> &str {
+    let target = target.split('#').next().unwrap_or(target);
+    target.split_once('?').map_or("", |(_, query)| query)
 }
 
 /// Writes one response into an output buffer: status line, headers, then one of the two ends.
@@ -272,6 +299,20 @@ mod tests {
             let head = head.unwrap();
             assert_eq!(head.framing, Framing::Chunked);
             assert!(head.expects_continue && head.keep_alive);
+        });
+    }
+
+    #[test]
+    fn lines_of_a_list_are_joined() {
+        let bytes = b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\nB: x\r\na:\r\nA: 2, 3\r\nC:\r\nC: y\r\nD:\r\n\r\n";
+        with_head(bytes, |head| {
+            let head = head.unwrap();
+            for (name, value) in [("A", Some(&b"1, 2, 3"[..])), ("B", Some(b"x")), ("C", Some(b"y")), ("D", Some(b""))]
+            {
+                assert_eq!(head.joined(name).as_deref(), value, "{name}");
+            }
+            assert_eq!(head.joined("E"), None);
+            assert!(matches!(head.joined("B"), Some(Cow::Borrowed(_))), "one line is not copied");
         });
     }
 

@@ -49,6 +49,7 @@ impl World {
                 *floor = (*floor).max(clock);
                 Ok(())
             }
+            Effect::Wake(_) => Err("a user of WebPush is woken".to_owned()),
             Effect::Drained => self.drained(shard),
         }
     }
@@ -80,10 +81,10 @@ impl World {
         let uaid = match request {
             Request::Claim(claim) => {
                 self.marks.hit("mail: claim");
-                if usize::from(claim.1.source().0) != from {
-                    return Err(format!("shard {from} claims in the name of {:?}", claim.1.source()));
+                if usize::from(claim.claim.source().0) != from {
+                    return Err(format!("shard {from} claims in the name of {:?}", claim.claim.source()));
                 }
-                claim.0
+                claim.uaid
             }
             Request::Publish(publish) | Request::NodePush(publish) => {
                 self.marks.hit("mail: publish");
@@ -140,6 +141,7 @@ impl World {
             StoreOp::LoadUser { .. }
             | StoreOp::Touch { .. }
             | StoreOp::Register { .. }
+            | StoreOp::SetContact { .. }
             | StoreOp::Unregister { .. }
             | StoreOp::DropUser { .. }
             | StoreOp::Read { .. } => {}

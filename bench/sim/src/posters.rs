@@ -252,6 +252,7 @@ impl World {
                 }
             }
             Published::Refused(refusal) => Err(format!("message {post} was refused with {refusal:?}")),
+            Published::OtherMode => Err(format!("message {post} was refused for its mode, and all users have one")),
             Published::Unavailable => {
                 self.marks.hit("publish: unavailable");
                 Ok(())

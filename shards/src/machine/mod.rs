@@ -5,7 +5,7 @@
 //!
 //! This file only routes. `hello` and `remote` bring a user to its owner, `publish` decides direct or stored,
 //! `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `sweep` and `broadcast` visit idle
-//! sessions, `shutdown` ends them.
+//! sessions, `simple` is what differs in SimplePush mode, `shutdown` ends them.
 
 mod acks;
 mod active;
@@ -19,10 +19,13 @@ mod hello;
 mod input;
 mod mail;
 mod publish;
+mod reconcile;
 mod relay;
 mod remote;
+mod reset;
 mod session;
 mod shutdown;
+mod simple;
 mod slab;
 mod spill;
 mod stats;
@@ -36,14 +39,14 @@ mod users;
 mod tests;
 
 pub use command::{
-    AckUpdate, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello, NodeAnswer,
-    Publish, Published, Refusal,
+    AckUpdate, AckVersion, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello,
+    NodeAnswer, Publish, Published, Refusal,
 };
 pub use input::{Effect, EffectQueue, Input};
-pub use mail::{Arrival, ClaimReply, Mail, Reply, Request};
+pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
 pub use relay::{MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent, RelayId, SeatId};
 pub use stats::MachineStats;
-pub use store::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
+pub use store::{Page, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -55,7 +58,7 @@ use crate::time::{Instant, Now, Span};
 
 use acks::{SettledLately, Settling};
 use active::Active;
-use broadcast::Broadcasts;
+use broadcast::{Broadcasts, Spread};
 use clock::HybridClock;
 use conns::{ConnState, ConnTable};
 use depart::Departure;
@@ -65,6 +68,7 @@ use relay::{Relays, same_emission};
 use remote::Requests;
 use session::{BLOCKED, NONE, Session};
 use shutdown::Shutdown;
+use simple::Simple;
 use slab::{Ref, Slab};
 use sweep::Sweep;
 use tickets::Tickets;
@@ -97,12 +101,47 @@ pub struct MachineConfig {
     pub pong_timeout: Span,
     /// `websocket.ping_min_interval`.
     pub ping_min_interval: Span,
+    /// `simplepush.wake_timeout`; zero is off.
+    pub wake_timeout: Span,
     /// `relay.members`: user agents that one connection may speak for; 0 is no relays, `limits::RELAY_MEMBERS_MAX` at most.
     pub relay_members: u16,
     /// WebSockets this shard may hold.
     pub sessions_max: u32,
     /// Bytes of live ledger records this shard may hold; at most half its log, so that an append always fits.
     pub ledger_bytes_max: u64,
+    /// `delivery.msg_limit`: stored messages of one drain beyond which the user is reset; 0 is off.
+    pub msg_limit: u32,
+    /// `broadcast.spread`: how long a shard takes to tell all its sessions of a change.
+    pub broadcast_spread: Span,
+    /// `hello.reconcile`: the channels of a hello are the truth.
+    pub reconcile: bool,
+}
+
+impl MachineConfig {
+    /// The defaults of every setting, for one shard.
+    pub fn new(shard: ShardId, placement: Placement) -> MachineConfig {
+        MachineConfig {
+            shard,
+            placement,
+            origin: Origin(0),
+            clock_floor: Clock(0),
+            window: limits::WINDOW_DEFAULT,
+            durable: false,
+            spill_after: Span::from_secs(10),
+            retry_after: Span::from_secs(60),
+            hello_timeout: Span::from_secs(5),
+            ping_interval: Span::from_secs(300),
+            pong_timeout: Span::from_secs(4),
+            ping_min_interval: Span::from_secs(45),
+            relay_members: 0,
+            wake_timeout: Span(0),
+            sessions_max: 1_000,
+            ledger_bytes_max: 1 << 20,
+            msg_limit: 0,
+            broadcast_spread: Span::from_secs(10),
+            reconcile: false,
+        }
+    }
 }
 
 /// One shard's state. Authoritative for its slice of the UAIDs; rebuilt empty at start.
@@ -142,12 +181,13 @@ pub struct ShardMachine {
     /// Deadlines of sessions with something under way; stale ones are told by `Active::armed`.
     deadlines: BinaryHeap<Reverse<(Instant, Ref)>>,
     broadcasts: Broadcasts,
-    /// Where the push of a broadcast change is.
-    broadcast_cursor: Option<u32>,
+    /// The push of a broadcast change, while one is under way.
+    spread: Option<Spread>,
     sweep: Sweep,
     pongs_due: VecDeque<(Instant, Ref)>,
     relays: Relays,
     shutdown: Option<Shutdown>,
+    simple: Simple,
 }
 
 /// One step: its time, and where its effects go.
@@ -199,11 +239,12 @@ impl ShardMachine {
             ledger_bytes: 0,
             deadlines: BinaryHeap::new(),
             broadcasts: Broadcasts::new(),
-            broadcast_cursor: None,
+            spread: None,
             sweep: Sweep::default(),
             pongs_due: VecDeque::new(),
             relays: Relays::new(),
             shutdown: None,
+            simple: Simple::default(),
         }
     }
 
@@ -236,9 +277,8 @@ impl ShardMachine {
 
     /// The earliest instant at which `Input::Timeout` must be delivered.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let broadcast_now = self.broadcast_cursor.map(|_| Instant(0));
         [
-            broadcast_now,
+            self.spread.as_ref().map(|spread| spread.due),
             self.hello_check,
             self.greeting_due(),
             self.deadlines.peek().map(|Reverse((due, _))| *due),
@@ -293,7 +333,7 @@ impl ShardMachine {
         self.hello_timeouts(turn);
         self.greeting_timeouts(turn);
         self.active_timeouts(turn);
-        self.sweep_broadcasts(turn);
+        self.spread_broadcasts(turn);
         self.sweep_sessions(turn);
         self.pong_timeouts(turn);
         self.relay_turn(turn);
@@ -327,11 +367,15 @@ impl ShardMachine {
             return;
         };
         let at = self.session_ref(index);
+        if !matches!(command, Command::Pong) {
+            self.simple_active(at, turn.now.mono);
+        }
         match command {
             // These two answer, and are Ready, when storage has.
             Command::Register { chid, key } => return self.register(turn, at, chid, key),
             Command::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
             Command::Ack(updates) => self.ack(turn, at, &updates),
+            Command::AckVersions(updates) => self.ack_versions(turn, at, &updates),
             Command::Nack { code: _ } => self.stats.nacks += 1,
             Command::BroadcastSubscribe(wanted) => self.broadcast_subscribe(turn, at, &wanted),
             Command::Ping => self.client_ping(turn, at),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
 use crate::limits;
-use crate::message::{Message, Topic, Urgency};
+use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::Span;
 
 use super::active::{Active, Entry, Source};
@@ -46,6 +46,13 @@ impl ShardMachine {
         if !self.registered_channel(at, message.chid) {
             self.stats.publishes_unregistered += 1;
             self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
+        } else if !self.mode_fits(at, &message) {
+            self.stats.publishes_other_mode += 1;
+            self.answer(turn, asker, Reply::Publish(Published::OtherMode));
+        } else if self.is_outranked(at, &message) {
+            self.stats.updates_screened += 1;
+            let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Stored };
+            self.answer(turn, asker, Reply::Publish(accepted));
         } else if message.ttl == 0 {
             let disposition = self.send_once(turn, at, message.clone());
             let accepted = Published::Accepted { stamp: message.stamp, disposition };
@@ -126,6 +133,10 @@ impl ShardMachine {
     /// Whether the ledger may take it and nothing stored would be overtaken.
     fn direct_fits(&self, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
+        // The user may have come back in the other mode while this was at storage.
+        if !self.mode_fits(at, message) || self.is_outranked(at, message) {
+            return false;
+        }
         // Nothing waits unsent in a ledger but what the socket itself refused.
         if self.draining() || session.has(BLOCKED) {
             return false;
@@ -144,14 +155,14 @@ impl ShardMachine {
         }
     }
 
-    fn write_in_flight(&self, uaid: Uaid) -> bool {
+    pub(super) fn write_in_flight(&self, uaid: Uaid) -> bool {
         self.writes.contains_key(&uaid)
     }
 
     /// Puts a direct in the ledger and on the wire.
     fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
         if let Some(topic) = message.topic {
-            self.end_older(turn, message.uaid, (message.chid, topic), message.stamp);
+            self.end_older(turn, message.uaid, (message.chid, topic, message.rank()));
         }
         let slot = self.ledger_slots.take();
         let bytes = ledger_bytes(&message);
@@ -183,6 +194,7 @@ impl ShardMachine {
         active.paged += u16::from(paged);
         active.window.push_back(Entry {
             row: RowKey::of(&message),
+            version: message.simple_version().unwrap_or(0),
             // A row's body only until the socket surely took it (`forget_bodies`).
             body: Some(message.clone()),
             source,
@@ -196,6 +208,7 @@ impl ShardMachine {
             maybe_row: false,
         });
         self.stats.notifications_sent += 1;
+        self.simple_active(at, now);
         turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
         self.arm_active(turn, at);
     }
@@ -218,22 +231,24 @@ impl ShardMachine {
 
     /// A newer message of a topic ends every older one of its slot, wherever this shard still has it
     /// (RFC 8030 section 5.4): in the window, parked, or left by a session that ended.
-    fn end_older(&mut self, turn: &mut Turn<'_>, uaid: Uaid, (chid, topic): (Chid, Topic), newest: Stamp) {
-        let older = |row: &RowKey| row.chid == chid && row.topic == Some(topic) && row.stamp < newest;
-        self.end_older_departing(turn, uaid, older);
+    fn end_older(&mut self, turn: &mut Turn<'_>, uaid: Uaid, (chid, topic, newest): (Chid, Topic, Rank)) {
+        let older = |row: &RowKey, rank: Rank| row.chid == chid && row.topic == Some(topic) && rank < newest;
+        self.end_older_departing(turn, uaid, |message| older(&RowKey::of(message), message.rank()));
         let Some(Resident::Session(index)) = self.resident(uaid) else { return };
         let at = self.session_ref(index);
         let Some(session) = self.sessions.get(at) else { return };
         let index = session.active;
         let Some(active) = self.active_of_mut(index) else { return };
-        let replaced: Vec<Stamp> = active.window.iter().map(|e| e.row).filter(older).map(|row| row.stamp).collect();
-        let parked: Vec<RowKey> = active.parked.extract_if(.., |row| older(row)).collect();
+        let replaced =
+            active.window.iter().filter(|entry| older(&entry.row, entry.rank())).map(|entry| entry.row.stamp);
+        let replaced: Vec<Stamp> = replaced.collect();
+        let parked: Vec<_> = active.parked.extract_if(.., |parked| older(&parked.row, parked.rank())).collect();
         self.stats.replaced += (replaced.len() + parked.len()) as u64;
         for stamp in replaced {
             self.take_entry(turn, at, stamp);
         }
-        for row in parked {
-            self.settle(row);
+        for parked in parked {
+            self.settle(parked.row);
         }
     }
 
@@ -249,7 +264,7 @@ impl ShardMachine {
             uaid: message.uaid,
             stamp: message.stamp,
             since: turn.now.mono,
-            slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic)),
+            slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic, message.rank())),
             refusal: None,
             check_only: message.ttl == 0,
             send,
@@ -274,7 +289,8 @@ impl ShardMachine {
         if let Some(slot) = work.slot
             && stored
         {
-            self.end_older(turn, work.uaid, slot, work.stamp);
+            self.end_older(turn, work.uaid, slot);
+            self.wake_absent(turn, work.uaid, slot.1);
         }
         if !work.check_only && (stored || result.is_err()) {
             // Also after an error: the write may have taken effect, and nothing may overtake it.
@@ -290,6 +306,10 @@ impl ShardMachine {
                 Published::NoSubscription
             }
             (Ok(_), Some(refusal)) => Published::Refused(refusal),
+            (Ok(StoreReply::OtherMode), None) => {
+                self.stats.publishes_other_mode += 1;
+                Published::OtherMode
+            }
             (Ok(_), None) if turn.now.mono.since(work.since) > WRITE_TIMEOUT && !work.check_only => {
                 self.stats.publishes_unavailable += 1;
                 Published::Unavailable
@@ -362,7 +382,7 @@ impl ShardMachine {
             return NodeAnswer::NotHere;
         };
         let at = self.session_ref(index);
-        if !self.registered_channel(at, message.chid) {
+        if !self.registered_channel(at, message.chid) || !self.mode_fits(at, &message) {
             return NodeAnswer::NotHere;
         }
         if self.clock.advance(turn.now, message.stamp.clock).is_err() {

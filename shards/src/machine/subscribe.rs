@@ -37,7 +37,7 @@ impl ShardMachine {
         if let Some(floor) = self.clock.floor_to_persist() {
             turn.effects.push_back(Effect::ClockFloor(floor));
         }
-        let op = StoreOp::Register { uaid, chid, key, at: clock, seen: turn.now.unix() };
+        let op = StoreOp::Register { uaid, chid, key, at: clock, seen: turn.now.unix(), contact: self.contact_of(at) };
         self.submit(turn, Work::Register { session: at, chid, key }, op);
     }
 

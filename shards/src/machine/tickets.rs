@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::ids::Chid;
 use crate::ids::{KeyDigest, Stamp, StoreTicket, Uaid};
 use crate::limits;
-use crate::message::{Message, Topic};
+use crate::message::{Message, Rank, Topic};
 use crate::time::{Instant, Span};
 
 use super::command::Refusal;
@@ -21,17 +21,54 @@ use super::{ShardMachine, Turn};
 
 /// Who waits for a reply of storage.
 pub(super) enum Work {
-    LoadUser { greeting: Ref },
-    Register { session: Ref, chid: Chid, key: Option<KeyDigest> },
-    Unregister { session: Ref, uaid: Uaid, chid: Chid },
+    LoadUser {
+        greeting: Ref,
+    },
+    Register {
+        session: Ref,
+        chid: Chid,
+        key: Option<KeyDigest>,
+    },
+    Unregister {
+        session: Ref,
+        uaid: Uaid,
+        chid: Chid,
+    },
     Publish(PublishWork),
-    Page { session: Ref },
-    Retry { session: Ref, stamp: Stamp },
-    Spill { session: Ref, stamps: Vec<Stamp> },
-    Depart { uaid: Uaid },
-    Settle { uaid: Uaid, count: usize },
-    Cancel { asker: Asker, row: RowKey },
+    Page {
+        session: Ref,
+    },
+    Retry {
+        session: Ref,
+        stamp: Stamp,
+    },
+    Spill {
+        session: Ref,
+        stamps: Vec<Stamp>,
+    },
+    Depart {
+        uaid: Uaid,
+    },
+    Settle {
+        uaid: Uaid,
+        count: usize,
+    },
+    Cancel {
+        asker: Asker,
+        row: RowKey,
+    },
     Touch,
+    Contact {
+        session: Ref,
+    },
+    /// Whom to wake.
+    Wake {
+        uaid: Uaid,
+    },
+    /// The drop of a user.
+    Reset,
+    /// An unregister nobody waits for: the hello left the channel out.
+    Forget,
 }
 
 /// A POST at storage.
@@ -39,8 +76,8 @@ pub(super) struct PublishWork {
     pub asker: Asker,
     pub uaid: Uaid,
     pub stamp: Stamp,
-    /// The topic slot it takes when it is written.
-    pub slot: Option<(Chid, Topic)>,
+    /// The topic slot it takes when it is written, and its place among those that want it.
+    pub slot: Option<(Chid, Topic, Rank)>,
     /// When it was submitted.
     pub since: Instant,
     /// The rule it broke, to be said unless there is no subscription.
@@ -142,7 +179,9 @@ impl ShardMachine {
             Work::Depart { uaid } => self.departed(turn, uaid, result.is_ok()),
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
-            Work::Touch => {}
+            Work::Contact { session } => self.contact_set(turn, session, result.is_ok()),
+            Work::Wake { uaid } => self.wake_loaded(turn, uaid, result),
+            Work::Touch | Work::Reset | Work::Forget => {}
         }
         self.submit_backlog(turn);
     }

@@ -5,15 +5,19 @@ mod chunking;
 mod endpoint;
 mod foreign;
 mod node;
+mod replies;
+mod simple;
 mod websocket;
 
-use shards::ids::{Clock, Origin, ShardId, Stamp};
+use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
 use shards::machine::{CloseReason, Command, Disposition, Event, NodeAnswer, Published};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::time::{Instant, Now};
 
-use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, PushEdge, VersionInfo};
+use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, PushEdge, VersionInfo};
+use crate::webpush::endpoint::tests::{open_url, url};
+use crate::webpush::endpoint::{Subscription, TokenForm, Tokens};
 use crate::wire::ws::{self, Opcode};
 
 pub(super) const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
@@ -25,12 +29,14 @@ pub(super) const NOW: u64 = 1_700_000_000;
 
 pub(super) fn config() -> EdgeConfig {
     EdgeConfig {
+        reconcile: false,
         endpoint_url: ORIGIN.into(),
-        crypto_keys: vec![KEY.into()],
-        node_keys: vec!["older".into(), NODE_KEY.into()],
+        tokens: TokenForm::Short,
+        keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
         placement: Placement::new([1; 16], 3),
         shard: ShardId(1),
         body_bytes_max: BODY_BYTES_DEFAULT,
+        simplepush: false,
         vapid_cache_max: 64,
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
     }
@@ -38,6 +44,13 @@ pub(super) fn config() -> EdgeConfig {
 
 pub(super) fn now() -> Now {
     Now { mono: Instant(5), unix_us: NOW * 1_000_000 }
+}
+
+/// The path of a fresh endpoint of user agent 1 and channel 2.
+pub(super) fn endpoint_path(form: TokenForm, key: Option<KeyDigest>) -> String {
+    let mut tokens = Tokens::new(ORIGIN, form, &config().keys.crypto).unwrap();
+    let url = url(&mut tokens, &Subscription { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key });
+    url.strip_prefix(ORIGIN).unwrap().to_string()
 }
 
 /// One thing that happened on a connection.
@@ -157,11 +170,12 @@ impl Harness {
     fn answer(&mut self, command: &Command) {
         let event = match command {
             Command::Hello(hello) => {
-                Event::Hello { uaid: hello.uaid.unwrap_or(shards::ids::Uaid([9; 16])), broadcasts: Box::default() }
+                let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
+                Event::Hello { uaid, mode: hello.mode, broadcasts: Box::default() }
             }
             // Without a URL, whose text is different each time.
             Command::Register { chid, key } => {
-                Event::Registered { uaid: shards::ids::Uaid([9; 16]), chid: *chid, key: *key, status: 500 }
+                Event::Registered { uaid: Uaid([9; 16]), chid: *chid, key: *key, status: 500 }
             }
             Command::Unregister { chid, .. } => Event::Unregistered { chid: *chid, status: 200 },
             Command::Ping => Event::Pong,
@@ -173,7 +187,11 @@ impl Harness {
             Command::NodePush(_) | Command::NodeNotify { .. } | Command::NodeDisconnect { .. } => {
                 Event::NodeAnswer(self.node_answer)
             }
-            Command::Ack(_) | Command::Nack { .. } | Command::BroadcastSubscribe(_) | Command::Pong => return,
+            Command::Ack(_)
+            | Command::AckVersions(_)
+            | Command::Nack { .. }
+            | Command::BroadcastSubscribe(_)
+            | Command::Pong => return,
         };
         self.emit(&event);
     }

@@ -1,12 +1,15 @@
 //! Scenarios: each race of DESIGN.md 5 and 6 by name, on a mesh of two or three machines with a fake clock, a
 //! scripted store and sockets that exist only as lists of what was said on them.
 
+mod conversation;
 mod delivery;
 mod departure;
 mod hello;
 mod liveness;
 mod relay;
+mod reset;
 mod script;
+mod simple;
 mod slow_reader;
 mod topics;
 
@@ -16,6 +19,7 @@ use std::sync::Arc;
 use super::*;
 use crate::ids::{Chid, KeyDigest};
 use crate::message::{Message, Topic, Urgency};
+use crate::simple::{Mode as Reach, WakeData};
 use crate::time::UnixSeconds;
 use script::{Mode, Script};
 
@@ -68,27 +72,19 @@ pub struct Mesh {
     /// Live ledger records by shard and slot: what survives `kill -9`.
     pub ledger: BTreeMap<(usize, u32), Arc<Message>>,
     pub drained: Vec<usize>,
+    /// Wake-up calls asked for.
+    pub woken: Vec<WakeData>,
+    /// The channels that the hellos of the test name.
+    pub channels: Option<Box<[Chid]>>,
     next_slot: u32,
     next_uaid: u128,
 }
 
 pub fn config(shard: u16, placement: Placement) -> MachineConfig {
     MachineConfig {
-        shard: ShardId(shard),
-        placement,
         origin: Origin(1_000 + u32::from(shard)),
-        clock_floor: Clock(0),
-        window: 128,
-        durable: false,
-        spill_after: Span::from_secs(10),
-        retry_after: Span::from_secs(60),
-        hello_timeout: Span::from_secs(5),
-        ping_interval: Span::from_secs(300),
-        pong_timeout: Span::from_secs(4),
-        ping_min_interval: Span::from_secs(45),
         relay_members: 8,
-        sessions_max: 1_000,
-        ledger_bytes_max: 1 << 20,
+        ..MachineConfig::new(ShardId(shard), placement)
     }
 }
 
@@ -122,6 +118,8 @@ impl Mesh {
             hold_mail: false,
             ledger: BTreeMap::new(),
             drained: Vec::new(),
+            woken: Vec::new(),
+            channels: None,
             next_slot: 0,
             next_uaid: 1,
         }
@@ -167,8 +165,13 @@ impl Mesh {
     }
 
     pub fn say_hello(&mut self, socket: Socket, uaid: Option<Uaid>) {
+        self.say_hello_as(socket, uaid, Reach::WebPush, None);
+    }
+
+    pub fn say_hello_as(&mut self, socket: Socket, uaid: Option<Uaid>, mode: Reach, wake: Option<&str>) {
         let fresh = self.uaid_of(self.sockets[socket.0].shard);
-        let hello = Hello { uaid, fresh, broadcasts: Vec::new(), agent_family: 0 };
+        let wake = wake.and_then(WakeData::new);
+        let hello = Hello { channels: self.channels.clone(), mode, wake, ..Hello::new(uaid, fresh) };
         self.command(socket, Command::Hello(Box::new(hello)));
     }
 
@@ -384,6 +387,7 @@ impl Mesh {
                 assert!(self.ledger.remove(&(shard, slot.0)).is_some(), "a ledger record dies once");
             }
             Effect::ClockFloor(_) => {}
+            Effect::Wake(data) => self.woken.push(data),
             Effect::Drained => self.drained.push(shard),
         }
     }

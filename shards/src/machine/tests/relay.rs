@@ -14,7 +14,7 @@ impl Mesh {
 
     fn start_attach(&mut self, relay: Socket, uaid: Option<Uaid>) {
         let fresh = self.uaid_of(self.shard_of(relay));
-        let hello = Hello { uaid, fresh, broadcasts: Vec::new(), agent_family: 0 };
+        let hello = Hello::new(uaid, fresh);
         self.command(relay, Command::Relay(RelayCommand::Attach(Box::new(hello))));
     }
 

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::ids::{Chid, Clock, StoreTicket, Uaid};
+use crate::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
 use crate::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use crate::message::{Message, Topic};
+use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
 /// How the next operations go.
@@ -29,8 +30,14 @@ pub struct Script {
     pub replies: VecDeque<(usize, StoreTicket, Result<StoreReply, StoreError>)>,
     /// Every operation ever submitted, by its kind.
     pub seen: Vec<&'static str>,
+    /// What the records of users that were there before the test say.
+    pub record_version: u8,
+    pub low_water: BTreeMap<Uaid, Clock>,
     users: BTreeMap<Uaid, BTreeSet<Chid>>,
-    rows: BTreeMap<Uaid, BTreeMap<crate::ids::Stamp, Arc<Message>>>,
+    pub contacts: BTreeMap<Uaid, Contact>,
+    rows: BTreeMap<Uaid, BTreeMap<Stamp, Arc<Message>>>,
+    /// Rows that came from a ledger: low water says nothing about them.
+    saved: BTreeSet<Stamp>,
     topics: BTreeMap<SlotKey, Arc<Message>>,
 }
 
@@ -41,14 +48,23 @@ impl Script {
             held: VecDeque::new(),
             replies: VecDeque::new(),
             seen: Vec::new(),
+            record_version: crate::machine::RECORD_VERSION,
+            low_water: BTreeMap::new(),
             users: BTreeMap::new(),
+            contacts: BTreeMap::new(),
             rows: BTreeMap::new(),
+            saved: BTreeSet::new(),
             topics: BTreeMap::new(),
         }
     }
 
     pub fn add_user(&mut self, uaid: Uaid, channels: &[Chid]) {
         self.users.insert(uaid, channels.iter().copied().collect());
+    }
+
+    /// How a user is reached.
+    pub fn contact_of(&self, uaid: Uaid) -> Contact {
+        self.contacts.get(&uaid).cloned().unwrap_or_default()
     }
 
     /// Message, saved and topic rows of a user.
@@ -84,19 +100,19 @@ impl Script {
 
     fn apply(&mut self, op: StoreOp) -> StoreReply {
         match op {
-            StoreOp::LoadUser { uaid } => StoreReply::User(self.users.get(&uaid).map(|channels| {
-                Box::new(UserRow {
-                    record_version: 1,
-                    seen: UnixSeconds(0),
-                    low_water: Clock(0),
-                    user_clock: Clock(0),
-                    may_have_messages: !self.rows_of(uaid).is_empty(),
-                    channels: channels.iter().copied().collect(),
-                })
-            })),
+            StoreOp::LoadUser { uaid } => StoreReply::User(self.user(uaid)),
             StoreOp::Touch { .. } => StoreReply::Done,
-            StoreOp::Register { uaid, chid, .. } => {
+            StoreOp::Register { uaid, chid, contact, .. } => {
                 self.users.entry(uaid).or_default().insert(chid);
+                if let Some(contact) = contact {
+                    self.contacts.insert(uaid, *contact);
+                }
+                StoreReply::Done
+            }
+            StoreOp::SetContact { uaid, contact } => {
+                if self.users.contains_key(&uaid) {
+                    self.contacts.insert(uaid, *contact);
+                }
                 StoreReply::Done
             }
             StoreOp::Unregister { uaid, chid, .. } => {
@@ -109,19 +125,19 @@ impl Script {
             }
             StoreOp::DropUser { uaid } => {
                 self.users.remove(&uaid);
+                self.contacts.remove(&uaid);
+                self.rows.remove(&uaid);
+                self.topics.retain(|_, m| m.uaid != uaid);
                 StoreReply::Done
             }
-            StoreOp::Publish { message } => {
-                if !self.users.get(&message.uaid).is_some_and(|channels| channels.contains(&message.chid)) {
-                    return StoreReply::NoSubscription;
-                }
-                if message.ttl > 0 {
-                    self.put(message);
-                }
-                StoreReply::Done
-            }
+            StoreOp::Publish { message } => self.publish(message),
             StoreOp::Save { messages } => {
-                messages.into_iter().for_each(|m| self.put(m));
+                for message in messages {
+                    if self.is_registered(&message) {
+                        self.saved.insert(message.stamp);
+                        self.put(message);
+                    }
+                }
                 StoreReply::Done
             }
             StoreOp::Topics { uaid, after, limit, now } => {
@@ -130,19 +146,65 @@ impl Script {
                 });
                 page(slots.map(|(_, m)| m.clone()), limit)
             }
-            StoreOp::Messages { uaid, after, limit, now } => {
-                let rows = self.rows.get(&uaid).into_iter().flatten();
-                page(rows.filter(|(s, m)| **s > after && !m.expired(now)).map(|(_, m)| m.clone()), limit)
-            }
+            StoreOp::Messages { uaid, after, limit, now } => self.messages(uaid, after, limit, now),
             StoreOp::Read { row, now } => {
                 let found = self.rows_of(row.uaid).into_iter().filter(|m| m.stamp == row.stamp && !m.expired(now));
                 page(found, 1)
             }
-            StoreOp::Settle { rows, .. } => {
-                rows.iter().for_each(|row| self.delete(row));
+            StoreOp::Settle { rows, low_water, .. } => {
+                self.settle(&rows, low_water);
                 StoreReply::Done
             }
         }
+    }
+
+    fn user(&self, uaid: Uaid) -> Option<Box<UserRow>> {
+        let channels = self.users.get(&uaid)?;
+        Some(Box::new(UserRow {
+            record_version: self.record_version,
+            seen: UnixSeconds(0),
+            low_water: Clock(0),
+            user_clock: Clock(0),
+            may_have_messages: !self.rows_of(uaid).is_empty(),
+            contact: self.contact_of(uaid),
+            channels: channels.iter().copied().collect(),
+        }))
+    }
+
+    fn publish(&mut self, message: Arc<Message>) -> StoreReply {
+        if !self.is_registered(&message) {
+            return StoreReply::NoSubscription;
+        }
+        if message.mode() != self.contact_of(message.uaid).mode {
+            return StoreReply::OtherMode;
+        }
+        if message.ttl > 0 {
+            self.put(message);
+        }
+        StoreReply::Done
+    }
+
+    fn messages(&self, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> StoreReply {
+        let low = self.low_water.get(&uaid).copied().unwrap_or_default();
+        let rows = self.rows.get(&uaid).into_iter().flatten();
+        let unsettled = rows.filter(|(stamp, _)| stamp.clock > low || self.saved.contains(stamp));
+        page(unsettled.filter(|(stamp, m)| **stamp > after && !m.expired(now)).map(|(_, m)| m.clone()), limit)
+    }
+
+    fn settle(&mut self, rows: &[RowKey], low_water: Option<Clock>) {
+        if let (Some(row), Some(clock)) = (rows.first(), low_water) {
+            let low = self.low_water.entry(row.uaid).or_default();
+            *low = clock.max(*low);
+        }
+        rows.iter().for_each(|row| self.delete(row));
+    }
+
+    fn is_registered(&self, message: &Message) -> bool {
+        self.users.get(&message.uaid).is_some_and(|channels| channels.contains(&message.chid))
+    }
+
+    pub fn channels_of(&self, uaid: Uaid) -> Option<Vec<Chid>> {
+        self.users.get(&uaid).map(|channels| channels.iter().copied().collect())
     }
 
     pub fn put(&mut self, message: Arc<Message>) {
@@ -152,7 +214,7 @@ impl Script {
             }
             Some(topic) => {
                 let slot = self.topics.entry((message.uaid, message.chid, topic)).or_insert(message.clone());
-                if slot.stamp < message.stamp {
+                if message.replaces(&slot.held()) {
                     *slot = message;
                 }
             }
@@ -179,6 +241,7 @@ fn kind(op: &StoreOp) -> &'static str {
         StoreOp::LoadUser { .. } => "load",
         StoreOp::Touch { .. } => "touch",
         StoreOp::Register { .. } => "register",
+        StoreOp::SetContact { .. } => "contact",
         StoreOp::Unregister { .. } => "unregister",
         StoreOp::DropUser { .. } => "drop",
         StoreOp::Publish { .. } => "publish",
