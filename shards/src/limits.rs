@@ -63,6 +63,12 @@ pub const ACK_UPDATES_MAX: usize = 2 * WINDOW_MAX as usize;
 /// Effects that one `step` may append; the queue reserves this many before the call.
 pub const EFFECTS_PER_INPUT_MAX: usize = 4_096;
 
+/// Connections of one shard that speak for several user agents. Refuse: close 1013.
+pub const RELAYS_MAX: usize = 256;
+/// The largest `relay.members`: user agents of one such connection. Refuse: configuration; a hello beyond what is
+/// configured: bye 1013. A power of two: names of emissions carry the place of their member.
+pub const RELAY_MEMBERS_MAX: usize = 4_096;
+
 /// Retries of a notification on a live connection (DESIGN.md 6). After the last one it waits in storage.
 pub const RETRIES_MAX: u8 = 3;
 /// Ids of one session that left the window without an ack. At the bound: close 1013.

@@ -9,6 +9,8 @@ use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic};
 use crate::simple::{Mode, WakeData};
 
+use super::relay::{RelayCommand, RelayEvent};
+
 /// One decoded request of a peer.
 #[derive(Debug)]
 pub enum Command {
@@ -43,6 +45,8 @@ pub enum Command {
     Ping,
     /// User agent: a WebSocket Pong frame arrived.
     Pong,
+    /// Relay: it is one, or a message for a user agent it speaks for.
+    Relay(RelayCommand),
     /// App server: a message. [`Event::Published`] answers.
     Publish(Box<Publish>),
     /// App server: `DELETE /m/{id}`. [`Event::Cancelled`] answers.
@@ -193,6 +197,8 @@ pub enum Event {
     Pong,
     /// A WebSocket Ping frame with an empty payload.
     Ping,
+    /// To a relay.
+    Relay(Box<RelayEvent>),
     /// The reply to a POST.
     Published(Published),
     /// The reply to a cancel: 204, or 503 when storage failed.
@@ -202,6 +208,20 @@ pub enum Event {
     },
     /// The reply to another node (BEHAVIOUR.md 4.1).
     NodeAnswer(NodeAnswer),
+}
+
+impl Event {
+    /// The emission this is, of the session or, on a relay, of the connection.
+    pub fn emission(&self) -> Option<EmissionId> {
+        match self {
+            Event::Notification { emission, .. } => Some(*emission),
+            Event::Relay(event) => match &**event {
+                RelayEvent::Of { event: Event::Notification { emission, .. }, .. } => Some(*emission),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// Broadcast versions that changed, and ids that do not exist.

@@ -2,6 +2,8 @@
 
 use crate::ids::ConnId;
 
+use super::relay::{Seats, is_seat};
+
 /// A WebSocket's part in the protocol (BEHAVIOUR.md 1.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnState {
@@ -15,6 +17,8 @@ pub(super) enum ConnState {
     Claiming,
     /// Identified (index of a session).
     Session(u32),
+    /// It speaks for several (index of a relay).
+    Relay(u32),
 }
 
 /// Slot -> state, in chunks that never move.
@@ -23,6 +27,8 @@ pub(super) struct ConnTable {
     len: usize,
     /// How many are `Opened`.
     opened: usize,
+    /// Connections by name only; no number here counts them.
+    pub seats: Seats,
 }
 
 #[derive(Clone, Copy)]
@@ -36,10 +42,13 @@ const _: () = assert!(size_of::<Entry>() == 8);
 
 impl ConnTable {
     pub fn new() -> ConnTable {
-        ConnTable { chunks: Vec::new(), len: 0, opened: 0 }
+        ConnTable { chunks: Vec::new(), len: 0, opened: 0, seats: Seats::new() }
     }
 
     pub fn get(&self, conn: ConnId) -> Option<ConnState> {
+        if is_seat(conn) {
+            return self.seats.state(conn);
+        }
         let entry = self.chunks.get(conn.slot as usize / CHUNK_SLOTS)?[conn.slot as usize % CHUNK_SLOTS];
         if entry.packed == EMPTY || entry.generation != conn.generation {
             return None;
@@ -50,18 +59,23 @@ impl ConnTable {
             1 => ConnState::Waiting,
             2 => ConnState::Greeting(index),
             3 => ConnState::Claiming,
-            _ => ConnState::Session(index),
+            4 => ConnState::Session(index),
+            _ => ConnState::Relay(index),
         })
     }
 
     /// Adds the connection or changes its state.
     pub fn set(&mut self, conn: ConnId, state: ConnState) {
+        if is_seat(conn) {
+            return self.seats.set(conn, state);
+        }
         let (tag, index) = match state {
             ConnState::Opened(tick) => (0, tick & INDEX_MASK),
             ConnState::Waiting => (1, 0),
             ConnState::Greeting(index) => (2, index),
             ConnState::Claiming => (3, 0),
             ConnState::Session(index) => (4, index),
+            ConnState::Relay(index) => (5, index),
         };
         assert!(index <= INDEX_MASK, "limits::SESSIONS_MAX keeps indices below the tag");
         let chunk = conn.slot as usize / CHUNK_SLOTS;
@@ -78,6 +92,9 @@ impl ConnTable {
     }
 
     pub fn remove(&mut self, conn: ConnId) -> Option<ConnState> {
+        if is_seat(conn) {
+            return self.seats.leave(conn);
+        }
         let state = self.get(conn)?;
         self.opened -= usize::from(matches!(state, ConnState::Opened(_)));
         self.chunks[conn.slot as usize / CHUNK_SLOTS][conn.slot as usize % CHUNK_SLOTS].packed = EMPTY;
@@ -141,6 +158,7 @@ mod tests {
             ConnState::Greeting(7),
             ConnState::Claiming,
             ConnState::Session(9),
+            ConnState::Relay(11),
         ];
         for (slot, state) in states.into_iter().enumerate() {
             let conn = ConnId { slot: slot as u32 * 700, generation: 3 };

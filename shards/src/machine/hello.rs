@@ -147,7 +147,8 @@ impl ShardMachine {
 
     /// A new user agent, or one nobody knows: the fresh UAID of this shard's slice. Nothing is written before its
     /// first register.
-    fn mint(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
+    pub(super) fn mint(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
+        let Some(hello) = self.refuse_stranger(turn, conn, hello) else { return };
         let uaid = hello.fresh;
         assert!(self.config.placement.owner(uaid) == self.config.shard, "fresh UAIDs are drawn from the own slice");
         if hello.uaid.is_some() {

@@ -6,6 +6,7 @@
 use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
 use super::command::{Cancel, Hello, NodeAnswer, Publish, Published};
+use super::relay::{MemberEvent, MemberReply, MemberRequest};
 
 /// A mail between two shards. At most 40 bytes; what is bigger is boxed.
 #[derive(Debug)]
@@ -54,6 +55,10 @@ pub enum Request {
     },
     /// A node's takeover landed here.
     NodeDisconnect(Box<(Uaid, u64)>),
+    /// A member of a relay of ours asks something, or its relay has changed. Causes `MemberEvent`s.
+    Member(Box<MemberRequest>),
+    /// To the home of a relay: about a member of it. Causes its reply only.
+    MemberEvent(Box<MemberEvent>),
 }
 
 /// What the owner must know of a hello to decide on it.
@@ -78,6 +83,8 @@ pub enum Reply {
     Cancel(bool),
     /// To a node request.
     Node(NodeAnswer),
+    /// To both mails about members.
+    Member(MemberReply),
 }
 
 /// The owner's decision on a claim (DESIGN.md 5).

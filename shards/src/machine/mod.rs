@@ -20,6 +20,7 @@ mod input;
 mod mail;
 mod publish;
 mod reconcile;
+mod relay;
 mod remote;
 mod reset;
 mod session;
@@ -43,6 +44,7 @@ pub use command::{
 };
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
+pub use relay::{MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent, RelayId, SeatId};
 pub use stats::MachineStats;
 pub use store::{Page, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
@@ -62,6 +64,7 @@ use conns::{ConnState, ConnTable};
 use depart::Departure;
 use hello::Greeting;
 use publish::LedgerSlots;
+use relay::{Relays, same_emission};
 use remote::Requests;
 use session::{BLOCKED, NONE, Session};
 use shutdown::Shutdown;
@@ -100,6 +103,8 @@ pub struct MachineConfig {
     pub ping_min_interval: Span,
     /// `simplepush.wake_timeout`; zero is off.
     pub wake_timeout: Span,
+    /// `relay.members`: user agents that one connection may speak for; 0 is no relays, `limits::RELAY_MEMBERS_MAX` at most.
+    pub relay_members: u16,
     /// WebSockets this shard may hold.
     pub sessions_max: u32,
     /// Bytes of live ledger records this shard may hold; at most half its log, so that an append always fits.
@@ -128,6 +133,7 @@ impl MachineConfig {
             ping_interval: Span::from_secs(300),
             pong_timeout: Span::from_secs(4),
             ping_min_interval: Span::from_secs(45),
+            relay_members: 0,
             wake_timeout: Span(0),
             sessions_max: 1_000,
             ledger_bytes_max: 1 << 20,
@@ -179,6 +185,7 @@ pub struct ShardMachine {
     spread: Option<Spread>,
     sweep: Sweep,
     pongs_due: VecDeque<(Instant, Ref)>,
+    relays: Relays,
     shutdown: Option<Shutdown>,
     simple: Simple,
 }
@@ -202,6 +209,7 @@ impl ShardMachine {
     /// An empty shard.
     pub fn new(config: MachineConfig) -> ShardMachine {
         assert!(config.shard.0 < config.placement.shard_count(), "the shard is one of its placement");
+        assert!(usize::from(config.relay_members) <= limits::RELAY_MEMBERS_MAX, "relay.members is validated");
         assert!(config.window > 0 && config.window <= limits::WINDOW_MAX, "delivery.window is validated");
         ShardMachine {
             config,
@@ -234,6 +242,7 @@ impl ShardMachine {
             spread: None,
             sweep: Sweep::default(),
             pongs_due: VecDeque::new(),
+            relays: Relays::new(),
             shutdown: None,
             simple: Simple::default(),
         }
@@ -246,10 +255,11 @@ impl ShardMachine {
         match input {
             Input::Opened { conn } => self.opened(turn, conn),
             Input::Command { conn, command: Command::Hello(hello) } => self.hello(turn, conn, hello),
+            Input::Command { conn, command: Command::Relay(command) } => self.relay_command(turn, conn, command),
             Input::Command { conn, command } => self.http_command(turn, conn, command),
             Input::Gone { conn, reason: _ } => self.gone(turn, conn),
             Input::Blocked { conn } => self.blocked(conn),
-            Input::Unsent { conn, emission } => self.unsent(conn, emission),
+            Input::Unsent { conn, emission } => self.unsent(turn, conn, emission),
             Input::Writable { conn } => self.writable(turn, conn),
             Input::Mail(mail) => self.mail(turn, mail),
             Input::Arrived { conn, claim } => self.descriptor_arrived(turn, conn, claim),
@@ -260,6 +270,7 @@ impl ShardMachine {
             Input::Drain { rate } => self.begin_drain(turn, rate),
         }
         self.submit_settles(turn);
+        self.carry_to_relays(turn);
         self.say_drained(turn);
         assert!(effects.len() - before <= limits::EFFECTS_PER_INPUT_MAX, "a step keeps within its effects");
     }
@@ -274,6 +285,7 @@ impl ShardMachine {
             self.sweep.due,
             self.pongs_due.front().map(|(due, _)| *due),
             self.tickets.due(),
+            self.relays.due(),
             self.drain_due(),
         ]
         .into_iter()
@@ -285,6 +297,9 @@ impl ShardMachine {
     pub fn stats(&mut self) -> &MachineStats {
         self.stats.sessions = self.sessions.len() as u64;
         self.stats.conns = self.conns.len() as u64;
+        self.stats.relays = self.relays.len() as u64;
+        self.stats.relay_members = self.relays.members() as u64;
+        self.stats.relay_seats = self.conns.seats.len() as u64;
         self.stats.actives = self.actives.len() as u64;
         self.stats.ledger_bytes = self.ledger_bytes;
         self.stats.ledger_records = self.ledger_slots.live() as u64;
@@ -310,7 +325,8 @@ impl ShardMachine {
 
     /// Nothing is under way: no request, no storage work, no save, no hello.
     pub fn is_quiet(&self) -> bool {
-        self.tickets.idle() && self.requests.idle() && self.departures.is_empty() && self.greetings.is_empty()
+        let relays = self.relays.idle();
+        relays && self.tickets.idle() && self.requests.idle() && self.departures.is_empty() && self.greetings.is_empty()
     }
 
     fn timeout(&mut self, turn: &mut Turn<'_>) {
@@ -320,13 +336,27 @@ impl ShardMachine {
         self.spread_broadcasts(turn);
         self.sweep_sessions(turn);
         self.pong_timeouts(turn);
+        self.relay_turn(turn);
         self.submit_backlog(turn);
         self.drain_turn(turn);
     }
 
     /// A command of a WebSocket. Anything but hello needs a session.
     fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
-        let Some(ConnState::Session(index)) = self.conns.get(conn) else {
+        let state = self.conns.get(conn);
+        if let Some(ConnState::Relay(index)) = state {
+            // Pings are of the connection; whatever else a relay asks is a command of its own.
+            match command {
+                Command::Ping => self.relay_ping(turn, index),
+                Command::Pong => self.relay_pong(turn, index),
+                _ => {
+                    self.stats.wrong_state += 1;
+                    self.close_conn(turn, conn, CloseReason::WrongState);
+                }
+            }
+            return;
+        }
+        let Some(ConnState::Session(index)) = state else {
             // A Pong before hello answers nothing of ours and is harmless (RFC 6455 section 5.5.3).
             if matches!(command, Command::Pong) {
                 turn.effects.push_back(Effect::Ready(conn));
@@ -351,6 +381,7 @@ impl ShardMachine {
             Command::Ping => self.client_ping(turn, at),
             Command::Pong => self.pong(at),
             Command::Hello(_)
+            | Command::Relay(_)
             | Command::Publish(_)
             | Command::Cancel(_)
             | Command::NodePush(_)
@@ -374,6 +405,7 @@ impl ShardMachine {
                 self.conns.remove(conn);
                 self.admit_waiting_hellos(turn);
             }
+            Some(ConnState::Relay(index)) => self.end_relay(turn, index, None),
             Some(ConnState::Opened(_) | ConnState::Waiting | ConnState::Claiming) => {
                 self.conns.remove(conn);
             }
@@ -389,6 +421,10 @@ impl ShardMachine {
                 self.end_session(turn, at, Some(reason));
                 return;
             }
+            Some(ConnState::Relay(index)) => {
+                self.end_relay(turn, index, Some(reason));
+                return;
+            }
             Some(ConnState::Greeting(index)) => self.abandon_greeting(index),
             _ => {}
         }
@@ -397,6 +433,9 @@ impl ShardMachine {
     }
 
     fn blocked(&mut self, conn: ConnId) {
+        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
+            self.relay_blocked(index);
+        }
         if let Some(ConnState::Session(index)) = self.conns.get(conn) {
             let at = self.session_ref(index);
             if let Some(session) = self.sessions.get_mut(at) {
@@ -407,13 +446,18 @@ impl ShardMachine {
 
     /// The socket took nothing of this frame: the entry is unsent again. A TTL 0 frame has no entry; it had
     /// its one try.
-    fn unsent(&mut self, conn: ConnId, emission: EmissionId) {
+    fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
+        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
+            self.relay_unsent(turn, index, emission);
+        }
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
         self.stats.unsent += 1;
         let at = self.session_ref(index);
         let active_index = self.sessions.get(at).map_or(NONE, |session| session.active);
         let Some(active) = self.active_of_mut(active_index) else { return };
-        let Some(place) = active.window.iter().position(|entry| entry.emission == emission) else { return };
+        let Some(place) = active.window.iter().position(|entry| same_emission(conn, entry.emission, emission)) else {
+            return;
+        };
         if active.window[place].body.is_some() {
             active.window[place].sent = false;
             return;
@@ -426,6 +470,9 @@ impl ShardMachine {
 
     /// The socket takes bytes: what waited in the window goes out in its order, then storage is read on.
     fn writable(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
+            self.relay_writable(turn, index);
+        }
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
         let at = self.session_ref(index);
         let Some(session) = self.sessions.get_mut(at) else { return };

@@ -11,6 +11,7 @@ use crate::limits;
 use super::command::{Command, Event, Hello, NodeAnswer, Published};
 use super::input::Effect;
 use super::mail::{Mail, Reply, Request};
+use super::relay::MemberReply;
 use super::slab::{Ref, Slab};
 use super::{ShardMachine, Turn};
 
@@ -29,6 +30,13 @@ pub(super) struct Outgoing {
     pub conn: ConnId,
     /// Set for a claim: its name, and the hello that goes with the socket.
     pub claim: Option<(Claim, Box<Hello>)>,
+}
+
+impl Outgoing {
+    /// A request on behalf of no connection.
+    pub fn to(peer: ShardId) -> Outgoing {
+        Outgoing { peer, conn: ConnId { slot: u32::MAX, generation: u32::MAX }, claim: None }
+    }
 }
 
 /// Outstanding requests of one shard.
@@ -78,10 +86,16 @@ impl ShardMachine {
 
     /// Sends a request or queues it for credit; false when too many wait at that peer.
     pub(super) fn send_request(&mut self, turn: &mut Turn<'_>, outgoing: Outgoing, request: Request) -> bool {
-        let (to, credit) = (outgoing.peer, self.requests.credit);
-        if self.requests.peer(to).waiting.len() >= limits::CREDIT_WAITERS_MAX {
-            return false;
+        let room = self.requests.peer(outgoing.peer).waiting.len() < limits::CREDIT_WAITERS_MAX;
+        if room {
+            self.send_request_always(turn, outgoing, request);
         }
+        room
+    }
+
+    /// Sends a request or queues it, however many wait: whoever calls this has a bound of its own.
+    pub(super) fn send_request_always(&mut self, turn: &mut Turn<'_>, outgoing: Outgoing, request: Request) {
+        let (to, credit) = (outgoing.peer, self.requests.credit);
         let at = self.requests.open.insert(outgoing);
         let id = RequestId { index: at.index, generation: at.generation };
         let from = self.config.shard;
@@ -93,7 +107,6 @@ impl ShardMachine {
         } else {
             peer.waiting.push_back((id, request));
         }
-        true
     }
 
     pub(super) fn mail(&mut self, turn: &mut Turn<'_>, mail: Mail) {
@@ -113,6 +126,14 @@ impl ShardMachine {
             Request::NodePush(publish) => self.node_push(turn, asker, *publish),
             Request::NodeNotify { uaid } => self.node_notify(turn, asker, uaid),
             Request::NodeDisconnect(whom) => self.node_disconnect(turn, asker, whom.0, whom.1),
+            Request::Member(request) => {
+                self.member_request(turn, *request);
+                self.answer(turn, asker, Reply::Member(MemberReply::Taken));
+            }
+            Request::MemberEvent(event) => {
+                let reply = self.member_event(turn, *event);
+                self.answer(turn, asker, Reply::Member(reply));
+            }
         }
     }
 
@@ -127,6 +148,8 @@ impl ShardMachine {
                     Reply::Node(answer) => Event::NodeAnswer(answer),
                     // A hello of our own slice is answered by its greeting, never through here.
                     Reply::Claim(_) => return,
+                    // Home and owner in one shard answer each other without mail.
+                    Reply::Member(_) => return,
                 };
                 turn.effects.push_back(Effect::Emit(conn, event));
                 turn.effects.push_back(Effect::Ready(conn));
@@ -145,6 +168,7 @@ impl ShardMachine {
             (Reply::Claim(decision), Some((claim, hello))) => {
                 self.claim_decided(turn, outgoing.conn, outgoing.peer, claim, hello, decision);
             }
+            (Reply::Member(reply), _) => self.member_answered(turn, outgoing.conn, reply),
             (reply, _) => self.answer(turn, Asker::Local(outgoing.conn), reply),
         }
     }
@@ -179,6 +203,7 @@ impl ShardMachine {
                 self.ask(turn, conn, uaid, Request::NodeDisconnect(Box::new((uaid, connected_at))), busy);
             }
             Command::Hello(_)
+            | Command::Relay(_)
             | Command::Register { .. }
             | Command::Unregister { .. }
             | Command::Ack(_)

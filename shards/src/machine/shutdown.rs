@@ -64,6 +64,15 @@ impl ShardMachine {
     }
 
     fn close_some(&mut self, turn: &mut Turn<'_>, share: usize) {
+        // Members of relays first: a relay closes when its last member is gone.
+        let seats = self.conns.seats.some_sessions(share.min(limits::SWEEP_SESSIONS_PER_TURN));
+        for seat in &seats {
+            self.close_conn(turn, *seat, CloseReason::Draining);
+        }
+        if seats.len() >= share {
+            return;
+        }
+        let share = share - seats.len();
         let cursor = self.shutdown.as_ref().map_or(0, |shutdown| shutdown.cursor);
         let some = self.conns.scan(cursor, share.min(limits::SWEEP_SESSIONS_PER_TURN));
         let mut next = 0;
@@ -77,6 +86,7 @@ impl ShardMachine {
                     let at = self.session_ref(index);
                     self.end_session(turn, at, Some(CloseReason::Draining));
                 }
+                Some(ConnState::Relay(index)) => self.end_relay_without_members(turn, index),
                 // A hello under way ends by itself within seconds: its socket is then a session, moved, or gone.
                 Some(ConnState::Greeting(_) | ConnState::Claiming) | None => {}
                 Some(ConnState::Opened(_) | ConnState::Waiting) => self.close_conn(turn, conn, CloseReason::Draining),
@@ -97,7 +107,8 @@ impl ShardMachine {
             && self.departures.is_empty()
             && self.tickets.idle()
             && self.requests.idle()
-            && self.greetings.is_empty();
+            && self.greetings.is_empty()
+            && self.relays.idle();
         if let Some(shutdown) = &mut self.shutdown
             && over
             && !shutdown.said

@@ -7,6 +7,9 @@ counters! {
     pub struct MachineStats {
         gauge sessions: "Identified sessions.",
         gauge conns: "WebSockets, identified or not.",
+        gauge relays: "Connections that speak for several user agents.",
+        gauge relay_members: "User agents that relays of this shard speak for.",
+        gauge relay_seats: "Members of relays, of whichever shard, that this shard owns.",
         gauge actives: "Sessions with something under way.",
         gauge ledger_bytes: "Bytes reserved by live ledger records.",
         gauge ledger_records: "Live ledger records.",
@@ -87,6 +90,14 @@ counters! {
         counter store_retries: "Must-do storage operations tried again.",
         counter store_replies_stale: "Storage replies whose asker was gone.",
         counter clocks_refused: "Clocks seen that lay too far ahead.",
+        counter relays_opened: "Connections that became relays.",
+        counter relays_refused: "Connections that could not, since this shard had too many.",
+        counter members_attached: "Hellos of members brought to their owner.",
+        counter members_refused: "Hellos of members refused: the relay was full, or too many waited for credit.",
+        counter members_unknown: "Messages of relays for user agents they do not speak for.",
+        counter members_choked: "Members ended because too many words waited for credit.",
+        counter member_byes: "Byes said to relays.",
+        counter member_words_refused: "Notifications that came while the relay's socket took no bytes.",
         counter wrong_state: "Sockets closed for a message their state does not allow.",
     }
 }

@@ -8,6 +8,7 @@ use crate::time::{Instant, Span};
 use super::command::{CloseReason, Event};
 use super::hello::{day, give_back};
 use super::input::Effect;
+use super::relay::is_seat;
 use super::session::{AWAITING_PONG, UNSAVED, span_ticks, ticks};
 use super::slab::Ref;
 use super::store::StoreOp;
@@ -80,7 +81,9 @@ impl ShardMachine {
             return;
         }
         let Some(session) = self.sessions.get_mut(at) else { return };
-        if interval == 0 || now_ticks < session.ping_due || session.has(AWAITING_PONG) {
+        // A relay is pinged as a connection, not for each of its members.
+        let due = interval != 0 && now_ticks >= session.ping_due;
+        if !due || session.has(AWAITING_PONG) || is_seat(session.conn) {
             return;
         }
         session.ping_due = now_ticks + interval;

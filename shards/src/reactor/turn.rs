@@ -144,10 +144,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if entry.state != State::Open {
             return;
         }
-        let emission = match event {
-            Event::Notification { emission, .. } => Some(*emission),
-            _ => None,
-        };
+        let emission = event.emission();
         if let Some(emission) = emission
             && entry.flags.has(Flags::BLOCKED)
         {

@@ -6,6 +6,7 @@ mod delivery;
 mod departure;
 mod hello;
 mod liveness;
+mod relay;
 mod reset;
 mod script;
 mod simple;
@@ -36,6 +37,11 @@ pub enum Said {
     Pong,
     Ping,
     Broadcast(usize, usize),
+    /// It is a relay, for so many.
+    Relay(u16),
+    /// To a member of a relay.
+    Of(Uaid, Box<Said>),
+    Bye(Option<Uaid>, CloseReason),
     Closed(CloseReason),
 }
 
@@ -77,7 +83,11 @@ pub struct Mesh {
 }
 
 pub fn config(shard: u16, placement: Placement) -> MachineConfig {
-    MachineConfig { origin: Origin(1_000 + u32::from(shard)), ..MachineConfig::new(ShardId(shard), placement) }
+    MachineConfig {
+        origin: Origin(1_000 + u32::from(shard)),
+        relay_members: 8,
+        ..MachineConfig::new(ShardId(shard), placement)
+    }
 }
 
 pub const CHANNEL: Chid = Chid([0xc1; 16]);
@@ -399,6 +409,23 @@ impl Mesh {
                 self.answers.insert((shard, conn.slot), format!("{answer:?}"));
                 return;
             }
+            event => self.said_on(shard, conn, event),
+        };
+        let at = self.socket_at(shard, conn).expect("events go to sockets");
+        assert!(
+            !self.sockets[at].said.iter().any(|s| matches!(s, Said::Closed(_))),
+            "nothing is said after the goodbye"
+        );
+        self.sockets[at].said.push(said);
+    }
+
+    fn said_on(&mut self, shard: usize, conn: ConnId, event: Event) -> Said {
+        match event {
+            Event::Relay(event) => match *event {
+                RelayEvent::Opened { members } => Said::Relay(members),
+                RelayEvent::Of { uaid, event } => Said::Of(uaid, Box::new(self.said_on(shard, conn, event))),
+                RelayEvent::Bye { uaid, reason } => Said::Bye(uaid, reason),
+            },
             Event::Hello { uaid, .. } => Said::Hello(uaid),
             Event::Registered { status, .. } => Said::Registered(status),
             Event::Unregistered { status, .. } => Said::Unregistered(status),
@@ -411,13 +438,8 @@ impl Mesh {
             Event::Broadcast(delta) => Said::Broadcast(delta.changed.len(), delta.unknown.len()),
             Event::Pong => Said::Pong,
             Event::Ping => Said::Ping,
-        };
-        let at = self.socket_at(shard, conn).expect("events go to sockets");
-        assert!(
-            !self.sockets[at].said.iter().any(|s| matches!(s, Said::Closed(_))),
-            "nothing is said after the goodbye"
-        );
-        self.sockets[at].said.push(said);
+            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => panic!("an answer to HTTP"),
+        }
     }
 }
 

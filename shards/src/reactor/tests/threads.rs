@@ -32,6 +32,7 @@ fn config(shard: u16, count: u16) -> MachineConfig {
         ping_interval: Span(0),
         pong_timeout: Span(0),
         ping_min_interval: Span(0),
+        relay_members: 0,
         sessions_max: 1,
         ledger_bytes_max: 1,
         ..MachineConfig::new(ShardId(shard), Placement::new([0; 16], count))

@@ -1,0 +1,465 @@
+//! The home of a relay: its socket, its members, and what is written to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{ConnId, EmissionId, ShardId, Uaid};
+use crate::limits;
+use crate::time::{Instant, Span};
+
+use super::super::command::{CloseReason, Event, Hello};
+use super::super::conns::ConnState;
+use super::super::input::Effect;
+use super::super::mail::Request;
+use super::super::remote::Outgoing;
+use super::super::{ShardMachine, Turn};
+use super::{
+    EMISSION_BITS, EMISSION_MASK, MemberEvent, MemberReply, MemberRequest, PLACE_BITS, RelayCommand, RelayEvent,
+};
+use super::{RelayId, SeatId, pack};
+
+/// A connection that speaks for several user agents. Home shard only.
+pub(in crate::machine) struct Relay {
+    conn: ConnId,
+    /// By place; `members.len() - free.len()` are there.
+    members: Vec<Option<Member>>,
+    free: Vec<usize>,
+    by_uaid: BTreeMap<Uaid, SeatId>,
+    /// Attachments so far: no two seats have one number.
+    attachments: u64,
+    /// Whose command is under way; one at a time, as on any connection.
+    awaited: Option<SeatId>,
+    /// The socket takes no bytes.
+    blocked: bool,
+    /// How often it has taken bytes again.
+    wakes: u32,
+    /// Owners that were refused something, to be told when the socket takes bytes.
+    refused: BTreeSet<ShardId>,
+    ping_due: Option<Instant>,
+    pong_due: Option<Instant>,
+    /// When the last `{}` was answered.
+    client_ping: Option<Instant>,
+}
+
+struct Member {
+    seat: SeatId,
+    owner: ShardId,
+    /// The UAID it asked for until its hello is answered, then the one it has.
+    uaid: Uaid,
+    /// Whether the relay knows it by that name.
+    named: bool,
+    /// Of what was written last.
+    round: u32,
+    /// The round that is refused, and `Relay::wakes` when its first word was.
+    refused: Option<(u32, u32)>,
+}
+
+impl Member {
+    /// Refuses this round from here on; which `wakes` all its refusals carry.
+    fn refuse(&mut self, round: u32, wakes: u32) -> u32 {
+        match self.refused {
+            Some((refused, since)) if refused == round => since,
+            _ => {
+                self.refused = Some((round, wakes));
+                wakes
+            }
+        }
+    }
+
+    fn refuses(&self, round: u32) -> bool {
+        self.refused.is_some_and(|(refused, _)| refused == round)
+    }
+}
+
+impl Relay {
+    fn new(conn: ConnId, ping_due: Option<Instant>) -> Relay {
+        Relay {
+            conn,
+            members: Vec::new(),
+            free: Vec::new(),
+            by_uaid: BTreeMap::new(),
+            attachments: 0,
+            awaited: None,
+            blocked: false,
+            wakes: 0,
+            refused: BTreeSet::new(),
+            ping_due,
+            pong_due: None,
+            client_ping: None,
+        }
+    }
+
+    fn attached(&self) -> usize {
+        self.members.len() - self.free.len()
+    }
+
+    fn add(&mut self, relay: RelayId, owner: ShardId, hello: &Hello) -> SeatId {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.members.push(None);
+            self.members.len() - 1
+        });
+        assert!(place < limits::RELAY_MEMBERS_MAX, "the configuration keeps members within their places");
+        self.attachments += 1;
+        let seat = SeatId { relay, number: (self.attachments << PLACE_BITS) | place as u64 };
+        let uaid = hello.uaid.unwrap_or(hello.fresh);
+        let named = hello.uaid.is_some();
+        self.members[place] = Some(Member { seat, owner, uaid, named, round: 0, refused: None });
+        self.by_uaid.insert(uaid, seat);
+        seat
+    }
+
+    fn member(&mut self, seat: SeatId) -> Option<&mut Member> {
+        self.members.get_mut(seat.place())?.as_mut().filter(|member| member.seat == seat)
+    }
+
+    fn remove(&mut self, seat: SeatId) -> Option<Member> {
+        self.member(seat)?;
+        let member = self.members[seat.place()].take()?;
+        self.free.push(seat.place());
+        self.by_uaid.remove(&member.uaid);
+        Some(member)
+    }
+
+    /// The hello of a member is answered: this is its UAID.
+    fn rename(&mut self, seat: SeatId, uaid: Uaid) {
+        let Some(member) = self.member(seat) else { return };
+        let before = std::mem::replace(&mut member.uaid, uaid);
+        member.named = true;
+        self.by_uaid.remove(&before);
+        self.by_uaid.insert(uaid, seat);
+    }
+
+    /// When it must be looked at next.
+    fn due(&self) -> Option<Instant> {
+        self.pong_due.or(self.ping_due)
+    }
+}
+
+impl ShardMachine {
+    /// A message of a relay, or the one that makes a WebSocket one.
+    pub(in crate::machine) fn relay_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: RelayCommand) {
+        let relay = match (self.conns.get(conn), command) {
+            (Some(ConnState::Opened(_)), RelayCommand::Open) if self.config.relay_members > 0 => {
+                return self.open_relay(turn, conn);
+            }
+            (Some(ConnState::Relay(index)), command) => self.relay_at(index).map(|relay| (relay, command)),
+            _ => None,
+        };
+        match relay {
+            Some((relay, RelayCommand::Attach(hello))) => self.attach(turn, relay, hello),
+            Some((relay, RelayCommand::For { uaid, command })) => {
+                let seat = self.relays.table.get(relay.at).and_then(|of| of.by_uaid.get(&uaid).copied());
+                self.forward(turn, conn, uaid, seat.map(|seat| MemberRequest::For { seat, command }));
+            }
+            Some((relay, RelayCommand::Bye(uaid))) => {
+                if !self.end_member_named(turn, relay, uaid, CloseReason::PeerClosed) {
+                    self.say_bye(turn, conn, Some(uaid), CloseReason::PeerClosed);
+                }
+                turn.effects.push_back(Effect::Ready(conn));
+            }
+            Some((_, RelayCommand::Open)) | None => {
+                self.stats.wrong_state += 1;
+                self.close_conn(turn, conn, CloseReason::WrongState);
+            }
+        }
+    }
+
+    fn relay_at(&self, index: u32) -> Option<RelayId> {
+        self.relays.table.at(index).map(|(at, _)| RelayId { home: self.config.shard, at })
+    }
+
+    fn open_relay(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        let full = self.relays.table.len() >= limits::RELAYS_MAX;
+        if full || self.draining() {
+            self.stats.relays_refused += u64::from(full);
+            self.close_conn(turn, conn, if full { CloseReason::Overloaded } else { CloseReason::Draining });
+            return;
+        }
+        let interval = self.config.ping_interval;
+        let ping_due = (interval > Span(0)).then(|| turn.now.mono.after(interval));
+        let at = self.relays.table.insert(Box::new(Relay::new(conn, ping_due)));
+        self.relays.due = [self.relays.due, ping_due].into_iter().flatten().min();
+        self.conns.set(conn, ConnState::Relay(at.index));
+        self.stats.relays_opened += 1;
+        let opened = RelayEvent::Opened { members: self.config.relay_members };
+        turn.effects.push_back(Effect::Emit(conn, Event::Relay(Box::new(opened))));
+        turn.effects.push_back(Effect::Ready(conn));
+    }
+
+    /// A hello on a relay. Of a member that is there it begins a new session in place of the old one.
+    fn attach(&mut self, turn: &mut Turn<'_>, id: RelayId, hello: Box<Hello>) {
+        if let Some(uaid) = hello.uaid {
+            self.end_member_named(turn, id, uaid, CloseReason::Superseded);
+        }
+        let owner = self.config.placement.owner(hello.uaid.unwrap_or(hello.fresh));
+        let draining = self.draining();
+        let Some(relay) = self.relays.table.get_mut(id.at) else { return };
+        if draining || relay.attached() >= usize::from(self.config.relay_members) {
+            let conn = relay.conn;
+            self.stats.members_refused += u64::from(!draining);
+            let reason = if draining { CloseReason::Draining } else { CloseReason::Overloaded };
+            self.say_bye(turn, conn, hello.uaid, reason);
+            turn.effects.push_back(Effect::Ready(conn));
+            return;
+        }
+        let seat = relay.add(id, owner, &hello);
+        relay.awaited = Some(seat);
+        self.relays.members += 1;
+        self.stats.members_attached += 1;
+        if !self.ask_owner(turn, owner, MemberRequest::Attach { seat, hello }) {
+            self.stats.members_refused += 1;
+            self.end_member(turn, seat, CloseReason::Overloaded);
+        }
+    }
+
+    /// Nobody has the UAID that a member said, as its owner tells: a fresh one of this shard's slice.
+    fn stranger(&mut self, turn: &mut Turn<'_>, seat: SeatId, hello: Box<Hello>) {
+        let shard = self.config.shard;
+        let Some(member) = self.relays.table.get_mut(seat.relay.at).and_then(|relay| relay.member(seat)) else {
+            return;
+        };
+        member.owner = shard;
+        self.mint_member(turn, seat, hello);
+    }
+
+    /// A command of a member; of whom this is none, it is told again: the bye may have crossed the command.
+    fn forward(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, request: Option<MemberRequest>) {
+        let member = request.and_then(|request| {
+            let MemberRequest::For { seat, .. } = request else { return None };
+            let relay = self.relays.table.get_mut(seat.relay.at)?;
+            relay.awaited = Some(seat);
+            Some((seat, relay.member(seat)?.owner, request))
+        });
+        let Some((seat, owner, request)) = member else {
+            self.stats.members_unknown += 1;
+            self.say_bye(turn, conn, Some(uaid), CloseReason::WrongState);
+            turn.effects.push_back(Effect::Ready(conn));
+            return;
+        };
+        if !self.ask_owner(turn, owner, request) {
+            self.end_member(turn, seat, CloseReason::Overloaded);
+        }
+    }
+
+    // --- the end of members and relays -----------------------------------------------------------------
+
+    /// Ends the membership of this UAID with a bye; false when there is none.
+    fn end_member_named(&mut self, turn: &mut Turn<'_>, id: RelayId, uaid: Uaid, reason: CloseReason) -> bool {
+        let seat = self.relays.table.get(id.at).and_then(|relay| relay.by_uaid.get(&uaid).copied());
+        if let Some(seat) = seat {
+            self.end_member(turn, seat, reason);
+        }
+        seat.is_some()
+    }
+
+    /// Ends a membership with a bye, and the session at its owner.
+    fn end_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, reason: CloseReason) {
+        if let Some(owner) = self.drop_member(turn, seat, reason) {
+            self.tell_owner(turn, owner, MemberRequest::Leave { seat });
+        }
+    }
+
+    /// Forgets a member with a bye; who its owner is.
+    fn drop_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, reason: CloseReason) -> Option<ShardId> {
+        let relay = self.relays.table.get_mut(seat.relay.at)?;
+        let member = relay.remove(seat)?;
+        let (conn, awaited) = (relay.conn, relay.awaited == Some(seat));
+        if awaited {
+            relay.awaited = None;
+        }
+        self.relays.members -= 1;
+        self.say_bye(turn, conn, member.named.then_some(member.uaid), reason);
+        if awaited {
+            turn.effects.push_back(Effect::Ready(conn));
+        }
+        Some(member.owner)
+    }
+
+    fn say_bye(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Option<Uaid>, reason: CloseReason) {
+        self.stats.member_byes += 1;
+        turn.effects.push_back(Effect::Emit(conn, Event::Relay(Box::new(RelayEvent::Bye { uaid, reason }))));
+    }
+
+    /// Ends a relay with all its members: one mail to each owner, however many there are. `goodbye` is set when it is
+    /// us who end it.
+    pub(in crate::machine) fn end_relay(&mut self, turn: &mut Turn<'_>, index: u32, goodbye: Option<CloseReason>) {
+        let Some(id) = self.relay_at(index) else { return };
+        let Some(relay) = self.relays.table.remove(id.at) else { return };
+        self.conns.remove(relay.conn);
+        if let Some(reason) = goodbye {
+            turn.effects.push_back(Effect::Close(relay.conn, reason));
+        }
+        self.relays.members -= relay.attached();
+        let owners: BTreeSet<ShardId> = relay.members.iter().flatten().map(|member| member.owner).collect();
+        for owner in owners {
+            self.tell_owner(turn, owner, MemberRequest::Gone { relay: id });
+        }
+    }
+
+    /// The relay of this connection when its last member is gone: a drain ends members first.
+    pub(in crate::machine) fn end_relay_without_members(&mut self, turn: &mut Turn<'_>, index: u32) {
+        if self.relays.table.at(index).is_some_and(|(_, relay)| relay.attached() == 0) {
+            self.end_relay(turn, index, Some(CloseReason::Draining));
+        }
+    }
+
+    // --- what is written ---------------------------------------------------------------------------------
+
+    /// An owner speaks of a member.
+    pub(in crate::machine) fn member_event(&mut self, turn: &mut Turn<'_>, event: MemberEvent) -> MemberReply {
+        match event {
+            MemberEvent::Say { seat, round, event } => return self.member_says(turn, seat, round, event),
+            MemberEvent::Ready { seat } => {
+                if let Some(relay) = self.relays.table.get_mut(seat.relay.at)
+                    && relay.awaited == Some(seat)
+                {
+                    relay.awaited = None;
+                    turn.effects.push_back(Effect::Ready(relay.conn));
+                }
+            }
+            MemberEvent::Stranger { seat, hello } => self.stranger(turn, seat, hello),
+            MemberEvent::Ended { seat, reason } => {
+                self.drop_member(turn, seat, reason);
+            }
+        }
+        MemberReply::Taken
+    }
+
+    fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u32, mut event: Event) -> MemberReply {
+        let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return MemberReply::Taken };
+        let (conn, blocked, wakes) = (relay.conn, relay.blocked, relay.wakes);
+        if let Event::Hello { uaid, .. } = &event {
+            relay.rename(seat, *uaid);
+        }
+        let Some(member) = relay.member(seat) else { return MemberReply::Taken };
+        let (uaid, owner) = (member.uaid, member.owner);
+        let mut reply = MemberReply::Taken;
+        match &mut event {
+            Event::Notification { emission, .. } => {
+                if blocked || member.refuses(round) {
+                    let wakes = member.refuse(round, wakes);
+                    relay.refused.insert(owner);
+                    self.stats.member_words_refused += 1;
+                    return MemberReply::Refused { emission: Some(*emission), wakes };
+                }
+                (member.round, member.refused) = (round, None);
+                *emission = pack(seat.place(), *emission);
+            }
+            // One of them is kept for each member, no more: its session takes itself for blocked from then on.
+            Event::Broadcast(_) if blocked => {
+                let wakes = member.refuse(round, wakes);
+                relay.refused.insert(owner);
+                reply = MemberReply::Refused { emission: None, wakes };
+            }
+            _ => {}
+        }
+        let event = Event::Relay(Box::new(RelayEvent::Of { uaid, event }));
+        turn.effects.push_back(Effect::Emit(conn, event));
+        reply
+    }
+
+    pub(in crate::machine) fn relay_blocked(&mut self, index: u32) {
+        if let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) {
+            relay.blocked = true;
+        }
+    }
+
+    /// The socket took nothing of a frame. Whatever of this member follows would overtake it.
+    pub(in crate::machine) fn relay_unsent(&mut self, turn: &mut Turn<'_>, index: u32, emission: EmissionId) {
+        let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
+        let (place, wakes) = ((emission.0 >> EMISSION_BITS) as usize, relay.wakes);
+        let Some(member) = relay.members.get_mut(place).and_then(Option::as_mut) else { return };
+        let wakes = member.refuse(member.round, wakes);
+        let (seat, owner) = (member.seat, member.owner);
+        relay.refused.insert(owner);
+        let emission = EmissionId(emission.0 & EMISSION_MASK);
+        if !self.ask_owner(turn, owner, MemberRequest::Unsent { seat, emission, wakes }) {
+            // What it was sent and has not acked is saved, and delivered to its next session.
+            self.end_member(turn, seat, CloseReason::Overloaded);
+        }
+    }
+
+    pub(in crate::machine) fn relay_writable(&mut self, turn: &mut Turn<'_>, index: u32) {
+        let Some(id) = self.relay_at(index) else { return };
+        let Some(relay) = self.relays.table.get_mut(id.at) else { return };
+        relay.blocked = false;
+        relay.wakes += 1;
+        let wakes = relay.wakes;
+        for owner in std::mem::take(&mut relay.refused) {
+            self.tell_owner(turn, owner, MemberRequest::Writable { relay: id, wakes });
+        }
+    }
+
+    // --- pings are of the connection ---------------------------------------------------------------------
+
+    /// The message `{}`, as for any session.
+    pub(in crate::machine) fn relay_ping(&mut self, turn: &mut Turn<'_>, index: u32) {
+        let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
+        let now = turn.now.mono;
+        if relay.client_ping.is_some_and(|at| now.since(at) < self.config.ping_min_interval) {
+            self.stats.pings_too_soon += 1;
+            self.end_relay(turn, index, Some(CloseReason::PingTooSoon));
+            return;
+        }
+        relay.client_ping = Some(now);
+        turn.effects.push_back(Effect::Emit(relay.conn, Event::Pong));
+        turn.effects.push_back(Effect::Ready(relay.conn));
+    }
+
+    pub(in crate::machine) fn relay_pong(&mut self, turn: &mut Turn<'_>, index: u32) {
+        let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
+        relay.pong_due = None;
+        turn.effects.push_back(Effect::Ready(relay.conn));
+    }
+
+    /// Pings the relays that are due and ends those that did not answer. There are few: one look at each.
+    pub(super) fn relay_pings(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now.mono;
+        if self.relays.due.is_none_or(|due| due > now) {
+            return;
+        }
+        let mut silent = Vec::new();
+        let mut due = None;
+        for index in 0..self.relays.table.end() {
+            let Some(id) = self.relay_at(index) else { continue };
+            let Some(relay) = self.relays.table.get_mut(id.at) else { continue };
+            if relay.pong_due.is_some_and(|at| at <= now) {
+                silent.push(index);
+                continue;
+            }
+            if relay.pong_due.is_none() && relay.ping_due.is_some_and(|at| at <= now) {
+                relay.ping_due = Some(now.after(self.config.ping_interval));
+                relay.pong_due = Some(now.after(self.config.pong_timeout));
+                self.stats.pings += 1;
+                turn.effects.push_back(Effect::Emit(relay.conn, Event::Ping));
+            }
+            due = [due, relay.due()].into_iter().flatten().min();
+        }
+        self.relays.due = due;
+        for index in silent {
+            self.stats.pong_timeouts += 1;
+            self.end_relay(turn, index, Some(CloseReason::PongTimeout));
+        }
+    }
+
+    // --- to the owner ------------------------------------------------------------------------------------
+
+    /// Asks the owner of a member; false when too many wait for credit there.
+    #[must_use]
+    fn ask_owner(&mut self, turn: &mut Turn<'_>, owner: ShardId, request: MemberRequest) -> bool {
+        if owner == self.config.shard {
+            self.member_request(turn, request);
+            return true;
+        }
+        self.send_request(turn, Outgoing::to(owner), Request::Member(Box::new(request)))
+    }
+
+    /// Tells it what it must hear, beyond the bound on waiters if need be: at most one such mail for each member and
+    /// relay, and no member attaches while too many wait.
+    fn tell_owner(&mut self, turn: &mut Turn<'_>, owner: ShardId, request: MemberRequest) {
+        if owner == self.config.shard {
+            self.member_request(turn, request);
+        } else {
+            self.send_request_always(turn, Outgoing::to(owner), Request::Member(Box::new(request)));
+        }
+    }
+}
