@@ -175,4 +175,13 @@ impl Template {
         out.extend_from_slice(&self.head);
         out.extend_from_slice(body);
     }
+
+    /// As [`Template::fill`], with an `Authorization` of its own.
+    pub fn fill_signed(&self, authorization: &str, body: &[u8], out: &mut Vec<u8>) {
+        out.clear();
+        // Before the empty line.
+        out.extend_from_slice(&self.head[..self.head.len() - 2]);
+        out.extend_from_slice(format!("Authorization: {authorization}\r\n\r\n").as_bytes());
+        out.extend_from_slice(body);
+    }
 }

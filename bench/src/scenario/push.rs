@@ -32,6 +32,9 @@ pub struct Options {
     /// Register with a VAPID key and sign every POST with one token, used again as libraries do.
     #[arg(long)]
     pub vapid: bool,
+    /// With a VAPID key, sign every POST anew: no token comes twice.
+    #[arg(long)]
+    pub fresh_tokens: bool,
     /// POSTs a second; as many as the server takes when absent.
     #[arg(long, value_name = "N")]
     pub rate: Option<u64>,
@@ -53,6 +56,8 @@ struct Load<'a> {
     driver: Driver,
     options: &'a Options,
     templates: Vec<Template>,
+    /// Signs each POST, and for which audience.
+    signer: Option<(Identity, String)>,
     starts: Vec<Instant>,
     body: Vec<u8>,
     request: Vec<u8>,
@@ -69,7 +74,7 @@ struct Load<'a> {
 /// Pushes and reports.
 pub fn run(options: &Options) -> io::Result<bool> {
     let target = &options.target;
-    let identity = options.vapid.then(Identity::generate);
+    let identity = (options.vapid || options.fresh_tokens).then(Identity::generate);
     let key = identity.as_ref().map(Identity::public_key);
     let plan = Plan { channels: 1, key, broadcast: None, ack: true };
     let mut driver = Driver::new(target, plan, 128)?;
@@ -79,9 +84,11 @@ pub fn run(options: &Options) -> io::Result<bool> {
         return Err(io::Error::other(format!("only {} sessions could connect", driver.swarm.connected())));
     }
     driver.forget();
-    let templates = templates(&driver, options, identity.as_ref())?;
+    let repeated = identity.as_ref().filter(|_| !options.fresh_tokens);
+    let templates = templates(&driver, options, repeated)?;
     driver.open_publishers(target, options.in_flight)?;
-    let mut load = Load::new(driver, options, templates)?;
+    let signer = identity.filter(|_| options.fresh_tokens).zip(origin(&driver));
+    let mut load = Load::new(driver, options, templates, signer)?;
     load.go(Duration::from_secs(options.warmup))?;
     load.reset();
     let metrics = target.admin.map(Metrics::read).transpose()?;
@@ -105,6 +112,12 @@ fn cpu(pid: Option<u32>) -> io::Result<Option<CpuTime>> {
     pid.map(CpuTime::read).transpose()
 }
 
+/// Of the endpoints: what tokens are for.
+fn origin(driver: &Driver) -> Option<String> {
+    let endpoint = driver.swarm.agents().iter().find_map(|agent| agent.endpoints.first())?;
+    Some(Url::parse(endpoint)?.origin)
+}
+
 fn templates(driver: &Driver, options: &Options, identity: Option<&Identity>) -> io::Result<Vec<Template>> {
     let mut authorization = None;
     let mut templates = Vec::new();
@@ -121,12 +134,18 @@ fn templates(driver: &Driver, options: &Options, identity: Option<&Identity>) ->
 }
 
 impl<'a> Load<'a> {
-    fn new(driver: Driver, options: &'a Options, templates: Vec<Template>) -> io::Result<Load<'a>> {
+    fn new(
+        driver: Driver,
+        options: &'a Options,
+        templates: Vec<Template>,
+        signer: Option<(Identity, String)>,
+    ) -> io::Result<Load<'a>> {
         let histogram = || Histogram::new_with_bounds(100, 60_000_000_000, 3).map_err(io::Error::other);
         Ok(Load {
             driver,
             options,
             templates,
+            signer,
             starts: vec![Instant::now(); STARTS],
             body: (0..options.body.max(9)).map(|n| (n * 151) as u8).collect(),
             request: Vec::new(),
@@ -163,7 +182,13 @@ impl<'a> Load<'a> {
             // A large odd step visits all agents and keeps neighbours apart.
             let agent = (self.posted as usize).wrapping_mul(7_919) % self.templates.len();
             self.body[..8].copy_from_slice(&self.posted.to_be_bytes());
-            self.templates[agent].fill(&self.body, &mut self.request);
+            let template = &self.templates[agent];
+            match &self.signer {
+                None => template.fill(&self.body, &mut self.request),
+                Some((identity, origin)) => {
+                    template.fill_signed(&identity.authorization(origin), &self.body, &mut self.request);
+                }
+            }
             self.starts[self.posted as usize % STARTS] = Instant::now();
             publishers.post(&self.request, self.posted)?;
             self.posted += 1;
