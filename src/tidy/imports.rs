@@ -141,7 +141,7 @@ const TABLE: &[Row] = &[
     },
     Row {
         files: &["src/wire/", "src/webpush/", "src/edge/", "src/store/", "src/config/", "src/node/", "shards/"],
-        refused: &["tokio", "axum", "hyper"],
+        refused: &["tokio", "tokio_rustls", "axum", "hyper", "hyper_util", "http_body_util", "rustls"],
         except: &[],
     },
     Row {
