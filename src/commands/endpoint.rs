@@ -32,7 +32,7 @@ enum What {
 /// Arguments of `inspect`.
 #[derive(clap::Args, Debug)]
 struct Inspect {
-    /// The endpoint URL, or only what follows /wpush/.
+    /// The endpoint URL, or only what follows /wpush/ (SimplePush: /spush/).
     url: String,
     /// Say it as JSON, one object.
     #[arg(long)]
@@ -89,7 +89,8 @@ struct Found {
 
 /// Opens it with each key alone, so that the one that fits is known.
 fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
-    let path = url.rsplit_once("/wpush/").map_or(url, |(_, path)| path);
+    let cut = ["/wpush/", "/spush/"].iter().find_map(|part| url.rsplit_once(part));
+    let path = cut.map_or(url, |(_, path)| path);
     let (version, token) = parse_path(path)
         .ok_or("this is not an endpoint URL: it must end in /wpush/v1/TOKEN, /v2/TOKEN or /v3/TOKEN")?;
     for (at, key) in keys.iter().enumerate() {
@@ -210,6 +211,7 @@ mod tests {
         assert!(found.to_text().contains("anybody who knows the URL"));
         let (_, path) = url.split_once("/wpush/").unwrap();
         assert_eq!(inspect(path, &keys(&[KEY_1])).unwrap(), found);
+        assert_eq!(inspect(&url.replace("/wpush/", "/spush/"), &keys(&[KEY_1])).unwrap(), found, "SimplePush");
     }
 
     #[test]

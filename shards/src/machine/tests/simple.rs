@@ -442,7 +442,7 @@ impl Life {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The highest version that was accepted is sent, whatever happened on the way, and acks leave nothing behind.
     #[test]
