@@ -223,7 +223,11 @@ impl<'a> Plan<'a> {
         ShardSetup {
             machine,
             core: Some(core as usize),
-            limits: PlaneLimits::new(self.connections_max),
+            limits: PlaneLimits {
+                request_timeout: span(self.config.http.request_timeout),
+                keep_alive_timeout: span(self.config.http.keep_alive),
+                ..PlaneLimits::new(self.connections_max)
+            },
             listeners,
             // Invariant: `start_in` has made one of the same configuration.
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
