@@ -19,8 +19,7 @@ TUNING=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 usage() {
     cat <<TEXT
-usage: $(basename "$0") [--check|--apply|--revert] [--root DIR] [--max-connections N] [--cores LIST]
-       [--irqs apart|shards]$1
+usage: $(basename "$0") [--check|--apply|--revert] [OPTION...]$1
 
   --check              say what is not as wanted and change nothing (the default; needs no root)
   --apply              change it; what was before is recorded first
@@ -62,10 +61,12 @@ take_option() {
 
 # Refuses values of options that make no sense, before anything is looked at.
 check_options() {
-    [[ $MAX_CONNECTIONS =~ ^[1-9][0-9]{0,7}$ ]] || refuse "--max-connections takes a number from 1 to 99999999, not $MAX_CONNECTIONS"
+    [[ $MAX_CONNECTIONS =~ ^[1-9][0-9]{0,7}$ ]] ||
+        refuse "--max-connections takes a number from 1 to 99999999, not $MAX_CONNECTIONS"
     [[ $IRQS == apart || $IRQS == shards ]] || refuse "--irqs takes apart or shards, not $IRQS"
     ROOT=${ROOT%/}
-    [ -d "$ROOT/proc" ] || refuse "there is no directory $ROOT/proc: --root takes a directory with proc and sys of a host"
+    [ -d "$ROOT/proc" ] ||
+        refuse "there is no directory $ROOT/proc: --root takes a directory with proc and sys of a host"
 }
 
 # The whole life of a concern: tune NAME "$@".
@@ -122,7 +123,7 @@ change() {
     before=$REPLY
     if [ -z "${RECORDED[$kind $target]:-}" ]; then
         if ! record "$kind" "$target" 2>/dev/null; then
-            say failed "$name: is $before, want $wish: it cannot be recorded below $ROOT/run or $ROOT/var/lib, so it was left"
+            say failed "$name: is $before, want $wish: left, because no record can be made below $REPLY"
             raise 1
             return
         fi

@@ -89,6 +89,12 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=60) == 0, self.log()
 
+    def restart(self, *settings):
+        """In order, with more settings than before; of two for one key the later counts."""
+        self.stop()
+        self.settings += settings
+        self.start()
+
     def kill(self):
         """Returns when its ports are closed: the kernel takes the rings of a killed process down a little later."""
         self.process.kill()

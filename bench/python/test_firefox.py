@@ -44,7 +44,7 @@ def firefox(running):
 def test_firefox_decrypts_and_acks_a_message(server, firefox, encoding, size):
     sender, acks = AppServer(), server.number("acks_total")
     subscription = firefox.subscribe(f"{encoding}-{size}", sender.key)
-    assert subscription["endpoint"].startswith(server.url("endpoint") + "/wpush/v2/")
+    assert subscription["endpoint"].startswith(server.url("endpoint") + "/wpush/")
     response = sender.push(subscription, TEXT * size, encoding=encoding)
     assert response.status_code == 201, response.text
     assert firefox.push(f"{encoding}-{size}").decode() == TEXT * size

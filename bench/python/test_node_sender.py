@@ -39,7 +39,7 @@ def sender(server, tmp_path):
 def test_a_message_of_web_push_arrives_and_decrypts(server, sender, encoding, text):
     browser = Browser(server)
     subscription = browser.subscribe(sender.key)
-    assert subscription["endpoint"].startswith(f"https://{server.host}:{TLS_PORT}/wpush/v2/")
+    assert subscription["endpoint"].startswith(f"https://{server.host}:{TLS_PORT}/wpush/")
     answer = sender.push(subscription, text, encoding=encoding)
     assert answer["status"] == 201, answer
     notification = browser.notification()

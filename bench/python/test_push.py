@@ -135,6 +135,22 @@ def test_a_restart_keeps_users_and_messages(server):
     assert again.decrypt(again.notification()) == "afterwards"
 
 
+@pytest.mark.parametrize("before, after", [("fernet", "short"), ("short", "fernet")])
+def test_an_endpoint_url_of_the_other_form_goes_on_working(server, before, after):
+    server.restart(f"endpoint.tokens={before}")
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    server.restart(f"endpoint.tokens={after}")
+    again = browser.again(server)
+    assert sender.push(subscription, "still here").status_code == 201
+    assert again.decrypt(again.notification()) == "still here"
+    other = again.subscribe(sender.key)
+    assert sender.push(other, "here too").status_code == 201
+    assert again.decrypt(again.notification()) == "here too"
+    forms = [subscription["endpoint"].split("/")[4], other["endpoint"].split("/")[4]]
+    assert forms == [{"fernet": "v2", "short": "v3"}[form] for form in [before, after]]
+
+
 def test_a_crash_keeps_users_and_messages(server):
     browser, sender = Browser(server), AppServer()
     subscription = browser.subscribe(sender.key)

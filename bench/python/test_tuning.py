@@ -260,6 +260,15 @@ def test_more_shards_than_queues_share_them_evenly(server):
     assert set.union(*protocol) == NODES[0] - {0, 16}
 
 
+def test_devices_that_are_down_or_have_no_queues_are_no_trouble(server):
+    assert "ens9f9" not in server.plan(), "it is down"
+    server.write("sys/class/net/ens9f9/operstate", "up")
+    assert "ens9f9" in server.plan()
+    result = server.tune("nic", "irq")
+    assert result.named("absent") == {"ens9f9 queues", "ens9f9 receive ring"}
+    assert len(result.error.splitlines()) == 1, result.error
+
+
 def test_given_cores_are_shards_and_the_rest_is_not(server):
     words = ["--cores", "4-7,20-23"]
     plan = server.plan(*words)

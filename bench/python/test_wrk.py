@@ -84,7 +84,7 @@ def test_a_saturated_endpoint_port_refuses_nothing(server, tmp_path, capsys):
 
     assert {answer[error] for error in ["refused", "connect", "read", "write", "timeout"]} == {0}, answer
     # A shard that shows that its connections are closed has counted what came on them.
-    server.wait_for_number("connections", 1)
+    server.wait_for_number("connections", 1, seconds=60)
     posts, dropped = server.number("posts_total"), server.number("posts_accepted_dropped_total")
     direct = server.number("posts_accepted_direct_total")
     # What was under way when wrk stopped it does not count.

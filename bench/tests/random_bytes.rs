@@ -1,9 +1,9 @@
-//! Random bytes cost no memory: 64 KiB on each of 1,000 connections, all open at once, and when they are
-//! gone the server has what it had before (DESIGN.md 1: bounded under attack).
+//! Random bytes cost no memory: 64 KiB on each of 1,000 connections, and when they are gone the server has what it had
+//! before (DESIGN.md 1: bounded under attack).
 
 mod common;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::wire::{Wire, masked, raw};
 use common::{PATIENCE, World};
@@ -13,10 +13,12 @@ use murre_bench::metrics::Metrics;
 
 const CONNECTIONS: usize = 1_000;
 const BYTES: usize = 64 * 1024;
+/// Measured rounds of each kind: what leaks, leaks in all of them.
+const ROUNDS: usize = 2;
 
 /// What may stay behind a connection. A receive takes 2 KiB at least, a fragmented message up to 64 KiB: were
-/// either kept for one connection in two, this would be passed. What the allocator keeps of freed memory is the same
-/// after every round, which is why a first round of each kind is not measured.
+/// either kept for one connection in two, this would be passed. Pools, and what the allocator keeps of memory that was
+/// freed, are the same after every round, which is why a first round of each kind is not measured.
 const KEPT_PER_CONNECTION: u64 = 1_024;
 
 /// Bytes without a pattern, the same in every run (xorshift64*).
@@ -47,6 +49,25 @@ enum Kind {
     /// As the payload of one message in many fragments with pings in between, so that the server must keep them all;
     /// every other one is never finished.
     Framed,
+}
+
+impl Kind {
+    /// How many are open at once. A server must hold what is framed: of a peak of many MiB the allocator keeps a part
+    /// that differs from round to round, and hides what this test looks for.
+    fn at_once(self) -> usize {
+        match self {
+            Kind::Raw | Kind::Upgraded => CONNECTIONS,
+            Kind::Framed => CONNECTIONS / 20,
+        }
+    }
+
+    /// How many must be refused: every other one that is framed never says anything that could be.
+    fn refused(self) -> usize {
+        match self {
+            Kind::Raw | Kind::Upgraded => CONNECTIONS,
+            Kind::Framed => CONNECTIONS / 2,
+        }
+    }
 }
 
 /// One connection that has sent its share and is still open.
@@ -96,19 +117,21 @@ fn round(world: &World, kind: Kind, noise: &mut Noise) -> f64 {
         metrics.sum("murre_http_malformed") + metrics.sum("murre_frames_refused")
     };
     let before = refused();
-    let wires: Vec<Wire> = (0..CONNECTIONS).map(|number| attack(world, kind, number, noise)).collect();
-    drop(wires);
+    for _ in 0..CONNECTIONS / kind.at_once() {
+        let wires: Vec<Wire> = (0..kind.at_once()).map(|number| attack(world, kind, number, noise)).collect();
+        drop(wires);
+    }
     let deadline = Instant::now() + 3 * PATIENCE;
     while connections(world) > 0.0 {
         assert!(Instant::now() < deadline, "{} connections are still there", connections(world));
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(200));
     }
     // Counters are published about once a second: those of the last connections are there with the gauge.
     refused() - before
 }
 
-/// Memory that the server alone has written (heap and anonymous mappings; the ledger's file is mapped and
-/// left out), and all that is resident.
+/// Memory that the server alone has written (heap and anonymous mappings; the ledger's file is mapped and left out),
+/// and all that is resident.
 fn memory(world: &World) -> (u64, u64) {
     let memory = Memory::read(world.server.pid()).unwrap();
     let private = memory.by_mapping.iter().filter(|(name, _)| *name == "[heap]" || *name == "anonymous");
@@ -126,16 +149,14 @@ fn random_bytes_leave_memory_where_it_was() {
     }
     for kind in kinds {
         let before = memory(&world);
-        let refused = round(&world, kind, &mut noise);
+        for _ in 0..ROUNDS {
+            let refused = round(&world, kind, &mut noise);
+            // One in twenty may be reset before the server has read what there was to refuse.
+            assert!(refused >= kind.refused() as f64 * 0.95, "{kind:?}: only {refused} were read and refused");
+        }
         let after = memory(&world);
-        println!(
-            "{kind:?}: {refused} refused, private {} -> {}, resident {} -> {}",
-            before.0, after.0, before.1, after.1
-        );
-        // Half of the framed ones never say anything that could be refused.
-        let wanted = if matches!(kind, Kind::Framed) { CONNECTIONS / 2 } else { CONNECTIONS };
-        assert!(refused >= wanted as f64 * 0.95, "{kind:?}: only {refused} of {wanted} were read and refused");
-        let bound = CONNECTIONS as u64 * KEPT_PER_CONNECTION;
+        println!("{kind:?}: private {} -> {}, resident {} -> {}", before.0, after.0, before.1, after.1);
+        let bound = (ROUNDS * CONNECTIONS) as u64 * KEPT_PER_CONNECTION;
         assert!(after.0 < before.0 + bound, "{kind:?}: private memory grew from {} to {} bytes", before.0, after.0);
         assert!(after.1 < before.1 + bound, "{kind:?}: resident memory grew from {} to {} bytes", before.1, after.1);
     }

@@ -1,6 +1,7 @@
 -- POSTs of one body to many endpoints in turn, for wrk: wrk -s post.lua URL -- DIRECTORY
 --
--- DIRECTORY holds `paths` (one a line), `headers` (one "Name: value" a line), `body`; the last line of the output is a JSON object.
+-- DIRECTORY holds `paths` (one a line), `headers` (one "Name: value" a line) and `body`. The last line of the output is
+-- a JSON object.
 
 local posts, last = {}, 0
 
@@ -30,8 +31,10 @@ end
 
 function done(summary, latency)
   local errors = summary.errors
+  local counts = '"requests": %d, "seconds": %.3f, "p99_us": %d'
+  local faults = '"refused": %d, "connect": %d, "read": %d, "write": %d, "timeout": %d'
   io.write(string.format(
-    '{"requests": %d, "seconds": %.3f, "refused": %d, "connect": %d, "read": %d, "write": %d, "timeout": %d, "p99_us": %d}\n',
-    summary.requests, summary.duration / 1e6, errors.status, errors.connect, errors.read, errors.write, errors.timeout,
-    latency:percentile(99)))
+    "{" .. counts .. ", " .. faults .. "}\n",
+    summary.requests, summary.duration / 1e6, latency:percentile(99),
+    errors.status, errors.connect, errors.read, errors.write, errors.timeout))
 end

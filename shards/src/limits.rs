@@ -84,6 +84,7 @@ pub const WAKE_PAUSE_SECONDS: u64 = 10;
 pub const WAKES_MAX: usize = 16_384;
 
 const _: () = assert!(PAGE_MESSAGES < WINDOW_DEFAULT);
+const _: () = assert!(BROADCAST_SETS_MAX <= u16::MAX as usize);
 const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX);
 const _: () = assert!(PAYLOAD_BYTES_MAX < SESSION_LEDGER_BYTES_MAX as usize);
 const _: () = assert!(EFFECTS_PER_INPUT_MAX > 2 * WINDOW_MAX as usize);

@@ -234,10 +234,11 @@ impl<'a> Plan<'a> {
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
             store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
             ledger: Box::new(move || Box::new(log)),
-            wake: Box::new(move |data| match &wakes {
-                Some(wakes) => wakes.push(data.as_str().into()),
-                // No wake-up service is configured: what is stored waits for the next hello.
-                None => {}
+            wake: Box::new(move |data| {
+                // Without a wake-up service what is stored waits for the next hello.
+                if let Some(wakes) = &wakes {
+                    wakes.push(data.as_str().into());
+                }
             }),
         }
     }
