@@ -168,8 +168,8 @@ async fn garbage_on_any_port_is_refused() {
     let mut bystander = Bystander::new(&world).await;
     let server = &world.server;
     let tls_hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[7; 64]].concat();
-    let long_head = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(200_000));
-    let many_headers = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(2_000));
+    let long_head = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "y".repeat(200_000));
+    let many_headers = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "A: b\r\n".repeat(2_000));
     for port in [server.websocket(), server.endpoint(), server.node()] {
         for garbage in [&b"\0\0\0\0\r\n\r\n"[..], b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", &tls_hello] {
             let (status, _) = answered(port, garbage);
@@ -296,7 +296,8 @@ async fn half_requests_hold_nobody_up() {
     for n in 0..60 {
         for port in [server.websocket(), server.endpoint(), server.node()] {
             let mut stream = TcpStream::connect(port).unwrap();
-            stream.write_all(&b"POST /wpush/v1/abc HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf"[..n.min(56)]).unwrap();
+            let request = b"POST /wpush/v1/abc HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf";
+            stream.write_all(&request[..n.min(request.len())]).unwrap();
             half.push(stream);
         }
     }

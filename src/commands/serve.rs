@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use super::{fail, status};
 use crate::config::keys::KEYS;
 use crate::config::{Config, Log, Sources};
-use crate::node::{self, Stopped, Surroundings};
+use crate::node::{self, Running, Signal, Stopped, Surroundings};
 
 /// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Args {
     }
 }
 
-/// Runs until SIGTERM or SIGINT, then drains. A second signal ends the drain.
+/// Runs until SIGTERM or SIGINT, then drains; a second one ends the drain. SIGHUP reads the keys again.
 pub fn run(args: Args) -> ExitCode {
     let config = match Config::load(&args.sources()) {
         Ok(config) => config,
@@ -40,11 +40,22 @@ pub fn run(args: Args) -> ExitCode {
     };
     // Nobody may be reading; the server serves all the same.
     let _ = std::io::stdout().write_all(running.banner().as_bytes());
-    running.wait_for_signal();
+    while running.wait_for_signal() == Signal::Reload {
+        reload(&args, &running);
+    }
     match running.stop() {
         Ok(Stopped::InOrder) => ExitCode::SUCCESS,
         Ok(Stopped::LedgerLeft { messages }) => fail(status::LEDGER_LEFT, &LedgerLeft { messages }),
         Err(fault) => fail(fault.status(), &fault),
+    }
+}
+
+/// Takes the keys of the same sources as at start. What is wrong with them is logged, and the old ones stay.
+fn reload(args: &Args, running: &Running) {
+    let config = Config::load(&args.sources()).map_err(|error| error.to_string());
+    match config.and_then(|config| running.reload(&config).map_err(|fault| fault.to_string())) {
+        Ok(()) => tracing::info!("keys read again and taken by every shard"),
+        Err(reason) => tracing::error!("the keys stay as they were: {reason}"),
     }
 }
 

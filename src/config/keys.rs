@@ -143,6 +143,15 @@ keys! {
         "The form of new endpoint tokens; every form is always opened.",
         |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
 
+    "http.request_timeout" = "30",
+        SECONDS,
+        "An HTTP request on any port, and the upgrade of a WebSocket, must be complete by then; else 408 and the end.",
+        |c, raw| { c.http.request_timeout = parse::positive_duration(raw)?; Some(()) };
+    "http.keep_alive" = "75",
+        SECONDS,
+        "A connection of an app server or node without a request ends after this.",
+        |c, raw| { c.http.keep_alive = parse::positive_duration(raw)?; Some(()) };
+
     "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
         ADDRESSES,
         "Where other nodes of a cluster call.",

@@ -43,6 +43,8 @@ pub struct Config {
     pub websocket: WebSocket,
     /// `endpoint.*`.
     pub endpoint: Endpoint,
+    /// `http.*`.
+    pub http: Http,
     /// `node.*`.
     pub node: Node,
     /// `admin.*`.
@@ -107,6 +109,15 @@ pub struct Endpoint {
     pub crypto_keys: Vec<Secret>,
     /// Which endpoint tokens are made.
     pub tokens: TokenForm,
+}
+
+/// `http.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Http {
+    /// From the first byte of a request to its last.
+    pub request_timeout: Duration,
+    /// From an answer to the next request.
+    pub keep_alive: Duration,
 }
 
 /// `node.*`.
@@ -240,6 +251,7 @@ impl Config {
             shards: Shards::default(),
             websocket: WebSocket::default(),
             endpoint: Endpoint::default(),
+            http: Http::default(),
             node: Node::default(),
             admin: Admin::default(),
             broadcast: Broadcast::default(),

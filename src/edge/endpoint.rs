@@ -51,7 +51,7 @@ impl PushEdge {
     pub(super) fn plan_endpoint(&mut self, now: Now, head: &Head<'_, '_>) -> Plan {
         if let Some(path) = head.path.strip_prefix("/wpush/") {
             if head.method != "POST" {
-                return method_refused(head, "POST");
+                return method_refused(head, "POST, HEAD, OPTIONS");
             }
             self.stats.posts += 1;
             return match self.plan_post(now, head, path) {
@@ -64,7 +64,7 @@ impl PushEdge {
         }
         if let Some(id) = head.path.strip_prefix("/m/") {
             if head.method != "DELETE" {
-                return method_refused(head, "DELETE");
+                return method_refused(head, "DELETE, HEAD, OPTIONS");
             }
             self.stats.cancel_requests += 1;
             return match self.ids.open(id.as_bytes()) {

@@ -21,7 +21,8 @@ use crate::wire::body::{BodyReader, Piece};
 use crate::wire::http1::{Framing, Head, HeaderSlots, Malformed, find_head, parse_head};
 use crate::wire::upgrade::{self, UpgradeFault};
 
-/// The most bytes of an unwanted body that are read for the sake of the connection.
+/// The most bytes of a body, its framing included, that are read for the sake of the connection. A wanted body is
+/// smaller, unless it comes in chunks of next to nothing with extensions as long as they may be.
 pub const BODY_CUT_BYTES: u64 = 64 * 1024;
 /// The longest `Origin` that is echoed and list of headers that is allowed by echo.
 const ECHO_BYTES_MAX: usize = 1024;
@@ -60,6 +61,8 @@ struct Pending {
     reader: BodyReader,
     /// Bytes of the body seen so far.
     seen: u64,
+    /// The same with chunk sizes, extensions and trailers.
+    wire: u64,
     plan: Plan,
 }
 
@@ -131,6 +134,9 @@ impl PushEdge {
             Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
         };
         let mut context = context_of(port, &head);
+        if head.lacks_host && port != Port::WebSocket {
+            return self.malformed(&context, Malformed::Syntax, out);
+        }
         let plan = match port {
             Port::WebSocket if head.path == "/" && head.method == "GET" => match upgrade::check(&head) {
                 Ok(accepted) => {
@@ -148,12 +154,12 @@ impl PushEdge {
                     }))
                 }
             },
-            Port::WebSocket if head.path == "/" => method_refused(&head, "GET"),
+            Port::WebSocket if head.path == "/" => method_refused(&head, "GET, HEAD, OPTIONS"),
             Port::WebSocket => self.plan_page(&head),
             Port::Endpoint => self.plan_endpoint(now, &head),
             Port::Node => self.plan_node(&head),
         };
-        let pending = Pending { reader: BodyReader::new(head.framing), seen: 0, plan };
+        let pending = Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan };
         if self.cuts_at_head(&head, &pending.plan, out) {
             context.keep_alive = false;
             return self.finish(context, pending, true, Turn { now, base: length, exchange, out });
@@ -205,7 +211,8 @@ impl PushEdge {
             };
             rest = &rest[used..];
             turn.base += used;
-            if pending.seen + pending.reader.announced() > BODY_CUT_BYTES {
+            pending.wire += used as u64;
+            if pending.wire + pending.reader.announced() > BODY_CUT_BYTES {
                 self.stats.http_bodies_cut += 1;
                 context.keep_alive = false;
                 return self.finish(context, pending, true, turn);
@@ -295,12 +302,15 @@ impl PushEdge {
 
     /// Health pages, or 404 (BEHAVIOUR.md 7.1). Every port has them.
     pub(super) fn plan_page(&self, head: &Head<'_, '_>) -> Plan {
+        if head.path == "*" {
+            return method_refused(head, "GET, HEAD, POST, PUT, DELETE, OPTIONS");
+        }
         if self.pages.find(head.path).is_none() {
             return Plan::Reply(Reply::Fault(Fault::NotFound));
         }
         match head.method {
             "GET" | "HEAD" => Plan::Reply(Reply::Page(head.path.into())),
-            _ => method_refused(head, "GET, HEAD"),
+            _ => method_refused(head, "GET, HEAD, OPTIONS"),
         }
     }
 
@@ -338,7 +348,8 @@ fn context_of(port: Port, head: &Head<'_, '_>) -> Context {
     Context { keep_alive: head.keep_alive, to_head: head.method == "HEAD", cors, origin: origin.map(Into::into) }
 }
 
-/// The answer to a method that a path does not take: OPTIONS and HEAD are known everywhere.
+/// The answer to a method that a path does not take. OPTIONS and HEAD are taken everywhere, and say nothing of what is
+/// behind the path: the first of the services before this one did so (BEHAVIOUR.md 2.12), and monitors rely on it.
 pub(super) fn method_refused(head: &Head<'_, '_>, allow: &'static str) -> Plan {
     Plan::Reply(match head.method {
         "OPTIONS" => {

@@ -70,6 +70,13 @@ pub struct EdgeKeys {
     pub node: Vec<String>,
 }
 
+impl EdgeKeys {
+    /// Whether an edge will take them.
+    pub fn check(&self) -> Result<(), BadKey> {
+        MessageIds::new(&self.crypto).map(|_| ())
+    }
+}
+
 /// The facts of `/__version__` (BEHAVIOUR.md 7.1).
 #[derive(Clone, Debug, Default)]
 pub struct VersionInfo {

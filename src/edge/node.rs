@@ -63,15 +63,15 @@ impl PushEdge {
         let uaid = |text: &str| parse_uuid(text.as_bytes()).map(Uaid);
         let plan = match (push, notif.map(|rest| rest.split_once('/').unwrap_or((rest, "")))) {
             (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| Plan::NodePush { uaid, body: Vec::new() }),
-            (Some(_), _) => return method_refused(head, "PUT"),
+            (Some(_), _) => return method_refused(head, "PUT, HEAD, OPTIONS"),
             (None, Some((text, ""))) if head.method == "PUT" => {
                 uaid(text).map(|uaid| Plan::Ask(Command::NodeNotify { uaid }))
             }
-            (None, Some((_, ""))) => return method_refused(head, "PUT"),
+            (None, Some((_, ""))) => return method_refused(head, "PUT, HEAD, OPTIONS"),
             (None, Some((text, time))) if head.method == "DELETE" => uaid(text)
                 .zip(parse_u64(time.as_bytes()))
                 .map(|(uaid, connected_at)| Plan::Ask(Command::NodeDisconnect { uaid, connected_at })),
-            (None, _) => return method_refused(head, "DELETE"),
+            (None, _) => return method_refused(head, "DELETE, HEAD, OPTIONS"),
         };
         plan.unwrap_or(Plan::Reply(Reply::Fault(Fault::NotFound)))
     }

@@ -49,7 +49,7 @@ impl PushEdge {
     /// `path` is what follows `/spush/`.
     pub(super) fn plan_update(&mut self, head: &Head<'_, '_>, path: &str) -> Plan {
         if head.method != "PUT" {
-            return method_refused(head, "PUT");
+            return method_refused(head, "PUT, HEAD, OPTIONS");
         }
         self.stats.update_requests += 1;
         let token = parse_path(path).filter(|(version, _)| *version == 1).map(|(_, token)| token);

@@ -87,6 +87,15 @@ pub struct Exhibits {
     pub store: Option<Arc<Board>>,
 }
 
+/// What the operating system tells a process that watches signals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// SIGTERM or SIGINT: end in order, and at the second at once.
+    Stop,
+    /// SIGHUP: read the keys again.
+    Reload,
+}
+
 /// Whom the island calls by itself. By default nobody.
 #[derive(Default)]
 pub struct Calls {
@@ -99,7 +108,7 @@ pub struct Calls {
 /// A running island. Ends when it is dropped.
 pub struct Island {
     admin: Vec<SocketAddr>,
-    signals: mpsc::Receiver<()>,
+    signals: mpsc::Receiver<Signal>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -108,14 +117,14 @@ pub struct Island {
 /// from then on SIGTERM is an order to drain, however far the start has come.
 pub struct Prepared {
     runtime: tokio::runtime::Runtime,
-    signals: mpsc::Receiver<()>,
+    signals: mpsc::Receiver<Signal>,
     broadcasts: Arc<Broadcasts>,
     megaphone: Option<Megaphone>,
     caller: Option<wakes::Caller>,
 }
 
 impl Prepared {
-    /// With `signals`, SIGTERM and SIGINT are taken over and handed out by [`Island::signals`].
+    /// With `signals`, SIGTERM, SIGINT and SIGHUP are taken over and handed out by [`Island::signals`].
     ///
     /// # Errors
     /// When the operating system refuses the runtime or a signal handler.
@@ -194,8 +203,8 @@ impl Island {
         &self.admin
     }
 
-    /// One `()` for every SIGTERM or SIGINT.
-    pub fn signals(&self) -> &mpsc::Receiver<()> {
+    /// One for every signal.
+    pub fn signals(&self) -> &mpsc::Receiver<Signal> {
         &self.signals
     }
 }
@@ -227,13 +236,18 @@ async fn report(what: &'static str, task: impl Future<Output = std::io::Result<(
     }
 }
 
-fn watch_signals(came: &mpsc::Sender<()>) -> std::io::Result<()> {
+fn watch_signals(came: &mpsc::Sender<Signal>) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+    let watched = [
+        (SignalKind::terminate(), Signal::Stop),
+        (SignalKind::interrupt(), Signal::Stop),
+        (SignalKind::hangup(), Signal::Reload),
+    ];
+    for (kind, meaning) in watched {
         let (mut signal, came) = (signal(kind)?, came.clone());
         tokio::spawn(async move {
             while signal.recv().await.is_some() {
-                if came.send(()).is_err() {
+                if came.send(meaning).is_err() {
                     return;
                 }
             }

@@ -97,14 +97,33 @@ impl DataDir {
     /// [`Fault::DataDir`], and [`Fault::Key`] for a key file that is damaged: making a new one would orphan every
     /// endpoint URL that was handed out.
     pub fn keys(&self, config: &Config) -> Result<Keys, Fault> {
+        make_dir(&self.path.join("keys"))?;
+        self.collect_keys(config, made)
+    }
+
+    /// The secrets of a node that runs: as [`DataDir::keys`], and nothing is made.
+    ///
+    /// # Errors
+    /// As there, and [`Fault::NoKey`]: a setting was taken away, and a new key in its place would orphan every endpoint
+    /// URL that was handed out.
+    pub fn known_keys(&self, config: &Config) -> Result<Keys, Fault> {
+        self.collect_keys(config, |path, _| Err(Fault::NoKey { path: path.to_owned() }))
+    }
+
+    fn collect_keys(
+        &self,
+        config: &Config,
+        missing: fn(&Path, KeyKind) -> Result<Secret, Fault>,
+    ) -> Result<Keys, Fault> {
         let dir = self.path.join("keys");
-        make_dir(&dir)?;
-        let crypto = &config.endpoint.crypto_keys;
-        let crypto = if crypto.is_empty() { vec![kept(&dir.join("crypto"), KeyKind::Fernet)?] } else { crypto.clone() };
-        let node = &config.node.keys;
-        let node = if node.is_empty() { vec![kept(&dir.join("node"), KeyKind::Bearer)?] } else { node.clone() };
+        let list = |configured: &[Secret], name: &str, kind: KeyKind| match configured {
+            [] => Ok(vec![kept(&dir.join(name), kind, missing)?]),
+            keys => Ok(keys.to_vec()),
+        };
+        let crypto = list(&config.endpoint.crypto_keys, "crypto", KeyKind::Fernet)?;
+        let node = list(&config.node.keys, "node", KeyKind::Bearer)?;
         let path = dir.join("placement");
-        let placement = kept(&path, KeyKind::Placement)?;
+        let placement = kept(&path, KeyKind::Placement, missing)?;
         let placement = unhex(placement.reveal()).ok_or(Fault::Key { path })?;
         Ok(Keys { crypto, node, placement: PlacementKey(placement) })
     }
@@ -150,15 +169,19 @@ impl KeyKind {
     }
 }
 
-/// The key in this file; made, synced and then read when there is none.
-fn kept(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
+/// The key in this file; `missing` is asked for one when there is no file.
+fn kept(path: &Path, kind: KeyKind, missing: fn(&Path, KeyKind) -> Result<Secret, Fault>) -> Result<Secret, Fault> {
     match fs::read_to_string(path) {
-        Ok(text) if kind.accepts(text.trim()) => return Ok(Secret::new(text.trim())),
-        Ok(_) => return Err(Fault::Key { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(Fault::Key { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(fault(path, "read", error)),
+        Ok(text) if kind.accepts(text.trim()) => Ok(Secret::new(text.trim())),
+        Ok(_) => Err(Fault::Key { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Fault::Key { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing(path, kind),
+        Err(error) => Err(fault(path, "read", error)),
     }
+}
+
+/// A new key in this file.
+fn made(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
     let key = kind.make().map_err(|error| fault(path, "make", error))?;
     write_once(path, &key).map_err(|error| fault(path, "write", error))?;
     Ok(Secret::new(key))
@@ -219,6 +242,21 @@ mod tests {
         let keys = DataDir::open(dir.path()).unwrap().keys(&config).unwrap();
         assert_eq!((keys.crypto[0].reveal(), keys.node[0].reveal()), (fernet, "0123456789abcdef"));
         assert!(!dir.path().join("keys/crypto").exists() && !dir.path().join("keys/node").exists());
+    }
+
+    #[test]
+    fn a_running_node_makes_no_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let fernet = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=";
+        let configured = config(&[&format!("endpoint.crypto_keys={fernet}")]);
+        let data = DataDir::open(dir.path()).unwrap();
+        let first = data.keys(&configured).unwrap();
+        let again = data.known_keys(&configured).unwrap();
+        assert_eq!((&first.crypto, &first.node, first.placement), (&again.crypto, &again.node, again.placement));
+        let said = data.known_keys(&config(&[])).unwrap_err().to_string();
+        let path = dir.path().join("keys/crypto");
+        assert!(said.contains(&format!("there is no {}; set the key again", path.display())), "{said}");
+        assert!(!path.exists());
     }
 
     #[test]

@@ -29,6 +29,11 @@ pub enum Fault {
         /// The file.
         path: PathBuf,
     },
+    /// A key that was configured and is not any more, and no key file to fall back to.
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
     /// A listen address that cannot be bound.
     Address {
         /// Which setting.
@@ -81,7 +86,7 @@ impl Fault {
             Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
             Fault::Address { .. } => status::ADDRESS,
             Fault::Backup(_) => status::FAILED,
-            Fault::Core { .. } | Fault::Edge(_) => status::CONFIG,
+            Fault::Core { .. } | Fault::Edge(_) | Fault::NoKey { .. } => status::CONFIG,
             Fault::Kernel(_) | Fault::Shards(_) | Fault::Host { .. } => status::UNAVAILABLE,
             Fault::Replay { .. } => status::LEDGER_LEFT,
         }
@@ -111,6 +116,10 @@ impl fmt::Display for Fault {
                     f,
                     "{path} is not a key; restore it from a backup (what was made with it is lost otherwise), or remove it"
                 )
+            }
+            Fault::NoKey { path } => {
+                let path = path.display();
+                write!(f, "the configuration has no key where it had one, and there is no {path}; set the key again")
             }
             Fault::Address { key, address, error } if error.kind() == io::ErrorKind::AddrInUse => {
                 write!(f, "{key}: {address} is in use by another process; stop it, or set another address")

@@ -24,6 +24,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+pub use crate::island::Signal;
 pub use backup::{Copy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
 pub use data_dir::{DataDir, Keys, PlacementKey};
@@ -55,7 +56,7 @@ use storage::Storage;
 /// What the surroundings of a node decide.
 #[derive(Clone, Copy)]
 pub struct Surroundings {
-    /// Take over SIGTERM and SIGINT; [`Running::signals`] hands them out.
+    /// Take over SIGTERM, SIGINT and SIGHUP; [`Running::wait_for_signal`] hands them out.
     pub signals: bool,
     /// Whether the kernel has what the rings need.
     pub probe: fn() -> Result<(), ProbeError>,
@@ -223,7 +224,11 @@ impl<'a> Plan<'a> {
         ShardSetup {
             machine,
             core: Some(core as usize),
-            limits: PlaneLimits::new(self.connections_max),
+            limits: PlaneLimits {
+                request_timeout: span(self.config.http.request_timeout),
+                keep_alive_timeout: span(self.config.http.keep_alive),
+                ..PlaneLimits::new(self.connections_max)
+            },
             listeners,
             // Invariant: `start_in` has made one of the same configuration.
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use shards::ledger;
@@ -17,8 +17,9 @@ use super::banner::Addresses;
 use super::data_dir::DataDir;
 use super::fault::Fault;
 use super::storage::Storage;
+use crate::config::Config;
 use crate::edge::PushEdge;
-use crate::island::{Backup, Health, Host, Island};
+use crate::island::{Backup, Health, Host, Island, Signal};
 use crate::store::embedded::Copied;
 
 /// A node that serves. Dropped without [`Running::stop`] it ends as if killed: the ledgers keep what is unacked.
@@ -107,10 +108,35 @@ impl Running {
         sum(self.stage.boards(), name)
     }
 
-    /// Waits for SIGTERM or SIGINT. Returns at once when this node does not watch signals.
-    pub fn wait_for_signal(&self) {
+    /// Waits for a signal. [`Signal::Stop`] at once when this node does not watch signals.
+    pub fn wait_for_signal(&self) -> Signal {
         // An error says that nobody will ever send one.
-        let _ = self.island.signals().recv();
+        self.island.signals().recv().unwrap_or(Signal::Stop)
+    }
+
+    /// Takes `endpoint.crypto_keys` and `node.keys` of this configuration on every shard; sessions and requests under
+    /// way go on. The other settings are not looked at. Returns when every shard has them; not for a shard or the
+    /// island.
+    ///
+    /// # Errors
+    /// [`Fault::DataDir`], [`Fault::Key`], [`Fault::NoKey`], [`Fault::Edge`]; then the keys stay what they were.
+    /// [`Fault::Shards`] when a shard does not answer.
+    pub fn reload(&self, config: &Config) -> Result<(), Fault> {
+        let keys = self.data.known_keys(config)?.for_edge();
+        keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
+        let (took, taken) = mpsc::channel();
+        self.stage.shards.control(Control::Edge(Arc::new(move |edge: &mut PushEdge| {
+            // Invariant: these keys were checked above.
+            edge.rekey(&keys).expect("keys that were checked are taken");
+            // Nobody waits any more after `RELOAD_TIME_MAX`.
+            let _ = took.send(());
+        })));
+        for _ in self.stage.boards() {
+            taken.recv_timeout(RELOAD_TIME_MAX).map_err(|_| {
+                Fault::Shards("a shard is too busy to take the new keys now; it takes them when it can".to_owned())
+            })?;
+        }
+        Ok(())
     }
 
     /// Ends in order (DESIGN.md 6, SIGTERM): directs stop, ledgers are saved, sessions close with 1001 at the drain
@@ -129,10 +155,11 @@ impl Running {
         let ending = std::thread::spawn(move || shards.wait());
         while !ending.is_finished() {
             match island.signals().recv_timeout(DRAIN_LOOK) {
-                Ok(()) => {
+                Ok(Signal::Stop) => {
                     tracing::warn!("told to hurry: what is not saved stays in the ledger");
                     stage.shards.drain(u32::MAX, Duration::ZERO);
                 }
+                Ok(Signal::Reload) => tracing::info!("keys are not read again while draining"),
                 Err(RecvTimeoutError::Timeout) => {}
                 // This node does not watch signals.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
@@ -162,5 +189,7 @@ impl Running {
 
 /// What a drain may take beside the closing of sessions.
 const DRAIN_TIME_MIN: Duration = Duration::from_secs(30);
+/// How long each shard may take to answer that it has new keys; a turn takes milliseconds.
+const RELOAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often the end of a drain is looked for.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);

@@ -110,6 +110,50 @@ async fn what_is_unacked_at_a_stop_comes_after_the_next_start_with_other_shards(
     tokio::task::spawn_blocking(move || second.stop().unwrap()).await.unwrap();
 }
 
+const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
+const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_changed_while_a_session_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let keyed = |keys: &str| config(dir.path(), &["store.kind=memory", &format!("endpoint.crypto_keys={keys}")]);
+    let running = start(&keyed(KEY_1)).unwrap();
+    let (mut socket, uaid) = hello(&running, "").await;
+    let old = register(&mut socket).await;
+    assert!(post(&old, &running).starts_with("HTTP/1.1 201 "));
+    let first = hear(&mut socket).await;
+
+    running.reload(&keyed(&format!("{KEY_2},{KEY_1}"))).unwrap();
+    let new = register(&mut socket).await;
+    for endpoint in [&old, &new] {
+        assert!(post(endpoint, &running).starts_with("HTTP/1.1 201 "));
+        assert_eq!(hear(&mut socket).await["messageType"], "notification");
+    }
+    // An id that the old key sealed is still one: what it names is settled, as the end of this test shows.
+    let (channel, version) = (&first["channelID"], &first["version"]);
+    say(&mut socket, json!({ "messageType": "ack", "updates": [{ "channelID": channel, "version": version }] })).await;
+
+    running.reload(&keyed(KEY_2)).unwrap();
+    assert!(post(&old, &running).starts_with("HTTP/1.1 404 "), "its key is gone");
+    assert!(post(&new, &running).starts_with("HTTP/1.1 201 "));
+    assert_eq!(hear(&mut socket).await["messageType"], "notification");
+
+    let said = running.reload(&config(dir.path(), &["store.kind=memory"])).unwrap_err().to_string();
+    assert!(said.starts_with("the configuration has no key where it had one"), "{said}");
+    assert!(post(&new, &running).starts_with("HTTP/1.1 201 "), "the keys stay as they were");
+    assert_eq!(hear(&mut socket).await["messageType"], "notification");
+
+    drop(socket);
+    let ids = crate::webpush::message_id::MessageIds::new(&[KEY_2.to_owned(), KEY_1.to_owned()]).unwrap();
+    let stamp = |note: &Value| ids.open(note["version"].as_str().unwrap().as_bytes()).unwrap().stamp;
+    let (mut socket, _) = hello(&running, &uaid).await;
+    for _ in 0..4 {
+        // Oldest first: were the first not settled, it would be here.
+        assert_ne!(stamp(&hear(&mut socket).await), stamp(&first));
+    }
+    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broadcasts_health_metrics_and_backup_of_a_running_node() {
     let dir = tempfile::tempdir().unwrap();

@@ -196,6 +196,54 @@ mod tests {
         assert_eq!(Fault::of(Fault::NoSubscription.refusal()), Fault::BadRequest);
     }
 
+    /// BEHAVIOUR.md 2.11, with 2.3, 2.5 and 7; statuses that it does not have are of RFC 9110 and 6585.
+    #[test]
+    fn every_refusal_has_its_status_and_errno() {
+        use Fault::*;
+        let vapid = [
+            VapidScheme,
+            VapidNoToken,
+            VapidNoKey,
+            VapidBadKey,
+            VapidBadToken,
+            VapidAlgorithm,
+            VapidSignature,
+            VapidExpiry,
+            VapidExpired,
+            VapidTooLong,
+            VapidAudience,
+            VapidKeyMismatch,
+            VapidRequired,
+        ];
+        let rows: [(u16, Option<u16>, &[Fault]); 17] = [
+            (400, None, &[BadRequest, BadUpgrade, BadMessageId, Urgency, BadUpdate, BadNodeBody]),
+            (400, Some(108), &[OtherMode]),
+            (400, Some(110), &[VapidCryptoKey, Encryption]),
+            (400, Some(111), &[TtlMissing]),
+            (400, Some(113), &[Topic]),
+            (400, Some(114), &[TtlNegative]),
+            (401, None, &[NodeKey]),
+            (401, Some(109), &vapid),
+            (404, None, &[NotFound, NoSession]),
+            (404, Some(102), &[BadToken]),
+            (405, None, &[MethodNotAllowed]),
+            (408, None, &[RequestTimeout]),
+            (410, Some(103), &[NoUser]),
+            (410, Some(106), &[NoSubscription]),
+            (413, Some(104), &[TooLarge]),
+            (426, None, &[UpgradeRequired]),
+            (431, None, &[HeadTooLarge]),
+        ];
+        for (status, errno, faults) in rows {
+            for fault in faults {
+                let row = fault.row();
+                assert_eq!((row.status, row.errno), (status, errno), "{fault:?}");
+                assert_ne!(http1::reason(status), "Internal Server Error", "{fault:?}");
+            }
+        }
+        assert_eq!((Unavailable.row().status, Unavailable.row().errno), (503, Some(201)));
+    }
+
     #[test]
     fn bodies_are_json_in_the_documented_order() {
         let mut out = Vec::new();

@@ -2,9 +2,9 @@
 
 use super::http1::{Framing, Malformed};
 
-/// The longest chunk-size or trailer line accepted, its CRLF included.
+/// The longest chunk-size or trailer line accepted, its CRLF included. Beyond it: 400 and 431.
 pub const LINE_BYTES_MAX: usize = 256;
-/// The most trailer lines accepted; all are ignored.
+/// The most trailer lines accepted; all are ignored. Beyond it: 431.
 pub const TRAILERS_MAX: u8 = 16;
 
 /// Where in a body we are.
@@ -66,7 +66,7 @@ impl BodyReader {
                 _ => Err(Malformed::Syntax),
             },
             State::Size => {
-                let Some(line) = line(bytes)? else { return Ok(Piece::More) };
+                let Some(line) = line(bytes, Malformed::Syntax)? else { return Ok(Piece::More) };
                 self.state = match chunk_size(line)? {
                     0 => State::Trailers(TRAILERS_MAX),
                     size => State::Chunk(size),
@@ -74,11 +74,12 @@ impl BodyReader {
                 Ok(Piece::Framing(line.len() + 2))
             }
             State::Trailers(left) => {
-                let Some(line) = line(bytes)? else { return Ok(Piece::More) };
-                self.state = match (line.is_empty(), left.checked_sub(1)) {
-                    (true, _) => State::Done,
-                    (false, Some(left)) => State::Trailers(left),
-                    (false, None) => return Err(Malformed::HeadTooLarge),
+                let Some(line) = line(bytes, Malformed::HeadTooLarge)? else { return Ok(Piece::More) };
+                self.state = match left.checked_sub(1) {
+                    _ if line.is_empty() => State::Done,
+                    _ if !is_field(line) => return Err(Malformed::Syntax),
+                    Some(left) => State::Trailers(left),
+                    None => return Err(Malformed::HeadTooLarge),
                 };
                 Ok(Piece::Framing(line.len() + 2))
             }
@@ -109,21 +110,38 @@ impl BodyReader {
     }
 }
 
-/// The line at the front without its CRLF; `None` when it is not whole yet.
-fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+/// The line at the front without its CRLF; `None` when it is not whole yet. `too_long` says what one that ends nowhere
+/// is.
+fn line(bytes: &[u8], too_long: Malformed) -> Result<Option<&[u8]>, Malformed> {
     let window = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
     match window.iter().position(|&b| b == b'\n') {
         Some(feed) if feed > 0 && window[feed - 1] == b'\r' => Ok(Some(&window[..feed - 1])),
         Some(_) => Err(Malformed::Syntax),
-        None if bytes.len() >= LINE_BYTES_MAX => Err(Malformed::Syntax),
+        None if bytes.len() >= LINE_BYTES_MAX => Err(too_long),
         None => Ok(None),
     }
 }
 
-/// One to eight hex digits, then nothing or an extension, which is ignored.
+/// Whether a line is `name: value` (RFC 9110 section 5.1), not folded and without control characters.
+fn is_field(line: &[u8]) -> bool {
+    let Some(colon) = line.iter().position(|&b| b == b':') else { return false };
+    let (name, value) = line.split_at(colon);
+    let token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
+    !name.is_empty() && name.iter().all(token) && value.iter().all(is_text)
+}
+
+fn is_text(byte: &u8) -> bool {
+    *byte == b'\t' || !byte.is_ascii_control()
+}
+
+/// One to eight hex digits, then nothing or an extension, which is ignored. Blanks before an extension are bad and must
+/// be read nevertheless (RFC 9112 section 7.1.1, RFC 9110 section 5.6.3).
 fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
-    let digits = line.split(|&b| b == b';').next().unwrap_or(line);
-    if digits.is_empty() || digits.len() > 8 || line.contains(&b'\r') {
+    let digits = match line.iter().position(|&b| b == b';') {
+        Some(at) => line[..at].trim_ascii_end(),
+        None => line,
+    };
+    if digits.is_empty() || digits.len() > 8 || !line.iter().all(is_text) {
         return Err(Malformed::Syntax);
     }
     digits.iter().try_fold(0u64, |size, &byte| {
@@ -156,7 +174,7 @@ mod tests {
 
     #[test]
     fn chunks_are_joined_and_trailers_ignored() {
-        let bytes = b"4\r\nWiki\r\n5;x=\"y\"\r\npedia\r\n0\r\nA: b\r\n\r\nnext";
+        let bytes = b"4\r\nWiki\r\n5 \t;x=\"y\"\r\npedia\r\n0\r\nA: b\r\n\r\nnext";
         for step in 1..bytes.len() {
             let (body, used) = read_all(Framing::Chunked, bytes, step).unwrap().unwrap();
             assert_eq!((body.as_slice(), used), (&b"Wikipedia"[..], bytes.len() - 4));
@@ -176,11 +194,26 @@ mod tests {
             b"123456789\r\n",
             b"g\r\n",
             b"4;a\rb\r\n",
+            b"4;a\0b\r\n",
+            b"4\t\r\n",
+            b" ;x\r\n",
+            b"-1\r\n",
+            b"0\r\nA: b\n\r\n",
+            b"0\r\nnonsense\r\n\r\n",
+            b"0\r\n: b\r\n\r\n",
+            b"0\r\nA : b\r\n\r\n",
+            b"0\r\nA: b\r\n folded\r\n\r\n",
+            b"0\r\nA: \x01\r\n\r\n",
+            b"0\r\nGET / HTTP/1.1\r\n\r\n",
         ] {
             assert_eq!(read_all(Framing::Chunked, bytes, 100), Err(Malformed::Syntax), "{bytes:?}");
         }
         let endless = [b"0\r\n".to_vec(), b"A: b\r\n".repeat(17)].concat();
         assert_eq!(read_all(Framing::Chunked, &endless, 100), Err(Malformed::HeadTooLarge));
+        let long = [b"0\r\nA: ".to_vec(), vec![b'x'; 300]].concat();
+        assert_eq!(read_all(Framing::Chunked, &long, 100), Err(Malformed::HeadTooLarge));
+        let long = [b"1;".to_vec(), vec![b'x'; 300]].concat();
+        assert_eq!(read_all(Framing::Chunked, &long, 100), Err(Malformed::Syntax));
     }
 
     proptest! {

@@ -1,7 +1,8 @@
 //! HTTP/1.1 request heads (by `httparse`, in front of which we bound and reject) and responses.
 //!
-//! Strict where leniency lets two parsers disagree about where a request ends (RFC 9112 section 11.2): a bare LF,
-//! a folded header line, two lengths, a length with a transfer coding, or any coding but `chunked` is 400.
+//! Strict where leniency lets two parsers disagree about where a request ends or for whom it is (RFC 9112 sections
+//! 11.2 and 3.2): a bare LF, a folded header line, two lengths, a length with a transfer coding, any coding but
+//! `chunked`, and a Host that is bad or there twice are 400.
 
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
@@ -53,7 +54,7 @@ impl Default for HeaderSlots<'_> {
 pub struct Head<'h, 'b> {
     /// As sent: methods are case-sensitive.
     pub method: &'b str,
-    /// The path without scheme, authority and query.
+    /// The path without scheme, authority and query; `*` for OPTIONS of the whole server.
     pub path: &'b str,
     /// What follows `?`, undecoded.
     pub query: &'b str,
@@ -63,6 +64,8 @@ pub struct Head<'h, 'b> {
     pub keep_alive: bool,
     /// `Expect: 100-continue` was sent.
     pub expects_continue: bool,
+    /// HTTP/1.1 without a Host, which is malformed except where old user agents are let in (BEHAVIOUR.md 1.1).
+    pub lacks_host: bool,
     headers: &'h [httparse::Header<'b>],
 }
 
@@ -138,17 +141,23 @@ pub fn parse_head<'h, 'b>(bytes: &'b [u8], slots: &'h mut HeaderSlots<'b>) -> Re
     };
     let mut head = Head {
         method,
-        path: path_of(target),
+        path: path_of(method, target).ok_or(Malformed::Syntax)?,
         query: query_of(target),
         framing: Framing::Length(0),
         keep_alive: false,
         expects_continue: false,
+        lacks_host: false,
         headers: request.headers,
     };
     head.framing = framing(&head, minor)?;
-    if head.every("host").count() > 1 {
+    let (host, another) = {
+        let mut hosts = head.every("host");
+        (hosts.next(), hosts.next())
+    };
+    if another.is_some() || !host.is_none_or(is_host) {
         return Err(Malformed::Syntax);
     }
+    head.lacks_host = minor == 1 && host.is_none();
     head.keep_alive = minor == 1 && !head.lists("connection", "close");
     head.expects_continue = minor == 1 && head.lists("expect", "100-continue");
     Ok(head)
@@ -174,14 +183,25 @@ fn framing(head: &Head<'_, '_>, minor: u8) -> Result<Framing, Malformed> {
     }
 }
 
-/// The path of a request target in origin or absolute form (RFC 9112 section 3.2).
-fn path_of(target: &str) -> &str {
-    let rest = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
-    let path = match rest {
-        Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),
-        None => target,
+/// The path of a request target in origin, absolute or asterisk form (RFC 9112 section 3.2). The authority form is for
+/// CONNECT, which nothing here takes.
+fn path_of<'b>(method: &str, target: &'b str) -> Option<&'b str> {
+    let rest = if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
+        target
+    } else {
+        let (scheme, rest) = target.split_once("://")?;
+        let known = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+        let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        rest.get(authority..).filter(|_| known && authority > 0)?
     };
-    path.split(['?', '#']).next().unwrap_or(path)
+    let path = rest.split(['?', '#']).next()?;
+    Some(if path.is_empty() { "/" } else { path })
+}
+
+/// Whether every character may stand in `uri-host [ ":" port ]` (RFC 3986 section 3.2). Which host it is does not
+/// matter to anything here; an empty one is allowed.
+fn is_host(value: &[u8]) -> bool {
+    value.iter().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(b))
 }
 
 /// The query of a request target.
@@ -295,11 +315,48 @@ mod tests {
             assert_eq!(head.header("HOST"), Some(&b"h"[..]));
         });
         with_head(b"GET / HTTP/1.0\r\n\r\n", |head| assert!(!head.unwrap().keep_alive));
-        with_head(b"PUT /a HTTP/1.1\r\nTransfer-Encoding: Chunked\r\nExpect: 100-Continue\r\n\r\n", |head| {
+        with_head(b"PUT /a HTTP/1.1\r\nHost:\r\nTransfer-Encoding: Chunked\r\nExpect: 100-Continue\r\n\r\n", |head| {
             let head = head.unwrap();
             assert_eq!(head.framing, Framing::Chunked);
             assert!(head.expects_continue && head.keep_alive);
         });
+    }
+
+    #[test]
+    fn targets_have_three_forms() {
+        for (method, target, path) in [
+            ("GET", "/a/b?c#d", Some("/a/b")),
+            ("GET", "//a", Some("//a")),
+            ("GET", "HTTP://h:1/a?c", Some("/a")),
+            ("GET", "https://h", Some("/")),
+            ("GET", "http://h?c", Some("/")),
+            ("OPTIONS", "*", Some("*")),
+            ("GET", "*", None),
+            ("OPTIONS", "*x", None),
+            ("GET", "a", None),
+            ("GET", "http://", None),
+            ("GET", "http:///a", None),
+            ("GET", "ftp://h/a", None),
+            ("CONNECT", "h:443", None),
+        ] {
+            let bytes = format!("{method} {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+            with_head(bytes.as_bytes(), |head| assert_eq!(head.ok().map(|head| head.path), path, "{method} {target}"));
+        }
+    }
+
+    #[test]
+    fn a_host_is_one_and_good() {
+        for good in ["Host: h", "Host:", "host: a.b:80", "Host: [::1]:8082", "HOST: xn--bcher-kva.example"] {
+            let bytes = format!("GET / HTTP/1.1\r\n{good}\r\n\r\n");
+            with_head(bytes.as_bytes(), |head| assert!(!head.unwrap().lacks_host, "{good}"));
+        }
+        with_head(b"GET / HTTP/1.1\r\n\r\n", |head| assert!(head.unwrap().lacks_host));
+        with_head(b"GET / HTTP/1.0\r\n\r\n", |head| assert!(!head.unwrap().lacks_host));
+        for bad in ["Host: a b", "Host: a/b", "Host: a@b", "Host: \"a\"", "Host: a\r\nHost: a", "Host: a, b"] {
+            let bytes = format!("GET / HTTP/1.1\r\n{bad}\r\n\r\n");
+            with_head(bytes.as_bytes(), |head| assert_eq!(head.err(), Some(Malformed::Syntax), "{bad}"));
+        }
+        with_head(b"GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", |head| assert!(head.is_err()));
     }
 
     #[test]
@@ -337,12 +394,41 @@ mod tests {
             "A: b\nB: c\r\n",
             "A b\r\n",
             "A: \0\r\n",
-            "Host: a\r\nHost: b\r\n",
+            "Transfer-Encoding: chunked, chunked\r\n",
+            "Transfer-Encoding: chunked;q=1\r\n",
+            "Transfer-Encoding:\r\n",
+            "Transfer-Encoding: \x0bchunked\r\n",
+            "Transfer-Encoding\t: chunked\r\n",
+            "Transfer-Encoding: gzip\r\n",
+            "Content-Length: 1 1\r\n",
+            "Content-Length: \"1\"\r\n",
+            "A: b\r\n\tfolded\r\n",
+            "A: b\rc\r\n",
+            "A: b\r\rC: d\r\n",
+            ": b\r\n",
+            "A\r\n",
+            "A\x01: b\r\n",
+            "A: \x7f\r\n",
         ] {
-            let bytes = format!("POST / HTTP/1.1\r\n{lines}\r\n");
+            let bytes = format!("POST / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
             with_head(bytes.as_bytes(), |head| assert_eq!(head.err(), Some(Malformed::Syntax), "{lines:?}"));
         }
         with_head(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", |head| assert!(head.is_err()));
+        for lines in [
+            "GET / HTTP/1.1\r\n Host: h\r\n",
+            "GET  / HTTP/1.1\r\nHost: h\r\n",
+            "GET / HTTP/1.1 \r\nHost: h\r\n",
+            "GET\t/ HTTP/1.1\r\nHost: h\r\n",
+            "GET /\rx HTTP/1.1\r\nHost: h\r\n",
+            "GET / HTTP/1.2\r\nHost: h\r\n",
+            "GET / HTTP/2.0\r\nHost: h\r\n",
+            "GET / http/1.1\r\nHost: h\r\n",
+            "GET /\r\nHost: h\r\n",
+            "GET HTTP/1.1\r\nHost: h\r\n",
+        ] {
+            let bytes = format!("{lines}\r\n");
+            with_head(bytes.as_bytes(), |head| assert_eq!(head.err(), Some(Malformed::Syntax), "{lines:?}"));
+        }
         for bytes in [&b"\x16\x03\x01\x02"[..], b"get", b"\n", b"GET / HTTP/1.1\n", b"GET /\r\r\n\n"] {
             let refused = find_head(bytes) == Err(Malformed::Syntax);
             assert!(refused, "{:?}", String::from_utf8_lossy(bytes));
@@ -358,7 +444,7 @@ mod tests {
         assert_eq!(find_head(&long), Err(Malformed::HeadTooLarge));
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX + 1));
         with_head(many.as_bytes(), |head| assert_eq!(head.err(), Some(Malformed::HeadTooLarge)));
-        let enough = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX));
+        let enough = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX - 1));
         with_head(enough.as_bytes(), |head| assert!(head.is_ok()));
     }
 
@@ -372,7 +458,7 @@ mod tests {
 
         #[test]
         fn heads_of_nearly_http_never_panic(
-            text in "GET /[ -~]{0,40} HTTP/1.1\r\n([!-~]{1,9}:[ -~]{0,20}\r\n){0,5}\r\n",
+            text in "GET /[ -~]{0,40} HTTP/1.1\r\nHost: h\r\n([!-~]{1,9}:[ -~]{0,20}\r\n){0,5}\r\n",
         ) {
             if let Ok(Some(length)) = find_head(text.as_bytes()) {
                 let _ = parse_head(&text.as_bytes()[..length], &mut HeaderSlots::new()).is_ok();

@@ -110,7 +110,7 @@ mod tests {
     use crate::wire::http1::{HeaderSlots, parse_head};
 
     fn verdict(lines: &str) -> Result<(String, u16), UpgradeFault> {
-        let bytes = format!("GET / HTTP/1.1\r\n{lines}\r\n");
+        let bytes = format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
         let mut slots = HeaderSlots::new();
         let head = parse_head(bytes.as_bytes(), &mut slots).unwrap();
         let accepted = check(&head)?;

@@ -114,10 +114,10 @@ fn heads_on_every_port() {
             (b"hello\r\n\r\n", 400),
             (b"GET /health HTTP/1.1\n\n", 400),
             (b"GET /health HTTP/2.0\r\n\r\n", 400),
-            (b"GET /health HTTP/1.1\r\nA : b\r\n\r\n", 400),
-            (b"GET /health HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
-            (b"POST /health HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
-            (b"POST /health HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+            (b"GET /health HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n", 400),
+            (b"GET /health HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
+            (b"POST /health HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
+            (b"POST /health HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
         ] {
             let mut harness = Harness::new(port);
             harness.feed(bytes);
@@ -125,11 +125,15 @@ fn heads_on_every_port() {
             assert!(harness.response().1.contains("Connection: close") && harness.ended());
             assert_eq!(harness.edge.stats().http_malformed, 1);
         }
+        // Only where old user agents may come without one (BEHAVIOUR.md 1.1).
         let mut harness = Harness::new(port);
-        harness.feed(b"GET / HTTP/1.1\r\nA: ").feed(&[b'x'; 17_000]);
+        harness.feed(b"GET /health HTTP/1.1\r\n\r\n");
+        assert_eq!(harness.response().0, if port == Port::WebSocket { 200 } else { 400 });
+        let mut harness = Harness::new(port);
+        harness.feed(b"GET / HTTP/1.1\r\nHost: h\r\nA: ").feed(&[b'x'; 17_000]);
         assert_eq!(harness.fault(), (431, None));
         let mut harness = Harness::new(port);
-        harness.feed(b"GET /nowhere HTTP/1.1\r\n\r\nGET /nowhere HTTP/1.1\r\n\r\n");
+        harness.feed(b"GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n");
         assert_eq!(harness.statuses(), [404, 404]);
         assert_eq!(harness.edge.stats().http_not_found, 2);
     }
@@ -158,11 +162,11 @@ fn upgrades_that_are_refused() {
 #[test]
 fn private_paths_are_not_on_other_ports() {
     for (port, request) in [
-        (Port::WebSocket, "PUT /notif/deadbeef000040008000000000000001 HTTP/1.1\r\n\r\n"),
-        (Port::Endpoint, "PUT /notif/deadbeef000040008000000000000001 HTTP/1.1\r\n\r\n"),
-        (Port::WebSocket, "POST /wpush/v1/x HTTP/1.1\r\n\r\n"),
-        (Port::Node, "POST /wpush/v1/x HTTP/1.1\r\n\r\n"),
-        (Port::Endpoint, "GET / HTTP/1.1\r\n\r\n"),
+        (Port::WebSocket, "PUT /notif/deadbeef000040008000000000000001 HTTP/1.1\r\nHost: h\r\n\r\n"),
+        (Port::Endpoint, "PUT /notif/deadbeef000040008000000000000001 HTTP/1.1\r\nHost: h\r\n\r\n"),
+        (Port::WebSocket, "POST /wpush/v1/x HTTP/1.1\r\nHost: h\r\n\r\n"),
+        (Port::Node, "POST /wpush/v1/x HTTP/1.1\r\nHost: h\r\n\r\n"),
+        (Port::Endpoint, "GET / HTTP/1.1\r\nHost: h\r\n\r\n"),
     ] {
         let mut harness = Harness::new(port);
         harness.feed(request.as_bytes());
@@ -178,7 +182,7 @@ fn tokens_of_another_key() {
     let long = format!("/wpush/v1/{}", "A".repeat(5000));
     for path in [path, "/wpush/v1/", "/wpush/", "/wpush/v1/nonsense", "/wpush/v3/x", "/wpush/v1/a/b", &long] {
         let mut harness = Harness::new(Port::Endpoint);
-        harness.feed(format!("POST {path} HTTP/1.1\r\nTTL: 1\r\nContent-Length: 0\r\n\r\n").as_bytes());
+        harness.feed(format!("POST {path} HTTP/1.1\r\nHost: h\r\nTTL: 1\r\nContent-Length: 0\r\n\r\n").as_bytes());
         assert_eq!(harness.fault(), (404, Some(102)), "{path}");
         assert!(!harness.ended());
         assert_eq!(harness.edge.stats().posts_no_endpoint, 1);
@@ -191,7 +195,7 @@ fn slow_senders_are_told_before_they_are_ended() {
     harness.close(CloseReason::Idle);
     assert!(harness.steps.is_empty());
     let mut harness = Harness::new(Port::Endpoint);
-    harness.feed(b"POST /wpush/v1/x HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+    harness.feed(b"POST /wpush/v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
     assert!(harness.edge.mid_request(&harness.codec));
     harness.close(CloseReason::Idle);
     assert_eq!(harness.fault(), (408, None));

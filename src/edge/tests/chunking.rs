@@ -81,7 +81,8 @@ fn good_path() -> String {
 }
 
 fn requests() -> impl Strategy<Value = Vec<u8>> {
-    let post = |lines: &str, body: &str| format!("POST {} HTTP/1.1\r\n{lines}\r\n{body}", good_path()).into_bytes();
+    let post =
+        |lines: &str, body: &str| format!("POST {} HTTP/1.1\r\nHost: h\r\n{lines}\r\n{body}", good_path()).into_bytes();
     let good = "TTL: 5\r\nContent-Encoding: aes128gcm\r\n";
     let chunks = "3;x\r\nabc\r\n1\r\nd\r\n0\r\nT: x\r\n\r\n";
     prop_oneof![
@@ -91,12 +92,15 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
         1 => Just(post(&format!("{good}Content-Length: 66000\r\n"), "x")),
         1 => Just(post(&format!("{good}Transfer-Encoding: chunked\r\n"), "20000\r\nabc")),
         2 => Just(post(&format!("{good}Expect: 100-continue\r\nContent-Length: 2\r\n"), "hi")),
+        1 => Just(post(&format!("{good}Transfer-Encoding: chunked\r\n"), "1\r\na\r\n0\r\nno trailer\r\n\r\n")),
         1 => Just(post("Connection: close\r\n", "")),
-        2 => Just(b"\r\nDELETE /m/x HTTP/1.1\r\nOrigin: o\r\n\r\n".to_vec()),
-        2 => Just(b"GET /health?x HTTP/1.1\r\n\r\n".to_vec()),
-        2 => Just(b"POST /wpush/x HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc".to_vec()),
+        1 => Just(b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n".to_vec()),
+        1 => Just(b"GET /health HTTP/1.1\r\n\r\n".to_vec()),
+        2 => Just(b"\r\nDELETE /m/x HTTP/1.1\r\nHost: h\r\nOrigin: o\r\n\r\n".to_vec()),
+        2 => Just(b"GET /health?x HTTP/1.1\r\nHost: h\r\n\r\n".to_vec()),
+        2 => Just(b"POST /wpush/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc".to_vec()),
         1 => Just(b"GET / HTTP/1.0\r\n\r\n".to_vec()),
-        1 => Just(b"GET / HTTP/1.1\r\nA: b\nC: d\r\n\r\n".to_vec()),
+        1 => Just(b"GET / HTTP/1.1\r\nHost: h\r\nA: b\nC: d\r\n\r\n".to_vec()),
         1 => prop::collection::vec(any::<u8>(), 1..30),
         1 => NEARLY_HTTP.prop_map(String::into_bytes),
     ]
@@ -113,7 +117,7 @@ fn node_requests() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(body, 1..4).prop_map(|bodies| {
         let request = |body: &String| {
             format!(
-                "PUT /push/01010101010101010101010101010101 HTTP/1.1\r\nAuthorization: Bearer {NODE_KEY}\r\n\
+                "PUT /push/01010101010101010101010101010101 HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {NODE_KEY}\r\n\
                  Content-Length: {}\r\n\r\n{body}",
                 body.len()
             )
@@ -122,7 +126,8 @@ fn node_requests() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-const NEARLY_HTTP: &str = "[A-Z]{1,5} /[a-z]{0,5} HTTP/1.[01]\r\n([A-Za-z-]{1,9}: [ -~]{0,9}\r\n){0,3}\r\n";
+const NEARLY_HTTP: &str =
+    "[A-Z]{1,5} /[a-z]{0,5} HTTP/1.[01]\r\n(Host: h\r\n)?([A-Za-z-]{1,9}: [ -~]{0,9}\r\n){0,3}\r\n";
 
 /// Bytes and where to cut them.
 fn split(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = (Vec<u8>, Vec<usize>)> {

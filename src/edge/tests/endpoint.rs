@@ -48,14 +48,28 @@ fn a_message_is_cancelled_by_its_location() {
     let (uaid, chid) = (Uaid([1; 16]), Chid([2; 16]));
     harness.edge.ids.seal(&MessageId { stamp: STAMP, uaid, chid, topic }, &mut id);
     let id = String::from_utf8(id).unwrap();
-    harness.feed(format!("DELETE /m/{id} HTTP/1.1\r\n\r\n").as_bytes());
+    harness.feed(format!("DELETE /m/{id} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
     let Some(Command::Cancel(cancel)) = harness.commands.last() else { panic!() };
     assert_eq!((cancel.uaid, cancel.chid, cancel.stamp, cancel.topic), (uaid, chid, STAMP, topic));
     assert_eq!(harness.response().0, 204);
     assert!(!harness.response().1.contains("Content-Length"));
     let mut harness = Harness::new(Port::Endpoint);
-    harness.feed(b"DELETE /m/nonsense HTTP/1.1\r\n\r\n");
+    harness.feed(b"DELETE /m/nonsense HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(harness.fault(), (400, None));
+}
+
+#[test]
+fn a_cancel_that_storage_does_not_take_is_503() {
+    let mut edge = PushEdge::new(&config()).unwrap();
+    let (mut codec, mut out) = (edge.open(Port::Endpoint), Vec::new());
+    let mut id = Vec::new();
+    edge.ids.seal(&MessageId { stamp: STAMP, uaid: Uaid([1; 16]), chid: Chid([2; 16]), topic: None }, &mut id);
+    let mut request = [b"DELETE /m/", &id[..], b" HTTP/1.1\r\nHost: h\r\n\r\n"].concat();
+    let asked = edge.ingest(now(), &mut codec, &mut request, &mut out);
+    assert!(matches!(asked, Ingest::Command { command: Command::Cancel(_), .. }) && out.is_empty());
+    edge.emit(now(), &mut codec, &Event::Cancelled { done: false }, &mut out);
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("Retry-After: 120"), "{text}");
 }
 
 #[test]
@@ -112,6 +126,27 @@ fn lines_of_one_header_are_read_together() {
     let mut harness = Harness::new(Port::Endpoint);
     let lines = format!("TTL: 1\r\nContent-Encoding: aesgcm\r\nEncryption: salt=AA\r\n{authorization}{keys}");
     harness.feed(post(&path(Some(sender.digest())), &lines, "body").as_bytes());
+    assert_eq!(harness.response().0, 201);
+}
+
+#[test]
+fn the_first_line_of_a_header_with_one_value_counts() {
+    let sender = Sender::new();
+    let authorization = format!("Authorization: vapid t={},k={}\r\n", sender.good_token(NOW + 60), sender.key());
+    let headers = format!("TTL: 7\r\nTTL: -1\r\nTopic: a\r\nTopic: !\r\n{authorization}Authorization: Basic x\r\n");
+    let mut harness = Harness::new(Port::Endpoint);
+    harness.feed(post(&path(Some(sender.digest())), &headers, "").as_bytes());
+    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let message = publish.message.as_ref().unwrap();
+    assert_eq!((message.ttl, message.topic), (7, Topic::new(b"a")));
+}
+
+#[test]
+fn headers_that_mean_nothing_are_ignored() {
+    let mut harness = Harness::new(Port::Endpoint);
+    let ignored = "Content-Type: application/nonsense; x\r\nX-MessageId: 1\r\nAccept: */*\r\nCookie: a=b\r\n\
+                   Accept-Encoding: gzip\r\nIf-Match: \"x\"\r\nUpgrade: h2c\r\nX: \u{e4}\r\n";
+    harness.feed(post(&path(None), &format!("{GOOD}{ignored}"), "body").as_bytes());
     assert_eq!(harness.response().0, 201);
 }
 
@@ -240,7 +275,7 @@ fn a_token_belongs_to_its_version_of_url() {
 fn browsers_may_read_the_answers() {
     let mut harness = Harness::new(Port::Endpoint);
     harness.feed(
-        b"OPTIONS /wpush/v1/x HTTP/1.1\r\nOrigin: https://app\r\nAccess-Control-Request-Method: POST\r\n\
+        b"OPTIONS /wpush/v1/x HTTP/1.1\r\nHost: h\r\nOrigin: https://app\r\nAccess-Control-Request-Method: POST\r\n\
           Access-Control-Request-Headers: ttl, topic\r\n\r\n",
     );
     let (status, head, _) = harness.response();
@@ -279,14 +314,25 @@ fn wrong_methods_and_head() {
         ("POST /health", 405, "Allow: GET, HEAD"),
         ("get /health", 400, ""),
         ("HEAD /wpush/v1/x", 200, ""),
+        ("HEAD /wpush/x", 200, ""),
+        ("HEAD /m/x", 200, ""),
+        ("HEAD /elsewhere", 404, ""),
+        ("OPTIONS /m/x", 204, "Allow: DELETE, HEAD, OPTIONS"),
+        ("OPTIONS /health", 204, "Allow: GET, HEAD, OPTIONS"),
+        ("OPTIONS *", 204, "Allow: GET, HEAD, POST, PUT, DELETE, OPTIONS"),
+        ("OPTIONS /elsewhere", 404, ""),
+        ("BREW /health", 405, "Allow: GET"),
     ] {
         let mut harness = Harness::new(Port::Endpoint);
-        harness.feed(format!("{request} HTTP/1.1\r\n\r\n").as_bytes());
-        assert_eq!(harness.response().0, status, "{request}");
-        assert!(harness.response().1.contains(allow), "{request}");
+        harness.feed(format!("{request} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+        let (said, head, body) = harness.response();
+        assert_eq!(said, status, "{request}");
+        assert!(head.contains(allow), "{request}");
+        assert!(body.is_empty() || !request.starts_with("HEAD"), "{request}");
+        assert!(harness.commands.is_empty());
     }
     let mut harness = Harness::new(Port::Endpoint);
-    harness.feed(b"HEAD /__version__ HTTP/1.1\r\n\r\n");
+    harness.feed(b"HEAD /__version__ HTTP/1.1\r\nHost: h\r\n\r\n");
     let (status, head, body) = harness.response();
     assert_eq!((status, body.as_str()), (200, ""));
     assert!(head.contains("Content-Length: 5"));
@@ -296,13 +342,13 @@ fn wrong_methods_and_head() {
 fn small_pages_are_json() {
     for path in ["/status", "/health", "/__heartbeat__", "/__version__"] {
         let mut harness = Harness::new(Port::Endpoint);
-        harness.feed(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());
+        harness.feed(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
         let (status, _, body) = harness.response();
         let json: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!((status, &json["version"]), (200, &"1.2.3".into()), "{path}");
     }
     let mut harness = Harness::new(Port::Endpoint);
-    harness.feed(b"GET /__lbheartbeat__ HTTP/1.1\r\n\r\n");
+    harness.feed(b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!((harness.response().0, harness.response().2.as_str()), (200, ""));
 }
 
@@ -310,8 +356,9 @@ fn small_pages_are_json() {
 fn connections_are_kept_and_requests_pipelined() {
     let mut harness = Harness::new(Port::Endpoint);
     let path = path(None);
-    let chunked =
-        format!("POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{GOOD}\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+    let chunked = format!(
+        "POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n{GOOD}\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    );
     let refused = post("/wpush/v1/x", GOOD, "not wanted");
     let long = post(&path, GOOD, &"x".repeat(6000));
     let last = post(&path, &format!("{GOOD}Connection: close\r\n"), "last");
@@ -334,9 +381,12 @@ fn connections_are_kept_and_requests_pipelined() {
 #[test]
 fn bodies_beyond_discarding_end_the_connection() {
     let path = path(None);
-    let by_length = format!("POST {path} HTTP/1.1\r\nContent-Length: 70000\r\n{GOOD}\r\n");
-    let by_chunk = format!("POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{GOOD}\r\n20000\r\nabc");
-    for request in [by_length, by_chunk] {
+    let by_length = format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 70000\r\n{GOOD}\r\n");
+    let by_chunk = format!("POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n{GOOD}\r\n20000\r\nabc");
+    // 6,000 bytes in chunks of one, each with an extension: no wanted body takes that many bytes.
+    let by_framing = format!("POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n{GOOD}\r\n")
+        + &"1;extension=1234567890\r\nx\r\n".repeat(6000);
+    for request in [by_length, by_chunk, by_framing] {
         let mut harness = Harness::new(Port::Endpoint);
         harness.feed(request.as_bytes());
         assert_eq!(harness.fault(), (413, Some(104)));
@@ -346,11 +396,20 @@ fn bodies_beyond_discarding_end_the_connection() {
 }
 
 #[test]
+fn a_wanted_body_may_come_in_chunks_of_one_byte() {
+    let mut harness = Harness::new(Port::Endpoint);
+    let head = format!("POST {} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n{GOOD}\r\n", path(None));
+    harness.feed(format!("{head}{}0\r\n\r\n", "1\r\nx\r\n".repeat(5630)).as_bytes());
+    assert_eq!(harness.response().0, 201);
+    assert!(!harness.ended());
+}
+
+#[test]
 fn expect_100_continue_is_answered_by_the_verdict() {
     let mut harness = Harness::new(Port::Endpoint);
     let path = path(None);
     let head = |path: &str, length: usize| {
-        format!("POST {path} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n{GOOD}\r\n")
+        format!("POST {path} HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n{GOOD}\r\n")
     };
     harness.feed(head(&path, 4).as_bytes());
     assert_eq!(harness.statuses(), [100]);

@@ -14,7 +14,9 @@ const CHANNEL: &str = "02020202-0202-0202-0202-020202020202";
 
 fn request(method: &str, path: &str, body: &str) -> String {
     let length = body.len();
-    format!("{method} {path} HTTP/1.1\r\nAuthorization: Bearer {NODE_KEY}\r\nContent-Length: {length}\r\n\r\n{body}")
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {NODE_KEY}\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
 }
 
 fn version(harness: &Harness, topic: Option<&[u8]>) -> String {
@@ -110,7 +112,7 @@ fn answers_have_their_status() {
 fn strangers_are_refused() {
     for authorization in ["", "Authorization: Bearer wrong\r\n", "Authorization: Basic node-key\r\n"] {
         let mut harness = Harness::new(Port::Node);
-        harness.feed(format!("PUT /notif/{UAID} HTTP/1.1\r\n{authorization}\r\n").as_bytes());
+        harness.feed(format!("PUT /notif/{UAID} HTTP/1.1\r\nHost: h\r\n{authorization}\r\n").as_bytes());
         assert_eq!(harness.fault(), (401, None));
         assert!(harness.response().1.contains("WWW-Authenticate: Bearer"));
         assert!(harness.commands.is_empty());

@@ -220,15 +220,16 @@ fn what_the_owner_says_to_a_put_has_its_status() {
     let mut harness = Harness::with(edge(), Port::Endpoint);
     harness.published = Published::OtherMode;
     let path = path(&harness.edge).replace("/spush/", "/wpush/");
-    harness.feed(format!("POST {path} HTTP/1.1\r\nTTL: 1\r\n\r\n").as_bytes());
+    harness.feed(format!("POST {path} HTTP/1.1\r\nHost: h\r\nTTL: 1\r\n\r\n").as_bytes());
     assert_eq!(harness.fault(), (400, Some(108)));
 }
 
 #[test]
 fn browsers_may_put_and_other_methods_are_refused() {
     let path = path(&edge());
-    let preflight =
-        format!("OPTIONS {path} HTTP/1.1\r\nOrigin: https://app\r\nAccess-Control-Request-Method: PUT\r\n\r\n");
+    let preflight = format!(
+        "OPTIONS {path} HTTP/1.1\r\nHost: h\r\nOrigin: https://app\r\nAccess-Control-Request-Method: PUT\r\n\r\n"
+    );
     let (status, head, _) = put_on(edge(), &preflight).response();
     assert_eq!(status, 204);
     for line in [

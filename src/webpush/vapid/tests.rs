@@ -130,6 +130,27 @@ fn claims_follow_their_rules() {
 }
 
 #[test]
+fn who_sends_is_not_asked_for() {
+    // `sub` may be absent, empty or anything, and no other claim is looked at (BEHAVIOUR.md 2.5).
+    let sender = Sender::new();
+    let mut verifier = verifier();
+    for rest in ["", r#","sub":"""#, r#","sub":"nobody""#, r#","sub":7"#, r#","nbf":99999999999,"iat":"x","x":[]"#] {
+        let claims = format!(r#"{{"aud":"{ORIGIN}","exp":{}{rest}}}"#, NOW + 60);
+        let authorization = format!("vapid t={},k={}", sender.token(HEADER, &claims), sender.key());
+        assert_eq!(check(&mut verifier, &authorization, None), Ok(sender.digest()), "{claims}");
+    }
+}
+
+#[test]
+fn a_key_off_the_curve_verifies_nothing() {
+    let sender = Sender::new();
+    let mut point = sender.pair.public_key().as_ref().to_vec();
+    point[64] ^= 1;
+    let authorization = format!("vapid t={},k={}", sender.good_token(NOW + 60), base64url::encode(&point));
+    assert_eq!(check(&mut verifier(), &authorization, None), Err(Fault::VapidSignature));
+}
+
+#[test]
 fn a_remembered_token_is_worth_nothing_to_another_key() {
     let (sender, thief) = (Sender::new(), Sender::new());
     let token = sender.good_token(NOW + 3600);
@@ -177,6 +198,29 @@ fn memory_is_bounded() {
         assert!(check(&mut verifier, &authorization, None).is_ok());
         assert!(verifier.known.len() <= 4);
     }
+}
+
+#[test]
+fn what_is_not_verified_is_not_remembered() {
+    let sender = Sender::new();
+    let mut verifier = verifier();
+    let good = format!("vapid t={},k={}", sender.good_token(NOW + 60), sender.key());
+    assert!(check(&mut verifier, &good, None).is_ok());
+    let before = (verifier.known.len(), verifier.known.bytes());
+    // Refused before any signature is looked at, and so cheap to send a lot of.
+    let header = base64url::encode(br#"{"alg":"none"}"#);
+    for n in 0..20_000 {
+        let stranger = format!("vapid t={header}.{}.{n},k={}", base64url::encode(b"{}"), sender.key());
+        assert_eq!(check(&mut verifier, &stranger, None), Err(Fault::VapidAlgorithm));
+    }
+    // And some that cost a verification.
+    for n in 0..50 {
+        let forged = format!("vapid t={},k={}", Sender::new().good_token(NOW + n), sender.key());
+        assert_eq!(check(&mut verifier, &forged, None), Err(Fault::VapidSignature));
+    }
+    assert_eq!((verifier.known.len(), verifier.known.bytes()), before);
+    assert!(check(&mut verifier, &good, None).is_ok());
+    assert_eq!(verifier.hits, 1);
 }
 
 proptest! {
