@@ -114,6 +114,7 @@ impl PushEdge {
             Some(authorization) => {
                 let verified = self.vapid.check(now.unix(), authorization, crypto_key);
                 (self.stats.vapid_cache_hits, self.stats.vapid_cache_misses) = (self.vapid.hits, self.vapid.misses);
+                self.stats.vapid_odd_sub = self.vapid.odd_subs;
                 Some(verified?)
             }
             None => None,

@@ -35,6 +35,7 @@ counters! {
         counter vapid_key_mismatch: "401: the endpoint is locked to another key.",
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
+        counter vapid_odd_sub: "VAPID tokens verified whose sub is neither mailto: nor https:.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
         counter node_requests: "Requests of other nodes that showed a key.",

@@ -32,6 +32,8 @@ pub struct Verifier {
     pub hits: u64,
     /// Tokens whose signature was checked.
     pub misses: u64,
+    /// Tokens that were verified and name a sender who cannot be written to.
+    pub odd_subs: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -49,7 +51,14 @@ struct Shown<'a> {
 impl Verifier {
     /// Accepts tokens whose `aud` is `origin`; remembers at most `limit` of them.
     pub fn new(origin: &str, limit: usize) -> Verifier {
-        Verifier { origin: origin.into(), known: Recent::new(limit), scratch: Vec::new(), hits: 0, misses: 0 }
+        Verifier {
+            origin: origin.into(),
+            known: Recent::new(limit),
+            scratch: Vec::new(),
+            hits: 0,
+            misses: 0,
+            odd_subs: 0,
+        }
     }
 
     /// The digest of the key that signed, or the rule that is broken. `crypto_key` is read for draft 01 only.
@@ -79,8 +88,9 @@ impl Verifier {
             return Ok(known.key);
         }
         self.misses += 1;
-        let exp = verify_token(now, shown.token, &key, &self.origin)?;
-        let known = Known { key: key_digest(&key), exp };
+        let verified = verify_token(now, shown.token, &key, &self.origin)?;
+        self.odd_subs += u64::from(verified.odd_sub);
+        let known = Known { key: key_digest(&key), exp: verified.exp };
         self.known.insert(name, known);
         Ok(known.key)
     }
@@ -131,10 +141,19 @@ struct Header {
 struct Claims {
     exp: Option<Value>,
     aud: Option<Value>,
+    sub: Option<Value>,
 }
 
-/// Checks signature and claims; the time of expiry.
-fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin: &str) -> Result<u64, Fault> {
+/// What a token that holds says.
+struct Verified {
+    exp: u64,
+    /// There is a `sub`, and it is neither a `mailto:` nor an `https:` URL (RFC 8292 section 2.1): counted, never
+    /// refused.
+    odd_sub: bool,
+}
+
+/// Checks signature and claims.
+fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin: &str) -> Result<Verified, Fault> {
     let mut parts = token.split(|&b| b == b'.');
     let (Some(header), Some(claims), Some(signature), None) = (parts.next(), parts.next(), parts.next(), parts.next())
     else {
@@ -156,7 +175,11 @@ fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin:
         return Err(Fault::VapidTooLong);
     }
     match claims.aud {
-        Some(Value::String(aud)) if aud == origin => Ok(exp),
+        Some(Value::String(aud)) if aud == origin => {
+            let reachable = |sub: &str| sub.starts_with("mailto:") || sub.starts_with("https://");
+            let odd_sub = claims.sub.is_some_and(|sub| !sub.as_str().is_some_and(reachable));
+            Ok(Verified { exp, odd_sub })
+        }
         _ => Err(Fault::VapidAudience),
     }
 }

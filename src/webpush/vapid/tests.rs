@@ -139,6 +139,10 @@ fn who_sends_is_not_asked_for() {
         let authorization = format!("vapid t={},k={}", sender.token(HEADER, &claims), sender.key());
         assert_eq!(check(&mut verifier, &authorization, None), Ok(sender.digest()), "{claims}");
     }
+    // The good token of every other test has a `sub` that can be written to.
+    let authorization = format!("vapid t={},k={}", sender.good_token(NOW + 60), sender.key());
+    assert!(check(&mut verifier, &authorization, None).is_ok());
+    assert_eq!(verifier.odd_subs, 3, "counted, not refused");
 }
 
 #[test]
