@@ -57,6 +57,8 @@ pub struct Config {
     pub simplepush: SimplePush,
     /// `hello.*`.
     pub hello: Hello,
+    /// `relay.*`.
+    pub relay: Relay,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -196,6 +198,13 @@ pub struct Hello {
     pub reconcile: bool,
 }
 
+/// `relay.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Relay {
+    /// User agents that one connection may speak for; 0: none may.
+    pub members: u16,
+}
+
 /// `drain.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drain {
@@ -247,6 +256,7 @@ impl Config {
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
+            relay: Relay::default(),
             drain: Drain::default(),
             log: Log::default(),
         }
