@@ -251,6 +251,9 @@ fn what_is_pipelined_is_answered_one_by_one_in_order() {
     assert_eq!(wire.hear(), Heard::Text("{}".into()));
 }
 
+/// What it is, whether a hello comes first, the bytes, and the code and text of the goodbye.
+type BadFrame = (&'static str, bool, Vec<u8>, (u16, &'static str));
+
 #[test]
 fn every_close_names_its_code_and_reason() {
     let world = World::start();
@@ -258,7 +261,7 @@ fn every_close_names_its_code_and_reason() {
     let hello = text(&json!({"messageType": "hello"}).to_string());
     let binary_fragment = [raw(0x02, b"{"), raw(0x80, b"}")].concat();
     let text_inside = [raw(0x01, b"{"), raw(0x81, b"}")].concat();
-    let cases: [(&str, bool, Vec<u8>, (u16, &str)); 14] = [
+    let cases: [BadFrame; 14] = [
         ("first frame binary", false, masked(frame::BINARY, b"{}"), (1003, "UnsupportedMessage")),
         ("binary later", true, masked(frame::BINARY, b""), (1003, "UnsupportedMessage")),
         ("fragmented binary", true, binary_fragment, (1003, "UnsupportedMessage")),
