@@ -12,6 +12,7 @@ use crate::message::{Message, Urgency};
 use crate::time::Span;
 
 use super::active::{DrainCursor, Source};
+use super::receipts::Outcome;
 use super::session::{BLOCKED, UNSURE};
 use super::slab::Ref;
 use super::store::{Page, RowKey, StoreError, StoreOp, StoreReply};
@@ -127,6 +128,7 @@ impl ShardMachine {
             }
             if !registered {
                 self.stats.rows_unregistered += 1;
+                self.end_receipt(&RowKey::of(&message), Outcome::Unregistered);
                 self.settle(RowKey::of(&message));
                 continue;
             }

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use crate::ids::Chid;
 use crate::ids::{KeyDigest, Stamp, StoreTicket, Uaid};
 use crate::limits;
-use crate::message::{Message, Topic};
-use crate::time::{Instant, Span};
+use crate::message::Message;
+use crate::time::{Instant, Span, UnixSeconds};
 
 use super::command::Refusal;
+use super::dead::Epoch;
 use super::input::Effect;
+use super::receipts::ReceiptQuery;
 use super::remote::Asker;
 use super::slab::{Ref, Slab};
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
@@ -22,7 +24,7 @@ use super::{ShardMachine, Turn};
 /// Who waits for a reply of storage.
 pub(super) enum Work {
     LoadUser { greeting: Ref },
-    Register { session: Ref, chid: Chid, key: Option<KeyDigest> },
+    Register { session: Ref, uaid: Uaid, chid: Chid, key: Option<KeyDigest> },
     Unregister { session: Ref, uaid: Uaid, chid: Chid },
     Publish(PublishWork),
     Page { session: Ref },
@@ -31,16 +33,20 @@ pub(super) enum Work {
     Depart { uaid: Uaid },
     Settle { uaid: Uaid, count: usize },
     Cancel { asker: Asker, row: RowKey },
+    Receipt { asker: Asker, query: Box<ReceiptQuery> },
     Touch,
 }
 
 /// A POST at storage.
 pub(super) struct PublishWork {
     pub asker: Asker,
-    pub uaid: Uaid,
-    pub stamp: Stamp,
-    /// The topic slot it takes when it is written.
-    pub slot: Option<(Chid, Topic)>,
+    pub row: RowKey,
+    /// Registers of this subscription when storage was asked.
+    pub epoch: Epoch,
+    /// Set when its sender asked for a receipt: when the message expires.
+    pub receipt: Option<UnixSeconds>,
+    /// Bytes taken from the user's budget of today.
+    pub charged: u32,
     /// When it was submitted.
     pub since: Instant,
     /// The rule it broke, to be said unless there is no subscription.
@@ -133,7 +139,9 @@ impl ShardMachine {
         }
         match work {
             Work::LoadUser { greeting } => self.user_loaded(turn, greeting, result),
-            Work::Register { session, chid, key } => self.registered(turn, session, chid, key, result.is_ok()),
+            Work::Register { session, uaid, chid, key } => {
+                self.registered(turn, (session, uaid), chid, key, result.is_ok());
+            }
             Work::Unregister { session, uaid, chid } => self.unregistered(turn, session, uaid, chid, result.is_ok()),
             Work::Publish(work) => self.publish_stored(turn, work, result),
             Work::Page { session } => self.page_loaded(turn, session, result),
@@ -142,6 +150,7 @@ impl ShardMachine {
             Work::Depart { uaid } => self.departed(turn, uaid, result.is_ok()),
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
+            Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result),
             Work::Touch => {}
         }
         self.submit_backlog(turn);

@@ -39,6 +39,8 @@ fn config(shard: u16, count: u16) -> MachineConfig {
         ping_min_interval: Span(0),
         sessions_max: 1,
         ledger_bytes_max: 1,
+        token_rate: 0,
+        user_bytes_per_day: 0,
     }
 }
 
