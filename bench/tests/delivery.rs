@@ -44,7 +44,7 @@ async fn a_published_sender_reaches_the_page_encrypted_and_signed() {
     let mut agent = world.agent(None).await;
     let (pair, key) = identity();
     let subscription = agent.register(Some(&key)).await;
-    assert!(subscription.url.contains("/wpush/v2/"), "{}", subscription.url);
+    assert!(subscription.url.contains("/wpush/v3/"), "{}", subscription.url);
     let page = Secrets::new();
     let reply = world.send(page.request(&subscription, Some(&pair), "a secret for the page")).await;
     assert_eq!(reply.status, 201, "{reply:?}");

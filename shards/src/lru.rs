@@ -36,6 +36,7 @@ impl<K: Ord + Copy, V> Lru<K, V> {
     }
 
     /// The value of `key` as it stands; no use of it.
+    #[cfg(test)]
     pub(crate) fn peek(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|entry| &entry.value)
     }

@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{ConfigArgs, fail, status};
-use crate::webpush::endpoint::{Opened, Tokens, parse_path};
+use crate::webpush::endpoint::{Opened, TokenForm, Tokens, parse_path};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -80,8 +80,8 @@ fn kept_key(data_dir: &Path) -> Result<String, String> {
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     opened: Opened,
-    /// Of the Fernet token, Unix seconds.
-    sealed: u64,
+    /// Unix seconds; tokens of version 3 do not say it.
+    sealed: Option<u64>,
     /// Counted from 1.
     key: usize,
     keys: usize,
@@ -90,18 +90,19 @@ struct Found {
 /// Opens it with each key alone, so that the one that fits is known.
 fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
     let path = url.rsplit_once("/wpush/").map_or(url, |(_, path)| path);
-    let (version, token) =
-        parse_path(path).ok_or("this is not an endpoint URL: it must end in /wpush/v1/TOKEN or /wpush/v2/TOKEN")?;
+    let (version, token) = parse_path(path)
+        .ok_or("this is not an endpoint URL: it must end in /wpush/v1/TOKEN, /v2/TOKEN or /v3/TOKEN")?;
     for (at, key) in keys.iter().enumerate() {
         // Where the URL begins does not matter for what is inside.
-        let tokens = Tokens::new("http://localhost", std::slice::from_ref(key));
+        let tokens = Tokens::new("http://localhost", TokenForm::Short, std::slice::from_ref(key));
         let tokens = tokens.map_err(|_| format!("key {} of {} is not a Fernet key", at + 1, keys.len()))?;
-        let Some(opened) = tokens.open(token) else { continue };
-        if opened.version() != version {
-            let belongs = opened.version();
+        let Some(opened) = tokens.open(1, token).or_else(|| tokens.open(3, token)) else { continue };
+        // A token without anything before it tells its version itself.
+        if opened.version != version && path != token {
+            let belongs = opened.version;
             return Err(format!("the token belongs under /wpush/v{belongs}/, not v{version}: the server answers 404"));
         }
-        let sealed = sealed_at(token).unwrap_or_default();
+        let sealed = if opened.version == 3 { None } else { sealed_at(token) };
         return Ok(Found { opened, sealed, key: at + 1, keys: keys.len() });
     }
     let tried = if keys.len() == 1 {
@@ -128,28 +129,32 @@ impl Found {
     }
 
     fn to_text(&self) -> String {
-        let age = unix_now().saturating_sub(self.sealed);
-        let bound = match &self.opened.key {
-            Some(digest) => format!("only the sender whose key has SHA-256 {}", URL_SAFE_NO_PAD.encode(digest.0)),
+        let bound = match &self.opened.lock {
+            Some(lock) => {
+                let said = if lock.as_bytes().len() == 32 { "has SHA-256" } else { "has a SHA-256 that begins with" };
+                format!("only the sender whose key {said} {}", URL_SAFE_NO_PAD.encode(lock.as_bytes()))
+            }
             None => "anybody who knows the URL".to_string(),
+        };
+        let sealed = match self.sealed {
+            Some(at) => format!("{at} (Unix seconds), {} days ago", unix_now().saturating_sub(at) / 86_400),
+            None => "a token of version 3 does not say when".to_string(),
         };
         format!(
             "version   v{}\nuaid      {}   (a secret: whoever knows it can take over the session)\nchannel   {}\n\
-             senders   {bound}\nsealed    {} (Unix seconds), {} days ago\nkey       {} of {}\n",
-            self.opened.version(),
+             senders   {bound}\nsealed    {sealed}\nkey       {} of {}\n",
+            self.opened.version,
             self.uaid(),
             self.channel(),
-            self.sealed,
-            age / 86_400,
             self.key,
             self.keys
         )
     }
 
     fn to_json(&self) -> String {
-        let digest = self.opened.key.as_ref().map(|d| URL_SAFE_NO_PAD.encode(d.0));
+        let digest = self.opened.lock.as_ref().map(|lock| URL_SAFE_NO_PAD.encode(lock.as_bytes()));
         let value = serde_json::json!({
-            "version": self.opened.version(), "uaid": self.uaid(), "channelID": self.channel(),
+            "version": self.opened.version, "uaid": self.uaid(), "channelID": self.channel(),
             "key_sha256": digest, "sealed": self.sealed, "crypto_key": self.key, "crypto_keys": self.keys,
         });
         value.to_string() + "\n"
@@ -165,13 +170,19 @@ mod tests {
     use shards::ids::{Chid, KeyDigest, Uaid};
 
     use super::*;
+    use crate::webpush::endpoint::Subscription;
+    use crate::webpush::endpoint::tests::url as fresh_url;
 
     const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
     const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
+    fn url_in(form: TokenForm, key: &str, digest: Option<[u8; 32]>) -> String {
+        let subscription = Subscription { uaid: Uaid([0xab; 16]), chid: Chid([0xcd; 16]), key: digest.map(KeyDigest) };
+        fresh_url(&mut Tokens::new("https://push.example", form, &[key.to_string()]).unwrap(), &subscription)
+    }
+
     fn url(key: &str, digest: Option<[u8; 32]>) -> String {
-        let opened = Opened { uaid: Uaid([0xab; 16]), chid: Chid([0xcd; 16]), key: digest.map(KeyDigest) };
-        Tokens::new("https://push.example", &[key.to_string()]).unwrap().url(&opened)
+        url_in(TokenForm::Fernet, key, digest)
     }
 
     fn keys(list: &[&str]) -> Vec<String> {
@@ -184,7 +195,7 @@ mod tests {
         assert_eq!((found.key, found.keys), (2, 2));
         assert_eq!(found.uaid(), "ab".repeat(16));
         assert_eq!(found.channel(), "cdcdcdcd-cdcd-cdcd-cdcd-cdcdcdcdcdcd");
-        assert!(unix_now() - found.sealed < 60, "{}", found.sealed);
+        assert!(unix_now() - found.sealed.unwrap() < 60, "{:?}", found.sealed);
         let text = found.to_text();
         assert!(text.contains("version   v2") && text.contains("key       2 of 2"), "{text}");
         assert!(text.contains(&URL_SAFE_NO_PAD.encode([7; 32])), "{text}");
@@ -199,6 +210,25 @@ mod tests {
         assert!(found.to_text().contains("anybody who knows the URL"));
         let (_, path) = url.split_once("/wpush/").unwrap();
         assert_eq!(inspect(path, &keys(&[KEY_1])).unwrap(), found);
+    }
+
+    #[test]
+    fn short_tokens_are_taken_apart_too() {
+        for digest in [None, Some([7; 32])] {
+            let url = url_in(TokenForm::Short, KEY_2, digest);
+            let found = inspect(&url, &keys(&[KEY_1, KEY_2])).unwrap();
+            assert_eq!((found.key, found.sealed, found.uaid()), (2, None, "ab".repeat(16)));
+            let text = found.to_text();
+            assert!(text.contains("version   v3") && text.contains("does not say when"), "{text}");
+            let begins = format!("begins with {}\n", URL_SAFE_NO_PAD.encode([7; 16]));
+            assert_eq!(text.contains(&begins), digest.is_some(), "{text}");
+            let json: serde_json::Value = serde_json::from_str(&found.to_json()).unwrap();
+            assert!(json["sealed"].is_null() && json["version"] == 3);
+            for bare in ["/v3/", "/wpush/v3/"].map(|cut| url.split_once(cut).unwrap().1) {
+                assert_eq!(inspect(bare, &keys(&[KEY_1, KEY_2])).unwrap(), found);
+            }
+            assert!(inspect(&url.replace("/v3/", "/v1/"), &keys(&[KEY_2])).unwrap_err().contains("404"));
+        }
     }
 
     #[test]

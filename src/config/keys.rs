@@ -4,7 +4,7 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::{Config, Roles, StoreKind};
+use super::{Config, Roles, StoreKind, TokenForm};
 
 /// One setting.
 pub struct Key {
@@ -67,6 +67,7 @@ const LIKENESS_MIN: f64 = 0.4;
 const ADDRESSES: &str = "addresses as 127.0.0.1:8080 or [::1]:8080, separated by commas";
 const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
+const RATE: &str = "a number from 0 (no limit) to 1000000";
 const BYTES: &str = "a number of bytes, as 100663296, 96MiB or 4GiB";
 const URL: &str = "a URL that begins with http:// or https://, without query and user";
 
@@ -137,10 +138,19 @@ keys! {
         "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",
         "Endpoint tokens are sealed with the first key and opened with any. By default one is made in data_dir.",
         |c, raw| { c.endpoint.crypto_keys = parse::fernet_keys(raw)?; Some(()) };
-    "endpoint.tokens" = "fernet",
-        "fernet (short comes with a later version)",
-        "The form of new endpoint tokens.",
-        |_, raw| (raw.text()? == "fernet").then_some(());
+    "endpoint.tokens" = "short",
+        "short, or fernet for the tokens of the services before this one",
+        "The form of new endpoint tokens; every form is always opened.",
+        |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
+
+    "endpoint.token_rate" = "0",
+        RATE,
+        "POSTs per second to one endpoint, with a burst of ten seconds' worth; beyond it they are answered 429.",
+        |c, raw| { c.endpoint.token_rate = rate(raw)?; Some(()) };
+    "endpoint.origin_rate" = "0",
+        RATE,
+        "POSTs per second of one VAPID key on one shard, all without a key counting as one; beyond it they are answered 429.",
+        |c, raw| { c.endpoint.origin_rate = rate(raw)?; Some(()) };
 
     "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
         ADDRESSES,
@@ -182,6 +192,11 @@ keys! {
         "At this size on disk messages that would be stored are refused with 503.",
         |c, raw| { c.store.max_bytes = parse::bytes(raw)?; Some(()) };
 
+    "store.user_bytes_per_day" = "1GiB",
+        "a number of bytes, as 1073741824 or 1GiB; 0 is no bound",
+        "Bytes stored for one user in a UTC day; beyond it POSTs that would be stored are answered 429.",
+        |c, raw| { c.store.user_bytes_per_day = parse::bytes(raw)?; Some(()) };
+
     "delivery.window" = "128",
         "a number from 1 to 1024",
         "Notifications of one session that may be unacked; more wait in storage.",
@@ -198,6 +213,10 @@ keys! {
         SECONDS,
         "A notification unacked for this long is sent again, at most 3 times.",
         |c, raw| { c.delivery.retry_after = parse::positive_duration(raw)?; Some(()) };
+    "delivery.msg_limit" = "0",
+        "a number from 0 (off) to 4294967295",
+        "A user whose drain comes to more stored messages than this is reset: all are discarded and it subscribes anew.",
+        |c, raw| { c.delivery.msg_limit = parse::number(raw, 0, u64::from(u32::MAX))? as u32; Some(()) };
     "delivery.ledger_bytes" = "32MiB",
         "a number of bytes from 1MiB to 16GiB, as 33554432 or 32MiB",
         "Size of the ledger log of each shard, in data_dir and in memory. Half of it holds unacked directs.",
@@ -206,6 +225,16 @@ keys! {
             c.delivery.ledger_bytes = parse::bytes(raw).filter(allowed)?;
             Some(())
         };
+
+    "hello.reconcile" = "false",
+        "true or false",
+        "Take the channelIDs of a hello as the truth: unregister what they lack, reset a user who has more than we know.",
+        |c, raw| { c.hello.reconcile = parse::flag(raw)?; Some(()) };
+
+    "broadcast.spread" = "10",
+        SECONDS_OR_ZERO,
+        "A changed broadcast reaches all sessions within this time, so that they do not all answer in the same second.",
+        |c, raw| { c.broadcast.spread = parse::duration(raw)?; Some(()) };
 
     "drain.rate" = "10000",
         "a number from 1 to 10000000",
@@ -222,6 +251,10 @@ keys! {
         |c, raw| { c.log.color = parse::flag(raw)?; Some(()) };
 }
 
+fn rate(raw: &Raw) -> Option<u32> {
+    Some(parse::number(raw, 0, u64::from(shards::rates::RATE_MAX))? as u32)
+}
+
 fn roles(raw: &Raw) -> Option<Roles> {
     let mut roles = Roles::default();
     for item in raw.items() {
@@ -232,6 +265,14 @@ fn roles(raw: &Raw) -> Option<Roles> {
         }
     }
     (roles != Roles::default()).then_some(roles)
+}
+
+fn token_form(raw: &Raw) -> Option<TokenForm> {
+    match raw.text()? {
+        "short" => Some(TokenForm::Short),
+        "fernet" => Some(TokenForm::Fernet),
+        _ => None,
+    }
 }
 
 fn store_kind(raw: &Raw) -> Option<StoreKind> {

@@ -20,6 +20,8 @@ pub use error::{ConfigError, Origin};
 pub use parse::Secret;
 pub use sources::Sources;
 
+pub use crate::webpush::endpoint::TokenForm;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,6 +49,10 @@ pub struct Config {
     pub store: Store,
     /// `delivery.*`.
     pub delivery: Delivery,
+    /// `hello.*`.
+    pub hello: Hello,
+    /// `broadcast.*`.
+    pub broadcast: Broadcast,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -95,6 +101,12 @@ pub struct Endpoint {
     pub url: Option<String>,
     /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
     pub crypto_keys: Vec<Secret>,
+    /// Which endpoint tokens are made.
+    pub tokens: TokenForm,
+    /// POSTs per second to one endpoint; 0: no limit.
+    pub token_rate: u32,
+    /// POSTs per second of one VAPID key on one shard; 0: no limit.
+    pub origin_rate: u32,
 }
 
 /// `node.*`.
@@ -124,6 +136,8 @@ pub struct Store {
     pub cache: u64,
     /// Bytes on disk at which messages are refused with 503; 0: no bound but the disk.
     pub max_bytes: u64,
+    /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound.
+    pub user_bytes_per_day: u64,
 }
 
 /// `store.kind`.
@@ -147,8 +161,24 @@ pub struct Delivery {
     pub spill_after: Duration,
     /// A notification unacked for this long is sent again.
     pub retry_after: Duration,
+    /// Stored messages of one drain beyond which the user is reset; 0: never.
+    pub msg_limit: u32,
     /// Bytes of the ledger log of one shard.
     pub ledger_bytes: u64,
+}
+
+/// `hello.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hello {
+    /// The channels of a hello are the truth (BEHAVIOUR.md 8, item 20).
+    pub reconcile: bool,
+}
+
+/// `broadcast.*` (BEHAVIOUR.md 1.9).
+#[derive(Clone, Debug, Default)]
+pub struct Broadcast {
+    /// How long it takes to tell every session of a change.
+    pub spread: Duration,
 }
 
 /// `drain.*`.
@@ -199,6 +229,8 @@ impl Config {
             admin: Admin::default(),
             store: Store::default(),
             delivery: Delivery::default(),
+            hello: Hello::default(),
+            broadcast: Broadcast::default(),
             drain: Drain::default(),
             log: Log::default(),
         }

@@ -7,9 +7,11 @@
 mod answer;
 mod close;
 mod endpoint;
-mod entropy;
+mod fresh;
 mod http;
 mod node;
+mod receipts;
+mod senders;
 mod stats;
 mod websocket;
 
@@ -23,13 +25,13 @@ use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::stats::{Board, Counters as _, Meaning};
 use shards::time::Now;
 
-use crate::webpush::endpoint::{BadKey, Tokens, split_url};
+use crate::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
 use crate::webpush::key::{BearerKeys, PointChecker};
 use crate::webpush::message_id::MessageIds;
 use crate::webpush::vapid::Verifier;
 
 use answer::{HttpDate, Pages};
-use entropy::FreshUaids;
+use fresh::FreshUaids;
 use http::Exchange;
 pub use stats::EdgeStats;
 use websocket::{Fragments, Session};
@@ -39,10 +41,10 @@ use websocket::{Fragments, Session};
 pub struct EdgeConfig {
     /// `endpoint.url`: base of the URLs given to user agents; its origin is what VAPID's `aud` must be.
     pub endpoint_url: String,
-    /// `endpoint.crypto_keys`: Fernet keys; the first seals, all open.
-    pub crypto_keys: Vec<String>,
-    /// `node.keys`: any of them lets a node in; none lets nobody in.
-    pub node_keys: Vec<String>,
+    /// `endpoint.tokens`: which endpoint tokens are made.
+    pub tokens: TokenForm,
+    /// The keys to begin with.
+    pub keys: EdgeKeys,
     /// Who owns whom.
     pub placement: Placement,
     /// Which shard this edge serves.
@@ -51,8 +53,21 @@ pub struct EdgeConfig {
     pub body_bytes_max: usize,
     /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
+    /// `hello.reconcile`: the machine is told the channels of a hello.
+    pub reconcile: bool,
+    /// `endpoint.origin_rate`: messages per second of one application server; 0 is off.
+    pub origin_rate: u32,
     /// What `/__version__` says.
     pub version: VersionInfo,
+}
+
+/// The secrets of an edge: the part of its configuration that may change while it runs. Not to be shown.
+#[derive(Clone, Default)]
+pub struct EdgeKeys {
+    /// `endpoint.crypto_keys`: Fernet keys; the first seals, all open.
+    pub crypto: Vec<String>,
+    /// `node.keys`: any of them lets a node in; none lets nobody in.
+    pub node: Vec<String>,
 }
 
 /// The facts of `/__version__` (BEHAVIOUR.md 7.1).
@@ -86,7 +101,14 @@ pub struct PushEdge {
     pages: Pages,
     date: HttpDate,
     location: String,
+    receipts: receipts::Receipts,
+    senders: senders::Senders,
+    endpoint_url: String,
+    form: TokenForm,
+    /// The URL that is being told.
+    url: Vec<u8>,
     body_bytes_max: usize,
+    reconcile: bool,
     stats: EdgeStats,
 }
 
@@ -119,18 +141,35 @@ impl PushEdge {
     pub fn new(config: &EdgeConfig) -> Result<PushEdge, BadKey> {
         let (base, origin) = split_url(&config.endpoint_url).ok_or(BadKey::Url)?;
         Ok(PushEdge {
-            tokens: Tokens::new(&config.endpoint_url, &config.crypto_keys)?,
-            ids: MessageIds::new(&config.crypto_keys)?,
+            tokens: Tokens::new(&config.endpoint_url, config.tokens, &config.keys.crypto)?,
+            ids: MessageIds::new(&config.keys.crypto)?,
             points: PointChecker::new(POINTS_MAX),
             vapid: Verifier::new(&origin, config.vapid_cache_max),
-            node_keys: BearerKeys::new(&config.node_keys),
+            node_keys: BearerKeys::new(&config.keys.node),
             fresh: FreshUaids::new(config.placement, config.shard),
             pages: Pages::new(&config.version),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
+            receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
+            senders: senders::Senders::new(config.origin_rate),
+            endpoint_url: config.endpoint_url.clone(),
+            form: config.tokens,
+            url: Vec::new(),
             body_bytes_max: config.body_bytes_max,
+            reconcile: config.reconcile,
             stats: EdgeStats::default(),
         })
+    }
+
+    /// Takes other keys from now on. Sessions and requests under way go on; what no key of the new list opens is a
+    /// stranger's. Nothing changes when a key is refused.
+    pub fn rekey(&mut self, keys: &EdgeKeys) -> Result<(), BadKey> {
+        let tokens = Tokens::new(&self.endpoint_url, self.form, &keys.crypto)?;
+        self.ids = MessageIds::new(&keys.crypto)?;
+        self.receipts.rekey(&keys.crypto)?;
+        self.tokens = tokens;
+        self.node_keys = BearerKeys::new(&keys.node);
+        Ok(())
     }
 
     /// What it counted.

@@ -6,7 +6,7 @@ use shards::message::Message;
 use shards::ports::Ingest;
 
 use super::PushEdge;
-use crate::webpush::endpoint::Opened;
+use crate::webpush::endpoint::Subscription;
 use crate::webpush::message_id::MessageId;
 use crate::webpush::payload;
 use crate::wire::push::{self, Ack, ClientMessage};
@@ -96,13 +96,14 @@ impl PushEdge {
             return self.misplaced();
         }
         let command = match message {
-            ClientMessage::Hello { uaid, broadcasts } => {
+            ClientMessage::Hello { uaid, channels, broadcasts } => {
                 let Some(fresh) = self.fresh.draw() else {
                     return Ingest::Close { reason: CloseReason::Overloaded };
                 };
                 *session.greeted = true;
                 let agent_family = session.agent_family;
-                Command::Hello(Box::new(Hello { uaid: uaid.map(Uaid), fresh, broadcasts, agent_family }))
+                let channels = channels.filter(|_| self.reconcile).map(|ids| ids.into_iter().map(Chid).collect());
+                Command::Hello(Box::new(Hello { uaid: uaid.map(Uaid), fresh, channels, broadcasts, agent_family }))
             }
             ClientMessage::Register { channel, key } => {
                 let Some(chid) = parse_dashed(channel.as_bytes()) else { return self.misplaced() };
@@ -157,13 +158,13 @@ impl PushEdge {
                 ws::write_frame(out, Opcode::Text, |out| server_message::hello(&uaid.0, broadcasts, out));
             }
             Event::Registered { uaid, chid, key, status } => {
-                let opened = Opened { uaid: *uaid, chid: *chid, key: *key };
-                let endpoint = |out: &mut Vec<u8>| {
-                    if *status == 200 {
-                        self.tokens.seal(&opened, out);
-                    }
-                };
-                ws::write_frame(out, Opcode::Text, |out| server_message::registered(&chid.0, *status, endpoint, out));
+                let subscription = Subscription { uaid: *uaid, chid: *chid, key: *key };
+                self.url.clear();
+                let sealed = *status != 200 || self.tokens.seal(&subscription, &mut self.url).is_some();
+                // The channel is registered, and registering it again gives the URL that could not be made now.
+                let status = if sealed { *status } else { 500 };
+                let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(&self.url);
+                ws::write_frame(out, Opcode::Text, |out| server_message::registered(&chid.0, status, endpoint, out));
             }
             Event::Unregistered { chid, status } => {
                 ws::write_frame(out, Opcode::Text, |out| server_message::unregistered(&chid.0, *status, out));
@@ -173,7 +174,7 @@ impl PushEdge {
             }
             Event::Pong => ws::write_frame(out, Opcode::Text, |out| out.extend_from_slice(b"{}")),
             // Answers to HTTP requests, which no WebSocket makes.
-            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {}
+            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {}
         }
     }
 

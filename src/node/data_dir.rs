@@ -20,6 +20,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::fault::Fault;
 use crate::config::{Config, Secret};
+use crate::edge::EdgeKeys;
 
 /// A data directory that this process holds. Released when dropped.
 #[derive(Debug)]
@@ -38,6 +39,14 @@ pub struct Keys {
     pub node: Vec<Secret>,
     /// Key of the placement hash (DESIGN.md 5).
     pub placement: PlacementKey,
+}
+
+impl Keys {
+    /// Those that an edge uses, as it takes them.
+    pub fn for_edge(&self) -> EdgeKeys {
+        let reveal = |keys: &[Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
+        EdgeKeys { crypto: reveal(&self.crypto), node: reveal(&self.node) }
+    }
 }
 
 /// 16 secret bytes.

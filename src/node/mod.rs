@@ -177,18 +177,19 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16) -> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
-        let reveal = |keys: &[crate::config::Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
         let bound = of(addresses, Port::Endpoint);
         // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
         let reached = if bound.is_empty() { &config.endpoint.listen } else { &bound };
         let edge = EdgeConfig {
             endpoint_url: config.endpoint.url.clone().unwrap_or_else(|| banner::default_url(reached)),
-            crypto_keys: reveal(&keys.crypto),
-            node_keys: reveal(&keys.node),
+            tokens: config.endpoint.tokens,
+            keys: keys.for_edge(),
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
+            origin_rate: config.endpoint.origin_rate,
+            reconcile: config.hello.reconcile,
             version: version(),
         };
         Plan { config, placement, edge, connections_max: share(config.max_connections, shard_count) }
@@ -220,8 +221,6 @@ impl<'a> Plan<'a> {
     fn machine(&self, shard: ShardId, ledger: &Ledgered) -> MachineConfig {
         let (delivery, websocket) = (&self.config.delivery, &self.config.websocket);
         MachineConfig {
-            shard,
-            placement: self.placement,
             origin: ledger.origin,
             clock_floor: ledger.floor,
             window: delivery.window,
@@ -234,6 +233,12 @@ impl<'a> Plan<'a> {
             ping_min_interval: span(websocket.ping_min_interval),
             sessions_max: self.connections_max,
             ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
+            token_rate: self.config.endpoint.token_rate,
+            user_bytes_per_day: self.config.store.user_bytes_per_day,
+            msg_limit: delivery.msg_limit,
+            broadcast_spread: span(self.config.broadcast.spread),
+            reconcile: self.config.hello.reconcile,
+            ..MachineConfig::new(shard, self.placement)
         }
     }
 

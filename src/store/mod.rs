@@ -17,10 +17,8 @@ pub mod embedded;
 #[cfg(test)]
 mod laws;
 
+use shards::machine::RECORD_VERSION;
 use shards::time::UnixSeconds;
-
-/// Version of the record's meaning that this build writes (BEHAVIOUR.md 1.10).
-pub const RECORD_VERSION: u8 = 1;
 
 /// A user not seen for this long is dropped (DESIGN.md 7.1): 60 days.
 pub const IDLE_SECONDS_MAX: u64 = 60 * 24 * 60 * 60;

@@ -1,9 +1,28 @@
-//! Endpoint URLs: a user agent, a channel and perhaps a key digest, sealed in a Fernet token (BEHAVIOUR.md 2.2).
+//! Endpoint URLs: a user agent, a channel and perhaps a key, sealed in a token (BEHAVIOUR.md 2.2, DESIGN.md 8).
+//!
+//! Versions 1 and 2 are Fernet tokens as the services before this one made them, version 3 is [`super::short`]. Every
+//! version is opened; `endpoint.tokens` says which is made.
 
 use std::fmt;
 
 use fernet::Fernet;
+use ring::hkdf::Prk;
 use shards::ids::{Chid, KeyDigest, Uaid};
+
+use super::entropy::Pool;
+use super::key;
+use super::short::{self, LOCK_BYTES, Sealed};
+
+/// What an endpoint is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subscription {
+    /// Whose.
+    pub uaid: Uaid,
+    /// Which channel.
+    pub chid: Chid,
+    /// The only key that may send, if there is one.
+    pub key: Option<KeyDigest>,
+}
 
 /// What a token says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,15 +31,47 @@ pub struct Opened {
     pub uaid: Uaid,
     /// Which channel.
     pub chid: Chid,
-    /// The key it is locked to; only in tokens of version 2.
-    pub key: Option<KeyDigest>,
+    /// The key it is locked to.
+    pub lock: Option<Lock>,
+    /// The version of URL that it belongs under.
+    pub version: u8,
 }
 
-impl Opened {
-    /// The version of URL that such a token belongs under: 1 without a key, 2 with one.
-    pub fn version(&self) -> u8 {
-        if self.key.is_some() { 2 } else { 1 }
+/// The key that an endpoint is locked to, as far as its token says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// Version 2: the whole digest.
+    Digest(KeyDigest),
+    /// Version 3: its first bytes.
+    Prefix([u8; LOCK_BYTES]),
+}
+
+impl Lock {
+    /// Whether this is the key, in a time that does not depend on where it differs.
+    pub fn fits(&self, shown: &KeyDigest) -> bool {
+        match self {
+            Lock::Digest(digest) => key::equal(&digest.0, &shown.0),
+            Lock::Prefix(prefix) => shown.0.first_chunk().is_some_and(|start| key::equal(prefix, start)),
+        }
     }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Lock::Digest(digest) => &digest.0,
+            Lock::Prefix(prefix) => prefix,
+        }
+    }
+}
+
+/// Which tokens are made (`endpoint.tokens`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenForm {
+    /// Version 3.
+    #[default]
+    Short,
+    /// Versions 1 and 2, which the services before this one open too.
+    Fernet,
 }
 
 /// A configured key that cannot be used. Says which, never what it is.
@@ -49,79 +100,114 @@ impl fmt::Display for BadKey {
 
 impl std::error::Error for BadKey {}
 
+/// What one crypto key gives: the keys of both kinds of token.
+struct Keys {
+    fernet: Fernet,
+    short: Prk,
+}
+
+impl Keys {
+    fn new(crypto_key: &str) -> Option<Keys> {
+        Some(Keys { fernet: Fernet::new(crypto_key)?, short: key::derive(crypto_key)? })
+    }
+}
+
 /// Seals and opens tokens. The first key seals, every key opens. One per shard.
 pub struct Tokens {
-    seal: Fernet,
-    open: Vec<Fernet>,
+    seal: Keys,
+    others: Vec<Keys>,
+    form: TokenForm,
+    pool: Pool,
     prefix: String,
 }
 
 impl Tokens {
     /// For URLs below `endpoint_url`.
-    pub fn new(endpoint_url: &str, keys: &[String]) -> Result<Tokens, BadKey> {
-        let parse = |(at, key): (usize, &String)| Fernet::new(key).ok_or(BadKey::Malformed(at));
-        let open = keys.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
-        let seal = open.first().ok_or(BadKey::None)?.clone();
+    pub fn new(endpoint_url: &str, form: TokenForm, crypto_keys: &[String]) -> Result<Tokens, BadKey> {
+        let parse = |(at, key): (usize, &String)| Keys::new(key).ok_or(BadKey::Malformed(at));
+        let mut keys = crypto_keys.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?.into_iter();
+        let seal = keys.next().ok_or(BadKey::None)?;
         let (base, _) = split_url(endpoint_url).ok_or(BadKey::Url)?;
-        Ok(Tokens { seal, open, prefix: format!("{base}/wpush/") })
+        Ok(Tokens { seal, others: keys.collect(), form, pool: Pool::default(), prefix: format!("{base}/wpush/") })
     }
 
-    /// What the token says, whatever version of URL it came in; `None` unless one of our keys sealed it.
-    pub fn open(&self, token: &str) -> Option<Opened> {
-        // Two plain texts are sealed; a token of any other length is neither.
-        if token.len() > TOKEN_CHARS_MAX {
-            return None;
+    /// What the token of a URL of this version says; `None` unless one of our keys sealed it. Versions 1 and 2 are not
+    /// told apart here: a token says itself which of them it is.
+    pub fn open(&self, version: u8, token: &str) -> Option<Opened> {
+        let mut keys = std::iter::once(&self.seal).chain(&self.others);
+        match version {
+            1 | 2 if token.len() <= FERNET_CHARS_MAX => keys.find_map(|keys| open_fernet(&keys.fernet, token)),
+            3 => {
+                let sealed = Sealed::read(token)?;
+                let (uaid, chid, lock) = keys.find_map(|keys| sealed.open(&keys.short))?;
+                Some(Opened { uaid: Uaid(uaid), chid: Chid(chid), lock: lock.map(Lock::Prefix), version })
+            }
+            _ => None,
         }
-        let plain = self.open.iter().find_map(|key| key.decrypt(token).ok())?;
-        let (uaid, rest) = plain.split_first_chunk::<16>()?;
-        let (chid, rest) = rest.split_first_chunk::<16>()?;
-        let key = match rest.len() {
-            0 => None,
-            _ => Some(KeyDigest(rest.try_into().ok()?)),
-        };
-        Some(Opened { uaid: Uaid(*uaid), chid: Chid(*chid), key })
     }
 
-    /// Appends a fresh URL. Every call makes a different text of the same meaning.
-    pub fn seal(&self, opened: &Opened, out: &mut Vec<u8>) {
+    /// Appends a fresh URL. Every call makes a different text of the same meaning, and no two texts tell that they are
+    /// of one user agent (RFC 8030 section 8.2). `None`, and nothing appended, when the kernel gives no random bytes.
+    pub fn seal(&mut self, subscription: &Subscription, out: &mut Vec<u8>) -> Option<()> {
+        let start = out.len();
+        out.extend_from_slice(self.prefix.as_bytes());
+        let sealed = match self.form {
+            TokenForm::Short => self.seal_short(subscription, out),
+            TokenForm::Fernet => {
+                self.seal_fernet(subscription, out);
+                Some(())
+            }
+        };
+        if sealed.is_none() {
+            out.truncate(start);
+        }
+        sealed
+    }
+
+    fn seal_short(&mut self, subscription: &Subscription, out: &mut Vec<u8>) -> Option<()> {
+        let Subscription { uaid, chid, key } = subscription;
+        let lock = key.as_ref().and_then(|key| key.0.first_chunk()).copied();
+        out.extend_from_slice(b"v3/");
+        short::seal(&self.seal.short, &self.pool.draw()?, &(uaid.0, chid.0, lock), out)
+    }
+
+    fn seal_fernet(&self, subscription: &Subscription, out: &mut Vec<u8>) {
         let mut plain = [0; 64];
-        plain[..16].copy_from_slice(&opened.uaid.0);
-        plain[16..32].copy_from_slice(&opened.chid.0);
-        let plain = match &opened.key {
+        plain[..16].copy_from_slice(&subscription.uaid.0);
+        plain[16..32].copy_from_slice(&subscription.chid.0);
+        let plain = match &subscription.key {
             Some(key) => {
                 plain[32..].copy_from_slice(&key.0);
                 &plain[..]
             }
             None => &plain[..32],
         };
-        out.extend_from_slice(self.prefix.as_bytes());
-        out.extend_from_slice(if opened.key.is_some() { b"v2/" } else { b"v1/" });
-        out.extend_from_slice(self.seal.encrypt(plain).trim_end_matches('=').as_bytes());
-    }
-
-    /// A fresh URL.
-    pub fn url(&self, opened: &Opened) -> String {
-        let mut out = Vec::with_capacity(256);
-        self.seal(opened, &mut out);
-        String::from_utf8(out).unwrap_or_default()
-    }
-
-    /// What a whole URL of ours says; its version must fit the token. For `murre endpoint inspect`.
-    pub fn open_url(&self, url: &str) -> Option<Opened> {
-        let (_, path) = url.rsplit_once("/wpush/")?;
-        let (version, token) = parse_path(path)?;
-        self.open(token).filter(|opened| opened.version() == version)
+        out.extend_from_slice(if subscription.key.is_some() { b"v2/" } else { b"v1/" });
+        out.extend_from_slice(self.seal.fernet.encrypt(plain).trim_end_matches('=').as_bytes());
     }
 }
 
-/// Version and token of what follows `/wpush/`: `token`, `v1/token` or `v2/token`.
+fn open_fernet(key: &Fernet, token: &str) -> Option<Opened> {
+    let plain = key.decrypt(token).ok()?;
+    let (uaid, rest) = plain.split_first_chunk::<16>()?;
+    let (chid, rest) = rest.split_first_chunk::<16>()?;
+    let (lock, version) = match rest.len() {
+        0 => (None, 1),
+        _ => (Some(Lock::Digest(KeyDigest(rest.try_into().ok()?))), 2),
+    };
+    Some(Opened { uaid: Uaid(*uaid), chid: Chid(*chid), lock, version })
+}
+
+/// Version and token of what follows `/wpush/`: `token` alone is of version 1, else `v1/token`, `v2/token`, `v3/token`.
 pub fn parse_path(path: &str) -> Option<(u8, &str)> {
-    match path.split_once('/') {
-        None => Some((1, path)),
-        Some(("v1", token)) if !token.contains('/') => Some((1, token)),
-        Some(("v2", token)) if !token.contains('/') => Some((2, token)),
-        Some(_) => None,
-    }
+    let (version, token) = match path.split_once('/') {
+        None => (1, path),
+        Some(("v1", token)) => (1, token),
+        Some(("v2", token)) => (2, token),
+        Some(("v3", token)) => (3, token),
+        Some(_) => return None,
+    };
+    (!token.contains('/')).then_some((version, token))
 }
 
 /// Base (no slash at the end) and origin (lower case, default port left out) of an endpoint URL.
@@ -142,86 +228,8 @@ pub fn split_url(url: &str) -> Option<(&str, String)> {
     Some((base, format!("{scheme}://{}", host.to_ascii_lowercase())))
 }
 
-const TOKEN_CHARS_MAX: usize = 184;
+/// A Fernet token of version 2 has 183 characters, and one of padding.
+const FERNET_CHARS_MAX: usize = 184;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn tokens(keys: &[&str]) -> Tokens {
-        let keys: Vec<String> = keys.iter().map(|key| key.to_string()).collect();
-        Tokens::new("https://push.example.com/", &keys).unwrap()
-    }
-
-    const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
-    const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-
-    #[test]
-    fn urls_have_the_documented_lengths() {
-        let tokens = tokens(&[KEY_1]);
-        let opened = Opened { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key: None };
-        let url = tokens.url(&opened);
-        let token = url.strip_prefix("https://push.example.com/wpush/v1/").unwrap();
-        assert_eq!(token.len(), 140);
-        assert_ne!(tokens.url(&opened), url);
-        let url = tokens.url(&Opened { key: Some(KeyDigest([3; 32])), ..opened });
-        assert_eq!(url.strip_prefix("https://push.example.com/wpush/v2/").unwrap().len(), 183);
-    }
-
-    #[test]
-    fn every_key_of_the_list_opens_and_the_first_seals() {
-        let opened = Opened { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key: None };
-        let (old, new) = (tokens(&[KEY_1]), tokens(&[KEY_2, KEY_1]));
-        assert_eq!(new.open_url(&old.url(&opened)), Some(opened));
-        assert_eq!(old.open_url(&new.url(&opened)), None);
-    }
-
-    #[test]
-    fn other_lengths_and_versions_are_refused() {
-        let tokens = tokens(&[KEY_1]);
-        for length in [0, 16, 31, 33, 48, 63, 65, 96] {
-            let token = tokens.seal.encrypt(&vec![7; length]);
-            assert_eq!(tokens.open(token.trim_end_matches('=')), None, "{length}");
-        }
-        let url = tokens.url(&Opened { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key: None });
-        assert_eq!(tokens.open_url(&url.replace("/v1/", "/v2/")), None);
-        assert!(tokens.open_url(&url.replace("/v1/", "/")).is_some());
-        assert!(tokens.open_url(&format!("{url}=")).is_some());
-        assert_eq!(parse_path("v3/x"), None);
-        assert_eq!(parse_path("v1/x/y"), None);
-    }
-
-    #[test]
-    fn keys_and_urls_are_checked() {
-        let new = |url: &str, keys: &[&str]| {
-            Tokens::new(url, &keys.iter().map(|k| k.to_string()).collect::<Vec<_>>()).map(|_| ()).unwrap_err()
-        };
-        assert_eq!(new("http://h", &[]), BadKey::None);
-        assert_eq!(new("http://h", &[KEY_1, "short"]), BadKey::Malformed(1));
-        for url in ["h", "ftp://h", "http://", "http://a\"b", "http://a b", "http://u@h", "http://h/?q"] {
-            assert_eq!(new(url, &[KEY_1]), BadKey::Url, "{url}");
-        }
-        assert_eq!(split_url("https://Push.Example:443/a/").unwrap().1, "https://push.example");
-        assert_eq!(split_url("http://h:8082").unwrap(), ("http://h:8082", "http://h:8082".to_string()));
-    }
-
-    proptest! {
-        #[test]
-        fn opens_what_it_sealed(
-            uaid in any::<[u8; 16]>(), chid in any::<[u8; 16]>(), key in any::<Option<[u8; 32]>>(),
-        ) {
-            let tokens = tokens(&[KEY_2]);
-            let opened = Opened { uaid: Uaid(uaid), chid: Chid(chid), key: key.map(KeyDigest) };
-            prop_assert_eq!(tokens.open_url(&tokens.url(&opened)), Some(opened));
-        }
-
-        #[test]
-        fn never_panics(token in any::<String>(), base64 in "[A-Za-z0-9_=-]{0,190}") {
-            let tokens = tokens(&[KEY_1]);
-            prop_assert_eq!(tokens.open(&token), None);
-            prop_assert_eq!(tokens.open(&base64), None);
-            let _ = (tokens.open_url(&token), split_url(&token));
-        }
-    }
-}
+pub(crate) mod tests;

@@ -79,7 +79,7 @@ pub enum Encoding {
     Aesgcm = 1,
     /// RFC 8188, keys in the body.
     Aes128gcm = 2,
-    /// Draft 01, keys in headers; long out of use.
+    /// Draft 01, keys in headers, the sender's in `Encryption-Key`; long out of use.
     Aesgcm128 = 3,
 }
 
@@ -110,7 +110,7 @@ pub struct Encryption<'a> {
     pub encryption: Option<&'a [u8]>,
     /// `Crypto-Key`.
     pub crypto_key: Option<&'a [u8]>,
-    /// `Encryption-Key`, of aesgcm128 only.
+    /// `Encryption-Key`, of aesgcm128 only; dropped with the others, as the service of today ignores it.
     pub encryption_key: Option<&'a [u8]>,
 }
 
@@ -168,14 +168,12 @@ pub fn check_encryption(
         Some(header) => Ok(Some(parameter(header, key)?.map(base64url::is_spelled))),
     };
     let (salt, dh) = (look(encryption, "salt")?, look(crypto_key, "dh")?);
+    let (good, absent) = (Some(Some(true)), |found| !matches!(found, Some(Some(_))));
     let fits = match encoding {
-        Encoding::Aes128gcm => !matches!(salt, Some(Some(_))) && !matches!(dh, Some(Some(_))),
-        Encoding::Aesgcm => salt == Some(Some(true)) && matches!(dh, None | Some(Some(true))),
-        Encoding::Aesgcm128 => {
-            salt == Some(Some(true))
-                && matches!(dh, None | Some(Some(true)))
-                && matches!(look(encryption_key, "dh")?, None | Some(Some(true)))
-        }
+        Encoding::Aes128gcm => absent(salt) && absent(dh),
+        Encoding::Aesgcm => salt == good && (crypto_key.is_none() || dh == good),
+        // Drafts before 02 named the sender's key in a header of its own; `Crypto-Key` is for VAPID then.
+        Encoding::Aesgcm128 => salt == good && absent(dh) && look(encryption_key, "dh")? == good,
     };
     if fits { Ok(()) } else { Err(Fault::Encryption) }
 }
@@ -252,24 +250,33 @@ mod tests {
 
     #[test]
     fn encodings_need_their_parameters() {
-        let check = |encoding, encryption: Option<&str>, crypto_key: Option<&str>| {
-            check_encryption(encoding, encryption.map(str::as_bytes), crypto_key.map(str::as_bytes), None).is_ok()
+        let check_key = |encoding, encryption: Option<&str>, crypto_key: Option<&str>, key: Option<&str>| {
+            let [encryption, crypto_key, key] = [encryption, crypto_key, key].map(|h| h.map(str::as_bytes));
+            check_encryption(encoding, encryption, crypto_key, key).is_ok()
         };
+        let check = |encoding, encryption, crypto_key| check_key(encoding, encryption, crypto_key, None);
         use Encoding::{Aes128gcm, Aesgcm, Aesgcm128};
         assert!(check(Aes128gcm, None, None));
         assert!(check(Aes128gcm, Some("rs=4096"), Some("p256ecdsa=AA")));
         assert!(!check(Aes128gcm, Some("salt=AA"), None));
         assert!(!check(Aes128gcm, None, Some("keyid=p; dh=AA")));
         assert!(!check(Aes128gcm, None, Some("nonsense")));
-        for encoding in [Aesgcm, Aesgcm128] {
-            assert!(check(encoding, Some("keyid=p;salt=AA-_"), Some("keyid=p;dh=BB,p256ecdsa=CC")));
-            assert!(check(encoding, Some("salt=AA"), None));
-            assert!(!check(encoding, Some("salt=A+"), None));
-            assert!(!check(encoding, Some("rs=1"), None));
-            assert!(!check(encoding, None, Some("dh=BB")));
-            assert!(!check(encoding, Some("salt=AA"), Some("p256ecdsa=BB")));
-            assert!(!check(encoding, Some("salt=AA"), Some("dh")));
-        }
+        assert!(check(Aesgcm, Some("keyid=p;salt=AA-_"), Some("keyid=p;dh=BB,p256ecdsa=CC")));
+        assert!(check(Aesgcm, Some("keyid=p;salt=AA-_"), Some("p256ecdsa=CC, keyid=p;dh=BB")));
+        assert!(check(Aesgcm, Some("salt=AA"), None));
+        assert!(!check(Aesgcm, Some("salt=A+"), None));
+        assert!(!check(Aesgcm, Some("rs=1"), None));
+        assert!(!check(Aesgcm, None, Some("dh=BB")));
+        assert!(!check(Aesgcm, Some("salt=AA"), Some("p256ecdsa=BB")));
+        assert!(!check(Aesgcm, Some("salt=AA"), Some("dh")));
+        assert!(check_key(Aesgcm128, Some("salt=AA"), None, Some("keyid=p;dh=BB")));
+        assert!(check_key(Aesgcm128, Some("salt=AA;rs=24"), Some("p256ecdsa=CC"), Some("dh=BB")));
+        assert!(!check_key(Aesgcm128, Some("salt=AA"), None, None));
+        assert!(!check_key(Aesgcm128, Some("salt=AA"), None, Some("dh=B+")));
+        assert!(!check_key(Aesgcm128, Some("salt=AA"), None, Some("keyid=p")));
+        assert!(!check_key(Aesgcm128, Some("salt=AA"), Some("dh=BB"), Some("dh=BB")));
+        assert!(!check_key(Aesgcm128, Some("rs=24"), None, Some("dh=BB")));
+        assert!(!check_key(Aesgcm128, None, None, Some("dh=BB")));
         assert_eq!(Encoding::named(b"AES128GCM"), Some(Aes128gcm));
         assert_eq!(Encoding::named(b"gzip"), None);
     }

@@ -4,6 +4,7 @@ use std::hint::black_box;
 
 use ring::agreement::{self, ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey};
 use ring::digest::{SHA256, digest};
+use ring::hkdf::{HKDF_SHA256, Prk, Salt};
 use ring::rand::SystemRandom;
 use shards::ids::KeyDigest;
 
@@ -25,8 +26,17 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     out
 }
 
+/// The secret that a crypto key gives, from which each use derives keys under a label of its own: one list of keys
+/// configures all (DESIGN.md 8). `None` when the text is not a Fernet key.
+pub fn derive(crypto_key: &str) -> Option<Prk> {
+    // The same text as Fernet tokens take, checked by the same code.
+    fernet::Fernet::new(crypto_key)?;
+    let secret = base64url::decode(crypto_key.as_bytes())?;
+    Some(Salt::new(HKDF_SHA256, b"murre").extract(&secret))
+}
+
 /// Whether two digests are equal, in a time that does not depend on where they differ.
-pub fn equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
+pub fn equal<const N: usize>(a: &[u8; N], b: &[u8; N]) -> bool {
     let difference = a.iter().zip(b).fold(0u8, |sum, (x, y)| black_box(sum | (x ^ y)));
     black_box(difference) == 0
 }

@@ -4,12 +4,11 @@
 //! The nonce is clock and origin, which name one message and no other. So under one label a message must always be
 //! sealed with the same plain text, and each use has its own label, from which HKDF derives its keys.
 
-use fernet::Fernet;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Salt};
 use shards::ids::{Clock, Origin, Stamp};
 
 use super::endpoint::BadKey;
+use super::key;
 use crate::wire::base64url;
 
 /// Seals and opens under the keys of one label. The first key seals, every key opens.
@@ -91,11 +90,9 @@ fn nonce(bytes: &[u8; BYTES_MAX]) -> Nonce {
 }
 
 fn derive(crypto_key: &str, label: &'static [u8]) -> Option<LessSafeKey> {
-    // The same text as the endpoint tokens take, checked by the same code.
-    Fernet::new(crypto_key)?;
-    let secret = base64url::decode(crypto_key.as_bytes())?;
-    let prk = Salt::new(HKDF_SHA256, b"murre").extract(&secret);
-    let key = prk.expand(&[label], &AES_256_GCM).ok()?;
+    let prk = key::derive(crypto_key)?;
+    let label = [label];
+    let key = prk.expand(&label, &AES_256_GCM).ok()?;
     Some(LessSafeKey::new(UnboundKey::from(key)))
 }
 

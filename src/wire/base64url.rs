@@ -18,7 +18,7 @@ pub fn encode(bytes: &[u8]) -> String {
 }
 
 /// How many characters `bytes` bytes take.
-pub fn encoded_len(bytes: usize) -> usize {
+pub const fn encoded_len(bytes: usize) -> usize {
     bytes / 3 * 4 + (bytes % 3 * 8).div_ceil(6)
 }
 

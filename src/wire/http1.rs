@@ -3,6 +3,7 @@
 //! Strict where leniency lets two parsers disagree about where a request ends (RFC 9112 section 11.2): a bare LF,
 //! a folded header line, two lengths, a length with a transfer coding, or any coding but `chunked` is 400.
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
 use super::text;
@@ -72,6 +73,23 @@ impl<'b> Head<'_, 'b> {
     /// The values of every header of this name, any case.
     pub fn every<'n>(&self, name: &'n str) -> impl Iterator<Item = &'b [u8]> + use<'_, 'b, 'n> {
         self.headers.iter().filter(move |h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value)
+    }
+
+    /// The lines of a header whose value is a list, as one (RFC 9110 section 5.3). Blank lines add nothing (5.6.1).
+    pub fn joined(&self, name: &str) -> Option<Cow<'b, [u8]>> {
+        let mut lines = self.every(name);
+        let first = lines.next()?;
+        let mut joined = Cow::Borrowed(first);
+        for line in lines.filter(|line| !line.is_empty()) {
+            if joined.is_empty() {
+                joined = Cow::Borrowed(line);
+                continue;
+            }
+            let list = joined.to_mut();
+            list.extend_from_slice(b", ");
+            list.extend_from_slice(line);
+        }
+        Some(joined)
     }
 
     /// Whether a comma-separated header of this name lists `token`, any case.
@@ -236,6 +254,7 @@ pub fn reason(status: u16) -> &'static str {
         410 => "Gone",
         413 => "Payload Too Large",
         426 => "Upgrade Required",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         503 => "Service Unavailable",
         _ => "Internal Server Error",
@@ -272,6 +291,20 @@ mod tests {
             let head = head.unwrap();
             assert_eq!(head.framing, Framing::Chunked);
             assert!(head.expects_continue && head.keep_alive);
+        });
+    }
+
+    #[test]
+    fn lines_of_a_list_are_joined() {
+        let bytes = b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\nB: x\r\na:\r\nA: 2, 3\r\nC:\r\nC: y\r\nD:\r\n\r\n";
+        with_head(bytes, |head| {
+            let head = head.unwrap();
+            for (name, value) in [("A", Some(&b"1, 2, 3"[..])), ("B", Some(b"x")), ("C", Some(b"y")), ("D", Some(b""))]
+            {
+                assert_eq!(head.joined(name).as_deref(), value, "{name}");
+            }
+            assert_eq!(head.joined("E"), None);
+            assert!(matches!(head.joined("B"), Some(Cow::Borrowed(_))), "one line is not copied");
         });
     }
 

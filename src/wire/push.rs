@@ -22,6 +22,8 @@ pub enum ClientMessage<'a> {
     Hello {
         /// The UAID it says it has; `None` when absent, empty or no UUID.
         uaid: Option<[u8; 16]>,
+        /// The channels it says it has.
+        channels: Option<Vec<[u8; 16]>>,
         /// Broadcasts to subscribe to.
         broadcasts: Vec<BroadcastVersion>,
     },
@@ -82,7 +84,8 @@ fn parse(message: &str) -> Result<ClientMessage<'_>, serde_json::Error> {
         "hello" => {
             let hello: Hello<'_> = serde_json::from_str(message)?;
             let uaid = hello.uaid.and_then(|uaid| text::parse_uuid(uaid.0.as_bytes()));
-            Ok(ClientMessage::Hello { uaid, broadcasts: hello.broadcasts.unwrap_or_default().0 })
+            let channels = hello.channels.map(|channels| channels.into_iter().map(|id| id.0).collect());
+            Ok(ClientMessage::Hello { uaid, channels, broadcasts: hello.broadcasts.unwrap_or_default().0 })
         }
         "register" => {
             let register: Register<'_> = serde_json::from_str(message)?;
@@ -129,7 +132,7 @@ struct Hello<'a> {
     #[serde(borrow, default)]
     uaid: Option<Text<'a>>,
     #[serde(default, rename = "channelIDs")]
-    _channels: Option<Vec<Checked>>,
+    channels: Option<Vec<Id>>,
     #[serde(default)]
     broadcasts: Option<Versions>,
 }

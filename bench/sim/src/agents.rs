@@ -114,7 +114,7 @@ impl World {
         let peer = &mut self.sockets[id].peer;
         peer.hello_sent = true;
         peer.asked = uaid;
-        let hello = Hello { uaid, fresh: Uaid([0; 16]), broadcasts, agent_family: 0 };
+        let hello = Hello { broadcasts, ..Hello::new(uaid, Uaid([0; 16])) };
         self.sockets[id].inbox.push_back(Command::Hello(Box::new(hello)));
         if !self.calm && self.rng.clients.permille(200) {
             // What an eager user agent sends before its hello is answered must survive a move.
@@ -162,12 +162,7 @@ impl World {
                 self.sockets[id].peer.pinged_at = Some(self.now);
                 Command::Ping
             }
-            56 if self.rng.clients.permille(100) => Command::Hello(Box::new(Hello {
-                uaid: None,
-                fresh: Uaid([0; 16]),
-                broadcasts: Vec::new(),
-                agent_family: 0,
-            })),
+            56 if self.rng.clients.permille(100) => Command::Hello(Box::new(Hello::new(None, Uaid([0; 16])))),
             _ => return self.acks(id),
         };
         self.sockets[id].inbox.push_back(command);

@@ -80,10 +80,10 @@ impl World {
         let uaid = match request {
             Request::Claim(claim) => {
                 self.marks.hit("mail: claim");
-                if usize::from(claim.1.source().0) != from {
-                    return Err(format!("shard {from} claims in the name of {:?}", claim.1.source()));
+                if usize::from(claim.claim.source().0) != from {
+                    return Err(format!("shard {from} claims in the name of {:?}", claim.claim.source()));
                 }
-                claim.0
+                claim.uaid
             }
             Request::Publish(publish) | Request::NodePush(publish) => {
                 self.marks.hit("mail: publish");

@@ -123,7 +123,7 @@ impl Plan {
             ttl_zero: rng.pick(&[0, 100, 300]),
             ttl_short: rng.pick(&[0, 0, 100, 300]),
             receipts: rng.pick(&[0, 100, 500]),
-            token_rate: rng.pick(&[0, 0, 0, 1]) as u32,
+            token_rate: rng.pick(&[0, 0, 1]) as u32,
             nodes: rng.pick(&[0, 0, 100, 300]),
             short_pages: rng.permille(300),
             eagerness: rng.pick(&[100, 300, 600]),

@@ -124,7 +124,8 @@ impl World {
         let version = channel.map_or(0, |channel| channel.version);
         self.posters[index].pending = Some(Pending::Post { post, registered, version });
         let payload = payload.into();
-        let message = Message { uaid, chid, stamp: Stamp::default(), ttl, accepted: now, urgency, topic, receipt, payload };
+        let message =
+            Message { uaid, chid, stamp: Stamp::default(), ttl, accepted: now, urgency, topic, receipt, payload };
         self.log(None, format_args!("poster {index} POSTs message {post}"));
         let publish = Publish { uaid, chid, message: Ok(Arc::new(message)) };
         self.request(id, shard, Command::Publish(Box::new(publish)))

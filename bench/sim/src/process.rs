@@ -8,7 +8,6 @@ use shards::machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, Machi
 use shards::message::Message;
 use shards::place::Placement;
 use shards::stats::{Board, Counters};
-use shards::time::Span;
 
 use crate::sabotage::Sabotage;
 use crate::sockets::Place;
@@ -39,8 +38,6 @@ impl World {
     fn open_shard(&mut self, shard: u16, clock_floor: Clock) -> Shard {
         let plan = &self.plan;
         let config = MachineConfig {
-            shard: ShardId(shard),
-            placement: self.placement,
             origin: Origin(self.rng.network.bits() as u32),
             clock_floor,
             window: plan.window,
@@ -50,11 +47,10 @@ impl World {
             hello_timeout: plan.hello_timeout,
             ping_interval: plan.ping_interval,
             pong_timeout: plan.pong_timeout,
-            ping_min_interval: Span::from_secs(45),
             sessions_max: plan.sessions_max,
             ledger_bytes_max: plan.ledger_bytes_max,
             token_rate: plan.token_rate,
-            user_bytes_per_day: 0,
+            ..MachineConfig::new(ShardId(shard), self.placement)
         };
         Shard {
             machine: ShardMachine::new(config),

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::ids::{Stamp, Uaid};
+use crate::ids::{Clock, Stamp, Uaid};
 use crate::time::{Instant, Span};
 
 use super::active::{Entry, Source};
@@ -48,6 +48,7 @@ impl ShardMachine {
             }
         }
         self.continue_drain(turn, at);
+        self.reset_old_record(turn, at);
         self.deactivate_if_idle(at);
     }
 
@@ -153,7 +154,19 @@ impl ShardMachine {
         settling.in_flight = settling.rows.len();
         let rows: Vec<RowKey> = settling.rows.iter().copied().collect();
         let work = Work::Settle { uaid, count: rows.len() };
-        self.submit(turn, work, StoreOp::Settle { rows, low_water: None, durable: false });
+        let low_water = self.raise_low_water(uaid);
+        self.submit(turn, work, StoreOp::Settle { rows, low_water, durable: false });
+    }
+
+    /// A settled mark that has risen, to ride with a delete: it costs no write of its own.
+    fn raise_low_water(&mut self, uaid: Uaid) -> Option<Clock> {
+        let Some(Resident::Session(index)) = self.resident(uaid) else { return None };
+        let active = self.sessions.at(index)?.1.active;
+        let active = self.active_of_mut(active)?;
+        let low_water = active.low_water()?;
+        active.drain.low_water = low_water;
+        self.stats.low_water_raised += 1;
+        Some(low_water)
     }
 
     pub(super) fn settled(&mut self, turn: &mut Turn<'_>, uaid: Uaid, count: usize, done: bool) {

@@ -4,12 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::ids::{EmissionId, LedgerSlot, Stamp};
+use crate::ids::{Chid, Clock, EmissionId, LedgerSlot, Stamp};
 use crate::message::{Message, Topic};
 use crate::time::Instant;
 
 use super::store::RowKey;
-use crate::ids::Chid;
 
 /// The side table entry. Owner shard only.
 #[derive(Default)]
@@ -72,6 +71,15 @@ pub(super) struct StoredDrain {
     pub at: Option<DrainCursor>,
     /// A page is at storage.
     pub reading: bool,
+    /// Rows that the running check has sent, for `delivery.msg_limit`.
+    pub sent: u32,
+    /// What the running check may vouch for: rows whose clock lies below this were written before it began.
+    pub horizon: Clock,
+    /// Every message row at or below this was read by a check of this session: it is in the window, parked, settled,
+    /// or expired.
+    pub covered: Clock,
+    /// The low water that storage was last told.
+    pub low_water: Clock,
 }
 
 /// Which page is next.
@@ -91,10 +99,19 @@ impl StoredDrain {
     pub fn restart(&mut self) {
         self.wanted = true;
         self.at = None;
+        self.covered = Clock::default();
     }
 }
 
 impl Active {
+    /// Up to where every message row is settled: what the checks have covered, but for what is still unacked.
+    pub fn low_water(&self) -> Option<Clock> {
+        let unacked = self.window.iter().map(|entry| entry.row).chain(self.parked.iter().copied());
+        let lowest = unacked.map(|row| row.stamp.clock.0.saturating_sub(1)).min().unwrap_or(u64::MAX);
+        let settled = Clock(self.drain.covered.0.min(lowest));
+        (settled > self.drain.low_water).then_some(settled)
+    }
+
     pub fn position(&self, stamp: Stamp) -> Option<usize> {
         self.window.iter().position(|entry| entry.row.stamp == stamp)
     }

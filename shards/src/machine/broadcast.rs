@@ -1,11 +1,14 @@
 //! Broadcasts: node-wide values that sessions subscribe to (BEHAVIOUR.md 1.9). Each shard has its own copy.
 //!
 //! A session keeps a set id and the change it has seen: 8 bytes, however many ids it named. A change is pushed by a
-//! sweep over the sessions, a budget of them per turn.
+//! sweep over the sessions, paced so that it takes `broadcast.spread`: a million user agents do not answer in the
+//! same second. A change that comes during the sweep makes it go round once more from where it is, so nobody waits
+//! longer for a fast source.
 
 use std::collections::BTreeMap;
 
 use crate::limits;
+use crate::time::{Instant, Span};
 
 use super::command::{BroadcastDelta, BroadcastVersion, Event};
 use super::session::BLOCKED;
@@ -123,13 +126,28 @@ impl Broadcasts {
     }
 }
 
+/// The push of a change over all sessions.
+pub(super) struct Spread {
+    /// The session to look at next.
+    cursor: u32,
+    /// How many are left to look at.
+    left: u32,
+    /// When the next ones are looked at.
+    pub due: Instant,
+}
+
 impl ShardMachine {
     pub(super) fn set_broadcasts(&mut self, turn: &mut Turn<'_>, values: &[BroadcastVersion]) {
-        if self.broadcasts.set(values) {
-            self.stats.broadcast_changes += 1;
-            self.broadcast_cursor = Some(0);
-            self.sweep_broadcasts(turn);
+        if !self.broadcasts.set(values) {
+            return;
         }
+        self.stats.broadcast_changes += 1;
+        let left = self.sessions.end();
+        match &mut self.spread {
+            Some(spread) => spread.left = left,
+            None => self.spread = Some(Spread { cursor: 0, left, due: turn.now.mono }),
+        }
+        self.spread_broadcasts(turn);
     }
 
     pub(super) fn broadcast_subscribe(&mut self, turn: &mut Turn<'_>, at: Ref, wanted: &[BroadcastVersion]) {
@@ -144,17 +162,37 @@ impl ShardMachine {
         }
     }
 
-    /// Tells a budget of sessions what changed; the rest follow in the next turns.
-    pub(super) fn sweep_broadcasts(&mut self, turn: &mut Turn<'_>) {
-        let Some(mut cursor) = self.broadcast_cursor else { return };
-        let stop = self.sessions.end().min(cursor + limits::SWEEP_SESSIONS_PER_TURN as u32);
-        while cursor < stop && turn.has_room() {
+    /// Tells the sessions of this beat what changed.
+    pub(super) fn spread_broadcasts(&mut self, turn: &mut Turn<'_>) {
+        let Some(mut spread) = self.spread.take_if(|spread| spread.due <= turn.now.mono) else { return };
+        let end = self.sessions.end();
+        let (sessions, pause) = self.beat(end);
+        let mut beat = spread.left.min(sessions);
+        while beat > 0 && turn.has_room() {
+            let cursor = if spread.cursor < end { spread.cursor } else { 0 };
             if let Some((at, _)) = self.sessions.at(cursor) {
                 self.tell_broadcasts(turn, at);
             }
-            cursor += 1;
+            spread.cursor = cursor + 1;
+            spread.left -= 1;
+            beat -= 1;
         }
-        self.broadcast_cursor = (cursor < self.sessions.end()).then_some(cursor);
+        if spread.left > 0 {
+            spread.due = turn.now.mono.after(pause);
+            self.spread = Some(spread);
+        }
+    }
+
+    /// How many sessions a beat tells, and when the next one is: all of them take `broadcast.spread`, a small shard
+    /// less, and one whose turns are too short for that more beats.
+    fn beat(&self, end: u32) -> (u32, Span) {
+        let beats = (self.config.broadcast_spread.0 / SPREAD_BEAT.0).max(1);
+        let share = u64::from(end).div_ceil(beats);
+        let most = limits::SWEEP_SESSIONS_PER_TURN as u64;
+        if share <= most {
+            return ((share as u32).max(SPREAD_SESSIONS_MIN), SPREAD_BEAT);
+        }
+        (most as u32, Span(SPREAD_BEAT.0 * most / share))
     }
 
     /// Tells one session, unless its socket is blocked: then when it takes bytes again.
@@ -171,6 +209,11 @@ impl ShardMachine {
         }
     }
 }
+
+/// Between two beats of a push.
+const SPREAD_BEAT: Span = Span::from_ms(20);
+/// A beat tells at least these: 1,600 sessions a second are not worth waiting for.
+const SPREAD_SESSIONS_MIN: u32 = 32;
 
 #[cfg(test)]
 mod tests {

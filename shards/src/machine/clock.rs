@@ -29,6 +29,11 @@ impl HybridClock {
         Clock(self.last)
     }
 
+    /// What the next value is at least, without giving one out.
+    pub fn now(&mut self, now: Now) -> Clock {
+        Clock(self.running(now))
+    }
+
     /// Steps past a clock that was read (a user row, another node's message).
     pub fn advance(&mut self, now: Now, seen: Clock) -> Result<(), TooFarAhead> {
         if seen.0 > self.running(now).max(self.last) + MAX_SKEW_US {

@@ -72,10 +72,19 @@ pub struct Hello {
     pub uaid: Option<Uaid>,
     /// A fresh random UAID that falls in the slice of the shard on which the socket is now.
     pub fresh: Uaid,
+    /// Its channels, where it said them and `hello.reconcile` is on.
+    pub channels: Option<Box<[Chid]>>,
     /// Broadcasts to subscribe to with the last version known.
     pub broadcasts: Vec<BroadcastVersion>,
     /// Interned user-agent family, for the session log.
     pub agent_family: u16,
+}
+
+impl Hello {
+    /// A hello that says who it is and nothing else.
+    pub fn new(uaid: Option<Uaid>, fresh: Uaid) -> Hello {
+        Hello { uaid, fresh, channels: None, broadcasts: Vec::new(), agent_family: 0 }
+    }
 }
 
 /// A broadcast id and a version of it; both opaque texts.

@@ -3,10 +3,13 @@
 //! A check starts at the beginning (low_water), topic rows first, then message and saved rows merged in clock
 //! order; it skips what is in the window, parked or settled. At most half a page is unacked when the next one is
 //! asked for. While a check is wanted or running every new message is stored, so none overtakes.
+//!
+//! A check also finds out how far storage is settled: it has seen every message row at or below the row it is at,
+//! except those that may have been written since it began, which are younger than `SETTLE_LAG`.
 
 use std::sync::Arc;
 
-use crate::ids::Stamp;
+use crate::ids::{Clock, Stamp};
 use crate::limits::PAGE_MESSAGES;
 use crate::message::{Message, Urgency};
 use crate::time::Span;
@@ -38,7 +41,8 @@ impl ShardMachine {
         let Some(session) = self.sessions.get(at) else { return };
         let (uaid, blocked, index) = (session.uaid, session.has(BLOCKED), session.active);
         let window = usize::from(self.config.window);
-        let writing = self.writes.contains_key(&uaid);
+        let writing = self.write_in_flight(uaid);
+        let horizon = Clock(self.clock.now(turn.now).0.saturating_sub(SETTLE_LAG_US));
         let room = self.tickets.room();
         let Some(active) = self.active_of_mut(index) else { return };
         if active.drain.reading || blocked {
@@ -49,6 +53,7 @@ impl ShardMachine {
             // A write under way would make this check useless: its completion asks again.
             None if active.drain.wanted && !writing => {
                 active.drain.wanted = false;
+                active.drain.horizon = horizon;
                 DrainCursor::Topics(None)
             }
             None => return,
@@ -92,8 +97,11 @@ impl ShardMachine {
         match result {
             Ok(StoreReply::Page(page)) => {
                 active.drain.at = next_cursor(cursor, &page);
+                let covered = covered_by(cursor, &page, active.drain.horizon);
                 self.send_page(turn, at, page.messages);
+                self.page_sent(at, covered);
                 self.continue_drain(turn, at);
+                self.reset_old_record(turn, at);
                 self.deactivate_if_idle(at);
             }
             // Storage is down: the check begins again in a while.
@@ -110,34 +118,63 @@ impl ShardMachine {
         if messages.iter().any(|m| m.urgency != Urgency::Normal) {
             urgent_first(&mut messages);
         }
+        messages.retain(|message| self.is_news(at, message));
+        if messages.is_empty() || self.over_msg_limit(turn, at, messages.len()) {
+            return;
+        }
         for message in messages {
-            let Some(session) = self.sessions.get(at) else { return };
-            let fingerprint = self.config.placement.fingerprint(message.chid);
-            let registered = session.channels.contains(fingerprint);
-            let index = session.active;
-            let stamp = message.stamp;
-            let in_flight = self.active_of(index).is_some_and(|active| {
-                active.position(stamp).is_some() || active.parked.iter().any(|row| row.stamp == stamp)
-            });
-            if in_flight || self.is_settling(message.uaid, stamp) {
-                continue;
-            }
-            if !registered && session.has(UNSURE) {
-                // Perhaps registered all the same: the next session, which reads the channels, decides.
-                continue;
-            }
-            if !registered {
-                self.stats.rows_unregistered += 1;
-                self.end_receipt(&RowKey::of(&message), Outcome::Unregistered);
-                self.settle(RowKey::of(&message));
-                continue;
-            }
-            if let Err(super::clock::TooFarAhead) = self.clock.advance(turn.now, stamp.clock) {
+            if let Err(super::clock::TooFarAhead) = self.clock.advance(turn.now, message.stamp.clock) {
                 self.stats.clocks_refused += 1;
             }
             self.stats.stored_sent += 1;
             self.push_entry(turn, at, message, Source::Row, true);
         }
+    }
+
+    /// Whether a row is to be sent: it is neither in flight nor settled, and its channel is registered.
+    fn is_news(&mut self, at: Ref, message: &Message) -> bool {
+        let Some(session) = self.sessions.get(at) else { return false };
+        let registered = session.channels.contains(self.config.placement.fingerprint(message.chid));
+        let stamp = message.stamp;
+        let in_flight = self.active_of(session.active).is_some_and(|active| {
+            active.position(stamp).is_some() || active.parked.iter().any(|row| row.stamp == stamp)
+        });
+        if in_flight || self.is_settling(message.uaid, stamp) {
+            return false;
+        }
+        // While unsure it is perhaps registered all the same: the next session, which reads the channels, decides.
+        if !registered && !session.has(UNSURE) {
+            self.stats.rows_unregistered += 1;
+            self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
+            self.settle(RowKey::of(message));
+        }
+        registered
+    }
+
+    /// What a page has sent is in the window: the check vouches for what it read, unless rows were passed by.
+    fn page_sent(&mut self, at: Ref, covered: Option<Clock>) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (index, unsure) = (session.active, session.has(UNSURE));
+        let Some(active) = self.active_of_mut(index) else { return };
+        if let Some(covered) = covered
+            && !unsure
+        {
+            active.drain.covered = active.drain.covered.max(covered);
+        }
+        if active.drain.clear() {
+            active.drain.sent = 0;
+        }
+    }
+}
+
+/// Up to where a page has seen every message row, as far as a check that began then may say so.
+fn covered_by(cursor: DrainCursor, page: &Page, horizon: Clock) -> Option<Clock> {
+    match (cursor, page.messages.last()) {
+        (DrainCursor::Topics(_), _) => None,
+        (DrainCursor::Messages(_), _) if page.exhausted => Some(horizon),
+        // Others of the same clock may follow on the next page.
+        (DrainCursor::Messages(_), Some(last)) => Some(horizon.min(Clock(last.stamp.clock.0.saturating_sub(1)))),
+        (DrainCursor::Messages(_), None) => None,
     }
 }
 
@@ -165,6 +202,9 @@ fn urgent_first(messages: &mut [Arc<Message>]) {
     let sorted: Vec<_> = order.into_iter().map(|n| messages[n].clone()).collect();
     messages.clone_from_slice(&sorted);
 }
+
+/// A write may take 30 s from its clock (`publish::WRITE_TIMEOUT`), and a clock may be 30 s off (DESIGN.md 7).
+const SETTLE_LAG_US: u64 = 60_000_000;
 
 /// How long a drain rests when storage is down or busy.
 const DRAIN_PAUSE: Span = Span::from_ms(1_000);

@@ -6,18 +6,18 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::{Claim, ConnId, ShardId, Uaid};
+use crate::ids::{Chid, Claim, ConnId, ShardId, Uaid};
 use crate::limits;
 use crate::time::{Instant, Now, Span};
 
 use super::command::{CloseReason, Event, Hello};
 use super::conns::ConnState;
 use super::input::Effect;
-use super::mail::{Arrival, ClaimReply, Reply, Request};
+use super::mail::{Arrival, ClaimReply, ClaimRequest, Reply, Request};
 use super::remote::{Asker, Outgoing};
-use super::session::{ChannelSet, NONE, Session, UNSAVED, span_ticks, ticks};
+use super::session::{ChannelSet, NONE, OLD_RECORD, Session, UNSAVED, span_ticks, ticks};
 use super::slab::Ref;
-use super::store::{StoreError, StoreOp, StoreReply, UserRow};
+use super::store::{RECORD_VERSION, StoreError, StoreOp, StoreReply, UserRow};
 use super::tickets::Work;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
@@ -32,8 +32,36 @@ pub(super) struct Greeting {
 }
 
 enum From {
-    Local { conn: ConnId, hello: Box<Hello> },
-    Remote { asker: Asker, claim: Claim, hello: Option<Box<Hello>>, bytes: Box<[u8]>, conn: Option<ConnId> },
+    Local {
+        conn: ConnId,
+        hello: Box<Hello>,
+    },
+    Remote {
+        asker: Asker,
+        claim: Claim,
+        channels: Option<Box<[Chid]>>,
+        hello: Option<Box<Hello>>,
+        bytes: Box<[u8]>,
+        conn: Option<ConnId>,
+    },
+}
+
+/// What a new session wants of storage.
+struct Stored {
+    /// There may be messages.
+    check: bool,
+    /// The user was last seen another day.
+    touch: bool,
+}
+
+impl From {
+    /// The channels that the hello named.
+    fn channels(&self) -> Option<Box<[Chid]>> {
+        match self {
+            From::Local { hello, .. } => hello.channels.clone(),
+            From::Remote { channels, .. } => channels.clone(),
+        }
+    }
 }
 
 enum Phase {
@@ -135,8 +163,9 @@ impl ShardMachine {
     fn claim(&mut self, turn: &mut Turn<'_>, conn: ConnId, owner: ShardId, uaid: Uaid, hello: Box<Hello>) {
         self.claims_made += 1;
         let claim = Claim::new(self.config.shard, self.claims_made);
+        let request = Request::Claim(Box::new(ClaimRequest { uaid, claim, channels: hello.channels.clone() }));
         let outgoing = Outgoing { peer: owner, conn, claim: Some((claim, hello)) };
-        if self.send_request(turn, outgoing, Request::Claim(Box::new((uaid, claim)))) {
+        if self.send_request(turn, outgoing, request) {
             self.hellos_in_flight += 1;
             self.conns.set(conn, ConnState::Claiming);
         } else {
@@ -184,14 +213,15 @@ impl ShardMachine {
     // --- the owner -----------------------------------------------------------------------------------
 
     /// Another shard has a socket that says it is `uaid`.
-    pub(super) fn claimed(&mut self, turn: &mut Turn<'_>, asker: Asker, uaid: Uaid, claim: Claim) {
+    pub(super) fn claimed(&mut self, turn: &mut Turn<'_>, asker: Asker, request: ClaimRequest) {
+        let ClaimRequest { uaid, claim, channels } = request;
         assert!(self.config.placement.owner(uaid) == self.config.shard, "claims come to the owner");
         self.stats.claims += 1;
         if self.draining() {
             self.answer(turn, asker, Reply::Claim(ClaimReply::Full));
             return;
         }
-        self.greet(turn, uaid, From::Remote { asker, claim, hello: None, bytes: Box::default(), conn: None });
+        self.greet(turn, uaid, From::Remote { asker, claim, channels, hello: None, bytes: Box::default(), conn: None });
     }
 
     /// Registers the hello as resident, in place of whoever was, and looks the user up.
@@ -264,16 +294,19 @@ impl ShardMachine {
     }
 
     pub(super) fn user_loaded(&mut self, turn: &mut Turn<'_>, at: Ref, result: Result<StoreReply, StoreError>) {
-        if self.greetings.get(at).is_none() {
+        let Some((uaid, said)) = self.greetings.get(at).map(|greeting| (greeting.uaid, greeting.from.channels()))
+        else {
             self.stats.store_replies_stale += 1;
             return;
-        }
+        };
         match result {
             Ok(StoreReply::User(Some(user))) => {
                 if self.clock.advance(turn.now, user.user_clock).is_err() {
                     self.stats.clocks_refused += 1;
                 }
-                if self.sessions.len() + self.granted >= self.config.sessions_max as usize {
+                if self.starts_over(turn, uaid, said.as_deref(), &user) {
+                    self.user_unknown(turn, at);
+                } else if self.sessions.len() + self.granted >= self.config.sessions_max as usize {
                     self.cancel_greeting(turn, at.index, CloseReason::Overloaded);
                 } else {
                     self.user_known(turn, at, user);
@@ -437,7 +470,7 @@ impl ShardMachine {
         conn: ConnId,
         uaid: Uaid,
         hello: &Hello,
-        user: Option<Box<UserRow>>,
+        mut user: Option<Box<UserRow>>,
         nudged: bool,
     ) {
         if self.sessions.len() >= self.config.sessions_max as usize {
@@ -462,29 +495,42 @@ impl ShardMachine {
             registers: 0,
             register_minute: 0,
         };
-        let mut check = nudged;
-        let mut touch = false;
-        match &user {
-            None => session.flags |= UNSAVED,
-            Some(user) => {
-                user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
-                check |= user.may_have_messages;
-                touch = user.seen.0 / 86_400 != u64::from(session.seen_day);
+        let stored = match &mut user {
+            None => {
+                session.flags |= UNSAVED;
+                Stored { check: nudged, touch: false }
             }
-        }
+            Some(user) => self.take_over(turn, &mut session, hello, user, nudged),
+        };
         let at = self.sessions.insert(session);
         self.conns.set(conn, ConnState::Session(at.index));
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
         self.arm_sweep(turn.now.mono);
         turn.effects.push_back(Effect::Emit(conn, Event::Hello { uaid, broadcasts: Box::new(delta) }));
-        if touch && self.tickets.room() {
+        if stored.touch && self.tickets.room() {
             self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
         }
-        if check {
+        if stored.check {
             self.check_storage(turn, at);
         }
         turn.effects.push_back(Effect::Ready(conn));
+        self.reset_old_record(turn, at);
+    }
+
+    /// Puts what storage knows of the user into its session.
+    fn take_over(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: &mut Session,
+        hello: &Hello,
+        user: &mut UserRow,
+        nudged: bool,
+    ) -> Stored {
+        self.forget_channels(turn, session.uaid, hello.channels.as_deref(), user);
+        session.put(OLD_RECORD, user.record_version < RECORD_VERSION);
+        user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
+        Stored { check: nudged || user.may_have_messages, touch: user.seen.0 / 86_400 != u64::from(session.seen_day) }
     }
 
     /// The first ping is jittered over the second half of the interval, by the UAID.

@@ -3,7 +3,7 @@
 //! A [`Request`] is sent only with reply credit, so its lane and the lane of its [`Reply`] have room by
 //! construction (`limits::reply_credit`). Requests cause replies, replies cause no mail: a DAG.
 
-use crate::ids::{Claim, RequestId, ShardId, Uaid};
+use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
 use super::command::{Cancel, Hello, NodeAnswer, Publish, Published};
 use super::receipts::{ReceiptAnswer, ReceiptQuery};
@@ -41,7 +41,7 @@ pub enum Request {
     /// "A socket of mine says it is this user." Answered by `Refused`, `Granted`, `Full`, `Superseded` or
     /// `Unavailable`.
     /// The claim names the attempt and is also the user_data of the moving descriptor.
-    Claim(Box<(Uaid, Claim)>),
+    Claim(Box<ClaimRequest>),
     /// A POST landed here.
     Publish(Box<Publish>),
     /// A cancel landed here.
@@ -58,6 +58,17 @@ pub enum Request {
     },
     /// A node's takeover landed here.
     NodeDisconnect(Box<(Uaid, u64)>),
+}
+
+/// What the owner must know of a hello to decide on it.
+#[derive(Debug)]
+pub struct ClaimRequest {
+    /// Whom the socket says it is.
+    pub uaid: Uaid,
+    /// Names the attempt.
+    pub claim: Claim,
+    /// As in the hello.
+    pub channels: Option<Box<[Chid]>>,
 }
 
 /// The owner's answer.

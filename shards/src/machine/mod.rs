@@ -23,7 +23,9 @@ mod publish;
 mod rates;
 mod receipt_table;
 mod receipts;
+mod reconcile;
 mod remote;
+mod reset;
 mod session;
 mod shutdown;
 mod slab;
@@ -43,10 +45,10 @@ pub use command::{
     Publish, Published, Refusal,
 };
 pub use input::{Effect, EffectQueue, Input};
-pub use mail::{Arrival, ClaimReply, Mail, Reply, Request};
+pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
 pub use receipts::{Outcome, ReceiptAnswer, ReceiptQuery};
 pub use stats::MachineStats;
-pub use store::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
+pub use store::{Page, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -58,7 +60,7 @@ use crate::time::{Instant, Now, Span};
 
 use acks::{SettledLately, Settling};
 use active::Active;
-use broadcast::Broadcasts;
+use broadcast::{Broadcasts, Spread};
 use clock::HybridClock;
 use conns::{ConnState, ConnTable};
 use dead::DeadEndpoints;
@@ -110,6 +112,39 @@ pub struct MachineConfig {
     pub token_rate: u32,
     /// `store.user_bytes_per_day`: bytes stored for one user in a UTC day; 0 is off.
     pub user_bytes_per_day: u64,
+    /// `delivery.msg_limit`: stored messages of one drain beyond which the user is reset; 0 is off.
+    pub msg_limit: u32,
+    /// `broadcast.spread`: how long a shard takes to tell all its sessions of a change.
+    pub broadcast_spread: Span,
+    /// `hello.reconcile`: the channels of a hello are the truth.
+    pub reconcile: bool,
+}
+
+impl MachineConfig {
+    /// The defaults of every setting, for one shard.
+    pub fn new(shard: ShardId, placement: Placement) -> MachineConfig {
+        MachineConfig {
+            shard,
+            placement,
+            origin: Origin(0),
+            clock_floor: Clock(0),
+            window: limits::WINDOW_DEFAULT,
+            durable: false,
+            spill_after: Span::from_secs(10),
+            retry_after: Span::from_secs(60),
+            hello_timeout: Span::from_secs(5),
+            ping_interval: Span::from_secs(300),
+            pong_timeout: Span::from_secs(4),
+            ping_min_interval: Span::from_secs(45),
+            sessions_max: 1_000,
+            ledger_bytes_max: 1 << 20,
+            token_rate: 0,
+            user_bytes_per_day: 0,
+            msg_limit: 0,
+            broadcast_spread: Span::from_secs(10),
+            reconcile: false,
+        }
+    }
 }
 
 /// One shard's state. Authoritative for its slice of the UAIDs; rebuilt empty at start.
@@ -152,8 +187,8 @@ pub struct ShardMachine {
     /// Deadlines of sessions with something under way; stale ones are told by `Active::armed`.
     deadlines: BinaryHeap<Reverse<(Instant, Ref)>>,
     broadcasts: Broadcasts,
-    /// Where the push of a broadcast change is.
-    broadcast_cursor: Option<u32>,
+    /// The push of a broadcast change, while one is under way.
+    spread: Option<Spread>,
     sweep: Sweep,
     pongs_due: VecDeque<(Instant, Ref)>,
     shutdown: Option<Shutdown>,
@@ -210,7 +245,7 @@ impl ShardMachine {
             ledger_bytes: 0,
             deadlines: BinaryHeap::new(),
             broadcasts: Broadcasts::new(),
-            broadcast_cursor: None,
+            spread: None,
             sweep: Sweep::default(),
             pongs_due: VecDeque::new(),
             shutdown: None,
@@ -245,9 +280,8 @@ impl ShardMachine {
 
     /// The earliest instant at which `Input::Timeout` must be delivered.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let broadcast_now = self.broadcast_cursor.map(|_| Instant(0));
         [
-            broadcast_now,
+            self.spread.as_ref().map(|spread| spread.due),
             self.hello_check,
             self.greeting_due(),
             self.deadlines.peek().map(|Reverse((due, _))| *due),
@@ -301,7 +335,7 @@ impl ShardMachine {
         self.hello_timeouts(turn);
         self.greeting_timeouts(turn);
         self.active_timeouts(turn);
-        self.sweep_broadcasts(turn);
+        self.spread_broadcasts(turn);
         self.sweep_sessions(turn);
         self.pong_timeouts(turn);
         self.receipt_timeouts(turn);

@@ -151,7 +151,7 @@ impl ShardMachine {
         }
     }
 
-    fn write_in_flight(&self, uaid: Uaid) -> bool {
+    pub(super) fn write_in_flight(&self, uaid: Uaid) -> bool {
         self.writes.contains_key(&uaid)
     }
 

@@ -73,7 +73,7 @@ impl Receipts {
     }
 
     /// Makes a record of a message that has none. True when an older record had to go for it.
-    pub fn expect(&mut self, row: &RowKey, expires: UnixSeconds) -> bool {
+    pub fn begin(&mut self, row: &RowKey, expires: UnixSeconds) -> bool {
         if self.records.contains_key(&key(row)) {
             return false;
         }
@@ -140,9 +140,17 @@ impl Receipts {
 
     /// Everything of a channel ends with it. How many that were.
     pub fn end_channel(&mut self, uaid: Uaid, chid: Chid) -> u64 {
-        let from = (uaid, chid, None, Stamp::default());
-        let of_channel = self.records.range(from..).take_while(|((u, c, ..), _)| (*u, *c) == (uaid, chid));
-        let keys: Vec<Key> = of_channel.filter(|(_, record)| record.outcome.is_none()).map(|(key, _)| *key).collect();
+        self.end_from((uaid, chid, None, Stamp::default()), |(u, c, ..)| (*u, *c) == (uaid, chid))
+    }
+
+    /// Everything of a user ends with it. How many that were.
+    pub fn end_user(&mut self, uaid: Uaid) -> u64 {
+        self.end_from((uaid, Chid([0; 16]), None, Stamp::default()), |(u, ..)| *u == uaid)
+    }
+
+    fn end_from(&mut self, from: Key, belongs: impl Fn(&Key) -> bool) -> u64 {
+        let those = self.records.range(from..).take_while(|(key, _)| belongs(key));
+        let keys: Vec<Key> = those.filter(|(_, record)| record.outcome.is_none()).map(|(key, _)| *key).collect();
         keys.into_iter().map(|key| u64::from(self.end_key(key, Outcome::Unregistered))).sum()
     }
 
@@ -234,14 +242,14 @@ mod tests {
         let mut receipts = Receipts::new();
         let until = UnixSeconds(1);
         for n in 0..limits::RECEIPTS_MAX as u64 {
-            assert!(!receipts.expect(&row(n), until));
+            assert!(!receipts.begin(&row(n), until));
         }
         assert!(receipts.end(&row(0), Outcome::Delivered));
-        assert!(receipts.expect(&row(1 << 40), until));
+        assert!(receipts.begin(&row(1 << 40), until));
         assert!(receipts.find(&row(1)).is_none(), "the oldest is forgotten");
         assert_eq!(receipts.find(&row(0)), Some((Some(Outcome::Delivered), until)), "an outcome is news");
         for n in 0..3 * limits::RECEIPTS_MAX as u64 {
-            receipts.expect(&row((2 << 40) + n), until);
+            receipts.begin(&row((2 << 40) + n), until);
             receipts.end(&row((2 << 40) + n), Outcome::Delivered);
             assert!(receipts.len() <= limits::RECEIPTS_MAX);
             assert!(receipts.order.len() <= 2 * limits::RECEIPTS_MAX);
@@ -253,7 +261,7 @@ mod tests {
     fn the_first_outcome_stays() {
         let mut receipts = Receipts::new();
         assert!(!receipts.end(&row(1), Outcome::Delivered), "nobody asked");
-        receipts.expect(&row(1), UnixSeconds(1));
+        receipts.begin(&row(1), UnixSeconds(1));
         assert!(receipts.end(&row(1), Outcome::Expired));
         assert!(!receipts.end(&row(1), Outcome::Delivered));
         assert_eq!(receipts.find(&row(1)).unwrap().0, Some(Outcome::Expired));

@@ -51,7 +51,7 @@ pub enum Outcome {
     Replaced,
     /// Its sender took it back.
     Cancelled,
-    /// Its channel was unregistered.
+    /// Its channel was unregistered, or its user was reset.
     Unregistered,
 }
 
@@ -96,7 +96,7 @@ impl ShardMachine {
     }
 
     pub(super) fn expect_receipt_of(&mut self, row: &RowKey, expires: UnixSeconds) {
-        if self.receipts.expect(row, expires) {
+        if self.receipts.begin(row, expires) {
             self.stats.receipts_forgotten += 1;
         }
     }
@@ -120,6 +120,14 @@ impl ShardMachine {
     pub(super) fn end_receipts_of_channel(&mut self, uaid: Uaid, chid: Chid) {
         if !self.receipts.is_empty() {
             let count = self.receipts.end_channel(uaid, chid);
+            self.count_outcome(Outcome::Unregistered, count);
+        }
+    }
+
+    /// A user is no more, and every channel with it.
+    pub(super) fn end_receipts_of_user(&mut self, uaid: Uaid) {
+        if !self.receipts.is_empty() {
+            let count = self.receipts.end_user(uaid);
             self.count_outcome(Outcome::Unregistered, count);
         }
     }

@@ -107,7 +107,7 @@ impl ShardMachine {
     /// The owner's side of a request.
     fn work_on(&mut self, turn: &mut Turn<'_>, asker: Asker, request: Request) {
         match request {
-            Request::Claim(claim) => self.claimed(turn, asker, claim.0, claim.1),
+            Request::Claim(claim) => self.claimed(turn, asker, *claim),
             Request::Publish(publish) => self.publish(turn, asker, *publish),
             Request::Cancel(cancel) => self.cancel(turn, asker, *cancel),
             Request::Receipt(query) => self.receipt(turn, asker, *query),

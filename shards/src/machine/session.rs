@@ -53,6 +53,8 @@ pub(super) const BLOCKED: u8 = 2;
 pub(super) const AWAITING_PONG: u8 = 4;
 /// A register or unregister failed: storage may list a channel that this session does not.
 pub(super) const UNSURE: u8 = 8;
+/// The record is of an older version: the user is reset when nothing is left to deliver (BEHAVIOUR.md 1.10).
+pub(super) const OLD_RECORD: u8 = 64;
 
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;

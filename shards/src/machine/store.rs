@@ -167,6 +167,9 @@ pub enum StoreReply {
     Page(Box<Page>),
 }
 
+/// What records mean today; a user with an older one is reset (BEHAVIOUR.md 1.10).
+pub const RECORD_VERSION: u8 = 1;
+
 /// Durable facts about a UAID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserRow {

@@ -23,18 +23,57 @@ use super::{ShardMachine, Turn};
 
 /// Who waits for a reply of storage.
 pub(super) enum Work {
-    LoadUser { greeting: Ref },
-    Register { session: Ref, uaid: Uaid, chid: Chid, key: Option<KeyDigest> },
-    Unregister { session: Ref, uaid: Uaid, chid: Chid },
+    LoadUser {
+        greeting: Ref,
+    },
+    Register {
+        session: Ref,
+        uaid: Uaid,
+        chid: Chid,
+        key: Option<KeyDigest>,
+    },
+    Unregister {
+        session: Ref,
+        uaid: Uaid,
+        chid: Chid,
+    },
     Publish(PublishWork),
-    Page { session: Ref },
-    Retry { session: Ref, stamp: Stamp },
-    Spill { session: Ref, stamps: Vec<Stamp> },
-    Depart { uaid: Uaid },
-    Settle { uaid: Uaid, count: usize },
-    Cancel { asker: Asker, row: RowKey },
-    Receipt { asker: Asker, query: Box<ReceiptQuery> },
+    Page {
+        session: Ref,
+    },
+    Retry {
+        session: Ref,
+        stamp: Stamp,
+    },
+    Spill {
+        session: Ref,
+        stamps: Vec<Stamp>,
+    },
+    Depart {
+        uaid: Uaid,
+    },
+    Settle {
+        uaid: Uaid,
+        count: usize,
+    },
+    Cancel {
+        asker: Asker,
+        row: RowKey,
+    },
+    Receipt {
+        asker: Asker,
+        query: Box<ReceiptQuery>,
+    },
     Touch,
+    /// The drop of a user.
+    Reset {
+        uaid: Uaid,
+    },
+    /// An unregister nobody waits for: the hello left the channel out.
+    Forget {
+        uaid: Uaid,
+        chid: Chid,
+    },
 }
 
 /// A POST at storage.
@@ -151,7 +190,9 @@ impl ShardMachine {
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
             Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result),
-            Work::Touch => {}
+            Work::Reset { uaid } if result.is_ok() => self.end_receipts_of_user(uaid),
+            Work::Forget { uaid, chid } if result.is_ok() => self.end_receipts_of_channel(uaid, chid),
+            Work::Touch | Work::Reset { .. } | Work::Forget { .. } => {}
         }
         self.submit_backlog(turn);
     }

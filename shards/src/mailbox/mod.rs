@@ -199,11 +199,11 @@ impl Mailbox {
 mod tests {
     use super::*;
     use crate::ids::{Claim, RequestId, Uaid};
-    use crate::machine::{ClaimReply, Reply, Request};
+    use crate::machine::{ClaimReply, ClaimRequest, Reply, Request};
 
     fn request(from: u16, index: u32) -> Mail {
         let claim = Claim::new(ShardId(from), u64::from(index));
-        let request = Request::Claim(Box::new((Uaid([0; 16]), claim)));
+        let request = Request::Claim(Box::new(ClaimRequest { uaid: Uaid([0; 16]), claim, channels: None }));
         Mail::Request { from: ShardId(from), id: RequestId { index, generation: 0 }, request }
     }
 

@@ -164,6 +164,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     /// Something has happened since the numbers were published.
     unpublished: bool,
     stopping: bool,
+    parking: park::Parking,
 }
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
@@ -207,6 +208,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             published: now.mono,
             unpublished: false,
             stopping: false,
+            parking: park::Parking::default(),
         })
     }
 

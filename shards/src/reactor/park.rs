@@ -1,35 +1,93 @@
 //! Sleeping and waking: the one place where a shard waits (DESIGN.md 4.1).
 //!
-//! Today always on the shard's eventfd through glommio, which costs no CPU while idle. Adaptive parking comes
-//! inside [`Reactor::park`]: blocked in the hub, which then polls that eventfd.
+//! A *cold* shard awaits its eventfd through glommio, which costs no CPU while idle and a good deal for each wake. A
+//! shard that is woken all the time is *warm*: it blocks in its hub ring, which polls that eventfd, and spares the way
+//! through the executor. Nothing else runs on that executor, so nobody waits for it meanwhile. Warm sleeps are bounded;
+//! the first that is long makes the shard cold again.
 
 use crate::ports::Edge;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 use super::turn::PUBLISH_EVERY;
 use super::{Machine, Reactor};
 
+/// A cold sleep shorter than this speaks for a busy shard.
+const SHORT_SLEEP: Span = Span::from_ms(1);
+/// So many of them in a row make the shard warm.
+const SHORT_SLEEPS_TO_WARM: u32 = 8;
+/// A warm sleep of this length makes it cold.
+const WARM_SLEEP_MAX: Span = Span::from_ms(5);
+
+/// How the shard sleeps.
+#[derive(Default)]
+pub(super) struct Parking {
+    warm: bool,
+    /// Short sleeps in a row.
+    short: u32,
+}
+
+impl Parking {
+    /// Notes how long a sleep was.
+    fn slept(&mut self, span: Span) {
+        if self.warm {
+            self.warm = span < WARM_SLEEP_MAX;
+            self.short = 0;
+        } else if span < SHORT_SLEEP {
+            self.short += 1;
+            self.warm = self.short >= SHORT_SLEEPS_TO_WARM;
+        } else {
+            self.short = 0;
+        }
+    }
+}
+
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Sleeps until a ring, a lane, storage or a deadline has something. May return early.
     pub(super) async fn park(&mut self) {
-        let until = self.next_deadline();
+        let mut until = self.next_deadline();
         if until.is_some_and(|at| at <= self.now.mono) {
             return;
         }
+        let prepared = if self.parking.warm {
+            let bound = self.now.mono.after(WARM_SLEEP_MAX);
+            until = Some(until.map_or(bound, |at| at.min(bound)));
+            self.plane.warm()
+        } else {
+            self.plane.cold()
+        };
         if let Some(until) = until {
             self.plane.wake_at(self.now.mono, until);
-            self.plane.enter();
+        }
+        self.plane.enter();
+        if !prepared {
+            // What the hub says to the change comes with the next turn.
+            return;
         }
         // From here on whoever leaves something for us wakes us; so look once more, then sleep.
         self.mailbox.waker().park();
         self.collected = self.collected.take().or_else(|| self.store.collect());
-        let quiet = self.collected.is_none() && !self.mailbox.has_mail() && self.control.is_empty();
-        if quiet && self.plane.quiet() {
-            self.stats.parks += 1;
+        if self.collected.is_none() && !self.mailbox.has_mail() && self.control.is_empty() {
+            self.sleep().await;
+        }
+        self.mailbox.waker().unpark();
+    }
+
+    async fn sleep(&mut self) {
+        let before = self.clock.now().mono;
+        if self.parking.warm {
+            if !self.plane.wait() {
+                return;
+            }
+            self.stats.warm_parks += 1;
+        } else {
+            if !self.plane.quiet() {
+                return;
+            }
             self.bed.sleep().await;
             self.plane.awake();
         }
-        self.mailbox.waker().unpark();
+        self.stats.parks += 1;
+        self.parking.slept(self.clock.now().mono.since(before));
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -37,5 +95,26 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let deadlines =
             [self.machine.next_timeout(), self.next_goodbye(), self.http.next(), self.accepting.next(), numbers];
         deadlines.into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_sleeps_warm_and_one_long_one_cools() {
+        let mut parking = Parking::default();
+        for _ in 0..SHORT_SLEEPS_TO_WARM - 1 {
+            parking.slept(Span::from_ms(0));
+        }
+        parking.slept(Span::from_ms(1));
+        assert!(!parking.warm, "in a row");
+        (0..SHORT_SLEEPS_TO_WARM).for_each(|_| parking.slept(Span::from_ms(0)));
+        assert!(parking.warm);
+        parking.slept(Span::from_ms(4));
+        assert!(parking.warm);
+        parking.slept(Span::from_ms(5));
+        assert!(!parking.warm);
     }
 }

@@ -7,6 +7,9 @@
 //! The eventfd is shared on purpose. Polling it in the hub, whose own eventfd is then awaited, loses wakes: a
 //! ring cannot signal an eventfd from within another eventfd's wakeup, so the kernel defers that signal, and
 //! kernel 6.18 does so only once per ring (found here: the second wake never came).
+//!
+//! A *warm* shard, one that is woken all the time, blocks in the hub itself: then the hub announces nothing, so it may
+//! poll that eventfd. Before the shard goes back to the eventfd the poll is removed.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -23,11 +26,13 @@ pub(super) struct Hub {
     /// When the armed timeout fires, and its number.
     pub armed: Option<(Instant, usize)>,
     next_timeout: usize,
+    /// The poll of the eventfd is armed, or its removal is not complete.
+    pub watching: bool,
 }
 
 impl Hub {
     pub fn new() -> Hub {
-        Hub { timespec: Box::new(Timespec::new()), armed: None, next_timeout: 0 }
+        Hub { timespec: Box::new(Timespec::new()), armed: None, next_timeout: 0, watching: false }
     }
 
     /// Notes a timeout of `span` and returns its number and where its length is.

@@ -36,6 +36,8 @@ pub(crate) enum Kind {
     Bell = 11,
     /// Nobody asks: removals, cancels, bells that found nobody.
     Ignored = 12,
+    /// The hub's multishot poll of the shard's eventfd, while the shard is warm.
+    Event = 13,
 }
 
 const SLOT_BITS: u32 = 28;

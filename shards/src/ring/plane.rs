@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use io_uring::{opcode, squeue, types};
 
@@ -84,6 +84,7 @@ pub(crate) struct Plane {
     sent: Vec<Sent>,
     shift: u32,
     table: u32,
+    event: RawFd,
     /// How often the kernel was entered.
     pub enters: u64,
 }
@@ -113,6 +114,7 @@ impl Plane {
             sent: Vec::new(),
             shift: config.shift(),
             table: config.table,
+            event: event.as_raw_fd(),
             enters: 0,
         })
     }
@@ -346,6 +348,7 @@ impl Plane {
         const DEALT: u8 = Kind::Dealt as u8;
         const TIMEOUT: u8 = Kind::Timeout as u8;
         const BELL: u8 = Kind::Bell as u8;
+        const EVENT: u8 = Kind::Event as u8;
         Some(match kind {
             ACCEPT => Completion::Accepted { listener: done.slot, arming: aux as u16, ring, result, more },
             POLL_IN => Completion::Readable(done),
@@ -360,6 +363,10 @@ impl Plane {
                 Completion::Woken
             }
             BELL => Completion::Woken,
+            EVENT => {
+                self.hub.watching &= more;
+                Completion::Woken
+            }
             _ => return None,
         })
     }
@@ -393,6 +400,48 @@ impl Plane {
         let quiet = self.ready.is_empty() && self.sent.is_empty() && !self.rings.iter_mut().any(Ring::busy);
         if !quiet {
             self.awake();
+        }
+        quiet
+    }
+
+    /// Whether the hub hears of everything: its poll of the eventfd is armed. Stages that when it is not.
+    pub(crate) fn warm(&mut self) -> bool {
+        if !self.hub.watching {
+            let entry = opcode::PollAdd::new(types::Fd(self.event), libc::POLLIN as u32)
+                .multi(true)
+                .build()
+                .user_data(plain(Kind::Event, 0, 0));
+            self.stage(0, &entry);
+            self.hub.watching = true;
+            return false;
+        }
+        true
+    }
+
+    /// Whether the hub polls the eventfd no more. Stages the end of the poll when it does.
+    pub(crate) fn cold(&mut self) -> bool {
+        if self.hub.watching {
+            let entry = opcode::PollRemove::new(plain(Kind::Event, 0, 0)).build().user_data(plain(Kind::Ignored, 0, 0));
+            self.stage(0, &entry);
+            return false;
+        }
+        true
+    }
+
+    /// Blocks in the hub until there is a completion in any ring, if all is quiet. False when it was not. The hub must
+    /// be [`Plane::warm`].
+    pub(crate) fn wait(&mut self) -> bool {
+        let Some((hub, others)) = self.rings.split_first_mut() else { return false };
+        for ring in others.iter_mut() {
+            ring.announce(true);
+        }
+        let quiet = self.ready.is_empty() && self.sent.is_empty() && !hub.busy() && !others.iter_mut().any(Ring::busy);
+        if quiet {
+            hub.wait(&mut self.ready);
+            self.enters += 1;
+        }
+        for ring in others {
+            ring.announce(false);
         }
         quiet
     }

@@ -118,6 +118,17 @@ impl Ring {
         }
     }
 
+    /// Blocks until there is a completion, and reaps it. Nothing is staged.
+    pub fn wait(&mut self, ready: &mut VecDeque<Cqe>) {
+        // SAFETY: no argument is passed and nothing is submitted.
+        let entered = unsafe { self.io.submitter().enter::<libc::sigset_t>(0, 1, ENTER_GETEVENTS, None) };
+        if let Err(error) = entered {
+            let errno = error.raw_os_error().unwrap_or(0);
+            assert!(matches!(errno, libc::EINTR | libc::EAGAIN | libc::EBUSY), "io_uring_enter: {error}");
+        }
+        self.reap(ready);
+    }
+
     fn reap(&mut self, ready: &mut VecDeque<Cqe>) {
         for entry in self.io.completion() {
             let word = entry.user_data();

@@ -4,7 +4,6 @@ use shards::ids::{Chid, Uaid};
 use shards::machine::CloseReason;
 
 use super::*;
-use crate::webpush::endpoint::{Opened, Tokens};
 
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -173,8 +172,8 @@ fn private_paths_are_not_on_other_ports() {
 
 #[test]
 fn tokens_of_another_key() {
-    let strangers = Tokens::new(ORIGIN, &[OTHER_KEY.to_string()]).unwrap();
-    let url = strangers.url(&Opened { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key: None });
+    let mut strangers = Tokens::new(ORIGIN, TokenForm::Short, &[OTHER_KEY.to_string()]).unwrap();
+    let url = url(&mut strangers, &Subscription { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key: None });
     let path = url.strip_prefix(ORIGIN).unwrap();
     let long = format!("/wpush/v1/{}", "A".repeat(5000));
     for path in [path, "/wpush/v1/", "/wpush/", "/wpush/v1/nonsense", "/wpush/v3/x", "/wpush/v1/a/b", &long] {

@@ -1,11 +1,9 @@
 //! Any split of the bytes gives the same commands, the same output and the same end; and no bytes make it panic.
 
 use proptest::prelude::*;
-use shards::ids::{Chid, Uaid};
 use shards::ports::Port;
 
 use super::*;
-use crate::webpush::endpoint::Opened;
 
 /// Feeds `bytes` cut at `cuts`; what happened, neighbouring outputs joined.
 fn run(port: Port, bytes: &[u8], cuts: &[usize]) -> Vec<Step> {
@@ -79,12 +77,7 @@ fn session() -> impl Strategy<Value = Vec<u8>> {
 fn good_path() -> String {
     // Sealed once: the text of a token is different each time.
     static PATH: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    let seal = || {
-        let edge = PushEdge::new(&config()).unwrap();
-        let url = edge.tokens.url(&Opened { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key: None });
-        url.strip_prefix(ORIGIN).unwrap().to_string()
-    };
-    PATH.get_or_init(seal).clone()
+    PATH.get_or_init(|| endpoint_path(TokenForm::Short, None)).clone()
 }
 
 fn requests() -> impl Strategy<Value = Vec<u8>> {

@@ -1,32 +1,28 @@
 //! App servers: validation in its documented order, answers, CORS, bodies and kept connections (BEHAVIOUR.md 2).
 
-use shards::ids::{Chid, Uaid};
 use shards::machine::{Command, Disposition, Published};
 use shards::message::{Topic, Urgency};
 use shards::ports::Port;
 
 use super::*;
-use crate::webpush::endpoint::Opened;
 use crate::webpush::message_id::MessageId;
 use crate::webpush::payload;
 use crate::webpush::vapid::tests::Sender;
-use shards::ids::KeyDigest;
 
-fn path(harness: &Harness, key: Option<KeyDigest>) -> String {
-    let url = harness.edge.tokens.url(&Opened { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key });
-    url.strip_prefix(ORIGIN).unwrap().to_string()
+pub(super) fn path(key: Option<KeyDigest>) -> String {
+    endpoint_path(TokenForm::Short, key)
 }
 
-fn post(path: &str, headers: &str, body: &str) -> String {
+pub(super) fn post(path: &str, headers: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n{headers}\r\n{body}", body.len())
 }
 
-const GOOD: &str = "TTL: 60\r\nContent-Encoding: aes128gcm\r\n";
+pub(super) const GOOD: &str = "TTL: 60\r\nContent-Encoding: aes128gcm\r\n";
 
 #[test]
 fn a_post_becomes_a_message_and_is_answered() {
     let mut harness = Harness::new(Port::Endpoint);
-    let path = path(&harness, None);
+    let path = path(None);
     harness.feed(post(&path, &format!("{GOOD}Topic: news\r\nUrgency: high\r\n"), "body").as_bytes());
     let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
     let message = publish.message.as_ref().unwrap();
@@ -75,10 +71,12 @@ fn each_broken_rule_has_its_errno_and_the_first_one_is_named() {
         ("TTL: 1\r\nContent-Encoding: aesgcm\r\nEncryption: rs=1\r\n", "b", 110, 400),
         ("TTL: 1\r\nContent-Encoding: aesgcm\r\nEncryption: salt=AA\r\nCrypto-Key: p256ecdsa=AA\r\n", "b", 110, 400),
         ("TTL: 1\r\nContent-Encoding: aes128gcm\r\nEncryption: salt=AA\r\n", "b", 110, 400),
+        ("TTL: 1\r\nContent-Encoding: aesgcm128\r\nEncryption: salt=AA\r\n", "b", 110, 400),
+        ("TTL: 1\r\nContent-Encoding: aes128gcm\r\nContent-Encoding: aes128gcm\r\n", "b", 110, 400),
         ("", &long, 104, 413),
     ] {
         let mut harness = Harness::new(Port::Endpoint);
-        let path = path(&harness, None);
+        let path = path(None);
         harness.feed(post(&path, headers, body).as_bytes());
         assert_eq!(harness.fault(), (status, Some(errno)), "{headers:?}");
         // It went to the owner, whose 410 comes first.
@@ -86,9 +84,44 @@ fn each_broken_rule_has_its_errno_and_the_first_one_is_named() {
         assert!(!harness.ended());
     }
     let mut harness = Harness::new(Port::Endpoint);
-    let path = path(&harness, None);
+    let path = path(None);
     harness.feed(post(&path, "TTL: 1\r\nUrgency: low\r\nUrgency: high\r\n", "").as_bytes());
     assert_eq!(harness.fault(), (400, None));
+}
+
+fn kept_headers(lines: &str) -> [Option<String>; 3] {
+    let mut harness = Harness::new(Port::Endpoint);
+    harness.feed(post(&path(None), &format!("TTL: 1\r\n{lines}"), "body").as_bytes());
+    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let message = publish.message.as_ref().unwrap_or_else(|_| panic!("{}", harness.written_text()));
+    payload::view(&message.payload).unwrap().headers.map(|header| header.map(str::to_owned))
+}
+
+#[test]
+fn lines_of_one_header_are_read_together() {
+    let kept = kept_headers(
+        "Content-Encoding: aesgcm\r\nEncryption: keyid=\"a\"\r\nCrypto-Key: p256ecdsa=\"CC==\"\r\n\
+         Encryption: keyid=\"b\"; salt=\"AA==\"\r\nCrypto-Key: keyid=\"b\"; dh=\"BB\"\r\n",
+    );
+    let expected = ["keyid=a, keyid=b; salt=AA", "p256ecdsa=CC, keyid=b; dh=BB"].map(|text| Some(text.to_owned()));
+    assert_eq!(kept[..2], expected);
+    // The key of draft 01 may stand in any of the lines.
+    let sender = Sender::new();
+    let authorization = format!("Authorization: WebPush {}\r\n", sender.good_token(NOW + 60));
+    let keys = format!("Crypto-Key: dh=BB\r\nCrypto-Key: p256ecdsa={}\r\n", sender.key());
+    let mut harness = Harness::new(Port::Endpoint);
+    let lines = format!("TTL: 1\r\nContent-Encoding: aesgcm\r\nEncryption: salt=AA\r\n{authorization}{keys}");
+    harness.feed(post(&path(Some(sender.digest())), &lines, "body").as_bytes());
+    assert_eq!(harness.response().0, 201);
+}
+
+#[test]
+fn senders_of_the_first_draft_are_understood() {
+    let kept = kept_headers(
+        "Content-Encoding: aesgcm128\r\nEncryption: keyid=p256dh;salt=AA\r\nEncryption-Key: keyid=p256dh;dh=\"BB=\"\r\n",
+    );
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(kept, [text("keyid=p256dh;salt=AA"), None, text("keyid=p256dh;dh=BB")]);
 }
 
 #[test]
@@ -99,7 +132,7 @@ fn what_the_owner_says_has_its_status() {
     ] {
         let mut harness = Harness::new(Port::Endpoint);
         harness.published = published;
-        let path = path(&harness, None);
+        let path = path(None);
         harness.feed(post(&path, GOOD, "b").as_bytes());
         assert_eq!(harness.fault(), (status, errno));
         assert!(harness.response().1.contains(header));
@@ -107,7 +140,7 @@ fn what_the_owner_says_has_its_status() {
     for disposition in [Disposition::Stored, Disposition::Dropped] {
         let mut harness = Harness::new(Port::Endpoint);
         harness.published = Published::Accepted { stamp: STAMP, disposition };
-        let path = path(&harness, None);
+        let path = path(None);
         harness.feed(post(&path, "TTL: 99999999\r\n", "").as_bytes());
         assert!(harness.response().1.contains("TTL: 2592000"));
     }
@@ -115,6 +148,12 @@ fn what_the_owner_says_has_its_status() {
 
 #[test]
 fn a_locked_endpoint_needs_its_key() {
+    for form in [TokenForm::Short, TokenForm::Fernet] {
+        needs_its_key(form);
+    }
+}
+
+fn needs_its_key(form: TokenForm) {
     let (sender, other) = (Sender::new(), Sender::new());
     let token = sender.good_token(NOW + 3600);
     let others = other.good_token(NOW + 3600);
@@ -130,7 +169,7 @@ fn a_locked_endpoint_needs_its_key() {
         ("Authorization: Digest x\r\n".to_string(), Some((401, Some(109)))),
     ] {
         let mut harness = Harness::new(Port::Endpoint);
-        let path = path(&harness, Some(sender.digest()));
+        let path = endpoint_path(form, Some(sender.digest()));
         harness.feed(post(&path, &format!("{GOOD}{authorization}"), "body").as_bytes());
         match verdict {
             None => assert_eq!(harness.response().0, 201, "{authorization}"),
@@ -148,7 +187,7 @@ fn the_same_authorization_with_another_p256ecdsa_is_401() {
     let (sender, thief) = (Sender::new(), Sender::new());
     let token = sender.good_token(NOW + 3600);
     let mut harness = Harness::new(Port::Endpoint);
-    let (path, stolen) = (path(&harness, Some(sender.digest())), path(&harness, Some(thief.digest())));
+    let (path, stolen) = (path(Some(sender.digest())), path(Some(thief.digest())));
     let request = |path: &str, key: &str| {
         let headers = format!("{GOOD}Authorization: WebPush {token}\r\nCrypto-Key: p256ecdsa={key}\r\n");
         post(path, &headers, "body")
@@ -168,7 +207,7 @@ fn the_same_authorization_with_another_p256ecdsa_is_401() {
 fn an_unlocked_endpoint_still_verifies_what_is_shown() {
     let sender = Sender::new();
     let mut harness = Harness::new(Port::Endpoint);
-    let path = path(&harness, None);
+    let path = path(None);
     let authorization = |exp| format!("Authorization: vapid t={},k={}\r\n", sender.good_token(exp), sender.key());
     harness.feed(post(&path, &format!("{GOOD}{}", authorization(NOW + 60)), "b").as_bytes());
     harness.feed(post(&path, &format!("{GOOD}{}", authorization(NOW - 100)), "b").as_bytes());
@@ -177,12 +216,24 @@ fn an_unlocked_endpoint_still_verifies_what_is_shown() {
 
 #[test]
 fn a_token_belongs_to_its_version_of_url() {
-    let mut harness = Harness::new(Port::Endpoint);
-    let (v1, v2) = (path(&harness, None), path(&harness, Some(KeyDigest([1; 32]))));
-    harness.feed(post(&v1.replace("/v1/", "/"), GOOD, "b").as_bytes());
-    harness.feed(post(&v1.replace("/v1/", "/v2/"), GOOD, "b").as_bytes());
-    harness.feed(post(&v2.replace("/v2/", "/v1/"), GOOD, "b").as_bytes());
-    assert_eq!(harness.statuses(), [201, 404, 404]);
+    let (v1, v2) = (endpoint_path(TokenForm::Fernet, None), endpoint_path(TokenForm::Fernet, Some(KeyDigest([1; 32]))));
+    let v3 = path(None);
+    for (path, status) in [
+        (v1.clone(), 201),
+        (v1.replace("/v1/", "/"), 201),
+        (v1.replace("/v1/", "/v2/"), 404),
+        (v1.replace("/v1/", "/v3/"), 404),
+        (v2.replace("/v2/", "/v1/"), 404),
+        (v2.clone(), 401),
+        (v3.clone(), 201),
+        (v3.replace("/v3/", "/"), 404),
+        (v3.replace("/v3/", "/v1/"), 404),
+        (v3.replace("/v3/", "/v4/"), 404),
+    ] {
+        let mut harness = Harness::new(Port::Endpoint);
+        harness.feed(post(&path, GOOD, "b").as_bytes());
+        assert_eq!(harness.response().0, status, "{path}");
+    }
 }
 
 #[test]
@@ -204,7 +255,7 @@ fn browsers_may_read_the_answers() {
     ] {
         assert!(head.contains(line), "{line}");
     }
-    let good = path(&harness, None);
+    let good = path(None);
     for (path, status) in [(good.as_str(), 201), ("/wpush/v1/x", 404), ("/elsewhere", 404)] {
         let mut harness = Harness::new(Port::Endpoint);
         harness.feed(post(path, &format!("{GOOD}Origin: https://app\r\n"), "b").as_bytes());
@@ -258,7 +309,7 @@ fn small_pages_are_json() {
 #[test]
 fn connections_are_kept_and_requests_pipelined() {
     let mut harness = Harness::new(Port::Endpoint);
-    let path = path(&harness, None);
+    let path = path(None);
     let chunked =
         format!("POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{GOOD}\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
     let refused = post("/wpush/v1/x", GOOD, "not wanted");
@@ -282,8 +333,7 @@ fn connections_are_kept_and_requests_pipelined() {
 
 #[test]
 fn bodies_beyond_discarding_end_the_connection() {
-    let harness = Harness::new(Port::Endpoint);
-    let path = path(&harness, None);
+    let path = path(None);
     let by_length = format!("POST {path} HTTP/1.1\r\nContent-Length: 70000\r\n{GOOD}\r\n");
     let by_chunk = format!("POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{GOOD}\r\n20000\r\nabc");
     for request in [by_length, by_chunk] {
@@ -298,7 +348,7 @@ fn bodies_beyond_discarding_end_the_connection() {
 #[test]
 fn expect_100_continue_is_answered_by_the_verdict() {
     let mut harness = Harness::new(Port::Endpoint);
-    let path = path(&harness, None);
+    let path = path(None);
     let head = |path: &str, length: usize| {
         format!("POST {path} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n{GOOD}\r\n")
     };

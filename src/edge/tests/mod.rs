@@ -5,15 +5,18 @@ mod chunking;
 mod endpoint;
 mod foreign;
 mod node;
+mod receipts;
 mod websocket;
 
-use shards::ids::{Clock, Origin, ShardId, Stamp};
-use shards::machine::{CloseReason, Command, Disposition, Event, NodeAnswer, Published};
+use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
+use shards::machine::{CloseReason, Command, Disposition, Event, NodeAnswer, Published, ReceiptAnswer};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::time::{Instant, Now};
 
-use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, PushEdge, VersionInfo};
+use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, PushEdge, VersionInfo};
+use crate::webpush::endpoint::tests::{open_url, url};
+use crate::webpush::endpoint::{Subscription, TokenForm, Tokens};
 use crate::wire::ws::{self, Opcode};
 
 pub(super) const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
@@ -25,19 +28,28 @@ pub(super) const NOW: u64 = 1_700_000_000;
 
 pub(super) fn config() -> EdgeConfig {
     EdgeConfig {
+        reconcile: false,
         endpoint_url: ORIGIN.into(),
-        crypto_keys: vec![KEY.into()],
-        node_keys: vec!["older".into(), NODE_KEY.into()],
+        tokens: TokenForm::Short,
+        keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
         placement: Placement::new([1; 16], 3),
         shard: ShardId(1),
         body_bytes_max: BODY_BYTES_DEFAULT,
         vapid_cache_max: 64,
+        origin_rate: 0,
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
     }
 }
 
 pub(super) fn now() -> Now {
     Now { mono: Instant(5), unix_us: NOW * 1_000_000 }
+}
+
+/// The path of a fresh endpoint of user agent 1 and channel 2.
+pub(super) fn endpoint_path(form: TokenForm, key: Option<KeyDigest>) -> String {
+    let mut tokens = Tokens::new(ORIGIN, form, &config().keys.crypto).unwrap();
+    let url = url(&mut tokens, &Subscription { uaid: Uaid([1; 16]), chid: Chid([2; 16]), key });
+    url.strip_prefix(ORIGIN).unwrap().to_string()
 }
 
 /// One thing that happened on a connection.
@@ -66,6 +78,8 @@ pub(super) struct Harness {
     /// What the machine answers a POST.
     pub(super) published: Published,
     pub(super) node_answer: NodeAnswer,
+    /// What the machine answers a look at a receipt.
+    pub(super) receipt: ReceiptAnswer,
     ended: bool,
 }
 
@@ -86,6 +100,7 @@ impl Harness {
             commands: Vec::new(),
             published: Published::Accepted { stamp: STAMP, disposition: Disposition::Direct },
             node_answer: NodeAnswer::Done,
+            receipt: ReceiptAnswer::Pending,
             ended: false,
         }
     }
@@ -157,11 +172,11 @@ impl Harness {
     fn answer(&mut self, command: &Command) {
         let event = match command {
             Command::Hello(hello) => {
-                Event::Hello { uaid: hello.uaid.unwrap_or(shards::ids::Uaid([9; 16])), broadcasts: Box::default() }
+                Event::Hello { uaid: hello.uaid.unwrap_or(Uaid([9; 16])), broadcasts: Box::default() }
             }
             // Without a URL, whose text is different each time.
             Command::Register { chid, key } => {
-                Event::Registered { uaid: shards::ids::Uaid([9; 16]), chid: *chid, key: *key, status: 500 }
+                Event::Registered { uaid: Uaid([9; 16]), chid: *chid, key: *key, status: 500 }
             }
             Command::Unregister { chid, .. } => Event::Unregistered { chid: *chid, status: 200 },
             Command::Ping => Event::Pong,
@@ -170,6 +185,7 @@ impl Harness {
                 Err(refusal) => Published::Refused(refusal),
             }),
             Command::Cancel(_) => Event::Cancelled { done: true },
+            Command::Receipt(_) => Event::Receipt(self.receipt),
             Command::NodePush(_) | Command::NodeNotify { .. } | Command::NodeDisconnect { .. } => {
                 Event::NodeAnswer(self.node_answer)
             }

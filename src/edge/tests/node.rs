@@ -116,7 +116,8 @@ fn strangers_are_refused() {
         assert!(harness.commands.is_empty());
         assert_eq!(harness.edge.stats().node_refused, 1);
     }
-    let open = EdgeConfig { node_keys: Vec::new(), ..config() };
+    let keys = EdgeKeys { node: Vec::new(), ..config().keys };
+    let open = EdgeConfig { keys, ..config() };
     let mut harness = Harness::with(PushEdge::new(&open).unwrap(), Port::Node);
     harness.feed(request("PUT", &format!("/notif/{UAID}"), "").as_bytes());
     assert_eq!(harness.response().0, 401);

@@ -88,16 +88,24 @@ fn registers_with_and_without_key() {
 
 #[test]
 fn a_registered_event_seals_an_endpoint_that_opens() {
-    let mut harness = Harness::greeted();
-    for (key, version) in [(None, "v1"), (Some(KeyDigest([5; 32])), "v2")] {
-        harness.steps.clear();
+    let digest = Some(KeyDigest([5; 32]));
+    for (form, key, version) in [
+        (TokenForm::Short, None, "v3"),
+        (TokenForm::Short, digest, "v3"),
+        (TokenForm::Fernet, None, "v1"),
+        (TokenForm::Fernet, digest, "v2"),
+    ] {
+        let edge = PushEdge::new(&EdgeConfig { tokens: form, ..config() }).unwrap();
+        let mut harness = Harness::with(edge, Port::WebSocket);
+        harness.codec = harness.edge.arrived();
         harness.emit(&Event::Registered { uaid: Uaid([1; 16]), chid: chid(), key, status: 200 });
         let text = payloads(&harness.written()).remove(0);
         let message = crate::wire::server_message::read(&text).unwrap();
         let endpoint = message.endpoint.unwrap();
         assert!(endpoint.starts_with(&format!("{ORIGIN}/wpush/{version}/")));
-        let opened = harness.edge.tokens.open_url(&endpoint).unwrap();
-        assert_eq!((opened.uaid, opened.chid, opened.key), (Uaid([1; 16]), chid(), key));
+        let opened = open_url(&harness.edge.tokens, &endpoint).unwrap();
+        assert_eq!((opened.uaid, opened.chid, opened.lock.is_some()), (Uaid([1; 16]), chid(), key.is_some()));
+        assert!(opened.lock.is_none_or(|lock| lock.fits(&key.unwrap())));
     }
 }
 

@@ -8,15 +8,16 @@ const DASHED: &str = "deadbeef-0000-4000-8000-000000000001";
 
 #[test]
 fn hello_reads_its_fields() {
-    let hello = |uaid, broadcasts| Ok(ClientMessage::Hello { uaid, broadcasts });
+    let with = |uaid, channels, broadcasts| Ok(ClientMessage::Hello { uaid, channels, broadcasts });
+    let hello = |uaid, broadcasts| with(uaid, None, broadcasts);
     assert_eq!(read(r#"{"messageType":"hello"}"#), hello(None, vec![]));
     assert_eq!(read(r#" {"use_webpush":true,"messageType":"hello","uaid":null,"x":[{}]} "#), hello(None, vec![]));
     for uaid in ["deadbeef000040008000000000000001", "DEADBEEF-0000-4000-8000-000000000001"] {
         let message = format!(r#"{{"messageType":"hello","uaid":"{uaid}","channelIDs":["{uaid}"]}}"#);
-        assert_eq!(read(&message), hello(Some(CHANNEL), vec![]));
+        assert_eq!(read(&message), with(Some(CHANNEL), Some(vec![CHANNEL]), vec![]));
     }
     assert_eq!(read(r#"{"messageType":"hello","uaid":"","channelIDs":null,"broadcasts":null}"#), hello(None, vec![]));
-    assert_eq!(read(r#"{"messageType":"hello","uaid":"nope","channelIDs":[]}"#), hello(None, vec![]));
+    assert_eq!(read(r#"{"messageType":"hello","uaid":"nope","channelIDs":[]}"#), with(None, Some(vec![]), vec![]));
     let version = BroadcastVersion { id: "a/b".into(), version: "\"2\"".into() };
     let message = r#"{"messageType":"hello","broadcasts":{"a/b":"1","a/b":"\"2\""}}"#;
     assert_eq!(read(message), hello(None, vec![version]));
@@ -106,7 +107,7 @@ fn lists_are_bounded() {
 fn what_the_probe_says_is_read() {
     let mut out = Vec::new();
     client::hello(Some(&CHANNEL), &mut out);
-    let hello = ClientMessage::Hello { uaid: Some(CHANNEL), broadcasts: vec![] };
+    let hello = ClientMessage::Hello { uaid: Some(CHANNEL), channels: None, broadcasts: vec![] };
     assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(hello));
     out.clear();
     client::register(&CHANNEL, Some("BA=="), &mut out);

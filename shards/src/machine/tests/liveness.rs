@@ -65,6 +65,26 @@ fn a_blocked_socket_is_told_of_broadcasts_when_it_takes_bytes() {
 }
 
 #[test]
+fn a_change_is_spread_over_its_window_and_reaches_everybody() {
+    let mut mesh = Mesh::with(1, |config| config.broadcast_spread = Span::from_secs(4));
+    mesh.step(0, Input::Broadcasts([value("a", "1")].into()));
+    let sockets: Vec<Socket> = (0..400).map(|_| mesh.session(0, None)).collect();
+    for socket in &sockets {
+        mesh.command(*socket, Command::BroadcastSubscribe(vec![value("a", "1")]));
+    }
+    let told = |mesh: &Mesh| sockets.iter().filter(|s| mesh.said(**s).contains(&Said::Broadcast(1, 0))).count();
+    mesh.step(0, Input::Broadcasts([value("a", "2")].into()));
+    assert_eq!(told(&mesh), 32, "the first beat is now");
+    // A change during the sweep goes round once more and keeps nobody waiting.
+    mesh.step(0, Input::Timeout);
+    mesh.step(0, Input::Broadcasts([value("a", "3")].into()));
+    mesh.pass(4);
+    assert_eq!(told(&mesh), 400);
+    let twice = sockets.iter().filter(|s| mesh.said(**s).len() == 3).count();
+    assert_eq!(twice, 32, "who was told of the first change is told of the second");
+}
+
+#[test]
 fn registers_beyond_the_budget_close() {
     let mut mesh = Mesh::new(1);
     let socket = mesh.session(0, None);

@@ -7,6 +7,7 @@ mod hello;
 mod liveness;
 mod rates;
 mod receipts;
+mod reset;
 mod script;
 mod slow_reader;
 mod topics;
@@ -65,29 +66,14 @@ pub struct Mesh {
     /// Live ledger records by shard and slot: what survives `kill -9`.
     pub ledger: BTreeMap<(usize, u32), Arc<Message>>,
     pub drained: Vec<usize>,
+    /// The channels that the hellos of the test name.
+    pub channels: Option<Box<[Chid]>>,
     next_slot: u32,
     next_uaid: u128,
 }
 
 pub fn config(shard: u16, placement: Placement) -> MachineConfig {
-    MachineConfig {
-        shard: ShardId(shard),
-        placement,
-        origin: Origin(1_000 + u32::from(shard)),
-        clock_floor: Clock(0),
-        window: 128,
-        durable: false,
-        spill_after: Span::from_secs(10),
-        retry_after: Span::from_secs(60),
-        hello_timeout: Span::from_secs(5),
-        ping_interval: Span::from_secs(300),
-        pong_timeout: Span::from_secs(4),
-        ping_min_interval: Span::from_secs(45),
-        sessions_max: 1_000,
-        ledger_bytes_max: 1 << 20,
-        token_rate: 0,
-        user_bytes_per_day: 0,
-    }
+    MachineConfig { origin: Origin(1_000 + u32::from(shard)), ..MachineConfig::new(ShardId(shard), placement) }
 }
 
 pub const CHANNEL: Chid = Chid([0xc1; 16]);
@@ -121,6 +107,7 @@ impl Mesh {
             hold_mail: false,
             ledger: BTreeMap::new(),
             drained: Vec::new(),
+            channels: None,
             next_slot: 0,
             next_uaid: 1,
         }
@@ -182,7 +169,7 @@ impl Mesh {
 
     pub fn say_hello(&mut self, socket: Socket, uaid: Option<Uaid>) {
         let fresh = self.uaid_of(self.sockets[socket.0].shard);
-        let hello = Hello { uaid, fresh, broadcasts: Vec::new(), agent_family: 0 };
+        let hello = Hello { channels: self.channels.clone(), ..Hello::new(uaid, fresh) };
         self.command(socket, Command::Hello(Box::new(hello)));
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::ids::{Chid, Clock, StoreTicket, Uaid};
+use crate::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
 use crate::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use crate::message::{Message, Topic};
 use crate::time::UnixSeconds;
@@ -29,8 +29,13 @@ pub struct Script {
     pub replies: VecDeque<(usize, StoreTicket, Result<StoreReply, StoreError>)>,
     /// Every operation ever submitted, by its kind.
     pub seen: Vec<&'static str>,
+    /// What the records of users that were there before the test say.
+    pub record_version: u8,
+    pub low_water: BTreeMap<Uaid, Clock>,
     users: BTreeMap<Uaid, BTreeSet<Chid>>,
-    rows: BTreeMap<Uaid, BTreeMap<crate::ids::Stamp, Arc<Message>>>,
+    rows: BTreeMap<Uaid, BTreeMap<Stamp, Arc<Message>>>,
+    /// Rows that came from a ledger: low water says nothing about them.
+    saved: BTreeSet<Stamp>,
     topics: BTreeMap<SlotKey, Arc<Message>>,
 }
 
@@ -41,8 +46,11 @@ impl Script {
             held: VecDeque::new(),
             replies: VecDeque::new(),
             seen: Vec::new(),
+            record_version: crate::machine::RECORD_VERSION,
+            low_water: BTreeMap::new(),
             users: BTreeMap::new(),
             rows: BTreeMap::new(),
+            saved: BTreeSet::new(),
             topics: BTreeMap::new(),
         }
     }
@@ -86,7 +94,7 @@ impl Script {
         match op {
             StoreOp::LoadUser { uaid } => StoreReply::User(self.users.get(&uaid).map(|channels| {
                 Box::new(UserRow {
-                    record_version: 1,
+                    record_version: self.record_version,
                     seen: UnixSeconds(0),
                     low_water: Clock(0),
                     user_clock: Clock(0),
@@ -109,10 +117,12 @@ impl Script {
             }
             StoreOp::DropUser { uaid } => {
                 self.users.remove(&uaid);
+                self.rows.remove(&uaid);
+                self.topics.retain(|_, m| m.uaid != uaid);
                 StoreReply::Done
             }
             StoreOp::Publish { message } => {
-                if !self.users.get(&message.uaid).is_some_and(|channels| channels.contains(&message.chid)) {
+                if !self.is_registered(&message) {
                     return StoreReply::NoSubscription;
                 }
                 if message.ttl > 0 {
@@ -121,7 +131,12 @@ impl Script {
                 StoreReply::Done
             }
             StoreOp::Save { messages } => {
-                messages.into_iter().for_each(|m| self.put(m));
+                for message in messages {
+                    if self.is_registered(&message) {
+                        self.saved.insert(message.stamp);
+                        self.put(message);
+                    }
+                }
                 StoreReply::Done
             }
             StoreOp::Topics { uaid, after, limit, now } => {
@@ -130,19 +145,39 @@ impl Script {
                 });
                 page(slots.map(|(_, m)| m.clone()), limit)
             }
-            StoreOp::Messages { uaid, after, limit, now } => {
-                let rows = self.rows.get(&uaid).into_iter().flatten();
-                page(rows.filter(|(s, m)| **s > after && !m.expired(now)).map(|(_, m)| m.clone()), limit)
-            }
+            StoreOp::Messages { uaid, after, limit, now } => self.messages(uaid, after, limit, now),
             StoreOp::Read { row, now } => {
                 let found = self.rows_of(row.uaid).into_iter().filter(|m| m.stamp == row.stamp && !m.expired(now));
                 page(found, 1)
             }
-            StoreOp::Settle { rows, .. } => {
-                rows.iter().for_each(|row| self.delete(row));
+            StoreOp::Settle { rows, low_water, .. } => {
+                self.settle(&rows, low_water);
                 StoreReply::Done
             }
         }
+    }
+
+    fn messages(&self, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> StoreReply {
+        let low = self.low_water.get(&uaid).copied().unwrap_or_default();
+        let rows = self.rows.get(&uaid).into_iter().flatten();
+        let unsettled = rows.filter(|(stamp, _)| stamp.clock > low || self.saved.contains(stamp));
+        page(unsettled.filter(|(stamp, m)| **stamp > after && !m.expired(now)).map(|(_, m)| m.clone()), limit)
+    }
+
+    fn settle(&mut self, rows: &[RowKey], low_water: Option<Clock>) {
+        if let (Some(row), Some(clock)) = (rows.first(), low_water) {
+            let low = self.low_water.entry(row.uaid).or_default();
+            *low = clock.max(*low);
+        }
+        rows.iter().for_each(|row| self.delete(row));
+    }
+
+    fn is_registered(&self, message: &Message) -> bool {
+        self.users.get(&message.uaid).is_some_and(|channels| channels.contains(&message.chid))
+    }
+
+    pub fn channels_of(&self, uaid: Uaid) -> Option<Vec<Chid>> {
+        self.users.get(&uaid).map(|channels| channels.iter().copied().collect())
     }
 
     pub fn put(&mut self, message: Arc<Message>) {

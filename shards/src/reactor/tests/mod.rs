@@ -6,6 +6,7 @@
 mod bench;
 mod goodbyes;
 mod moves;
+mod parking;
 mod plain;
 mod rules;
 mod script;

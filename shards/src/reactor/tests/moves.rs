@@ -9,7 +9,7 @@ use crate::ring::{Departure, Plane, PlaneConfig};
 use super::bench::{Bench, run};
 
 fn hello() -> Box<Hello> {
-    Box::new(Hello { uaid: None, fresh: Uaid([0; 16]), broadcasts: Vec::new(), agent_family: 0 })
+    Box::new(Hello::new(None, Uaid([0; 16])))
 }
 
 fn two() -> Bench {

@@ -153,7 +153,7 @@ impl Script {
                 self.claims += 1;
                 let claim = Claim::new(crate::ids::ShardId(0), self.claims);
                 let uaid = Uaid([0; 16]);
-                let hello = Box::new(Hello { uaid: None, fresh: uaid, broadcasts: Vec::new(), agent_family: 0 });
+                let hello = Box::new(Hello::new(None, uaid));
                 let to = crate::ids::ShardId(code as u16);
                 return effects.push_back(Effect::Move { conn, to, claim, hello });
             }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::ids::{Clock, Origin, ShardId};
+use crate::ids::ShardId;
 use crate::machine::MachineConfig;
 use crate::place::Placement;
 use crate::ports::Port;
@@ -16,21 +16,16 @@ use crate::time::Span;
 
 use super::script::{LineEdge, Log, Nothing, Script};
 
-struct Server {
-    shards: Shards<LineEdge>,
-    websocket: SocketAddr,
+pub(super) struct Server {
+    pub shards: Shards<LineEdge>,
+    pub websocket: SocketAddr,
     endpoint: SocketAddr,
     logs: Vec<Log>,
 }
 
 fn config(shard: u16, count: u16) -> MachineConfig {
     MachineConfig {
-        shard: ShardId(shard),
-        placement: Placement::new([0; 16], count),
-        origin: Origin(0),
-        clock_floor: Clock(0),
         window: 1,
-        durable: false,
         spill_after: Span(0),
         retry_after: Span(0),
         hello_timeout: Span(0),
@@ -39,13 +34,12 @@ fn config(shard: u16, count: u16) -> MachineConfig {
         ping_min_interval: Span(0),
         sessions_max: 1,
         ledger_bytes_max: 1,
-        token_rate: 0,
-        user_bytes_per_day: 0,
+        ..MachineConfig::new(ShardId(shard), Placement::new([0; 16], count))
     }
 }
 
 /// `count` shards; only the first listens. Two share a core when there are more shards than cores.
-fn serve(count: u16, limits: PlaneLimits) -> Server {
+pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let websocket = listen(any, Port::WebSocket).unwrap();
     let endpoint = listen(any, Port::Endpoint).unwrap();
@@ -71,22 +65,22 @@ fn serve(count: u16, limits: PlaneLimits) -> Server {
     Server { shards, websocket: addresses.0, endpoint: addresses.1, logs }
 }
 
-struct Peer(BufReader<TcpStream>);
+pub(super) struct Peer(BufReader<TcpStream>);
 
 impl Peer {
-    fn connect(address: SocketAddr) -> Peer {
+    pub fn connect(address: SocketAddr) -> Peer {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Peer(BufReader::new(stream))
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    pub fn ask(&mut self, line: &str) -> String {
         self.0.get_mut().write_all(line.as_bytes()).unwrap();
         self.answer()
     }
 
-    fn answer(&mut self) -> String {
+    pub fn answer(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line
@@ -94,12 +88,12 @@ impl Peer {
 }
 
 impl Server {
-    fn number(&self, shard: usize, name: &str) -> u64 {
+    pub fn number(&self, shard: usize, name: &str) -> u64 {
         let board = &self.shards.boards()[shard];
         board.read().find(|(meaning, _)| meaning.name == name).map(|(_, value)| value).unwrap()
     }
 
-    fn end(self) {
+    pub fn end(self) {
         self.shards.drain(1, Duration::from_secs(10));
         let reports = self.shards.wait();
         assert!(reports.iter().all(|report| report.drained));

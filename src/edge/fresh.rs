@@ -1,50 +1,31 @@
 //! Fresh UAIDs: random v4 UUIDs, drawn until one falls in the slice of this shard (DESIGN.md 5).
 
-use ring::rand::{SecureRandom, SystemRandom};
 use shards::ids::{ShardId, Uaid};
 use shards::place::Placement;
 
-/// Draws UAIDs. Asks the kernel for many bytes at a time: with N shards a UAID takes N draws on average.
+use crate::webpush::entropy::Pool;
+
+/// Draws UAIDs. With N shards a UAID takes N draws on average.
 pub struct FreshUaids {
-    random: SystemRandom,
-    pool: Box<[u8; POOL_BYTES]>,
-    /// Bytes of the pool that were not given out; they are the last ones. `0 <= left <= POOL_BYTES`.
-    left: usize,
+    pool: Pool,
     placement: Placement,
     shard: ShardId,
 }
 
-const POOL_BYTES: usize = 1024;
-
 impl FreshUaids {
     /// For `shard`.
     pub fn new(placement: Placement, shard: ShardId) -> FreshUaids {
-        FreshUaids { random: SystemRandom::new(), pool: Box::new([0; POOL_BYTES]), left: 0, placement, shard }
+        FreshUaids { pool: Pool::default(), placement, shard }
     }
 
     /// A UAID of this shard; `None` when the kernel gives no random bytes.
     pub fn draw(&mut self) -> Option<Uaid> {
         loop {
-            let bytes = self.bytes()?;
-            let uaid = Uaid(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes());
+            let uaid = Uaid(uuid::Builder::from_random_bytes(self.pool.draw()?).into_uuid().into_bytes());
             if self.placement.owner(uaid) == self.shard {
                 return Some(uaid);
             }
         }
-    }
-
-    fn bytes(&mut self) -> Option<[u8; 16]> {
-        if self.left < 16 {
-            self.random.fill(&mut self.pool[..]).ok()?;
-            self.left = POOL_BYTES;
-        }
-        let start = POOL_BYTES - self.left;
-        self.left -= 16;
-        let place = self.pool.get_mut(start..start + 16)?;
-        let bytes: [u8; 16] = (&*place).try_into().ok()?;
-        // A UAID is a bearer secret: no copy stays behind.
-        place.fill(0);
-        Some(bytes)
     }
 }
 

@@ -1,0 +1,54 @@
+//! Users who start over (BEHAVIOUR.md 1.10): the record is dropped with all its rows, the session closes with 1000,
+//! and the user agent, which finds itself unknown at its next hello, subscribes anew.
+//!
+//! Two reasons: more stored messages than `delivery.msg_limit` for one drain, and a record of an older version, once
+//! there is nothing left to deliver. The drop comes behind the save of what the session leaves, so a drop that fails
+//! loses nothing: the next session is reset again.
+
+use super::command::CloseReason;
+use super::session::{OLD_RECORD, UNSAVED};
+use super::slab::Ref;
+use super::store::StoreOp;
+use super::tickets::Work;
+use super::{ShardMachine, Turn};
+
+impl ShardMachine {
+    /// Whether `more` stored messages are too many for the drain that runs; if so, the user is reset.
+    pub(super) fn over_msg_limit(&mut self, turn: &mut Turn<'_>, at: Ref, more: usize) -> bool {
+        let Some(session) = self.sessions.get(at) else { return false };
+        let index = session.active;
+        let limit = self.config.msg_limit;
+        let Some(active) = self.active_of_mut(index) else { return false };
+        active.drain.sent = active.drain.sent.saturating_add(more as u32);
+        if limit == 0 || active.drain.sent <= limit {
+            return false;
+        }
+        let unacked = active.window.len() as u64;
+        self.stats.resets_too_many += 1;
+        self.stats.reset_discarded += unacked + more as u64;
+        self.reset_user(turn, at);
+        true
+    }
+
+    /// Resets the user of an old record as soon as nothing is left to deliver, acked or not: an idle one at once.
+    pub(super) fn reset_old_record(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let Some(session) = self.sessions.get(at).filter(|session| session.has(OLD_RECORD)) else { return };
+        let (uaid, index) = (session.uaid, session.active);
+        let empty = self.active_of(index).is_none_or(|active| {
+            active.window.is_empty() && active.parked.is_empty() && active.drain.clear() && !active.command_waits
+        });
+        if empty && !self.write_in_flight(uaid) {
+            self.stats.resets_old_record += 1;
+            self.reset_user(turn, at);
+        }
+    }
+
+    fn reset_user(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let (uaid, saved) = (session.uaid, !session.has(UNSAVED));
+        self.end_session(turn, at, Some(CloseReason::Reset));
+        if saved {
+            self.submit(turn, Work::Reset { uaid }, StoreOp::DropUser { uaid });
+        }
+    }
+}

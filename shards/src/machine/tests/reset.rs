@@ -1,0 +1,214 @@
+//! Users who start over: too many stored messages, an old record, channels that differ; and how far a user's rows are
+//! settled.
+
+use super::*;
+
+/// Messages of a user who is away, one second apart, and an hour of waiting.
+fn stored(mesh: &mut Mesh, uaid: Uaid, count: usize) -> Vec<Stamp> {
+    let mut stamps = Vec::new();
+    for _ in 0..count {
+        stamps.push(mesh.accept(0, message(uaid), Disposition::Stored));
+        mesh.now.unix_us += 1_000_000;
+        mesh.now.mono = mesh.now.mono.after(Span::from_secs(1));
+    }
+    stamps
+}
+
+fn wait_long(mesh: &mut Mesh) {
+    mesh.now.unix_us += 600_000_000;
+    mesh.now.mono = mesh.now.mono.after(Span::from_secs(600));
+}
+
+fn ack_all(mesh: &mut Mesh, socket: Socket) {
+    let mut acked = 0;
+    while let Some(stamp) = mesh.notifications(socket).get(acked).copied()
+        && mesh.closed(socket).is_none()
+    {
+        mesh.ack(socket, stamp);
+        acked += 1;
+    }
+}
+
+#[test]
+fn more_stored_messages_than_the_limit_reset_the_user() {
+    let mut mesh = Mesh::with(2, |config| config.msg_limit = 20);
+    let uaid = mesh.known_user(0);
+    stored(&mut mesh, uaid, 25);
+    let socket = mesh.session(0, Some(uaid));
+    ack_all(&mut mesh, socket);
+    assert_eq!(mesh.notifications(socket).len(), 20, "the page that crossed the line is not sent");
+    assert_eq!(mesh.closed(socket), Some(CloseReason::Reset));
+    assert_eq!(mesh.store.channels_of(uaid), None);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
+    let again = mesh.session(1, Some(uaid));
+    assert_ne!(mesh.uaid_on(again), uaid, "the next hello gets a new UAID");
+    let stats = mesh.machines[0].stats();
+    assert_eq!((stats.resets_too_many, stats.reset_discarded), (1, 10), "half a page unacked, half a page not sent");
+}
+
+#[test]
+fn messages_sent_again_do_not_count_to_the_limit() {
+    let mut mesh = Mesh::with(1, |config| config.msg_limit = 12);
+    let uaid = mesh.known_user(0);
+    let stamps = stored(&mut mesh, uaid, 10);
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(socket), stamps);
+    // Each nudge reads storage anew while nothing is acked; each minute everything is sent again.
+    for _ in 0..3 {
+        mesh.request(0, Command::NodeNotify { uaid });
+        mesh.pass(61);
+    }
+    assert_eq!(mesh.closed(socket), None);
+    assert_eq!(mesh.notifications(socket).len(), 40, "sent once and three times more");
+    for stamp in stamps {
+        mesh.ack(socket, stamp);
+    }
+    // What was delivered before an empty storage does not count either.
+    let more: Vec<Stamp> = stored(&mut mesh, uaid, 0);
+    assert!(more.is_empty());
+    for _ in 0..13 {
+        let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
+        mesh.ack(socket, stamp);
+    }
+    assert_eq!(mesh.closed(socket), None);
+}
+
+#[test]
+fn an_old_record_is_reset_when_everything_is_delivered() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    mesh.store.record_version = 0;
+    let stamps = stored(&mut mesh, uaid, 3);
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.uaid_on(socket), uaid, "served normally");
+    assert_eq!(mesh.notifications(socket), stamps);
+    mesh.ack(socket, stamps[0]);
+    mesh.ack(socket, stamps[1]);
+    assert_eq!(mesh.closed(socket), None);
+    mesh.ack(socket, stamps[2]);
+    assert_eq!(mesh.closed(socket), Some(CloseReason::Reset));
+    assert_eq!(mesh.store.channels_of(uaid), None);
+}
+
+#[test]
+fn an_idle_old_record_is_reset_at_once() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    mesh.store.record_version = 0;
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.said(socket), [Said::Hello(uaid), Said::Closed(CloseReason::Reset)]);
+    assert_eq!(mesh.store.channels_of(uaid), None);
+    assert_eq!(mesh.machines[0].stats().resets_old_record, 1);
+}
+
+#[test]
+fn a_reset_that_storage_refuses_loses_nothing() {
+    let mut mesh = Mesh::with(1, |config| config.msg_limit = 5);
+    let uaid = mesh.known_user(0);
+    stored(&mut mesh, uaid, 6);
+    mesh.store.mode = Mode::Held;
+    let socket = mesh.open(0);
+    mesh.say_hello(socket, Some(uaid));
+    while mesh.closed(socket).is_none() {
+        let (shard, ticket, op) = mesh.store.held.pop_front().expect("a reset comes of it");
+        mesh.store.mode = if matches!(op, StoreOp::DropUser { .. }) { Mode::Failing } else { Mode::Prompt };
+        mesh.store.submit(shard, ticket, op);
+        mesh.store.mode = Mode::Held;
+        let (shard, ticket, result) = mesh.store.replies.pop_front().expect("answered");
+        mesh.step(shard, Input::Stored { ticket, result });
+    }
+    mesh.store.held.clear();
+    mesh.store.mode = Mode::Prompt;
+    assert_eq!(mesh.store.rows_of(uaid).len(), 6, "the drop did not happen, and neither did anything else");
+}
+
+#[test]
+fn channels_only_the_server_knows_are_unregistered() {
+    for owner in [0, 1] {
+        let mut mesh = Mesh::with(2, |config| config.reconcile = true);
+        let uaid = mesh.known_user(owner);
+        let mut other = message(uaid);
+        other.chid = OTHER;
+        mesh.accept(0, other, Disposition::Stored);
+        mesh.channels = Some([CHANNEL].into());
+        let socket = mesh.session(0, Some(uaid));
+        assert_eq!(mesh.uaid_on(socket), uaid);
+        assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL]));
+        assert_eq!(mesh.notifications(socket), [], "its messages went with it");
+        let mut late = message(uaid);
+        late.chid = OTHER;
+        assert_eq!(mesh.post(1, late), Published::NoSubscription);
+        mesh.accept(1, message(uaid), Disposition::Direct);
+    }
+}
+
+#[test]
+fn a_channel_the_server_lacks_gives_a_fresh_uaid() {
+    for owner in [0, 1] {
+        let mut mesh = Mesh::with(2, |config| config.reconcile = true);
+        let uaid = mesh.known_user(owner);
+        mesh.channels = Some([CHANNEL, OTHER, Chid([0xc3; 16])].into());
+        let socket = mesh.session(0, Some(uaid));
+        assert_ne!(mesh.uaid_on(socket), uaid);
+        assert_eq!(mesh.store.channels_of(uaid), None);
+        assert_eq!(mesh.machines[owner].stats().resets_reconciled, 1);
+    }
+}
+
+#[test]
+fn without_reconcile_the_channels_of_a_hello_are_ignored() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    mesh.channels = Some([Chid([0xc3; 16])].into());
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.uaid_on(socket), uaid);
+    assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL, OTHER]));
+}
+
+#[test]
+fn low_water_follows_the_lowest_unacked_row() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stamps = stored(&mut mesh, uaid, 4);
+    wait_long(&mut mesh);
+    let socket = mesh.session(0, Some(uaid));
+    let low = |mesh: &Mesh| mesh.store.low_water.get(&uaid).copied();
+    mesh.ack(socket, stamps[1]);
+    let first = low(&mesh).expect("what lies before the first row is settled");
+    assert!(first < stamps[0].clock, "the first row is not acked");
+    mesh.ack(socket, stamps[0]);
+    let second = low(&mesh).expect("risen");
+    assert!(second >= stamps[1].clock && second < stamps[2].clock);
+    mesh.ack(socket, stamps[2]);
+    mesh.ack(socket, stamps[3]);
+    let last = low(&mesh).expect("risen");
+    assert!(last >= stamps[3].clock);
+    // Never nearer to now than a slow write may be.
+    assert!(last.0 + 60_000_000 <= mesh.now.unix_us);
+}
+
+#[test]
+fn low_water_stays_below_young_rows_and_those_sent_to_nobody() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stamps = stored(&mut mesh, uaid, 2);
+    wait_long(&mut mesh);
+    let young = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.notifications(socket), [stamps[0], stamps[1], young]);
+    // The socket refuses the second row after all: storage alone has it.
+    mesh.pass(2);
+    mesh.block(socket);
+    mesh.unsend(socket, 2);
+    mesh.ack(socket, stamps[0]);
+    let low = mesh.store.low_water.get(&uaid).copied().unwrap_or_default();
+    assert!(low < stamps[1].clock, "unsent rows are not settled");
+    mesh.unblock(socket);
+    assert_eq!(mesh.notifications(socket)[3..], [stamps[1], young], "read again");
+    mesh.ack(socket, young);
+    mesh.ack(socket, stamps[1]);
+    let low = mesh.store.low_water.get(&uaid).copied().unwrap_or_default();
+    assert!(low >= stamps[1].clock && low < young.clock, "a young row ends by its own delete");
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}

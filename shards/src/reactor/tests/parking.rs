@@ -1,0 +1,69 @@
+//! A shard that is woken all the time sleeps in its hub ring, hears of everything there, and cools down.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::reactor::{Control, PlaneLimits};
+
+use super::script::LineEdge;
+use super::threads::{Peer, serve};
+
+#[test]
+fn a_warm_shard_hears_all_its_rings_controls_and_other_shards_and_cools_down() {
+    let mut limits = PlaneLimits::new(300);
+    limits.table_max = 100;
+    let server = serve(2, limits);
+    let mut peers = Vec::new();
+    for _ in 0..250 {
+        let mut peer = Peer::connect(server.websocket);
+        assert_eq!(peer.ask("UP\n"), "101\n");
+        peers.push(peer);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let warmer = std::thread::spawn({
+        let (stop, mut peer) = (Arc::clone(&stop), peers.swap_remove(0));
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                assert_eq!(peer.ask("E\n"), "pong\n");
+            }
+        }
+    });
+    let begun = Instant::now();
+    while server.number(0, "warm_parks") < 1_000 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it never became warm");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let told = Arc::new(AtomicUsize::new(0));
+    for round in 1..=50 {
+        // A ring that is not the hub.
+        let last = peers.last_mut().unwrap();
+        assert_eq!(last.ask("E\n"), "pong\n");
+        // The waker, as lanes of the island and of storage use it.
+        let telling = Arc::clone(&told);
+        let tell = move |_: &mut LineEdge| {
+            telling.fetch_add(1, Ordering::Relaxed);
+        };
+        server.shards.control(Control::Edge(Arc::new(tell)));
+        while told.load(Ordering::Relaxed) < 2 * round {
+            assert!(begun.elapsed() < Duration::from_secs(60), "a control was lost");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // Another shard, and a shard that is parked cold.
+        if round % 10 == 0 {
+            let mut moving = peers.swap_remove(0);
+            assert_eq!(moving.ask("M 1\nE\n"), "pong\n");
+            assert_eq!(moving.answer(), "pong\n");
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    warmer.join().unwrap();
+    std::thread::sleep(Duration::from_millis(2_500));
+    let before = server.number(0, "turns");
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(peers[0].ask("E\n"), "pong\n");
+    std::thread::sleep(Duration::from_millis(1_500));
+    let turns = server.number(0, "turns") - before;
+    assert!(turns < 100, "{turns} turns for one request in three seconds: it did not cool down");
+    server.end();
+}
