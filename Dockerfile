@@ -33,6 +33,8 @@ RUN cargo build --release --locked -p murre && strip --strip-debug target/releas
 FROM debian:12.11-slim
 RUN useradd --system --uid 10001 --home-dir /var/lib/murre --create-home --shell /usr/sbin/nologin murre
 COPY --from=build /build/target/release/murre /usr/local/bin/murre
+# For a broadcast source that is asked over https.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY LICENSE /usr/share/doc/murre/LICENSE
 USER murre
 VOLUME /var/lib/murre

@@ -6,6 +6,7 @@
 mod deploy;
 mod docs;
 mod imports;
+mod protocol;
 mod rust;
 mod tree;
 
@@ -73,7 +74,12 @@ fn every_relative_link_resolves() {
 
 #[test]
 fn every_row_of_the_protocol_table_names_code_and_tests_that_exist() {
-    refuse(docs::protocol(&Tree::load()));
+    refuse(protocol::table(&Tree::load()));
+}
+
+#[test]
+fn every_fact_of_the_contract_has_a_row() {
+    refuse(protocol::required(&Tree::load()));
 }
 
 #[test]

@@ -35,7 +35,7 @@ class AppServer:
         self.key = encoded(uncompressed(self.vapid.public_key))
 
     def push(self, subscription, text, ttl=60, encoding="aes128gcm", claims=None, headers=None):
-        """POSTs `text` with pywebpush and returns the response, whatever its status."""
+        """POSTs `text` (None: no body) with pywebpush and returns the response, whatever its status."""
         claims = {"sub": "mailto:tests@example.com"} if claims is None else claims
         try:
             return pywebpush.webpush(
@@ -86,6 +86,17 @@ class Browser:
         assert (answer["status"], answer["channelID"]) == (200, channel), answer
         keys = {"p256dh": encoded(uncompressed(self.private_key.public_key())), "auth": encoded(self.auth)}
         return {"endpoint": answer["pushEndpoint"], "keys": keys}
+
+    def unregister(self, channel):
+        self.send(messageType="unregister", channelID=channel, code=200)
+        assert self.receive("unregister")["status"] == 200
+
+    def again(self, server):
+        """The same user agent with a new connection: the same UAID, the same keys."""
+        browser = Browser(server, self.uaid)
+        assert browser.uaid == self.uaid
+        browser.private_key, browser.auth = self.private_key, self.auth
+        return browser
 
     def notification(self):
         return self.receive("notification")

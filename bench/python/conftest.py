@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 
 import pytest
 
@@ -28,11 +29,13 @@ class Server:
 
     count = 0
 
-    def __init__(self, directory):
+    def __init__(self, directory, shards=3, settings=()):
         Server.count += 1
         pid = os.getpid()
         self.host = f"127.{200 + Server.count % 50}.{pid >> 8 & 255}.{max(pid & 255, 1)}"
         self.directory = directory
+        self.shards = shards
+        self.settings = ["delivery.ledger_bytes=4MiB", *settings]
         self.process = None
 
     def url(self, port):
@@ -40,8 +43,9 @@ class Server:
         return f"{scheme}://{self.host}:{PORTS[port]}"
 
     def start(self):
-        command = [binary(), "serve", "--data-dir", str(self.directory / "data"), "--shards", "3"]
-        command += ["--set", "delivery.ledger_bytes=4MiB"]
+        command = [binary(), "serve", "--data-dir", str(self.directory / "data"), "--shards", str(self.shards)]
+        for setting in self.settings:
+            command += ["--set", setting]
         for port, number in PORTS.items():
             command += [f"--{port}", f"{self.host}:{number}"]
         with open(self.directory / "log", "ab") as log:
@@ -64,12 +68,32 @@ class Server:
                 assert time.monotonic() < deadline, f"does not listen on {number}:\n{self.log()}"
                 time.sleep(0.01)
 
+    def number(self, name):
+        """One number of its metrics, summed over the shards."""
+        with urllib.request.urlopen(self.url("admin") + "/metrics", timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        values = [line.split()[1] for line in lines if line.startswith(f"murre_{name}{{")]
+        assert values, f"there is no number {name} in the metrics"
+        return sum(int(value) for value in values)
+
+    def wait_for_number(self, name, wanted, seconds=30):
+        deadline = time.monotonic() + seconds
+        while (value := self.number(name)) != wanted:
+            assert time.monotonic() < deadline, f"{name} {wanted} was awaited for {seconds} s, it is {value}"
+            time.sleep(0.02)
+
     def log(self):
         return (self.directory / "log").read_text(errors="replace")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=60) == 0, self.log()
+
+    def restart(self, *settings):
+        """In order, with more settings than before; of two for one key the later counts."""
+        self.stop()
+        self.settings += settings
+        self.start()
 
     def kill(self):
         """Returns when its ports are closed: the kernel takes the rings of a killed process down a little later."""

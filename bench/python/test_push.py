@@ -4,6 +4,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from browser import AppServer, Browser
+from conftest import Server
 
 
 @pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
@@ -21,6 +22,30 @@ def test_a_message_arrives_and_decrypts(server, encoding, text):
     assert browser.hears_nothing()
 
 
+@pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
+@pytest.mark.parametrize("end", [Server.stop, Server.kill])
+def test_what_a_restart_brings_back_decrypts(server, encoding, end):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    sender.push(subscription, "unacked when it ended", ttl=3600, encoding=encoding)
+    browser.notification()
+    browser.close()
+    sender.push(subscription, "stored for later", ttl=3600, encoding=encoding)
+    end(server)
+    server.start()
+    again = browser.again(server)
+    for text in ["unacked when it ended", "stored for later"]:
+        notification = again.notification()
+        assert notification["headers"]["encoding"] == encoding
+        assert again.decrypt(notification) == text
+
+
+def test_a_message_without_body_arrives(server):
+    browser, sender = Browser(server), AppServer()
+    assert sender.push(browser.subscribe(sender.key), None).status_code == 201
+    assert {"data", "headers"}.isdisjoint(browser.notification())
+
+
 def test_the_offered_subprotocol_does_no_harm(server):
     browser = Browser(server)
     assert browser.socket.subprotocol in (None, "push-notification")
@@ -33,9 +58,7 @@ def test_offline_messages_wait_in_order(server):
     texts = [f"number {n}" for n in range(25)]
     for text in texts:
         assert sender.push(subscription, text, ttl=3600).status_code == 201
-    again = Browser(server, browser.uaid)
-    again.private_key, again.auth = browser.private_key, browser.auth
-    assert again.uaid == browser.uaid
+    again = browser.again(server)
     for text in texts:
         # The next page comes when the one before is acked.
         notification = again.notification()
@@ -80,9 +103,7 @@ def test_an_unsubscribed_endpoint_is_gone(server):
     browser, sender = Browser(server), AppServer()
     subscription = browser.subscribe(sender.key)
     sender.push(subscription, "first")
-    channel = browser.notification()["channelID"]
-    browser.send(messageType="unregister", channelID=channel, code=200)
-    assert browser.receive("unregister")["status"] == 200
+    browser.unregister(browser.notification()["channelID"])
     response = sender.push(subscription, "second")
     assert (response.status_code, response.json()["errno"]) == (410, 106)
 
@@ -93,8 +114,7 @@ def test_a_topic_replaces(server):
     browser.close()
     for text in ["old", "older news is no news", "new"]:
         assert sender.push(subscription, text, ttl=60, headers={"Topic": "score"}).status_code == 201
-    again = Browser(server, browser.uaid)
-    again.private_key, again.auth = browser.private_key, browser.auth
+    again = browser.again(server)
     assert again.decrypt(again.notification()) == "new"
     assert again.hears_nothing()
 
@@ -109,12 +129,26 @@ def test_a_restart_keeps_users_and_messages(server):
         browser.receive()
     assert closed.value.rcvd.code == 1001
     server.start()
-    again = Browser(server, browser.uaid)
-    assert again.uaid == browser.uaid
+    again = browser.again(server)
     assert again.notification() == unacked
     assert sender.push(subscription, "afterwards").status_code == 201
-    again.private_key, again.auth = browser.private_key, browser.auth
     assert again.decrypt(again.notification()) == "afterwards"
+
+
+@pytest.mark.parametrize("before, after", [("fernet", "short"), ("short", "fernet")])
+def test_an_endpoint_url_of_the_other_form_goes_on_working(server, before, after):
+    server.restart(f"endpoint.tokens={before}")
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    server.restart(f"endpoint.tokens={after}")
+    again = browser.again(server)
+    assert sender.push(subscription, "still here").status_code == 201
+    assert again.decrypt(again.notification()) == "still here"
+    other = again.subscribe(sender.key)
+    assert sender.push(other, "here too").status_code == 201
+    assert again.decrypt(again.notification()) == "here too"
+    forms = [subscription["endpoint"].split("/")[4], other["endpoint"].split("/")[4]]
+    assert forms == [{"fernet": "v2", "short": "v3"}[form] for form in [before, after]]
 
 
 def test_a_crash_keeps_users_and_messages(server):
@@ -124,9 +158,7 @@ def test_a_crash_keeps_users_and_messages(server):
     unacked = browser.notification()
     server.kill()
     server.start()
-    again = Browser(server, browser.uaid)
-    assert again.uaid == browser.uaid
-    assert again.notification() == unacked
+    assert browser.again(server).notification() == unacked
 
 
 def test_a_malformed_message_closes_only_its_session(server):

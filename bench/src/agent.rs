@@ -40,6 +40,15 @@ pub struct Note {
     pub data: String,
 }
 
+impl Note {
+    /// Reads a notification; `None` for any other message.
+    pub fn read(message: &Value) -> Option<Note> {
+        let notification = message["messageType"] == "notification";
+        let field = |key| text(message, key);
+        notification.then(|| Note { channel: field("channelID"), version: field("version"), data: field("data") })
+    }
+}
+
 impl Agent {
     /// Connects and upgrades.
     pub fn connect(address: SocketAddr) -> io::Result<Agent> {
@@ -97,7 +106,7 @@ impl Agent {
     /// The next notification within ten seconds; anything else is an error.
     pub fn note(&mut self) -> io::Result<Note> {
         let answer = self.expect("notification")?;
-        Ok(Note { channel: text(&answer, "channelID"), version: text(&answer, "version"), data: text(&answer, "data") })
+        Note::read(&answer).ok_or_else(|| io::Error::other("not a notification"))
     }
 
     /// Acks these.

@@ -23,6 +23,8 @@ pub mod swarm;
 
 pub mod publishers;
 
+pub mod alarm;
+
 pub mod metrics;
 
 pub mod report;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use murre::commands::serve;
 use murre_bench::reference;
-use murre_bench::scenario::{crash, hold, push, sim, storm};
+use murre_bench::scenario::{backlog, crash, hold, push, sim, storm};
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -23,6 +23,8 @@ enum Command {
     Push(push::Options),
     /// All sessions leave and return at once; stored messages; strangers.
     Storm(storm::Options),
+    /// Drain a long backlog of one user and measure what its neighbours notice.
+    Backlog(backlog::Options),
     /// Break connections and the server itself, and count what comes back.
     Crash(crash::Options),
     /// Run a small server of the same protocol, one task per connection, to compare with.
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Hold(options) => hold::run(&options),
         Command::Push(options) => push::run(&options),
         Command::Storm(options) => storm::run(&options),
+        Command::Backlog(options) => backlog::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Reference(options) => reference::run(&options),
         Command::Sim(options) => sim::run(&options),

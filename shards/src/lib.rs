@@ -17,6 +17,7 @@ pub mod message;
 pub mod place;
 pub mod ports;
 pub mod rates;
+pub mod simple;
 pub mod stats;
 pub mod time;
 

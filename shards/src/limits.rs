@@ -92,7 +92,17 @@ pub const RATE_BUCKETS_MAX: usize = 65_536;
 /// user that was sent something longest ago. One over its budget is sent more than one message per second.
 pub const BUDGET_USERS_MAX: usize = 16_384;
 
+/// Bytes of wake data of one user (SimplePush, BEHAVIOUR.md 1.12): its length is one byte in storage. What the edge
+/// takes is shorter.
+pub const WAKE_BYTES_MAX: usize = 255;
+/// Seconds between two wake-up calls for one user: an app server must not make us call more often. Shed: the update
+/// waits for the next hello.
+pub const WAKE_PAUSE_SECONDS: u64 = 10;
+/// Users of one shard that were woken within that pause: 16,384 x about 64 B = 1 MB. Shed: as above.
+pub const WAKES_MAX: usize = 16_384;
+
 const _: () = assert!(PAGE_MESSAGES < WINDOW_DEFAULT);
+const _: () = assert!(BROADCAST_SETS_MAX <= u16::MAX as usize);
 const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX);
 const _: () = assert!(PAYLOAD_BYTES_MAX < SESSION_LEDGER_BYTES_MAX as usize);
 const _: () = assert!(EFFECTS_PER_INPUT_MAX > 2 * WINDOW_MAX as usize);

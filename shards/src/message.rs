@@ -62,10 +62,40 @@ impl Topic {
         Some(Topic { bytes, len: text.len() as u8 })
     }
 
+    /// The slot of version updates (BEHAVIOUR.md 2.10). No app server can name it: its byte is in no topic's alphabet.
+    pub const UPDATE: Topic = Topic { bytes: [0; 32], len: 1 };
+
     /// Its characters.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
+}
+
+/// The place of a message among those that want its topic slot: of two, the greater stays.
+///
+/// The newer message replaces the older (RFC 8030 section 5.4). A version update replaces only one of a lower version
+/// (BEHAVIOUR.md 2.10), so of two with one version the first stays, in whatever order they come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Rank {
+    version: u64,
+    tie: Stamp,
+}
+
+impl Rank {
+    /// Of a message with this stamp and this version; 0 when it is no version update.
+    pub fn new(version: u64, stamp: Stamp) -> Rank {
+        let first = Stamp { clock: Clock(!stamp.clock.0), origin: Origin(!stamp.origin.0) };
+        Rank { version, tie: if version == 0 { stamp } else { first } }
+    }
+}
+
+/// What a store must know of the message that holds a topic slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Which message.
+    pub stamp: Stamp,
+    rank: Rank,
+    expires: UnixSeconds,
 }
 
 impl std::fmt::Debug for Topic {
@@ -97,6 +127,22 @@ impl Message {
     /// Whether that time has come (BEHAVIOUR.md 1.8: `now >= timestamp + ttl`).
     pub fn expired(&self, now: UnixSeconds) -> bool {
         now >= self.expires()
+    }
+
+    /// Its place among those that want its topic slot.
+    pub fn rank(&self) -> Rank {
+        Rank::new(self.simple_version().unwrap_or(0), self.stamp)
+    }
+
+    /// What is to be known of it while it holds a topic slot.
+    pub fn held(&self) -> Held {
+        Held { stamp: self.stamp, rank: self.rank(), expires: self.expires() }
+    }
+
+    /// Whether it takes the slot from the message that holds it; that message itself may be written again. An expired
+    /// version must not keep lower ones away.
+    pub fn replaces(&self, held: &Held) -> bool {
+        self.rank() >= held.rank || (self.simple_version().is_some() && held.expires <= self.accepted)
     }
 
     /// How many bytes [`Message::encode`] appends.

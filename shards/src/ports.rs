@@ -3,6 +3,7 @@
 
 use crate::ids::StoreTicket;
 use crate::machine::{CloseReason, Command, Event, StoreError, StoreOp, StoreReply};
+use crate::simple::WakeData;
 use crate::stats::{Board, Meaning};
 use crate::time::Now;
 
@@ -109,6 +110,10 @@ pub trait Store {
     /// The next reply, if one is there.
     fn collect(&mut self) -> Option<(StoreTicket, Result<StoreReply, StoreError>)>;
 }
+
+/// Hands the wake data of one user agent to whoever calls the wake-up service (`simplepush.wake_url`). Called on the
+/// shard's thread: it never blocks, and drops what does not fit its queue; the update waits for the next hello.
+pub type Wake = Box<dyn Fn(WakeData) + Send>;
 
 /// Where a shard's accepted directs survive `kill -9` (DESIGN.md 6). The real one is `ledger::Log`.
 pub trait Ledger {

@@ -16,7 +16,7 @@ use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement,
 use crate::ids::ShardId;
 use crate::machine::{MachineConfig, ShardMachine};
 use crate::mailbox::{Mailbox, Waker, mesh};
-use crate::ports::{Edge, Ledger, Port, Store};
+use crate::ports::{Edge, Ledger, Port, Store, Wake};
 use crate::reactor::{Clock, Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_nofile};
 use crate::stats::Board;
@@ -37,6 +37,8 @@ pub struct ShardSetup<E: Edge> {
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
     /// Makes its ledger.
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
+    /// Hands wake-up calls to whoever makes them.
+    pub wake: Wake,
 }
 
 /// Why the shards could not be started; one sentence that says what to do.
@@ -221,6 +223,7 @@ impl<E: Edge> Life<E> {
             machine: make(setup.machine),
             store: (setup.store)(waker),
             ledger: (setup.ledger)(),
+            wake: setup.wake,
             mailbox,
             control,
             listeners: setup.listeners,

@@ -12,6 +12,11 @@ impl Instant {
         Instant(self.0.saturating_add(span.0))
     }
 
+    /// The next multiple of `step`, or this instant when it is one.
+    pub fn rounded_up(self, step: Span) -> Instant {
+        Instant(self.0.div_ceil(step.0.max(1)).saturating_mul(step.0.max(1)))
+    }
+
     /// How long ago `earlier` was; zero when it lies ahead.
     pub fn since(self, earlier: Instant) -> Span {
         Span(self.0.saturating_sub(earlier.0))

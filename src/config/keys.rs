@@ -70,6 +70,7 @@ const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250m
 const RATE: &str = "a number from 0 (no limit) to 1000000";
 const BYTES: &str = "a number of bytes, as 100663296, 96MiB or 4GiB";
 const URL: &str = "a URL that begins with http:// or https://, without query and user";
+const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";
 
 macro_rules! keys {
     ($($(#[$secret:ident])? $name:literal $(($flag:literal $value:literal))? = $default:literal,
@@ -231,10 +232,35 @@ keys! {
         "Take the channelIDs of a hello as the truth: unregister what they lack, reset a user who has more than we know.",
         |c, raw| { c.hello.reconcile = parse::flag(raw)?; Some(()) };
 
+    "broadcast.url" = "",
+        CALL_URL,
+        "Where the versions of broadcasts are asked for; by default only PUT /broadcasts sets them.",
+        |c, raw| { c.broadcast.url = parse::call_url(raw)?; Some(()) };
+    #[secret] "broadcast.token" = "",
+        "up to 4096 visible characters",
+        "Sent as Authorization: Bearer to the host of broadcast.url, never to one that it redirects to.",
+        |c, raw| { c.broadcast.token = parse::token(raw)?; Some(()) };
+    "broadcast.interval" = "30",
+        SECONDS,
+        "How often broadcast.url is asked.",
+        |c, raw| { c.broadcast.interval = parse::positive_duration(raw)?; Some(()) };
     "broadcast.spread" = "10",
         SECONDS_OR_ZERO,
         "A changed broadcast reaches all sessions within this time, so that they do not all answer in the same second.",
         |c, raw| { c.broadcast.spread = parse::duration(raw)?; Some(()) };
+
+    "simplepush.wake_url" = "",
+        CALL_URL,
+        "Where a POST goes when a message is stored for a SimplePush user agent that can be woken; by default nowhere.",
+        |c, raw| { c.simplepush.wake_url = parse::call_url(raw)?; Some(()) };
+    "simplepush.enabled" = "false",
+        "true or false",
+        "User agents whose hello does not say use_webpush get SimplePush: version updates, of which the newest counts, and PUT /spush.",
+        |c, raw| { c.simplepush.enabled = parse::flag(raw)?; Some(()) };
+    "simplepush.wake_timeout" = "0",
+        SECONDS_OR_ZERO,
+        "A SimplePush session of a user agent that can be woken is closed with 4774 when nothing was said on it for this long.",
+        |c, raw| { c.simplepush.wake_timeout = parse::duration(raw)?; Some(()) };
 
     "drain.rate" = "10000",
         "a number from 1 to 10000000",

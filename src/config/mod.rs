@@ -26,6 +26,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::wire::url::HttpUrl;
+
 /// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -45,14 +47,16 @@ pub struct Config {
     pub node: Node,
     /// `admin.*`.
     pub admin: Admin,
+    /// `broadcast.*`.
+    pub broadcast: Broadcast,
     /// `store.*`.
     pub store: Store,
     /// `delivery.*`.
     pub delivery: Delivery,
+    /// `simplepush.*`.
+    pub simplepush: SimplePush,
     /// `hello.*`.
     pub hello: Hello,
-    /// `broadcast.*`.
-    pub broadcast: Broadcast,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -127,6 +131,19 @@ pub struct Admin {
     pub listen: Vec<SocketAddr>,
 }
 
+/// `broadcast.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Broadcast {
+    /// The broadcast source; `None`: only the operator sets broadcasts.
+    pub url: Option<HttpUrl>,
+    /// What the source wants as `Authorization: Bearer`.
+    pub token: Option<Secret>,
+    /// Between two polls of the source.
+    pub interval: Duration,
+    /// How long it takes to tell every session of a change.
+    pub spread: Duration,
+}
+
 /// `store.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -167,18 +184,22 @@ pub struct Delivery {
     pub ledger_bytes: u64,
 }
 
+/// `simplepush.*` (BEHAVIOUR.md 1.12).
+#[derive(Clone, Debug, Default)]
+pub struct SimplePush {
+    /// Where wake-up calls go; `None`: nobody is called.
+    pub wake_url: Option<HttpUrl>,
+    /// Whether user agents that do not ask for WebPush are in SimplePush mode.
+    pub enabled: bool,
+    /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
+    pub wake_timeout: Duration,
+}
+
 /// `hello.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hello {
     /// The channels of a hello are the truth (BEHAVIOUR.md 8, item 20).
     pub reconcile: bool,
-}
-
-/// `broadcast.*` (BEHAVIOUR.md 1.9).
-#[derive(Clone, Debug, Default)]
-pub struct Broadcast {
-    /// How long it takes to tell every session of a change.
-    pub spread: Duration,
 }
 
 /// `drain.*`.
@@ -227,10 +248,11 @@ impl Config {
             endpoint: Endpoint::default(),
             node: Node::default(),
             admin: Admin::default(),
+            broadcast: Broadcast::default(),
+            simplepush: SimplePush::default(),
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
-            broadcast: Broadcast::default(),
             drain: Drain::default(),
             log: Log::default(),
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::wire::url::HttpUrl;
+
 /// A value before it is typed: one text, or the items of a TOML list.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Raw {
@@ -180,6 +182,22 @@ pub fn url(raw: &Raw) -> Option<Option<String>> {
         return None;
     }
     Some(Some(text.trim_end_matches('/').to_owned()))
+}
+
+/// A URL that we call; nothing is `None`.
+pub fn call_url(raw: &Raw) -> Option<Option<HttpUrl>> {
+    match raw.text()? {
+        "" => Some(None),
+        text => HttpUrl::parse(text).map(Some),
+    }
+}
+
+/// A bearer token that somebody else made: up to 4,096 visible characters, so that a header can carry it; nothing is
+/// `None`.
+pub fn token(raw: &Raw) -> Option<Option<Secret>> {
+    let text = raw.text()?;
+    let accepted = text.len() <= 4_096 && text.bytes().all(|b| b.is_ascii_graphic());
+    accepted.then(|| (!text.is_empty()).then(|| Secret::new(text)))
 }
 
 /// Fernet keys: 32 bytes in base64, either alphabet, padded or not.

@@ -55,6 +55,8 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(config.websocket.auto_ping_interval, Duration::from_secs(300));
     assert_eq!(config.websocket.auto_ping_timeout, Duration::from_secs(4));
     assert_eq!(config.websocket.ping_min_interval, Duration::from_secs(45));
+    assert_eq!(config.broadcast.interval, Duration::from_secs(30));
+    assert!(config.broadcast.url.is_none() && config.broadcast.token.is_none());
     assert_eq!(config.delivery.window, shards::limits::WINDOW_DEFAULT);
     assert_eq!(config.delivery.spill_after, Duration::from_secs(10));
     assert_eq!(config.delivery.retry_after, Duration::from_secs(60));
@@ -88,6 +90,7 @@ fn every_key_can_be_set_from_every_source() {
         let (value, secret) = match key.name {
             "endpoint.crypto_keys" => ("YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", true),
             "node.keys" => ("0123456789abcdef", true),
+            "broadcast.token" => ("sesame", true),
             _ => (key.default, false),
         };
         assert_eq!(key.secret, secret, "{}", key.name);
@@ -127,6 +130,10 @@ fn keys_are_a_list_and_never_shown() {
     let wanted = "flag --set: the given value is not a value of endpoint.crypto_keys: it takes Fernet keys";
     assert!(refused.starts_with(wanted), "{refused}");
     assert!(!refusal(&sets(&["node.keys=shortsecret"])).contains("shortsecret"));
+    let config = load(&sets(&["broadcast.token=opensesame"]));
+    assert_eq!(config.broadcast.token.as_ref().map(Secret::reveal), Some("opensesame"));
+    assert!(!format!("{config:?}").contains("sesame"));
+    assert!(!refusal(&sets(&["broadcast.token=open sesame"])).contains("sesame"));
 }
 
 #[test]
@@ -135,6 +142,10 @@ fn an_unknown_key_is_refused_with_its_line_and_the_nearest_name() {
     assert_eq!(
         file.refusal(),
         "murre.toml line 4: there is no key websocket.hello_timeot; did you mean websocket.hello_timeout?"
+    );
+    assert_eq!(
+        File::new("[broadcast]\nur = \"https://a\"\n").refusal(),
+        "murre.toml line 2: there is no key broadcast.ur; did you mean broadcast.url?"
     );
     assert_eq!(
         File::new("crypto_keys = []\n").refusal(),
@@ -188,6 +199,10 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
         ("endpoint.url=https://", "it takes a URL that begins with http://"),
         ("endpoint.url=https://a/?q", "it takes a URL that begins with http://"),
         ("endpoint.tokens=long", "it takes short, or fernet for the tokens of the services before this one"),
+        ("broadcast.url=megaphone.example.org/v1", "it takes a URL that begins with http://"),
+        ("broadcast.url=https://user@a/", "without user and fragment"),
+        ("broadcast.interval=0", "it takes seconds from 0.001"),
+        ("simplepush.wake_url=ftp://a/", "it takes a URL that begins with http://"),
         ("store.kind=scylla", "scylla comes with a later version"),
         ("store.cache=many", "it takes a number of bytes"),
         ("store.cache=99999999999999TiB", "it takes a number of bytes"),
@@ -221,6 +236,8 @@ fn durations_sizes_cores_and_urls_are_read_as_documented() {
         "shards.cores=2-4,8",
         "shards.count=2",
         "endpoint.url=https://push.example.org/",
+        "broadcast.url=https://Megaphone.example.org/v1/?env=a",
+        "broadcast.interval=1m",
     ]));
     assert_eq!(config.websocket.hello_timeout, Duration::from_millis(250));
     assert_eq!(config.websocket.auto_ping_interval, Duration::from_secs(120));
@@ -229,6 +246,10 @@ fn durations_sizes_cores_and_urls_are_read_as_documented() {
     assert_eq!(config.delivery.ledger_bytes, 8 << 20);
     assert_eq!(config.shards.cores, [2, 3, 4, 8]);
     assert_eq!(config.endpoint.url.as_deref(), Some("https://push.example.org"));
+    let source = config.broadcast.url.expect("a source");
+    assert_eq!((source.origin().host.as_str(), source.target()), ("megaphone.example.org", "/v1/?env=a"));
+    assert_eq!(config.broadcast.interval, Duration::from_secs(60));
+    assert!(config.simplepush.wake_url.is_none());
 }
 
 #[test]

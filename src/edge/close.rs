@@ -17,6 +17,7 @@ pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
         CloseReason::BadText => (1007, "Utf8"),
         CloseReason::TooBig => (1009, "TooBig"),
         CloseReason::PingTooSoon => (4774, "PingTooSoon"),
+        CloseReason::IdledOut => (4774, "IdledOut"),
         CloseReason::Superseded => (1011, "SM"),
         CloseReason::Elsewhere => (1011, "SM"),
         CloseReason::StorageDown => (1011, "SM"),
@@ -57,6 +58,7 @@ pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
         | CloseReason::BadText
         | CloseReason::TooBig
         | CloseReason::PingTooSoon
+        | CloseReason::IdledOut
         | CloseReason::Superseded
         | CloseReason::Elsewhere
         | CloseReason::Reset

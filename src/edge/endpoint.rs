@@ -77,6 +77,9 @@ impl PushEdge {
                 Err(reply) => Plan::Reply(reply),
             };
         }
+        if let Some(path) = head.path.strip_prefix("/spush/").filter(|_| self.simplepush) {
+            return self.plan_update(now, head, path);
+        }
         if let Some(id) = head.path.strip_prefix("/m/") {
             if head.method != "DELETE" {
                 return method_refused(head, "DELETE");
@@ -161,6 +164,7 @@ impl PushEdge {
         let (stamp, disposition) = match published {
             Published::Accepted { stamp, disposition } => (stamp, disposition),
             Published::NoSubscription => return self.emit_fault(context, Fault::NoSubscription, out),
+            Published::OtherMode => return self.emit_fault(context, Fault::OtherMode, out),
             Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
             Published::TooMany { retry_after } => {
                 return self.emit_fault_until(context, Fault::TooManyToEndpoint, retry_after, out);

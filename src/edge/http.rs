@@ -14,6 +14,7 @@ use shards::time::Now;
 
 use super::answer::{self, Context};
 use super::endpoint::{PostDraft, Posted};
+use super::simple::UpdateDraft;
 use super::{Codec, PushEdge};
 use crate::webpush::errno::Fault;
 use crate::wire::body::{BodyReader, Piece};
@@ -39,6 +40,8 @@ enum Stage {
     Body(Box<Pending>),
     /// The machine was asked to publish; what its answer is made of.
     Posted(Posted),
+    /// The machine was asked to publish a version update.
+    Updated,
     /// The machine was asked something else.
     #[default]
     Asked,
@@ -68,6 +71,8 @@ pub(super) enum Plan {
     Ask(Command),
     /// Publish the body.
     Post(Box<PostDraft>),
+    /// Publish a version update; the body is a form.
+    Update(Box<UpdateDraft>),
     /// Read the body as a notification of another node.
     NodePush {
         /// For whom, by the path.
@@ -134,7 +139,7 @@ impl PushEdge {
                     self.stats.upgrades += 1;
                     accepted.write(out);
                     let agent_family = accepted.agent_family;
-                    *codec = Codec::WebSocket { fragments: None, agent_family, greeted: false };
+                    *codec = Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false };
                     return Ingest::Upgraded { consumed: length };
                 }
                 Err(fault) => {
@@ -175,6 +180,7 @@ impl PushEdge {
         let wanted = match plan {
             Plan::Reply(_) => false,
             Plan::Post(_) => length <= self.body_bytes_max as u64,
+            Plan::Update(_) => length <= self.form_bytes_max(),
             Plan::Ask(_) | Plan::NodePush { .. } => true,
         };
         if wanted {
@@ -215,7 +221,8 @@ impl PushEdge {
         match &mut pending.plan {
             Plan::Post(draft) if pending.seen <= self.body_bytes_max as u64 => draft.payload.extend(piece),
             Plan::NodePush { body, .. } if pending.seen <= super::node::BODY_BYTES_MAX => body.extend_from_slice(piece),
-            Plan::Post(_) | Plan::NodePush { .. } | Plan::Reply(_) | Plan::Ask(_) => {}
+            Plan::Update(draft) if pending.seen <= self.form_bytes_max() => draft.extend(piece),
+            Plan::Post(_) | Plan::Update(_) | Plan::NodePush { .. } | Plan::Reply(_) | Plan::Ask(_) => {}
         }
     }
 
@@ -234,6 +241,14 @@ impl PushEdge {
                 let message = message.map(Arc::new).map_err(Fault::refusal);
                 let publish = Box::new(Publish { uaid, chid, message });
                 (Command::Publish(publish), Stage::Posted(Posted { uaid, chid, topic, ttl, receipt }))
+            }
+            Plan::Update(draft) => {
+                let (uaid, chid) = (draft.uaid, draft.chid);
+                let too_large = cut || pending.seen > self.form_bytes_max();
+                let message =
+                    if too_large { Err(Fault::TooLarge) } else { draft.finish(now.unix(), self.body_bytes_max) };
+                let publish = Publish { uaid, chid, message: message.map(Arc::new).map_err(Fault::refusal) };
+                (Command::Publish(Box::new(publish)), Stage::Updated)
             }
             Plan::NodePush { uaid, body } => {
                 let fits = !cut && pending.seen <= super::node::BODY_BYTES_MAX;
@@ -303,6 +318,7 @@ impl PushEdge {
             (Stage::Posted(posted), Event::Published(published)) => {
                 self.emit_published(context, &posted, *published, out);
             }
+            (Stage::Updated, Event::Published(published)) => self.emit_updated(context, *published, out),
             (Stage::Asked, Event::Cancelled { done: true }) => answer::start(&self.date, context, 204, out).empty(),
             (Stage::Asked, Event::Cancelled { done: false }) => self.emit_fault(context, Fault::Unavailable, out),
             (Stage::Asked, Event::Receipt(answer)) => self.emit_receipt(context, *answer, out),

@@ -1,8 +1,8 @@
 //! The adapter between bytes and the shard machine: what a connection's bytes mean, and how events are spelled.
 //!
 //! One [`PushEdge`] per shard, on its thread. [`websocket`] speaks to user agents, [`endpoint`] to app servers,
-//! [`node`] to other nodes; [`http`] drives the exchanges of the last two, [`answer`] writes their responses and
-//! [`close`] is the one table of goodbyes.
+//! [`simple`] to those of SimplePush, [`node`] to other nodes; [`http`] drives the exchanges of the last three,
+//! [`answer`] writes their responses and [`close`] is the one table of goodbyes.
 
 mod answer;
 mod close;
@@ -12,6 +12,7 @@ mod http;
 mod node;
 mod receipts;
 mod senders;
+mod simple;
 mod stats;
 mod websocket;
 
@@ -22,6 +23,7 @@ use shards::ids::ShardId;
 use shards::machine::{CloseReason, Event};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
+use shards::simple::Mode;
 use shards::stats::{Board, Counters as _, Meaning};
 use shards::time::Now;
 
@@ -51,6 +53,8 @@ pub struct EdgeConfig {
     pub shard: ShardId,
     /// The largest body of a POST, in bytes: [`BODY_BYTES_DEFAULT`].
     pub body_bytes_max: usize,
+    /// `simplepush.enabled`: user agents that do not ask for WebPush are in SimplePush mode.
+    pub simplepush: bool,
     /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
     /// `hello.reconcile`: the machine is told the channels of a hello.
@@ -108,6 +112,7 @@ pub struct PushEdge {
     /// The URL that is being told.
     url: Vec<u8>,
     body_bytes_max: usize,
+    simplepush: bool,
     reconcile: bool,
     stats: EdgeStats,
 }
@@ -131,6 +136,8 @@ pub enum Codec {
         agent_family: u16,
         /// A hello was read: no second is allowed, and nothing else is before.
         greeted: bool,
+        /// Its hello was answered in SimplePush mode.
+        simple: bool,
     },
 }
 
@@ -156,6 +163,7 @@ impl PushEdge {
             form: config.tokens,
             url: Vec::new(),
             body_bytes_max: config.body_bytes_max,
+            simplepush: config.simplepush,
             reconcile: config.reconcile,
             stats: EdgeStats::default(),
         })
@@ -192,14 +200,15 @@ impl Edge for PushEdge {
     }
 
     fn arrived(&mut self) -> Codec {
-        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true }
+        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true, simple: false }
     }
 
     fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
         match codec {
             Codec::Http { .. } => self.ingest_http(now, codec, bytes, out),
-            Codec::WebSocket { fragments, agent_family, greeted } => {
-                self.ingest_websocket(Session { fragments, agent_family: *agent_family, greeted }, bytes, out)
+            Codec::WebSocket { fragments, agent_family, greeted, simple } => {
+                let session = Session { fragments, agent_family: *agent_family, greeted, simple: *simple };
+                self.ingest_websocket(session, bytes, out)
             }
         }
     }
@@ -211,8 +220,11 @@ impl Edge for PushEdge {
                 // Nothing was asked: nothing is answered.
                 None => Emitted::Stay,
             },
-            Codec::WebSocket { .. } => {
-                self.emit_websocket(event, out);
+            Codec::WebSocket { simple, .. } => {
+                if let Event::Hello { mode, .. } = event {
+                    *simple = *mode == Mode::Simple;
+                }
+                self.emit_websocket(*simple, event, out);
                 Emitted::Stay
             }
         }

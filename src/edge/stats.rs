@@ -27,6 +27,10 @@ counters! {
         counter posts_with_receipt: "POSTs answered 202: their sender asked for a receipt.",
         counter posts_too_many: "POSTs answered 429: a rate or a budget is used up.",
         counter senders_forgotten: "Senders whose rate was forgotten because there were too many.",
+        counter posts_other_mode: "POSTs and PUTs answered 400: the user is reached in the other mode.",
+        counter update_requests: "PUTs of a version update, whatever came of them.",
+        counter updates_delivered: "PUTs answered 200 and handed to a live session.",
+        counter updates_stored: "PUTs answered 202.",
         counter vapid_missing: "401: the endpoint is locked to a key and no authorization came.",
         counter vapid_malformed: "401 or 400: authorization that cannot be read.",
         counter vapid_bad_signature: "401: the signature does not fit the key.",
@@ -71,11 +75,15 @@ impl EdgeStats {
             }
             Fault::VapidKeyMismatch => &mut self.vapid_key_mismatch,
             Fault::NodeKey => &mut self.node_refused,
-            Fault::NoSubscription => &mut self.posts_no_subscription,
+            Fault::OtherMode => &mut self.posts_other_mode,
+            Fault::NoSubscription | Fault::NoUser => &mut self.posts_no_subscription,
             Fault::TooLarge => &mut self.posts_too_large,
-            Fault::TtlMissing | Fault::Encryption | Fault::TtlNegative | Fault::Topic | Fault::Urgency => {
-                &mut self.posts_bad_headers
-            }
+            Fault::TtlMissing
+            | Fault::Encryption
+            | Fault::TtlNegative
+            | Fault::Topic
+            | Fault::Urgency
+            | Fault::BadUpdate => &mut self.posts_bad_headers,
             Fault::BadMessageId => &mut self.cancel_requests_refused,
             Fault::BadReceipt | Fault::ReceiptForgotten => &mut self.receipt_requests_refused,
             Fault::TooManyToEndpoint | Fault::TooManyOfSender | Fault::OverBudget => &mut self.posts_too_many,

@@ -4,13 +4,15 @@ use shards::ids::{Chid, Uaid};
 use shards::machine::{AckUpdate, CloseReason, Command, Event, Hello};
 use shards::message::Message;
 use shards::ports::Ingest;
+use shards::simple::Mode;
 
 use super::PushEdge;
 use crate::webpush::endpoint::Subscription;
 use crate::webpush::message_id::MessageId;
 use crate::webpush::payload;
-use crate::wire::push::{self, Ack, ClientMessage};
+use crate::wire::push::{self, Ack, BadMessage, ClientMessage};
 use crate::wire::server_message;
+use crate::wire::simple::{self, HelloPart};
 use crate::wire::text::parse_dashed;
 use crate::wire::ws::{self, FrameFault, Kind, Opcode};
 
@@ -19,6 +21,7 @@ pub(super) struct Session<'c> {
     pub(super) fragments: &'c mut Option<Box<Fragments>>,
     pub(super) agent_family: u16,
     pub(super) greeted: &'c mut bool,
+    pub(super) simple: bool,
 }
 
 /// The fragments of a text message whose last one is not there yet; at most `ws::MESSAGE_BYTES_MAX` bytes.
@@ -88,26 +91,35 @@ impl PushEdge {
             self.stats.frames_refused += 1;
             return Ingest::Close { reason: CloseReason::BadText };
         };
-        let Ok(message) = push::read(text) else {
-            self.stats.messages_refused += 1;
-            return Ingest::Close { reason: CloseReason::BadMessage };
+        let message = match push::read(text) {
+            // In SimplePush mode an ack names versions.
+            Ok(ClientMessage::Ack(acks)) if session.simple && !acks.is_empty() => return self.unreadable(),
+            Err(_) if session.simple => match simple::read_acks(text) {
+                Ok(updates) => return Ingest::Command { consumed, command: Command::AckVersions(updates) },
+                Err(BadMessage) => return self.unreadable(),
+            },
+            Ok(message) => message,
+            Err(BadMessage) => return self.unreadable(),
         };
         if *session.greeted == matches!(message, ClientMessage::Hello { .. }) {
             return self.misplaced();
         }
         let command = match message {
             ClientMessage::Hello { uaid, channels, broadcasts } => {
+                let Ok(HelloPart { mode, wake }) = self.hello_part(text) else { return self.unreadable() };
                 let Some(fresh) = self.fresh.draw() else {
                     return Ingest::Close { reason: CloseReason::Overloaded };
                 };
                 *session.greeted = true;
                 let agent_family = session.agent_family;
                 let channels = channels.filter(|_| self.reconcile).map(|ids| ids.into_iter().map(Chid).collect());
-                Command::Hello(Box::new(Hello { uaid: uaid.map(Uaid), fresh, channels, broadcasts, agent_family }))
+                let uaid = uaid.map(Uaid);
+                Command::Hello(Box::new(Hello { uaid, fresh, channels, broadcasts, agent_family, mode, wake }))
             }
             ClientMessage::Register { channel, key } => {
                 let Some(chid) = parse_dashed(channel.as_bytes()) else { return self.misplaced() };
-                let checked = key.map(|key| self.points.check(key.as_bytes()));
+                // An endpoint of SimplePush is locked to no key.
+                let checked = key.filter(|_| !session.simple).map(|key| self.points.check(key.as_bytes()));
                 if checked == Some(None) {
                     self.stats.registers_refused += 1;
                     let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(NO_ENDPOINT);
@@ -126,6 +138,16 @@ impl PushEdge {
             ClientMessage::Ping => Command::Ping,
         };
         Ingest::Command { consumed, command }
+    }
+
+    /// Whether it is in SimplePush mode, and how it is woken then.
+    fn hello_part(&self, text: &str) -> Result<HelloPart, BadMessage> {
+        if self.simplepush { simple::read_hello(text) } else { Ok(HelloPart { mode: Mode::WebPush, wake: None }) }
+    }
+
+    fn unreadable(&mut self) -> Ingest {
+        self.stats.messages_refused += 1;
+        Ingest::Close { reason: CloseReason::BadMessage }
     }
 
     fn misplaced(&mut self) -> Ingest {
@@ -148,19 +170,28 @@ impl PushEdge {
         updates
     }
 
-    pub(super) fn emit_websocket(&mut self, event: &Event, out: &mut Vec<u8>) {
+    /// `simple`: its hello was answered in SimplePush mode.
+    pub(super) fn emit_websocket(&mut self, simple: bool, event: &Event, out: &mut Vec<u8>) {
         match event {
             Event::Ping => ws::write_frame(out, Opcode::Ping, |_| ()),
             Event::Notification { message, .. } => {
                 ws::write_frame(out, Opcode::Text, |out| self.push_notification(message, out));
             }
-            Event::Hello { uaid, broadcasts } => {
-                ws::write_frame(out, Opcode::Text, |out| server_message::hello(&uaid.0, broadcasts, out));
+            Event::Hello { uaid, mode, broadcasts } => {
+                ws::write_frame(out, Opcode::Text, |out| server_message::hello(&uaid.0, *mode, broadcasts, out));
             }
             Event::Registered { uaid, chid, key, status } => {
-                let subscription = Subscription { uaid: *uaid, chid: *chid, key: *key };
                 self.url.clear();
-                let sealed = *status != 200 || self.tokens.seal(&subscription, &mut self.url).is_some();
+                let sealed = match *status {
+                    200 if simple => {
+                        self.tokens.seal_simple(*uaid, *chid, &mut self.url);
+                        true
+                    }
+                    200 => {
+                        self.tokens.seal(&Subscription { uaid: *uaid, chid: *chid, key: *key }, &mut self.url).is_some()
+                    }
+                    _ => true,
+                };
                 // The channel is registered, and registering it again gives the URL that could not be made now.
                 let status = if sealed { *status } else { 500 };
                 let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(&self.url);
@@ -179,6 +210,9 @@ impl PushEdge {
     }
 
     fn push_notification(&self, message: &Message, out: &mut Vec<u8>) {
+        if let Some(update) = message.update() {
+            return simple::update(&message.chid.0, &update, out);
+        }
         let Message { stamp, uaid, chid, topic, .. } = *message;
         let version = |out: &mut Vec<u8>| self.ids.seal(&MessageId { stamp, uaid, chid, topic }, out);
         let content = |out: &mut Vec<u8>| payload::push_content(&message.payload, out);

@@ -1,6 +1,5 @@
 //! The admin server: health routes (BEHAVIOUR.md 7.1), metrics, broadcasts, and a page to look at.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -12,12 +11,11 @@ use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use prometheus_client::registry::Registry;
 use serde_json::{Map, Value, json};
-use shards::limits::BROADCAST_IDS_MAX;
-use shards::machine::BroadcastVersion;
 use shards::stats::{Board, Kind, Meaning};
 
+use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
 use super::process::Process;
-use super::{Exhibits, Health, Host, metrics};
+use super::{Exhibits, Health, Host, megaphone, metrics};
 
 /// Everything a handler needs. Lives on the island.
 pub(super) struct View {
@@ -26,15 +24,24 @@ pub(super) struct View {
     registry: Registry,
     started: Instant,
     at_start: Process,
-    broadcasts: Mutex<BTreeMap<String, String>>,
+    own: Own,
+}
+
+/// What the island itself has to show.
+pub(super) struct Own {
+    pub broadcasts: Arc<Broadcasts>,
+    /// The broadcast source, if there is one.
+    pub source: Option<Arc<Mutex<megaphone::State>>>,
+    /// Of whatever calls out.
+    pub boards: Vec<Arc<Board>>,
 }
 
 impl View {
     /// `started` is when the process was; memory use is compared with that of now.
-    pub(super) fn new(exhibits: Exhibits, host: Arc<dyn Host>, started: Instant) -> View {
+    pub(super) fn new(exhibits: Exhibits, host: Arc<dyn Host>, own: Own, started: Instant) -> View {
         let exhibits = Arc::new(exhibits);
-        let registry = metrics::registry(Arc::clone(&exhibits));
-        View { exhibits, host, registry, started, at_start: Process::read(), broadcasts: Mutex::default() }
+        let registry = metrics::registry(Arc::clone(&exhibits), own.boards.clone());
+        View { exhibits, host, registry, started, at_start: Process::read(), own }
     }
 
     /// Sum over the shards of one number.
@@ -62,11 +69,6 @@ pub(super) fn router(view: Arc<View>) -> Router {
 }
 
 const PAGE: &str = include_str!("page.html");
-
-/// 1,024 ids of 128 bytes with versions of 128 bytes fit. Refuse: 413.
-const BROADCASTS_BODY_BYTES_MAX: usize = 320 * 1024;
-/// Bytes of one broadcast id or version. Refuse: 400.
-const BROADCAST_TEXT_BYTES_MAX: usize = 128;
 
 /// The status code stays 200 whatever the word is, as the services before us do it (BEHAVIOUR.md 7.1).
 async fn status(State(view): State<Arc<View>>) -> Json<Value> {
@@ -150,7 +152,10 @@ async fn stats(State(view): State<Arc<View>>) -> Json<Value> {
         "shard_meanings": view.exhibits.shards.first().map(|board| meanings(board)).unwrap_or_default(),
         "store_meanings": view.exhibits.store.as_ref().map(|board| meanings(board)).unwrap_or_default(),
         "store": view.exhibits.store.as_ref().map(|board| numbers(board)),
-        "broadcasts": lock(&view.broadcasts).len(),
+        "island": view.own.boards.iter().flat_map(|board| numbers(board)).collect::<Map<_, _>>(),
+        "island_meanings": view.own.boards.iter().flat_map(|board| meanings(board)).collect::<Vec<_>>(),
+        "broadcasts": view.own.broadcasts.count(),
+        "broadcast_source": view.own.source.as_ref().map(|state| source(&megaphone::lock(state))),
         "process": {
             "resident_bytes": process.resident_bytes,
             "private_bytes": process.private_bytes,
@@ -178,33 +183,33 @@ fn meanings(board: &Board) -> Vec<Value> {
     board.read().map(shown).collect()
 }
 
-async fn list_broadcasts(State(view): State<Arc<View>>) -> Json<BTreeMap<String, String>> {
-    Json(lock(&view.broadcasts).clone())
+/// Whom it asks, how that goes, since when.
+fn source(state: &megaphone::State) -> Value {
+    let (word, why) = match &state.last {
+        None => ("not asked yet", None),
+        Some(Ok(())) => ("answers", None),
+        Some(Err(why)) => ("fails", Some(why.to_string())),
+    };
+    json!({ "url": state.url, "state": word, "why": why, "seconds": state.since.elapsed().as_secs() })
+}
+
+async fn list_broadcasts(State(view): State<Arc<View>>) -> Json<Values> {
+    Json(view.own.broadcasts.list())
 }
 
 /// `{id: version}`: sets these and keeps the others (DESIGN.md 11).
 async fn set_broadcasts(State(view): State<Arc<View>>, body: Bytes) -> Response {
-    let wanted: BTreeMap<String, String> = match serde_json::from_slice(&body) {
+    let wanted: Values = match serde_json::from_slice(&body) {
         Ok(wanted) => wanted,
         Err(_) => return refused("the body must be a JSON object of texts: {\"id\": \"version\"}"),
     };
-    let fits = |text: &String| (1..=BROADCAST_TEXT_BYTES_MAX).contains(&text.len());
-    if !wanted.iter().all(|(id, version)| fits(id) && fits(version)) {
-        return refused("an id or version is empty or longer than 128 bytes");
-    }
-    {
-        let mut known = lock(&view.broadcasts);
-        let new = wanted.keys().filter(|id| !known.contains_key(*id)).count();
-        if known.len() + new > BROADCAST_IDS_MAX {
-            return refused("a node knows at most 1024 broadcast ids");
+    match view.own.broadcasts.set(wanted) {
+        Ok(news) => {
+            tracing::info!(news, "broadcasts set by the operator");
+            StatusCode::NO_CONTENT.into_response()
         }
-        known.extend(wanted.clone());
+        Err(reason) => refused(reason),
     }
-    let value = |(id, version): (String, String)| BroadcastVersion { id: id.into(), version: version.into() };
-    let values: Arc<[BroadcastVersion]> = wanted.into_iter().map(value).collect();
-    tracing::info!(count = values.len(), "broadcasts set");
-    view.host.set_broadcasts(values);
-    StatusCode::NO_CONTENT.into_response()
 }
 
 /// Copies keys and store to `backups/{name}` of the data directory. 409 when that cannot be, with the reason.
@@ -229,9 +234,4 @@ async fn backup(State(view): State<Arc<View>>, Path(name): Path<String>) -> Resp
 
 fn refused(reason: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "error": reason }))).into_response()
-}
-
-/// A handler that panicked while it held the lock left the map as it was: each change is one call.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

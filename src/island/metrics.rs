@@ -14,22 +14,25 @@ use shards::stats::{Board, Kind, Meaning};
 use super::Exhibits;
 use super::process::Process;
 
-/// Every number of the shards and the store, as the metrics `murre_*`.
-pub(super) fn registry(exhibits: Arc<Exhibits>) -> Registry {
+/// Every number of the shards, the store and the island, as the metrics `murre_*`.
+pub(super) fn registry(exhibits: Arc<Exhibits>, island: Vec<Arc<Board>>) -> Registry {
     let mut registry = Registry::with_prefix("murre");
-    registry.register_collector(Box::new(Boards(exhibits)));
+    registry.register_collector(Box::new(Boards { exhibits, island }));
     registry.register_collector(Box::new(ProcessGauges));
     registry
 }
 
-struct Boards(Arc<Exhibits>);
+struct Boards {
+    exhibits: Arc<Exhibits>,
+    island: Vec<Arc<Board>>,
+}
 
 /// Shard and value.
 type Lines = Vec<(usize, u64)>;
 
 impl fmt::Debug for Boards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Boards({})", self.0.shards.len())
+        write!(f, "Boards({})", self.exhibits.shards.len())
     }
 }
 
@@ -37,7 +40,7 @@ impl Collector for Boards {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         // One metric family per name, one line per shard: the format wants all lines of a family together.
         let mut families: BTreeMap<&str, (Meaning, Lines)> = BTreeMap::new();
-        for (shard, board) in self.0.shards.iter().enumerate() {
+        for (shard, board) in self.exhibits.shards.iter().enumerate() {
             for (meaning, value) in board.read() {
                 families.entry(meaning.name).or_insert((meaning, Vec::new())).1.push((shard, value));
             }
@@ -48,8 +51,11 @@ impl Collector for Boards {
                 encode(family.encode_family(&[("shard", shard.to_string())])?, *meaning, *value)?;
             }
         }
-        if let Some(store) = &self.0.store {
+        if let Some(store) = &self.exhibits.store {
             encode_store(store, &mut encoder)?;
+        }
+        for (meaning, value) in self.island.iter().flat_map(|board| board.read()) {
+            encode(encoder.encode_descriptor(meaning.name, meaning.help, None, kind(meaning))?, meaning, value)?;
         }
         Ok(())
     }
@@ -125,7 +131,7 @@ mod tests {
         Numbers { hellos: 5, sessions: 2 }.write_to(&boards[1], 0);
         let store = Some(Arc::new(Board::new(&[Numbers::MEANINGS])));
         let mut text = String::new();
-        let registry = registry(Arc::new(Exhibits { shards: boards, store }));
+        let registry = registry(Arc::new(Exhibits { shards: boards, store }), vec![]);
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
         let wanted = "# HELP murre_hellos Hellos answered.\n# TYPE murre_hellos counter\n\
                       murre_hellos_total{shard=\"0\"} 3\nmurre_hellos_total{shard=\"1\"} 5\n";

@@ -1,7 +1,8 @@
-//! The one async runtime (DESIGN.md 3): admin HTTP, metrics and signals; whatever is not hot.
+//! The one async runtime (DESIGN.md 3): admin HTTP, metrics, signals, and calls to servers of others; whatever is not
+//! hot.
 //!
-//! One thread of its own. It sees shards only through their boards of counters and reaches them only through
-//! [`Host`]; no shard ever waits for it.
+//! One thread of its own. It sees shards only through their boards of counters and what they push to [`Wakes`], and
+//! reaches them only through [`Host`]; no shard ever waits for it.
 
 mod admin;
 
@@ -9,8 +10,19 @@ mod metrics;
 
 mod process;
 
+mod broadcasts;
+
+mod megaphone;
+
+mod wakes;
+
+mod client;
+
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+
+pub use megaphone::Source;
+pub use wakes::Wakes;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -22,6 +34,11 @@ use std::time::Instant;
 use shards::machine::BroadcastVersion;
 use shards::stats::Board;
 use tokio::sync::watch;
+
+use crate::wire::url::HttpUrl;
+use broadcasts::Broadcasts;
+use client::Client;
+use megaphone::Megaphone;
 
 /// What the island may ask of the node it serves.
 pub trait Host: Send + Sync + 'static {
@@ -70,6 +87,15 @@ pub struct Exhibits {
     pub store: Option<Arc<Board>>,
 }
 
+/// Whom the island calls by itself. By default nobody.
+#[derive(Default)]
+pub struct Calls {
+    /// Where broadcasts come from.
+    pub source: Option<Source>,
+    /// Where calls that wake SimplePush user agents go, and what the shards push them to.
+    pub wake: Option<(HttpUrl, Arc<Wakes>)>,
+}
+
 /// A running island. Ends when it is dropped.
 pub struct Island {
     admin: Vec<SocketAddr>,
@@ -78,11 +104,14 @@ pub struct Island {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A runtime that watches signals and does nothing else yet. Made before a node opens its first listener: from then on
-/// SIGTERM is an order to drain, however far the start has come.
+/// A runtime that watches signals and does nothing else by itself yet. Made before a node opens its first listener:
+/// from then on SIGTERM is an order to drain, however far the start has come.
 pub struct Prepared {
     runtime: tokio::runtime::Runtime,
     signals: mpsc::Receiver<()>,
+    broadcasts: Arc<Broadcasts>,
+    megaphone: Option<Megaphone>,
+    caller: Option<wakes::Caller>,
 }
 
 impl Prepared {
@@ -90,14 +119,34 @@ impl Prepared {
     ///
     /// # Errors
     /// When the operating system refuses the runtime or a signal handler.
-    pub fn new(signals: bool) -> std::io::Result<Prepared> {
+    pub fn new(signals: bool, calls: Calls) -> std::io::Result<Prepared> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (signal_sent, signal_came) = mpsc::channel();
         if signals {
             let _inside = runtime.enter();
             watch_signals(&signal_sent)?;
         }
-        Ok(Prepared { runtime, signals: signal_came })
+        let (client, broadcasts) = (Arc::new(Client::new()), Arc::<Broadcasts>::default());
+        let megaphone = |source| Megaphone::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
+        let megaphone = calls.source.map(megaphone);
+        let caller = calls.wake.map(|(url, wakes)| wakes::Caller::new(url, wakes, Arc::clone(&client)));
+        Ok(Prepared { runtime, signals: signal_came, broadcasts, megaphone, caller })
+    }
+
+    /// Asks the broadcast source once, if there is one, for 5 s at most: a user agent that says hello before the first
+    /// answer is told that its broadcasts do not exist, and does not hear of them until it connects again. A source
+    /// that fails is logged and asked again later.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread.
+    pub fn ask_source(&mut self) -> std::io::Result<()> {
+        let Some(megaphone) = &mut self.megaphone else { return Ok(()) };
+        let runtime = &self.runtime;
+        // On a thread of its own, because whoever starts a node may be inside a runtime himself.
+        std::thread::scope(|scope| {
+            let body = || runtime.block_on(megaphone.poll());
+            std::thread::Builder::new().name("island".to_owned()).spawn_scoped(scope, body).map(drop)
+        })
     }
 }
 
@@ -112,7 +161,7 @@ impl Island {
         exhibits: Exhibits,
         host: Arc<dyn Host>,
     ) -> std::io::Result<Island> {
-        let Prepared { runtime, signals } = prepared;
+        let Prepared { runtime, signals, broadcasts, megaphone, caller } = prepared;
         let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let mut served = Vec::new();
         for listener in listeners {
@@ -120,9 +169,22 @@ impl Island {
             let _inside = runtime.enter();
             served.push(tokio::net::TcpListener::from_std(listener)?);
         }
+        broadcasts.attach(Arc::clone(&host));
+        let boards = [megaphone.as_ref().map(Megaphone::board), caller.as_ref().map(wakes::Caller::board)];
+        let source = megaphone.as_ref().map(Megaphone::state);
+        let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect() };
         let (stop, stopped) = watch::channel(false);
-        let view = Arc::new(admin::View::new(exhibits, host, Instant::now()));
-        let body = move || runtime.block_on(run(served, view, stopped));
+        let view = Arc::new(admin::View::new(exhibits, host, own, Instant::now()));
+        let body = move || {
+            let _inside = runtime.enter();
+            if let Some(megaphone) = megaphone {
+                tokio::spawn(megaphone.run());
+            }
+            if let Some(caller) = caller {
+                tokio::spawn(report("the wake-up calls", caller.run()));
+            }
+            runtime.block_on(run(served, view, stopped));
+        };
         let thread = std::thread::Builder::new().name("island".to_owned()).spawn(body)?;
         Ok(Island { admin, signals, stop, thread: Some(thread) })
     }
@@ -152,14 +214,17 @@ impl Drop for Island {
 async fn run(listeners: Vec<tokio::net::TcpListener>, view: Arc<admin::View>, mut stopped: watch::Receiver<bool>) {
     for listener in listeners {
         let service = axum::serve(listener, admin::router(Arc::clone(&view)));
-        tokio::spawn(async move {
-            if let Err(error) = service.await {
-                tracing::error!(%error, "the admin server stopped");
-            }
-        });
+        tokio::spawn(report("the admin server", service.into_future()));
     }
     // An error means that the island was dropped; either way it is over.
     let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+/// Says so if this ends with an error.
+async fn report(what: &'static str, task: impl Future<Output = std::io::Result<()>>) {
+    if let Err(error) = task.await {
+        tracing::error!(%error, "{what} stopped");
+    }
 }
 
 fn watch_signals(came: &mpsc::Sender<()>) -> std::io::Result<()> {

@@ -1,7 +1,8 @@
 //! Assembly: keys, store, ledgers, shards, island; orderly start and stop.
 //!
 //! Start: probe the kernel -> lock the data directory -> keys -> open the store -> save what earlier ledgers hold
-//! -> new logs -> listen -> shards -> island. Stop is the reverse, after a drain (DESIGN.md 6, SIGTERM).
+//! -> new logs -> ask the broadcast source -> listen -> shards -> island. Stop is the reverse, after a drain (DESIGN.md
+//! 6, SIGTERM).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
 
 mod backup;
@@ -44,9 +45,9 @@ use shards::ring::ProbeError;
 use shards::thread::ShardSetup;
 use shards::time::Span;
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, VAPID_CACHE_DEFAULT, VersionInfo};
-use crate::island::{Exhibits, Host, Island, Prepared};
+use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Wakes};
 use listeners::{Bound, Public};
 use running::Stage;
 use storage::Storage;
@@ -84,7 +85,9 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     (surroundings.probe)().map_err(|error| Fault::Kernel(error.to_string()))?;
     shards::ring::raise_nofile();
     let no_island = |error| Fault::Host { what: "the admin server", error };
-    let prepared = Prepared::new(surroundings.signals).map_err(no_island)?;
+    let calls = calls(config)?;
+    let wakes = calls.wake.as_ref().map(|(_, wakes)| Arc::clone(wakes));
+    let mut prepared = Prepared::new(surroundings.signals, calls).map_err(no_island)?;
     let cores = host::cores(&config.shards.cores)?;
     let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
     listeners::check_free(config, surroundings.address_patience)?;
@@ -95,13 +98,14 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let storage = Arc::new(Storage::open(&config.store, &data.store())?);
     let logs = renew_ledgers(config, &data, &storage, shard_count)?;
 
+    prepared.ask_source().map_err(no_island)?;
     let Public { shards: bound, addresses } = listeners::bind(config, shard_count)?;
     let plan = Plan::new(config, &keys, &addresses, shard_count);
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         let core = cores[index % cores.len()];
-        plan.shard(ShardId(index as u16), core, log, bound, &storage)
+        plan.shard((ShardId(index as u16), core), log, bound, &storage, wakes.clone())
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
@@ -111,6 +115,16 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
     let addresses = plan.addresses(&addresses, island.admin());
     Ok(Running { addresses, cores, drain_rate: config.drain.rate, island, stage, shards, storage, data })
+}
+
+/// Whom the island calls.
+fn calls(config: &Config) -> Result<Calls, Fault> {
+    let config::Broadcast { url, token, interval, spread: _ } = config.broadcast.clone();
+    let source = url.map(|url| Source { url, token, interval });
+    let no_bell = |error| Fault::Host { what: "a pair of sockets", error };
+    let wake = config.simplepush.wake_url.clone();
+    let wake = wake.map(|url| Ok((url, Arc::new(Wakes::new().map_err(no_bell)?)))).transpose()?;
+    Ok(Calls { source, wake })
 }
 
 /// Saves what the ledger logs of a node that will not start again hold to its storage, and removes them. Returns how
@@ -187,6 +201,7 @@ impl<'a> Plan<'a> {
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
+            simplepush: config.simplepush.enabled,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
             origin_rate: config.endpoint.origin_rate,
             reconcile: config.hello.reconcile,
@@ -197,11 +212,11 @@ impl<'a> Plan<'a> {
 
     fn shard(
         &self,
-        shard: ShardId,
-        core: u32,
+        (shard, core): (ShardId, u32),
         ledger: Ledgered,
         listeners: Bound,
         storage: &Arc<Storage>,
+        wakes: Option<Arc<Wakes>>,
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
         let storage = Arc::clone(storage);
@@ -215,6 +230,12 @@ impl<'a> Plan<'a> {
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
             store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
             ledger: Box::new(move || Box::new(log)),
+            wake: Box::new(move |data| {
+                // Without a wake-up service what is stored waits for the next hello.
+                if let Some(wakes) = &wakes {
+                    wakes.push(data.as_str().into());
+                }
+            }),
         }
     }
 
@@ -231,6 +252,7 @@ impl<'a> Plan<'a> {
             ping_interval: span(websocket.auto_ping_interval),
             pong_timeout: span(websocket.auto_ping_timeout),
             ping_min_interval: span(websocket.ping_min_interval),
+            wake_timeout: span(self.config.simplepush.wake_timeout),
             sessions_max: self.connections_max,
             ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
             token_rate: self.config.endpoint.token_rate,

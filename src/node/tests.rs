@@ -12,6 +12,7 @@ use tokio_tungstenite::tungstenite::Message;
 use super::*;
 use crate::commands::status;
 use crate::config::Sources;
+use crate::island::tests::fake;
 
 /// A node on ports of the kernel's choice, two shards, small logs.
 fn config(dir: &Path, sets: &[&str]) -> Config {
@@ -138,6 +139,38 @@ async fn broadcasts_health_metrics_and_backup_of_a_running_node() {
     tokio::task::spawn_blocking(move || restored.stop().unwrap()).await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_hears_what_the_broadcast_source_says() {
+    let source = fake::Fake::start(|_| fake::broadcasts("a/b", "1"));
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("broadcast.url={}", source.url("/v1"));
+    let often = ["broadcast.interval=0.02", "broadcast.spread=0"];
+    let running = start(&config(dir.path(), &[&url, "broadcast.token=sesame", often[0], often[1]])).unwrap();
+    let (mut socket, _) = hello(&running, "").await;
+    let subscribe = json!({ "messageType": "broadcast_subscribe", "broadcasts": { "a/b": "0", "c": "0" } });
+    say(&mut socket, subscribe).await;
+    let answer = hear(&mut socket).await;
+    assert_eq!(answer["broadcasts"]["a/b"], "1", "known since the start");
+    assert_eq!(answer["broadcasts"]["errors"]["c"], "Broadcast not found");
+    source.answer_now(|_| fake::broadcasts("a/b", "2"));
+    let pushed = hear(&mut socket).await;
+    assert_eq!(pushed, json!({ "messageType": "broadcast", "broadcasts": { "a/b": "2" } }));
+    assert!(source.heard().iter().all(|request| request.contains("authorization: bearer sesame")));
+    let metrics = ask(running.addresses().admin[0], "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    assert!(metrics.contains("\nmurre_broadcast_source_up 1\n"), "{metrics}");
+    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+}
+
+#[test]
+fn a_broken_broadcast_source_does_not_stop_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(&config(dir.path(), &["broadcast.url=http://127.0.0.1:1/"])).unwrap();
+    let get = "GET /stats HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let stats = ask(running.addresses().admin[0], get);
+    assert!(stats.contains("\"state\":\"fails\"") && stats.contains("Connection refused"), "{stats}");
+    running.stop().unwrap();
+}
+
 #[test]
 fn a_damaged_data_directory_is_salvaged_into_one_that_starts() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,13 +231,20 @@ fn a_backup_of_an_unused_directory_has_a_name_that_is_one_and_is_never_overwritt
 }
 
 #[test]
-fn a_name_occurs_once_among_the_numbers_of_a_shard() {
+fn a_name_occurs_once_among_the_numbers_of_a_node() {
     let dir = tempfile::tempdir().unwrap();
-    let running = start(&config(dir.path(), &["store.kind=memory"])).unwrap();
+    let calls = ["store.kind=memory", "broadcast.url=http://127.0.0.1:1/", "simplepush.wake_url=http://127.0.0.1:1/"];
+    let running = start(&config(dir.path(), &calls)).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     let numbers = running.shards.boards()[0].read().map(|(meaning, _)| meaning.name);
     let twice: Vec<_> = numbers.filter(|name| !seen.insert(*name)).collect();
     assert!(twice.is_empty(), "two numbers of one metric: {twice:?}");
+    let get = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let metrics = ask(running.addresses().admin[0], get);
+    let mut seen = std::collections::BTreeSet::new();
+    let helped = metrics.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next());
+    let twice: Vec<_> = helped.filter(|name| !seen.insert(*name)).collect();
+    assert!(twice.is_empty() && seen.contains("murre_wake_calls_ok"), "two families of one name: {twice:?}");
     running.stop().unwrap();
 }
 

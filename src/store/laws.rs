@@ -9,6 +9,7 @@ use shards::limits;
 use shards::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use shards::message::{Message, Topic, Urgency};
 use shards::ports::Store;
+use shards::simple::{Contact, Mode, Update, WakeData};
 use shards::time::UnixSeconds;
 
 use super::embedded::{Embedded, Options};
@@ -120,7 +121,7 @@ pub(crate) fn stamp(clock: u64) -> Stamp {
 
 pub(crate) fn register(user: u8, channel: u8, at: u64) -> StoreOp {
     let key = channel.is_multiple_of(2).then_some(KeyDigest([channel; 32]));
-    StoreOp::Register { uaid: uaid(user), chid: chid(channel), key, at: Clock(at), seen: NOW }
+    StoreOp::Register { uaid: uaid(user), chid: chid(channel), key, at: Clock(at), seen: NOW, contact: None }
 }
 
 pub(crate) fn message(user: u8, channel: u8, clock: u64) -> Message {
@@ -214,6 +215,90 @@ fn topics_and_versions(hand: &mut Hand) {
     let after = Some((chid(2), Topic::new(b"moon").expect("a topic")));
     let rest = hand.page(StoreOp::Topics { uaid: uaid(1), after, limit: 10, now: NOW });
     assert_eq!(rest.messages.iter().map(|m| m.stamp.clock.0).collect::<Vec<_>>(), [21]);
+}
+
+pub(crate) fn contact(mode: Mode, wake: &str) -> Box<Contact> {
+    Box::new(Contact { mode, wake: WakeData::new(wake) })
+}
+
+pub(crate) fn update(user: u8, channel: u8, clock: u64, version: u64) -> Message {
+    let made = Update { version, data: "data" }.to_message(uaid(user), chid(channel), NOW, 100);
+    Message { stamp: stamp(clock), ..made }
+}
+
+/// How a user is reached is what was said last; a register says it only when it knows, and nobody is made by it.
+fn contacts_are_replaced_whole(hand: &mut Hand) {
+    let said = |mode, wake: &str| StoreOp::SetContact { uaid: uaid(1), contact: contact(mode, wake) };
+    let registered = |channel, told: Option<Box<Contact>>| match register(1, channel, 1) {
+        StoreOp::Register { uaid, chid, key, at, seen, .. } => {
+            StoreOp::Register { uaid, chid, key, at, seen, contact: told }
+        }
+        other => panic!("{other:?}"),
+    };
+    let found = |hand: &mut Hand| hand.user(uaid(1)).map(|user| user.contact);
+    hand.done(said(Mode::Simple, "somewhere"));
+    assert_eq!(found(hand), None);
+    hand.done(registered(2, Some(contact(Mode::Simple, "ip=1&port=2"))));
+    assert_eq!(found(hand), Some(*contact(Mode::Simple, "ip=1&port=2")));
+    hand.done(registered(3, None));
+    hand.done(registered(1, None));
+    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(9) });
+    assert_eq!(found(hand), Some(*contact(Mode::Simple, "ip=1&port=2")));
+    hand.publish(update(1, 3, 10, 1));
+    for (mode, wake) in [(Mode::Simple, "longer than before"), (Mode::Simple, ""), (Mode::WebPush, "")] {
+        hand.done(said(mode, wake));
+        let user = hand.user(uaid(1)).expect("it is known");
+        assert_eq!((user.contact, user.channels), (*contact(mode, wake), vec![chid(1), chid(3)]));
+        assert!(user.may_have_messages);
+    }
+    assert_eq!(hand.topic_clocks(uaid(1)), [10], "who is reached otherwise keeps its rows");
+}
+
+/// A message is stored only for a user that is reached in its mode; a save is not asked that.
+fn publish_checks_the_mode(hand: &mut Hand) {
+    hand.register(1, 2);
+    let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m) });
+    assert!(matches!(ask(hand, update(1, 2, 1, 1)), Ok(StoreReply::OtherMode)));
+    assert!(matches!(ask(hand, update(1, 3, 1, 1)), Ok(StoreReply::NoSubscription)));
+    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "") });
+    for ttl in [0, 60] {
+        assert!(matches!(ask(hand, Message { ttl, ..message(1, 2, 2) }), Ok(StoreReply::OtherMode)));
+    }
+    assert!(hand.clocks(uaid(1)).is_empty() && hand.topic_clocks(uaid(1)).is_empty());
+    hand.publish(update(1, 2, 3, 1));
+    hand.done(save(&[message(1, 2, 4)]));
+    assert_eq!((hand.clocks(uaid(1)), hand.topic_clocks(uaid(1))), (vec![4], vec![3]));
+}
+
+/// A row of a version update is overwritten only by a higher version, whichever was written first; not by one of the
+/// same version, and by any when it has expired.
+fn only_a_higher_version_overwrites(hand: &mut Hand) {
+    hand.register(1, 2);
+    hand.register(1, 3);
+    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "") });
+    let kept = |hand: &mut Hand| {
+        let page = hand.page(StoreOp::Topics { uaid: uaid(1), after: None, limit: 9, now: NOW });
+        page.messages.iter().map(|m| (m.stamp.clock.0, m.simple_version().unwrap_or(0))).collect::<Vec<_>>()
+    };
+    hand.publish(update(1, 2, 10, 5));
+    hand.publish(update(1, 3, 11, 1));
+    for (clock, version) in [(20, 4), (21, 5), (9, 5)] {
+        hand.publish(update(1, 2, clock, version));
+        if clock == 9 {
+            assert_eq!(kept(hand)[0], (9, 5), "of two of one version the first stamp stays");
+        } else {
+            assert_eq!(kept(hand)[0], (10, 5));
+        }
+    }
+    hand.done(save(&[update(1, 2, 30, 4), update(1, 2, 3, 6), update(1, 2, 31, 6)]));
+    assert_eq!(kept(hand), [(3, 6), (11, 1)], "a higher version with an older stamp");
+    // Its delete leaves a newer one alone.
+    hand.done(settle(&[update(1, 2, 9, 5)], None, true));
+    assert_eq!(kept(hand), [(3, 6), (11, 1)]);
+    hand.publish(Message { accepted: UnixSeconds(NOW.0 + 99), ..update(1, 2, 40, 2) });
+    assert_eq!(kept(hand)[0], (3, 6));
+    hand.publish(Message { accepted: UnixSeconds(NOW.0 + 100), ..update(1, 2, 41, 2) });
+    assert_eq!(kept(hand)[0], (41, 2), "an expired version keeps nobody away");
 }
 
 /// Pages are in clock order over message and saved rows, and say when there is no more.
@@ -337,6 +422,7 @@ fn channels_are_bounded(hand: &mut Hand) {
         key: None,
         at: Clock(1),
         seen: NOW,
+        contact: None,
     };
     let answers = hand.ask_all((0..limits::CHANNELS_MAX).rev().map(register).collect());
     assert!(answers.iter().all(|a| matches!(a, Ok(StoreReply::Done))));
@@ -369,6 +455,9 @@ laws! {
     acknowledged_is_read_back,
     publish_checks_user_and_channel,
     topics_and_versions,
+    contacts_are_replaced_whole,
+    publish_checks_the_mode,
+    only_a_higher_version_overwrites,
     pages_are_merged_in_order,
     low_water_covers_message_rows,
     unregister_and_drop_remove_every_row,
@@ -381,7 +470,11 @@ laws! {
 fn any_op() -> impl Strategy<Value = StoreOp> {
     let ids = (1u8..3, 1u8..4, 1u64..40);
     let topic = prop::option::of(prop::sample::select(vec!["a", "b"]));
-    let any_message = (ids, topic, 0u32..4).prop_map(|((user, channel, clock), topic, ttl)| {
+    let version = prop::option::weighted(0.3, 1u64..5);
+    let any_message = (ids, topic, 0u32..4, version).prop_map(|((user, channel, clock), topic, ttl, version)| {
+        if let Some(version) = version {
+            return Message { ttl: [1, 3, 8, 1_000][ttl as usize], ..update(user, channel, clock, version) };
+        }
         let base = message(user, channel, clock);
         Message { topic: topic.and_then(|t| Topic::new(t.as_bytes())), ttl: [0, 3, 8, 1_000][ttl as usize], ..base }
     });
@@ -394,6 +487,10 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
             uaid: uaid(user),
             chid: chid(channel),
             at: Clock(at)
+        }),
+        2 => (1u8..3, any::<bool>(), "[a-z]{0,9}").prop_map(|(user, simple, wake)| StoreOp::SetContact {
+            uaid: uaid(user),
+            contact: contact(if simple { Mode::Simple } else { Mode::WebPush }, &wake)
         }),
         1 => (1u8..3).prop_map(|user| StoreOp::DropUser { uaid: uaid(user) }),
         6 => any_message.clone().prop_map(|m| StoreOp::Publish { message: Arc::new(m) }),
@@ -427,7 +524,8 @@ fn comparable(answer: &Answer) -> String {
     match answer {
         Ok(StoreReply::User(Some(row))) => {
             let plain = UserRow { user_clock: Clock(0), may_have_messages: true, ..UserRow::clone(row) };
-            format!("{plain:?}")
+            // What it prints hides how the user is woken.
+            format!("{plain:?} {:?}", row.contact.wake.as_ref().map(WakeData::as_str))
         }
         Ok(StoreReply::Page(page)) => {
             let rows: Vec<_> = page.messages.iter().map(|m| (m.uaid, m.chid, m.stamp, m.topic, m.ttl)).collect();

@@ -10,6 +10,7 @@ use shards::limits;
 use shards::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use shards::message::{Message, Topic};
 use shards::ports::Store;
+use shards::simple::Contact;
 use shards::time::UnixSeconds;
 
 use super::{RECORD_VERSION, idle};
@@ -90,6 +91,7 @@ struct User {
     seen: UnixSeconds,
     low_water: Clock,
     user_clock: Clock,
+    contact: Contact,
     channels: BTreeMap<Chid, (Option<KeyDigest>, Clock)>,
     rows: BTreeMap<(Stamp, Chid), Row>,
     topics: BTreeMap<(Chid, Topic), Arc<Message>>,
@@ -115,7 +117,15 @@ impl State {
                 }
                 Ok(StoreReply::Done)
             }
-            StoreOp::Register { uaid, chid, key, at, seen } => self.register(uaid, chid, (key, at), seen),
+            StoreOp::Register { uaid, chid, key, at, seen, contact } => {
+                self.register(uaid, chid, (key, at), seen, contact)
+            }
+            StoreOp::SetContact { uaid, contact } => {
+                if let Some(user) = self.users.get_mut(&uaid) {
+                    user.contact = *contact;
+                }
+                Ok(StoreReply::Done)
+            }
             StoreOp::Unregister { uaid, chid, at } => {
                 if let Some(user) = self.users.get_mut(&uaid) {
                     user.user_clock = user.user_clock.max(at);
@@ -139,7 +149,14 @@ impl State {
         }
     }
 
-    fn register(&mut self, uaid: Uaid, chid: Chid, channel: (Option<KeyDigest>, Clock), seen: UnixSeconds) -> Answer {
+    fn register(
+        &mut self,
+        uaid: Uaid,
+        chid: Chid,
+        channel: (Option<KeyDigest>, Clock),
+        seen: UnixSeconds,
+        contact: Option<Box<Contact>>,
+    ) -> Answer {
         if self.bytes >= self.bytes_max {
             return Err(StoreError::Full);
         }
@@ -150,6 +167,9 @@ impl State {
         user.seen = user.seen.max(seen);
         user.user_clock = user.user_clock.max(channel.1);
         user.channels.entry(chid).or_insert(channel);
+        if let Some(contact) = contact {
+            user.contact = *contact;
+        }
         Ok(StoreReply::Done)
     }
 
@@ -157,6 +177,9 @@ impl State {
         let full = self.bytes >= self.bytes_max;
         let user = self.users.get_mut(&message.uaid).filter(|user| user.channels.contains_key(&message.chid));
         let Some(user) = user else { return Ok(StoreReply::NoSubscription) };
+        if message.mode() != user.contact.mode {
+            return Ok(StoreReply::OtherMode);
+        }
         if message.ttl == 0 {
             return Ok(StoreReply::Done);
         }
@@ -262,6 +285,7 @@ impl User {
             low_water: self.low_water,
             user_clock: self.user_clock,
             may_have_messages: !self.rows.is_empty() || !self.topics.is_empty(),
+            contact: self.contact.clone(),
             channels: self.channels.keys().copied().collect(),
         }
     }
@@ -276,7 +300,7 @@ impl User {
         let replaced = match message.topic {
             Some(topic) => {
                 let key = (message.chid, topic);
-                if self.topics.get(&key).is_some_and(|row| row.stamp > message.stamp) {
+                if self.topics.get(&key).is_some_and(|row| !message.replaces(&row.held())) {
                     return (0, 0);
                 }
                 self.topics.insert(key, message)

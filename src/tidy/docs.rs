@@ -42,12 +42,12 @@ fn public_name(line: &str) -> Option<&str> {
 }
 
 /// What stands between backticks, outside fenced blocks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     prose(text).flat_map(|(_, line)| line.split('`').skip(1).step_by(2))
 }
 
 /// Lines outside fenced blocks, with their numbers.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(at, line)| {
         if line.trim_start().starts_with("```") {
@@ -118,50 +118,6 @@ fn has_heading(tree: &Tree, path: &str, anchor: &str) -> bool {
         .map(|(_, line)| line.trim_start_matches('#').trim())
         .map(|title| title.chars().filter(keeps).collect::<String>().to_lowercase().replace(' ', "-"))
         .any(|slug| slug == anchor)
-}
-
-/// Rows of `docs/PROTOCOL.md` are `| id | requirement | code | tests |`: ids are unique, the files exist, and every
-/// test named is a function of some file.
-pub fn protocol(tree: &Tree) -> Vec<String> {
-    let path = "docs/PROTOCOL.md";
-    let Some(file) = tree.get(path) else { return vec![format!("{path} is missing")] };
-    let mut complaints = Vec::new();
-    let mut ids: Vec<&str> = Vec::new();
-    for (line, row) in prose(&file.text) {
-        let cells: Vec<&str> = row.trim().trim_matches('|').split(" | ").map(str::trim).collect();
-        let [id, _, code, tests] = cells[..] else { continue };
-        if !is_id(id) {
-            continue;
-        }
-        if ids.contains(&id) {
-            complaints.push(format!("{path}:{line}: {id} is there twice"));
-        }
-        ids.push(id);
-        if quoted(code).next().is_none() || quoted(tests).next().is_none() {
-            complaints.push(format!("{path}:{line}: {id} names no code or no test"));
-        }
-        for place in quoted(code).filter(|place| !tree.exists(place)) {
-            complaints.push(format!("{path}:{line}: {id}: there is no {place}"));
-        }
-        for test in quoted(tests).filter(|test| !is_test_name(tree, test)) {
-            complaints.push(format!("{path}:{line}: {id}: there is no test {test}"));
-        }
-    }
-    if ids.is_empty() {
-        complaints.push(format!("{path}: no row was found"));
-    }
-    complaints
-}
-
-/// `WS-HELLO-3`: capitals and digits in at least two parts.
-fn is_id(text: &str) -> bool {
-    let part = |p: &str| !p.is_empty() && p.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
-    text.contains('-') && text.split('-').all(part)
-}
-
-fn is_test_name(tree: &Tree, name: &str) -> bool {
-    let declared = [format!("fn {name}("), format!("def {name}(")];
-    tree.ending(&[".rs", ".py"]).any(|f| declared.iter().any(|d| f.text.contains(d.as_str())))
 }
 
 /// No two numbers of one board have the same name (a scraper would refuse the page), and every number that
@@ -254,18 +210,6 @@ fn a_link_to_nowhere_is_refused() {
     assert_eq!(links(&Tree::of(&[good, others[0], others[1]])), Vec::<String>::new());
     assert_eq!(links(&Tree::of(&[good, others[0]])).len(), 1);
     assert_eq!(links(&Tree::of(&[("docs/a.md", "# A\n[b](#not-there)\n")])).len(), 1);
-}
-
-#[test]
-fn a_protocol_row_that_names_nothing_real_is_refused() {
-    let code = ("src/a.rs", "#[test]\nfn it_works() {}\n");
-    let row = |text: &'static str| protocol(&Tree::of(&[code, ("docs/PROTOCOL.md", text)])).len();
-    assert_eq!(row("| WS-A-1 | Must. | `src/a.rs` | `it_works` |\n"), 0);
-    assert_eq!(row("| WS-A-1 | Must. | `src/b.rs` | `it_works` |\n"), 1);
-    assert_eq!(row("| WS-A-1 | Must. | `src/a.rs` | `it_fails` |\n"), 1);
-    assert_eq!(row("| WS-A-1 | Must. | `src/a.rs` | none |\n"), 1);
-    assert_eq!(row("| WS-A-1 | M. | `src/a.rs` | `it_works` |\n| WS-A-1 | M. | `src/a.rs` | `it_works` |\n"), 1);
-    assert_eq!(row("no table\n"), 1);
 }
 
 #[test]

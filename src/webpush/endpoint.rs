@@ -128,7 +128,13 @@ impl Tokens {
         let mut keys = crypto_keys.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?.into_iter();
         let seal = keys.next().ok_or(BadKey::None)?;
         let (base, _) = split_url(endpoint_url).ok_or(BadKey::Url)?;
-        Ok(Tokens { seal, others: keys.collect(), form, pool: Pool::default(), prefix: format!("{base}/wpush/") })
+        Ok(Tokens {
+            seal,
+            others: keys.collect(),
+            form,
+            pool: Pool::default(),
+            prefix: format!("{base}{WEBPUSH_PATH}"),
+        })
     }
 
     /// What the token of a URL of this version says; `None` unless one of our keys sealed it. Versions 1 and 2 are not
@@ -185,6 +191,14 @@ impl Tokens {
         out.extend_from_slice(if subscription.key.is_some() { b"v2/" } else { b"v1/" });
         out.extend_from_slice(self.seal.fernet.encrypt(plain).trim_end_matches('=').as_bytes());
     }
+
+    /// Appends a fresh URL of SimplePush (BEHAVIOUR.md 1.12). It is locked to no key.
+    pub fn seal_simple(&self, uaid: Uaid, chid: Chid, out: &mut Vec<u8>) {
+        let plain = [uaid.0, chid.0].concat();
+        out.extend_from_slice(self.prefix.strip_suffix(WEBPUSH_PATH).unwrap_or_default().as_bytes());
+        out.extend_from_slice(b"/spush/v1/");
+        out.extend_from_slice(self.seal.fernet.encrypt(&plain).trim_end_matches('=').as_bytes());
+    }
 }
 
 fn open_fernet(key: &Fernet, token: &str) -> Option<Opened> {
@@ -230,6 +244,8 @@ pub fn split_url(url: &str) -> Option<(&str, String)> {
 
 /// A Fernet token of version 2 has 183 characters, and one of padding.
 const FERNET_CHARS_MAX: usize = 184;
+/// What the paths of WebPush endpoints begin with.
+const WEBPUSH_PATH: &str = "/wpush/";
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -63,6 +63,12 @@ pub enum Fault {
     NodeKey,
     /// No such user, or the channel is not registered.
     NoSubscription,
+    /// SimplePush: no such user, or the channel is not registered.
+    NoUser,
+    /// The user is reached by SimplePush and this is WebPush, or the reverse.
+    OtherMode,
+    /// SimplePush: a version that is no integer.
+    BadUpdate,
     /// The body, or body and headers, are too large.
     TooLarge,
     /// `TTL` is absent or no integer.
@@ -130,6 +136,9 @@ impl Fault {
             Fault::VapidCryptoKey => (400, Some(110), "Missing or invalid p256ecdsa in Crypto-Key"),
             Fault::NodeKey => (401, None, "Unknown node key"),
             Fault::NoSubscription => (410, Some(106), "No such subscription"),
+            Fault::NoUser => (410, Some(103), "No such user"),
+            Fault::OtherMode => (400, Some(108), "Wrong endpoint for this user"),
+            Fault::BadUpdate => (400, None, "Version must be an integer"),
             Fault::TooLarge => (413, Some(104), "Payload too large"),
             Fault::TtlMissing => (400, Some(111), "Missing or invalid TTL header"),
             Fault::Encryption => (400, Some(110), "Invalid encryption headers"),
@@ -177,8 +186,15 @@ impl Fault {
 }
 
 /// The rules a POST may break that travel to the owner (BEHAVIOUR.md 2.3 steps 8 to 11).
-pub const CARRIED: [Fault; 6] =
-    [Fault::TooLarge, Fault::TtlMissing, Fault::Encryption, Fault::TtlNegative, Fault::Topic, Fault::Urgency];
+pub const CARRIED: [Fault; 7] = [
+    Fault::TooLarge,
+    Fault::TtlMissing,
+    Fault::Encryption,
+    Fault::TtlNegative,
+    Fault::Topic,
+    Fault::Urgency,
+    Fault::BadUpdate,
+];
 
 const MORE_INFO: &str = "http://autopush.readthedocs.io/en/latest/http.html#error-codes";
 

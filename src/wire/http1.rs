@@ -55,6 +55,8 @@ pub struct Head<'h, 'b> {
     pub method: &'b str,
     /// The path without scheme, authority and query.
     pub path: &'b str,
+    /// What follows `?`, undecoded.
+    pub query: &'b str,
     /// How long the body is.
     pub framing: Framing,
     /// Whether another request may follow: HTTP/1.1 without `Connection: close`.
@@ -137,6 +139,7 @@ pub fn parse_head<'h, 'b>(bytes: &'b [u8], slots: &'h mut HeaderSlots<'b>) -> Re
     let mut head = Head {
         method,
         path: path_of(target),
+        query: query_of(target),
         framing: Framing::Length(0),
         keep_alive: false,
         expects_continue: false,
@@ -179,6 +182,12 @@ fn path_of(target: &str) -> &str {
         None => target,
     };
     path.split(['?', '#']).next().unwrap_or(path)
+}
+
+/// The query of a request target.
+fn query_of(target: &str) -> &str {
+    let target = target.split('#').next().unwrap_or(target);
+    target.split_once('?').map_or("", |(_, query)| query)
 }
 
 /// Writes one response into an output buffer: status line, headers, then one of the two ends.

@@ -183,7 +183,7 @@ struct Subscribe {
 }
 
 /// A UUID in any spelling.
-struct Id([u8; 16]);
+pub(super) struct Id(pub(super) [u8; 16]);
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Id, D::Error> {

@@ -5,14 +5,17 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use shards::machine::BroadcastDelta;
+use shards::simple::Mode;
 
 use super::text::{push_dashed, push_json, push_simple, push_u64};
 
 /// Appends the reply to hello: exactly five keys.
-pub fn hello(uaid: &[u8; 16], broadcasts: &BroadcastDelta, out: &mut Vec<u8>) {
+pub fn hello(uaid: &[u8; 16], mode: Mode, broadcasts: &BroadcastDelta, out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"messageType":"hello","uaid":""#);
     push_simple(uaid, out);
-    out.extend_from_slice(br#"","status":200,"use_webpush":true,"broadcasts":"#);
+    out.extend_from_slice(br#"","status":200,"use_webpush":"#);
+    out.extend_from_slice(if mode == Mode::WebPush { b"true" } else { b"false" });
+    out.extend_from_slice(br#","broadcasts":"#);
     push_delta(broadcasts, out);
     out.push(b'}');
 }
@@ -137,12 +140,13 @@ mod tests {
     fn messages_are_spelled_as_documented() {
         let none = BroadcastDelta::default();
         assert_eq!(
-            text(|out| hello(&[0xab; 16], &none, out)),
+            text(|out| hello(&[0xab; 16], Mode::WebPush, &none, out)),
             concat!(
                 r#"{"messageType":"hello","uaid":"abababababababababababababababab","status":200,"#,
                 r#""use_webpush":true,"broadcasts":{}}"#
             )
         );
+        assert!(text(|out| hello(&[0xab; 16], Mode::Simple, &none, out)).contains(r#""use_webpush":false,"#));
         let channel = [0x11; 16];
         assert_eq!(
             text(|out| registered(&channel, 200, |out| out.extend_from_slice(b"http://e"), out)),

@@ -99,7 +99,9 @@ fn read_head(bytes: &[u8], partial: Option<usize>) -> Result<Option<RawHead>, Fr
         (OpCode::Data(Data::Binary), None) => return Err(FrameFault::Binary),
         (OpCode::Data(_), _) => return Err(FrameFault::Protocol),
     };
-    if length > (MESSAGE_BYTES_MAX - partial.unwrap_or(0).min(MESSAGE_BYTES_MAX)) as u64 {
+    // A control frame is no part of the message that it interrupts, and has its own bound.
+    let is_data = matches!(kind, Kind::Text | Kind::Continuation);
+    if is_data && length > (MESSAGE_BYTES_MAX - partial.unwrap_or(0).min(MESSAGE_BYTES_MAX)) as u64 {
         return Err(FrameFault::TooBig);
     }
     let head_len = cursor.position() as usize;
@@ -225,6 +227,17 @@ mod tests {
             let mut bytes = bytes.to_vec();
             assert_eq!(read_frame(&mut bytes, *partial).err(), Some(*fault), "{:02x?}", &bytes[..2]);
         }
+    }
+
+    #[test]
+    fn control_frames_do_not_count_to_the_message_they_interrupt() {
+        for (first, kind) in [(0x88, Kind::Close), (0x89, Kind::Ping), (0x8a, Kind::Pong)] {
+            let mut bytes = masked(first, &[7; 125]);
+            let frame = read_frame(&mut bytes, Some(MESSAGE_BYTES_MAX)).unwrap().unwrap();
+            assert_eq!((frame.kind, frame.payload.len()), (kind, 125));
+        }
+        let mut last = masked(0x80, b"");
+        assert!(read_frame(&mut last, Some(MESSAGE_BYTES_MAX)).unwrap().is_some());
     }
 
     #[test]

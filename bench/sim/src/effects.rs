@@ -49,6 +49,7 @@ impl World {
                 *floor = (*floor).max(clock);
                 Ok(())
             }
+            Effect::Wake(_) => Err("a user of WebPush is woken".to_owned()),
             Effect::Drained => self.drained(shard),
         }
     }
@@ -144,6 +145,7 @@ impl World {
             StoreOp::LoadUser { .. }
             | StoreOp::Touch { .. }
             | StoreOp::Register { .. }
+            | StoreOp::SetContact { .. }
             | StoreOp::Unregister { .. }
             | StoreOp::DropUser { .. }
             | StoreOp::Read { .. } => {}

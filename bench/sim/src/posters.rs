@@ -273,6 +273,7 @@ impl World {
             Published::TooMany { .. } | Published::OverBudget { .. } => {
                 Err(format!("message {post} was refused by a limit that is off"))
             }
+            Published::OtherMode => Err(format!("message {post} was refused for its mode, and all users have one")),
             Published::Unavailable => {
                 self.marks.hit("publish: unavailable");
                 Ok(())

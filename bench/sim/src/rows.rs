@@ -6,6 +6,7 @@ use std::sync::Arc;
 use shards::ids::{Chid, Clock, Stamp, Uaid};
 use shards::machine::{Page, RowKey, StoreOp, StoreReply, UserRow};
 use shards::message::{Message, Topic};
+use shards::simple::Contact;
 use shards::time::UnixSeconds;
 
 /// Every user and every message, by UAID.
@@ -20,6 +21,7 @@ struct User {
     seen: UnixSeconds,
     low_water: Clock,
     user_clock: Clock,
+    contact: Contact,
     channels: BTreeMap<Chid, Clock>,
     topics: BTreeMap<(Chid, Topic), Arc<Message>>,
     messages: BTreeMap<Stamp, Arc<Message>>,
@@ -33,11 +35,16 @@ impl Rows {
         match op {
             StoreOp::LoadUser { .. } => StoreReply::User(user.row().map(Box::new)),
             StoreOp::Touch { seen, .. } => user.touch(*seen),
-            StoreOp::Register { chid, at, seen, .. } => {
+            StoreOp::Register { chid, at, seen, contact, .. } => {
                 user.known = true;
                 user.channels.entry(*chid).or_insert(*at);
                 user.user_clock = user.user_clock.max(*at);
+                user.contact = contact.as_deref().unwrap_or(&user.contact).clone();
                 user.touch(*seen)
+            }
+            StoreOp::SetContact { contact, .. } => {
+                user.contact = Contact::clone(contact);
+                StoreReply::Done
             }
             StoreOp::Unregister { chid, at, .. } => user.unregister(*chid, *at),
             StoreOp::DropUser { .. } => {
@@ -89,6 +96,7 @@ impl User {
             low_water: self.low_water,
             user_clock: self.user_clock,
             may_have_messages: !(self.topics.is_empty() && self.messages.is_empty() && self.saved.is_empty()),
+            contact: self.contact.clone(),
             channels: self.channels.keys().copied().collect(),
         })
     }
@@ -110,6 +118,9 @@ impl User {
     fn publish(&mut self, message: &Arc<Message>) -> StoreReply {
         if !self.known || !self.channels.contains_key(&message.chid) {
             return StoreReply::NoSubscription;
+        }
+        if message.mode() != self.contact.mode {
+            return StoreReply::OtherMode;
         }
         if message.ttl > 0 {
             self.user_clock = self.user_clock.max(message.stamp.clock);
@@ -133,8 +144,8 @@ impl User {
 
     fn put_topic(&mut self, message: &Arc<Message>) {
         let Some(topic) = message.topic else { return };
-        let newer = self.topics.get(&(message.chid, topic)).is_some_and(|row| row.stamp > message.stamp);
-        if !newer {
+        let there = self.topics.get(&(message.chid, topic)).map(|row| row.held());
+        if there.is_none_or(|held| message.replaces(&held)) {
             self.topics.insert((message.chid, topic), message.clone());
         }
     }

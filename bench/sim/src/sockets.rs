@@ -377,7 +377,7 @@ impl World {
     /// `Effect::Emit` on a user agent's connection: what it reads, and whether the machine may say that.
     pub(crate) fn emit(&mut self, id: SocketId, event: Event) -> Verdict {
         let (frame, emission) = match event {
-            Event::Hello { uaid, broadcasts } => {
+            Event::Hello { uaid, mode: _, broadcasts } => {
                 self.hello_said(id, uaid)?;
                 (Frame::Hello(uaid, broadcasts), None)
             }

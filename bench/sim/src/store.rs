@@ -237,7 +237,7 @@ fn kind(op: &StoreOp) -> Kind {
         StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => {
             Kind::Read
         }
-        StoreOp::Touch { .. } | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
+        StoreOp::Touch { .. } | StoreOp::SetContact { .. } | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
         StoreOp::Register { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::DropUser { .. }

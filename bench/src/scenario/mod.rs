@@ -6,6 +6,8 @@ pub mod push;
 
 pub mod storm;
 
+pub mod backlog;
+
 pub mod crash;
 
 pub mod sim;
@@ -13,8 +15,11 @@ pub mod sim;
 use std::io;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use mio::{Events, Poll, Registry};
 
+use crate::alarm::{self, Alarm};
 use crate::publishers::{Answer, Publishers, TOKEN_BASE};
 use crate::swarm::{Happening, Plan, Swarm};
 use crate::target::Target;
@@ -23,6 +28,7 @@ use crate::target::Target;
 pub struct Driver {
     poll: Poll,
     events: Events,
+    alarm: Alarm,
     /// The user agents.
     pub swarm: Swarm,
     /// The app servers; none until `open_publishers`.
@@ -37,8 +43,10 @@ impl Driver {
     /// Agents for `target`, none connected.
     pub fn new(target: &Target, plan: Plan, in_flight_max: usize) -> io::Result<Driver> {
         crate::host::raise_open_files();
+        let poll = Poll::new()?;
         Ok(Driver {
-            poll: Poll::new()?,
+            alarm: Alarm::new(poll.registry())?,
+            poll,
             events: Events::with_capacity(1024),
             swarm: Swarm::new(target.ws, plan, target.sessions, in_flight_max),
             publishers: None,
@@ -65,13 +73,21 @@ impl Driver {
             other => other?,
         }
         for event in &self.events {
-            if event.token().0 < TOKEN_BASE {
+            if event.token() == alarm::TOKEN {
+                // It has done its work: the wait is over.
+            } else if event.token().0 < TOKEN_BASE {
                 self.swarm.ready(event, &mut self.happenings);
             } else if let Some(publishers) = &mut self.publishers {
                 publishers.ready(event, self.poll.registry(), &mut self.answers)?;
             }
         }
         Ok(())
+    }
+
+    /// Waits for events until this instant at the latest, to the microsecond, and reacts to them.
+    pub fn turn_by(&mut self, due: Instant) -> io::Result<()> {
+        self.alarm.set(due)?;
+        self.turn(Duration::from_secs(1))
     }
 
     /// Turns until every launched agent is idle or has failed.
@@ -103,4 +119,11 @@ impl Driver {
         self.answers.clear();
         ended
     }
+}
+
+/// The sequence number at the front of a body, from the base64url of a notification's `data`.
+fn sequence(data: &str) -> Option<u64> {
+    let mut bytes = [0; 9];
+    URL_SAFE_NO_PAD.decode_slice(data.get(..12)?, &mut bytes).ok()?;
+    Some(u64::from_be_bytes(*bytes.first_chunk()?))
 }

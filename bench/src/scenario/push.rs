@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hdrhistogram::Histogram;
 
-use super::Driver;
+use super::{Driver, sequence};
 use crate::host::CpuTime;
 use crate::http::Url;
 use crate::metrics::Metrics;
@@ -236,11 +234,4 @@ impl<'a> Load<'a> {
         report.check("notifications not received", created.saturating_sub(self.notified), 0);
         report.check("sessions lost", self.ended, 0);
     }
-}
-
-/// The sequence number at the front of a body.
-fn sequence(data: &str) -> Option<u64> {
-    let mut bytes = [0; 9];
-    URL_SAFE_NO_PAD.decode_slice(data.get(..12)?, &mut bytes).ok()?;
-    Some(u64::from_be_bytes(*bytes.first_chunk()?))
 }

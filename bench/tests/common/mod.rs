@@ -4,6 +4,8 @@
 // Every test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
+pub mod wire;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -110,6 +112,10 @@ impl Draft {
     pub fn header(mut self, name: &'static str, value: &str) -> Draft {
         self.0.headers_mut().insert(name, value.parse().unwrap());
         self
+    }
+
+    pub fn into_request(self) -> Request<Vec<u8>> {
+        self.0
     }
 
     pub fn without(mut self, name: &str) -> Draft {

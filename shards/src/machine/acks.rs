@@ -61,7 +61,7 @@ impl ShardMachine {
         let mut known = session.has(UNSURE);
         if let Some(active) = self.active_of_mut(index) {
             known |= !active.drain.clear();
-            if let Some(place) = active.parked.iter().position(|row| row.stamp == update.stamp) {
+            if let Some(place) = active.parked.iter().position(|parked| parked.row.stamp == update.stamp) {
                 active.parked.swap_remove(place);
                 known = true;
             }

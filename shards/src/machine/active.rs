@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::{Chid, Clock, EmissionId, LedgerSlot, Stamp};
-use crate::message::{Message, Topic};
+use crate::message::{Message, Rank, Topic};
 use crate::time::Instant;
 
 use super::store::RowKey;
@@ -16,7 +16,7 @@ pub(super) struct Active {
     /// Unacked notifications in the order they were first sent or will be; `len <= delivery.window`.
     pub window: VecDeque<Entry>,
     /// What left the window after the last retry and waits in storage for the next session; `len <= PARKED_IDS_MAX`.
-    pub parked: Vec<RowKey>,
+    pub parked: Vec<Parked>,
     /// Ledger bytes of the directs in the window.
     pub direct_bytes: u32,
     /// Entries of the window that a drain put there.
@@ -34,6 +34,8 @@ pub(super) struct Active {
 /// One unacked notification.
 pub(super) struct Entry {
     pub row: RowKey,
+    /// Of a version update; 0 for a notification.
+    pub version: u64,
     /// Kept while a copy may still be needed from memory: directs until they are stored, unsent rows.
     pub body: Option<Arc<Message>>,
     pub source: Source,
@@ -49,6 +51,28 @@ pub(super) struct Entry {
     pub paged: bool,
     /// A save of this direct failed and may have taken effect all the same: its ack deletes the row too.
     pub maybe_row: bool,
+}
+
+/// What is kept of a notification that left the window unacked.
+#[derive(Clone, Copy)]
+pub(super) struct Parked {
+    pub row: RowKey,
+    /// As in [`Entry`].
+    pub version: u64,
+}
+
+impl Entry {
+    /// Its place among those that want its topic slot.
+    pub fn rank(&self) -> Rank {
+        Rank::new(self.version, self.row.stamp)
+    }
+}
+
+impl Parked {
+    /// As [`Entry::rank`].
+    pub fn rank(&self) -> Rank {
+        Rank::new(self.version, self.row.stamp)
+    }
 }
 
 /// Where the copy is that survives us.
@@ -106,7 +130,7 @@ impl StoredDrain {
 impl Active {
     /// Up to where every message row is settled: what the checks have covered, but for what is still unacked.
     pub fn low_water(&self) -> Option<Clock> {
-        let unacked = self.window.iter().map(|entry| entry.row).chain(self.parked.iter().copied());
+        let unacked = self.window.iter().map(|entry| entry.row).chain(self.parked.iter().map(|parked| parked.row));
         let lowest = unacked.map(|row| row.stamp.clock.0.saturating_sub(1)).min().unwrap_or(u64::MAX);
         let settled = Clock(self.drain.covered.0.min(lowest));
         (settled > self.drain.low_water).then_some(settled)

@@ -23,7 +23,7 @@ pub(super) struct Broadcasts {
     change: u32,
     /// Set 0 is empty. Sets are sorted, never freed; the bound is `BROADCAST_SETS_MAX`.
     sets: Vec<Box<[u16]>>,
-    by_set: BTreeMap<Box<[u16]>, u32>,
+    by_set: BTreeMap<Box<[u16]>, u16>,
 }
 
 struct Value {
@@ -73,12 +73,12 @@ impl Broadcasts {
     }
 
     /// Adds what is asked for to a set: the new set, and what the user agent does not have yet.
-    pub fn subscribe(&mut self, set: u32, wanted: &[BroadcastVersion]) -> (u32, BroadcastDelta) {
+    pub fn subscribe(&mut self, set: u16, wanted: &[BroadcastVersion]) -> (u16, BroadcastDelta) {
         let mut delta = BroadcastDelta::default();
         if wanted.is_empty() {
             return (set, delta);
         }
-        let mut ids: Vec<u16> = self.sets.get(set as usize).map_or(Vec::new(), |ids| ids.to_vec());
+        let mut ids: Vec<u16> = self.sets.get(usize::from(set)).map_or(Vec::new(), |ids| ids.to_vec());
         for want in wanted.iter().take(limits::BROADCAST_SUBSCRIPTIONS_MAX) {
             let Some(at) = self.by_id.get(&want.id).copied() else {
                 delta.unknown.push(want.id.clone());
@@ -96,7 +96,7 @@ impl Broadcasts {
         (self.intern(ids).unwrap_or(set), delta)
     }
 
-    fn intern(&mut self, ids: Vec<u16>) -> Option<u32> {
+    fn intern(&mut self, ids: Vec<u16>) -> Option<u16> {
         if ids.is_empty() {
             return Some(0);
         }
@@ -107,15 +107,15 @@ impl Broadcasts {
         if self.sets.len() >= limits::BROADCAST_SETS_MAX {
             return None;
         }
-        let set = self.sets.len() as u32;
+        let set = self.sets.len() as u16;
         self.sets.push(ids.clone());
         self.by_set.insert(ids, set);
         Some(set)
     }
 
     /// What changed in a set behind `seen`.
-    fn delta(&self, set: u32, seen: u32) -> Option<BroadcastDelta> {
-        let ids = self.sets.get(set as usize)?;
+    fn delta(&self, set: u16, seen: u32) -> Option<BroadcastDelta> {
+        let ids = self.sets.get(usize::from(set))?;
         let changed: Vec<BroadcastVersion> = ids
             .iter()
             .map(|at| &self.values[usize::from(*at)])

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic};
+use crate::simple::{Mode, WakeData};
 
 use super::receipts::{ReceiptAnswer, ReceiptQuery};
 use super::store::RowKey;
@@ -32,6 +33,8 @@ pub enum Command {
     },
     /// User agent: no answer.
     Ack(Vec<AckUpdate>),
+    /// User agent in SimplePush mode: no answer.
+    AckVersions(Vec<AckVersion>),
     /// User agent: a service worker failed (301-303). A counter only.
     Nack {
         /// The code, 0 for anything undocumented.
@@ -78,12 +81,16 @@ pub struct Hello {
     pub broadcasts: Vec<BroadcastVersion>,
     /// Interned user-agent family, for the session log.
     pub agent_family: u16,
+    /// What the user agent understands.
+    pub mode: Mode,
+    /// How it wants to be woken; only in mode `Simple`.
+    pub wake: Option<WakeData>,
 }
 
 impl Hello {
     /// A hello that says who it is and nothing else.
     pub fn new(uaid: Option<Uaid>, fresh: Uaid) -> Hello {
-        Hello { uaid, fresh, channels: None, broadcasts: Vec::new(), agent_family: 0 }
+        Hello { uaid, fresh, channels: None, broadcasts: Vec::new(), agent_family: 0, mode: Mode::WebPush, wake: None }
     }
 }
 
@@ -107,6 +114,15 @@ pub struct AckUpdate {
     pub topic: Option<Topic>,
     /// 100 delivered, 101 decryption error, 102 not delivered; all three settle (BEHAVIOUR.md 12.4).
     pub code: u16,
+}
+
+/// One entry of an ack in SimplePush mode: it ends every update of the channel up to this version (BEHAVIOUR.md 1.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckVersion {
+    /// The channel.
+    pub chid: Chid,
+    /// The version that was seen.
+    pub version: u64,
 }
 
 /// A POST whose token and VAPID were good (404 and 401 are answered where it landed).
@@ -153,6 +169,8 @@ pub enum Event {
     Hello {
         /// The UAID this session has from now on.
         uaid: Uaid,
+        /// In which mode it is.
+        mode: Mode,
         /// Versions that differ from what the user agent said.
         broadcasts: Box<BroadcastDelta>,
     },
@@ -221,6 +239,8 @@ pub enum Published {
     },
     /// 410 errno 106: no such user, or the channel is not registered.
     NoSubscription,
+    /// 400 errno 108: the user is not reached in the mode of this message.
+    OtherMode,
     /// The rule the landing shard found broken.
     Refused(Refusal),
     /// 429: the endpoint gets more messages than `endpoint.token_rate`. Nothing was accepted.
@@ -283,6 +303,8 @@ pub enum CloseReason {
     TooBig,
     /// `{}` more often than `websocket.ping_min_interval`. 4774.
     PingTooSoon,
+    /// A SimplePush session that can be woken said and was sent nothing for `simplepush.wake_timeout`. 4774.
+    IdledOut,
     /// A newer session of this UAID. 1011.
     Superseded,
     /// Another node says the user is there, or asked to end it. 1011.

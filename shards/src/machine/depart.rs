@@ -14,7 +14,7 @@ use super::receipts::Outcome;
 use super::session::NONE;
 use super::slab::Ref;
 use super::stats::MachineStats;
-use super::store::{RowKey, StoreOp};
+use super::store::StoreOp;
 use super::tickets::Work;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
@@ -35,6 +35,7 @@ impl ShardMachine {
         self.remove_resident(session.uaid, Resident::Session(at.index));
         self.conns.remove(session.conn);
         self.stats.sessions_ended += 1;
+        self.simple.forget(at.index);
         if let Some(reason) = goodbye {
             turn.effects.push_back(Effect::Close(session.conn, reason));
         }
@@ -84,7 +85,7 @@ impl ShardMachine {
         };
         departure.unregistering = None;
         if done {
-            self.release_departing(turn, uaid, |row| row.chid == chid, |stats| &mut stats.dropped_with_channel);
+            self.release_departing(turn, uaid, |message| message.chid == chid, |stats| &mut stats.dropped_with_channel);
         }
         if self.departures.get(&uaid).is_some_and(|departure| departure.messages.is_empty()) {
             self.departed(turn, uaid, true);
@@ -95,7 +96,7 @@ impl ShardMachine {
 
     /// A newer message of a topic ends the older ones: a save that is tried again leaves them out, and one under way
     /// does not displace the newer row.
-    pub(super) fn end_older_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, older: impl Fn(&RowKey) -> bool) {
+    pub(super) fn end_older_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, older: impl Fn(&Message) -> bool) {
         self.release_departing(turn, uaid, older, |stats| &mut stats.replaced);
     }
 
@@ -104,11 +105,11 @@ impl ShardMachine {
         &mut self,
         turn: &mut Turn<'_>,
         uaid: Uaid,
-        which: impl Fn(&RowKey) -> bool,
+        which: impl Fn(&Message) -> bool,
         counter: impl Fn(&mut MachineStats) -> &mut u64,
     ) {
         let Some(departure) = self.departures.get_mut(&uaid) else { return };
-        let gone: Vec<_> = departure.messages.extract_if(.., |(message, _)| which(&RowKey::of(message))).collect();
+        let gone: Vec<_> = departure.messages.extract_if(.., |(message, _)| which(message)).collect();
         for (message, slot) in gone {
             *counter(&mut self.stats) += 1;
             self.release_record(turn, &message, slot);
@@ -150,7 +151,7 @@ impl ShardMachine {
     /// A cancel of a message that is on its way to storage: the delete behind the save removes the row, and a save
     /// that is tried again leaves it out.
     pub(super) fn cancel_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, stamp: Stamp) {
-        self.release_departing(turn, uaid, |row| row.stamp == stamp, |stats| &mut stats.cancels_departing);
+        self.release_departing(turn, uaid, |message| message.stamp == stamp, |stats| &mut stats.cancels_departing);
     }
 
     /// Whether this message is on its way to storage.

@@ -101,6 +101,7 @@ impl ShardMachine {
                 self.send_page(turn, at, page.messages);
                 self.page_sent(at, covered);
                 self.continue_drain(turn, at);
+                self.forget_acked(at);
                 self.reset_old_record(turn, at);
                 self.deactivate_if_idle(at);
             }
@@ -131,13 +132,14 @@ impl ShardMachine {
         }
     }
 
-    /// Whether a row is to be sent: it is neither in flight nor settled, and its channel is registered.
+    /// Whether a row is to be sent: it is neither in flight nor settled, its channel is registered, and it is of the
+    /// session's mode.
     fn is_news(&mut self, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
         let registered = session.channels.contains(self.config.placement.fingerprint(message.chid));
         let stamp = message.stamp;
         let in_flight = self.active_of(session.active).is_some_and(|active| {
-            active.position(stamp).is_some() || active.parked.iter().any(|row| row.stamp == stamp)
+            active.position(stamp).is_some() || active.parked.iter().any(|parked| parked.row.stamp == stamp)
         });
         if in_flight || self.is_settling(message.uaid, stamp) {
             return false;
@@ -147,6 +149,11 @@ impl ShardMachine {
             self.stats.rows_unregistered += 1;
             self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
             self.settle(RowKey::of(message));
+        }
+        if registered && !self.is_for_session(at, message) {
+            self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
+            self.settle(RowKey::of(message));
+            return false;
         }
         registered
     }

@@ -473,7 +473,9 @@ impl ShardMachine {
         mut user: Option<Box<UserRow>>,
         nudged: bool,
     ) {
-        if self.sessions.len() >= self.config.sessions_max as usize {
+        let contact_changes = user.as_ref().is_some_and(|user| user.contact != hello.contact());
+        let full = self.sessions.len() >= self.config.sessions_max as usize;
+        if full || (contact_changes && !self.tickets.room()) {
             self.stats.hellos_shed += 1;
             self.conns.remove(conn);
             turn.effects.push_back(Effect::Close(conn, CloseReason::Overloaded));
@@ -507,7 +509,9 @@ impl ShardMachine {
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
         self.arm_sweep(turn.now.mono);
-        turn.effects.push_back(Effect::Emit(conn, Event::Hello { uaid, broadcasts: Box::new(delta) }));
+        turn.effects
+            .push_back(Effect::Emit(conn, Event::Hello { uaid, mode: hello.mode, broadcasts: Box::new(delta) }));
+        self.begin_simple(turn, at, hello, contact_changes);
         if stored.touch && self.tickets.room() {
             self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::ids::{Claim, Clock, ConnId, EmissionId, LedgerSlot, ShardId, StoreTicket};
 use crate::message::Message;
+use crate::simple::WakeData;
 
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
 use super::mail::Mail;
@@ -118,6 +119,8 @@ pub enum Effect {
     LedgerDead(LedgerSlot),
     /// Persist that the shard's clock may reach this value (`ports::Ledger::clock_floor`), before anything behind it.
     ClockFloor(Clock),
+    /// Have the wake-up service wake a user agent that has an update waiting (BEHAVIOUR.md 1.12).
+    Wake(WakeData),
     /// The drain is complete: no session, no unsaved ledger, no storage work. Said once.
     Drained,
 }

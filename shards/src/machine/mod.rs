@@ -5,7 +5,7 @@
 //!
 //! This file only routes. `hello` and `remote` bring a user to its owner, `publish` decides direct or stored,
 //! `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `sweep` and `broadcast` visit idle
-//! sessions, `shutdown` ends them.
+//! sessions, `simple` is what differs in SimplePush mode, `shutdown` ends them.
 
 mod acks;
 mod active;
@@ -28,6 +28,7 @@ mod remote;
 mod reset;
 mod session;
 mod shutdown;
+mod simple;
 mod slab;
 mod spill;
 mod stats;
@@ -41,8 +42,8 @@ mod users;
 mod tests;
 
 pub use command::{
-    AckUpdate, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello, NodeAnswer,
-    Publish, Published, Refusal,
+    AckUpdate, AckVersion, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello,
+    NodeAnswer, Publish, Published, Refusal,
 };
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
@@ -72,6 +73,7 @@ use receipt_table::Receipts;
 use remote::Requests;
 use session::{BLOCKED, NONE, Session};
 use shutdown::Shutdown;
+use simple::Simple;
 use slab::{Ref, Slab};
 use sweep::Sweep;
 use tickets::Tickets;
@@ -104,6 +106,8 @@ pub struct MachineConfig {
     pub pong_timeout: Span,
     /// `websocket.ping_min_interval`.
     pub ping_min_interval: Span,
+    /// `simplepush.wake_timeout`; zero is off.
+    pub wake_timeout: Span,
     /// WebSockets this shard may hold.
     pub sessions_max: u32,
     /// Bytes of live ledger records this shard may hold; at most half its log, so that an append always fits.
@@ -136,6 +140,7 @@ impl MachineConfig {
             ping_interval: Span::from_secs(300),
             pong_timeout: Span::from_secs(4),
             ping_min_interval: Span::from_secs(45),
+            wake_timeout: Span(0),
             sessions_max: 1_000,
             ledger_bytes_max: 1 << 20,
             token_rate: 0,
@@ -192,6 +197,7 @@ pub struct ShardMachine {
     sweep: Sweep,
     pongs_due: VecDeque<(Instant, Ref)>,
     shutdown: Option<Shutdown>,
+    simple: Simple,
 }
 
 /// One step: its time, and where its effects go.
@@ -249,6 +255,7 @@ impl ShardMachine {
             sweep: Sweep::default(),
             pongs_due: VecDeque::new(),
             shutdown: None,
+            simple: Simple::default(),
         }
     }
 
@@ -356,11 +363,15 @@ impl ShardMachine {
             return;
         };
         let at = self.session_ref(index);
+        if !matches!(command, Command::Pong) {
+            self.simple_active(at, turn.now.mono);
+        }
         match command {
             // These two answer, and are Ready, when storage has.
             Command::Register { chid, key } => return self.register(turn, at, chid, key),
             Command::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
             Command::Ack(updates) => self.ack(turn, at, &updates),
+            Command::AckVersions(updates) => self.ack_versions(turn, at, &updates),
             Command::Nack { code: _ } => self.stats.nacks += 1,
             Command::BroadcastSubscribe(wanted) => self.broadcast_subscribe(turn, at, &wanted),
             Command::Ping => self.client_ping(turn, at),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
 use crate::limits;
-use crate::message::{Message, Topic, Urgency};
+use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::Span;
 
 use super::active::{Active, Entry, Source};
@@ -65,7 +65,14 @@ impl ShardMachine {
             self.store_publish(turn, asker, message, None);
             return;
         };
-        if message.ttl == 0 {
+        if !self.mode_fits(at, &message) {
+            self.stats.publishes_other_mode += 1;
+            self.answer(turn, asker, Reply::Publish(Published::OtherMode));
+        } else if self.is_outranked(at, &message) {
+            self.stats.updates_screened += 1;
+            let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Stored };
+            self.answer(turn, asker, Reply::Publish(accepted));
+        } else if message.ttl == 0 {
             let disposition = self.send_once(turn, at, message.clone());
             let accepted = Published::Accepted { stamp: message.stamp, disposition };
             self.answer(turn, asker, Reply::Publish(accepted));
@@ -109,6 +116,7 @@ impl ShardMachine {
             epoch: self.dead_epoch(uaid, chid),
             receipt: None,
             charged: 0,
+            slot: None,
             since: turn.now.mono,
             refusal: Some(refusal),
             check_only: true,
@@ -133,6 +141,10 @@ impl ShardMachine {
     /// Whether the ledger may take it and nothing stored would be overtaken.
     fn direct_fits(&self, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
+        // The user may have come back in the other mode while this was at storage.
+        if !self.mode_fits(at, message) || self.is_outranked(at, message) {
+            return false;
+        }
         // Nothing waits unsent in a ledger but what the socket itself refused.
         if self.draining() || session.has(BLOCKED) {
             return false;
@@ -158,7 +170,8 @@ impl ShardMachine {
     /// Puts a direct in the ledger and on the wire.
     fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
         if let Some(topic) = message.topic {
-            self.end_older(turn, message.uaid, (message.chid, topic), message.stamp);
+            self.end_receipts_of_slot(message.uaid, (message.chid, topic), message.stamp);
+            self.end_older(turn, message.uaid, (message.chid, topic, message.rank()));
         }
         let slot = self.ledger_slots.take();
         let bytes = ledger_bytes(&message);
@@ -191,6 +204,7 @@ impl ShardMachine {
         active.paged += u16::from(paged);
         active.window.push_back(Entry {
             row: RowKey::of(&message),
+            version: message.simple_version().unwrap_or(0),
             // A row's body only until the socket surely took it (`forget_bodies`).
             body: Some(message.clone()),
             source,
@@ -204,6 +218,7 @@ impl ShardMachine {
             maybe_row: false,
         });
         self.stats.notifications_sent += 1;
+        self.simple_active(at, now);
         turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
         self.arm_active(turn, at);
     }
@@ -228,23 +243,24 @@ impl ShardMachine {
 
     /// A newer message of a topic ends every older one of its slot, wherever this shard still has it
     /// (RFC 8030 section 5.4): in the window, parked, or left by a session that ended.
-    fn end_older(&mut self, turn: &mut Turn<'_>, uaid: Uaid, (chid, topic): (Chid, Topic), newest: Stamp) {
-        self.end_receipts_of_slot(uaid, (chid, topic), newest);
-        let older = |row: &RowKey| row.chid == chid && row.topic == Some(topic) && row.stamp < newest;
-        self.end_older_departing(turn, uaid, older);
+    fn end_older(&mut self, turn: &mut Turn<'_>, uaid: Uaid, (chid, topic, newest): (Chid, Topic, Rank)) {
+        let older = |row: &RowKey, rank: Rank| row.chid == chid && row.topic == Some(topic) && rank < newest;
+        self.end_older_departing(turn, uaid, |message| older(&RowKey::of(message), message.rank()));
         let Some(Resident::Session(index)) = self.resident(uaid) else { return };
         let at = self.session_ref(index);
         let Some(session) = self.sessions.get(at) else { return };
         let index = session.active;
         let Some(active) = self.active_of_mut(index) else { return };
-        let replaced: Vec<Stamp> = active.window.iter().map(|e| e.row).filter(older).map(|row| row.stamp).collect();
-        let parked: Vec<RowKey> = active.parked.extract_if(.., |row| older(row)).collect();
+        let replaced =
+            active.window.iter().filter(|entry| older(&entry.row, entry.rank())).map(|entry| entry.row.stamp);
+        let replaced: Vec<Stamp> = replaced.collect();
+        let parked: Vec<_> = active.parked.extract_if(.., |parked| older(&parked.row, parked.rank())).collect();
         self.stats.replaced += (replaced.len() + parked.len()) as u64;
         for stamp in replaced {
             self.take_entry(turn, at, stamp);
         }
-        for row in parked {
-            self.settle(row);
+        for parked in parked {
+            self.settle(parked.row);
         }
     }
 
@@ -269,6 +285,7 @@ impl ShardMachine {
             receipt: message.receipt.then(|| receipts::expires(&message)),
             charged,
             since: turn.now.mono,
+            slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic, message.rank())),
             refusal: None,
             check_only: message.ttl == 0,
             send,
@@ -286,16 +303,17 @@ impl ShardMachine {
         work: PublishWork,
         result: Result<StoreReply, StoreError>,
     ) {
-        let RowKey { uaid, chid, stamp, topic } = work.row;
+        let RowKey { uaid, chid, stamp, topic: _ } = work.row;
         if !work.check_only {
             self.write_done(uaid);
         }
         let stored = matches!(result, Ok(StoreReply::Done));
-        if let Some(topic) = topic
+        if let Some(slot) = work.slot
             && stored
-            && !work.check_only
         {
-            self.end_older(turn, uaid, (chid, topic), stamp);
+            self.end_receipts_of_slot(uaid, (slot.0, slot.1), stamp);
+            self.end_older(turn, uaid, slot);
+            self.wake_absent(turn, uaid, slot.1);
         }
         if !stored {
             self.refund_budget(turn, uaid, work.charged);
@@ -315,6 +333,10 @@ impl ShardMachine {
                 Published::NoSubscription
             }
             (Ok(_), Some(refusal)) => Published::Refused(refusal),
+            (Ok(StoreReply::OtherMode), None) => {
+                self.stats.publishes_other_mode += 1;
+                Published::OtherMode
+            }
             (Ok(_), None) if turn.now.mono.since(work.since) > WRITE_TIMEOUT && !work.check_only => {
                 self.stats.publishes_unavailable += 1;
                 Published::Unavailable
@@ -393,7 +415,7 @@ impl ShardMachine {
             return NodeAnswer::NotHere;
         };
         let at = self.session_ref(index);
-        if !self.registered_channel(at, message.chid) {
+        if !self.registered_channel(at, message.chid) || !self.mode_fits(at, &message) {
             return NodeAnswer::NotHere;
         }
         if self.clock.advance(turn.now, message.stamp.clock).is_err() {

@@ -227,7 +227,7 @@ impl ShardMachine {
     /// Whether the message is in the window of a session or on its way to storage: its end is still to come.
     fn in_memory(&self, row: &RowKey) -> bool {
         let in_session = self.active_of_user(row.uaid).is_some_and(|active| {
-            active.position(row.stamp).is_some() || active.parked.iter().any(|parked| parked.stamp == row.stamp)
+            active.position(row.stamp).is_some() || active.parked.iter().any(|parked| parked.row.stamp == row.stamp)
         });
         in_session || self.is_departing(row.uaid, row.stamp)
     }

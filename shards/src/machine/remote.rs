@@ -188,6 +188,7 @@ impl ShardMachine {
             | Command::Register { .. }
             | Command::Unregister { .. }
             | Command::Ack(_)
+            | Command::AckVersions(_)
             | Command::Nack { .. }
             | Command::BroadcastSubscribe(_)
             | Command::Ping

@@ -11,7 +11,7 @@ pub(super) struct Session {
     pub connected_at: u64,
     pub channels: ChannelSet,
     /// Interned set of broadcast ids; 0 is none.
-    pub broadcast_set: u32,
+    pub broadcast_set: u16,
     /// The broadcast change this session has seen up to.
     pub broadcast_seen: u32,
     /// When the next WebSocket Ping is due, in ticks of a tenth of a second.
@@ -23,12 +23,13 @@ pub(super) struct Session {
     /// Day since the epoch on which the stored record was last refreshed.
     pub seen_day: u16,
     pub flags: u8,
-    /// Registers in the minute `register_minute` of the session, saturating.
+    /// Registers in the minute `register_minute`, saturating.
     pub registers: u16,
-    pub register_minute: u16,
+    /// The minute since the process started, modulo 256.
+    pub register_minute: u8,
 }
 
-const _: () = assert!(size_of::<Option<Session>>() <= 88, "a million idle sessions: 88 MB");
+const _: () = assert!(size_of::<Option<Session>>() <= 80, "a million idle sessions: 80 MB");
 
 impl Session {
     pub fn has(&self, flag: u8) -> bool {
@@ -53,6 +54,8 @@ pub(super) const BLOCKED: u8 = 2;
 pub(super) const AWAITING_PONG: u8 = 4;
 /// A register or unregister failed: storage may list a channel that this session does not.
 pub(super) const UNSURE: u8 = 8;
+/// It is in SimplePush mode.
+pub(super) const SIMPLE: u8 = 16;
 /// The record is of an older version: the user is reset when nothing is left to deliver (BEHAVIOUR.md 1.10).
 pub(super) const OLD_RECORD: u8 = 64;
 

@@ -11,7 +11,7 @@ use crate::limits;
 use crate::message::Message;
 use crate::time::{Instant, Span};
 
-use super::active::Source;
+use super::active::{Parked, Source};
 use super::command::{CloseReason, Event};
 use super::input::Effect;
 use super::receipts::Outcome;
@@ -194,7 +194,7 @@ impl ShardMachine {
             // Storage has not taken it: it stays in the window and in the ledger.
             return true;
         }
-        let row = entry.row;
+        let parked = Parked { row: entry.row, version: entry.version };
         self.stats.parked += 1;
         self.remove_entry(index, stamp);
         let Some(active) = self.active_of_mut(index) else { return false };
@@ -202,7 +202,7 @@ impl ShardMachine {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return false;
         }
-        active.parked.push(row);
+        active.parked.push(parked);
         true
     }
 
@@ -257,6 +257,7 @@ impl ShardMachine {
         entry.since = turn.now.mono;
         entry.sent = true;
         self.stats.retries += 1;
+        self.simple_active(at, turn.now.mono);
         self.stats.notifications_sent += 1;
         turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
     }

@@ -3,12 +3,14 @@
 //! Laws that every backend passes (`src/store/laws.rs`): what was acknowledged is read back; operations of
 //! one UAID take effect in submission order; a batch of one UAID is atomic; expired rows are never returned
 //! and do not block live ones; a delete of a stamp removes exactly that version and nothing newer; a topic
-//! write older than the row is ignored; pages are merged in clock order over message and saved rows.
+//! write that does not replace the row (`Message::replaces`) is ignored; pages are merged in clock order over
+//! message and saved rows.
 
 use std::sync::Arc;
 
 use crate::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic};
+use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
 /// One operation. Its reply comes back under the ticket it was submitted with.
@@ -39,6 +41,17 @@ pub enum StoreOp {
         at: Clock,
         /// Wall time, for the user's expiry.
         seen: UnixSeconds,
+        /// How the user is reached from now on; without one what is known of that stays, and a new user is reached by
+        /// WebPush.
+        contact: Option<Box<Contact>>,
+    },
+    /// How the user is reached from now on, also when storage is full. May ride relaxed. -> [`StoreReply::Done`], also
+    /// when there is no such user.
+    SetContact {
+        /// The user.
+        uaid: Uaid,
+        /// Its last hello said this.
+        contact: Box<Contact>,
     },
     /// Remove a channel and every row of its messages, in all families. Durable. -> [`StoreReply::Done`],
     /// also when there was no such channel or user.
@@ -55,9 +68,9 @@ pub enum StoreOp {
         /// The user.
         uaid: Uaid,
     },
-    /// Store a POSTed message if its user exists and its channel is registered: topic row or message row.
-    /// Durable before the reply. With TTL 0 only the check is made and nothing is stored.
-    /// -> [`StoreReply::Done`] or [`StoreReply::NoSubscription`].
+    /// Store a POSTed message if its user exists, its channel is registered and its mode is the user's: topic row
+    /// or message row. Durable before the reply. With TTL 0 only the checks are made and nothing is stored.
+    /// -> [`StoreReply::Done`], [`StoreReply::NoSubscription`] or [`StoreReply::OtherMode`].
     Publish {
         /// The stamped message.
         message: Arc<Message>,
@@ -137,6 +150,7 @@ impl StoreOp {
             StoreOp::LoadUser { uaid }
             | StoreOp::Touch { uaid, .. }
             | StoreOp::Register { uaid, .. }
+            | StoreOp::SetContact { uaid, .. }
             | StoreOp::Unregister { uaid, .. }
             | StoreOp::DropUser { uaid }
             | StoreOp::Topics { uaid, .. }
@@ -161,6 +175,8 @@ pub enum StoreReply {
     Done,
     /// To `Publish`: no such user, or its channel is not registered.
     NoSubscription,
+    /// To `Publish`: the user is not reached in the mode of this message (`Message::mode`).
+    OtherMode,
     /// To `LoadUser`; `None` when nobody has this UAID.
     User(Option<Box<UserRow>>),
     /// To `Topics`, `Messages` and `Read`.
@@ -183,6 +199,8 @@ pub struct UserRow {
     pub user_clock: Clock,
     /// False only when there certainly is no message row.
     pub may_have_messages: bool,
+    /// How it is reached.
+    pub contact: Contact,
     /// Registered channels.
     pub channels: Vec<Chid>,
 }

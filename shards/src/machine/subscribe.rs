@@ -14,7 +14,7 @@ use super::{ShardMachine, Turn};
 impl ShardMachine {
     /// Adds a channel; the first one of a new user writes the user too.
     pub(super) fn register(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, key: Option<KeyDigest>) {
-        let minute = (turn.now.mono.seconds() / 60) as u16;
+        let minute = (turn.now.mono.seconds() / 60) as u8;
         let Some(session) = self.sessions.get_mut(at) else { return };
         if session.register_minute != minute {
             session.register_minute = minute;
@@ -38,7 +38,7 @@ impl ShardMachine {
             turn.effects.push_back(Effect::ClockFloor(floor));
         }
         self.endpoint_registering(uaid, chid);
-        let op = StoreOp::Register { uaid, chid, key, at: clock, seen: turn.now.unix() };
+        let op = StoreOp::Register { uaid, chid, key, at: clock, seen: turn.now.unix(), contact: self.contact_of(at) };
         self.submit(turn, Work::Register { session: at, uaid, chid, key }, op);
     }
 

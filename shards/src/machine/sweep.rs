@@ -24,14 +24,20 @@ pub(super) struct Sweep {
 impl ShardMachine {
     /// Starts the sweep when there is somebody to sweep.
     pub(super) fn arm_sweep(&mut self, now: Instant) {
-        if self.sweep.due.is_none() && self.config.ping_interval > Span(0) {
+        if self.sweep.due.is_none() && self.sweep_period() > Span(0) {
             self.sweep.due = Some(now.after(self.sweep_round()));
         }
     }
 
     /// How long one round over all sessions takes: a ping is at most this much late.
     fn sweep_round(&self) -> Span {
-        Span((self.config.ping_interval.0 / 32).max(Span::from_ms(20).0))
+        Span((self.sweep_period().0 / 32).max(Span::from_ms(20).0))
+    }
+
+    /// The shortest time that the sweep measures; zero: none.
+    fn sweep_period(&self) -> Span {
+        let spans = [self.config.ping_interval, self.config.wake_timeout];
+        spans.into_iter().filter(|span| *span > Span(0)).min().unwrap_or_default()
     }
 
     pub(super) fn sweep_sessions(&mut self, turn: &mut Turn<'_>) {
@@ -68,8 +74,13 @@ impl ShardMachine {
             let uaid: Uaid = session.uaid;
             self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
         }
+        if self.is_idled_out(at, turn.now.mono) {
+            self.stats.idled_out += 1;
+            self.end_session(turn, at, Some(CloseReason::IdledOut));
+            return;
+        }
         let Some(session) = self.sessions.get_mut(at) else { return };
-        if now_ticks < session.ping_due || session.has(AWAITING_PONG) {
+        if interval == 0 || now_ticks < session.ping_due || session.has(AWAITING_PONG) {
             return;
         }
         session.ping_due = now_ticks + interval;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::ids::Chid;
 use crate::ids::{KeyDigest, Stamp, StoreTicket, Uaid};
 use crate::limits;
-use crate::message::Message;
+use crate::message::{Message, Rank, Topic};
 use crate::time::{Instant, Span, UnixSeconds};
 
 use super::command::Refusal;
@@ -65,6 +65,13 @@ pub(super) enum Work {
         query: Box<ReceiptQuery>,
     },
     Touch,
+    Contact {
+        session: Ref,
+    },
+    /// Whom to wake.
+    Wake {
+        uaid: Uaid,
+    },
     /// The drop of a user.
     Reset {
         uaid: Uaid,
@@ -86,6 +93,8 @@ pub(super) struct PublishWork {
     pub receipt: Option<UnixSeconds>,
     /// Bytes taken from the user's budget of today.
     pub charged: u32,
+    /// The topic slot it takes when it is written, and its place among those that want it.
+    pub slot: Option<(Chid, Topic, Rank)>,
     /// When it was submitted.
     pub since: Instant,
     /// The rule it broke, to be said unless there is no subscription.
@@ -189,6 +198,8 @@ impl ShardMachine {
             Work::Depart { uaid } => self.departed(turn, uaid, result.is_ok()),
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
+            Work::Contact { session } => self.contact_set(turn, session, result.is_ok()),
+            Work::Wake { uaid } => self.wake_loaded(turn, uaid, result),
             Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result),
             Work::Reset { uaid } if result.is_ok() => self.end_receipts_of_user(uaid),
             Work::Forget { uaid, chid } if result.is_ok() => self.end_receipts_of_channel(uaid, chid),

@@ -7,7 +7,7 @@ use crate::ids::ConnId;
 use crate::machine::{CloseReason, Input};
 use crate::ports::Edge;
 use crate::ring::{Departure, Done, Flags, State};
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 use super::{Machine, Reactor};
 
@@ -45,7 +45,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let owed = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
         let sending = entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT);
         self.stats.goodbyes += 1;
-        self.goodbyes.push_back(Deadline { at: self.now.mono.after(self.limits.goodbye_timeout), conn });
+        // In steps, so that the deadlines of a crowd are one.
+        let timeout = self.limits.goodbye_timeout;
+        let at = self.now.mono.after(timeout).rounded_up(Span(timeout.0 / 16));
+        self.goodbyes.push_back(Deadline { at, conn });
         if owed {
             self.mark_dirty(conn);
         } else if !sending {

@@ -31,7 +31,7 @@ use crate::ids::{ConnId, EmissionId, StoreTicket};
 use crate::limits;
 use crate::machine::{EffectQueue, Input, MachineStats, ShardMachine, StoreError, StoreReply};
 use crate::mailbox::Mailbox;
-use crate::ports::{Edge, Ledger, Port, Store};
+use crate::ports::{Edge, Ledger, Port, Store, Wake};
 use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
 use crate::stats::{Board, Counters, Meaning};
 use crate::time::{Instant, Now, Span};
@@ -112,6 +112,7 @@ pub(crate) struct Parts<E: Edge, M> {
     pub machine: M,
     pub store: Box<dyn Store>,
     pub ledger: Box<dyn Ledger>,
+    pub wake: Wake,
     pub mailbox: Mailbox,
     pub control: Arc<ControlLane<E>>,
     pub listeners: Vec<(Port, OwnedFd)>,
@@ -126,6 +127,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     machine: M,
     store: Box<dyn Store>,
     ledger: Box<dyn Ledger>,
+    wake: Wake,
     mailbox: Mailbox,
     control: Arc<ControlLane<E>>,
     limits: PlaneLimits,
@@ -170,7 +172,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Opens the rings and publishes them to the other shards. Inside the shard's executor.
     pub(crate) fn new(parts: Parts<E, M>) -> io::Result<Reactor<E, M>> {
-        let Parts { edge, machine, store, ledger, mailbox, control, listeners, limits, board, clock } = parts;
+        let Parts { edge, machine, store, ledger, wake, mailbox, control, listeners, limits, board, clock } = parts;
         let config = limits.plane();
         let plane = Plane::new(config, mailbox.waker().event_fd())?;
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
@@ -181,6 +183,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             machine,
             store,
             ledger,
+            wake,
             mailbox,
             control,
             limits,

@@ -15,8 +15,10 @@ use super::{Machine, Reactor};
 const SHORT_SLEEP: Span = Span::from_ms(1);
 /// So many of them in a row make the shard warm.
 const SHORT_SLEEPS_TO_WARM: u32 = 8;
-/// A warm sleep of this length makes it cold.
+/// A warm sleep ends after this. It may begin late, or end with a deadline that was armed before.
 const WARM_SLEEP_MAX: Span = Span::from_ms(5);
+/// A warm sleep of this length makes the shard cold.
+const LONG_SLEEP: Span = Span::from_ms(2);
 
 /// How the shard sleeps.
 #[derive(Default)]
@@ -30,7 +32,7 @@ impl Parking {
     /// Notes how long a sleep was.
     fn slept(&mut self, span: Span) {
         if self.warm {
-            self.warm = span < WARM_SLEEP_MAX;
+            self.warm = span < LONG_SLEEP;
             self.short = 0;
         } else if span < SHORT_SLEEP {
             self.short += 1;
@@ -112,9 +114,9 @@ mod tests {
         assert!(!parking.warm, "in a row");
         (0..SHORT_SLEEPS_TO_WARM).for_each(|_| parking.slept(Span::from_ms(0)));
         assert!(parking.warm);
-        parking.slept(Span::from_ms(4));
+        parking.slept(Span::from_ms(1));
         assert!(parking.warm);
-        parking.slept(Span::from_ms(5));
+        parking.slept(Span::from_ms(2));
         assert!(!parking.warm);
     }
 }

@@ -113,6 +113,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Effect::LedgerAppend(slot, message) => self.ledger.append(slot, &message),
             Effect::LedgerDead(slot) => self.ledger.dead(slot),
             Effect::ClockFloor(clock) => self.ledger.clock_floor(clock),
+            Effect::Wake(data) => (self.wake)(data),
             Effect::Drained => self.control.say_drained(),
         }
     }

@@ -29,8 +29,10 @@ impl Watch {
         Watch { line: VecDeque::new(), period: Span((shorter.0 / 8).max(10_000_000)) }
     }
 
+    /// Connections that came one after the other are looked at together: a look each would wake an idle shard again
+    /// and again.
     pub(super) fn add(&mut self, now: Instant, conn: ConnId) {
-        self.line.push_back((now.after(self.period), conn));
+        self.line.push_back((now.after(self.period).rounded_up(Span(self.period.0 / 8)), conn));
     }
 
     pub(super) fn next(&self) -> Option<Instant> {

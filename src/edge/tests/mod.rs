@@ -6,6 +6,8 @@ mod endpoint;
 mod foreign;
 mod node;
 mod receipts;
+mod replies;
+mod simple;
 mod websocket;
 
 use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
@@ -35,6 +37,7 @@ pub(super) fn config() -> EdgeConfig {
         placement: Placement::new([1; 16], 3),
         shard: ShardId(1),
         body_bytes_max: BODY_BYTES_DEFAULT,
+        simplepush: false,
         vapid_cache_max: 64,
         origin_rate: 0,
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
@@ -172,7 +175,8 @@ impl Harness {
     fn answer(&mut self, command: &Command) {
         let event = match command {
             Command::Hello(hello) => {
-                Event::Hello { uaid: hello.uaid.unwrap_or(Uaid([9; 16])), broadcasts: Box::default() }
+                let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
+                Event::Hello { uaid, mode: hello.mode, broadcasts: Box::default() }
             }
             // Without a URL, whose text is different each time.
             Command::Register { chid, key } => {
@@ -189,7 +193,11 @@ impl Harness {
             Command::NodePush(_) | Command::NodeNotify { .. } | Command::NodeDisconnect { .. } => {
                 Event::NodeAnswer(self.node_answer)
             }
-            Command::Ack(_) | Command::Nack { .. } | Command::BroadcastSubscribe(_) | Command::Pong => return,
+            Command::Ack(_)
+            | Command::AckVersions(_)
+            | Command::Nack { .. }
+            | Command::BroadcastSubscribe(_)
+            | Command::Pong => return,
         };
         self.emit(&event);
     }

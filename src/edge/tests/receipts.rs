@@ -189,6 +189,21 @@ fn a_sender_has_its_rate_and_those_without_a_key_share_one() {
 }
 
 #[test]
+fn version_updates_count_to_the_senders_without_a_key() {
+    let edge = PushEdge::new(&EdgeConfig { origin_rate: 1, simplepush: true, ..config() }).unwrap();
+    let mut url = Vec::new();
+    edge.tokens.seal_simple(Uaid([1; 16]), Chid([2; 16]), &mut url);
+    let url = String::from_utf8(url).unwrap();
+    let path = url.strip_prefix(ORIGIN).unwrap();
+    let mut harness = Harness::with(edge, Port::Endpoint);
+    let put = format!("PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nversion=7");
+    for _ in 0..12 {
+        harness.feed(put.as_bytes());
+    }
+    assert_eq!(harness.statuses(), [[200; 10].as_slice(), &[429; 2]].concat());
+}
+
+#[test]
 fn the_expiry_of_a_receipt_is_that_of_its_message() {
     let harness = Harness::new(Port::Endpoint);
     let receipt = Receipt { stamp: STAMP, uaid: Uaid([1; 16]), chid: Chid([2; 16]), topic: None, ttl: 60 };

@@ -6,6 +6,7 @@ use shards::ids::{Chid, EmissionId, KeyDigest, Uaid};
 use shards::machine::{BroadcastDelta, CloseReason, Command, Event};
 use shards::message::{Message, Topic, Urgency};
 use shards::ports::{Edge, Port};
+use shards::simple::Mode;
 use shards::time::UnixSeconds;
 
 use super::*;
@@ -155,7 +156,7 @@ fn the_other_events_are_spelled_as_documented() {
     harness.emit(&Event::Unregistered { chid: chid(), status: 200 });
     let delta = BroadcastDelta { changed: vec![], unknown: vec!["x".into()] };
     harness.emit(&Event::Broadcast(Box::new(delta.clone())));
-    harness.emit(&Event::Hello { uaid: Uaid([0xab; 16]), broadcasts: Box::new(delta) });
+    harness.emit(&Event::Hello { uaid: Uaid([0xab; 16]), mode: Mode::WebPush, broadcasts: Box::new(delta) });
     assert_eq!(
         payloads(&harness.written()),
         [

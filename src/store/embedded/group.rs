@@ -12,7 +12,8 @@ use fjall::{OwnedWriteBatch, Slice};
 use shards::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
 use shards::limits;
 use shards::machine::{RowKey, StoreError, StoreOp, StoreReply};
-use shards::message::Message;
+use shards::message::{Held, Message};
+use shards::simple::Contact;
 use shards::time::UnixSeconds;
 
 use super::database::Database;
@@ -53,7 +54,7 @@ pub(super) struct Group<'a> {
     stats: &'a mut StoreStats,
     batch: OwnedWriteBatch,
     users: HashMap<Uaid, Pending>,
-    topics: HashMap<Vec<u8>, Option<Stamp>>,
+    topics: HashMap<Vec<u8>, Option<Held>>,
     /// Users with rows in the batch.
     touched: HashSet<Uaid>,
     /// The greatest clock in any row of this boot, and what `meta` has.
@@ -89,7 +90,10 @@ impl<'a> Group<'a> {
     pub(super) fn apply(&mut self, op: StoreOp) -> Result<StoreReply, Trouble> {
         match op {
             StoreOp::Touch { uaid, seen } => self.touch(uaid, seen),
-            StoreOp::Register { uaid, chid, key, at, seen } => self.register(uaid, (chid, key, at), seen),
+            StoreOp::Register { uaid, chid, key, at, seen, contact } => {
+                self.register(uaid, (chid, key, at), seen, contact.as_deref())
+            }
+            StoreOp::SetContact { uaid, contact } => self.set_contact(uaid, &contact),
             StoreOp::Unregister { uaid, chid, at } => self.unregister(uaid, chid, at),
             StoreOp::DropUser { uaid } => {
                 self.stats.store_drops += 1;
@@ -215,6 +219,7 @@ impl<'a> Group<'a> {
         uaid: Uaid,
         channel: (Chid, Option<KeyDigest>, Clock),
         seen: UnixSeconds,
+        contact: Option<&Contact>,
     ) -> Result<StoreReply, Trouble> {
         if self.full {
             return self.refuse_full();
@@ -230,7 +235,18 @@ impl<'a> Group<'a> {
             record.saw(seen);
             record.advance(at);
             record.add_channel(chid, key, at);
+            if let Some(contact) = contact {
+                record.set_contact(contact);
+            }
         });
+        Ok(StoreReply::Done)
+    }
+
+    fn set_contact(&mut self, uaid: Uaid, contact: &Contact) -> Result<StoreReply, Trouble> {
+        self.stats.store_contacts += 1;
+        if self.user(uaid)?.is_some() {
+            self.change(uaid, |record| record.set_contact(contact));
+        }
         Ok(StoreReply::Done)
     }
 
@@ -274,6 +290,9 @@ impl<'a> Group<'a> {
         self.stats.store_publishes += 1;
         let user = self.user(message.uaid)?.as_ref().filter(|record| record.has_channel(message.chid));
         let Some(record) = user else { return Ok(StoreReply::NoSubscription) };
+        if message.mode() != record.mode() {
+            return Ok(StoreReply::OtherMode);
+        }
         // What low water covers already would never be read: such a straggler is kept like a saved row.
         let saved = message.stamp.clock <= record.low_water();
         if message.ttl == 0 {
@@ -295,7 +314,7 @@ impl<'a> Group<'a> {
         let mut exact = Vec::new();
         for row in settled.iter().filter(|row| row.topic.is_some()) {
             let key = rows::row_key(row);
-            if self.topic_stamp(&key)? == Some(row.stamp) {
+            if self.topic_held(&key)?.is_some_and(|held| held.stamp == row.stamp) {
                 exact.push(key);
             }
         }
@@ -354,7 +373,7 @@ impl<'a> Group<'a> {
             Some(topic) => {
                 let key = rows::topic_key(message.uaid, message.chid, topic);
                 self.batch.insert(&self.db.topics, &key[..], value);
-                self.topics.insert(key, Some(message.stamp));
+                self.topics.insert(key, Some(message.held()));
             }
             None => {
                 let key = rows::message_key(message.uaid, message.stamp, message.chid);
@@ -370,21 +389,21 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Whether no newer message stands in the topic slot of this one.
+    /// Whether this message takes its topic slot from what stands there.
     fn is_newest(&mut self, message: &Message) -> Result<bool, Trouble> {
         let Some(topic) = &message.topic else { return Ok(true) };
-        let there = self.topic_stamp(&rows::topic_key(message.uaid, message.chid, topic))?;
-        Ok(there.is_none_or(|stamp| stamp <= message.stamp))
+        let there = self.topic_held(&rows::topic_key(message.uaid, message.chid, topic))?;
+        Ok(there.is_none_or(|held| message.replaces(&held)))
     }
 
-    fn topic_stamp(&mut self, key: &[u8]) -> Result<Option<Stamp>, Trouble> {
-        if let Some(stamp) = self.topics.get(key) {
-            return Ok(*stamp);
+    fn topic_held(&mut self, key: &[u8]) -> Result<Option<Held>, Trouble> {
+        if let Some(held) = self.topics.get(key) {
+            return Ok(*held);
         }
         let value = self.db.topics.get(key).map_err(Trouble::Read)?;
-        let stamp = value.and_then(|value| rows::stamp(&value));
-        self.topics.insert(key.to_vec(), stamp);
-        Ok(stamp)
+        let held = value.and_then(|value| rows::message(&value)).map(|message| message.held());
+        self.topics.insert(key.to_vec(), held);
+        Ok(held)
     }
 
     /// The record of a user as the operations before left it.
@@ -451,6 +470,7 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<query::Found>
         StoreOp::LoadUser { uaid } => query::user(db, *uaid),
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
+        | StoreOp::SetContact { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::DropUser { .. }
         | StoreOp::Publish { .. }

@@ -170,6 +170,7 @@ fn is_write(op: &StoreOp) -> bool {
         StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => false,
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
+        | StoreOp::SetContact { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::DropUser { .. }
         | StoreOp::Publish { .. }
@@ -182,7 +183,7 @@ fn is_write(op: &StoreOp) -> bool {
 pub(super) fn is_durable(op: &StoreOp) -> bool {
     match op {
         StoreOp::Settle { durable, .. } => *durable,
-        StoreOp::Touch { .. } => false,
+        StoreOp::Touch { .. } | StoreOp::SetContact { .. } => false,
         other => is_write(other),
     }
 }

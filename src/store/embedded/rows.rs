@@ -1,9 +1,10 @@
 //! Keys and values of the embedded store. Big-endian, so that byte order is the order of the laws.
 //!
 //! ```text
-//! users     uaid                                -> record: 0 format, 1 record version, 2 flags, 3 zero, 4 seen 8,
-//!                                                  12 low water 8, 20 user clock 8, 28 channel count 4, then per
-//!                                                  channel in chid order: chid 16, registered at 8, has key 1, key 32
+//! users     uaid                                -> record: 0 format, 1 record version, 2 flags, 3 wake data length,
+//!                                                  4 seen 8, 12 low water 8, 20 user clock 8, 28 channel count 4,
+//!                                                  then per channel in chid order: chid 16, registered at 8, has key
+//!                                                  1, key 32; then wake data
 //! messages  uaid, clock, origin, chid           -> 0 flags, 1 expires 8, then the message layout of `shards`
 //! topics    uaid, chid, topic                   -> as messages
 //! meta      "clock"                             -> the greatest clock in any row, 8
@@ -12,6 +13,7 @@
 use shards::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
 use shards::machine::{RowKey, UserRow};
 use shards::message::{Message, Topic};
+use shards::simple::{Contact, Mode, WakeData};
 use shards::time::UnixSeconds;
 
 use crate::store::RECORD_VERSION;
@@ -26,11 +28,14 @@ const FORMAT: u8 = 1;
 const HEAD_BYTES: usize = 32;
 const CHANNEL_BYTES: usize = 57;
 const MAY_HAVE_MESSAGES: u8 = 1;
+const SIMPLE: u8 = 2;
 const SAVED: u8 = 1;
 const VALUE_HEAD_BYTES: usize = 9;
 
+const _: () = assert!(shards::limits::WAKE_BYTES_MAX <= u8::MAX as usize, "its length is one byte of the record");
+
 /// A user's record as bytes, edited in place: a record of 2,048 channels is not decoded to look at one.
-/// Its length is always head plus whole channels, and their count is in the head.
+/// Its length is always head, whole channels and wake data, and the sizes of both are in the head.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     bytes: Vec<u8>,
@@ -49,7 +54,8 @@ impl Record {
     pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
         let head = bytes.get(..HEAD_BYTES)?;
         let count = u32::from_be_bytes(head[28..32].try_into().ok()?) as usize;
-        let whole = head[0] == FORMAT && bytes.len() == HEAD_BYTES + count.checked_mul(CHANNEL_BYTES)?;
+        let tail = count.checked_mul(CHANNEL_BYTES)? + usize::from(head[3]);
+        let whole = head[0] == FORMAT && bytes.len() == HEAD_BYTES + tail;
         whole.then(|| Record { bytes: bytes.to_vec() })
     }
 
@@ -88,12 +94,32 @@ impl Record {
     /// Sets the mark; says whether that changed it.
     pub(super) fn mark(&mut self, may_have_messages: bool) -> bool {
         let changed = self.may_have_messages() != may_have_messages;
-        self.bytes[2] = if may_have_messages { MAY_HAVE_MESSAGES } else { 0 };
+        self.put(MAY_HAVE_MESSAGES, may_have_messages);
         changed
     }
 
+    /// In which mode the user is reached.
+    pub(super) fn mode(&self) -> Mode {
+        if self.bytes[2] & SIMPLE != 0 { Mode::Simple } else { Mode::WebPush }
+    }
+
+    /// How the user is reached.
+    pub(super) fn contact(&self) -> Contact {
+        let wake = std::str::from_utf8(&self.bytes[self.wake_at()..]).unwrap_or_default();
+        Contact { mode: self.mode(), wake: WakeData::new(wake) }
+    }
+
+    /// Sets how the user is reached.
+    pub(super) fn set_contact(&mut self, contact: &Contact) {
+        let wake = contact.wake.as_ref().map_or("", WakeData::as_str);
+        self.put(SIMPLE, contact.mode == Mode::Simple);
+        self.bytes.truncate(self.wake_at());
+        self.bytes.extend_from_slice(wake.as_bytes());
+        self.bytes[3] = wake.len() as u8;
+    }
+
     pub(super) fn channel_count(&self) -> usize {
-        (self.bytes.len() - HEAD_BYTES) / CHANNEL_BYTES
+        (self.wake_at() - HEAD_BYTES) / CHANNEL_BYTES
     }
 
     pub(super) fn has_channel(&self, chid: Chid) -> bool {
@@ -132,12 +158,13 @@ impl Record {
             low_water: self.low_water(),
             user_clock: Clock(self.word(20)),
             may_have_messages: self.may_have_messages(),
+            contact: self.contact(),
             channels: self.channels().map(chid_of).collect(),
         }
     }
 
     fn channels(&self) -> impl Iterator<Item = &[u8]> {
-        self.bytes[HEAD_BYTES..].chunks_exact(CHANNEL_BYTES)
+        self.bytes[HEAD_BYTES..self.wake_at()].chunks_exact(CHANNEL_BYTES)
     }
 
     fn find(&self, chid: Chid) -> Result<usize, usize> {
@@ -157,6 +184,15 @@ impl Record {
     fn count_channels(&mut self) {
         let count = self.channel_count() as u32;
         self.bytes[28..32].copy_from_slice(&count.to_be_bytes());
+    }
+
+    /// Where wake data begins: behind the channels.
+    fn wake_at(&self) -> usize {
+        self.bytes.len() - usize::from(self.bytes[3])
+    }
+
+    fn put(&mut self, flag: u8, on: bool) {
+        self.bytes[2] = if on { self.bytes[2] | flag } else { self.bytes[2] & !flag };
     }
 
     fn word(&self, at: usize) -> u64 {
@@ -195,12 +231,6 @@ pub(super) fn peek(value: &[u8]) -> Option<Peek> {
 /// The message of a value.
 pub(super) fn message(value: &[u8]) -> Option<Message> {
     Message::decode(value.get(VALUE_HEAD_BYTES..)?)
-}
-
-/// The stamp in the value of a topic row.
-pub(super) fn stamp(value: &[u8]) -> Option<Stamp> {
-    let stamp = value.get(VALUE_HEAD_BYTES + 36..VALUE_HEAD_BYTES + 48)?;
-    Some(stamp_of(stamp))
 }
 
 /// Key of a message row.

@@ -9,6 +9,7 @@ counters! {
     pub struct StoreStats {
         counter store_touches: "Refreshes of a user's expiry.",
         counter store_registers: "Channels registered.",
+        counter store_contacts: "Changes of how a user is reached.",
         counter store_unregisters: "Channels unregistered.",
         counter store_drops: "Users dropped by request.",
         counter store_publishes: "Messages stored, or refused because there is no subscription.",

@@ -1,6 +1,7 @@
 //! Scenarios: each race of DESIGN.md 5 and 6 by name, on a mesh of two or three machines with a fake clock, a
 //! scripted store and sockets that exist only as lists of what was said on them.
 
+mod conversation;
 mod delivery;
 mod departure;
 mod hello;
@@ -9,6 +10,7 @@ mod rates;
 mod receipts;
 mod reset;
 mod script;
+mod simple;
 mod slow_reader;
 mod topics;
 
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use super::*;
 use crate::ids::{Chid, KeyDigest};
 use crate::message::{Message, Topic, Urgency};
+use crate::simple::{Mode as Reach, WakeData};
 use crate::time::UnixSeconds;
 use script::{Mode, Script};
 
@@ -66,6 +69,8 @@ pub struct Mesh {
     /// Live ledger records by shard and slot: what survives `kill -9`.
     pub ledger: BTreeMap<(usize, u32), Arc<Message>>,
     pub drained: Vec<usize>,
+    /// Wake-up calls asked for.
+    pub woken: Vec<WakeData>,
     /// The channels that the hellos of the test name.
     pub channels: Option<Box<[Chid]>>,
     next_slot: u32,
@@ -107,6 +112,7 @@ impl Mesh {
             hold_mail: false,
             ledger: BTreeMap::new(),
             drained: Vec::new(),
+            woken: Vec::new(),
             channels: None,
             next_slot: 0,
             next_uaid: 1,
@@ -168,8 +174,13 @@ impl Mesh {
     }
 
     pub fn say_hello(&mut self, socket: Socket, uaid: Option<Uaid>) {
+        self.say_hello_as(socket, uaid, Reach::WebPush, None);
+    }
+
+    pub fn say_hello_as(&mut self, socket: Socket, uaid: Option<Uaid>, mode: Reach, wake: Option<&str>) {
         let fresh = self.uaid_of(self.sockets[socket.0].shard);
-        let hello = Hello { channels: self.channels.clone(), ..Hello::new(uaid, fresh) };
+        let wake = wake.and_then(WakeData::new);
+        let hello = Hello { channels: self.channels.clone(), mode, wake, ..Hello::new(uaid, fresh) };
         self.command(socket, Command::Hello(Box::new(hello)));
     }
 
@@ -413,6 +424,7 @@ impl Mesh {
                 assert!(self.ledger.remove(&(shard, slot.0)).is_some(), "a ledger record dies once");
             }
             Effect::ClockFloor(_) => {}
+            Effect::Wake(data) => self.woken.push(data),
             Effect::Drained => self.drained.push(shard),
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
 use crate::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use crate::message::{Message, Topic};
+use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
 /// How the next operations go.
@@ -33,6 +34,7 @@ pub struct Script {
     pub record_version: u8,
     pub low_water: BTreeMap<Uaid, Clock>,
     users: BTreeMap<Uaid, BTreeSet<Chid>>,
+    pub contacts: BTreeMap<Uaid, Contact>,
     rows: BTreeMap<Uaid, BTreeMap<Stamp, Arc<Message>>>,
     /// Rows that came from a ledger: low water says nothing about them.
     saved: BTreeSet<Stamp>,
@@ -49,6 +51,7 @@ impl Script {
             record_version: crate::machine::RECORD_VERSION,
             low_water: BTreeMap::new(),
             users: BTreeMap::new(),
+            contacts: BTreeMap::new(),
             rows: BTreeMap::new(),
             saved: BTreeSet::new(),
             topics: BTreeMap::new(),
@@ -57,6 +60,11 @@ impl Script {
 
     pub fn add_user(&mut self, uaid: Uaid, channels: &[Chid]) {
         self.users.insert(uaid, channels.iter().copied().collect());
+    }
+
+    /// How a user is reached.
+    pub fn contact_of(&self, uaid: Uaid) -> Contact {
+        self.contacts.get(&uaid).cloned().unwrap_or_default()
     }
 
     /// Message, saved and topic rows of a user.
@@ -92,19 +100,19 @@ impl Script {
 
     fn apply(&mut self, op: StoreOp) -> StoreReply {
         match op {
-            StoreOp::LoadUser { uaid } => StoreReply::User(self.users.get(&uaid).map(|channels| {
-                Box::new(UserRow {
-                    record_version: self.record_version,
-                    seen: UnixSeconds(0),
-                    low_water: Clock(0),
-                    user_clock: Clock(0),
-                    may_have_messages: !self.rows_of(uaid).is_empty(),
-                    channels: channels.iter().copied().collect(),
-                })
-            })),
+            StoreOp::LoadUser { uaid } => StoreReply::User(self.user(uaid)),
             StoreOp::Touch { .. } => StoreReply::Done,
-            StoreOp::Register { uaid, chid, .. } => {
+            StoreOp::Register { uaid, chid, contact, .. } => {
                 self.users.entry(uaid).or_default().insert(chid);
+                if let Some(contact) = contact {
+                    self.contacts.insert(uaid, *contact);
+                }
+                StoreReply::Done
+            }
+            StoreOp::SetContact { uaid, contact } => {
+                if self.users.contains_key(&uaid) {
+                    self.contacts.insert(uaid, *contact);
+                }
                 StoreReply::Done
             }
             StoreOp::Unregister { uaid, chid, .. } => {
@@ -117,19 +125,12 @@ impl Script {
             }
             StoreOp::DropUser { uaid } => {
                 self.users.remove(&uaid);
+                self.contacts.remove(&uaid);
                 self.rows.remove(&uaid);
                 self.topics.retain(|_, m| m.uaid != uaid);
                 StoreReply::Done
             }
-            StoreOp::Publish { message } => {
-                if !self.is_registered(&message) {
-                    return StoreReply::NoSubscription;
-                }
-                if message.ttl > 0 {
-                    self.put(message);
-                }
-                StoreReply::Done
-            }
+            StoreOp::Publish { message } => self.publish(message),
             StoreOp::Save { messages } => {
                 for message in messages {
                     if self.is_registered(&message) {
@@ -155,6 +156,32 @@ impl Script {
                 StoreReply::Done
             }
         }
+    }
+
+    fn user(&self, uaid: Uaid) -> Option<Box<UserRow>> {
+        let channels = self.users.get(&uaid)?;
+        Some(Box::new(UserRow {
+            record_version: self.record_version,
+            seen: UnixSeconds(0),
+            low_water: Clock(0),
+            user_clock: Clock(0),
+            may_have_messages: !self.rows_of(uaid).is_empty(),
+            contact: self.contact_of(uaid),
+            channels: channels.iter().copied().collect(),
+        }))
+    }
+
+    fn publish(&mut self, message: Arc<Message>) -> StoreReply {
+        if !self.is_registered(&message) {
+            return StoreReply::NoSubscription;
+        }
+        if message.mode() != self.contact_of(message.uaid).mode {
+            return StoreReply::OtherMode;
+        }
+        if message.ttl > 0 {
+            self.put(message);
+        }
+        StoreReply::Done
     }
 
     fn messages(&self, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> StoreReply {
@@ -187,7 +214,7 @@ impl Script {
             }
             Some(topic) => {
                 let slot = self.topics.entry((message.uaid, message.chid, topic)).or_insert(message.clone());
-                if slot.stamp < message.stamp {
+                if message.replaces(&slot.held()) {
                     *slot = message;
                 }
             }
@@ -214,6 +241,7 @@ fn kind(op: &StoreOp) -> &'static str {
         StoreOp::LoadUser { .. } => "load",
         StoreOp::Touch { .. } => "touch",
         StoreOp::Register { .. } => "register",
+        StoreOp::SetContact { .. } => "contact",
         StoreOp::Unregister { .. } => "unregister",
         StoreOp::DropUser { .. } => "drop",
         StoreOp::Publish { .. } => "publish",

@@ -57,6 +57,7 @@ impl Bench {
                 edge: LineEdge,
                 machine: Script::default(),
                 store: Box::new(Nothing),
+                wake: Box::new(|_| ()),
                 ledger: Box::new(Nothing),
                 mailbox,
                 control,

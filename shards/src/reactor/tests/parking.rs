@@ -11,7 +11,7 @@ use super::threads::{Peer, serve};
 
 #[test]
 fn a_warm_shard_hears_all_its_rings_controls_and_other_shards_and_cools_down() {
-    let mut limits = PlaneLimits::new(300);
+    let mut limits = PlaneLimits::new(1_000);
     limits.table_max = 100;
     let server = serve(2, limits);
     let mut peers = Vec::new();

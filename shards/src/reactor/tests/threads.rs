@@ -54,6 +54,7 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
         edge: Box::new(|| LineEdge),
         store: Box::new(|_| Box::new(Nothing)),
         ledger: Box::new(|| Box::new(Nothing)),
+        wake: Box::new(|_| ()),
     };
     let setups = (0..count).map(setup).collect();
     let scripts = logs.clone();
@@ -218,6 +219,7 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
         edge: Box::new(|| LineEdge),
         store: Box::new(|_| Box::new(Nothing)),
         ledger: Box::new(|| Box::new(Nothing)),
+        wake: Box::new(|_| ()),
     };
     let error = start_with(vec![setup], |_| Script::default()).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("core 100000") && error.contains("shards.cores"), "{error}");

@@ -3,6 +3,7 @@
 
 mod close;
 mod facts;
+mod listeners;
 mod sends;
 
 use std::io::{ErrorKind, Read};

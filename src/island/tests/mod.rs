@@ -1,8 +1,15 @@
 //! The admin server over a socket, and the island's beginning and end.
 
+pub(crate) mod fake;
+
+mod source;
+
+mod wakes;
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use shards::counters;
 use shards::stats::Counters as _;
@@ -17,6 +24,25 @@ counters! {
 struct Recorder {
     health: Mutex<Health>,
     broadcasts: Mutex<Vec<Arc<[BroadcastVersion]>>>,
+}
+
+/// Ids and versions of one call of [`Host::set_broadcasts`].
+type Told = Vec<(String, String)>;
+
+fn owned(values: Vec<(&str, &str)>) -> Told {
+    values.into_iter().map(|(id, version)| (id.to_owned(), version.to_owned())).collect()
+}
+
+impl Recorder {
+    fn new() -> Recorder {
+        Recorder { health: Mutex::new(Health::Serving), broadcasts: Mutex::default() }
+    }
+
+    /// Every call so far.
+    fn heard(&self) -> Vec<Told> {
+        let said = self.broadcasts.lock().unwrap();
+        said.iter().map(|values| values.iter().map(|b| (b.id.to_string(), b.version.to_string())).collect()).collect()
+    }
 }
 
 impl Host for Recorder {
@@ -35,13 +61,17 @@ impl Host for Recorder {
 }
 
 fn island() -> (Island, Arc<Recorder>) {
-    let host = Arc::new(Recorder { health: Mutex::new(Health::Serving), broadcasts: Mutex::default() });
+    island_with(Prepared::new(false, Calls::default()).unwrap())
+}
+
+fn island_with(prepared: Prepared) -> (Island, Arc<Recorder>) {
+    let host = Arc::new(Recorder::new());
     let board = Board::new(&[Numbers::MEANINGS]);
     Numbers { sessions: 7 }.write_to(&board, 0);
     let exhibits = Exhibits { shards: vec![Arc::new(board)], store: None };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
-    (Island::start(Prepared::new(false).unwrap(), vec![listener], exhibits, shown).unwrap(), host)
+    (Island::start(prepared, vec![listener], exhibits, shown).unwrap(), host)
 }
 
 /// Status, head and body.
@@ -113,9 +143,9 @@ fn broadcasts_reach_the_shards_and_are_listed() {
     assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a/b\":\"1\",\"c\":\"2\"}").0, 204);
     assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a/b\":\"3\"}").0, 204);
     assert_eq!(ask(&island, "GET", "/broadcasts", "").2, "{\"a/b\":\"3\",\"c\":\"2\"}");
-    let said = host.broadcasts.lock().unwrap();
-    let texts: Vec<Vec<_>> = said.iter().map(|v| v.iter().map(|b| (&*b.id, &*b.version)).collect()).collect();
-    assert_eq!(texts, [vec![("a/b", "1"), ("c", "2")], vec![("a/b", "3")]]);
+    // What is set to what it is already is no news.
+    assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a/b\":\"3\"}").0, 204);
+    assert_eq!(host.heard(), [vec![("a/b", "1"), ("c", "2")], vec![("a/b", "3")]].map(owned));
 }
 
 #[test]
@@ -131,6 +161,60 @@ fn broadcasts_that_are_not_are_refused_and_change_nothing() {
     assert_eq!(ask(&island, "PUT", "/broadcasts", &" ".repeat(400_000)).0, 413);
     assert_eq!(ask(&island, "GET", "/broadcasts", "").2, "{}");
     assert!(host.broadcasts.lock().unwrap().is_empty());
+}
+
+/// An island that asks this source at start and then all the time, and calls nobody to wake him.
+fn island_of(source: &fake::Fake) -> (Island, Arc<Recorder>) {
+    let url = HttpUrl::parse(&source.url("/v1?key=k")).unwrap();
+    let wake = Some((url.clone(), Arc::new(Wakes::new().unwrap())));
+    let source = Some(Source { url, token: None, interval: Duration::from_millis(10) });
+    let mut prepared = Prepared::new(false, Calls { source, wake }).unwrap();
+    prepared.ask_source().unwrap();
+    island_with(prepared)
+}
+
+#[test]
+fn the_source_and_the_operator_both_set_and_the_last_one_wins() {
+    let source = fake::Fake::start(|_| fake::broadcasts("a", "1"));
+    let (island, host) = island_of(&source);
+    assert_eq!(host.heard(), [vec![("a", "1")]].map(owned), "known before anybody is served");
+    assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a\":\"9\",\"b\":\"2\"}").0, 204);
+    let until = |wanted: &str| {
+        for _ in 0..10_000 {
+            if ask(&island, "GET", "/broadcasts", "").2 == wanted {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("{wanted} does not come: {:?}", host.heard());
+    };
+    // The source says its own again with the next poll, and what it does not name is the operator's.
+    until("{\"a\":\"1\",\"b\":\"2\"}");
+    source.answer_now(|_| fake::broadcasts("a", "3"));
+    until("{\"a\":\"3\",\"b\":\"2\"}");
+    let wanted = [vec![("a", "1")], vec![("a", "9"), ("b", "2")], vec![("a", "1")], vec![("a", "3")]];
+    assert_eq!(host.heard(), wanted.map(owned));
+}
+
+#[test]
+fn calls_have_metrics_and_the_source_a_place_on_the_page() {
+    let source = fake::Fake::start(|_| None);
+    source.answer_now(|_| fake::answer("503 Busy", "", ""));
+    let (island, _) = island_of(&source);
+    let (_, _, body) = ask(&island, "GET", "/stats", "");
+    let stats: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let shown = &stats["broadcast_source"];
+    assert_eq!((&shown["state"], &shown["url"]), (&"fails".into(), &source.url("/v1").into()));
+    assert_eq!(shown["why"], "it answers 503 Service Unavailable");
+    assert!(stats["island"]["broadcast_source_status"].as_u64().unwrap() >= 1, "{body}");
+    assert_eq!(stats["island_meanings"][0]["name"], "broadcast_source_ok");
+    let (_, _, body) = ask(&island, "GET", "/metrics", "");
+    assert!(body.contains("\nmurre_broadcast_source_ok_total 0\n"), "{body}");
+    assert!(body.contains("\nmurre_wake_calls_dropped_total 0\n"), "{body}");
+    assert!(!body.contains("\nmurre_broadcast_source_status_total 0\n"), "{body}");
+    let (without, _) = self::island();
+    assert!(ask(&without, "GET", "/stats", "").2.contains("\"broadcast_source\":null"));
+    assert!(!ask(&without, "GET", "/metrics", "").2.contains("broadcast_source"), "what is off is not shown");
 }
 
 #[test]

@@ -1,0 +1,113 @@
+"""The main job with a real Firefox: its own push client, its own decryption, its own service worker."""
+
+import time
+
+import pytest
+
+from browser import AppServer
+from conftest import Server
+from firefox import WAIT, Firefox, Site
+
+TEXT = "\u00fc\u0436\u65e5 hello, worker"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """One server and one Firefox for all tests here; each test has a service worker and a subscription of its own."""
+    server, site = Server(tmp_path_factory.mktemp("server")), Site()
+    try:
+        server.start()
+        firefox = Firefox(server.url("websocket") + "/", site, tmp_path_factory.mktemp("firefox"))
+        try:
+            yield server, firefox
+        finally:
+            firefox.close()
+    finally:
+        site.close()
+        server.kill()
+
+
+@pytest.fixture
+def server(running):
+    return running[0]
+
+
+@pytest.fixture
+def firefox(running):
+    firefox = running[1]
+    yield firefox
+    assert firefox.unheard() == [], "a message came twice, or a subscription was lost"
+
+
+@pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
+@pytest.mark.parametrize("size", [1, 100])
+def test_firefox_decrypts_and_acks_a_message(server, firefox, encoding, size):
+    sender, acks = AppServer(), server.number("acks_total")
+    subscription = firefox.subscribe(f"{encoding}-{size}", sender.key)
+    assert subscription["endpoint"].startswith(server.url("endpoint") + "/wpush/")
+    response = sender.push(subscription, TEXT * size, encoding=encoding)
+    assert response.status_code == 201, response.text
+    assert firefox.push(f"{encoding}-{size}").decode() == TEXT * size
+    server.wait_for_number("acks_total", acks + 1)
+
+
+def test_firefox_hears_a_message_without_body(firefox):
+    sender = AppServer()
+    subscription = firefox.subscribe("empty", sender.key)
+    assert sender.push(subscription, None).status_code == 201
+    assert firefox.push("empty") is None
+
+
+def test_firefox_hears_what_was_sent_while_it_was_offline(server, firefox):
+    sender = AppServer()
+    subscription = firefox.subscribe("offline", sender.key)
+    stored = server.number("posts_accepted_stored_total")
+    server.wait_for_number("sessions", 1)
+    firefox.set_offline(True)
+    try:
+        server.wait_for_number("sessions", 0)
+        texts = [f"{TEXT} {n}" for n in range(3)]
+        for text in texts:
+            assert sender.push(subscription, text, ttl=3600).status_code == 201
+    finally:
+        firefox.set_offline(False)
+    # The worker handles pushes side by side, so that their reports may overtake each other.
+    assert sorted(firefox.push("offline").decode() for _ in texts) == texts
+    server.wait_for_number("posts_accepted_stored_total", stored + len(texts))
+
+
+def test_firefox_hears_what_was_sent_while_it_was_closed(server, firefox):
+    sender = AppServer()
+    subscription = firefox.subscribe("closed", sender.key)
+    stored = server.number("posts_accepted_stored_total")
+    server.wait_for_number("sessions", 1)
+    firefox.quit()
+    server.wait_for_number("sessions", 0)
+    assert sender.push(subscription, TEXT, ttl=3600).status_code == 201
+    firefox.start()
+    assert firefox.push("closed").decode() == TEXT
+    server.wait_for_number("posts_accepted_stored_total", stored + 1)
+
+
+@pytest.mark.parametrize("end", [Server.stop, Server.kill])
+def test_a_subscription_survives_the_end_of_the_server(server, firefox, end):
+    sender = AppServer()
+    subscription = firefox.subscribe(end.__name__, sender.key)
+    user_agent = firefox.user_agent_id()
+    end(server)
+    server.start()
+    server.wait_for_number("sessions", 1)
+    assert sender.push(subscription, TEXT).status_code == 201
+    assert firefox.push(end.__name__).decode() == TEXT
+    assert firefox.user_agent_id() == user_agent != ""
+
+
+def test_an_unsubscribed_endpoint_is_gone_for_good(firefox):
+    sender = AppServer()
+    subscription = firefox.subscribe("leaver", sender.key)
+    assert firefox.unsubscribe("leaver") == [True, None]
+    # Firefox does not wait for the server before it tells the page.
+    deadline = time.monotonic() + WAIT
+    while (response := sender.push(subscription, "anybody there?", ttl=0)).status_code == 201:
+        assert time.monotonic() < deadline, f"410 was awaited for {WAIT} s, POSTs still get 201"
+    assert (response.status_code, response.json()["errno"]) == (410, 106)

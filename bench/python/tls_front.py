@@ -1,0 +1,80 @@
+"""Ends TLS in front of a server, as a load balancer does."""
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import ssl
+import threading
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+CHUNK_BYTES = 64 * 1024
+
+
+class TlsFront:
+    """Listens on `address` with a certificate of its own, which `certificate` names, and passes bytes to `upstream`."""
+
+    def __init__(self, address, upstream, directory):
+        self.upstream = upstream
+        self.certificate = directory / "certificate.pem"
+        key = directory / "key.pem"
+        make_certificate(address[0], self.certificate, key)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.certificate, key)
+        self.loop = asyncio.new_event_loop()
+        self.listener = self.loop.run_until_complete(asyncio.start_server(self.serve, *address, ssl=context))
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    async def serve(self, reader, writer):
+        with contextlib.suppress(OSError):
+            server_reader, server_writer = await asyncio.open_connection(*self.upstream)
+            await asyncio.gather(pump(reader, server_writer), pump(server_reader, writer))
+
+    def close(self):
+        asyncio.run_coroutine_threadsafe(self.end(), self.loop).result(timeout=20)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    async def end(self):
+        self.listener.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def pump(reader, writer):
+    try:
+        while chunk := await reader.read(CHUNK_BYTES):
+            writer.write(chunk)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+def make_certificate(address, certificate_path, key_path):
+    """A certificate for one IP address that signs itself and is good for an hour."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, address)])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(alternative, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key_path.write_bytes(key.private_bytes(*pem))

@@ -1,0 +1,269 @@
+//! What differs in SimplePush mode (BEHAVIOUR.md 1.12, 2.10): of each channel the newest version only, acks that name
+//! a version, and user agents that are woken when they are not connected.
+//!
+//! Which of two versions stays is `Message::rank`'s to say; everything else about an update is as for a notification
+//! with a topic.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::ids::{Chid, Stamp, Uaid};
+use crate::limits;
+use crate::message::{Message, Topic};
+use crate::simple::{Contact, Mode, WakeData};
+use crate::time::{Instant, Span};
+
+use super::active::Parked;
+use super::command::{AckVersion, CloseReason, Hello};
+use super::input::Effect;
+use super::session::{NONE, SIMPLE};
+use super::slab::Ref;
+use super::store::{RowKey, StoreError, StoreOp, StoreReply};
+use super::tickets::Work;
+use super::{ShardMachine, Turn};
+
+/// Side tables of one shard. Owner shard only.
+#[derive(Default)]
+pub(super) struct Simple {
+    /// By index of the session, for those that have anything to keep.
+    sessions: BTreeMap<u32, SimpleSession>,
+    woken: Woken,
+}
+
+#[derive(Default)]
+struct SimpleSession {
+    /// Written with each register, since the user may not be stored yet.
+    wake: Option<WakeData>,
+    /// When something was last said, in either direction.
+    active: Instant,
+    /// Versions acked while storage was read: the same version may come out of it a moment later. Only of registered
+    /// channels.
+    acked: BTreeMap<Chid, u64>,
+}
+
+impl Simple {
+    /// The session is no more.
+    pub fn forget(&mut self, session: u32) {
+        self.sessions.remove(&session);
+    }
+}
+
+impl Hello {
+    /// How the user is reached from now on.
+    pub(super) fn contact(&self) -> Contact {
+        Contact { mode: self.mode, wake: self.wake.clone() }
+    }
+}
+
+impl ShardMachine {
+    /// A session begins. `changed`: storage knows its user otherwise.
+    pub(super) fn begin_simple(&mut self, turn: &mut Turn<'_>, at: Ref, hello: &Hello, changed: bool) {
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        let uaid = session.uaid;
+        session.put(SIMPLE, hello.mode == Mode::Simple);
+        if hello.wake.is_some() {
+            let state = SimpleSession { wake: hello.wake.clone(), active: turn.now.mono, acked: BTreeMap::new() };
+            self.simple.sessions.insert(at.index, state);
+        }
+        if changed {
+            let op = StoreOp::SetContact { uaid, contact: Box::new(hello.contact()) };
+            self.submit(turn, Work::Contact { session: at }, op);
+        }
+    }
+
+    /// What a register writes about how this user is reached.
+    pub(super) fn contact_of(&self, at: Ref) -> Option<Box<Contact>> {
+        self.sessions.get(at).filter(|session| session.has(SIMPLE))?;
+        let wake = self.simple.sessions.get(&at.index).and_then(|state| state.wake.clone());
+        Some(Box::new(Contact { mode: Mode::Simple, wake }))
+    }
+
+    /// Storage has answered how the user is reached. When it has not taken it, the user agent says hello again:
+    /// otherwise its updates would be refused, or it would be woken at its old address.
+    pub(super) fn contact_set(&mut self, turn: &mut Turn<'_>, at: Ref, done: bool) {
+        if !done && self.sessions.get(at).is_some() {
+            self.stats.contacts_failed += 1;
+            self.end_session(turn, at, Some(CloseReason::StorageDown));
+        }
+    }
+
+    /// Whether this session understands the message.
+    pub(super) fn mode_fits(&self, at: Ref, message: &Message) -> bool {
+        self.sessions.get(at).is_some_and(|session| session.has(SIMPLE) == (message.mode() == Mode::Simple))
+    }
+
+    /// Whether this version or a higher one of its channel was sent and is not acked yet.
+    pub(super) fn is_outranked(&self, at: Ref, message: &Message) -> bool {
+        if message.mode() != Mode::Simple {
+            return false;
+        }
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        let Some(active) = self.active_of(index) else { return false };
+        let rank = message.rank();
+        let same_slot = |row: &RowKey| row.chid == message.chid && row.topic == message.topic;
+        active.window.iter().any(|entry| same_slot(&entry.row) && entry.rank() > rank)
+            || active.parked.iter().any(|parked| same_slot(&parked.row) && parked.rank() > rank)
+    }
+
+    /// Whether a stored row is sent on this session; one that is not is settled. The other mode's rows are of
+    /// subscriptions that ended when the user agent came back in this mode.
+    pub(super) fn is_for_session(&mut self, at: Ref, message: &Message) -> bool {
+        if !self.mode_fits(at, message) {
+            self.stats.rows_other_mode += 1;
+            return false;
+        }
+        let acked = self.simple.sessions.get(&at.index).and_then(|state| state.acked.get(&message.chid));
+        let seen = message.simple_version().zip(acked).is_some_and(|(version, acked)| version <= *acked);
+        if seen || self.is_outranked(at, message) {
+            self.stats.updates_screened += 1;
+            return false;
+        }
+        true
+    }
+
+    /// An ack of versions: each ends every update of its channel up to that version.
+    pub(super) fn ack_versions(&mut self, turn: &mut Turn<'_>, at: Ref, updates: &[AckVersion]) {
+        for update in updates {
+            self.ack_version(turn, at, update);
+        }
+        self.continue_drain(turn, at);
+        self.reset_old_record(turn, at);
+        self.deactivate_if_idle(at);
+    }
+
+    fn ack_version(&mut self, turn: &mut Turn<'_>, at: Ref, update: &AckVersion) {
+        let fingerprint = self.config.placement.fingerprint(update.chid);
+        let session = self.sessions.get(at).filter(|s| s.has(SIMPLE) && s.channels.contains(fingerprint));
+        let Some(active) = session.map(|session| session.active).and_then(|index| self.active_of_mut(index)) else {
+            self.stats.acks_unknown += 1;
+            return;
+        };
+        let ended = |row: &RowKey, version| row.chid == update.chid && version != 0 && version <= update.version;
+        let sent = active.window.iter().filter(|entry| ended(&entry.row, entry.version)).map(|entry| entry.row.stamp);
+        let sent: Vec<Stamp> = sent.collect();
+        let parked: Vec<Parked> = active.parked.extract_if(.., |parked| ended(&parked.row, parked.version)).collect();
+        let reading = !active.drain.clear() || active.drain.reading;
+        if reading {
+            let acked = self.simple.sessions.entry(at.index).or_default().acked.entry(update.chid).or_default();
+            *acked = update.version.max(*acked);
+        }
+        match sent.len() + parked.len() {
+            0 => self.stats.acks_unknown += 1,
+            _ => self.stats.acks += 1,
+        }
+        for stamp in sent {
+            self.take_entry(turn, at, stamp);
+        }
+        for parked in parked {
+            self.settle(parked.row);
+        }
+    }
+
+    /// Storage was read to its end: whatever comes out of it from now on was stored behind the acks.
+    pub(super) fn forget_acked(&mut self, at: Ref) {
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        if self.active_of(index).is_some_and(|active| !active.drain.clear() || active.drain.reading) {
+            return;
+        }
+        if let Some(state) = self.simple.sessions.get_mut(&at.index) {
+            state.acked.clear();
+            if state.wake.is_none() {
+                self.simple.forget(at.index);
+            }
+        }
+    }
+
+    // --- idle, and woken again ---------------------------------------------------------------------------
+
+    /// Something was said on this session.
+    pub(super) fn simple_active(&mut self, at: Ref, now: Instant) {
+        if let Some(state) = self.simple.sessions.get_mut(&at.index) {
+            state.active = now;
+        }
+    }
+
+    /// Whether nothing was said for so long that the user agent had better be woken when there is something.
+    pub(super) fn is_idled_out(&self, at: Ref, now: Instant) -> bool {
+        let limit = self.config.wake_timeout;
+        let state = self.simple.sessions.get(&at.index).filter(|state| limit > Span(0) && state.wake.is_some());
+        state.is_some_and(|state| now.since(state.active) >= limit)
+    }
+
+    /// A message was stored in this slot. When it is an update and its user is not here: look how to wake it.
+    pub(super) fn wake_absent(&mut self, turn: &mut Turn<'_>, uaid: Uaid, slot: Topic) {
+        if slot != Topic::UPDATE || self.resident(uaid).is_some() || self.draining() {
+            return;
+        }
+        if !self.tickets.room() {
+            self.stats.wakes_shed += 1;
+            return;
+        }
+        match self.simple.woken.ask(turn.now.mono, uaid) {
+            Ask::Granted => self.submit(turn, Work::Wake { uaid }, StoreOp::LoadUser { uaid }),
+            Ask::TooSoon => self.stats.wakes_spared += 1,
+            Ask::TooMany => self.stats.wakes_shed += 1,
+        }
+    }
+
+    /// The user that is to be woken was read.
+    pub(super) fn wake_loaded(&mut self, turn: &mut Turn<'_>, uaid: Uaid, result: Result<StoreReply, StoreError>) {
+        let Ok(StoreReply::User(Some(user))) = result else { return };
+        if let Some(data) = user.contact.wake
+            && self.resident(uaid).is_none()
+        {
+            self.stats.wakes += 1;
+            turn.effects.push_back(Effect::Wake(data));
+        }
+    }
+}
+
+/// Who was woken lately: app servers must not make us call more often than that.
+#[derive(Default)]
+struct Woken {
+    order: VecDeque<(Instant, Uaid)>,
+    known: BTreeSet<Uaid>,
+}
+
+enum Ask {
+    Granted,
+    TooSoon,
+    TooMany,
+}
+
+impl Woken {
+    fn ask(&mut self, now: Instant, uaid: Uaid) -> Ask {
+        while let Some((at, uaid)) = self.order.front().copied()
+            && now.since(at) >= Span::from_secs(limits::WAKE_PAUSE_SECONDS)
+        {
+            self.order.pop_front();
+            self.known.remove(&uaid);
+        }
+        if self.known.contains(&uaid) {
+            return Ask::TooSoon;
+        }
+        if self.order.len() >= limits::WAKES_MAX {
+            return Ask::TooMany;
+        }
+        self.known.insert(uaid);
+        self.order.push_back((now, uaid));
+        Ask::Granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_woken_once_in_a_while_and_not_all_users_at_once() {
+        let mut woken = Woken::default();
+        let user = |n: usize| Uaid((n as u128).to_be_bytes());
+        let later = |seconds| Instant(0).after(Span::from_secs(seconds));
+        for n in 0..limits::WAKES_MAX {
+            assert!(matches!(woken.ask(later(0), user(n)), Ask::Granted));
+        }
+        assert!(matches!(woken.ask(later(9), user(0)), Ask::TooSoon));
+        assert!(matches!(woken.ask(later(9), user(limits::WAKES_MAX)), Ask::TooMany));
+        assert!(matches!(woken.ask(later(10), user(0)), Ask::Granted));
+        assert_eq!((woken.order.len(), woken.known.len()), (1, 1));
+    }
+}

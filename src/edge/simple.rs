@@ -1,0 +1,107 @@
+//! The port of app servers in SimplePush: `PUT /spush/[v1/]{token}` (BEHAVIOUR.md 2.10). Off unless
+//! `simplepush.enabled`.
+//!
+//! Order of validation as for `POST /wpush`: 404 is answered here, what is wrong with the form travels to the owner,
+//! whose 410 comes first.
+
+use shards::ids::{Chid, Uaid};
+use shards::machine::{Disposition, Published};
+use shards::message::Message;
+use shards::simple::Update;
+use shards::time::{Now, UnixSeconds};
+
+use super::PushEdge;
+use super::answer::{self, Context};
+use super::http::{Plan, Reply, method_refused};
+use crate::webpush::endpoint::parse_path;
+use crate::webpush::errno::Fault;
+use crate::webpush::headers::TTL_MAX;
+use crate::wire::http1::Head;
+use crate::wire::simple::{BadVersion, read_form};
+
+/// A PUT whose token is good, while its body arrives.
+pub(super) struct UpdateDraft {
+    pub(super) uaid: Uaid,
+    pub(super) chid: Chid,
+    query: Box<[u8]>,
+    body: Vec<u8>,
+}
+
+impl UpdateDraft {
+    /// Keeps a piece of the body, which is as long as [`PushEdge::form_bytes_max`] at most.
+    pub(super) fn extend(&mut self, piece: &[u8]) {
+        self.body.extend_from_slice(piece);
+    }
+
+    /// The message, or what is wrong with the form. An update is kept as long as any message may be: it has no TTL.
+    pub(super) fn finish(self, accepted: UnixSeconds, data_bytes_max: usize) -> Result<Message, Fault> {
+        let form = if self.body.is_empty() { &self.query[..] } else { &self.body };
+        let form = read_form(form, accepted.0).map_err(|BadVersion| Fault::BadUpdate)?;
+        if form.data.len() > data_bytes_max {
+            return Err(Fault::TooLarge);
+        }
+        let update = Update { version: form.version, data: &form.data };
+        Ok(update.to_message(self.uaid, self.chid, accepted, TTL_MAX))
+    }
+}
+
+impl PushEdge {
+    /// `path` is what follows `/spush/`.
+    pub(super) fn plan_update(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Plan {
+        if head.method != "PUT" {
+            return method_refused(head, "PUT");
+        }
+        self.stats.update_requests += 1;
+        let token = parse_path(path).filter(|(version, _)| *version == 1).map(|(_, token)| token);
+        let Some(opened) = token.and_then(|token| self.tokens.open(1, token)).filter(|opened| opened.lock.is_none())
+        else {
+            return Plan::Reply(Reply::Fault(Fault::BadToken));
+        };
+        match self.take_from_sender(now, None) {
+            Ok(()) => Plan::Update(Box::new(UpdateDraft {
+                uaid: opened.uaid,
+                chid: opened.chid,
+                query: head.query.as_bytes().into(),
+                body: Vec::new(),
+            })),
+            Err(reply) => Plan::Reply(reply),
+        }
+    }
+
+    /// The longest body that is read: every byte of the data may take three in a form.
+    pub(super) fn form_bytes_max(&self) -> u64 {
+        3 * self.body_bytes_max as u64 + FORM_OVERHEAD_BYTES
+    }
+
+    pub(super) fn emit_updated(&mut self, context: &Context, published: Published, out: &mut Vec<u8>) {
+        let disposition = match published {
+            Published::Accepted { disposition, .. } => disposition,
+            Published::NoSubscription => return self.emit_fault(context, Fault::NoUser, out),
+            Published::OtherMode => return self.emit_fault(context, Fault::OtherMode, out),
+            Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
+            Published::TooMany { retry_after } => {
+                return self.emit_fault_until(context, Fault::TooManyToEndpoint, retry_after, out);
+            }
+            Published::OverBudget { retry_after } => {
+                return self.emit_fault_until(context, Fault::OverBudget, retry_after, out);
+            }
+            Published::Unavailable => return self.emit_fault(context, Fault::Unavailable, out),
+        };
+        let (status, body) = match disposition {
+            Disposition::Direct => {
+                self.stats.updates_delivered += 1;
+                (200, &b"Delivered"[..])
+            }
+            Disposition::Stored | Disposition::Dropped => {
+                self.stats.updates_stored += 1;
+                (202, &b"Notification Stored"[..])
+            }
+        };
+        answer::start(&self.date, context, status, out)
+            .header("Content-Type", b"text/plain")
+            .body(body, context.to_head);
+    }
+}
+
+/// Names and version of a form.
+const FORM_OVERHEAD_BYTES: u64 = 128;

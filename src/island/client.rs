@@ -1,0 +1,209 @@
+//! One HTTP/1.1 request to a server of somebody else, over a connection of its own. Lives on the island.
+//!
+//! No pool and no keep-alive: what calls out does so rarely. Every part is bounded: lookups under way, addresses tried,
+//! bytes of head and body; time is the caller's to bound. Proxies of the environment are not used. TLS is rustls with
+//! the root certificates of this host.
+
+use std::error::Error;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, HOST, HeaderValue, LOCATION, USER_AGENT};
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+use crate::wire::url::{HttpUrl, Origin};
+
+/// Whoever calls out on the island.
+pub(super) struct Client {
+    /// Made at the first call that needs it: the root certificates are a file of some hundred KiB.
+    tls: OnceLock<TlsConnector>,
+    lookups: Arc<Semaphore>,
+}
+
+/// What came back.
+pub(super) struct Answer {
+    pub status: StatusCode,
+    /// The field `Location`, if it is a text.
+    pub location: Option<String>,
+    /// Empty unless the status is 2xx and the caller wanted a body.
+    pub body: Bytes,
+}
+
+/// Why there is no useful answer. The texts are for the log and hold nothing that was sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Trouble {
+    /// Not complete in time.
+    Timeout,
+    /// There is no such name, no connection, no trust, or the connection broke.
+    Connect(String),
+    /// Another status than was hoped for.
+    Status(StatusCode),
+    /// A body that is too large, incomplete or not what was asked for.
+    Body(String),
+    /// A redirect that is not followed.
+    Redirect(&'static str),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Timeout => f.write_str("no complete answer in time"),
+            Trouble::Connect(why) => write!(f, "cannot talk to it: {why}"),
+            Trouble::Status(status) => write!(f, "it answers {status}"),
+            Trouble::Body(why) => write!(f, "its answer cannot be used: {why}"),
+            Trouble::Redirect(why) => write!(f, "its redirect is not followed: {why}"),
+        }
+    }
+}
+
+impl Client {
+    pub fn new() -> Client {
+        Client { tls: OnceLock::new(), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+    }
+
+    /// One that trusts these certificates and no others.
+    #[cfg(test)]
+    pub fn trusting(roots: RootCertStore) -> Client {
+        Client { tls: connector(roots).into(), ..Client::new() }
+    }
+
+    /// Sends `request` to `url`; the head is completed here. With `body_bytes_max` 0 a body is not even read.
+    ///
+    /// # Errors
+    /// [`Trouble::Connect`] and [`Trouble::Body`]. Any status is an answer.
+    pub async fn call(
+        &self,
+        url: &HttpUrl,
+        mut request: Request<String>,
+        body_bytes_max: usize,
+    ) -> Result<Answer, Trouble> {
+        let origin = url.origin();
+        *request.uri_mut() = url.target().parse::<Uri>().map_err(|error| broken(&error))?;
+        let authority = HeaderValue::try_from(origin.authority()).map_err(|error| broken(&error))?;
+        request.headers_mut().insert(HOST, authority);
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        let stream = self.connect(origin).await?;
+        if !origin.https {
+            return exchange(stream, request, body_bytes_max).await;
+        }
+        let name = ServerName::try_from(origin.host.clone()).map_err(|error| broken(&error))?;
+        let tls = self.tls.get_or_init(|| connector(host_roots()));
+        let stream = tls.connect(name, stream).await.map_err(|error| broken(&error))?;
+        exchange(stream, request, body_bytes_max).await
+    }
+
+    /// The first address of this host that takes a connection.
+    async fn connect(&self, origin: &Origin) -> Result<TcpStream, Trouble> {
+        let mut addresses = self.resolve(&origin.host, origin.port).await?;
+        addresses.truncate(ADDRESSES_MAX);
+        let last = addresses.pop().ok_or_else(|| Trouble::Connect(format!("{} has no address", origin.host)))?;
+        for address in addresses {
+            if let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(address)).await {
+                return Ok(stream);
+            }
+        }
+        TcpStream::connect(last).await.map_err(|error| broken(&error))
+    }
+
+    /// Asks the resolver of the system, which blocks, on a thread that nobody waits for: neither the island nor its
+    /// end is held up by a name server that does not answer.
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        let place = Arc::clone(&self.lookups).acquire_owned().await.map_err(|error| broken(&error))?;
+        let (answer, answered) = oneshot::channel();
+        let host = host.to_owned();
+        let body = move || {
+            // Who asked may be gone.
+            let _ = answer.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+            drop(place);
+        };
+        std::thread::Builder::new().name("lookup".to_owned()).spawn(body).map_err(|error| broken(&error))?;
+        answered.await.map_err(|error| broken(&error))?.map_err(|error| broken(&error))
+    }
+}
+
+/// Names that are looked up at a time. Park: the next lookup waits for one to end.
+const LOOKUPS_MAX: usize = 4;
+/// Addresses of one host that are tried. The others are left out.
+const ADDRESSES_MAX: usize = 4;
+/// For every address but the last: a lost SYN is sent again after a second (RFC 6298 section 2.1).
+const CONNECT_PATIENCE: Duration = Duration::from_millis(1_500);
+/// Bytes of a head, and of what is read ahead of a body. Refuse: [`Trouble::Connect`].
+const HEAD_BYTES_MAX: usize = 32 * 1024;
+
+const AGENT: &str = concat!("murre/", env!("CARGO_PKG_VERSION"));
+
+async fn exchange<S>(stream: S, request: Request<String>, body_bytes_max: usize) -> Result<Answer, Trouble>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = http1::Builder::new();
+    let made = builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = made.map_err(|error| broken(&error))?;
+    // Dropping the set ends the connection with this call, however that ends.
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    let (head, body) = sender.send_request(request).await.map_err(|error| broken(&error))?.into_parts();
+    let location = head.headers.get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let mut answer = Answer { status: head.status, location, body: Bytes::new() };
+    if body_bytes_max > 0 && head.status.is_success() {
+        let read = Limited::new(body, body_bytes_max).collect().await;
+        answer.body = read.map_err(|error| Trouble::Body(said(&*error)))?.to_bytes();
+    }
+    Ok(answer)
+}
+
+fn connector(roots: RootCertStore) -> TlsConnector {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        // Invariant: this provider has cipher suites for TLS 1.2 and 1.3; every test over TLS comes through here.
+        .expect("the provider suits the protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
+}
+
+/// Whom this host trusts: the system's bundle, or the file that `SSL_CERT_FILE` names.
+fn host_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        tracing::warn!(
+            "this host has no root certificates, so that no https server can be trusted: install ca-certificates, \
+             or name a file of PEM certificates in SSL_CERT_FILE"
+        );
+    }
+    roots
+}
+
+fn broken(error: &dyn Error) -> Trouble {
+    Trouble::Connect(said(error))
+}
+
+/// An error with its causes; those of hyper say little without them.
+fn said(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

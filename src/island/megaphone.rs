@@ -1,0 +1,248 @@
+//! The broadcast source: a URL that says the current version of every broadcast, polled (BEHAVIOUR.md 1.9, 7.9).
+//! Lives on the island.
+//!
+//! A source that fails costs nothing but news: the values known stay, the node starts and serves without it. Failures
+//! are counted by reason; the log has one line when the source begins to fail and one when it answers again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::Request;
+use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::Deserialize;
+use shards::counters;
+use shards::stats::{Board, Counters as _};
+
+use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
+use super::client::{Client, Trouble};
+use crate::config::Secret;
+use crate::wire::url::HttpUrl;
+
+/// Where broadcasts come from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Whom to ask.
+    pub url: HttpUrl,
+    /// Sent as `Authorization: Bearer` to the origin of `url` and to nobody else.
+    pub token: Option<Secret>,
+    /// Between two polls.
+    pub interval: Duration,
+}
+
+counters! {
+    /// Numbers of the broadcast source.
+    pub struct SourceNumbers {
+        counter broadcast_source_ok: "Polls of the broadcast source that brought its values.",
+        counter broadcast_source_timeout: "Polls that were not answered within 5 s.",
+        counter broadcast_source_connect: "Polls without a connection: name, address, TLS, or it broke.",
+        counter broadcast_source_status: "Polls answered with another status than 2xx.",
+        counter broadcast_source_body: "Polls answered with what are no broadcasts, or too many.",
+        counter broadcast_source_redirect: "Polls answered with a redirect that is not followed.",
+        counter broadcast_source_news: "Values of the source that were not known.",
+        gauge broadcast_source_up: "1 when the last poll brought values.",
+    }
+}
+
+/// How the source is, for the admin page.
+pub(super) struct State {
+    /// Whom is asked, without its query.
+    pub url: String,
+    /// Since when it is like this.
+    pub since: Instant,
+    /// What the last poll came to; `None` before the first.
+    pub last: Option<Result<(), Trouble>>,
+}
+
+/// Who polls.
+pub(super) struct Megaphone {
+    source: Source,
+    client: Arc<Client>,
+    broadcasts: Arc<Broadcasts>,
+    state: Arc<Mutex<State>>,
+    numbers: SourceNumbers,
+    board: Arc<Board>,
+    /// For one poll; [`POLL_TIME_MAX`] but in tests.
+    pub patience: Duration,
+}
+
+impl Megaphone {
+    pub fn new(source: Source, client: Arc<Client>, broadcasts: Arc<Broadcasts>) -> Megaphone {
+        let state = State { url: source.url.to_string(), since: Instant::now(), last: None };
+        Megaphone {
+            source,
+            client,
+            broadcasts,
+            state: Arc::new(Mutex::new(state)),
+            numbers: SourceNumbers::default(),
+            board: Arc::new(Board::new(&[SourceNumbers::MEANINGS])),
+            patience: POLL_TIME_MAX,
+        }
+    }
+
+    /// Its numbers.
+    pub fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
+    /// How it is.
+    pub fn state(&self) -> Arc<Mutex<State>> {
+        Arc::clone(&self.state)
+    }
+
+    /// Polls for ever. The first wait is a random part of the interval and every other one deviates from it by up to a
+    /// tenth, so that nodes that were started together do not ask together.
+    pub async fn run(mut self) {
+        tokio::time::sleep(self.source.interval.mul_f64(random_part())).await;
+        loop {
+            self.poll().await;
+            tokio::time::sleep(self.source.interval.mul_f64(0.9 + 0.2 * random_part())).await;
+        }
+    }
+
+    /// Asks once, takes over what it says, counts, and logs a change for better or worse.
+    pub async fn poll(&mut self) {
+        let asked = tokio::time::timeout(self.patience, self.ask()).await;
+        let values = asked.unwrap_or(Err(Trouble::Timeout));
+        let set = |values| self.broadcasts.set(values).map_err(|why| Trouble::Body(why.to_owned()));
+        let outcome = values.and_then(set);
+        let numbers = &mut self.numbers;
+        *match &outcome {
+            Ok(_) => &mut numbers.broadcast_source_ok,
+            Err(Trouble::Timeout) => &mut numbers.broadcast_source_timeout,
+            Err(Trouble::Connect(_)) => &mut numbers.broadcast_source_connect,
+            Err(Trouble::Status(_)) => &mut numbers.broadcast_source_status,
+            Err(Trouble::Body(_)) => &mut numbers.broadcast_source_body,
+            Err(Trouble::Redirect(_)) => &mut numbers.broadcast_source_redirect,
+        } += 1;
+        let news = *outcome.as_ref().unwrap_or(&0);
+        numbers.broadcast_source_news += news as u64;
+        numbers.broadcast_source_up = outcome.is_ok().into();
+        numbers.write_to(&self.board, 0);
+        let outcome = outcome.map(drop);
+        if lock(&self.state).note(outcome.clone()) {
+            let url = &self.source.url;
+            match outcome {
+                Ok(()) => tracing::info!(%url, "the broadcast source answers"),
+                Err(why) => tracing::warn!(%url, %why, "the broadcast source fails; what is known stays"),
+            }
+        }
+    }
+
+    /// Asks, and follows redirects.
+    async fn ask(&self) -> Result<Values, Trouble> {
+        let mut url = self.source.url.clone();
+        let mut at_home = true;
+        for _ in 0..=REDIRECTS_MAX {
+            let answer = self.client.call(&url, self.request(at_home)?, BROADCASTS_BODY_BYTES_MAX).await?;
+            if answer.status.is_success() {
+                return parse(&answer.body);
+            }
+            if !matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Err(Trouble::Status(answer.status));
+            }
+            let next = answer.location.and_then(|location| url.join(&location));
+            let next = next.ok_or(Trouble::Redirect("its Location is no URL"))?;
+            if url.origin().https && !next.origin().https {
+                return Err(Trouble::Redirect("it leads from https to http"));
+            }
+            // Who has sent us away once decides where we go: the token stays out of it from then on.
+            at_home &= next.origin() == self.source.url.origin();
+            url = next;
+        }
+        Err(Trouble::Redirect("there are more than 3 in a row"))
+    }
+
+    fn request(&self, at_home: bool) -> Result<Request<String>, Trouble> {
+        let mut request = Request::new(String::new());
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(token) = self.source.token.as_ref().filter(|_| at_home) {
+            let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.reveal()))
+                .map_err(|_| Trouble::Connect("broadcast.token does not fit into a header".to_owned()))?;
+            bearer.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, bearer);
+        }
+        Ok(request)
+    }
+}
+
+/// For one poll with its redirects: outlives two lost SYNs (sent again after 1 s and 2 s more), where the 1 s of the
+/// older service fails with the first; and a start that waits for a dead source is not held up for long.
+const POLL_TIME_MAX: Duration = Duration::from_secs(5);
+/// Redirects followed in one poll. Refuse: the poll fails.
+const REDIRECTS_MAX: usize = 3;
+
+/// The body of an answer. Other members than `broadcasts` are ignored, as by the services before us.
+fn parse(body: &[u8]) -> Result<Values, Trouble> {
+    #[derive(Deserialize)]
+    struct Body {
+        broadcasts: Values,
+    }
+    match serde_json::from_slice(body) {
+        Ok(Body { broadcasts }) => Ok(broadcasts),
+        Err(error) => Err(Trouble::Body(format!("not {{\"broadcasts\": {{id: version}}}}: {error}"))),
+    }
+}
+
+/// From 0 to 1.
+fn random_part() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness every node asks at the same point of its interval; that harms nobody.
+    let _ = SystemRandom::new().fill(&mut bytes);
+    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
+}
+
+impl State {
+    /// Takes the outcome of a poll; true when that is a change between answering and failing.
+    fn note(&mut self, outcome: Result<(), Trouble>) -> bool {
+        let was_ok = self.last.as_ref().map(Result::is_ok);
+        let changed = was_ok != Some(outcome.is_ok());
+        if changed {
+            self.since = Instant::now();
+        }
+        self.last = Some(outcome);
+        changed
+    }
+}
+
+/// Who panicked under the lock left it as it was.
+pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_turn_for_better_or_worse_is_worth_a_line() {
+        let mut state = State { url: String::new(), since: Instant::now(), last: None };
+        let outcomes = [
+            (Err(Trouble::Timeout), true),
+            (Err(Trouble::Connect("refused".to_owned())), false),
+            (Ok(()), true),
+            (Ok(()), false),
+            (Err(Trouble::Timeout), true),
+        ];
+        for (outcome, worth) in outcomes {
+            assert_eq!(state.note(outcome.clone()), worth, "{outcome:?}");
+            assert_eq!(state.last, Some(outcome), "the admin page shows the last one in any case");
+        }
+    }
+
+    #[test]
+    fn waits_are_spread() {
+        let parts: Vec<f64> = (0..64).map(|_| random_part()).collect();
+        assert!(parts.iter().all(|part| (0.0..=1.0).contains(part)));
+        assert!(parts.iter().any(|part| *part != parts[0]), "64 equal draws of 32 bits");
+    }
+
+    #[test]
+    fn what_are_no_broadcasts_is_refused() {
+        for body in ["", "[]", "{}", "{\"broadcasts\":null}", "{\"broadcasts\":{\"a\":1}}", "{\"broadcasts\":{}} x"] {
+            assert!(matches!(parse(body.as_bytes()), Err(Trouble::Body(_))), "{body}");
+        }
+        let values = parse(b"{\"code\":200,\"broadcasts\":{\"a/b\":\"1\"}}").unwrap();
+        assert_eq!(values, Values::from([("a/b".to_owned(), "1".to_owned())]));
+    }
+}

@@ -1,0 +1,277 @@
+//! URLs of servers that we call: parsed once, so that nobody behind this needs to look at a text again.
+//!
+//! A subset of RFC 3986: scheme `http` or `https`, a host that is a name or an address, no user and no fragment. Names
+//! beyond ASCII must be written in punycode.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// An absolute URL. `Display` and `Debug` leave out the query, which may hold a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HttpUrl {
+    origin: Origin,
+    /// Path and query, begins with a slash.
+    target: String,
+}
+
+/// Scheme, host and port: whom a URL asks (RFC 6454).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// `https`, not `http`.
+    pub https: bool,
+    /// A name in lower case or an address; an IPv6 address has no brackets here.
+    pub host: String,
+    /// The default of the scheme when the URL has none.
+    pub port: u16,
+}
+
+impl HttpUrl {
+    /// Reads an absolute URL; `None` for what is none.
+    pub fn parse(text: &str) -> Option<HttpUrl> {
+        if text.len() > URL_BYTES_MAX || !text.bytes().all(|b| b.is_ascii_graphic() && !b"#\"<>\\^`{|}".contains(&b)) {
+            return None;
+        }
+        let (scheme, rest) = text.split_once("://")?;
+        let https = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
+            _ => return None,
+        };
+        let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        Some(HttpUrl { origin: Origin::parse(https, authority)?, target: format!("{slash}{target}") })
+    }
+
+    /// What a `Location` of this URL's answer names: absolute or relative (RFC 9110 section 10.2.2, RFC 3986 section
+    /// 5.2). A fragment in it is left out. `None` when it is no URL of ours.
+    pub fn join(&self, reference: &str) -> Option<HttpUrl> {
+        let reference = reference.split('#').next().unwrap_or_default();
+        let scheme_end = reference.find([':', '/', '?']).filter(|at| reference[*at..].starts_with(':'));
+        if scheme_end.is_some() {
+            return HttpUrl::parse(reference);
+        }
+        let Origin { https, .. } = self.origin;
+        if reference.starts_with("//") {
+            return HttpUrl::parse(&format!("{}:{reference}", scheme(https)));
+        }
+        let path = self.path();
+        let target = match reference.bytes().next() {
+            None => self.target.clone(),
+            Some(b'?') => format!("{path}{reference}"),
+            Some(b'/') => reference.to_owned(),
+            Some(_) => format!("{}{reference}", &path[..path.rfind('/').map_or(0, |slash| slash + 1)]),
+        };
+        HttpUrl::parse(&format!("{}{}", self.origin, without_dots(&target)))
+    }
+
+    /// Whom it asks.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Path and query, as in a request line.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or_default()
+    }
+}
+
+impl Origin {
+    fn parse(https: bool, authority: &str) -> Option<Origin> {
+        // The colons of an IPv6 address are within its brackets.
+        let after_host = authority.find(']').map_or(0, |bracket| bracket + 1);
+        let (host, port) = match authority[after_host..].find(':') {
+            Some(colon) => {
+                let (host, port) = authority.split_at(after_host + colon);
+                (host, port_number(&port[1..])?)
+            }
+            None => (authority, if https { 443 } else { 80 }),
+        };
+        Some(Origin { https, host: host_name(host)?, port })
+    }
+
+    /// As in a `Host` header: without the port when it is that of the scheme.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        if self.port == if self.https { 443 } else { 80 } { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+fn port_number(text: &str) -> Option<u16> {
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|port| digits && *port != 0)
+}
+
+/// A name of letters, digits, dots, dashes and underscores, or an address.
+fn host_name(text: &str) -> Option<String> {
+    if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        return inner.parse::<Ipv6Addr>().ok().map(|address| address.to_string());
+    }
+    let allowed = text.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b));
+    // Digits and dots are an address or nothing: no resolver should be asked to make one of `127.1`.
+    let numeric = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let good = allowed && (1..=HOST_BYTES_MAX).contains(&text.len()) && (!numeric || text.parse::<Ipv4Addr>().is_ok());
+    good.then(|| text.to_ascii_lowercase())
+}
+
+/// `/a/../b/./c` is `/b/c` (RFC 3986 section 5.2.4). The query is left as it is.
+fn without_dots(target: &str) -> String {
+    let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            "." => {}
+            ".." => drop(kept.pop()),
+            _ => kept.push(segment),
+        }
+        if last && matches!(segment, "." | "..") {
+            kept.push("");
+        }
+    }
+    format!("/{}{query}", kept.join("/"))
+}
+
+fn scheme(https: bool) -> &'static str {
+    if https { "https" } else { "http" }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", scheme(self.https), self.authority())
+    }
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Origin({self})")
+    }
+}
+
+impl fmt::Display for HttpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.origin, self.path())
+    }
+}
+
+impl fmt::Debug for HttpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HttpUrl({self})")
+    }
+}
+
+/// Bytes of one URL. Refuse: it is none.
+pub const URL_BYTES_MAX: usize = 2_048;
+/// Bytes of a name in the DNS (RFC 1035 section 2.3.4).
+const HOST_BYTES_MAX: usize = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn url(text: &str) -> HttpUrl {
+        HttpUrl::parse(text).unwrap_or_else(|| panic!("{text} is a URL"))
+    }
+
+    /// With the query, which `Display` leaves out.
+    fn spelled(url: &HttpUrl) -> String {
+        format!("{}{}", url.origin(), url.target())
+    }
+
+    #[test]
+    fn a_url_is_taken_apart() {
+        let parts = url("HTTPS://Push.Example.ORG:8443/v1/Broadcasts?a=b/c");
+        let Origin { https, host, port } = parts.origin().clone();
+        assert_eq!((https, host.as_str(), port), (true, "push.example.org", 8443));
+        assert_eq!(parts.target(), "/v1/Broadcasts?a=b/c");
+        assert_eq!(parts.origin().authority(), "push.example.org:8443");
+        let bare = url("http://[2001:DB8:0::1]?x");
+        assert_eq!((bare.origin().host.as_str(), bare.origin().port), ("2001:db8::1", 80));
+        assert_eq!((bare.origin().authority().as_str(), bare.target()), ("[2001:db8::1]", "/?x"));
+        assert_eq!(url("https://a").origin().port, 443);
+        assert_eq!(url("https://a:443").origin(), url("https://A/").origin());
+        assert_ne!(url("http://a:443").origin(), url("https://a").origin());
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused() {
+        for text in [
+            "",
+            "a",
+            "http:/a",
+            "ftp://a",
+            "http://",
+            "http:///p",
+            "http://:80",
+            "http://a:",
+            "http://a:0",
+            "http://a:65536",
+            "http://a:+1",
+            "http://u@a/",
+            "http://u:p@a/",
+            "http://a b/",
+            "http://a/#f",
+            "http://a/\u{e9}",
+            "http://[::1",
+            "http://[::1]x/",
+            "http://[fe80::1%25eth0]/",
+            "http://127.1/",
+            "http://a\\@b/",
+        ] {
+            assert!(HttpUrl::parse(text).is_none(), "{text}");
+        }
+        assert!(HttpUrl::parse(&format!("http://a/{}", "x".repeat(URL_BYTES_MAX - 9))).is_some());
+        assert!(HttpUrl::parse(&format!("http://a/{}", "x".repeat(URL_BYTES_MAX - 8))).is_none());
+    }
+
+    #[test]
+    fn a_location_is_resolved_against_the_url_that_was_asked() {
+        let base = url("https://a.example/b/c?d");
+        for (reference, wanted) in [
+            ("http://x.example:81/y", "http://x.example:81/y"),
+            ("HTTPS://x.example", "https://x.example/"),
+            ("//x.example/y?z", "https://x.example/y?z"),
+            ("/y?z=/../w", "https://a.example/y?z=/../w"),
+            ("y", "https://a.example/b/y"),
+            ("./y/.", "https://a.example/b/y/"),
+            ("../../y", "https://a.example/y"),
+            ("..", "https://a.example/"),
+            ("?z", "https://a.example/b/c?z"),
+            ("", "https://a.example/b/c?d"),
+            ("/y#fragment", "https://a.example/y"),
+            ("y:z", ""),
+            ("/y:z", "https://a.example/y:z"),
+            ("javascript:alert(1)", ""),
+            ("ftp://x", ""),
+            ("//u@x/", ""),
+            ("/a b", ""),
+        ] {
+            assert_eq!(base.join(reference).map_or(String::new(), |url| spelled(&url)), wanted, "{reference}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_not_shown() {
+        let secret = url("https://a/b?key=secret");
+        assert_eq!(format!("{secret} {secret:?}"), "https://a/b HttpUrl(https://a/b)");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics_and_what_is_taken_is_spelled_the_same_again(text in "\\PC{0,40}", reference in "\\PC{0,40}") {
+            for text in [text.clone(), format!("http://{text}"), format!("https://a/{text}")] {
+                if let Some(url) = HttpUrl::parse(&text) {
+                    prop_assert_eq!(&HttpUrl::parse(&spelled(&url)), &Some(url.clone()));
+                    if let Some(joined) = url.join(&reference) {
+                        prop_assert_eq!(&HttpUrl::parse(&spelled(&joined)), &Some(joined.clone()));
+                    }
+                }
+            }
+        }
+    }
+}
