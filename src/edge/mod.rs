@@ -10,7 +10,9 @@ mod endpoint;
 mod fresh;
 mod http;
 mod node;
+mod receipts;
 mod relay;
+mod senders;
 mod simple;
 mod stats;
 mod websocket;
@@ -60,6 +62,8 @@ pub struct EdgeConfig {
     pub relays: bool,
     /// `hello.reconcile`: the machine is told the channels of a hello.
     pub reconcile: bool,
+    /// `endpoint.origin_rate`: messages per second of one application server; 0 is off.
+    pub origin_rate: u32,
     /// What `/__version__` says.
     pub version: VersionInfo,
 }
@@ -111,6 +115,8 @@ pub struct PushEdge {
     pages: Pages,
     date: HttpDate,
     location: String,
+    receipts: receipts::Receipts,
+    senders: senders::Senders,
     endpoint_url: String,
     form: TokenForm,
     /// The URL that is being told.
@@ -164,6 +170,8 @@ impl PushEdge {
             pages: Pages::new(&config.version),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
+            receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
+            senders: senders::Senders::new(config.origin_rate),
             endpoint_url: config.endpoint_url.clone(),
             form: config.tokens,
             url: Vec::new(),
@@ -180,6 +188,7 @@ impl PushEdge {
     pub fn rekey(&mut self, keys: &EdgeKeys) -> Result<(), BadKey> {
         let tokens = Tokens::new(&self.endpoint_url, self.form, &keys.crypto)?;
         self.ids = MessageIds::new(&keys.crypto)?;
+        self.receipts.rekey(&keys.crypto)?;
         self.tokens = tokens;
         self.node_keys = BearerKeys::new(&keys.node);
         Ok(())

@@ -258,7 +258,9 @@ impl PushEdge {
             Event::Unregistered { chid, status } => server_message::unregistered(&chid.0, *status, out),
             Event::Broadcast(delta) => server_message::broadcast(delta, out),
             Event::Pong => out.extend_from_slice(b"{}"),
-            Event::Ping | Event::Relay(_) | Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {}
+            Event::Ping | Event::Relay(_) => {}
+            // Answers to HTTP requests, which no WebSocket makes.
+            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {}
         }
     }
 

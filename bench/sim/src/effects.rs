@@ -95,6 +95,10 @@ impl World {
                 cancel.uaid
             }
             Request::Member(_) | Request::MemberEvent(_) => return self.check_member_mail(from, to, request),
+            Request::Receipt(query) => {
+                self.marks.hit("mail: receipt");
+                query.uaid
+            }
             Request::NodeNotify { uaid } => *uaid,
             Request::NodeDisconnect(whom) => whom.0,
         };

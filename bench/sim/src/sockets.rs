@@ -397,7 +397,7 @@ impl World {
             Event::Pong => (Frame::Pong, None),
             Event::Ping => (Frame::Ping, None),
             Event::Relay(_) => return Err("words for a relay on a session".to_owned()),
-            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {
+            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {
                 return Err("an HTTP answer on a WebSocket".to_owned());
             }
         };

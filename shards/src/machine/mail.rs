@@ -6,6 +6,7 @@
 use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
 use super::command::{Cancel, Hello, NodeAnswer, Publish, Published};
+use super::receipts::{ReceiptAnswer, ReceiptQuery};
 use super::relay::{MemberEvent, MemberReply, MemberRequest};
 
 /// A mail between two shards. At most 40 bytes; what is bigger is boxed.
@@ -46,6 +47,9 @@ pub enum Request {
     Publish(Box<Publish>),
     /// A cancel landed here.
     Cancel(Box<Cancel>),
+    /// A look at a receipt landed here. Its reply may take until the end of its wait, so only half the reply credit is
+    /// given to these.
+    Receipt(Box<ReceiptQuery>),
     /// A node's message landed here.
     NodePush(Box<Publish>),
     /// A node's nudge landed here.
@@ -81,6 +85,8 @@ pub enum Reply {
     Publish(Published),
     /// To a cancel: whether storage has taken it.
     Cancel(bool),
+    /// To a look at a receipt.
+    Receipt(ReceiptAnswer),
     /// To a node request.
     Node(NodeAnswer),
     /// To both mails about members.

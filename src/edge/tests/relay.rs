@@ -97,6 +97,7 @@ fn what_is_said_to_members_names_them() {
         accepted: UnixSeconds(0),
         urgency: Urgency::Normal,
         topic: None,
+        receipt: false,
         payload: Box::default(),
     };
     let notification = Event::Notification { message: Arc::new(message), emission: EmissionId(1) };
