@@ -132,6 +132,9 @@ async fn keys_are_changed_while_a_session_goes_on() {
     // An id that the old key sealed is still one: what it names is settled, as the end of this test shows.
     let (channel, version) = (&first["channelID"], &first["version"]);
     say(&mut socket, json!({ "messageType": "ack", "updates": [{ "channelID": channel, "version": version }] })).await;
+    // The pong says that the ack was read while its key was still there.
+    say(&mut socket, json!({})).await;
+    assert_eq!(hear(&mut socket).await, json!({}));
 
     running.reload(&keyed(KEY_2)).unwrap();
     assert!(post(&old, &running).starts_with("HTTP/1.1 404 "), "its key is gone");

@@ -127,7 +127,7 @@ fn receipts_of_strangers_and_forgotten_ones_are_404_and_too_many_waiters_503() {
     }
     assert!(harness.response().1.contains("Retry-After: 30"));
     harness = Harness::new(Port::Endpoint);
-    harness.feed(format!("DELETE {} HTTP/1.1\r\n\r\n", receipt_path()).as_bytes());
+    harness.feed(format!("DELETE {} HTTP/1.1\r\nHost: push\r\n\r\n", receipt_path()).as_bytes());
     assert_eq!(harness.fault(), (405, None));
 }
 
