@@ -49,6 +49,9 @@ pub const CHANNELS_MAX: usize = 2_048;
 
 /// Broadcast ids a node knows, and distinct sets of them that sessions subscribe to. Refuse: the id is "not found".
 pub const BROADCAST_IDS_MAX: usize = 1_024;
+/// Ids among these that only user agents have named, so that they hear of them once somebody sets them. Refuse: the
+/// id is "not found" and stays so for that session.
+pub const BROADCAST_IDS_AWAITED_MAX: usize = 64;
 /// Distinct sets of broadcast ids. Refuse: as above.
 pub const BROADCAST_SETS_MAX: usize = 4_096;
 /// Ids of one subscription. Refuse: close 1011.

@@ -38,6 +38,11 @@ pub const VARIABLE_PREFIX: &str = "MURRE_";
 /// The one variable of ours that is no key: the configuration file, as `--config`.
 pub const FILE_VARIABLE: &str = "MURRE_CONFIG";
 
+/// Whether keys begin with this name and a dot.
+pub fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
 /// The key of this name.
 ///
 /// # Errors

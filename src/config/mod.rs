@@ -294,6 +294,14 @@ impl Config {
         if self.roles.endpoint && self.endpoint.listen.is_empty() {
             return Err(ConfigError::Conflict("the role endpoint needs an address in endpoint.listen"));
         }
+        if self.simplepush.wake_url.is_some() && !self.simplepush.enabled {
+            return Err(ConfigError::Conflict("simplepush.wake_url needs simplepush.enabled"));
+        }
+        if !self.simplepush.wake_timeout.is_zero() && self.simplepush.wake_url.is_none() {
+            return Err(ConfigError::Conflict(
+                "simplepush.wake_timeout needs simplepush.wake_url: nobody would wake who was told to stay away",
+            ));
+        }
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }

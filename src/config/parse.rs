@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::webpush::endpoint::split_url;
 use crate::wire::url::HttpUrl;
 
 /// A value before it is typed: one text, or the items of a TOML list.
@@ -175,13 +176,11 @@ pub fn url(raw: &Raw) -> Option<Option<String>> {
     if text.is_empty() {
         return Some(None);
     }
-    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
-    let host = rest.split('/').next().unwrap_or_default();
-    let printable = text.bytes().all(|b| b.is_ascii_graphic() && !b"?#\"<>\\^`{|}@".contains(&b));
-    if host.is_empty() || host.starts_with(':') || !printable {
-        return None;
-    }
-    Some(Some(text.trim_end_matches('/').to_owned()))
+    let url = HttpUrl::parse(text).filter(|_| !text.contains('?'))?;
+    // VAPID names its origin (RFC 8292 section 2): one that is not spelled as senders spell it would refuse them all.
+    let base = text.trim_end_matches('/');
+    let (_, origin) = split_url(base)?;
+    (origin == url.origin().to_string()).then(|| Some(base.to_owned()))
 }
 
 /// A URL that we call; nothing is `None`.

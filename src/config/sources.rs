@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin};
-use super::keys::{FILE_VARIABLE, KEYS, VARIABLE_PREFIX};
+use super::keys::{self, FILE_VARIABLE, KEYS, VARIABLE_PREFIX};
 use super::parse::Raw;
 
 /// What to read, in rising precedence.
@@ -98,6 +98,8 @@ fn flatten(prefix: &str, table: &DeTable<'_>, at: &impl Fn(usize) -> Origin, set
         let name = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
         match value.get_ref() {
             DeValue::Table(inner) if !inner.is_empty() => flatten(&name, inner, at, settings),
+            // A section whose keys are all commented out.
+            DeValue::Table(_) if keys::is_section(&name) => {}
             other => settings.push(Setting { origin: at(key.span().start), name, value: raw(other) }),
         }
     }

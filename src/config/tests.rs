@@ -130,7 +130,7 @@ fn keys_are_a_list_and_never_shown() {
     let wanted = "flag --set: the given value is not a value of endpoint.crypto_keys: it takes Fernet keys";
     assert!(refused.starts_with(wanted), "{refused}");
     assert!(!refusal(&sets(&["node.keys=shortsecret"])).contains("shortsecret"));
-    let config = load(&sets(&["broadcast.token=opensesame"]));
+    let config = load(&sets(&["broadcast.url=http://a/", "broadcast.token=opensesame"]));
     assert_eq!(config.broadcast.token.as_ref().map(Secret::reveal), Some("opensesame"));
     assert!(!format!("{config:?}").contains("sesame"));
     assert!(!refusal(&sets(&["broadcast.token=open sesame"])).contains("sesame"));
@@ -198,6 +198,10 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
         ("endpoint.url=push.example.org", "it takes a URL that begins with http://"),
         ("endpoint.url=https://", "it takes a URL that begins with http://"),
         ("endpoint.url=https://a/?q", "it takes a URL that begins with http://"),
+        ("endpoint.url=https://a:", "it takes a URL that begins with http://"),
+        ("endpoint.url=https://a:0443", "it takes a URL that begins with http://"),
+        ("endpoint.url=https://a:99999", "it takes a URL that begins with http://"),
+        ("endpoint.url=https://[::1", "it takes a URL that begins with http://"),
         ("endpoint.tokens=long", "it takes short, or fernet for the tokens of the services before this one"),
         ("broadcast.url=megaphone.example.org/v1", "it takes a URL that begins with http://"),
         ("broadcast.url=https://user@a/", "without user and fragment"),
@@ -256,6 +260,10 @@ fn durations_sizes_cores_and_urls_are_read_as_documented() {
 fn settings_that_exclude_each_other_are_refused() {
     let said = refusal(&sets(&["websocket.auto_ping_interval=3", "websocket.auto_ping_timeout=3"]));
     assert_eq!(said, "websocket.auto_ping_timeout must be shorter than websocket.auto_ping_interval");
+    let said = refusal(&sets(&["simplepush.wake_url=http://a/"]));
+    assert_eq!(said, "simplepush.wake_url needs simplepush.enabled");
+    let said = refusal(&sets(&["simplepush.enabled=true", "simplepush.wake_timeout=3"]));
+    assert!(said.starts_with("simplepush.wake_timeout needs simplepush.wake_url"), "{said}");
     assert!(load(&sets(&["websocket.auto_ping_interval=0"])).websocket.auto_ping_interval.is_zero());
     let said = refusal(&sets(&["endpoint.listen="]));
     assert_eq!(said, "the role endpoint needs an address in endpoint.listen");
@@ -269,6 +277,12 @@ fn a_file_that_is_absent_or_not_toml_is_refused() {
     let said = File::new("[delivery]\nwindow = = 1\n").refusal();
     assert!(said.starts_with("murre.toml line 2: not TOML: "), "{said}");
     assert_eq!(refusal(&sets(&["delivery.window"])), "flag --set: \"delivery.window\" is not section.key=value");
+}
+
+#[test]
+fn a_section_whose_keys_are_commented_out_sets_nothing() {
+    load(&File::new("[broadcast]\n# url = \"http://a/\"\n").sources());
+    assert!(File::new("[broadcasts]\n").refusal().contains("there is no key broadcasts"));
 }
 
 #[test]

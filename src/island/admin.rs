@@ -65,7 +65,18 @@ pub(super) fn router(view: Arc<View>) -> Router {
         .route("/broadcasts", get(list_broadcasts).put(set_broadcasts))
         .route("/backups/{name}", put(backup))
         .layer(DefaultBodyLimit::max(BROADCASTS_BODY_BYTES_MAX))
+        .layer(axum::middleware::from_fn(refuse_pages))
         .with_state(view)
+}
+
+/// Changes are not for pages in an operator's browser: a browser says where a page is from with every PUT (Fetch
+/// standard, section 3.2), whatever name it reached us by; operators' tools do not.
+async fn refuse_pages(request: axum::extract::Request, next: axum::middleware::Next) -> axum::response::Response {
+    let changes = !matches!(*request.method(), axum::http::Method::GET | axum::http::Method::HEAD);
+    if changes && request.headers().contains_key(axum::http::header::ORIGIN) {
+        return (StatusCode::FORBIDDEN, "not from a browser\n").into_response();
+    }
+    next.run(request).await
 }
 
 const PAGE: &str = include_str!("page.html");

@@ -180,7 +180,11 @@ fn parse(body: &[u8]) -> Result<Values, Trouble> {
     }
     match serde_json::from_slice(body) {
         Ok(Body { broadcasts }) => Ok(broadcasts),
-        Err(error) => Err(Trouble::Body(format!("not {{\"broadcasts\": {{id: version}}}}: {error}"))),
+        Err(error) => {
+            // Where, not what: the text of a stranger is not for our log.
+            let (line, column) = (error.line(), error.column());
+            Err(Trouble::Body(format!("not {{\"broadcasts\": {{id: version}}}}: line {line} column {column}")))
+        }
     }
 }
 

@@ -42,7 +42,7 @@ use megaphone::Megaphone;
 
 /// What the island may ask of the node it serves.
 pub trait Host: Send + Sync + 'static {
-    /// Tells every shard these broadcast values. Never blocks.
+    /// Tells every shard these broadcast values. Waits while a shard has too many controls unread.
     fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>);
 
     /// How the node is.

@@ -280,7 +280,12 @@ fn a_backup_of_an_unused_directory_has_a_name_that_is_one_and_is_never_overwritt
 #[test]
 fn a_name_occurs_once_among_the_numbers_of_a_node() {
     let dir = tempfile::tempdir().unwrap();
-    let calls = ["store.kind=memory", "broadcast.url=http://127.0.0.1:1/", "simplepush.wake_url=http://127.0.0.1:1/"];
+    let calls = [
+        "store.kind=memory",
+        "broadcast.url=http://127.0.0.1:1/",
+        "simplepush.wake_url=http://127.0.0.1:1/",
+        "simplepush.enabled=true",
+    ];
     let running = start(&config(dir.path(), &calls)).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     let numbers = running.shards.boards()[0].read().map(|(meaning, _)| meaning.name);

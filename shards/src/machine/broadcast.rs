@@ -19,6 +19,8 @@ use super::{ShardMachine, Turn};
 pub(super) struct Broadcasts {
     values: Vec<Value>,
     by_id: BTreeMap<Box<str>, u16>,
+    /// Values without a version; at most `BROADCAST_IDS_AWAITED_MAX`.
+    awaited: usize,
     /// Grows with every change; a session that has seen it is up to date.
     change: u32,
     /// Set 0 is empty. Sets are sorted, never freed; the bound is `BROADCAST_SETS_MAX`.
@@ -28,7 +30,8 @@ pub(super) struct Broadcasts {
 
 struct Value {
     id: Box<str>,
-    version: Box<str>,
+    /// `None` while only user agents have named it: whoever waits for it is told as soon as it has one.
+    version: Option<Box<str>>,
     changed: u32,
 }
 
@@ -37,6 +40,7 @@ impl Broadcasts {
         Broadcasts {
             values: Vec::new(),
             by_id: BTreeMap::new(),
+            awaited: 0,
             change: 0,
             sets: vec![Box::default()],
             by_set: BTreeMap::new(),
@@ -54,22 +58,45 @@ impl Broadcasts {
             match self.by_id.get(&value.id) {
                 Some(at) => {
                     let known = &mut self.values[usize::from(*at)];
-                    if known.version != value.version {
-                        known.version = value.version.clone();
+                    if known.version.as_ref() != Some(&value.version) {
+                        self.awaited -= usize::from(known.version.is_none());
+                        known.version = Some(value.version.clone());
                         known.changed = next;
                         self.change = next;
                     }
                 }
-                None if self.values.len() < limits::BROADCAST_IDS_MAX => {
-                    self.by_id.insert(value.id.clone(), self.values.len() as u16);
-                    let (id, version) = (value.id.clone(), value.version.clone());
-                    self.values.push(Value { id, version, changed: next });
-                    self.change = next;
+                None => {
+                    if self.add(&value.id, Some(value.version.clone()), next).is_some() {
+                        self.change = next;
+                    }
                 }
-                None => {}
             }
         }
         self.change == next
+    }
+
+    fn add(&mut self, id: &str, version: Option<Box<str>>, changed: u32) -> Option<u16> {
+        if self.values.len() >= limits::BROADCAST_IDS_MAX {
+            return None;
+        }
+        let at = self.values.len() as u16;
+        self.by_id.insert(id.into(), at);
+        self.values.push(Value { id: id.into(), version, changed });
+        Some(at)
+    }
+
+    /// The place of an id that a user agent names, known or not: one that nobody has set is kept a place for, while
+    /// there are few of these.
+    fn place(&mut self, id: &str) -> Option<u16> {
+        if let Some(at) = self.by_id.get(id) {
+            return Some(*at);
+        }
+        if self.awaited >= limits::BROADCAST_IDS_AWAITED_MAX {
+            return None;
+        }
+        let at = self.add(id, None, 0)?;
+        self.awaited += 1;
+        Some(at)
     }
 
     /// Adds what is asked for to a set: the new set, and what the user agent does not have yet.
@@ -80,13 +107,16 @@ impl Broadcasts {
         }
         let mut ids: Vec<u16> = self.sets.get(usize::from(set)).map_or(Vec::new(), |ids| ids.to_vec());
         for want in wanted.iter().take(limits::BROADCAST_SUBSCRIPTIONS_MAX) {
-            let Some(at) = self.by_id.get(&want.id).copied() else {
+            let Some(at) = self.place(&want.id) else {
                 delta.unknown.push(want.id.clone());
                 continue;
             };
-            let known = &self.values[usize::from(at)];
-            if known.version != want.version {
-                delta.changed.push(BroadcastVersion { id: known.id.clone(), version: known.version.clone() });
+            match &self.values[usize::from(at)].version {
+                None => delta.unknown.push(want.id.clone()),
+                Some(version) if *version != want.version => {
+                    delta.changed.push(BroadcastVersion { id: want.id.clone(), version: version.clone() });
+                }
+                Some(_) => {}
             }
             if !ids.contains(&at) && ids.len() < limits::BROADCAST_SUBSCRIPTIONS_MAX {
                 ids.push(at);
@@ -120,7 +150,7 @@ impl Broadcasts {
             .iter()
             .map(|at| &self.values[usize::from(*at)])
             .filter(|value| value.changed > seen)
-            .map(|value| BroadcastVersion { id: value.id.clone(), version: value.version.clone() })
+            .filter_map(|value| Some(BroadcastVersion { id: value.id.clone(), version: value.version.clone()? }))
             .collect();
         if changed.is_empty() { None } else { Some(BroadcastDelta { changed, unknown: Vec::new() }) }
     }
@@ -221,6 +251,20 @@ mod tests {
 
     fn version(id: &str, version: &str) -> BroadcastVersion {
         BroadcastVersion { id: id.into(), version: version.into() }
+    }
+
+    #[test]
+    fn strangers_cannot_fill_the_table_of_ids() {
+        let mut broadcasts = Broadcasts::new();
+        for n in 0..2 * limits::BROADCAST_IDS_AWAITED_MAX {
+            let (_, delta) = broadcasts.subscribe(0, &[version(&n.to_string(), "1")]);
+            assert_eq!(delta.unknown.len(), 1);
+        }
+        assert_eq!(broadcasts.values.len(), limits::BROADCAST_IDS_AWAITED_MAX);
+        assert!(broadcasts.set(&[version("real", "1"), version("3", "1")]));
+        // A place is free again.
+        broadcasts.subscribe(0, &[version("another", "1")]);
+        assert_eq!(broadcasts.values.len(), limits::BROADCAST_IDS_AWAITED_MAX + 2);
     }
 
     #[test]

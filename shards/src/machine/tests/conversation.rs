@@ -144,17 +144,19 @@ fn without_an_interval_nobody_is_pinged() {
 }
 
 #[test]
-fn what_was_unknown_when_it_was_named_is_not_subscribed() {
+fn what_was_unknown_when_it_was_named_is_told_when_it_is_set() {
     let mut mesh = Mesh::new(1);
     let value = |id: &str, version: &str| BroadcastVersion { id: id.into(), version: version.into() };
     let socket = mesh.session(0, None);
     mesh.command(socket, Command::BroadcastSubscribe(vec![value("late", "1")]));
     assert_eq!(mesh.said(socket).last(), Some(&Said::Broadcast(0, 1)));
-    mesh.step(0, Input::Broadcasts([value("late", "2")].into()));
+    mesh.step(0, Input::Broadcasts([value("other", "1")].into()));
     assert_eq!(mesh.said(socket).len(), 2);
+    mesh.step(0, Input::Broadcasts([value("late", "2")].into()));
+    assert_eq!(mesh.said(socket)[2..], [Said::Broadcast(1, 0)]);
     mesh.command(socket, Command::BroadcastSubscribe(vec![value("late", "1")]));
     mesh.step(0, Input::Broadcasts([value("late", "3")].into()));
-    assert_eq!(mesh.said(socket)[2..], [Said::Broadcast(1, 0), Said::Broadcast(1, 0)]);
+    assert_eq!(mesh.said(socket)[3..], [Said::Broadcast(1, 0), Said::Broadcast(1, 0)]);
 }
 
 #[test]
