@@ -1,6 +1,7 @@
 //! The one table of keys: it drives all four sources, every refusal, and the table in docs/OPERATIONS.md.
 
 use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
+use shards::limits::RELAY_MEMBERS_MAX;
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
@@ -255,6 +256,11 @@ keys! {
         SECONDS_OR_ZERO,
         "A SimplePush session of a user agent that can be woken is closed with 4774 when nothing was said on it for this long.",
         |c, raw| { c.simplepush.wake_timeout = parse::duration(raw)?; Some(()) };
+
+    "relay.members" = "0",
+        "a number from 0 (off) to 4096",
+        "A connection whose hello says \"relay\":true may speak for this many user agents at a time.",
+        |c, raw| { c.relay.members = parse::number(raw, 0, RELAY_MEMBERS_MAX as u64)? as u16; Some(()) };
 
     "drain.rate" = "10000",
         "a number from 1 to 10000000",

@@ -59,6 +59,8 @@ pub struct Config {
     pub simplepush: SimplePush,
     /// `hello.*`.
     pub hello: Hello,
+    /// `relay.*`.
+    pub relay: Relay,
     /// `drain.*`.
     pub drain: Drain,
     /// `log.*`.
@@ -207,6 +209,13 @@ pub struct Hello {
     pub reconcile: bool,
 }
 
+/// `relay.*`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Relay {
+    /// User agents that one connection may speak for; 0: none may.
+    pub members: u16,
+}
+
 /// `drain.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drain {
@@ -259,6 +268,7 @@ impl Config {
             store: Store::default(),
             delivery: Delivery::default(),
             hello: Hello::default(),
+            relay: Relay::default(),
             drain: Drain::default(),
             log: Log::default(),
         }

@@ -143,7 +143,8 @@ impl PushEdge {
                     self.stats.upgrades += 1;
                     accepted.write(out);
                     let agent_family = accepted.agent_family;
-                    *codec = Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false };
+                    *codec =
+                        Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false, relay: false };
                     return Ingest::Upgraded { consumed: length };
                 }
                 Err(fault) => {

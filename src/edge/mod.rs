@@ -1,8 +1,8 @@
 //! The adapter between bytes and the shard machine: what a connection's bytes mean, and how events are spelled.
 //!
-//! One [`PushEdge`] per shard, on its thread. [`websocket`] speaks to user agents, [`endpoint`] to app servers,
-//! [`simple`] to those of SimplePush, [`node`] to other nodes; [`http`] drives the exchanges of the last three,
-//! [`answer`] writes their responses and [`close`] is the one table of goodbyes.
+//! One [`PushEdge`] per shard, on its thread. [`websocket`] speaks to user agents, [`relay`] to who speaks for several
+//! of them, [`endpoint`] to app servers, [`simple`] to those of SimplePush, [`node`] to other nodes; [`http`] drives the
+//! exchanges of the last three, [`answer`] writes their responses and [`close`] is the one table of goodbyes.
 
 mod answer;
 mod close;
@@ -10,6 +10,7 @@ mod endpoint;
 mod fresh;
 mod http;
 mod node;
+mod relay;
 mod simple;
 mod stats;
 mod websocket;
@@ -55,6 +56,8 @@ pub struct EdgeConfig {
     pub simplepush: bool,
     /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
+    /// Whether `relay.members` is not 0: a hello may make its connection a relay.
+    pub relays: bool,
     /// `hello.reconcile`: the machine is told the channels of a hello.
     pub reconcile: bool,
     /// What `/__version__` says.
@@ -115,6 +118,7 @@ pub struct PushEdge {
     body_bytes_max: usize,
     simplepush: bool,
     reconcile: bool,
+    relays: bool,
     stats: EdgeStats,
 }
 
@@ -139,6 +143,8 @@ pub enum Codec {
         greeted: bool,
         /// Its hello was answered in SimplePush mode.
         simple: bool,
+        /// It speaks for several user agents.
+        relay: bool,
     },
 }
 
@@ -164,6 +170,7 @@ impl PushEdge {
             body_bytes_max: config.body_bytes_max,
             simplepush: config.simplepush,
             reconcile: config.reconcile,
+            relays: config.relays,
             stats: EdgeStats::default(),
         })
     }
@@ -198,14 +205,14 @@ impl Edge for PushEdge {
     }
 
     fn arrived(&mut self) -> Codec {
-        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true, simple: false }
+        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true, simple: false, relay: false }
     }
 
     fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
         match codec {
             Codec::Http { .. } => self.ingest_http(now, codec, bytes, out),
-            Codec::WebSocket { fragments, agent_family, greeted, simple } => {
-                let session = Session { fragments, agent_family: *agent_family, greeted, simple: *simple };
+            Codec::WebSocket { fragments, agent_family, greeted, simple, relay } => {
+                let session = Session { fragments, agent_family: *agent_family, greeted, simple: *simple, relay };
                 self.ingest_websocket(session, bytes, out)
             }
         }

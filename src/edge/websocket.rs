@@ -1,7 +1,7 @@
 //! The port of user agents after the upgrade: frames to commands, events to frames (BEHAVIOUR.md 1).
 
 use shards::ids::{Chid, Uaid};
-use shards::machine::{AckUpdate, CloseReason, Command, Event, Hello};
+use shards::machine::{AckUpdate, BroadcastVersion, CloseReason, Command, Event, Hello, RelayCommand};
 use shards::message::Message;
 use shards::ports::Ingest;
 use shards::simple::Mode;
@@ -11,6 +11,7 @@ use crate::webpush::endpoint::Subscription;
 use crate::webpush::message_id::MessageId;
 use crate::webpush::payload;
 use crate::wire::push::{self, Ack, BadMessage, ClientMessage};
+use crate::wire::relay;
 use crate::wire::server_message;
 use crate::wire::simple::{self, HelloPart};
 use crate::wire::text::parse_dashed;
@@ -22,6 +23,17 @@ pub(super) struct Session<'c> {
     pub(super) agent_family: u16,
     pub(super) greeted: &'c mut bool,
     pub(super) simple: bool,
+    pub(super) relay: &'c mut bool,
+}
+
+/// What a message comes to.
+pub(super) enum Asked {
+    /// The machine is asked this.
+    Command(Command),
+    /// It was answered, or there is nothing to ask.
+    Answered,
+    /// The state of the session does not allow it.
+    Misplaced,
 }
 
 /// The fragments of a text message whose last one is not there yet; at most `ws::MESSAGE_BYTES_MAX` bytes.
@@ -91,6 +103,9 @@ impl PushEdge {
             self.stats.frames_refused += 1;
             return Ingest::Close { reason: CloseReason::BadText };
         };
+        if *session.relay {
+            return self.relay_message(session.agent_family, text, consumed, out);
+        }
         let message = match push::read(text) {
             // In SimplePush mode an ack names versions.
             Ok(ClientMessage::Ack(acks)) if session.simple && !acks.is_empty() => return self.unreadable(),
@@ -104,40 +119,77 @@ impl PushEdge {
         if *session.greeted == matches!(message, ClientMessage::Hello { .. }) {
             return self.misplaced();
         }
-        let command = match message {
-            ClientMessage::Hello { uaid, channels, broadcasts } => {
-                let Ok(HelloPart { mode, wake }) = self.hello_part(text) else { return self.unreadable() };
-                let Some(fresh) = self.fresh.draw() else {
-                    return Ingest::Close { reason: CloseReason::Overloaded };
-                };
+        let ClientMessage::Hello { uaid, channels, broadcasts } = message else {
+            return match self.asked(message, session.simple, None, out) {
+                Asked::Command(command) => Ingest::Command { consumed, command },
+                Asked::Answered => Ingest::Next { consumed },
+                Asked::Misplaced => self.misplaced(),
+            };
+        };
+        if self.relays && uaid.is_none() && relay::opens(text) {
+            (*session.greeted, *session.relay) = (true, true);
+            return Ingest::Command { consumed, command: Command::Relay(RelayCommand::Open) };
+        }
+        let Ok(part) = self.hello_part(text) else { return self.unreadable() };
+        match self.hello(uaid, channels, broadcasts, session.agent_family, part) {
+            Ok(hello) => {
                 *session.greeted = true;
-                let agent_family = session.agent_family;
-                let channels = channels.filter(|_| self.reconcile).map(|ids| ids.into_iter().map(Chid).collect());
-                let uaid = uaid.map(Uaid);
-                Command::Hello(Box::new(Hello { uaid, fresh, channels, broadcasts, agent_family, mode, wake }))
+                Ingest::Command { consumed, command: Command::Hello(hello) }
             }
+            Err(end) => end,
+        }
+    }
+
+    /// The hello that the machine is asked; or how it ends when the kernel gives no random bytes.
+    pub(super) fn hello(
+        &mut self,
+        uaid: Option<[u8; 16]>,
+        channels: Option<Vec<[u8; 16]>>,
+        broadcasts: Vec<BroadcastVersion>,
+        agent_family: u16,
+        HelloPart { mode, wake }: HelloPart,
+    ) -> Result<Box<Hello>, Ingest> {
+        let Some(fresh) = self.fresh.draw() else { return Err(Ingest::Close { reason: CloseReason::Overloaded }) };
+        let channels = channels.filter(|_| self.reconcile).map(|ids| ids.into_iter().map(Chid).collect());
+        let uaid = uaid.map(Uaid);
+        Ok(Box::new(Hello { uaid, fresh, channels, broadcasts, agent_family, mode, wake }))
+    }
+
+    /// Anything but a hello. `member` is whose it is on a relay.
+    pub(super) fn asked(
+        &mut self,
+        message: ClientMessage<'_>,
+        simple: bool,
+        member: Option<Uaid>,
+        out: &mut Vec<u8>,
+    ) -> Asked {
+        Asked::Command(match message {
+            ClientMessage::Hello { .. } => return Asked::Misplaced,
             ClientMessage::Register { channel, key } => {
-                let Some(chid) = parse_dashed(channel.as_bytes()) else { return self.misplaced() };
+                let Some(chid) = parse_dashed(channel.as_bytes()) else { return Asked::Misplaced };
                 // An endpoint of SimplePush is locked to no key.
-                let checked = key.filter(|_| !session.simple).map(|key| self.points.check(key.as_bytes()));
+                let checked = key.filter(|_| !simple).map(|key| self.points.check(key.as_bytes()));
                 if checked == Some(None) {
                     self.stats.registers_refused += 1;
                     let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(NO_ENDPOINT);
-                    ws::write_frame(out, Opcode::Text, |out| server_message::registered(&chid, 400, endpoint, out));
-                    return Ingest::Next { consumed };
+                    let refusal = |out: &mut Vec<u8>| server_message::registered(&chid, 400, endpoint, out);
+                    ws::write_frame(out, Opcode::Text, |out| match member {
+                        Some(uaid) => relay::of_member(&uaid.0, refusal, out),
+                        None => refusal(out),
+                    });
+                    return Asked::Answered;
                 }
                 Command::Register { chid: Chid(chid), key: checked.flatten() }
             }
             ClientMessage::Unregister { channel, code } => Command::Unregister { chid: Chid(channel), code },
             ClientMessage::Ack(acks) => match self.open_acks(&acks) {
-                updates if updates.is_empty() => return Ingest::Next { consumed },
+                updates if updates.is_empty() => return Asked::Answered,
                 updates => Command::Ack(updates),
             },
             ClientMessage::Nack { code } => Command::Nack { code },
             ClientMessage::BroadcastSubscribe(versions) => Command::BroadcastSubscribe(versions),
             ClientMessage::Ping => Command::Ping,
-        };
-        Ingest::Command { consumed, command }
+        })
     }
 
     /// Whether it is in SimplePush mode, and how it is woken then.
@@ -145,12 +197,12 @@ impl PushEdge {
         if self.simplepush { simple::read_hello(text) } else { Ok(HelloPart { mode: Mode::WebPush, wake: None }) }
     }
 
-    fn unreadable(&mut self) -> Ingest {
+    pub(super) fn unreadable(&mut self) -> Ingest {
         self.stats.messages_refused += 1;
         Ingest::Close { reason: CloseReason::BadMessage }
     }
 
-    fn misplaced(&mut self) -> Ingest {
+    pub(super) fn misplaced(&mut self) -> Ingest {
         self.stats.messages_misplaced += 1;
         Ingest::Close { reason: CloseReason::WrongState }
     }
@@ -174,12 +226,18 @@ impl PushEdge {
     pub(super) fn emit_websocket(&mut self, simple: bool, event: &Event, out: &mut Vec<u8>) {
         match event {
             Event::Ping => ws::write_frame(out, Opcode::Ping, |_| ()),
-            Event::Notification { message, .. } => {
-                ws::write_frame(out, Opcode::Text, |out| self.push_notification(message, out));
-            }
-            Event::Hello { uaid, mode, broadcasts } => {
-                ws::write_frame(out, Opcode::Text, |out| server_message::hello(&uaid.0, *mode, broadcasts, out));
-            }
+            Event::Relay(event) => self.emit_relay(event, out),
+            // Answers to HTTP requests, which no WebSocket makes.
+            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {}
+            event => ws::write_frame(out, Opcode::Text, |out| self.push_text(simple, event, out)),
+        }
+    }
+
+    /// Appends the JSON of an event that has one.
+    pub(super) fn push_text(&mut self, simple: bool, event: &Event, out: &mut Vec<u8>) {
+        match event {
+            Event::Notification { message, .. } => self.push_notification(message, out),
+            Event::Hello { uaid, mode, broadcasts } => server_message::hello(&uaid.0, *mode, broadcasts, out),
             Event::Registered { uaid, chid, key, status } => {
                 self.url.clear();
                 let sealed = match *status {
@@ -195,17 +253,12 @@ impl PushEdge {
                 // The channel is registered, and registering it again gives the URL that could not be made now.
                 let status = if sealed { *status } else { 500 };
                 let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(&self.url);
-                ws::write_frame(out, Opcode::Text, |out| server_message::registered(&chid.0, status, endpoint, out));
+                server_message::registered(&chid.0, status, endpoint, out);
             }
-            Event::Unregistered { chid, status } => {
-                ws::write_frame(out, Opcode::Text, |out| server_message::unregistered(&chid.0, *status, out));
-            }
-            Event::Broadcast(delta) => {
-                ws::write_frame(out, Opcode::Text, |out| server_message::broadcast(delta, out));
-            }
-            Event::Pong => ws::write_frame(out, Opcode::Text, |out| out.extend_from_slice(b"{}")),
-            // Answers to HTTP requests, which no WebSocket makes.
-            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {}
+            Event::Unregistered { chid, status } => server_message::unregistered(&chid.0, *status, out),
+            Event::Broadcast(delta) => server_message::broadcast(delta, out),
+            Event::Pong => out.extend_from_slice(b"{}"),
+            Event::Ping | Event::Relay(_) | Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {}
         }
     }
 

@@ -203,6 +203,7 @@ impl<'a> Plan<'a> {
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
             simplepush: config.simplepush.enabled,
+            relays: config.relay.members > 0,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
             reconcile: config.hello.reconcile,
             version: version(),
@@ -262,6 +263,7 @@ impl<'a> Plan<'a> {
             msg_limit: delivery.msg_limit,
             broadcast_spread: span(self.config.broadcast.spread),
             reconcile: self.config.hello.reconcile,
+            relay_members: self.config.relay.members,
             ..MachineConfig::new(shard, self.placement)
         }
     }

@@ -94,11 +94,31 @@ impl World {
                 self.marks.hit("mail: cancel");
                 cancel.uaid
             }
+            Request::Member(_) | Request::MemberEvent(_) => return self.check_member_mail(from, to, request),
             Request::NodeNotify { uaid } => *uaid,
             Request::NodeDisconnect(whom) => whom.0,
         };
         if self.owner(uaid) != to {
             return Err(format!("shard {from} asks shard {to} about {uaid:?} of shard {}", self.owner(uaid)));
+        }
+        Ok(())
+    }
+
+    /// A member is asked for by the home of its relay, and speaks to that home only.
+    fn check_member_mail(&mut self, from: usize, to: usize, request: &Request) -> Verdict {
+        let (asked_by, home) = match request {
+            Request::Member(request) => {
+                self.marks.hit("mail: member");
+                (from, request.relay().home())
+            }
+            Request::MemberEvent(event) => {
+                self.marks.hit("mail: member event");
+                (to, event.seat().relay.home())
+            }
+            _ => return Ok(()),
+        };
+        if usize::from(home.0) != asked_by {
+            return Err(format!("shard {from} writes to shard {to} about a relay of {home:?}"));
         }
         Ok(())
     }

@@ -396,6 +396,7 @@ impl World {
             Event::Broadcast(delta) => (Frame::Broadcast(delta), None),
             Event::Pong => (Frame::Pong, None),
             Event::Ping => (Frame::Ping, None),
+            Event::Relay(_) => return Err("words for a relay on a session".to_owned()),
             Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {
                 return Err("an HTTP answer on a WebSocket".to_owned());
             }

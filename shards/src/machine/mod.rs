@@ -103,7 +103,8 @@ pub struct MachineConfig {
     pub ping_min_interval: Span,
     /// `simplepush.wake_timeout`; zero is off.
     pub wake_timeout: Span,
-    /// `relay.members`: user agents that one connection may speak for; 0 is no relays, `limits::RELAY_MEMBERS_MAX` at most.
+    /// `relay.members`: user agents that one connection may speak for; 0 is no relays, at most
+    /// `limits::RELAY_MEMBERS_MAX`.
     pub relay_members: u16,
     /// WebSockets this shard may hold.
     pub sessions_max: u32,

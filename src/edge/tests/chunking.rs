@@ -74,6 +74,28 @@ fn session() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(move |frames| [UPGRADE.as_bytes().to_vec(), hello.clone(), frames.concat()].concat())
 }
 
+/// As above, on a relay.
+fn relay_session() -> impl Strategy<Value = Vec<u8>> {
+    let text = |message: &'static str| Just(frame(0x81, message.as_bytes()));
+    let message = prop_oneof![
+        2 => text(r#"{"messageType":"hello"}"#),
+        2 => text(r#"{"messageType":"hello","uaid":"deadbeef000040008000000000000001"}"#),
+        2 => text(r#"{"messageType":"bye","uaid":"deadbeef000040008000000000000001"}"#),
+        2 => text(concat!(
+            r#"{"messageType":"unregister","channelID":"deadbeef-0000-4000-8000-000000000001","#,
+            r#""uaid":"deadbeef000040008000000000000001"}"#
+        )),
+        2 => text(concat!(
+            r#"{"messageType":"register","channelID":"deadbeef-0000-4000-8000-000000000001","key":"AA","#,
+            r#""uaid":"deadbeef000040008000000000000001"}"#
+        )),
+        6 => frames(),
+    ];
+    let hello = frame(0x81, br#"{"messageType":"hello","relay":true}"#);
+    prop::collection::vec(message, 0..8)
+        .prop_map(move |frames| [UPGRADE.as_bytes().to_vec(), hello.clone(), frames.concat()].concat())
+}
+
 fn good_path() -> String {
     // Sealed once: the text of a token is different each time.
     static PATH: std::sync::OnceLock<String> = std::sync::OnceLock::new();
@@ -155,6 +177,11 @@ proptest! {
 
     #[test]
     fn websockets((bytes, cuts) in split(session())) {
+        same_however_split(Port::WebSocket, &bytes, &cuts)?;
+    }
+
+    #[test]
+    fn relays((bytes, cuts) in split(relay_session())) {
         same_however_split(Port::WebSocket, &bytes, &cuts)?;
     }
 

@@ -5,12 +5,13 @@ mod chunking;
 mod endpoint;
 mod foreign;
 mod node;
+mod relay;
 mod replies;
 mod simple;
 mod websocket;
 
 use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
-use shards::machine::{CloseReason, Command, Disposition, Event, NodeAnswer, Published};
+use shards::machine::{CloseReason, Command, Disposition, Event, NodeAnswer, Published, RelayCommand, RelayEvent};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::time::{Instant, Now};
@@ -30,6 +31,7 @@ pub(super) const NOW: u64 = 1_700_000_000;
 pub(super) fn config() -> EdgeConfig {
     EdgeConfig {
         reconcile: false,
+        relays: true,
         endpoint_url: ORIGIN.into(),
         tokens: TokenForm::Short,
         keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
@@ -168,7 +170,23 @@ impl Harness {
 
     /// What a machine might say to it.
     fn answer(&mut self, command: &Command) {
-        let event = match command {
+        if let Some(event) = self.answer_to(command) {
+            self.emit(&event);
+        }
+    }
+
+    fn answer_to(&mut self, command: &Command) -> Option<Event> {
+        let of = |uaid, event| Event::Relay(Box::new(RelayEvent::Of { uaid, event }));
+        Some(match command {
+            Command::Relay(RelayCommand::Open) => Event::Relay(Box::new(RelayEvent::Opened { members: 9 })),
+            Command::Relay(RelayCommand::Bye(uaid)) => {
+                Event::Relay(Box::new(RelayEvent::Bye { uaid: Some(*uaid), reason: CloseReason::PeerClosed }))
+            }
+            Command::Relay(RelayCommand::Attach(hello)) => {
+                let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
+                of(uaid, Event::Hello { uaid, mode: hello.mode, broadcasts: Box::default() })
+            }
+            Command::Relay(RelayCommand::For { uaid, command }) => of(*uaid, self.answer_to(command)?),
             Command::Hello(hello) => {
                 let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
                 Event::Hello { uaid, mode: hello.mode, broadcasts: Box::default() }
@@ -191,9 +209,8 @@ impl Harness {
             | Command::AckVersions(_)
             | Command::Nack { .. }
             | Command::BroadcastSubscribe(_)
-            | Command::Pong => return,
-        };
-        self.emit(&event);
+            | Command::Pong => return None,
+        })
     }
 
     pub(super) fn emit(&mut self, event: &Event) {
@@ -268,6 +285,7 @@ impl Harness {
 /// A command in words, with everything but what is random.
 fn describe(command: &Command) -> String {
     match command {
+        Command::Relay(RelayCommand::Attach(hello)) => format!("attach {:?} {:?}", hello.uaid, hello.broadcasts),
         Command::Hello(hello) => format!("hello {:?} {:?} {}", hello.uaid, hello.broadcasts, hello.agent_family),
         Command::Publish(publish) | Command::NodePush(publish) => match &publish.message {
             Ok(message) => format!("publish {message:?} {:?}", message.payload),

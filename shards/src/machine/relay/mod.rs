@@ -4,13 +4,14 @@
 //! session of a member lives with the owner of its UAID as any session does, on a *seat*: a connection by name only.
 //! [`home`] keeps relays and members, [`owner`] what it does for seats, [`seats`] is their table.
 //!
-//! Home and owner talk by mail under reply credit, also when they are one shard: then without the mail. [`MemberRequest`]
-//! causes [`MemberEvent`]s and its reply, a `MemberEvent` causes its reply only.
+//! Home and owner talk by mail under reply credit, also when they are one shard: then without the mail.
+//! [`MemberRequest`] causes [`MemberEvent`]s and its reply, a `MemberEvent` causes its reply only.
 //!
 //! **A notification that the socket refuses.** The home refuses everything of that member's *round* from there on,
-//! also what is still on its way, so nothing overtakes what was refused. The home counts how often its socket took bytes
-//! again and tells every owner it refused; a refusal carries the count at the first of its round. The owner begins its next round when it has heard
-//! of a greater one and each notification it sent is answered: then it knows all that was refused, and sends it in order.
+//! also what is still on its way, so nothing overtakes what was refused. It counts how often its socket took bytes
+//! again and tells every owner it refused; a refusal carries the count at the first of its round. The owner begins
+//! its next round when it has heard of a greater count and each notification it sent is answered: then it knows all
+//! that was refused, and sends it in order.
 
 mod home;
 mod owner;
@@ -149,6 +150,19 @@ pub enum MemberRequest {
     },
 }
 
+impl MemberRequest {
+    /// Which relay it is about.
+    pub fn relay(&self) -> RelayId {
+        match self {
+            MemberRequest::Attach { seat, .. }
+            | MemberRequest::For { seat, .. }
+            | MemberRequest::Unsent { seat, .. }
+            | MemberRequest::Leave { seat } => seat.relay,
+            MemberRequest::Writable { relay, .. } | MemberRequest::Gone { relay } => *relay,
+        }
+    }
+}
+
 /// What the owner of a member says to the home of its relay.
 #[derive(Debug)]
 pub enum MemberEvent {
@@ -180,6 +194,18 @@ pub enum MemberEvent {
         /// Why.
         reason: CloseReason,
     },
+}
+
+impl MemberEvent {
+    /// Whose seat it is about.
+    pub fn seat(&self) -> SeatId {
+        match self {
+            MemberEvent::Say { seat, .. }
+            | MemberEvent::Ready { seat }
+            | MemberEvent::Stranger { seat, .. }
+            | MemberEvent::Ended { seat, .. } => *seat,
+        }
+    }
 }
 
 /// The reply to both.

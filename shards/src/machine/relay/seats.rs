@@ -1,5 +1,5 @@
 //! Seats: connections by name only, on which the sessions of members sit. The rest of the machine treats them as any
-//! connection; their names are in a part of the slot space that no ring has, so that the table of real ones is as it was.
+//! connection; their names are in a part of the slot space that no ring has, so the table of real ones is as it was.
 
 use std::collections::BTreeMap;
 

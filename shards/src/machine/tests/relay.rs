@@ -632,8 +632,8 @@ proptest! {
         prop_assert_eq!(first, accepted);
     }
 
-    /// Relays and sessions that come, go and take each other's users, with mail in any order: in the end every seat has a
-    /// member and a session, every relay may speak, and nothing that was accepted is gone.
+    /// Relays and sessions that come, go and take each other's users, with mail in any order: in the end every seat has
+    /// a member, every relay may speak, and nothing that was accepted is gone.
     #[test]
     fn seats_and_members_agree(acts in prop::collection::vec((0u8..12, 0usize..12), 1..120)) {
         let mut mesh = Mesh::new(3);

@@ -1,0 +1,65 @@
+//! Relays: connections that speak for several user agents, a member each (docs/PROTOCOL.md, relays).
+
+use shards::ids::Uaid;
+use shards::machine::{Command, Event, RelayCommand, RelayEvent};
+use shards::ports::Ingest;
+use shards::simple::Mode;
+
+use super::PushEdge;
+use super::close::websocket_goodbye;
+use super::websocket::Asked;
+use crate::wire::push::{BadMessage, ClientMessage};
+use crate::wire::relay::{self, RelayMessage};
+use crate::wire::simple::HelloPart;
+use crate::wire::ws::{self, Opcode};
+
+/// What a bye says that the relay itself asked for: the code of a normal end (RFC 6455 section 7.4.1).
+const ASKED_FOR: (u16, &str) = (1000, "");
+
+impl PushEdge {
+    /// One message of a relay. Members are always in WebPush mode.
+    pub(super) fn relay_message(
+        &mut self,
+        agent_family: u16,
+        text: &str,
+        consumed: usize,
+        out: &mut Vec<u8>,
+    ) -> Ingest {
+        let command = match relay::read(text) {
+            Err(BadMessage) => return self.unreadable(),
+            Ok(RelayMessage::Ping) => Command::Ping,
+            Ok(RelayMessage::Bye(uaid)) => Command::Relay(RelayCommand::Bye(Uaid(uaid))),
+            Ok(RelayMessage::Hello(hello)) => {
+                let ClientMessage::Hello { uaid, channels, broadcasts } = hello else { return self.misplaced() };
+                let part = HelloPart { mode: Mode::WebPush, wake: None };
+                match self.hello(uaid, channels, broadcasts, agent_family, part) {
+                    Ok(hello) => Command::Relay(RelayCommand::Attach(hello)),
+                    Err(end) => return end,
+                }
+            }
+            Ok(RelayMessage::Of { uaid, message }) => match self.asked(message, false, Some(Uaid(uaid)), out) {
+                Asked::Command(command) => {
+                    Command::Relay(RelayCommand::For { uaid: Uaid(uaid), command: Box::new(command) })
+                }
+                Asked::Answered => return Ingest::Next { consumed },
+                Asked::Misplaced => return self.misplaced(),
+            },
+        };
+        Ingest::Command { consumed, command }
+    }
+
+    pub(super) fn emit_relay(&mut self, event: &RelayEvent, out: &mut Vec<u8>) {
+        ws::write_frame(out, Opcode::Text, |out| match event {
+            RelayEvent::Opened { members } => relay::opened(*members, out),
+            // Its reply says the UAID as it is.
+            RelayEvent::Of { event: hello @ Event::Hello { .. }, .. } => self.push_text(false, hello, out),
+            RelayEvent::Of { uaid, event } => {
+                relay::of_member(&uaid.0, |out| self.push_text(false, event, out), out);
+            }
+            RelayEvent::Bye { uaid, reason } => {
+                let (code, text) = websocket_goodbye(*reason).unwrap_or(ASKED_FOR);
+                relay::bye(uaid.as_ref().map(|uaid| &uaid.0), code, text, out);
+            }
+        });
+    }
+}
