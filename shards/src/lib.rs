@@ -15,6 +15,7 @@ pub mod machine;
 pub mod message;
 pub mod place;
 pub mod ports;
+pub mod quota;
 pub mod simple;
 pub mod stats;
 pub mod time;

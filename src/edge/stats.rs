@@ -37,6 +37,7 @@ counters! {
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
+        counter unfinished_refused: "Connections ended because half messages and bodies of the shard held too much memory.",
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",
         counter node_bodies_refused: "Notifications of other nodes that cannot be read.",
