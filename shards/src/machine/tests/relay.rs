@@ -487,7 +487,7 @@ fn a_round_begins_only_when_all_that_was_refused_is_known() {
     let (to_home, to_owner, answer) = ((0, false), (1, false), (1, true));
     mesh.hold_mail = true;
     // Two notifications are refused, and each time the socket takes bytes again before the owner has heard of it.
-    let mut posts = vec![mesh.start_post(1, message(member)), mesh.start_post(1, message(member))];
+    let posts = [mesh.start_post(1, message(member)), mesh.start_post(1, message(member))];
     for _ in 0..2 {
         mesh.block(relay);
         deliver(&mut mesh, to_home);
@@ -503,7 +503,6 @@ fn a_round_begins_only_when_all_that_was_refused_is_known() {
     mesh.block(relay);
     mesh.unsend(relay, 1);
     deliver(&mut mesh, to_home);
-    posts.push(mesh.start_post(1, message(member)));
     mesh.step(0, Input::Writable { conn });
     // The owner knows of the second frame, and the older word comes before what tells of the first.
     for lane in [answer, answer, to_owner] {
