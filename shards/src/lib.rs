@@ -16,6 +16,7 @@ pub mod machine;
 pub mod message;
 pub mod place;
 pub mod ports;
+pub mod quota;
 pub mod rates;
 pub mod simple;
 pub mod stats;

@@ -72,6 +72,13 @@ pub const RELAYS_MAX: usize = 256;
 /// configured: bye 1013. A power of two: names of emissions carry the place of their member.
 pub const RELAY_MEMBERS_MAX: usize = 4_096;
 
+/// Memory in which the connections of one shard keep bytes that were received and not decoded, together: half a
+/// request, or what came behind one. One connection alone may have 64 KiB, and a million of them 64 GiB. This is 32,768
+/// torn requests of one small receive (2 KiB), or 8,192 of the largest payload; torn input is a few milliseconds old
+/// unless somebody means it. Half is for those who hold little (`quota::LITTLE_BYTES`). Refuse: whoever takes more is
+/// closed 1013, or answered 503.
+pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
+
 /// Retries of a notification on a live connection (DESIGN.md 6). After the last one it waits in storage.
 pub const RETRIES_MAX: u8 = 3;
 /// Ids of one session that left the window without an ack. At the bound: close 1013.
@@ -80,7 +87,7 @@ pub const PARKED_IDS_MAX: usize = 1_024;
 /// Sessions looked at in one sweep turn (pings, broadcasts). The rest follow in the next turns.
 pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
 
-/// Registers of one session in one minute (issue: at least 300). Refuse: close 1011.
+/// Registers of one session in one minute (issue: at least 300). Refuse: close 1013.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
 
 /// Messages of one shard whose receipt was asked for and whose outcome is kept: 32,768 x about 220 B = 7 MB. Shed: the

@@ -10,6 +10,7 @@ use shards::ids::Uaid;
 use shards::machine::{CloseReason, Command, Event, Publish};
 use shards::message::Message;
 use shards::ports::{Emitted, Ingest, Port};
+use shards::quota::{Quota, Share};
 use shards::time::Now;
 
 use super::answer::{self, Context};
@@ -64,6 +65,19 @@ struct Pending {
     /// The same with chunk sizes, extensions and trailers.
     wire: u64,
     plan: Plan,
+    /// Its part of what unfinished requests may hold together.
+    share: Share,
+}
+
+impl Pending {
+    /// Whether it has become more than there is room for.
+    fn is_refused(&mut self, unfinished: &Quota, context: &Context) -> bool {
+        let origin = context.origin.as_ref().map_or(0, |origin| origin.len());
+        let bytes = size_of::<Exchange>() + size_of::<Pending>() + origin + self.plan.heap_bytes();
+        let before = self.share.bytes();
+        self.share.set(bytes);
+        unfinished.refuses(before, bytes)
+    }
 }
 
 /// What will be done when the body has been read.
@@ -83,6 +97,20 @@ pub(super) enum Plan {
         /// The body so far.
         body: Vec<u8>,
     },
+}
+
+impl Plan {
+    /// Memory that it holds beside itself, in bytes.
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Plan::Post(draft) => size_of::<PostDraft>() + draft.payload.heap_bytes(),
+            Plan::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
+            Plan::NodePush { body, .. } => body.capacity(),
+            Plan::Reply(Reply::Options(Some(requested), _)) => requested.len(),
+            Plan::Reply(Reply::Page(path)) => path.len(),
+            Plan::Reply(_) | Plan::Ask(_) => 0,
+        }
+    }
 }
 
 /// An answer that needs no machine.
@@ -162,7 +190,8 @@ impl PushEdge {
             Port::Endpoint => self.plan_endpoint(now, &head),
             Port::Node => self.plan_node(&head),
         };
-        let pending = Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan };
+        let pending =
+            Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan, share: self.unfinished.share() };
         if self.cuts_at_head(&head, &pending.plan, out) {
             context.keep_alive = false;
             return self.finish(context, pending, true, Turn { now, base: length, exchange, out });
@@ -202,6 +231,11 @@ impl PushEdge {
             let used = match pending.reader.read(rest) {
                 Err(malformed) => return self.malformed(&context, malformed, turn.out),
                 Ok(Piece::Done) => return self.finish(context, pending, false, turn),
+                Ok(Piece::More) if pending.is_refused(&self.unfinished, &context) => {
+                    // For the answer.
+                    *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Asked }));
+                    return self.refuse_unfinished();
+                }
                 Ok(Piece::More) => {
                     *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Body(Box::new(pending)) }));
                     return Ingest::More { consumed: turn.base };

@@ -24,6 +24,7 @@ use shards::ids::ShardId;
 use shards::machine::{CloseReason, Event};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
+use shards::quota::Quota;
 use shards::simple::Mode;
 use shards::stats::{Board, Counters as _, Meaning};
 use shards::time::Now;
@@ -58,6 +59,8 @@ pub struct EdgeConfig {
     pub simplepush: bool,
     /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
+    /// Memory that half messages and half bodies may hold together, in bytes: [`UNFINISHED_BYTES_MAX`].
+    pub unfinished_bytes_max: usize,
     /// Whether `relay.members` is not 0: a hello may make its connection a relay.
     pub relays: bool,
     /// `hello.reconcile`: the machine is told the channels of a hello.
@@ -101,6 +104,11 @@ pub struct VersionInfo {
 pub const BODY_BYTES_DEFAULT: usize = 5_630;
 /// About 120 bytes each.
 pub const VAPID_CACHE_DEFAULT: usize = 8_192;
+/// Memory that fragments of messages and requests without the end of their body hold, for all connections of a shard:
+/// 64 MiB are 1,024 messages of the largest size, or some 10,000 notifications on their way in. A million connections
+/// could have 64 GiB of them. Half is for those who hold little (`LITTLE_BYTES` in `shards::quota`). At the bound
+/// whoever takes more is closed 1013, or answered 503.
+pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 /// Keys of registers remembered as good.
 const POINTS_MAX: usize = 4_096;
 
@@ -125,6 +133,7 @@ pub struct PushEdge {
     simplepush: bool,
     reconcile: bool,
     relays: bool,
+    unfinished: Quota,
     stats: EdgeStats,
 }
 
@@ -179,6 +188,7 @@ impl PushEdge {
             simplepush: config.simplepush,
             reconcile: config.reconcile,
             relays: config.relays,
+            unfinished: Quota::new(config.unfinished_bytes_max),
             stats: EdgeStats::default(),
         })
     }
@@ -197,6 +207,12 @@ impl PushEdge {
     /// What it counted.
     pub fn stats(&self) -> &EdgeStats {
         &self.stats
+    }
+
+    /// Ends a connection whose half message or half body is more than there is room for.
+    fn refuse_unfinished(&mut self) -> Ingest {
+        self.stats.unfinished_refused += 1;
+        Ingest::Close { reason: CloseReason::Overloaded }
     }
 }
 

@@ -33,6 +33,11 @@ impl UpdateDraft {
         self.body.extend_from_slice(piece);
     }
 
+    /// Memory that it holds beside itself, in bytes.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.query.len() + self.body.capacity()
+    }
+
     /// The message, or what is wrong with the form. An update is kept as long as any message may be: it has no TTL.
     pub(super) fn finish(self, accepted: UnixSeconds, data_bytes_max: usize) -> Result<Message, Fault> {
         let form = if self.body.is_empty() { &self.query[..] } else { &self.body };

@@ -43,6 +43,7 @@ counters! {
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
         counter receipt_requests: "Looks at a receipt.",
         counter receipt_requests_refused: "Looks at a receipt that nobody here sealed, or whose outcome is forgotten.",
+        counter unfinished_refused: "Connections ended because half messages and bodies of the shard held too much memory.",
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",
         counter node_bodies_refused: "Notifications of other nodes that cannot be read.",

@@ -4,6 +4,7 @@ use shards::ids::{Chid, Uaid};
 use shards::machine::{AckUpdate, BroadcastVersion, CloseReason, Command, Event, Hello, RelayCommand};
 use shards::message::Message;
 use shards::ports::Ingest;
+use shards::quota::{Quota, Share};
 use shards::simple::Mode;
 
 use super::PushEdge;
@@ -39,6 +40,20 @@ pub(super) enum Asked {
 /// The fragments of a text message whose last one is not there yet; at most `ws::MESSAGE_BYTES_MAX` bytes.
 pub struct Fragments {
     text: Vec<u8>,
+    share: Share,
+}
+
+impl Fragments {
+    fn new(unfinished: &Quota) -> Fragments {
+        Fragments { text: Vec::new(), share: unfinished.share() }
+    }
+
+    /// Whether they have become more than there is room for.
+    fn are_refused(&mut self, unfinished: &Quota) -> bool {
+        let (before, bytes) = (self.share.bytes(), size_of::<Fragments>() + self.text.capacity());
+        self.share.set(bytes);
+        unfinished.refuses(before, bytes)
+    }
 }
 
 /// What `register` says in the place of an endpoint when its key is no point on P-256 (BEHAVIOUR.md 1.6).
@@ -76,10 +91,13 @@ impl PushEdge {
             Kind::Text if frame.is_final => self.message(session, frame.payload, consumed, out),
             Kind::Text | Kind::Continuation => {
                 let mut fragments =
-                    session.fragments.take().unwrap_or_else(|| Box::new(Fragments { text: Vec::new() }));
+                    session.fragments.take().unwrap_or_else(|| Box::new(Fragments::new(&self.unfinished)));
                 fragments.text.extend_from_slice(frame.payload);
                 if frame.is_final {
                     return self.message(session, &fragments.text, consumed, out);
+                }
+                if fragments.are_refused(&self.unfinished) {
+                    return self.refuse_unfinished();
                 }
                 *session.fragments = Some(fragments);
                 Ingest::Next { consumed }

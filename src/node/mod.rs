@@ -47,7 +47,7 @@ use shards::thread::ShardSetup;
 use shards::time::Span;
 
 use crate::config::{self, Config};
-use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, VAPID_CACHE_DEFAULT, VersionInfo};
+use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo};
 use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Wakes};
 use listeners::{Bound, Public};
 use running::Stage;
@@ -206,6 +206,7 @@ impl<'a> Plan<'a> {
             relays: config.relay.members > 0,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
             origin_rate: config.endpoint.origin_rate,
+            unfinished_bytes_max: UNFINISHED_BYTES_MAX,
             reconcile: config.hello.reconcile,
             version: version(),
         };

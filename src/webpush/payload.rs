@@ -37,6 +37,11 @@ impl Draft {
         self.bytes.extend_from_slice(body);
     }
 
+    /// Memory that it holds, in bytes: that of a body of known length from the start.
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// How much of the body is there.
     pub fn body_len(&self) -> usize {
         self.bytes.len() - self.body

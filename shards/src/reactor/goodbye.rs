@@ -40,7 +40,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Leaving;
         if let Some(side) = self.sides.get(entry.side) {
-            side.inbox = Vec::new();
+            drop(side.inbox.take());
         }
         let owed = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
         let sending = entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT);

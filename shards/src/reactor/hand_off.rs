@@ -42,16 +42,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(conn) = self.conns.name(done) else { return };
         let Some(entry) = self.conns.get_mut(conn) else { return };
         let Some(side) = self.sides.get(entry.side) else { return };
-        let (departure, inbox) = (side.departure.take(), std::mem::take(&mut side.inbox));
-        match departure {
+        match side.departure.take() {
             Some(Departure::Claimed { to, claim, hello }) if result >= 0 => {
+                let bytes = side.inbox.take().into();
                 self.stats.sockets_sent += 1;
                 self.release(conn);
-                self.post(to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes: inbox.into() })));
+                self.post(to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes })));
             }
             Some(Departure::Claimed { claim, .. }) => {
                 self.stats.sockets_kept += 1;
-                side.inbox = inbox;
                 entry.state = State::Open;
                 entry.flags.set(Flags::KNOWN);
                 self.inputs.push_back(Input::MoveFailed { conn, claim });

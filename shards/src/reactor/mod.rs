@@ -54,6 +54,8 @@ pub struct PlaneLimits {
     pub goodbye_timeout: Span,
     /// How many bytes it may still send meanwhile.
     pub goodbye_bytes: u32,
+    /// Bytes of unfinished input that all connections may keep aside together: `limits::UNFINISHED_BYTES_MAX`.
+    pub unfinished_bytes_max: usize,
     /// Slots of one ring's table at most; the soft limit on descriptors and 2^20 bound it too.
     pub table_max: u32,
 }
@@ -67,6 +69,7 @@ impl PlaneLimits {
             keep_alive_timeout: Span::from_secs(75),
             goodbye_timeout: Span::from_secs(2),
             goodbye_bytes: 64 * 1024,
+            unfinished_bytes_max: limits::UNFINISHED_BYTES_MAX,
             table_max: u32::MAX,
         }
     }
@@ -193,7 +196,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             conns: Conns::new(config.rings, config.shift()),
             bed,
             plane,
-            sides: Sides::default(),
+            sides: Sides::new(limits.unfinished_bytes_max),
             listeners: listeners.into_iter().map(accept::Listener::new).collect(),
             accepting: accept::Accepting::default(),
             http: watch::Watch::new(&limits),
@@ -232,6 +235,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.enters = self.plane.enters;
         self.stats.side_entries = self.sides.used() as u64;
         self.stats.side_bytes = self.sides.heap_bytes() as u64;
+        self.stats.unfinished_bytes = self.sides.unfinished().used() as u64;
         self.stats.slab_bytes = self.conns.heap_bytes() as u64;
         let next = self.stats.write_to(&self.board, 0);
         let next = self.closes.write_to(&self.board, next);

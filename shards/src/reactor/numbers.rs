@@ -20,6 +20,7 @@ counters! {
         counter receives: "Receives that brought bytes.",
         counter received_bytes: "Bytes received.",
         counter receives_starved: "Receives that waited for a free span.",
+        counter input_refused: "Connections ended because those of the shard held too much unfinished input.",
         counter commands: "Requests decoded.",
         counter sends: "Sends submitted.",
         counter sent_bytes: "Bytes handed to sends.",
@@ -36,6 +37,7 @@ counters! {
         counter warm_parks: "Of those, times it slept in its hub, since it is woken all the time.",
         gauge side_entries: "Connections with bytes waiting or a move under way.",
         gauge side_bytes: "Bytes of memory for those.",
+        gauge unfinished_bytes: "Of those, memory for bytes that were received and not decoded.",
         gauge slab_bytes: "Bytes of memory for the slab of connections.",
     }
 }

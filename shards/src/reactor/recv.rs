@@ -119,34 +119,68 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.plane.arena.free(span);
     }
 
-    /// Decodes a span in place when nothing waits before it; keeps aside what is left.
+    /// Decodes a span in place when nothing waits before it; keeps aside what is left, if the shard has room for it.
     fn ingest(&mut self, conn: ConnId, span: Span, len: usize) {
         let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
         let bytes = self.plane.arena.bytes(&span, len);
         let in_line = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
+        let held = self.sides.held(entry.side);
         let (true, false, Some(codec)) = (may_read(entry.state, entry.flags), in_line, entry.codec.as_mut()) else {
-            self.sides.entry(&mut entry.side).inbox.extend_from_slice(bytes);
+            self.sides.entry(&mut entry.side).inbox.keep(bytes);
             self.plane.arena.free(span);
-            return self.decode_inbox(conn);
+            let decoded = self.decode_aside(conn);
+            return self.act_within_bounds(conn, held, decoded);
         };
         let decoded = decode(&mut self.edge, self.now, codec, bytes, &mut self.scratch);
         let rest = &bytes[decoded.consumed..];
         if !rest.is_empty() {
-            self.sides.entry(&mut entry.side).inbox.extend_from_slice(rest);
+            self.sides.entry(&mut entry.side).inbox.keep(rest);
         }
         self.plane.arena.free(span);
-        self.act_on(conn, decoded);
+        self.act_within_bounds(conn, held, Some(decoded));
     }
 
     /// Decodes what was kept aside, if the connection may.
     pub(super) fn decode_inbox(&mut self, conn: ConnId) {
-        let Some(entry) = self.conns.get_mut(conn) else { return };
-        let (true, Some(side)) = (may_read(entry.state, entry.flags), self.sides.get(entry.side)) else { return };
-        let Some(codec) = entry.codec.as_mut() else { return };
-        let decoded = decode(&mut self.edge, self.now, codec, &mut side.inbox, &mut self.scratch);
-        side.inbox.drain(..decoded.consumed);
+        if let Some(decoded) = self.decode_aside(conn) {
+            self.act_on(conn, decoded);
+        }
+    }
+
+    fn decode_aside(&mut self, conn: ConnId) -> Option<Decoded> {
+        let entry = self.conns.get_mut(conn)?;
+        let (true, Some(side)) = (may_read(entry.state, entry.flags), self.sides.get(entry.side)) else { return None };
+        let codec = entry.codec.as_mut()?;
+        let decoded = decode(&mut self.edge, self.now, codec, side.inbox.bytes(), &mut self.scratch);
+        side.inbox.consume(decoded.consumed);
         self.sides.free_if_idle(&mut entry.side);
-        self.act_on(conn, decoded);
+        Some(decoded)
+    }
+
+    /// Acts on what was decoded, unless what is left of it is more than the shard has room for: that ends the
+    /// connection, and a command before it is not carried out. One that moves is not ended: it has one receive under
+    /// way at most, and takes its bytes along.
+    fn act_within_bounds(&mut self, conn: ConnId, held: usize, decoded: Option<Decoded>) {
+        let Some(entry) = self.conns.get(conn) else { return };
+        let refused = entry.state == State::Open && self.sides.unfinished().refuses(held, self.sides.held(entry.side));
+        match decoded {
+            Some(mut decoded) => {
+                if refused && !matches!(decoded.next, Next::Close(_)) {
+                    self.stats.input_refused += 1;
+                    decoded.next = Next::Close(CloseReason::Overloaded);
+                }
+                self.act_on(conn, decoded);
+            }
+            None if refused => self.refuse_input(conn),
+            None => {}
+        }
+    }
+
+    /// Ends a connection that keeps more aside than the shard has room for.
+    fn refuse_input(&mut self, conn: ConnId) {
+        self.stats.input_refused += 1;
+        self.forget(conn, CloseReason::Overloaded);
+        self.goodbye(conn, CloseReason::Overloaded);
     }
 
     fn act_on(&mut self, conn: ConnId, decoded: Decoded) {
@@ -202,8 +236,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             return;
         }
         let busy = entry.flags.has(Flags::BUSY);
-        self.sides.entry(&mut entry.side).inbox.splice(..0, bytes.iter().copied());
-        if !busy {
+        let held = self.sides.held(entry.side);
+        self.sides.entry(&mut entry.side).inbox.keep_first(bytes);
+        if self.sides.unfinished().refuses(held, self.sides.held(entry.side)) {
+            self.refuse_input(conn);
+        } else if !busy {
             self.undecoded.push_back(conn);
         }
     }

@@ -15,6 +15,7 @@
 mod arena;
 mod conns;
 mod hub;
+mod inbox;
 mod listen;
 mod op;
 mod outbox;

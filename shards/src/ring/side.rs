@@ -5,7 +5,9 @@
 
 use crate::ids::{Claim, ShardId};
 use crate::machine::Hello;
+use crate::quota::Quota;
 
+use super::inbox::Inbox;
 use super::outbox::Outbox;
 
 /// No entry.
@@ -31,10 +33,9 @@ pub(crate) enum Departure {
 }
 
 /// The side entry of one connection.
-#[derive(Default)]
 pub(crate) struct Side {
     /// Received and not decoded.
-    pub inbox: Vec<u8>,
+    pub inbox: Inbox,
     /// Encoded and not handed to the kernel, or refused by it.
     pub out: Outbox,
     /// Set while it moves, or waits to.
@@ -44,6 +45,10 @@ pub(crate) struct Side {
 }
 
 impl Side {
+    fn new(unfinished: &Quota) -> Side {
+        Side { inbox: Inbox::new(unfinished), out: Outbox::default(), departure: None, discarded: 0 }
+    }
+
     /// Whether the connection needs it no more.
     pub(crate) fn is_idle(&self) -> bool {
         self.inbox.is_empty() && self.out.is_empty() && self.departure.is_none() && self.discarded == 0
@@ -51,24 +56,29 @@ impl Side {
 }
 
 /// The side table of a shard, and its pool of outboxes.
-#[derive(Default)]
 pub(crate) struct Sides {
     entries: Vec<Side>,
     free: Vec<u32>,
     outboxes: Vec<Outbox>,
+    /// What all inboxes may hold together.
+    unfinished: Quota,
 }
 
 /// Free entries, and spare outboxes, that keep their buffers.
 const POOLED: usize = 256;
-/// A pooled inbox gives back what it grew beyond this.
-const KEPT_BYTES: usize = 8 * 1024;
 
 impl Sides {
+    /// An empty table whose inboxes may hold so many bytes together.
+    pub(crate) fn new(unfinished_bytes_max: usize) -> Sides {
+        let unfinished = Quota::new(unfinished_bytes_max);
+        Sides { entries: Vec::new(), free: Vec::new(), outboxes: Vec::new(), unfinished }
+    }
+
     /// The entry of a connection; `at` is its place, or becomes it.
     pub(crate) fn entry(&mut self, at: &mut u32) -> &mut Side {
         if *at == NO_SIDE {
             *at = self.free.pop().unwrap_or_else(|| {
-                self.entries.push(Side::default());
+                self.entries.push(Side::new(&self.unfinished));
                 self.entries.len() as u32 - 1
             });
         }
@@ -87,11 +97,10 @@ impl Sides {
         side.departure = None;
         side.discarded = 0;
         if self.free.len() < POOLED {
-            side.inbox.clear();
-            side.inbox.shrink_to(KEPT_BYTES);
+            drop(side.inbox.take());
             side.out.clear();
         } else {
-            *side = Side::default();
+            *side = Side::new(&self.unfinished);
         }
         self.free.push(index);
         if self.free.len() == self.entries.len() && self.entries.len() > POOLED {
@@ -121,6 +130,16 @@ impl Sides {
         }
     }
 
+    /// Bytes of memory that the inbox there holds.
+    pub(crate) fn held(&self, at: u32) -> usize {
+        self.entries.get(at as usize).map_or(0, |side| side.inbox.held())
+    }
+
+    /// What all inboxes hold together, and may.
+    pub(crate) fn unfinished(&self) -> &Quota {
+        &self.unfinished
+    }
+
     /// Entries in use.
     pub(crate) fn used(&self) -> usize {
         self.entries.len() - self.free.len()
@@ -128,7 +147,7 @@ impl Sides {
 
     /// Bytes of heap the table and its buffers hold. Walks it: for the numbers, once a second.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let buffers = self.entries.iter().map(|side| side.inbox.capacity() + side.out.heap_bytes()).sum::<usize>();
+        let buffers = self.unfinished.used() + self.entries.iter().map(|side| side.out.heap_bytes()).sum::<usize>();
         let pool = self.outboxes.iter().map(Outbox::heap_bytes).sum::<usize>();
         self.entries.capacity() * size_of::<Side>() + self.free.capacity() * 4 + buffers + pool
     }
@@ -140,13 +159,14 @@ mod tests {
 
     #[test]
     fn a_burst_gives_its_memory_back() {
-        let mut sides = Sides::default();
+        let mut sides = Sides::new(usize::MAX);
         let mut places = vec![NO_SIDE; 10_000];
         for at in &mut places {
-            sides.entry(at).inbox.extend_from_slice(&[0; 1_000]);
+            sides.entry(at).inbox.keep(&[0; 1_000]);
         }
         assert_eq!(sides.used(), 10_000);
         assert!(sides.heap_bytes() > 10_000_000);
+        assert!(sides.unfinished().used() >= 10_000_000);
         for at in &mut places {
             sides.free_if_idle(at);
             assert_ne!(*at, NO_SIDE, "an entry with bytes in it stays");
@@ -154,5 +174,6 @@ mod tests {
         }
         assert_eq!(sides.used(), 0);
         assert!(sides.heap_bytes() < 1_000_000, "{} bytes are kept", sides.heap_bytes());
+        assert_eq!(sides.unfinished().used(), 0);
     }
 }

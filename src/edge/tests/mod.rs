@@ -9,6 +9,7 @@ mod receipts;
 mod relay;
 mod replies;
 mod simple;
+mod unfinished;
 mod websocket;
 
 use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
@@ -19,7 +20,7 @@ use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::time::{Instant, Now};
 
-use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, PushEdge, VersionInfo};
+use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, PushEdge, UNFINISHED_BYTES_MAX, VersionInfo};
 use crate::webpush::endpoint::tests::{open_url, url};
 use crate::webpush::endpoint::{Subscription, TokenForm, Tokens};
 use crate::wire::ws::{self, Opcode};
@@ -44,6 +45,7 @@ pub(super) fn config() -> EdgeConfig {
         simplepush: false,
         vapid_cache_max: 64,
         origin_rate: 0,
+        unfinished_bytes_max: UNFINISHED_BYTES_MAX,
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
     }
 }

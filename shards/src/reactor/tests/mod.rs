@@ -11,3 +11,4 @@ mod plain;
 mod rules;
 mod script;
 mod threads;
+mod unfinished;

@@ -1,0 +1,91 @@
+//! Bytes of one connection that were received and are not decoded: half a request, or what came behind one.
+
+use crate::quota::{Quota, Share};
+
+/// The bytes, and their part of what the connections of the shard may keep aside together. Counted is the memory, not
+/// what is in it: what was drained and not given back is held all the same. An empty one holds none.
+pub(crate) struct Inbox {
+    bytes: Vec<u8>,
+    share: Share,
+}
+
+/// Of memory that is mostly unused an inbox keeps so many bytes.
+const KEPT_BYTES: usize = 8 * 1024;
+
+impl Inbox {
+    /// Holds nothing.
+    pub(crate) fn new(quota: &Quota) -> Inbox {
+        Inbox { bytes: Vec::new(), share: quota.share() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The bytes, oldest first; an edge may unmask them where they are.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Memory it holds, in bytes.
+    pub(crate) fn held(&self) -> usize {
+        self.share.bytes()
+    }
+
+    /// Appends what was received.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.share.set(self.bytes.capacity());
+    }
+
+    /// Puts what is older in front.
+    pub(crate) fn keep_first(&mut self, bytes: &[u8]) {
+        self.bytes.splice(..0, bytes.iter().copied());
+        self.share.set(self.bytes.capacity());
+    }
+
+    /// Drops so many bytes from the front, and the memory if most of it is unused now.
+    pub(crate) fn consume(&mut self, len: usize) {
+        self.bytes.drain(..len);
+        if self.bytes.is_empty() {
+            drop(self.take());
+        } else if self.bytes.capacity() / 4 > self.bytes.len() {
+            self.bytes.shrink_to(KEPT_BYTES);
+            self.share.set(self.bytes.capacity());
+        }
+    }
+
+    /// Takes the bytes out.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.share.set(0);
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_holds_is_counted_as_it_grows_and_shrinks() {
+        let quota = Quota::new(1 << 20);
+        let mut inbox = Inbox::new(&quota);
+        assert_eq!(quota.used(), 0, "an empty one has no memory");
+        for _ in 0..64 {
+            inbox.keep(&[b'x'; 1_024]);
+            assert!(quota.used() == inbox.held() && inbox.held() >= inbox.bytes().len());
+        }
+        inbox.keep_first(b"older");
+        assert!(inbox.bytes().starts_with(b"olderx"));
+        inbox.consume(64 * 1_024);
+        assert_eq!((inbox.bytes().len(), quota.used()), (5, KEPT_BYTES), "one byte must not hold 64 KiB");
+        assert_eq!(inbox.take(), b"xxxxx");
+        assert_eq!(quota.used(), 0);
+        inbox.keep(b"more");
+        inbox.consume(4);
+        assert_eq!(quota.used(), 0, "an empty one has no memory");
+        inbox.keep(b"more");
+        drop(inbox);
+        assert_eq!(quota.used(), 0);
+    }
+}
