@@ -11,10 +11,12 @@
 
 pub mod ids;
 pub mod limits;
+mod lru;
 pub mod machine;
 pub mod message;
 pub mod place;
 pub mod ports;
+pub mod rates;
 pub mod simple;
 pub mod stats;
 pub mod time;

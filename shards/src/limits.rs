@@ -74,6 +74,24 @@ pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
 /// Registers of one session in one minute (issue: at least 300). Refuse: close 1011.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
 
+/// Messages of one shard whose receipt was asked for and whose outcome is kept: 32,768 x about 220 B = 7 MB. Shed: the
+/// one that was accepted or ended longest ago is forgotten.
+pub const RECEIPTS_MAX: usize = 32_768;
+/// App servers of one shard that wait for an outcome. Refuse: 503. Between two shards at most half the reply credit.
+pub const RECEIPT_WAITERS_MAX: usize = 4_096;
+/// The longest wait for an outcome, in seconds. A longer one is lowered to it.
+pub const RECEIPT_WAIT_SECONDS_MAX: u32 = 30;
+
+/// Endpoints of one shard that storage has said are dead: 65,536 x about 70 B = 5 MB. Shed: the one asked for longest
+/// ago is forgotten and storage is asked again.
+pub const DEAD_ENDPOINTS_MAX: usize = 65_536;
+/// Token buckets of one shard and rate: 65,536 x about 90 B = 6 MB, only when the rate is set. Shed: the bucket used
+/// longest ago, so its sender begins again with a full one.
+pub const RATE_BUCKETS_MAX: usize = 65_536;
+/// Users of one shard whose stored bytes of today are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the
+/// user that was sent something longest ago. One over its budget is sent more than one message per second.
+pub const BUDGET_USERS_MAX: usize = 16_384;
+
 /// Bytes of wake data of one user (SimplePush, BEHAVIOUR.md 1.12): its length is one byte in storage. What the edge
 /// takes is shorter.
 pub const WAKE_BYTES_MAX: usize = 255;

@@ -23,6 +23,8 @@ pub struct Message {
     pub urgency: Urgency,
     /// Replaces the stored message with the same topic of this channel (RFC 8030 section 5.4).
     pub topic: Option<Topic>,
+    /// Its sender asked to be told what becomes of it (RFC 8030 section 5.1).
+    pub receipt: bool,
     /// Encryption headers and body in the layout of the edge that made it; opaque here.
     pub payload: Box<[u8]>,
 }
@@ -151,13 +153,13 @@ impl Message {
     /// Appends the layout below; everything big-endian.
     ///
     /// ```text
-    /// 0  layout version (1)    1  urgency     2  topic length    3  reserved, 0
+    /// 0  layout version (1)    1  urgency     2  topic length    3  flags: 1 is a receipt, others 0
     /// 4  uaid 16   20 chid 16   36 clock 8   44 origin 4   48 ttl 4   52 accepted 8
     /// 60 topic, then payload to the end
     /// ```
     pub fn encode(&self, out: &mut Vec<u8>) {
         let topic = self.topic.as_ref().map_or(&[][..], Topic::as_bytes);
-        out.extend_from_slice(&[LAYOUT_VERSION, self.urgency as u8, topic.len() as u8, 0]);
+        out.extend_from_slice(&[LAYOUT_VERSION, self.urgency as u8, topic.len() as u8, u8::from(self.receipt)]);
         out.extend_from_slice(&self.uaid.0);
         out.extend_from_slice(&self.chid.0);
         out.extend_from_slice(&self.stamp.clock.0.to_be_bytes());
@@ -194,6 +196,8 @@ impl Message {
             accepted: UnixSeconds(u64::from_be_bytes(field(head, 52)?)),
             urgency,
             topic,
+            // A version that wrote no flags wrote 0 here: no receipt.
+            receipt: head[3] & RECEIPT != 0,
             payload: payload.into(),
         })
     }
@@ -205,6 +209,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 const LAYOUT_VERSION: u8 = 1;
 const HEAD_BYTES: usize = 60;
+const RECEIPT: u8 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -220,6 +225,7 @@ mod tests {
             accepted: UnixSeconds(6),
             urgency: Urgency::High,
             topic,
+            receipt: false,
             payload: payload.into(),
         }
     }
@@ -227,8 +233,8 @@ mod tests {
     proptest! {
         #[test]
         fn decode_reads_what_encode_wrote(topic in prop::collection::vec(any::<u8>(), 0..33),
-                                          payload in prop::collection::vec(any::<u8>(), 0..300)) {
-            let message = sample(Topic::new(&topic), payload);
+                                          payload in prop::collection::vec(any::<u8>(), 0..300), receipt: bool) {
+            let message = Message { receipt, ..sample(Topic::new(&topic), payload) };
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
             prop_assert_eq!(bytes.len(), message.encoded_len());
@@ -239,6 +245,14 @@ mod tests {
         fn decode_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Message::decode(&bytes);
         }
+    }
+
+    #[test]
+    fn what_was_written_before_receipts_reads_as_without() {
+        let mut bytes = Vec::new();
+        sample(None, vec![7]).encode(&mut bytes);
+        assert_eq!(bytes[3], 0);
+        assert!(!Message::decode(&bytes).unwrap().receipt);
     }
 
     #[test]

@@ -48,6 +48,14 @@ impl Placement {
         hasher.finish() as u32
     }
 
+    /// A keyed name of one subscription, for tables in which a collision harms nobody but its own user for a minute.
+    pub fn subscription(&self, uaid: Uaid, chid: Chid) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
+        hasher.write(&uaid.0);
+        hasher.write(&chid.0);
+        hasher.finish()
+    }
+
     /// How many slices there are.
     pub fn shard_count(&self) -> u16 {
         self.shard_count

@@ -74,6 +74,7 @@ impl Update<'_> {
             accepted,
             urgency: Urgency::Normal,
             topic: Some(Topic::UPDATE),
+            receipt: false,
             payload: [&self.version.to_be_bytes()[..], self.data.as_bytes()].concat().into(),
         }
     }

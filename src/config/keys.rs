@@ -67,6 +67,7 @@ const LIKENESS_MIN: f64 = 0.4;
 const ADDRESSES: &str = "addresses as 127.0.0.1:8080 or [::1]:8080, separated by commas";
 const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
+const RATE: &str = "a number from 0 (no limit) to 1000000";
 const BYTES: &str = "a number of bytes, as 100663296, 96MiB or 4GiB";
 const URL: &str = "a URL that begins with http:// or https://, without query and user";
 const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";
@@ -143,6 +144,15 @@ keys! {
         "The form of new endpoint tokens; every form is always opened.",
         |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
 
+    "endpoint.token_rate" = "0",
+        RATE,
+        "POSTs per second to one endpoint, with a burst of ten seconds' worth; beyond it they are answered 429.",
+        |c, raw| { c.endpoint.token_rate = rate(raw)?; Some(()) };
+    "endpoint.origin_rate" = "0",
+        RATE,
+        "POSTs per second of one VAPID key on one shard, all without a key counting as one; beyond it they are answered 429.",
+        |c, raw| { c.endpoint.origin_rate = rate(raw)?; Some(()) };
+
     "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
         ADDRESSES,
         "Where other nodes of a cluster call.",
@@ -182,6 +192,11 @@ keys! {
         "a number of bytes, as 107374182400 or 100GiB; 0 is no bound but the disk",
         "At this size on disk messages that would be stored are refused with 503.",
         |c, raw| { c.store.max_bytes = parse::bytes(raw)?; Some(()) };
+
+    "store.user_bytes_per_day" = "1GiB",
+        "a number of bytes, as 1073741824 or 1GiB; 0 is no bound",
+        "Bytes stored for one user in a UTC day; beyond it POSTs that would be stored are answered 429.",
+        |c, raw| { c.store.user_bytes_per_day = parse::bytes(raw)?; Some(()) };
 
     "delivery.window" = "128",
         "a number from 1 to 1024",
@@ -260,6 +275,10 @@ keys! {
         "true or false",
         "Colour the log.",
         |c, raw| { c.log.color = parse::flag(raw)?; Some(()) };
+}
+
+fn rate(raw: &Raw) -> Option<u32> {
+    Some(parse::number(raw, 0, u64::from(shards::rates::RATE_MAX))? as u32)
 }
 
 fn roles(raw: &Raw) -> Option<Roles> {

@@ -107,6 +107,10 @@ pub struct Endpoint {
     pub crypto_keys: Vec<Secret>,
     /// Which endpoint tokens are made.
     pub tokens: TokenForm,
+    /// POSTs per second to one endpoint; 0: no limit.
+    pub token_rate: u32,
+    /// POSTs per second of one VAPID key on one shard; 0: no limit.
+    pub origin_rate: u32,
 }
 
 /// `node.*`.
@@ -149,6 +153,8 @@ pub struct Store {
     pub cache: u64,
     /// Bytes on disk at which messages are refused with 503; 0: no bound but the disk.
     pub max_bytes: u64,
+    /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound.
+    pub user_bytes_per_day: u64,
 }
 
 /// `store.kind`.

@@ -34,6 +34,9 @@ impl Context {
     }
 }
 
+/// Seconds after which a refused sender may try again, when nothing better is known.
+const RETRY_AFTER: u32 = 120;
+
 /// The whole answer beyond `--max-connections`.
 pub const TOO_MANY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 120\r\nContent-Length: 0\r\n\r\n";
@@ -51,13 +54,18 @@ pub fn start<'o>(date: &HttpDate, context: &Context, status: u16, out: &'o mut V
     if let Some(origin) = &context.origin {
         response = response
             .header("Access-Control-Allow-Origin", origin)
-            .header("Access-Control-Expose-Headers", b"location, www-authenticate, ttl, retry-after");
+            .header("Access-Control-Expose-Headers", b"location, www-authenticate, ttl, retry-after, link");
     }
     response
 }
 
 /// A whole error answer with its JSON body (BEHAVIOUR.md 2.11).
 pub fn fault(date: &HttpDate, context: &Context, fault: Fault, out: &mut Vec<u8>) {
+    fault_until(date, context, fault, RETRY_AFTER, out);
+}
+
+/// As [`fault`]; a 429 or 503 says that it is worth trying again after `retry_after` seconds.
+pub fn fault_until(date: &HttpDate, context: &Context, fault: Fault, retry_after: u32, out: &mut Vec<u8>) {
     let status = fault.row().status;
     let mut response = start(date, context, status, out).header("Content-Type", b"application/json");
     response = match status {
@@ -65,7 +73,7 @@ pub fn fault(date: &HttpDate, context: &Context, fault: Fault, out: &mut Vec<u8>
         401 => response.header("WWW-Authenticate", b"vapid"),
         410 => response.header("Cache-Control", b"max-age=86400"),
         426 => upgrade::required_headers(response),
-        503 => response.header("Retry-After", b"120"),
+        429 | 503 => response.header_with("Retry-After", |out| push_u64(u64::from(retry_after), out)),
         _ => response,
     };
     let mut body = Vec::with_capacity(256);

@@ -3,7 +3,7 @@
 //! Order of validation as DESIGN.md 6 has it: 404 and 401 are answered here; size and header rules travel with the
 //! request, since the owner's 410 comes first.
 
-use shards::ids::{Chid, Stamp, Uaid};
+use shards::ids::{Chid, KeyDigest, Stamp, Uaid};
 use shards::machine::{Cancel, Command, Disposition, Published};
 use shards::message::{Message, Topic};
 use shards::time::{Now, UnixSeconds};
@@ -11,11 +11,14 @@ use shards::time::{Now, UnixSeconds};
 use super::PushEdge;
 use super::answer::{self, Context};
 use super::http::{Plan, Reply, method_refused};
+use super::receipts;
 use crate::webpush::endpoint::{Opened, parse_path};
 use crate::webpush::errno::Fault;
 use crate::webpush::headers::{Delivery, Encryption};
 use crate::webpush::message_id::MessageId;
 use crate::webpush::payload::Draft;
+use crate::webpush::prefer::Preferences;
+use crate::webpush::receipt::Receipt;
 use crate::wire::http1::{Framing, Head};
 use crate::wire::text::push_u64;
 
@@ -25,6 +28,20 @@ pub(super) struct PostDraft {
     pub(super) chid: Chid,
     pub(super) payload: Draft,
     delivery: Delivery,
+    /// `Prefer: respond-async`.
+    receipt: bool,
+}
+
+/// What the answer to a POST is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Posted {
+    pub(super) uaid: Uaid,
+    pub(super) chid: Chid,
+    pub(super) topic: Option<Topic>,
+    /// As granted, in seconds.
+    pub(super) ttl: u32,
+    /// Whether a receipt goes with it.
+    pub(super) receipt: bool,
 }
 
 impl PostDraft {
@@ -42,6 +59,7 @@ impl PostDraft {
             accepted,
             urgency: granted.urgency,
             topic: granted.topic,
+            receipt: self.receipt,
             payload: self.payload.finish()?,
         })
     }
@@ -56,11 +74,11 @@ impl PushEdge {
             self.stats.posts += 1;
             return match self.plan_post(now, head, path) {
                 Ok(draft) => Plan::Post(Box::new(draft)),
-                Err(fault) => Plan::Reply(Reply::Fault(fault)),
+                Err(reply) => Plan::Reply(reply),
             };
         }
         if let Some(path) = head.path.strip_prefix("/spush/").filter(|_| self.simplepush) {
-            return self.plan_update(head, path);
+            return self.plan_update(now, head, path);
         }
         if let Some(id) = head.path.strip_prefix("/m/") {
             if head.method != "DELETE" {
@@ -74,15 +92,21 @@ impl PushEdge {
                 None => Plan::Reply(Reply::Fault(Fault::BadMessageId)),
             };
         }
+        if let Some(receipt) = head.path.strip_prefix(receipts::PATH) {
+            return self.plan_receipt(head, receipt);
+        }
         self.plan_page(head)
     }
 
-    fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Fault> {
-        let (version, token) = parse_path(path).ok_or(Fault::BadToken)?;
-        let opened = self.tokens.open(version, token).ok_or(Fault::BadToken)?;
+    fn plan_post(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Result<PostDraft, Reply> {
+        let (version, token) = parse_path(path).ok_or(Reply::Fault(Fault::BadToken))?;
+        let opened = self.tokens.open(version, token).ok_or(Reply::Fault(Fault::BadToken))?;
         let [encoding, encryption, crypto_key, encryption_key] =
             ["content-encoding", "encryption", "crypto-key", "encryption-key"].map(|name| head.joined(name));
-        self.authorize(now, head.header("authorization"), crypto_key.as_deref(), &opened, version)?;
+        let authorization = head.header("authorization");
+        let shown =
+            self.authorize(now, authorization, crypto_key.as_deref(), &opened, version).map_err(Reply::Fault)?;
+        self.take_from_sender(now, shown)?;
         let body_len = match head.framing {
             Framing::Length(length) if length <= self.body_bytes_max as u64 => length as usize,
             Framing::Length(_) | Framing::Chunked => 0,
@@ -98,6 +122,7 @@ impl PushEdge {
             chid: opened.chid,
             payload: Draft::new(&encryption, body_len),
             delivery: Delivery::read(head.header("ttl"), head.header("topic"), head.every("urgency")),
+            receipt: Preferences::read(head.every("prefer")).respond_async,
         })
     }
 
@@ -109,7 +134,7 @@ impl PushEdge {
         crypto_key: Option<&[u8]>,
         opened: &Opened,
         version: u8,
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<KeyDigest>, Fault> {
         let shown = match authorization {
             Some(authorization) => {
                 let verified = self.vapid.check(now.unix(), authorization, crypto_key);
@@ -122,9 +147,9 @@ impl PushEdge {
             return Err(Fault::BadToken);
         }
         match (&opened.lock, shown) {
-            (None, _) => Ok(()),
+            (None, shown) => Ok(shown),
             (Some(_), None) => Err(Fault::VapidRequired),
-            (Some(lock), Some(shown)) if lock.fits(&shown) => Ok(()),
+            (Some(lock), Some(shown)) if lock.fits(&shown) => Ok(Some(shown)),
             (Some(_), Some(_)) => Err(Fault::VapidKeyMismatch),
         }
     }
@@ -132,7 +157,7 @@ impl PushEdge {
     pub(super) fn emit_published(
         &mut self,
         context: &Context,
-        (uaid, chid, topic, ttl): (Uaid, Chid, Option<Topic>, u32),
+        posted: &Posted,
         published: Published,
         out: &mut Vec<u8>,
     ) {
@@ -141,6 +166,12 @@ impl PushEdge {
             Published::NoSubscription => return self.emit_fault(context, Fault::NoSubscription, out),
             Published::OtherMode => return self.emit_fault(context, Fault::OtherMode, out),
             Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
+            Published::TooMany { retry_after } => {
+                return self.emit_fault_until(context, Fault::TooManyToEndpoint, retry_after, out);
+            }
+            Published::OverBudget { retry_after } => {
+                return self.emit_fault_until(context, Fault::OverBudget, retry_after, out);
+            }
             Published::Unavailable => return self.emit_fault(context, Fault::Unavailable, out),
         };
         match disposition {
@@ -148,8 +179,15 @@ impl PushEdge {
             Disposition::Stored => self.stats.posts_accepted_stored += 1,
             Disposition::Dropped => self.stats.posts_accepted_dropped += 1,
         }
+        let Posted { uaid, chid, topic, ttl, receipt } = *posted;
         let id = MessageId { stamp, uaid, chid, topic };
-        answer::start(&self.date, context, 201, out)
+        let mut response = answer::start(&self.date, context, if receipt { 202 } else { 201 }, out);
+        if receipt {
+            self.stats.posts_with_receipt += 1;
+            let receipt = Receipt { stamp, uaid, chid, topic, ttl };
+            response = response.header_with("Link", |out| self.receipts.push_link(&receipt, out));
+        }
+        response
             .header_with("Location", |out| {
                 out.extend_from_slice(self.location.as_bytes());
                 self.ids.seal(&id, out);

@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, Uaid};
+use shards::ids::Uaid;
 use shards::machine::{CloseReason, Command, Event, Publish};
-use shards::message::{Message, Topic};
+use shards::message::Message;
 use shards::ports::{Emitted, Ingest, Port};
 use shards::time::Now;
 
 use super::answer::{self, Context};
-use super::endpoint::PostDraft;
+use super::endpoint::{PostDraft, Posted};
 use super::simple::UpdateDraft;
 use super::{Codec, PushEdge};
 use crate::webpush::errno::Fault;
@@ -38,8 +38,8 @@ pub struct Exchange {
 enum Stage {
     /// The body is being read.
     Body(Box<Pending>),
-    /// The machine was asked to publish; what Location and TTL are made of.
-    Posted { uaid: Uaid, chid: Chid, topic: Option<Topic>, ttl: u32 },
+    /// The machine was asked to publish; what its answer is made of.
+    Posted(Posted),
     /// The machine was asked to publish a version update.
     Updated,
     /// The machine was asked something else.
@@ -86,6 +86,8 @@ pub(super) enum Plan {
 pub(super) enum Reply {
     /// A refusal.
     Fault(Fault),
+    /// A refusal for so many seconds.
+    FaultUntil(Fault, u32),
     /// 405 with these methods.
     WrongMethod(&'static str),
     /// To OPTIONS: the requested headers, and the methods of the path.
@@ -234,10 +236,11 @@ impl PushEdge {
                 let (uaid, chid) = (draft.uaid, draft.chid);
                 let too_large = cut || pending.seen > self.body_bytes_max as u64;
                 let message = draft.finish(now.unix(), too_large);
-                let (topic, ttl) = message.as_ref().map_or((None, 0), |message| (message.topic, message.ttl));
+                let granted = message.as_ref().map_or((None, 0, false), |m| (m.topic, m.ttl, m.receipt));
+                let (topic, ttl, receipt) = granted;
                 let message = message.map(Arc::new).map_err(Fault::refusal);
                 let publish = Box::new(Publish { uaid, chid, message });
-                (Command::Publish(publish), Stage::Posted { uaid, chid, topic, ttl })
+                (Command::Publish(publish), Stage::Posted(Posted { uaid, chid, topic, ttl, receipt }))
             }
             Plan::Update(draft) => {
                 let (uaid, chid) = (draft.uaid, draft.chid);
@@ -265,6 +268,10 @@ impl PushEdge {
             Reply::Fault(fault) => {
                 self.stats.refused(*fault);
                 answer::fault(&self.date, context, *fault, out);
+            }
+            Reply::FaultUntil(fault, retry_after) => {
+                self.stats.refused(*fault);
+                answer::fault_until(&self.date, context, *fault, *retry_after, out);
             }
             Reply::WrongMethod(allow) => {
                 self.stats.refused(Fault::MethodNotAllowed);
@@ -308,12 +315,13 @@ impl PushEdge {
         self.date.set(now.unix());
         let context = &exchange.context;
         match (exchange.stage, event) {
-            (Stage::Posted { uaid, chid, topic, ttl }, Event::Published(published)) => {
-                self.emit_published(context, (uaid, chid, topic, ttl), *published, out);
+            (Stage::Posted(posted), Event::Published(published)) => {
+                self.emit_published(context, &posted, *published, out);
             }
             (Stage::Updated, Event::Published(published)) => self.emit_updated(context, *published, out),
             (Stage::Asked, Event::Cancelled { done: true }) => answer::start(&self.date, context, 204, out).empty(),
             (Stage::Asked, Event::Cancelled { done: false }) => self.emit_fault(context, Fault::Unavailable, out),
+            (Stage::Asked, Event::Receipt(answer)) => self.emit_receipt(context, *answer, out),
             (Stage::Asked, Event::NodeAnswer(node_answer)) => self.emit_node_answer(context, *node_answer, out),
             // The machine answers what it was asked; were it not to, an honest error beats silence.
             _ => self.emit_fault(context, Fault::Unavailable, out),
@@ -324,6 +332,11 @@ impl PushEdge {
     pub(super) fn emit_fault(&mut self, context: &Context, fault: Fault, out: &mut Vec<u8>) {
         self.stats.refused(fault);
         answer::fault(&self.date, context, fault, out);
+    }
+
+    pub(super) fn emit_fault_until(&mut self, context: &Context, fault: Fault, retry_after: u32, out: &mut Vec<u8>) {
+        self.stats.refused(fault);
+        answer::fault_until(&self.date, context, fault, retry_after, out);
     }
 }
 

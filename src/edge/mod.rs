@@ -10,6 +10,8 @@ mod endpoint;
 mod fresh;
 mod http;
 mod node;
+mod receipts;
+mod senders;
 mod simple;
 mod stats;
 mod websocket;
@@ -57,6 +59,8 @@ pub struct EdgeConfig {
     pub vapid_cache_max: usize,
     /// `hello.reconcile`: the machine is told the channels of a hello.
     pub reconcile: bool,
+    /// `endpoint.origin_rate`: messages per second of one application server; 0 is off.
+    pub origin_rate: u32,
     /// What `/__version__` says.
     pub version: VersionInfo,
 }
@@ -101,6 +105,8 @@ pub struct PushEdge {
     pages: Pages,
     date: HttpDate,
     location: String,
+    receipts: receipts::Receipts,
+    senders: senders::Senders,
     endpoint_url: String,
     form: TokenForm,
     /// The URL that is being told.
@@ -151,6 +157,8 @@ impl PushEdge {
             pages: Pages::new(&config.version),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
+            receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
+            senders: senders::Senders::new(config.origin_rate),
             endpoint_url: config.endpoint_url.clone(),
             form: config.tokens,
             url: Vec::new(),
@@ -166,6 +174,7 @@ impl PushEdge {
     pub fn rekey(&mut self, keys: &EdgeKeys) -> Result<(), BadKey> {
         let tokens = Tokens::new(&self.endpoint_url, self.form, &keys.crypto)?;
         self.ids = MessageIds::new(&keys.crypto)?;
+        self.receipts.rekey(&keys.crypto)?;
         self.tokens = tokens;
         self.node_keys = BearerKeys::new(&keys.node);
         Ok(())

@@ -104,6 +104,8 @@ impl PushEdge {
             accepted: UnixSeconds(notification.timestamp),
             urgency: notification.urgency.map_or_else(Default::default, |text| read_urgency(text.as_bytes())),
             topic: id.topic,
+            // The node that accepted it keeps its receipt.
+            receipt: false,
             payload: draft.finish()?,
         })
     }

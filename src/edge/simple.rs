@@ -8,7 +8,7 @@ use shards::ids::{Chid, Uaid};
 use shards::machine::{Disposition, Published};
 use shards::message::Message;
 use shards::simple::Update;
-use shards::time::UnixSeconds;
+use shards::time::{Now, UnixSeconds};
 
 use super::PushEdge;
 use super::answer::{self, Context};
@@ -47,20 +47,24 @@ impl UpdateDraft {
 
 impl PushEdge {
     /// `path` is what follows `/spush/`.
-    pub(super) fn plan_update(&mut self, head: &Head<'_, '_>, path: &str) -> Plan {
+    pub(super) fn plan_update(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Plan {
         if head.method != "PUT" {
             return method_refused(head, "PUT");
         }
         self.stats.update_requests += 1;
         let token = parse_path(path).filter(|(version, _)| *version == 1).map(|(_, token)| token);
-        match token.and_then(|token| self.tokens.open(1, token)).filter(|opened| opened.lock.is_none()) {
-            Some(opened) => Plan::Update(Box::new(UpdateDraft {
+        let Some(opened) = token.and_then(|token| self.tokens.open(1, token)).filter(|opened| opened.lock.is_none())
+        else {
+            return Plan::Reply(Reply::Fault(Fault::BadToken));
+        };
+        match self.take_from_sender(now, None) {
+            Ok(()) => Plan::Update(Box::new(UpdateDraft {
                 uaid: opened.uaid,
                 chid: opened.chid,
                 query: head.query.as_bytes().into(),
                 body: Vec::new(),
             })),
-            None => Plan::Reply(Reply::Fault(Fault::BadToken)),
+            Err(reply) => Plan::Reply(reply),
         }
     }
 
@@ -75,6 +79,12 @@ impl PushEdge {
             Published::NoSubscription => return self.emit_fault(context, Fault::NoUser, out),
             Published::OtherMode => return self.emit_fault(context, Fault::OtherMode, out),
             Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
+            Published::TooMany { retry_after } => {
+                return self.emit_fault_until(context, Fault::TooManyToEndpoint, retry_after, out);
+            }
+            Published::OverBudget { retry_after } => {
+                return self.emit_fault_until(context, Fault::OverBudget, retry_after, out);
+            }
             Published::Unavailable => return self.emit_fault(context, Fault::Unavailable, out),
         };
         let (status, body) = match disposition {

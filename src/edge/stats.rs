@@ -24,6 +24,9 @@ counters! {
         counter posts_too_large: "POSTs answered 413.",
         counter posts_bad_headers: "POSTs answered 400 for TTL, Topic, Urgency or encryption headers.",
         counter posts_unavailable: "POSTs answered 503.",
+        counter posts_with_receipt: "POSTs answered 202: their sender asked for a receipt.",
+        counter posts_too_many: "POSTs answered 429: a rate or a budget is used up.",
+        counter senders_forgotten: "Senders whose rate was forgotten because there were too many.",
         counter posts_other_mode: "POSTs and PUTs answered 400: the user is reached in the other mode.",
         counter update_requests: "PUTs of a version update, whatever came of them.",
         counter updates_delivered: "PUTs answered 200 and handed to a live session.",
@@ -37,6 +40,8 @@ counters! {
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
         counter cancel_requests: "DELETEs of a message.",
         counter cancel_requests_refused: "DELETEs of a message whose id no key of ours sealed.",
+        counter receipt_requests: "Looks at a receipt.",
+        counter receipt_requests_refused: "Looks at a receipt that nobody here sealed, or whose outcome is forgotten.",
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",
         counter node_bodies_refused: "Notifications of other nodes that cannot be read.",
@@ -80,6 +85,8 @@ impl EdgeStats {
             | Fault::Urgency
             | Fault::BadUpdate => &mut self.posts_bad_headers,
             Fault::BadMessageId => &mut self.cancel_requests_refused,
+            Fault::BadReceipt | Fault::ReceiptForgotten => &mut self.receipt_requests_refused,
+            Fault::TooManyToEndpoint | Fault::TooManyOfSender | Fault::OverBudget => &mut self.posts_too_many,
             Fault::BadNodeBody => &mut self.node_bodies_refused,
             Fault::Unavailable => &mut self.posts_unavailable,
         };

@@ -205,7 +205,7 @@ impl PushEdge {
             }
             Event::Pong => ws::write_frame(out, Opcode::Text, |out| out.extend_from_slice(b"{}")),
             // Answers to HTTP requests, which no WebSocket makes.
-            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {}
+            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {}
         }
     }
 

@@ -203,6 +203,7 @@ impl<'a> Plan<'a> {
             body_bytes_max: BODY_BYTES_DEFAULT,
             simplepush: config.simplepush.enabled,
             vapid_cache_max: VAPID_CACHE_DEFAULT,
+            origin_rate: config.endpoint.origin_rate,
             reconcile: config.hello.reconcile,
             version: version(),
         };
@@ -254,6 +255,8 @@ impl<'a> Plan<'a> {
             wake_timeout: span(self.config.simplepush.wake_timeout),
             sessions_max: self.connections_max,
             ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
+            token_rate: self.config.endpoint.token_rate,
+            user_bytes_per_day: self.config.store.user_bytes_per_day,
             msg_limit: delivery.msg_limit,
             broadcast_spread: span(self.config.broadcast.spread),
             reconcile: self.config.hello.reconcile,

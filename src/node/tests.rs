@@ -203,6 +203,7 @@ fn ledgers_of_a_node_that_was_killed_are_replayed_and_removed() {
         accepted: shards::time::UnixSeconds(7),
         urgency: shards::message::Urgency::Normal,
         topic: None,
+        receipt: false,
         payload: b"body".as_slice().into(),
     };
     let ledgers = dir.path().join("ledger");

@@ -133,6 +133,7 @@ pub(crate) fn message(user: u8, channel: u8, clock: u64) -> Message {
         accepted: NOW,
         urgency: Urgency::High,
         topic: None,
+        receipt: false,
         payload: clock.to_be_bytes().repeat(8).into(),
     }
 }

@@ -27,6 +27,10 @@ pub enum Fault {
     BadToken,
     /// An id of no key of ours.
     BadMessageId,
+    /// A receipt of no key of ours.
+    BadReceipt,
+    /// What became of the message of a receipt is not known any more.
+    ReceiptForgotten,
     /// The scheme of `Authorization` is none of ours.
     VapidScheme,
     /// No `t=`.
@@ -79,6 +83,12 @@ pub enum Fault {
     Urgency,
     /// The body of a node's request cannot be read.
     BadNodeBody,
+    /// More messages than `endpoint.token_rate` to this endpoint.
+    TooManyToEndpoint,
+    /// More messages than `endpoint.origin_rate` from this sender.
+    TooManyOfSender,
+    /// More bytes than `store.user_bytes_per_day` for this user.
+    OverBudget,
     /// Nothing was accepted; try again later.
     Unavailable,
     /// No such session on this node.
@@ -108,6 +118,8 @@ impl Fault {
             Fault::RequestTimeout => (408, None, "Request took too long"),
             Fault::BadToken => (404, Some(102), "Invalid endpoint"),
             Fault::BadMessageId => (400, None, "Invalid message id"),
+            Fault::BadReceipt => (404, None, "Invalid receipt"),
+            Fault::ReceiptForgotten => (404, None, "What became of this message is not known any more"),
             Fault::VapidScheme => (401, Some(109), "Unknown auth scheme"),
             Fault::VapidNoToken => (401, Some(109), "Missing VAPID token"),
             Fault::VapidNoKey => (401, Some(109), "Missing VAPID public key"),
@@ -134,6 +146,9 @@ impl Fault {
             Fault::Topic => (400, Some(113), "Invalid Topic header"),
             Fault::Urgency => (400, None, "Invalid Urgency header"),
             Fault::BadNodeBody => (400, None, "Malformed notification"),
+            Fault::TooManyToEndpoint => (429, Some(203), "Too many messages to this subscription"),
+            Fault::TooManyOfSender => (429, Some(203), "Too many messages from this application server"),
+            Fault::OverBudget => (429, Some(204), "Too many bytes are stored for this subscription today"),
             Fault::Unavailable => (503, Some(201), "Service unavailable, retry later"),
             Fault::NoSession => (404, None, "Client not available"),
         };

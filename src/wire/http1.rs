@@ -263,6 +263,7 @@ pub fn reason(status: u16) -> &'static str {
         410 => "Gone",
         413 => "Payload Too Large",
         426 => "Upgrade Required",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         503 => "Service Unavailable",
         _ => "Internal Server Error",

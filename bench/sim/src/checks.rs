@@ -63,6 +63,7 @@ impl World {
         }
         post.acked = Some(self.steps + 1);
         post.acked_at = self.now;
+        post.acked_in_time = self.oracle.wall_max < post.expires;
         post.end_lost = false;
         self.oracle.acked_in_step.push(index);
     }

@@ -94,6 +94,10 @@ impl World {
                 self.marks.hit("mail: cancel");
                 cancel.uaid
             }
+            Request::Receipt(query) => {
+                self.marks.hit("mail: receipt");
+                query.uaid
+            }
             Request::NodeNotify { uaid } => *uaid,
             Request::NodeDisconnect(whom) => whom.0,
         };

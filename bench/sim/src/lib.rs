@@ -18,6 +18,7 @@ mod oracle;
 mod plan;
 mod posters;
 mod process;
+mod receipts;
 mod rng;
 mod rows;
 mod run;

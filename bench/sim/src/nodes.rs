@@ -83,6 +83,7 @@ impl World {
             accepted: shards::time::UnixSeconds(post.expires - u64::from(post.ttl)),
             urgency: post.urgency,
             topic: post.topic,
+            receipt: false,
             payload: (index as u64).to_be_bytes().into(),
         }
     }

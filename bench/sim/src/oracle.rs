@@ -39,6 +39,10 @@ pub(crate) struct Post {
     pub(crate) topic: Option<Topic>,
     pub(crate) ttl: u32,
     pub(crate) urgency: Urgency,
+    /// Its sender asked for a receipt.
+    pub(crate) receipt: bool,
+    /// The boot in which it was accepted.
+    pub(crate) boot: u64,
     pub(crate) start: u64,
     /// When its 201 was written.
     pub(crate) seen: Option<u64>,
@@ -53,6 +57,8 @@ pub(crate) struct Post {
     pub(crate) acked: Option<u64>,
     /// When that was (monotonic nanoseconds).
     pub(crate) acked_at: u64,
+    /// Nobody had seen it expire by then.
+    pub(crate) acked_in_time: bool,
     /// Acked or replaced, but a kill took the settle before it was durable: it may come again.
     pub(crate) end_lost: bool,
     /// Storage was asked to delete it.
@@ -92,6 +98,8 @@ impl Post {
             topic,
             ttl,
             urgency,
+            receipt: false,
+            boot: 0,
             start,
             seen: None,
             disposition: None,
@@ -102,6 +110,7 @@ impl Post {
             sent_count: 0,
             acked: None,
             acked_at: 0,
+            acked_in_time: false,
             end_lost: false,
             settle_asked: false,
             ack_odd: false,
@@ -120,8 +129,8 @@ impl Oracle {
         let number = message.payload.get(..8).and_then(|head| head.try_into().ok()).map(u64::from_be_bytes);
         let index = number.map_or(usize::MAX, |n| n as usize);
         let Some(post) = self.posts.get(index) else { return Err(format!("nobody POSTed {message:?}")) };
-        let same = (post.uaid, post.chid, post.topic, post.ttl, post.urgency)
-            == (message.uaid, message.chid, message.topic, message.ttl, message.urgency);
+        let same = (post.uaid, post.chid, post.topic, post.ttl, post.urgency, post.receipt)
+            == (message.uaid, message.chid, message.topic, message.ttl, message.urgency, message.receipt);
         if same { Ok(index) } else { Err(format!("{message:?} is not as it was POSTed")) }
     }
 

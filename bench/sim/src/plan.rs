@@ -47,6 +47,10 @@ pub(crate) struct Plan {
     pub(crate) ttl_zero: u64,
     /// How often a POST has a TTL of a few seconds.
     pub(crate) ttl_short: u64,
+    /// How often a POST asks for a receipt, and somebody for what became of it.
+    pub(crate) receipts: u64,
+    /// `endpoint.token_rate`.
+    pub(crate) token_rate: u32,
     /// How often a request is another node's.
     pub(crate) nodes: u64,
     /// Whether pages come shorter than asked for.
@@ -118,6 +122,8 @@ impl Plan {
             topics: rng.pick(&[0, 1, 1, 3]),
             ttl_zero: rng.pick(&[0, 100, 300]),
             ttl_short: rng.pick(&[0, 0, 100, 300]),
+            receipts: rng.pick(&[0, 100, 500]),
+            token_rate: rng.pick(&[0, 0, 1]) as u32,
             nodes: rng.pick(&[0, 0, 100, 300]),
             short_pages: rng.permille(300),
             eagerness: rng.pick(&[100, 300, 600]),

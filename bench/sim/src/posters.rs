@@ -28,6 +28,8 @@ pub(crate) enum Pending {
     Broken { refusal: Refusal },
     /// The answer to a cancel.
     Cancel { post: usize },
+    /// The answer to a look at a receipt.
+    Receipt { post: usize },
     /// The answer to a push of another node.
     NodePush { post: usize },
     /// The answer to another request of another node.
@@ -54,6 +56,9 @@ impl World {
         }
         if self.rng.clients.permille(self.plan.nodes) {
             return self.node_acts(index);
+        }
+        if self.rng.clients.permille(self.plan.receipts) {
+            return self.asks_receipt(index);
         }
         if self.rng.clients.permille(60) {
             return self.cancels(index);
@@ -106,18 +111,21 @@ impl World {
             1 if self.plan.urgencies => Urgency::VeryLow,
             _ => Urgency::Normal,
         };
+        let receipt = rng.permille(self.plan.receipts);
         let post = self.oracle.posts.len();
         let mut payload = (post as u64).to_be_bytes().to_vec();
         payload.resize(8 + rng.index(100), 0);
         let mut fresh = Post::new((uaid, chid), topic, ttl, urgency, self.steps + 1);
         fresh.expires = now.0 + u64::from(ttl);
+        fresh.receipt = receipt;
         self.oracle.posts.push(fresh);
         let channel = self.oracle.channels.get(&(uaid, chid));
         let registered = channel.map_or(Some(false), |channel| channel.registered);
         let version = channel.map_or(0, |channel| channel.version);
         self.posters[index].pending = Some(Pending::Post { post, registered, version });
         let payload = payload.into();
-        let message = Message { uaid, chid, stamp: Stamp::default(), ttl, accepted: now, urgency, topic, payload };
+        let message =
+            Message { uaid, chid, stamp: Stamp::default(), ttl, accepted: now, urgency, topic, receipt, payload };
         self.log(None, format_args!("poster {index} POSTs message {post}"));
         let publish = Publish { uaid, chid, message: Ok(Arc::new(message)) };
         self.request(id, shard, Command::Publish(Box::new(publish)))
@@ -218,12 +226,17 @@ impl World {
                 self.published(post, registered.filter(|_| same), *published)
             }
             (Pending::Broken { refusal }, Event::Published(Published::Refused(found))) if refusal == *found => Ok(()),
-            (Pending::Broken { .. }, Event::Published(Published::NoSubscription | Published::Unavailable)) => Ok(()),
+            (Pending::Broken { .. }, Event::Published(answer)) => match answer {
+                Published::NoSubscription | Published::Unavailable => Ok(()),
+                Published::TooMany { .. } if self.plan.token_rate > 0 => Ok(()),
+                other => Err(format!("a broken POST was answered {other:?}")),
+            },
             (Pending::Cancel { post }, Event::Cancelled { done }) => {
                 self.marks.hit(if *done { "cancel: done" } else { "cancel: 503" });
                 self.oracle.posts[post].cancelled |= *done;
                 Ok(())
             }
+            (Pending::Receipt { post }, Event::Receipt(answer)) => self.receipt_said(post, *answer),
             (Pending::NodePush { post }, Event::NodeAnswer(answer)) => self.node_pushed(index, post, *answer),
             (Pending::NodeOther, Event::NodeAnswer(_)) => Ok(()),
             (pending, event) => Err(format!("{pending:?} was answered {event:?}")),
@@ -242,6 +255,7 @@ impl World {
                 if registered == Some(false) {
                     return Err(format!("message {post} was accepted for a channel that is not registered"));
                 }
+                self.oracle.posts[post].boot = self.boots;
                 self.oracle.accepted(post, stamp, disposition, self.steps)
             }
             Published::NoSubscription => {
@@ -252,6 +266,13 @@ impl World {
                 }
             }
             Published::Refused(refusal) => Err(format!("message {post} was refused with {refusal:?}")),
+            Published::TooMany { .. } if self.plan.token_rate > 0 => {
+                self.marks.hit("publish: too many");
+                Ok(())
+            }
+            Published::TooMany { .. } | Published::OverBudget { .. } => {
+                Err(format!("message {post} was refused by a limit that is off"))
+            }
             Published::OtherMode => Err(format!("message {post} was refused for its mode, and all users have one")),
             Published::Unavailable => {
                 self.marks.hit("publish: unavailable");

@@ -22,6 +22,7 @@ impl World {
         let floor = self.shards.iter().map(|shard| shard.floor).max().unwrap_or(Clock(0));
         let floor = floor.max(self.oracle.floor);
         self.oracle.floor = floor;
+        self.boots += 1;
         self.count_machines();
         self.placement = Placement::new(PLACEMENT_KEY, shard_count);
         self.shards = (0..shard_count).map(|shard| self.open_shard(shard, floor)).collect();
@@ -48,6 +49,7 @@ impl World {
             pong_timeout: plan.pong_timeout,
             sessions_max: plan.sessions_max,
             ledger_bytes_max: plan.ledger_bytes_max,
+            token_rate: plan.token_rate,
             ..MachineConfig::new(ShardId(shard), self.placement)
         };
         Shard {

@@ -159,6 +159,7 @@ impl World {
             now: 1_000_000_000,
             wall_offset_us: 1_700_000_000_000_000,
             steps: 0,
+            boots: 0,
             placement: Placement::new(PLACEMENT_KEY, plan.shards),
             shards: Vec::new(),
             sockets: Vec::new(),

@@ -396,7 +396,7 @@ impl World {
             Event::Broadcast(delta) => (Frame::Broadcast(delta), None),
             Event::Pong => (Frame::Pong, None),
             Event::Ping => (Frame::Ping, None),
-            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {
+            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {
                 return Err("an HTTP answer on a WebSocket".to_owned());
             }
         };

@@ -42,6 +42,8 @@ pub(crate) struct World {
     /// Wall clock minus monotonic clock, microseconds.
     pub(crate) wall_offset_us: u64,
     pub(crate) steps: u64,
+    /// How often the process was started.
+    pub(crate) boots: u64,
     pub(crate) placement: Placement,
     pub(crate) shards: Vec<Shard>,
     pub(crate) sockets: Vec<Socket>,

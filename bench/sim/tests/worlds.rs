@@ -24,13 +24,13 @@ fn equal_seeds_give_equal_traces() {
 }
 
 #[test]
-fn no_interesting_situation_is_missing_from_two_hundred_worlds() {
-    let report = run(0..200, &Options::default());
+fn no_interesting_situation_is_missing_from_five_hundred_worlds() {
+    let report = run(0..500, &Options::default());
     let missing: Vec<&str> = SITUATIONS.iter().copied().filter(|name| report.marks.count(name) == 0).collect();
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 
-/// What two hundred worlds must have seen.
+/// What five hundred worlds must have seen.
 const SITUATIONS: &[&str] = &[
     "ack: several",
     "ack: strange",
@@ -104,6 +104,7 @@ const SITUATIONS: &[&str] = &[
     "publish: dropped",
     "publish: no subscription",
     "publish: stored",
+    "publish: too many",
     "publish: unavailable",
     "register: 500",
     "socket: blocked",
@@ -117,4 +118,13 @@ const SITUATIONS: &[&str] = &[
     "store: failed without effect",
     "store: refused as full",
     "store: save",
+    "receipt: pending",
+    "receipt: unknown",
+    "receipt: delivered",
+    "receipt: expired",
+    "receipt: replaced",
+    "receipt: cancelled",
+    "receipt: unregistered",
+    "mail: receipt",
+    "machine.dead_endpoint_hits",
 ];

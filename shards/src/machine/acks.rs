@@ -12,6 +12,7 @@ use super::active::{Entry, Source};
 use super::command::{AckUpdate, Cancel};
 use super::input::Effect;
 use super::mail::Reply;
+use super::receipts::Outcome;
 use super::remote::Asker;
 use super::session::UNSURE;
 use super::slab::Ref;
@@ -31,7 +32,12 @@ pub(super) struct Settling {
 
 impl ShardMachine {
     pub(super) fn ack(&mut self, turn: &mut Turn<'_>, at: Ref, updates: &[AckUpdate]) {
+        let uaid = self.sessions.get(at).map(|session| session.uaid);
         for update in updates {
+            if let Some(uaid) = uaid {
+                let row = RowKey { uaid, chid: update.chid, stamp: update.stamp, topic: update.topic };
+                self.end_receipt(&row, Outcome::of_ack(update.code));
+            }
             match update.code {
                 101 => self.stats.acks_decryption_error += 1,
                 102 => self.stats.acks_not_delivered += 1,
@@ -212,6 +218,7 @@ impl ShardMachine {
                 let only_ledger = matches!(entry.source, Source::Direct(_)) && !entry.maybe_row;
                 self.forget_record(turn, &entry);
                 if only_ledger {
+                    self.end_receipt(&cancel.row(), Outcome::Cancelled);
                     self.answer(turn, asker, Reply::Cancel(true));
                     return false;
                 }
@@ -222,7 +229,7 @@ impl ShardMachine {
             self.answer(turn, asker, Reply::Cancel(false));
             return false;
         }
-        let row = RowKey { uaid: cancel.uaid, chid: cancel.chid, stamp: cancel.stamp, topic: cancel.topic };
+        let row = cancel.row();
         let op = StoreOp::Settle { rows: vec![row], low_water: None, durable: true };
         self.submit(turn, Work::Cancel { asker, row }, op);
         true
@@ -234,6 +241,7 @@ impl ShardMachine {
         if !done {
             self.settle(row);
         }
+        self.end_receipt(&row, Outcome::Cancelled);
         self.cancelling.remove(&(row.uaid, row.stamp));
         self.answer(turn, asker, Reply::Cancel(done));
     }

@@ -9,6 +9,9 @@ use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic};
 use crate::simple::{Mode, WakeData};
 
+use super::receipts::{ReceiptAnswer, ReceiptQuery};
+use super::store::RowKey;
+
 /// One decoded request of a peer.
 #[derive(Debug)]
 pub enum Command {
@@ -47,6 +50,8 @@ pub enum Command {
     Publish(Box<Publish>),
     /// App server: `DELETE /m/{id}`. [`Event::Cancelled`] answers.
     Cancel(Box<Cancel>),
+    /// App server: `GET /r/{receipt}`. [`Event::Receipt`] answers, perhaps after a while.
+    Receipt(Box<ReceiptQuery>),
     /// Another node: `PUT /push/{uaid}` with a message that is already stamped. [`Event::NodeAnswer`] answers.
     NodePush(Box<Publish>),
     /// Another node: `PUT /notif/{uaid}`. [`Event::NodeAnswer`] answers.
@@ -150,6 +155,13 @@ pub struct Cancel {
     pub topic: Option<Topic>,
 }
 
+impl Cancel {
+    /// The row it removes.
+    pub(super) fn row(&self) -> RowKey {
+        RowKey { uaid: self.uaid, chid: self.chid, stamp: self.stamp, topic: self.topic }
+    }
+}
+
 /// What the machine has an edge write on one connection.
 #[derive(Debug)]
 pub enum Event {
@@ -200,6 +212,8 @@ pub enum Event {
         /// Whether storage has taken it.
         done: bool,
     },
+    /// The reply to a look at a receipt.
+    Receipt(ReceiptAnswer),
     /// The reply to another node (BEHAVIOUR.md 4.1).
     NodeAnswer(NodeAnswer),
 }
@@ -229,6 +243,16 @@ pub enum Published {
     OtherMode,
     /// The rule the landing shard found broken.
     Refused(Refusal),
+    /// 429: the endpoint gets more messages than `endpoint.token_rate`. Nothing was accepted.
+    TooMany {
+        /// Seconds until one will be taken.
+        retry_after: u32,
+    },
+    /// 429: more bytes than `store.user_bytes_per_day` were stored for the user today. Nothing was accepted.
+    OverBudget {
+        /// Seconds until it is worth trying again.
+        retry_after: u32,
+    },
     /// 503 with Retry-After: storage, credit or tickets are exhausted. Nothing was accepted.
     Unavailable,
 }

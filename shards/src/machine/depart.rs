@@ -10,6 +10,7 @@ use super::active::Source;
 use super::command::CloseReason;
 use super::input::Effect;
 use super::publish::ledger_bytes;
+use super::receipts::Outcome;
 use super::session::NONE;
 use super::slab::Ref;
 use super::stats::MachineStats;
@@ -51,6 +52,7 @@ impl ShardMachine {
             };
             if body.expired(turn.now.unix()) {
                 self.stats.expired += 1;
+                self.end_receipt(&entry.row, Outcome::Expired);
                 self.forget_record(turn, &entry);
             } else {
                 messages.push((body.clone(), slot));
@@ -150,6 +152,12 @@ impl ShardMachine {
     /// that is tried again leaves it out.
     pub(super) fn cancel_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, stamp: Stamp) {
         self.release_departing(turn, uaid, |message| message.stamp == stamp, |stats| &mut stats.cancels_departing);
+    }
+
+    /// Whether this message is on its way to storage.
+    pub(super) fn is_departing(&self, uaid: Uaid, stamp: Stamp) -> bool {
+        let departure = self.departures.get(&uaid);
+        departure.is_some_and(|departure| departure.messages.iter().any(|(message, _)| message.stamp == stamp))
     }
 
     fn release_record(&mut self, turn: &mut Turn<'_>, message: &Message, slot: LedgerSlot) {

@@ -15,6 +15,7 @@ use crate::message::{Message, Urgency};
 use crate::time::Span;
 
 use super::active::{DrainCursor, Source};
+use super::receipts::Outcome;
 use super::session::{BLOCKED, UNSURE};
 use super::slab::Ref;
 use super::store::{Page, RowKey, StoreError, StoreOp, StoreReply};
@@ -146,9 +147,11 @@ impl ShardMachine {
         // While unsure it is perhaps registered all the same: the next session, which reads the channels, decides.
         if !registered && !session.has(UNSURE) {
             self.stats.rows_unregistered += 1;
+            self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
             self.settle(RowKey::of(message));
         }
         if registered && !self.is_for_session(at, message) {
+            self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
             self.settle(RowKey::of(message));
             return false;
         }

@@ -6,6 +6,7 @@
 use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
 use super::command::{Cancel, Hello, NodeAnswer, Publish, Published};
+use super::receipts::{ReceiptAnswer, ReceiptQuery};
 
 /// A mail between two shards. At most 40 bytes; what is bigger is boxed.
 #[derive(Debug)]
@@ -45,6 +46,9 @@ pub enum Request {
     Publish(Box<Publish>),
     /// A cancel landed here.
     Cancel(Box<Cancel>),
+    /// A look at a receipt landed here. Its reply may take until the end of its wait, so only half the reply credit is
+    /// given to these.
+    Receipt(Box<ReceiptQuery>),
     /// A node's message landed here.
     NodePush(Box<Publish>),
     /// A node's nudge landed here.
@@ -76,6 +80,8 @@ pub enum Reply {
     Publish(Published),
     /// To a cancel: whether storage has taken it.
     Cancel(bool),
+    /// To a look at a receipt.
+    Receipt(ReceiptAnswer),
     /// To a node request.
     Node(NodeAnswer),
 }

@@ -13,12 +13,16 @@ mod broadcast;
 mod clock;
 mod command;
 mod conns;
+mod dead;
 mod depart;
 mod drain;
 mod hello;
 mod input;
 mod mail;
 mod publish;
+mod rates;
+mod receipt_table;
+mod receipts;
 mod reconcile;
 mod remote;
 mod reset;
@@ -43,6 +47,7 @@ pub use command::{
 };
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
+pub use receipts::{Outcome, ReceiptAnswer, ReceiptQuery};
 pub use stats::MachineStats;
 pub use store::{Page, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
@@ -59,9 +64,12 @@ use active::Active;
 use broadcast::{Broadcasts, Spread};
 use clock::HybridClock;
 use conns::{ConnState, ConnTable};
+use dead::DeadEndpoints;
 use depart::Departure;
 use hello::Greeting;
 use publish::LedgerSlots;
+use rates::Rates;
+use receipt_table::Receipts;
 use remote::Requests;
 use session::{BLOCKED, NONE, Session};
 use shutdown::Shutdown;
@@ -104,6 +112,10 @@ pub struct MachineConfig {
     pub sessions_max: u32,
     /// Bytes of live ledger records this shard may hold; at most half its log, so that an append always fits.
     pub ledger_bytes_max: u64,
+    /// `endpoint.token_rate`: messages per second of one endpoint; 0 is off.
+    pub token_rate: u32,
+    /// `store.user_bytes_per_day`: bytes stored for one user in a UTC day; 0 is off.
+    pub user_bytes_per_day: u64,
     /// `delivery.msg_limit`: stored messages of one drain beyond which the user is reset; 0 is off.
     pub msg_limit: u32,
     /// `broadcast.spread`: how long a shard takes to tell all its sessions of a change.
@@ -131,6 +143,8 @@ impl MachineConfig {
             wake_timeout: Span(0),
             sessions_max: 1_000,
             ledger_bytes_max: 1 << 20,
+            token_rate: 0,
+            user_bytes_per_day: 0,
             msg_limit: 0,
             broadcast_spread: Span::from_secs(10),
             reconcile: false,
@@ -170,6 +184,9 @@ pub struct ShardMachine {
     /// Users with rows to delete that this step has named.
     settle_now: Vec<Uaid>,
     settled_lately: SettledLately,
+    dead: DeadEndpoints,
+    rates: Rates,
+    receipts: Receipts,
     ledger_slots: LedgerSlots,
     ledger_bytes: u64,
     /// Deadlines of sessions with something under way; stale ones are told by `Active::armed`.
@@ -227,6 +244,9 @@ impl ShardMachine {
             cancelling: BTreeSet::new(),
             settle_now: Vec::new(),
             settled_lately: SettledLately::default(),
+            dead: DeadEndpoints::new(),
+            rates: Rates::new(config.token_rate, config.user_bytes_per_day),
+            receipts: Receipts::new(),
             ledger_slots: LedgerSlots::default(),
             ledger_bytes: 0,
             deadlines: BinaryHeap::new(),
@@ -260,6 +280,7 @@ impl ShardMachine {
             Input::Drain { rate } => self.begin_drain(turn, rate),
         }
         self.submit_settles(turn);
+        self.say_receipts(turn);
         self.say_drained(turn);
         assert!(effects.len() - before <= limits::EFFECTS_PER_INPUT_MAX, "a step keeps within its effects");
     }
@@ -274,6 +295,7 @@ impl ShardMachine {
             self.sweep.due,
             self.pongs_due.front().map(|(due, _)| *due),
             self.tickets.due(),
+            self.receipts_due(),
             self.drain_due(),
         ]
         .into_iter()
@@ -289,6 +311,9 @@ impl ShardMachine {
         self.stats.ledger_bytes = self.ledger_bytes;
         self.stats.ledger_records = self.ledger_slots.live() as u64;
         self.stats.store_outstanding = self.tickets.outstanding() as u64;
+        self.stats.receipts = self.receipts.len() as u64;
+        self.stats.receipt_waiters = self.receipts.waiters() as u64;
+        self.stats.buckets_forgotten = self.rates.buckets_forgotten();
         &self.stats
     }
 
@@ -320,6 +345,7 @@ impl ShardMachine {
         self.spread_broadcasts(turn);
         self.sweep_sessions(turn);
         self.pong_timeouts(turn);
+        self.receipt_timeouts(turn);
         self.submit_backlog(turn);
         self.drain_turn(turn);
     }
@@ -353,6 +379,7 @@ impl ShardMachine {
             Command::Hello(_)
             | Command::Publish(_)
             | Command::Cancel(_)
+            | Command::Receipt(_)
             | Command::NodePush(_)
             | Command::NodeNotify { .. }
             | Command::NodeDisconnect { .. } => {}

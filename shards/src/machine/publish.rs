@@ -15,6 +15,7 @@ use super::active::{Active, Entry, Source};
 use super::command::{CloseReason, Disposition, Event, NodeAnswer, Publish, Published, Refusal};
 use super::input::Effect;
 use super::mail::Reply;
+use super::receipts::{self, Outcome};
 use super::remote::Asker;
 use super::session::{BLOCKED, NONE};
 use super::slab::Ref;
@@ -26,27 +27,45 @@ use super::{ShardMachine, Turn};
 impl ShardMachine {
     pub(super) fn publish(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
         self.stats.publishes += 1;
-        let resident = self.resident(publish.uaid);
+        let (uaid, chid) = (publish.uaid, publish.chid);
+        let resident = self.resident(uaid);
+        let session = match resident {
+            Some(Resident::Session(index)) => Some(self.session_ref(index)),
+            Some(Resident::Greeting(_)) | None => None,
+        };
+        let may_exist = match session {
+            Some(at) => self.registered_channel(at, chid),
+            None => !self.known_dead(turn.now.mono, uaid, chid),
+        };
+        if !may_exist {
+            self.stats.publishes_unregistered += 1;
+            self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
+            return;
+        }
+        if let Err(retry_after) = self.take_token(turn, uaid, chid) {
+            self.answer(turn, asker, Reply::Publish(Published::TooMany { retry_after }));
+            return;
+        }
         let message = match publish.message {
             Ok(message) => message,
+            Err(refusal) if session.is_some() => {
+                self.answer(turn, asker, Reply::Publish(Published::Refused(refusal)));
+                return;
+            }
             Err(refusal) => {
-                self.refuse_publish(turn, asker, resident, publish.uaid, publish.chid, refusal);
+                self.refuse_publish(turn, asker, (uaid, chid), refusal);
                 return;
             }
         };
         let message = self.stamp(turn, message);
-        let Some(Resident::Session(index)) = resident else {
+        let Some(at) = session else {
             if let Some(Resident::Greeting(index)) = resident {
                 self.nudge_greeting(index);
             }
             self.store_publish(turn, asker, message, None);
             return;
         };
-        let at = self.session_ref(index);
-        if !self.registered_channel(at, message.chid) {
-            self.stats.publishes_unregistered += 1;
-            self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
-        } else if !self.mode_fits(at, &message) {
+        if !self.mode_fits(at, &message) {
             self.stats.publishes_other_mode += 1;
             self.answer(turn, asker, Reply::Publish(Published::OtherMode));
         } else if self.is_outranked(at, &message) {
@@ -73,22 +92,8 @@ impl ShardMachine {
         }
     }
 
-    /// 410 comes before the rule that was broken (DESIGN.md 6, validation order).
-    fn refuse_publish(
-        &mut self,
-        turn: &mut Turn<'_>,
-        asker: Asker,
-        resident: Option<Resident>,
-        uaid: Uaid,
-        chid: Chid,
-        refusal: Refusal,
-    ) {
-        if let Some(Resident::Session(index)) = resident {
-            let known = self.registered_channel(self.session_ref(index), chid);
-            let published = if known { Published::Refused(refusal) } else { Published::NoSubscription };
-            self.answer(turn, asker, Reply::Publish(published));
-            return;
-        }
+    /// 410 comes before the rule that was broken (DESIGN.md 6, validation order): storage is asked for it.
+    fn refuse_publish(&mut self, turn: &mut Turn<'_>, asker: Asker, (uaid, chid): (Uaid, Chid), refusal: Refusal) {
         if !self.tickets.room() {
             self.answer(turn, asker, Reply::Publish(Published::Unavailable));
             return;
@@ -102,14 +107,17 @@ impl ShardMachine {
             accepted: turn.now.unix(),
             urgency: Urgency::Normal,
             topic: None,
+            receipt: false,
             payload: Box::default(),
         });
         let work = PublishWork {
             asker,
-            uaid,
-            stamp: Stamp::default(),
-            since: turn.now.mono,
+            row: RowKey::of(&question),
+            epoch: self.dead_epoch(uaid, chid),
+            receipt: None,
+            charged: 0,
             slot: None,
+            since: turn.now.mono,
             refusal: Some(refusal),
             check_only: true,
             send: None,
@@ -162,6 +170,7 @@ impl ShardMachine {
     /// Puts a direct in the ledger and on the wire.
     fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
         if let Some(topic) = message.topic {
+            self.end_receipts_of_slot(message.uaid, (message.chid, topic), message.stamp);
             self.end_older(turn, message.uaid, (message.chid, topic, message.rank()));
         }
         let slot = self.ledger_slots.take();
@@ -184,6 +193,7 @@ impl ShardMachine {
         let Some(session) = self.sessions.get(at) else { return };
         assert!(!session.has(BLOCKED), "nothing is added to the window of a blocked socket");
         let conn = session.conn;
+        self.expect_receipt(&message);
         let now = turn.now.mono;
         let active = self.activate(at);
         let emission = active.emission();
@@ -216,9 +226,11 @@ impl ShardMachine {
     /// TTL 0: now or never (RFC 8030 section 5.2).
     fn send_once(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) -> Disposition {
         let Some(session) = self.sessions.get(at) else { return Disposition::Dropped };
-        let conn = session.conn;
-        if session.has(BLOCKED) || self.draining() {
+        let (conn, blocked) = (session.conn, session.has(BLOCKED));
+        self.expect_receipt(&message);
+        if blocked || self.draining() {
             self.stats.ttl_zero_dropped += 1;
+            self.end_receipt(&RowKey::of(&message), Outcome::Expired);
             return Disposition::Dropped;
         }
         self.stats.ttl_zero_sent += 1;
@@ -259,10 +271,19 @@ impl ShardMachine {
             self.answer(turn, asker, Reply::Publish(Published::Unavailable));
             return;
         }
+        let charged = match self.charge_budget(turn, &message) {
+            Ok(charged) => charged,
+            Err(retry_after) => {
+                self.answer(turn, asker, Reply::Publish(Published::OverBudget { retry_after }));
+                return;
+            }
+        };
         let work = PublishWork {
             asker,
-            uaid: message.uaid,
-            stamp: message.stamp,
+            row: RowKey::of(&message),
+            epoch: self.dead_epoch(message.uaid, message.chid),
+            receipt: message.receipt.then(|| receipts::expires(&message)),
+            charged,
             since: turn.now.mono,
             slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic, message.rank())),
             refusal: None,
@@ -282,26 +303,32 @@ impl ShardMachine {
         work: PublishWork,
         result: Result<StoreReply, StoreError>,
     ) {
+        let RowKey { uaid, chid, stamp, topic: _ } = work.row;
         if !work.check_only {
-            self.write_done(work.uaid);
+            self.write_done(uaid);
         }
         let stored = matches!(result, Ok(StoreReply::Done));
         if let Some(slot) = work.slot
             && stored
         {
-            self.end_older(turn, work.uaid, slot);
-            self.wake_absent(turn, work.uaid, slot.1);
+            self.end_receipts_of_slot(uaid, (slot.0, slot.1), stamp);
+            self.end_older(turn, uaid, slot);
+            self.wake_absent(turn, uaid, slot.1);
+        }
+        if !stored {
+            self.refund_budget(turn, uaid, work.charged);
         }
         if !work.check_only && (stored || result.is_err()) {
             // Also after an error: the write may have taken effect, and nothing may overtake it.
             self.after_store(turn, &work, stored);
-        } else if let Some(Resident::Session(index)) = self.resident(work.uaid) {
+        } else if let Some(Resident::Session(index)) = self.resident(uaid) {
             // A check may have waited for this write to be over.
             let at = self.session_ref(index);
             self.continue_drain(turn, at);
         }
         let published = match (result, work.refusal) {
             (Ok(StoreReply::NoSubscription), _) => {
+                self.endpoint_died(turn.now.mono, uaid, chid, work.epoch);
                 self.stats.publishes_unregistered += 1;
                 Published::NoSubscription
             }
@@ -320,7 +347,13 @@ impl ShardMachine {
                     Disposition::Dropped => self.stats.ttl_zero_dropped += 1,
                     _ => self.stats.stored += 1,
                 }
-                Published::Accepted { stamp: work.stamp, disposition }
+                if let Some(expires) = work.receipt {
+                    self.expect_receipt_of(&work.row, expires);
+                }
+                if work.receipt.is_some() && disposition == Disposition::Dropped {
+                    self.end_receipt(&work.row, Outcome::Expired);
+                }
+                Published::Accepted { stamp, disposition }
             }
             (Err(_), _) => {
                 self.stats.publishes_unavailable += 1;
@@ -332,7 +365,7 @@ impl ShardMachine {
 
     /// The user may be here by now: send from memory (durable mode), or have the session look.
     fn after_store(&mut self, turn: &mut Turn<'_>, work: &PublishWork, stored: bool) {
-        match self.resident(work.uaid) {
+        match self.resident(work.row.uaid) {
             Some(Resident::Session(index)) => {
                 let at = self.session_ref(index);
                 match &work.send {

@@ -25,7 +25,7 @@ impl ShardMachine {
             return false;
         }
         self.stats.resets_reconciled += 1;
-        self.submit(turn, Work::Reset, StoreOp::DropUser { uaid });
+        self.submit(turn, Work::Reset { uaid }, StoreOp::DropUser { uaid });
         true
     }
 
@@ -45,7 +45,7 @@ impl ShardMachine {
             if let Some(floor) = self.clock.floor_to_persist() {
                 turn.effects.push_back(Effect::ClockFloor(floor));
             }
-            self.submit(turn, Work::Forget, StoreOp::Unregister { uaid, chid, at });
+            self.submit(turn, Work::Forget { uaid, chid }, StoreOp::Unregister { uaid, chid, at });
         }
     }
 }

@@ -110,6 +110,7 @@ impl ShardMachine {
             Request::Claim(claim) => self.claimed(turn, asker, *claim),
             Request::Publish(publish) => self.publish(turn, asker, *publish),
             Request::Cancel(cancel) => self.cancel(turn, asker, *cancel),
+            Request::Receipt(query) => self.receipt(turn, asker, *query),
             Request::NodePush(publish) => self.node_push(turn, asker, *publish),
             Request::NodeNotify { uaid } => self.node_notify(turn, asker, uaid),
             Request::NodeDisconnect(whom) => self.node_disconnect(turn, asker, whom.0, whom.1),
@@ -124,6 +125,7 @@ impl ShardMachine {
                 let event = match reply {
                     Reply::Publish(published) => Event::Published(published),
                     Reply::Cancel(done) => Event::Cancelled { done },
+                    Reply::Receipt(answer) => Event::Receipt(answer),
                     Reply::Node(answer) => Event::NodeAnswer(answer),
                     // A hello of our own slice is answered by its greeting, never through here.
                     Reply::Claim(_) => return,
@@ -141,6 +143,9 @@ impl ShardMachine {
             return;
         };
         self.return_credit(turn, outgoing.peer);
+        if matches!(reply, Reply::Receipt(_)) {
+            self.receipts.came_back(outgoing.peer);
+        }
         match (reply, outgoing.claim) {
             (Reply::Claim(decision), Some((claim, hello))) => {
                 self.claim_decided(turn, outgoing.conn, outgoing.peer, claim, hello, decision);
@@ -173,6 +178,7 @@ impl ShardMachine {
             Command::Cancel(cancel) => {
                 self.ask(turn, conn, cancel.uaid, Request::Cancel(cancel), Reply::Cancel(false));
             }
+            Command::Receipt(query) => self.ask_receipt(turn, conn, query),
             Command::NodePush(publish) => self.ask(turn, conn, publish.uaid, Request::NodePush(publish), busy),
             Command::NodeNotify { uaid } => self.ask(turn, conn, uaid, Request::NodeNotify { uaid }, busy),
             Command::NodeDisconnect { uaid, connected_at } => {

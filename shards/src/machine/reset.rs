@@ -48,7 +48,7 @@ impl ShardMachine {
         let (uaid, saved) = (session.uaid, !session.has(UNSAVED));
         self.end_session(turn, at, Some(CloseReason::Reset));
         if saved {
-            self.submit(turn, Work::Reset, StoreOp::DropUser { uaid });
+            self.submit(turn, Work::Reset { uaid }, StoreOp::DropUser { uaid });
         }
     }
 }

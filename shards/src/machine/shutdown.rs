@@ -30,6 +30,7 @@ impl ShardMachine {
         if self.shutdown.is_none() {
             let rate = rate.max(1);
             let close_from = turn.now.mono.after(SAVE_FIRST);
+            self.receipts.give_up_all();
             self.shutdown =
                 Some(Shutdown { rate, next: turn.now.mono, saved_below: 0, cursor: 0, close_from, said: false });
         }

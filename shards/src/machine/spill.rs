@@ -14,9 +14,10 @@ use crate::time::{Instant, Span};
 use super::active::{Parked, Source};
 use super::command::{CloseReason, Event};
 use super::input::Effect;
+use super::receipts::Outcome;
 use super::session::BLOCKED;
 use super::slab::Ref;
-use super::store::{StoreError, StoreOp, StoreReply};
+use super::store::{RowKey, StoreError, StoreOp, StoreReply};
 use super::tickets::Work;
 use super::{ShardMachine, Turn};
 
@@ -81,7 +82,7 @@ impl ShardMachine {
         let index = session.active;
         let Some(active) = self.active_of_mut(index) else { return };
         let mut messages: Vec<Arc<Message>> = Vec::new();
-        let mut expired: Vec<Stamp> = Vec::new();
+        let mut expired: Vec<RowKey> = Vec::new();
         for entry in &mut active.window {
             let (Source::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
             if active.unregistering == Some(entry.row.chid) {
@@ -91,15 +92,16 @@ impl ShardMachine {
                 continue;
             }
             if body.expired(now.unix()) {
-                expired.push(entry.row.stamp);
+                expired.push(entry.row);
             } else {
                 messages.push(body.clone());
                 entry.source = Source::Spilling(slot);
             }
         }
-        for stamp in expired {
+        for row in expired {
             self.stats.expired += 1;
-            self.take_entry(turn, at, stamp);
+            self.end_receipt(&row, Outcome::Expired);
+            self.take_entry(turn, at, row.stamp);
         }
         if messages.is_empty() {
             return;
@@ -217,6 +219,7 @@ impl ShardMachine {
         let Some(active) = self.active_of_mut(index) else { return };
         let Some(place) = active.position(stamp) else { return };
         active.window[place].reading = false;
+        let row = active.window[place].row;
         // After an error the next retry reads again.
         if let Ok(StoreReply::Page(page)) = result {
             match page.messages.into_iter().next() {
@@ -226,6 +229,7 @@ impl ShardMachine {
                 None => {
                     // A wall clock that goes back must not revive it: its ack would find no entry.
                     self.stats.expired += 1;
+                    self.end_receipt(&row, Outcome::Expired);
                     self.take_entry(turn, at, stamp);
                     self.continue_drain(turn, at);
                 }
@@ -240,6 +244,7 @@ impl ShardMachine {
         let (conn, index) = (session.conn, session.active);
         if message.expired(turn.now.unix()) {
             self.stats.expired += 1;
+            self.end_receipt(&RowKey::of(&message), Outcome::Expired);
             self.take_entry(turn, at, stamp);
             return;
         }

@@ -37,17 +37,26 @@ impl ShardMachine {
         if let Some(floor) = self.clock.floor_to_persist() {
             turn.effects.push_back(Effect::ClockFloor(floor));
         }
+        self.endpoint_registering(uaid, chid);
         let op = StoreOp::Register { uaid, chid, key, at: clock, seen: turn.now.unix(), contact: self.contact_of(at) };
-        self.submit(turn, Work::Register { session: at, chid, key }, op);
+        self.submit(turn, Work::Register { session: at, uaid, chid, key }, op);
     }
 
-    pub(super) fn registered(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, key: Option<KeyDigest>, done: bool) {
+    pub(super) fn registered(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (at, uaid): (Ref, Uaid),
+        chid: Chid,
+        key: Option<KeyDigest>,
+        done: bool,
+    ) {
+        self.endpoint_registering(uaid, chid);
         let fingerprint = self.config.placement.fingerprint(chid);
         let Some(session) = self.sessions.get_mut(at) else {
             self.stats.store_replies_stale += 1;
             return;
         };
-        let (uaid, conn) = (session.uaid, session.conn);
+        let conn = session.conn;
         let passed_over = done && session.has(UNSURE);
         // Also after an error: it may have taken effect, and an unregister must then reach storage.
         session.put(UNSAVED, false);
@@ -96,6 +105,9 @@ impl ShardMachine {
     }
 
     pub(super) fn unregistered(&mut self, turn: &mut Turn<'_>, at: Ref, uaid: Uaid, chid: Chid, done: bool) {
+        if done {
+            self.end_receipts_of_channel(uaid, chid);
+        }
         let fingerprint = self.config.placement.fingerprint(chid);
         let Some(session) = self.sessions.get_mut(at) else {
             self.departing_unregistered(turn, uaid, chid, done);

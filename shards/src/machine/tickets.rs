@@ -10,10 +10,12 @@ use crate::ids::Chid;
 use crate::ids::{KeyDigest, Stamp, StoreTicket, Uaid};
 use crate::limits;
 use crate::message::{Message, Rank, Topic};
-use crate::time::{Instant, Span};
+use crate::time::{Instant, Span, UnixSeconds};
 
 use super::command::Refusal;
+use super::dead::Epoch;
 use super::input::Effect;
+use super::receipts::ReceiptQuery;
 use super::remote::Asker;
 use super::slab::{Ref, Slab};
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
@@ -26,6 +28,7 @@ pub(super) enum Work {
     },
     Register {
         session: Ref,
+        uaid: Uaid,
         chid: Chid,
         key: Option<KeyDigest>,
     },
@@ -57,6 +60,10 @@ pub(super) enum Work {
         asker: Asker,
         row: RowKey,
     },
+    Receipt {
+        asker: Asker,
+        query: Box<ReceiptQuery>,
+    },
     Touch,
     Contact {
         session: Ref,
@@ -66,16 +73,26 @@ pub(super) enum Work {
         uaid: Uaid,
     },
     /// The drop of a user.
-    Reset,
+    Reset {
+        uaid: Uaid,
+    },
     /// An unregister nobody waits for: the hello left the channel out.
-    Forget,
+    Forget {
+        uaid: Uaid,
+        chid: Chid,
+    },
 }
 
 /// A POST at storage.
 pub(super) struct PublishWork {
     pub asker: Asker,
-    pub uaid: Uaid,
-    pub stamp: Stamp,
+    pub row: RowKey,
+    /// Registers of this subscription when storage was asked.
+    pub epoch: Epoch,
+    /// Set when its sender asked for a receipt: when the message expires.
+    pub receipt: Option<UnixSeconds>,
+    /// Bytes taken from the user's budget of today.
+    pub charged: u32,
     /// The topic slot it takes when it is written, and its place among those that want it.
     pub slot: Option<(Chid, Topic, Rank)>,
     /// When it was submitted.
@@ -170,7 +187,9 @@ impl ShardMachine {
         }
         match work {
             Work::LoadUser { greeting } => self.user_loaded(turn, greeting, result),
-            Work::Register { session, chid, key } => self.registered(turn, session, chid, key, result.is_ok()),
+            Work::Register { session, uaid, chid, key } => {
+                self.registered(turn, (session, uaid), chid, key, result.is_ok());
+            }
             Work::Unregister { session, uaid, chid } => self.unregistered(turn, session, uaid, chid, result.is_ok()),
             Work::Publish(work) => self.publish_stored(turn, work, result),
             Work::Page { session } => self.page_loaded(turn, session, result),
@@ -181,7 +200,10 @@ impl ShardMachine {
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
             Work::Contact { session } => self.contact_set(turn, session, result.is_ok()),
             Work::Wake { uaid } => self.wake_loaded(turn, uaid, result),
-            Work::Touch | Work::Reset | Work::Forget => {}
+            Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result),
+            Work::Reset { uaid } if result.is_ok() => self.end_receipts_of_user(uaid),
+            Work::Forget { uaid, chid } if result.is_ok() => self.end_receipts_of_channel(uaid, chid),
+            Work::Touch | Work::Reset { .. } | Work::Forget { .. } => {}
         }
         self.submit_backlog(turn);
     }

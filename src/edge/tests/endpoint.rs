@@ -9,15 +9,15 @@ use crate::webpush::message_id::MessageId;
 use crate::webpush::payload;
 use crate::webpush::vapid::tests::Sender;
 
-fn path(key: Option<KeyDigest>) -> String {
+pub(super) fn path(key: Option<KeyDigest>) -> String {
     endpoint_path(TokenForm::Short, key)
 }
 
-fn post(path: &str, headers: &str, body: &str) -> String {
+pub(super) fn post(path: &str, headers: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n{headers}\r\n{body}", body.len())
 }
 
-const GOOD: &str = "TTL: 60\r\nContent-Encoding: aes128gcm\r\n";
+pub(super) const GOOD: &str = "TTL: 60\r\nContent-Encoding: aes128gcm\r\n";
 
 #[test]
 fn a_post_becomes_a_message_and_is_answered() {

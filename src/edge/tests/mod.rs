@@ -5,12 +5,13 @@ mod chunking;
 mod endpoint;
 mod foreign;
 mod node;
+mod receipts;
 mod replies;
 mod simple;
 mod websocket;
 
 use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
-use shards::machine::{CloseReason, Command, Disposition, Event, NodeAnswer, Published};
+use shards::machine::{CloseReason, Command, Disposition, Event, NodeAnswer, Published, ReceiptAnswer};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::time::{Instant, Now};
@@ -38,6 +39,7 @@ pub(super) fn config() -> EdgeConfig {
         body_bytes_max: BODY_BYTES_DEFAULT,
         simplepush: false,
         vapid_cache_max: 64,
+        origin_rate: 0,
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
     }
 }
@@ -79,6 +81,8 @@ pub(super) struct Harness {
     /// What the machine answers a POST.
     pub(super) published: Published,
     pub(super) node_answer: NodeAnswer,
+    /// What the machine answers a look at a receipt.
+    pub(super) receipt: ReceiptAnswer,
     ended: bool,
 }
 
@@ -99,6 +103,7 @@ impl Harness {
             commands: Vec::new(),
             published: Published::Accepted { stamp: STAMP, disposition: Disposition::Direct },
             node_answer: NodeAnswer::Done,
+            receipt: ReceiptAnswer::Pending,
             ended: false,
         }
     }
@@ -184,6 +189,7 @@ impl Harness {
                 Err(refusal) => Published::Refused(refusal),
             }),
             Command::Cancel(_) => Event::Cancelled { done: true },
+            Command::Receipt(_) => Event::Receipt(self.receipt),
             Command::NodePush(_) | Command::NodeNotify { .. } | Command::NodeDisconnect { .. } => {
                 Event::NodeAnswer(self.node_answer)
             }

@@ -122,6 +122,7 @@ fn message(topic: Option<&[u8]>, body: &[u8]) -> Arc<Message> {
         accepted: UnixSeconds(NOW),
         urgency: Urgency::Normal,
         topic: topic.and_then(Topic::new),
+        receipt: false,
         payload: draft.finish().unwrap(),
     })
 }

@@ -6,6 +6,8 @@ mod delivery;
 mod departure;
 mod hello;
 mod liveness;
+mod rates;
+mod receipts;
 mod reset;
 mod script;
 mod simple;
@@ -57,6 +59,7 @@ pub struct Mesh {
     /// Answers to POSTs, cancels and node requests by connection slot.
     answers: BTreeMap<(usize, u32), String>,
     published: BTreeMap<(usize, u32), Published>,
+    receipts: BTreeMap<(usize, u32), ReceiptAnswer>,
     pub mail: VecDeque<(usize, Mail)>,
     /// Moves under way: the descriptor half, and the mail half.
     pub descriptors: VecDeque<(Socket, usize, Claim)>,
@@ -101,6 +104,7 @@ impl Mesh {
             sockets: Vec::new(),
             answers: BTreeMap::new(),
             published: BTreeMap::new(),
+            receipts: BTreeMap::new(),
             mail: VecDeque::new(),
             descriptors: VecDeque::new(),
             arrivals: VecDeque::new(),
@@ -113,6 +117,21 @@ impl Mesh {
             next_slot: 0,
             next_uaid: 1,
         }
+    }
+
+    /// The process dies and starts again: only storage is left, and what the ledgers held is saved to it.
+    pub fn restart(&mut self) {
+        let configs = self.machines.iter().map(|machine| MachineConfig {
+            origin: Origin(machine.config.origin.0 + 1_000),
+            clock_floor: Clock(self.now.unix_us),
+            ..machine.config
+        });
+        self.machines = configs.collect::<Vec<_>>().into_iter().map(ShardMachine::new).collect();
+        for message in std::mem::take(&mut self.ledger).into_values() {
+            self.store.put(message);
+        }
+        self.store.replies.clear();
+        self.mail.clear();
     }
 
     /// A UAID that `shard` owns and nobody has used.
@@ -208,6 +227,13 @@ impl Mesh {
         self.answer_to(post).expect("the POST was answered")
     }
 
+    pub fn publish(&mut self, shard: usize, publish: Publish) -> Published {
+        let conn = self.conn();
+        self.step(shard, Input::Command { conn, command: Command::Publish(Box::new(publish)) });
+        self.run();
+        self.answer_to((shard, conn.slot)).expect("the POST was answered")
+    }
+
     /// Posts and expects 201 with this disposition; returns the stamp.
     pub fn accept(&mut self, shard: usize, message: Message, expected: Disposition) -> Stamp {
         match self.post(shard, message) {
@@ -224,6 +250,27 @@ impl Mesh {
         self.step(shard, Input::Command { conn, command });
         self.run();
         self.answers.get(&(shard, conn.slot)).cloned().expect("the request was answered")
+    }
+
+    /// A look at the receipt of this message that landed on `shard`; its answer is looked up later.
+    pub fn start_receipt(&mut self, shard: usize, (message, stamp): (&Message, Stamp), wait: Span) -> (usize, u32) {
+        let conn = self.conn();
+        let Message { uaid, chid, topic, ttl, .. } = *message;
+        let expires = UnixSeconds(stamp.clock.0 / 1_000_000 + u64::from(ttl));
+        let query = ReceiptQuery { uaid, chid, stamp, topic, expires, wait };
+        self.step(shard, Input::Command { conn, command: Command::Receipt(Box::new(query)) });
+        self.run();
+        (shard, conn.slot)
+    }
+
+    pub fn receipt_said(&self, asked: (usize, u32)) -> Option<ReceiptAnswer> {
+        self.receipts.get(&asked).copied()
+    }
+
+    /// What is known of a message now.
+    pub fn receipt(&mut self, shard: usize, message: (&Message, Stamp)) -> ReceiptAnswer {
+        let asked = self.start_receipt(shard, message, Span(0));
+        self.receipt_said(asked).expect("without a wait the answer comes at once")
     }
 
     pub fn said(&self, socket: Socket) -> &[Said] {
@@ -392,6 +439,10 @@ impl Mesh {
                 self.answers.insert((shard, conn.slot), format!("cancelled {done}"));
                 return;
             }
+            Event::Receipt(answer) => {
+                self.receipts.insert((shard, conn.slot), answer);
+                return;
+            }
             Event::NodeAnswer(answer) => {
                 self.answers.insert((shard, conn.slot), format!("{answer:?}"));
                 return;
@@ -427,6 +478,7 @@ pub fn message(uaid: Uaid) -> Message {
         accepted: UnixSeconds(0),
         urgency: Urgency::Normal,
         topic: None,
+        receipt: false,
         payload: Box::from(&b"payload"[..]),
     }
 }

@@ -135,6 +135,7 @@ impl Script {
             accepted: UnixSeconds(0),
             urgency: Urgency::Normal,
             topic: None,
+            receipt: false,
             payload,
         });
         Effect::Emit(conn, Event::Notification { message, emission })

@@ -1,0 +1,57 @@
+//! App servers that ask what became of a message: what a receipt says must be true.
+
+use shards::machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
+use shards::time::{Span, UnixSeconds};
+
+use crate::posters::Pending;
+use crate::world::{Verdict, World};
+
+impl World {
+    /// Asks about one of the latest messages whose receipt was asked for, and waits a while or not at all.
+    pub(crate) fn asks_receipt(&mut self, index: usize) -> Verdict {
+        let recent = self.oracle.posts.len().saturating_sub(12);
+        let wanted = |post: &usize| self.oracle.posts[*post].receipt && self.oracle.posts[*post].seen.is_some();
+        let wanted: Vec<usize> = (recent..self.oracle.posts.len()).filter(wanted).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let post = wanted[self.rng.clients.index(wanted.len())];
+        let wait = Span::from_ms(self.rng.clients.pick(&[0, 500, 5_000, 60_000]));
+        let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
+        let target = &self.oracle.posts[post];
+        let Some(stamp) = target.stamp else { return Ok(()) };
+        let expires = UnixSeconds(stamp.clock.0 / 1_000_000 + u64::from(target.ttl));
+        let query = ReceiptQuery { uaid: target.uaid, chid: target.chid, stamp, topic: target.topic, expires, wait };
+        self.posters[index].pending = Some(Pending::Receipt { post });
+        self.log(None, format_args!("poster {index} asks what became of message {post}, waits {wait:?}"));
+        self.request(id, shard, Command::Receipt(Box::new(query)))
+    }
+
+    /// What the machine says became of a message.
+    pub(crate) fn receipt_said(&mut self, post: usize, answer: ReceiptAnswer) -> Verdict {
+        let target = &self.oracle.posts[post];
+        let (mark, truth) = match answer {
+            ReceiptAnswer::Pending => ("receipt: pending", true),
+            ReceiptAnswer::Unavailable => ("receipt: 503", true),
+            // Only a restart forgets, at the numbers of these worlds.
+            ReceiptAnswer::Unknown => ("receipt: unknown", target.boot != self.boots),
+            ReceiptAnswer::Ended(outcome) => match outcome {
+                Outcome::Delivered | Outcome::Undecryptable | Outcome::Undelivered => {
+                    ("receipt: delivered", target.acked.is_some() || target.ack_odd)
+                }
+                // A late ack, or one of what an earlier process had acked and lost, is no delivery any more.
+                Outcome::Expired => {
+                    ("receipt: expired", target.acked.is_none() || !target.acked_in_time || target.end_lost)
+                }
+                Outcome::Replaced => ("receipt: replaced", target.topic.is_some()),
+                Outcome::Cancelled => ("receipt: cancelled", target.cancel_asked),
+                Outcome::Unregistered => {
+                    let channel = self.oracle.channels.get(&(target.uaid, target.chid));
+                    ("receipt: unregistered", channel.is_some_and(|channel| channel.unregistered_until.is_some()))
+                }
+            },
+        };
+        self.marks.hit(mark);
+        if truth { Ok(()) } else { Err(format!("the receipt of message {post} says {answer:?}: {target:?}")) }
+    }
+}

@@ -1,0 +1,128 @@
+//! What one endpoint and one user may cost: `endpoint.token_rate` and `store.user_bytes_per_day`, decided at the owner,
+//! where every POST to them comes by. Owner shard only; forgotten by a restart.
+
+use crate::ids::{Chid, Uaid};
+use crate::limits;
+use crate::lru::Lru;
+use crate::message::Message;
+use crate::rates::Buckets;
+use crate::time::{Span, UnixSeconds};
+
+use super::{ShardMachine, Turn};
+
+/// The rates of one shard. What is off costs nothing.
+pub(super) struct Rates {
+    /// By `Placement::subscription`.
+    endpoints: Option<Buckets<u64>>,
+    budgets: Option<Budgets>,
+}
+
+/// Bytes stored today, by user.
+struct Budgets {
+    per_day: u64,
+    spent: Lru<Uaid, Spent>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spent {
+    /// Days since the Unix epoch.
+    day: u64,
+    bytes: u64,
+}
+
+impl Rates {
+    pub fn new(token_rate: u32, user_bytes_per_day: u64) -> Rates {
+        let budgets = Budgets { per_day: user_bytes_per_day, spent: Lru::new(limits::BUDGET_USERS_MAX) };
+        Rates { endpoints: Buckets::new(token_rate), budgets: (user_bytes_per_day > 0).then_some(budgets) }
+    }
+
+    pub fn buckets_forgotten(&self) -> u64 {
+        self.endpoints.as_ref().map_or(0, Buckets::forgotten)
+    }
+}
+
+impl Budgets {
+    /// Takes `bytes` from today's budget: whether it was enough, and whether another user of today was forgotten.
+    fn charge(&mut self, now: UnixSeconds, uaid: Uaid, bytes: u32) -> (bool, bool) {
+        let day = now.0 / DAY_SECONDS;
+        let spent = self.spent.get(&uaid).filter(|spent| spent.day == day).map_or(0, |spent| spent.bytes);
+        let after = spent.saturating_add(u64::from(bytes));
+        if after > self.per_day {
+            return (false, false);
+        }
+        let gone = self.spent.insert(uaid, Spent { day, bytes: after });
+        (true, gone.is_some_and(|(_, spent)| spent.day == day))
+    }
+
+    /// Gives back what was not stored; of a day that is over nothing is left to give back.
+    fn refund(&mut self, now: UnixSeconds, uaid: Uaid, bytes: u32) {
+        if let Some(spent) = self.spent.get(&uaid).filter(|spent| spent.day == now.0 / DAY_SECONDS) {
+            spent.bytes = spent.bytes.saturating_sub(u64::from(bytes));
+        }
+    }
+}
+
+impl ShardMachine {
+    /// Counts a POST to an endpoint.
+    ///
+    /// # Errors
+    /// It is one too many: the seconds until one will be taken.
+    pub(super) fn take_token(&mut self, turn: &Turn<'_>, uaid: Uaid, chid: Chid) -> Result<(), u32> {
+        let Some(endpoints) = &mut self.rates.endpoints else { return Ok(()) };
+        let name = self.config.placement.subscription(uaid, chid);
+        endpoints.take(turn.now.mono, name).map_err(|wait| {
+            self.stats.token_rate_refused += 1;
+            wait.seconds_ceil()
+        })
+    }
+
+    /// Charges a message that is to be stored; the bytes that were charged.
+    ///
+    /// # Errors
+    /// The budget of its user is spent: the seconds after which to try again, at most an hour.
+    pub(super) fn charge_budget(&mut self, turn: &Turn<'_>, message: &Message) -> Result<u32, u32> {
+        let Some(budgets) = self.rates.budgets.as_mut().filter(|_| message.ttl > 0) else { return Ok(0) };
+        let (now, bytes) = (turn.now.unix(), message.encoded_len() as u32);
+        let (fits, forgot) = budgets.charge(now, message.uaid, bytes);
+        self.stats.budgets_forgotten += u64::from(forgot);
+        if fits {
+            return Ok(bytes);
+        }
+        self.stats.budget_refused += 1;
+        let midnight = Span::from_secs(DAY_SECONDS - now.0 % DAY_SECONDS);
+        Err(midnight.min(RETRY_AFTER_MAX).seconds_ceil())
+    }
+
+    /// The message was not stored after all.
+    pub(super) fn refund_budget(&mut self, turn: &Turn<'_>, uaid: Uaid, charged: u32) {
+        if let Some(budgets) = &mut self.rates.budgets {
+            budgets.refund(turn.now.unix(), uaid, charged);
+        }
+    }
+}
+
+const DAY_SECONDS: u64 = 24 * 60 * 60;
+/// An operator may raise the budget meanwhile.
+const RETRY_AFTER_MAX: Span = Span::from_secs(3_600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_of_its_user_and_its_day() {
+        let mut budgets = Budgets { per_day: 100, spent: Lru::new(2) };
+        let (a, b, c) = (Uaid([1; 16]), Uaid([2; 16]), Uaid([3; 16]));
+        let (today, tomorrow) = (UnixSeconds(DAY_SECONDS * 9 + 5), UnixSeconds(DAY_SECONDS * 10));
+        assert_eq!(budgets.charge(today, a, 100), (true, false));
+        assert_eq!(budgets.charge(today, a, 1), (false, false));
+        assert_eq!(budgets.charge(today, b, 60), (true, false));
+        assert_eq!(budgets.charge(tomorrow, a, 100), (true, false), "a new day");
+        assert_eq!(budgets.charge(tomorrow, c, 1), (true, false), "the count of yesterday goes unseen");
+        assert_eq!(budgets.charge(tomorrow, b, 1), (true, true), "one of today is told");
+        budgets.refund(tomorrow, c, 1);
+        budgets.refund(today, b, 1);
+        assert_eq!(budgets.spent.peek(&c).map(|spent| spent.bytes), Some(0));
+        assert_eq!(budgets.spent.peek(&b).map(|spent| spent.bytes), Some(1));
+    }
+}

@@ -1,0 +1,95 @@
+//! `GET /r/{receipt}`: what became of a message, to the sender that asked for it (RFC 8030 sections 5.1 and 6.3).
+//!
+//! RFC 8030 has receipts pushed over HTTP/2; over HTTP/1.1 a sender asks, and the answer waits for the outcome as long
+//! as `Prefer: wait=N` says. The statuses 204 and 410 of the RFC are those of the pushed message resource; here the
+//! resource is the receipt, which exists, so every outcome is a 200 and its name a member of the body.
+
+use shards::machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
+use shards::time::Span;
+
+use super::PushEdge;
+use super::answer::{self, Context};
+use super::http::{Plan, Reply, method_refused};
+use crate::webpush::endpoint::BadKey;
+use crate::webpush::errno::Fault;
+use crate::webpush::prefer::Preferences;
+use crate::webpush::receipt::{self, Receipt};
+use crate::wire::http1::Head;
+
+/// What the paths of receipts begin with.
+pub(super) const PATH: &str = "/r/";
+
+/// The receipts of one edge, and where they are.
+pub(super) struct Receipts {
+    sealed: receipt::Receipts,
+    prefix: String,
+}
+
+impl Receipts {
+    /// Below `base`, under keys derived from the crypto keys.
+    pub(super) fn new(base: &str, crypto_keys: &[String]) -> Result<Receipts, BadKey> {
+        Ok(Receipts { sealed: receipt::Receipts::new(crypto_keys)?, prefix: format!("{base}{PATH}") })
+    }
+
+    /// Takes other keys from now on.
+    pub(super) fn rekey(&mut self, crypto_keys: &[String]) -> Result<(), BadKey> {
+        self.sealed = receipt::Receipts::new(crypto_keys)?;
+        Ok(())
+    }
+
+    /// Appends the value of `Link` (RFC 8288) for a message.
+    pub(super) fn push_link(&self, receipt: &Receipt, out: &mut Vec<u8>) {
+        out.push(b'<');
+        out.extend_from_slice(self.prefix.as_bytes());
+        self.sealed.seal(receipt, out);
+        out.extend_from_slice(br#">; rel="urn:ietf:params:push:receipt""#);
+    }
+}
+
+impl PushEdge {
+    pub(super) fn plan_receipt(&mut self, head: &Head<'_, '_>, text: &str) -> Plan {
+        if head.method != "GET" {
+            return method_refused(head, "GET");
+        }
+        self.stats.receipt_requests += 1;
+        let Some(receipt) = self.receipts.sealed.open(text.as_bytes()) else {
+            return Plan::Reply(Reply::Fault(Fault::BadReceipt));
+        };
+        let expires = receipt.expires();
+        let Receipt { stamp, uaid, chid, topic, .. } = receipt;
+        let wait = Preferences::read(head.every("prefer")).wait.unwrap_or(WAIT_SECONDS_DEFAULT);
+        let wait = Span::from_secs(u64::from(wait.min(shards::limits::RECEIPT_WAIT_SECONDS_MAX)));
+        Plan::Ask(Command::Receipt(Box::new(ReceiptQuery { uaid, chid, stamp, topic, expires, wait })))
+    }
+
+    pub(super) fn emit_receipt(&mut self, context: &Context, said: ReceiptAnswer, out: &mut Vec<u8>) {
+        let status = match said {
+            ReceiptAnswer::Ended(outcome) => name(outcome),
+            ReceiptAnswer::Pending => "pending",
+            ReceiptAnswer::Unknown => return self.emit_fault(context, Fault::ReceiptForgotten, out),
+            ReceiptAnswer::Unavailable => return self.emit_fault_until(context, Fault::Unavailable, BUSY_SECONDS, out),
+        };
+        answer::start(&self.date, context, 200, out)
+            .header("Content-Type", b"application/json")
+            .header("Cache-Control", b"no-store")
+            .body(format!(r#"{{"status":"{status}"}}"#).as_bytes(), context.to_head);
+    }
+}
+
+/// The `status` of an outcome; docs/OPERATIONS.md explains them to senders.
+fn name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Delivered => "delivered",
+        Outcome::Undecryptable => "undecryptable",
+        Outcome::Undelivered => "undelivered",
+        Outcome::Expired => "expired",
+        Outcome::Replaced => "replaced",
+        Outcome::Cancelled => "cancelled",
+        Outcome::Unregistered => "unregistered",
+    }
+}
+
+/// How long a sender waits that does not say.
+const WAIT_SECONDS_DEFAULT: u32 = 5;
+/// When too many wait: the longest of them are answered in this time.
+const BUSY_SECONDS: u32 = shards::limits::RECEIPT_WAIT_SECONDS_MAX;
