@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
-use crate::message::Message;
+use crate::message::{Message, Topic};
+use crate::simple::Mode;
 
 use super::active::Source;
 use super::command::CloseReason;
@@ -142,10 +143,14 @@ impl ShardMachine {
             return;
         }
         let Some(departure) = self.departures.remove(&uaid) else { return };
+        let updates = departure.messages.iter().any(|(message, _)| message.mode() == Mode::Simple);
         for (message, slot) in departure.messages {
             self.release_record(turn, &message, slot);
         }
         self.departure_over(turn, uaid, true);
+        if updates {
+            self.wake_absent(turn, uaid, Topic::UPDATE);
+        }
     }
 
     /// A cancel of a message that is on its way to storage: the delete behind the save removes the row, and a save

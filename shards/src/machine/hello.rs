@@ -305,8 +305,8 @@ impl ShardMachine {
                 if self.clock.advance(turn.now, user.user_clock).is_err() {
                     self.stats.clocks_refused += 1;
                 }
-                if self.starts_over(turn, uaid, said.as_deref(), &user) {
-                    self.user_unknown(turn, at);
+                if self.starts_over(said.as_deref(), &user) {
+                    self.start_over(turn, at, uaid);
                 } else if self.sessions.len() + self.granted >= self.config.sessions_max as usize {
                     self.cancel_greeting(turn, at.index, CloseReason::Overloaded);
                 } else {
@@ -336,7 +336,7 @@ impl ShardMachine {
         }
     }
 
-    fn user_unknown(&mut self, turn: &mut Turn<'_>, at: Ref) {
+    pub(super) fn user_unknown(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let Some(greeting) = self.remove_greeting(at) else { return };
         match greeting.from {
             From::Local { conn, hello } => self.mint(turn, conn, hello),
@@ -362,7 +362,7 @@ impl ShardMachine {
     }
 
     /// Ends a hello without a session. What is still on its way to it is closed on arrival.
-    fn cancel_greeting(&mut self, turn: &mut Turn<'_>, index: u32, reason: CloseReason) {
+    pub(super) fn cancel_greeting(&mut self, turn: &mut Turn<'_>, index: u32, reason: CloseReason) {
         let Some((at, _)) = self.greetings.at(index) else { return };
         let Some(greeting) = self.remove_greeting(at) else { return };
         match greeting.from {

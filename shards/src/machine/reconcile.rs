@@ -4,29 +4,39 @@
 //! the server lacks cannot be made up here, since its endpoint is locked to nobody: the user starts over under a fresh
 //! UAID, which makes the user agent subscribe anew.
 
+use std::collections::BTreeSet;
+
 use crate::ids::{Chid, Uaid};
 
+use super::command::CloseReason;
 use super::input::Effect;
+use super::slab::Ref;
 use super::store::{StoreOp, UserRow};
 use super::tickets::Work;
 use super::{ShardMachine, Turn};
 
 impl ShardMachine {
-    /// Whether a hello names a channel that nobody registered; if so, the user is dropped and counts as unknown.
-    pub(super) fn starts_over(
-        &mut self,
-        turn: &mut Turn<'_>,
-        uaid: Uaid,
-        said: Option<&[Chid]>,
-        user: &UserRow,
-    ) -> bool {
-        let Some(said) = said.filter(|_| self.config.reconcile) else { return false };
-        if said.iter().all(|chid| user.channels.contains(chid)) {
-            return false;
+    /// Whether a hello names a channel that nobody registered: then its user starts over.
+    pub(super) fn starts_over(&self, said: Option<&[Chid]>, user: &UserRow) -> bool {
+        let known: BTreeSet<&Chid> = user.channels.iter().collect();
+        said.filter(|_| self.config.reconcile).is_some_and(|said| said.iter().any(|chid| !known.contains(chid)))
+    }
+
+    /// Drops the user of this hello. Only when storage has done it the user agent may be told another UAID: a user left
+    /// behind would go on taking messages that nobody reads.
+    pub(super) fn start_over(&mut self, turn: &mut Turn<'_>, greeting: Ref, uaid: Uaid) {
+        self.submit(turn, Work::StartOver { greeting, uaid }, StoreOp::DropUser { uaid });
+    }
+
+    pub(super) fn started_over(&mut self, turn: &mut Turn<'_>, greeting: Ref, uaid: Uaid, done: bool) {
+        if done {
+            self.stats.resets_reconciled += 1;
+            self.end_receipts_of_user(uaid);
+            self.user_unknown(turn, greeting);
+        } else if self.greetings.get(greeting).is_some() {
+            self.cancel_greeting(turn, greeting.index, CloseReason::StorageDown);
         }
-        self.stats.resets_reconciled += 1;
-        self.submit(turn, Work::Reset { uaid }, StoreOp::DropUser { uaid });
-        true
+        self.admit_waiting_hellos(turn);
     }
 
     /// Unregisters what a hello left out, and takes it from the user's channels.
@@ -38,6 +48,7 @@ impl ShardMachine {
         user: &mut UserRow,
     ) {
         let Some(said) = said.filter(|_| self.config.reconcile) else { return };
+        let said: BTreeSet<&Chid> = said.iter().collect();
         let forgotten: Vec<Chid> = user.channels.extract_if(.., |chid| !said.contains(chid)).collect();
         for chid in forgotten {
             self.stats.channels_reconciled += 1;

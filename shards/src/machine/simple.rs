@@ -60,6 +60,7 @@ impl ShardMachine {
         let Some(session) = self.sessions.get_mut(at) else { return };
         let uaid = session.uaid;
         session.put(SIMPLE, hello.mode == Mode::Simple);
+        self.simple.woken.came_back(uaid);
         if hello.wake.is_some() {
             let state = SimpleSession { wake: hello.wake.clone(), active: turn.now.mono, acked: BTreeMap::new() };
             self.simple.sessions.insert(at.index, state);
@@ -181,9 +182,20 @@ impl ShardMachine {
         }
     }
 
+    /// A channel is no more: what was acked of it says nothing about the next subscription under its name.
+    pub(super) fn forget_acked_of(&mut self, at: Ref, chid: Chid) {
+        if let Some(state) = self.simple.sessions.get_mut(&at.index) {
+            state.acked.remove(&chid);
+        }
+    }
+
     /// Whether nothing was said for so long that the user agent had better be woken when there is something.
     pub(super) fn is_idled_out(&self, at: Ref, now: Instant) -> bool {
         let limit = self.config.wake_timeout;
+        // Not while something is under way: who is told to stay away must have nothing to come back for.
+        if self.sessions.get(at).is_none_or(|session| session.active != NONE) {
+            return false;
+        }
         let state = self.simple.sessions.get(&at.index).filter(|state| limit > Span(0) && state.wake.is_some());
         state.is_some_and(|state| now.since(state.active) >= limit)
     }
@@ -230,6 +242,13 @@ enum Ask {
 }
 
 impl Woken {
+    /// A user is there: the next call is for another absence.
+    fn came_back(&mut self, uaid: Uaid) {
+        if self.known.remove(&uaid) {
+            self.order.retain(|(_, woken)| *woken != uaid);
+        }
+    }
+
     fn ask(&mut self, now: Instant, uaid: Uaid) -> Ask {
         while let Some((at, uaid)) = self.order.front().copied()
             && now.since(at) >= Span::from_secs(limits::WAKE_PAUSE_SECONDS)

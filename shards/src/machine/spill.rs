@@ -72,6 +72,8 @@ impl ShardMachine {
                 self.arm_active(turn, at);
                 self.deactivate_if_idle(at);
             }
+            // Now, not when the step ends: what this one caused counts before the next is looked at.
+            self.submit_settles(turn);
         }
     }
 

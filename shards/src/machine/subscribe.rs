@@ -132,6 +132,7 @@ impl ShardMachine {
     /// What the window holds of a channel that is no more; storage has dropped its rows, and any row that a save in
     /// flight brings back is deleted with the entry.
     fn drop_channel(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, chid: Chid) {
+        self.forget_acked_of(at, chid);
         let Some(active) = self.active_of_mut(index) else { return };
         active.parked.retain(|parked| parked.row.chid != chid);
         let stamps: Vec<Stamp> = active.window.iter().filter(|e| e.row.chid == chid).map(|e| e.row.stamp).collect();

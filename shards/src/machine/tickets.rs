@@ -72,6 +72,11 @@ pub(super) enum Work {
     Wake {
         uaid: Uaid,
     },
+    /// The drop of a user whose hello waits for it.
+    StartOver {
+        greeting: Ref,
+        uaid: Uaid,
+    },
     /// The drop of a user.
     Reset {
         uaid: Uaid,
@@ -201,6 +206,7 @@ impl ShardMachine {
             Work::Contact { session } => self.contact_set(turn, session, result.is_ok()),
             Work::Wake { uaid } => self.wake_loaded(turn, uaid, result),
             Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result),
+            Work::StartOver { greeting, uaid } => self.started_over(turn, greeting, uaid, result.is_ok()),
             Work::Reset { uaid } if result.is_ok() => self.end_receipts_of_user(uaid),
             Work::Forget { uaid, chid } if result.is_ok() => self.end_receipts_of_channel(uaid, chid),
             Work::Touch | Work::Reset { .. } | Work::Forget { .. } => {}

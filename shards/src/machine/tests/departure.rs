@@ -246,3 +246,30 @@ fn no_save_comes_behind_an_unregister_and_brings_its_rows_back() {
         assert!(!mesh.store.seen.contains(&"settle"), "nothing had to be deleted again");
     }
 }
+
+/// Their saves have failed, so each ends with a delete of its own when it expires; the last one has a window full.
+#[test]
+fn a_crowd_of_deadlines_keeps_within_the_effects_of_a_step() {
+    let mut mesh = Mesh::with(1, |config| {
+        config.sessions_max = 5_000;
+        config.ledger_bytes_max = 64 << 20;
+        config.window = 1_024;
+        config.ping_interval = Span(0);
+    });
+    let users: Vec<Uaid> = (0..2_041).map(|_| mesh.known_user(0)).collect();
+    let lasting = |uaid| Message { ttl: 15, ..message(uaid) };
+    for uaid in &users {
+        mesh.session(0, Some(*uaid));
+    }
+    for uaid in &users {
+        mesh.accept(0, lasting(*uaid), Disposition::Direct);
+    }
+    for _ in 0..1_000 {
+        mesh.accept(0, lasting(users[users.len() - 1]), Disposition::Direct);
+    }
+    mesh.store.mode = Mode::Failing;
+    mesh.pass(11);
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(11);
+    assert!(mesh.ledger.is_empty());
+}

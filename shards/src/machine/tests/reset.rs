@@ -212,3 +212,28 @@ fn low_water_stays_below_young_rows_and_those_sent_to_nobody() {
     assert!(low >= stamps[1].clock && low < young.clock, "a young row ends by its own delete");
     assert!(mesh.store.rows_of(uaid).is_empty());
 }
+
+#[test]
+fn a_user_whose_drop_storage_refuses_does_not_start_over() {
+    for owner in [0, 1] {
+        let mut mesh = Mesh::with(2, |config| config.reconcile = true);
+        let uaid = mesh.known_user(owner);
+        mesh.channels = Some([CHANNEL, Chid([0xc3; 16])].into());
+        let socket = mesh.open(0);
+        mesh.store.mode = Mode::Held;
+        mesh.say_hello(socket, Some(uaid));
+        mesh.run();
+        // The user is read; its drop fails.
+        let (shard, ticket, op) = mesh.store.held.pop_front().expect("the user is looked up");
+        mesh.store.mode = Mode::Prompt;
+        mesh.store.submit(shard, ticket, op);
+        mesh.store.mode = Mode::Failing;
+        mesh.run();
+        mesh.store.mode = Mode::Prompt;
+        assert_eq!(mesh.said(socket), [Said::Closed(CloseReason::StorageDown)], "no other UAID");
+        mesh.accept(0, message(uaid), Disposition::Stored);
+        let again = mesh.session(1, Some(uaid));
+        assert_ne!(mesh.uaid_on(again), uaid);
+        assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
+    }
+}

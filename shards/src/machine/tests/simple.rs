@@ -243,6 +243,7 @@ fn an_update_for_who_is_away_wakes_it_once_in_a_while() {
     assert_eq!(mesh.post(0, message(uaid)), Published::OtherMode);
     let socket = mesh.simple_with(0, Some(uaid), Some("ip=203.0.113.7&port=1"));
     mesh.accept(0, update(uaid, 4), Disposition::Direct);
+    mesh.ack_version(socket, 4);
     mesh.close(socket);
     let nowhere = mesh.simple_user(1, None);
     mesh.accept(0, update(nowhere, 1), Disposition::Stored);
@@ -462,4 +463,59 @@ proptest! {
         let rows = life.mesh.store.rows_of(life.uaid);
         prop_assert!(rows.is_empty() && life.mesh.ledger.is_empty(), "left: {rows:?}, {:?}", life.mesh.ledger);
     }
+}
+
+#[test]
+fn who_leaves_an_update_unacked_is_woken_for_it() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.simple_user(0, Some("a"));
+    let socket = mesh.simple_with(0, Some(uaid), Some("a"));
+    mesh.accept(0, update(uaid, 1), Disposition::Direct);
+    mesh.close(socket);
+    mesh.pass(20);
+    assert_eq!((mesh.store.rows_of(uaid).len(), mesh.woken.len()), (1, 1));
+}
+
+#[test]
+fn nobody_is_told_to_stay_away_while_an_update_waits_for_its_ack() {
+    let mut mesh = Mesh::with(1, |config| config.wake_timeout = Span::from_secs(30));
+    let uaid = mesh.simple_user(0, Some("a"));
+    let socket = mesh.simple_with(0, Some(uaid), Some("a"));
+    mesh.accept(0, update(uaid, 1), Disposition::Direct);
+    mesh.pass(45);
+    assert_eq!(mesh.closed(socket), None);
+    mesh.ack_version(socket, 1);
+    mesh.pass(45);
+    assert_eq!(mesh.closed(socket), Some(CloseReason::IdledOut));
+}
+
+#[test]
+fn who_came_back_is_woken_for_the_next_absence_at_once() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.simple_user(0, Some("a"));
+    mesh.accept(0, update(uaid, 1), Disposition::Stored);
+    mesh.pass(2);
+    let socket = mesh.simple_with(0, Some(uaid), Some("a"));
+    mesh.ack_version(socket, 1);
+    mesh.close(socket);
+    mesh.accept(0, update(uaid, 2), Disposition::Stored);
+    assert_eq!(mesh.woken.len(), 2);
+}
+
+#[test]
+fn what_was_acked_of_a_channel_says_nothing_when_it_is_registered_anew() {
+    let mut mesh = Mesh::with(1, |config| config.window = 1);
+    let uaid = mesh.simple_user(0, None);
+    let socket = mesh.simple_with(0, Some(uaid), Some("a"));
+    mesh.accept(0, update(uaid, 5), Disposition::Direct);
+    mesh.accept(0, update_on(uaid, OTHER, 1), Disposition::Stored);
+    mesh.ack_version(socket, 5);
+    assert_eq!(mesh.notifications(socket).len(), 2);
+    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.run();
+    mesh.register(socket, CHANNEL);
+    let low = mesh.accept(0, update(uaid, 1), Disposition::Stored);
+    mesh.command(socket, Command::AckVersions(vec![AckVersion { chid: OTHER, version: 1 }]));
+    mesh.run();
+    assert_eq!(mesh.notifications(socket).last(), Some(&low));
 }
