@@ -3,19 +3,23 @@
 //! Pure: no IO, clock, entropy, threads or `async`. One [`ShardMachine::step`] per input; its effects are
 //! carried out, in order, before the next. Lives on its own shard only.
 //!
-//! This file only routes. `hello` and `remote` bring a user to its owner, `publish` decides direct or stored,
-//! `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `sweep` and `broadcast` visit idle
-//! sessions, `simple` is what differs in SimplePush mode, `shutdown` ends them.
+//! This file only routes. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides direct
+//! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `sweep` and `broadcast` visit
+//! idle sessions, `simple` is what differs in SimplePush mode, `relay` what differs for members of a relay,
+//! `receipts` tell senders how messages ended, `rates` and `dead` refuse what is too much or for nobody, `reset` and
+//! `reconcile` let users start over, `shutdown` ends sessions.
 
 mod acks;
 mod active;
 mod broadcast;
+mod claim;
 mod clock;
 mod command;
 mod conns;
 mod dead;
 mod depart;
 mod drain;
+mod greet;
 mod hello;
 mod input;
 mod mail;
@@ -68,7 +72,7 @@ use clock::HybridClock;
 use conns::{ConnState, ConnTable};
 use dead::DeadEndpoints;
 use depart::Departure;
-use hello::Greeting;
+use greet::Greeting;
 use publish::LedgerSlots;
 use rates::Rates;
 use receipt_table::Receipts;

@@ -1,0 +1,129 @@
+//! A claim: another shard owns the user that this socket says it is (DESIGN.md 5).
+//!
+//! The source asks the owner; the owner greets the user and grants with a reserved place; then descriptor and mail go
+//! to the owner in either order and are paired by the claim.
+
+use crate::ids::{Claim, ConnId, ShardId, Uaid};
+
+use super::command::{CloseReason, Hello};
+use super::conns::ConnState;
+use super::greet::{From, Greeting, Phase};
+use super::input::Effect;
+use super::mail::{Arrival, ClaimReply, ClaimRequest, Reply, Request};
+use super::remote::{Asker, Outgoing};
+use super::{ShardMachine, Turn};
+
+impl ShardMachine {
+    pub(super) fn claim(&mut self, turn: &mut Turn<'_>, conn: ConnId, owner: ShardId, uaid: Uaid, hello: Box<Hello>) {
+        self.claims_made += 1;
+        let claim = Claim::new(self.config.shard, self.claims_made);
+        let request = Request::Claim(Box::new(ClaimRequest { uaid, claim, channels: hello.channels.clone() }));
+        let outgoing = Outgoing { peer: owner, conn, claim: Some((claim, hello)) };
+        if self.send_request(turn, outgoing, request) {
+            self.hellos_in_flight += 1;
+            self.conns.set(conn, ConnState::Claiming);
+        } else {
+            self.stats.hellos_shed += 1;
+            self.close_conn(turn, conn, CloseReason::Overloaded);
+        }
+    }
+
+    /// The owner has decided on a claim of ours.
+    pub(super) fn claim_decided(
+        &mut self,
+        turn: &mut Turn<'_>,
+        conn: ConnId,
+        owner: ShardId,
+        claim: Claim,
+        hello: Box<Hello>,
+        decision: ClaimReply,
+    ) {
+        self.hellos_in_flight -= 1;
+        if self.conns.get(conn) != Some(ConnState::Claiming) {
+            // The socket went meanwhile. A grant's place at the owner times out as a half pair.
+            self.stats.claims_abandoned += 1;
+        } else {
+            match decision {
+                ClaimReply::Refused => self.mint(turn, conn, hello),
+                ClaimReply::Granted => {
+                    self.stats.moves_out += 1;
+                    self.conns.remove(conn);
+                    turn.effects.push_back(Effect::Move { conn, to: owner, claim, hello });
+                }
+                ClaimReply::Full => self.close_conn(turn, conn, CloseReason::Overloaded),
+                ClaimReply::Superseded => self.close_conn(turn, conn, CloseReason::Superseded),
+                ClaimReply::Unavailable => self.close_conn(turn, conn, CloseReason::StorageDown),
+            }
+        }
+        self.admit_waiting_hellos(turn);
+    }
+
+    /// The loop could not move the socket; it is still here.
+    pub(super) fn move_failed(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        self.stats.moves_failed += 1;
+        turn.effects.push_back(Effect::Close(conn, CloseReason::MoveFailed));
+    }
+
+    /// Another shard has a socket that says it is `uaid`.
+    pub(super) fn claimed(&mut self, turn: &mut Turn<'_>, asker: Asker, request: ClaimRequest) {
+        let ClaimRequest { uaid, claim, channels } = request;
+        assert!(self.config.placement.owner(uaid) == self.config.shard, "claims come to the owner");
+        self.stats.claims += 1;
+        if self.draining() {
+            self.answer(turn, asker, Reply::Claim(ClaimReply::Full));
+            return;
+        }
+        self.greet(turn, uaid, From::Remote { asker, claim, channels, hello: None, bytes: Box::default(), conn: None });
+    }
+
+    /// The descriptor of a moved socket. Pairs with the mail in either order.
+    pub(super) fn descriptor_arrived(&mut self, turn: &mut Turn<'_>, conn: ConnId, claim: Claim) {
+        let arrived = self.claims.get(&claim).copied();
+        match arrived.and_then(|at| Some((at, self.greetings.get_mut(at)?))) {
+            Some((at, Greeting { from: From::Remote { conn: place, .. }, .. })) => {
+                *place = Some(conn);
+                // It may go before its mail comes: then nobody is to be served under this name.
+                self.conns.set(conn, ConnState::Greeting(at.index));
+                self.pair(turn, claim);
+            }
+            _ => {
+                self.stats.arrivals_stale += 1;
+                turn.effects.push_back(Effect::Close(conn, CloseReason::Superseded));
+            }
+        }
+    }
+
+    /// State and bytes of a moved socket.
+    pub(super) fn mail_arrived(&mut self, turn: &mut Turn<'_>, arrival: Arrival) {
+        let arrived = self.claims.get(&arrival.claim).copied();
+        match arrived.and_then(|at| self.greetings.get_mut(at)) {
+            Some(Greeting { from: From::Remote { hello, bytes, .. }, .. }) => {
+                *hello = Some(arrival.hello);
+                *bytes = arrival.bytes;
+                self.pair(turn, arrival.claim);
+            }
+            _ => self.stats.arrivals_stale += 1,
+        }
+    }
+
+    fn pair(&mut self, turn: &mut Turn<'_>, claim: Claim) {
+        let Some(at) = self.claims.get(&claim).copied() else { return };
+        let complete = matches!(
+            self.greetings.get(at),
+            Some(Greeting { from: From::Remote { hello: Some(_), conn: Some(_), .. }, phase: Phase::Granted(_), .. })
+        );
+        if !complete {
+            return;
+        }
+        let Some(greeting) = self.remove_greeting(at) else { return };
+        let From::Remote { hello: Some(hello), bytes, conn: Some(conn), .. } = greeting.from else { return };
+        let Phase::Granted(user) = greeting.phase else { return };
+        self.stats.moves_in += 1;
+        self.stats.hellos_known += 1;
+        if !bytes.is_empty() {
+            turn.effects.push_back(Effect::Feed(conn, bytes));
+        }
+        self.identify(turn, conn, greeting.uaid, &hello, Some(user), greeting.nudged);
+        self.admit_waiting_hellos(turn);
+    }
+}
