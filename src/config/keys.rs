@@ -246,7 +246,7 @@ keys! {
         "Take the channelIDs of a hello as the truth: unregister what they lack, reset a user who has more than we know.",
         |c, raw| { c.hello.reconcile = parse::flag(raw)?; Some(()) };
 
-    "broadcast.url" = "",
+    #[secret] "broadcast.url" = "",
         CALL_URL,
         "Where the versions of broadcasts are asked for; by default only PUT /broadcasts sets them.",
         |c, raw| { c.broadcast.url = parse::call_url(raw)?; Some(()) };
@@ -263,7 +263,7 @@ keys! {
         "A changed broadcast reaches all sessions within this time, so that they do not all answer in the same second.",
         |c, raw| { c.broadcast.spread = parse::duration(raw)?; Some(()) };
 
-    "simplepush.wake_url" = "",
+    #[secret] "simplepush.wake_url" = "",
         CALL_URL,
         "Where a POST goes when a message is stored for a SimplePush user agent that can be woken; by default nowhere.",
         |c, raw| { c.simplepush.wake_url = parse::call_url(raw)?; Some(()) };
