@@ -162,19 +162,7 @@ impl PushEdge {
         published: Published,
         out: &mut Vec<u8>,
     ) {
-        let (stamp, disposition) = match published {
-            Published::Accepted { stamp, disposition } => (stamp, disposition),
-            Published::NoSubscription => return self.emit_fault(context, Fault::NoSubscription, out),
-            Published::OtherMode => return self.emit_fault(context, Fault::OtherMode, out),
-            Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
-            Published::TooMany { retry_after } => {
-                return self.emit_fault_until(context, Fault::TooManyToEndpoint, retry_after, out);
-            }
-            Published::OverBudget { retry_after } => {
-                return self.emit_fault_until(context, Fault::OverBudget, retry_after, out);
-            }
-            Published::Unavailable => return self.emit_fault(context, Fault::Unavailable, out),
-        };
+        let Some((stamp, disposition)) = self.accepted(context, published, Fault::NoSubscription, out) else { return };
         match disposition {
             Disposition::Direct => self.stats.posts_accepted_direct += 1,
             Disposition::Stored => self.stats.posts_accepted_stored += 1,
@@ -195,5 +183,29 @@ impl PushEdge {
             })
             .header_with("TTL", |out| push_u64(u64::from(ttl), out))
             .empty();
+    }
+
+    /// What was accepted, and how; else the refusal is said. `nobody` is the refusal of what has no subscription.
+    pub(super) fn accepted(
+        &mut self,
+        context: &Context,
+        published: Published,
+        nobody: Fault,
+        out: &mut Vec<u8>,
+    ) -> Option<(Stamp, Disposition)> {
+        let (fault, retry_after) = match published {
+            Published::Accepted { stamp, disposition } => return Some((stamp, disposition)),
+            Published::NoSubscription => (nobody, None),
+            Published::OtherMode => (Fault::OtherMode, None),
+            Published::Refused(refusal) => (Fault::of(refusal), None),
+            Published::TooMany { retry_after } => (Fault::TooManyToEndpoint, Some(retry_after)),
+            Published::OverBudget { retry_after } => (Fault::OverBudget, Some(retry_after)),
+            Published::Unavailable => (Fault::Unavailable, None),
+        };
+        match retry_after {
+            None => self.emit_fault(context, fault, out),
+            Some(seconds) => self.emit_fault_until(context, fault, seconds, out),
+        }
+        None
     }
 }

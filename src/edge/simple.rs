@@ -79,19 +79,7 @@ impl PushEdge {
     }
 
     pub(super) fn emit_updated(&mut self, context: &Context, published: Published, out: &mut Vec<u8>) {
-        let disposition = match published {
-            Published::Accepted { disposition, .. } => disposition,
-            Published::NoSubscription => return self.emit_fault(context, Fault::NoUser, out),
-            Published::OtherMode => return self.emit_fault(context, Fault::OtherMode, out),
-            Published::Refused(refusal) => return self.emit_fault(context, Fault::of(refusal), out),
-            Published::TooMany { retry_after } => {
-                return self.emit_fault_until(context, Fault::TooManyToEndpoint, retry_after, out);
-            }
-            Published::OverBudget { retry_after } => {
-                return self.emit_fault_until(context, Fault::OverBudget, retry_after, out);
-            }
-            Published::Unavailable => return self.emit_fault(context, Fault::Unavailable, out),
-        };
+        let Some((_, disposition)) = self.accepted(context, published, Fault::NoUser, out) else { return };
         let (status, body) = match disposition {
             Disposition::Direct => {
                 self.stats.updates_delivered += 1;

@@ -8,6 +8,9 @@ use crate::ids::{Chid, Clock, EmissionId, LedgerSlot, Stamp};
 use crate::message::{Message, Rank, Topic};
 use crate::time::Instant;
 
+use super::ShardMachine;
+use super::session::NONE;
+use super::slab::Ref;
 use super::store::RowKey;
 
 /// The side table entry. Owner shard only.
@@ -154,5 +157,45 @@ impl Active {
             && !self.drain.reading
             && self.armed.is_none()
             && !self.command_waits
+    }
+}
+
+impl ShardMachine {
+    pub(super) fn active_of(&self, index: u32) -> Option<&Active> {
+        if index == NONE { None } else { self.actives.at(index).map(|(_, active)| active) }
+    }
+
+    pub(super) fn active_of_mut(&mut self, index: u32) -> Option<&mut Active> {
+        if index == NONE {
+            return None;
+        }
+        let (at, _) = self.actives.at(index)?;
+        self.actives.get_mut(at)
+    }
+
+    /// The side table entry of a session that exists, made when it has none.
+    pub(super) fn activate(&mut self, at: Ref) -> &mut Active {
+        // Invariant: callers hold a reference to a live session.
+        let session = self.sessions.get_mut(at).expect("a live session");
+        if session.active == NONE {
+            session.active = self.actives.insert(Active::default()).index;
+        }
+        let index = session.active;
+        self.active_of_mut(index).expect("a session's active index names its entry")
+    }
+
+    /// Gives the entry back when nothing is under way.
+    pub(super) fn deactivate_if_idle(&mut self, at: Ref) {
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        let index = session.active;
+        if index == NONE {
+            return;
+        }
+        if let Some((active_at, active)) = self.actives.at(index)
+            && active.idle()
+        {
+            self.actives.remove(active_at);
+            session.active = NONE;
+        }
     }
 }

@@ -5,9 +5,9 @@
 //!
 //! This file only routes. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides direct
 //! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `sweep` and `broadcast` visit
-//! idle sessions, `simple` is what differs in SimplePush mode, `relay` what differs for members of a relay,
-//! `receipts` tell senders how messages ended, `rates` and `dead` refuse what is too much or for nobody, `reset` and
-//! `reconcile` let users start over, `shutdown` ends sessions.
+//! idle sessions, `simple` is what differs in SimplePush mode, `relay` what differs for members of a relay, `foreign`
+//! what other nodes ask, `receipts` tell senders how messages ended, `rates` and `dead` refuse what is too much or for
+//! nobody, `reset` and `reconcile` let users start over, `shutdown` ends sessions.
 
 mod acks;
 mod active;
@@ -15,10 +15,12 @@ mod broadcast;
 mod claim;
 mod clock;
 mod command;
+mod config;
 mod conns;
 mod dead;
 mod depart;
 mod drain;
+mod foreign;
 mod greet;
 mod hello;
 mod input;
@@ -50,6 +52,7 @@ pub use command::{
     AckUpdate, AckVersion, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello,
     NodeAnswer, Publish, Published, Refusal,
 };
+pub use config::MachineConfig;
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
 pub use receipts::{Outcome, ReceiptAnswer, ReceiptQuery};
@@ -60,10 +63,9 @@ pub use store::{Page, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, U
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use crate::ids::{Claim, Clock, ConnId, EmissionId, Origin, ShardId, Stamp, Uaid};
+use crate::ids::{Claim, ConnId, EmissionId, Stamp, Uaid};
 use crate::limits;
-use crate::place::Placement;
-use crate::time::{Instant, Now, Span};
+use crate::time::{Instant, Now};
 
 use acks::{SettledLately, Settling};
 use active::Active;
@@ -85,83 +87,6 @@ use slab::{Ref, Slab};
 use sweep::Sweep;
 use tickets::Tickets;
 use users::{Resident, UserIndex};
-
-/// What a machine is told once.
-#[derive(Clone, Copy)]
-pub struct MachineConfig {
-    /// Which shard this is.
-    pub shard: ShardId,
-    /// Who owns whom.
-    pub placement: Placement,
-    /// Random per boot and shard.
-    pub origin: Origin,
-    /// The shard's clock starts above this.
-    pub clock_floor: Clock,
-    /// `delivery.window`.
-    pub window: u16,
-    /// `delivery.durable`.
-    pub durable: bool,
-    /// `delivery.spill_after`.
-    pub spill_after: Span,
-    /// `delivery.retry_after`.
-    pub retry_after: Span,
-    /// `websocket.hello_timeout`.
-    pub hello_timeout: Span,
-    /// `websocket.auto_ping_interval`; zero is off.
-    pub ping_interval: Span,
-    /// `websocket.auto_ping_timeout`.
-    pub pong_timeout: Span,
-    /// `websocket.ping_min_interval`.
-    pub ping_min_interval: Span,
-    /// `simplepush.wake_timeout`; zero is off.
-    pub wake_timeout: Span,
-    /// `relay.members`: user agents that one connection may speak for; 0 is no relays, at most
-    /// `limits::RELAY_MEMBERS_MAX`.
-    pub relay_members: u16,
-    /// WebSockets this shard may hold.
-    pub sessions_max: u32,
-    /// Bytes of live ledger records this shard may hold; at most half its log, so that an append always fits.
-    pub ledger_bytes_max: u64,
-    /// `endpoint.token_rate`: messages per second of one endpoint; 0 is off.
-    pub token_rate: u32,
-    /// `store.user_bytes_per_day`: bytes stored for one user in a UTC day; 0 is off.
-    pub user_bytes_per_day: u64,
-    /// `delivery.msg_limit`: stored messages of one drain beyond which the user is reset; 0 is off.
-    pub msg_limit: u32,
-    /// `broadcast.spread`: how long a shard takes to tell all its sessions of a change.
-    pub broadcast_spread: Span,
-    /// `hello.reconcile`: the channels of a hello are the truth.
-    pub reconcile: bool,
-}
-
-impl MachineConfig {
-    /// The defaults of every setting, for one shard.
-    pub fn new(shard: ShardId, placement: Placement) -> MachineConfig {
-        MachineConfig {
-            shard,
-            placement,
-            origin: Origin(0),
-            clock_floor: Clock(0),
-            window: limits::WINDOW_DEFAULT,
-            durable: false,
-            spill_after: Span::from_secs(10),
-            retry_after: Span::from_secs(60),
-            hello_timeout: Span::from_secs(5),
-            ping_interval: Span::from_secs(300),
-            pong_timeout: Span::from_secs(4),
-            ping_min_interval: Span::from_secs(45),
-            relay_members: 0,
-            wake_timeout: Span(0),
-            sessions_max: 1_000,
-            ledger_bytes_max: 1 << 20,
-            token_rate: 0,
-            user_bytes_per_day: 0,
-            msg_limit: 0,
-            broadcast_spread: Span::from_secs(10),
-            reconcile: false,
-        }
-    }
-}
 
 /// One shard's state. Authoritative for its slice of the UAIDs; rebuilt empty at start.
 pub struct ShardMachine {

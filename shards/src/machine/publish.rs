@@ -11,13 +11,13 @@ use crate::limits;
 use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::Span;
 
-use super::active::{Active, Entry, Source};
-use super::command::{CloseReason, Disposition, Event, NodeAnswer, Publish, Published, Refusal};
+use super::active::{Entry, Source};
+use super::command::{Disposition, Event, Publish, Published, Refusal};
 use super::input::Effect;
 use super::mail::Reply;
 use super::receipts::{self, Outcome};
 use super::remote::Asker;
-use super::session::{BLOCKED, NONE};
+use super::session::BLOCKED;
 use super::slab::Ref;
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
 use super::tickets::{PublishWork, Work};
@@ -139,7 +139,7 @@ impl ShardMachine {
     }
 
     /// Whether the ledger may take it and nothing stored would be overtaken.
-    fn direct_fits(&self, at: Ref, message: &Message) -> bool {
+    pub(super) fn direct_fits(&self, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
         // The user may have come back in the other mode while this was at storage.
         if !self.mode_fits(at, message) || self.is_outranked(at, message) {
@@ -168,7 +168,7 @@ impl ShardMachine {
     }
 
     /// Puts a direct in the ledger and on the wire.
-    fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
+    pub(super) fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
         if let Some(topic) = message.topic {
             self.end_receipts_of_slot(message.uaid, (message.chid, topic), message.stamp);
             self.end_older(turn, message.uaid, (message.chid, topic, message.rank()));
@@ -224,7 +224,7 @@ impl ShardMachine {
     }
 
     /// TTL 0: now or never (RFC 8030 section 5.2).
-    fn send_once(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) -> Disposition {
+    pub(super) fn send_once(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) -> Disposition {
         let Some(session) = self.sessions.get(at) else { return Disposition::Dropped };
         let (conn, blocked) = (session.conn, session.has(BLOCKED));
         self.expect_receipt(&message);
@@ -389,7 +389,7 @@ impl ShardMachine {
         }
     }
 
-    fn nudge_greeting(&mut self, index: u32) {
+    pub(super) fn nudge_greeting(&mut self, index: u32) {
         if let Some((at, _)) = self.greetings.at(index)
             && let Some(greeting) = self.greetings.get_mut(at)
         {
@@ -397,122 +397,9 @@ impl ShardMachine {
         }
     }
 
-    fn registered_channel(&self, at: Ref, chid: Chid) -> bool {
+    pub(super) fn registered_channel(&self, at: Ref, chid: Chid) -> bool {
         let fingerprint = self.config.placement.fingerprint(chid);
         self.sessions.get(at).is_some_and(|session| session.channels.contains(fingerprint))
-    }
-
-    // --- another node --------------------------------------------------------------------------------
-
-    /// `PUT /push/{uaid}`: only for a live session that can take it now (BEHAVIOUR.md 4.1).
-    pub(super) fn node_push(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
-        let reply = self.node_push_answer(turn, publish);
-        self.answer(turn, asker, Reply::Node(reply));
-    }
-
-    fn node_push_answer(&mut self, turn: &mut Turn<'_>, publish: Publish) -> NodeAnswer {
-        let (Ok(message), Some(Resident::Session(index))) = (publish.message, self.resident(publish.uaid)) else {
-            return NodeAnswer::NotHere;
-        };
-        let at = self.session_ref(index);
-        if !self.registered_channel(at, message.chid) || !self.mode_fits(at, &message) {
-            return NodeAnswer::NotHere;
-        }
-        if self.clock.advance(turn.now, message.stamp.clock).is_err() {
-            self.stats.clocks_refused += 1;
-            return NodeAnswer::Busy;
-        }
-        if message.ttl == 0 {
-            return match self.send_once(turn, at, message) {
-                Disposition::Dropped => NodeAnswer::Busy,
-                Disposition::Direct | Disposition::Stored => NodeAnswer::Done,
-            };
-        }
-        let known = self.sessions.get(at).is_some_and(|session| {
-            self.active_of(session.active).is_some_and(|active| active.position(message.stamp).is_some())
-        });
-        if known || self.settled_lately.contains(message.uaid, message.stamp) {
-            return NodeAnswer::Done;
-        }
-        if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
-            self.stats.node_directs += 1;
-            self.send_direct(turn, at, message);
-            NodeAnswer::Done
-        } else {
-            // Refused: what the other node stores now is not known to this session but for this flag.
-            self.want_check(at);
-            NodeAnswer::Busy
-        }
-    }
-
-    /// `PUT /notif/{uaid}`.
-    pub(super) fn node_notify(&mut self, turn: &mut Turn<'_>, asker: Asker, uaid: Uaid) {
-        let reply = match self.resident(uaid) {
-            Some(Resident::Session(index)) => {
-                let at = self.session_ref(index);
-                self.check_storage(turn, at);
-                NodeAnswer::Done
-            }
-            Some(Resident::Greeting(index)) => {
-                self.nudge_greeting(index);
-                NodeAnswer::Noted
-            }
-            None => NodeAnswer::NotHere,
-        };
-        self.answer(turn, asker, Reply::Node(reply));
-    }
-
-    /// `DELETE /notif/{uaid}/{connected_at}`.
-    pub(super) fn node_disconnect(&mut self, turn: &mut Turn<'_>, asker: Asker, uaid: Uaid, connected_at: u64) {
-        let mut reply = NodeAnswer::NotHere;
-        if let Some(Resident::Session(index)) = self.resident(uaid) {
-            let at = self.session_ref(index);
-            if self.sessions.get(at).is_some_and(|session| session.connected_at == connected_at) {
-                self.end_session(turn, at, Some(CloseReason::Elsewhere));
-                reply = NodeAnswer::Done;
-            }
-        }
-        self.answer(turn, asker, Reply::Node(reply));
-    }
-
-    // --- the side table --------------------------------------------------------------------------------
-
-    pub(super) fn active_of(&self, index: u32) -> Option<&Active> {
-        if index == NONE { None } else { self.actives.at(index).map(|(_, active)| active) }
-    }
-
-    pub(super) fn active_of_mut(&mut self, index: u32) -> Option<&mut Active> {
-        if index == NONE {
-            return None;
-        }
-        let (at, _) = self.actives.at(index)?;
-        self.actives.get_mut(at)
-    }
-
-    /// The side table entry of a session that exists, made when it has none.
-    pub(super) fn activate(&mut self, at: Ref) -> &mut Active {
-        // Invariant: callers hold a reference to a live session.
-        let session = self.sessions.get_mut(at).expect("a live session");
-        if session.active == NONE {
-            session.active = self.actives.insert(Active::default()).index;
-        }
-        let index = session.active;
-        self.active_of_mut(index).expect("a session's active index names its entry")
-    }
-
-    /// Gives the entry back when nothing is under way.
-    pub(super) fn deactivate_if_idle(&mut self, at: Ref) {
-        let Some(session) = self.sessions.get_mut(at) else { return };
-        let index = session.active;
-        if index == NONE {
-            return;
-        }
-        if let Some((active_at, active)) = self.actives.at(index)
-            && active.idle()
-        {
-            self.actives.remove(active_at);
-            session.active = NONE;
-        }
     }
 }
 

@@ -19,10 +19,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::*;
-use crate::ids::{Chid, KeyDigest};
+use crate::ids::{Chid, Clock, KeyDigest, Origin, ShardId};
 use crate::message::{Message, Topic, Urgency};
+use crate::place::Placement;
 use crate::simple::{Mode as Reach, WakeData};
-use crate::time::UnixSeconds;
+use crate::time::{Span, UnixSeconds};
 use script::{Mode, Script};
 
 /// A WebSocket of the test, wherever it is now.

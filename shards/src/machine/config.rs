@@ -1,0 +1,83 @@
+//! What a machine is told once: plain values, with the defaults of every setting in one place.
+
+use crate::ids::{Clock, Origin, ShardId};
+use crate::limits;
+use crate::place::Placement;
+use crate::time::Span;
+
+/// What a machine is told once.
+#[derive(Clone, Copy)]
+pub struct MachineConfig {
+    /// Which shard this is.
+    pub shard: ShardId,
+    /// Who owns whom.
+    pub placement: Placement,
+    /// Random per boot and shard.
+    pub origin: Origin,
+    /// The shard's clock starts above this.
+    pub clock_floor: Clock,
+    /// `delivery.window`.
+    pub window: u16,
+    /// `delivery.durable`.
+    pub durable: bool,
+    /// `delivery.spill_after`.
+    pub spill_after: Span,
+    /// `delivery.retry_after`.
+    pub retry_after: Span,
+    /// `websocket.hello_timeout`.
+    pub hello_timeout: Span,
+    /// `websocket.auto_ping_interval`; zero is off.
+    pub ping_interval: Span,
+    /// `websocket.auto_ping_timeout`.
+    pub pong_timeout: Span,
+    /// `websocket.ping_min_interval`.
+    pub ping_min_interval: Span,
+    /// `simplepush.wake_timeout`; zero is off.
+    pub wake_timeout: Span,
+    /// `relay.members`: user agents that one connection may speak for; 0 is no relays, at most
+    /// `limits::RELAY_MEMBERS_MAX`.
+    pub relay_members: u16,
+    /// WebSockets this shard may hold.
+    pub sessions_max: u32,
+    /// Bytes of live ledger records this shard may hold; at most half its log, so that an append always fits.
+    pub ledger_bytes_max: u64,
+    /// `endpoint.token_rate`: messages per second of one endpoint; 0 is off.
+    pub token_rate: u32,
+    /// `store.user_bytes_per_day`: bytes stored for one user in a UTC day; 0 is off.
+    pub user_bytes_per_day: u64,
+    /// `delivery.msg_limit`: stored messages of one drain beyond which the user is reset; 0 is off.
+    pub msg_limit: u32,
+    /// `broadcast.spread`: how long a shard takes to tell all its sessions of a change.
+    pub broadcast_spread: Span,
+    /// `hello.reconcile`: the channels of a hello are the truth.
+    pub reconcile: bool,
+}
+
+impl MachineConfig {
+    /// The defaults of every setting, for one shard.
+    pub fn new(shard: ShardId, placement: Placement) -> MachineConfig {
+        MachineConfig {
+            shard,
+            placement,
+            origin: Origin(0),
+            clock_floor: Clock(0),
+            window: limits::WINDOW_DEFAULT,
+            durable: false,
+            spill_after: Span::from_secs(10),
+            retry_after: Span::from_secs(60),
+            hello_timeout: Span::from_secs(5),
+            ping_interval: Span::from_secs(300),
+            pong_timeout: Span::from_secs(4),
+            ping_min_interval: Span::from_secs(45),
+            relay_members: 0,
+            wake_timeout: Span(0),
+            sessions_max: 1_000,
+            ledger_bytes_max: 1 << 20,
+            token_rate: 0,
+            user_bytes_per_day: 0,
+            msg_limit: 0,
+            broadcast_spread: Span::from_secs(10),
+            reconcile: false,
+        }
+    }
+}
