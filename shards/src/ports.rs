@@ -2,7 +2,7 @@
 //! storage is one boxed object per shard. Nothing here blocks.
 
 use crate::ids::StoreTicket;
-use crate::machine::{CloseReason, Command, Event, StoreError, StoreOp, StoreReply};
+use crate::machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 use crate::simple::WakeData;
 use crate::stats::{Board, Meaning};
 use crate::time::Now;
@@ -109,6 +109,28 @@ pub trait Store {
 
     /// The next reply, if one is there.
     fn collect(&mut self) -> Option<(StoreTicket, Result<StoreReply, StoreError>)>;
+}
+
+/// A shard's hand to the other nodes of a cluster. Replies come back in any order; every call gets one.
+pub trait Peers {
+    /// Takes a call. What does not fit the queue is answered `Unreachable`.
+    fn submit(&mut self, ticket: StoreTicket, op: PeerOp);
+
+    /// The next reply, if one is there.
+    fn collect(&mut self) -> Option<(StoreTicket, PeerReply)>;
+}
+
+/// For a node that is alone.
+pub struct Alone;
+
+impl Peers for Alone {
+    fn submit(&mut self, ticket: StoreTicket, op: PeerOp) {
+        unreachable!("a node without a shared store knows no other: {ticket:?} {op:?}");
+    }
+
+    fn collect(&mut self) -> Option<(StoreTicket, PeerReply)> {
+        None
+    }
 }
 
 /// Hands the wake data of one user agent to whoever calls the wake-up service (`simplepush.wake_url`). Called on the

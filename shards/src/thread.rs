@@ -16,7 +16,7 @@ use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement,
 use crate::ids::ShardId;
 use crate::machine::{MachineConfig, ShardMachine};
 use crate::mailbox::{Mailbox, Waker, mesh};
-use crate::ports::{Edge, Ledger, Port, Store, Wake};
+use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::reactor::{Clock, Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_nofile};
 use crate::stats::Board;
@@ -35,6 +35,8 @@ pub struct ShardSetup<E: Edge> {
     pub edge: Box<dyn FnOnce() -> E + Send>,
     /// Makes its hand into storage. The waker is rung when a reply can be collected.
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
+    /// Makes its hand to other nodes. The waker is rung as that of the store.
+    pub peers: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Peers> + Send>,
     /// Makes its ledger.
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
     /// Hands wake-up calls to whoever makes them.
@@ -221,7 +223,8 @@ impl<E: Edge> Life<E> {
         let reactor = Reactor::new(Parts {
             edge: (setup.edge)(),
             machine: make(setup.machine),
-            store: (setup.store)(waker),
+            store: (setup.store)(Arc::clone(&waker)),
+            peers: (setup.peers)(waker),
             ledger: (setup.ledger)(),
             wake: setup.wake,
             mailbox,

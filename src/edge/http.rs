@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use shards::ids::Uaid;
-use shards::machine::{CloseReason, Command, Event, Publish};
+use shards::machine::{CloseReason, Command, Event, NodePush, Publish};
 use shards::message::Message;
 use shards::ports::{Emitted, Ingest, Port};
 use shards::quota::{Quota, Share};
@@ -386,8 +386,7 @@ impl PushEdge {
 }
 
 fn node_push(message: Message) -> Command {
-    let (uaid, chid) = (message.uaid, message.chid);
-    Command::NodePush(Box::new(Publish { uaid, chid, message: Ok(Arc::new(message)) }))
+    Command::NodePush(Box::new(NodePush { message: Arc::new(message), stored: false }))
 }
 
 fn context_of(port: Port, head: &Head<'_, '_>) -> Context {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use shards::ids::{Chid, Uaid};
-use shards::machine::{Command, NodeAnswer};
+use shards::machine::{Command, NodeAnswer, NodeNotify};
 use shards::message::Message;
 use shards::time::UnixSeconds;
 
@@ -65,7 +65,7 @@ impl PushEdge {
             (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| Plan::NodePush { uaid, body: Vec::new() }),
             (Some(_), _) => return method_refused(head, "PUT, HEAD, OPTIONS"),
             (None, Some((text, ""))) if head.method == "PUT" => {
-                uaid(text).map(|uaid| Plan::Ask(Command::NodeNotify { uaid }))
+                uaid(text).map(|uaid| Plan::Ask(Command::NodeNotify(Box::new(NodeNotify { uaid, unsure: None }))))
             }
             (None, Some((_, ""))) => return method_refused(head, "PUT, HEAD, OPTIONS"),
             (None, Some((text, time))) if head.method == "DELETE" => uaid(text)

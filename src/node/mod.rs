@@ -40,7 +40,7 @@ use shards::ids::{Clock, Origin, ShardId};
 use shards::ledger::{self, LedgerError, Log};
 use shards::machine::MachineConfig;
 use shards::place::Placement;
-use shards::ports::Port;
+use shards::ports::{Alone, Port};
 use shards::reactor::PlaneLimits;
 use shards::ring::ProbeError;
 use shards::thread::ShardSetup;
@@ -236,6 +236,7 @@ impl<'a> Plan<'a> {
             // Invariant: `start_in` has made one of the same configuration.
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
             store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
+            peers: Box::new(|_| Box::new(Alone)),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
                 // Without a wake-up service what is stored waits for the next hello.

@@ -103,7 +103,7 @@ impl Hand {
     }
 
     pub(crate) fn publish(&mut self, message: Message) {
-        self.done(StoreOp::Publish { message: Arc::new(message) });
+        self.done(StoreOp::Publish { message: Arc::new(message), checked: false });
     }
 }
 
@@ -121,7 +121,15 @@ pub(crate) fn stamp(clock: u64) -> Stamp {
 
 pub(crate) fn register(user: u8, channel: u8, at: u64) -> StoreOp {
     let key = channel.is_multiple_of(2).then_some(KeyDigest([channel; 32]));
-    StoreOp::Register { uaid: uaid(user), chid: chid(channel), key, at: Clock(at), seen: NOW, contact: None }
+    StoreOp::Register {
+        uaid: uaid(user),
+        chid: chid(channel),
+        key,
+        at: Clock(at),
+        seen: NOW,
+        contact: None,
+        presence: None,
+    }
 }
 
 pub(crate) fn message(user: u8, channel: u8, clock: u64) -> Message {
@@ -179,7 +187,7 @@ fn acknowledged_is_read_back(hand: &mut Hand) {
 
 /// Nobody stores for a user or a channel that is not there, and TTL 0 stores nothing.
 fn publish_checks_user_and_channel(hand: &mut Hand) {
-    let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m) });
+    let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m), checked: false });
     assert!(matches!(ask(hand, message(1, 2, 1)), Ok(StoreReply::NoSubscription)));
     hand.register(1, 2);
     assert!(matches!(ask(hand, message(1, 3, 2)), Ok(StoreReply::NoSubscription)));
@@ -231,7 +239,7 @@ fn contacts_are_replaced_whole(hand: &mut Hand) {
     let said = |mode, wake: &str| StoreOp::SetContact { uaid: uaid(1), contact: contact(mode, wake) };
     let registered = |channel, told: Option<Box<Contact>>| match register(1, channel, 1) {
         StoreOp::Register { uaid, chid, key, at, seen, .. } => {
-            StoreOp::Register { uaid, chid, key, at, seen, contact: told }
+            StoreOp::Register { uaid, chid, key, at, seen, contact: told, presence: None }
         }
         other => panic!("{other:?}"),
     };
@@ -257,7 +265,7 @@ fn contacts_are_replaced_whole(hand: &mut Hand) {
 /// A message is stored only for a user that is reached in its mode; a save is not asked that.
 fn publish_checks_the_mode(hand: &mut Hand) {
     hand.register(1, 2);
-    let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m) });
+    let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m), checked: false });
     assert!(matches!(ask(hand, update(1, 2, 1, 1)), Ok(StoreReply::OtherMode)));
     assert!(matches!(ask(hand, update(1, 3, 1, 1)), Ok(StoreReply::NoSubscription)));
     hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "") });
@@ -369,7 +377,7 @@ fn unregister_and_drop_remove_every_row(hand: &mut Hand) {
 fn expired_rows_do_not_block(hand: &mut Hand) {
     hand.register(1, 2);
     let brief = |clock| Message { ttl: 10, ..message(1, 2, clock) };
-    let ops = (1..=10_000).map(|n| StoreOp::Publish { message: Arc::new(brief(n)) });
+    let ops = (1..=10_000).map(|n| StoreOp::Publish { message: Arc::new(brief(n)), checked: false });
     for answer in hand.ask_all(ops.collect()) {
         assert!(matches!(answer, Ok(StoreReply::Done)));
     }
@@ -394,7 +402,7 @@ fn one_users_operations_keep_their_order(hand: &mut Hand) {
     for round in 0..200u64 {
         let m = message(1, 2, 100 + round);
         ops.push(all(9));
-        ops.push(StoreOp::Publish { message: Arc::new(m.clone()) });
+        ops.push(StoreOp::Publish { message: Arc::new(m.clone()), checked: false });
         ops.push(all(9));
         ops.push(StoreOp::Read { row: RowKey::of(&m), now: NOW });
         ops.push(settle(&[m], None, round.is_multiple_of(2)));
@@ -423,6 +431,7 @@ fn channels_are_bounded(hand: &mut Hand) {
         at: Clock(1),
         seen: NOW,
         contact: None,
+        presence: None,
     };
     let answers = hand.ask_all((0..limits::CHANNELS_MAX).rev().map(register).collect());
     assert!(answers.iter().all(|a| matches!(a, Ok(StoreReply::Done))));
@@ -493,7 +502,7 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
             contact: contact(if simple { Mode::Simple } else { Mode::WebPush }, &wake)
         }),
         1 => (1u8..3).prop_map(|user| StoreOp::DropUser { uaid: uaid(user) }),
-        6 => any_message.clone().prop_map(|m| StoreOp::Publish { message: Arc::new(m) }),
+        6 => any_message.clone().prop_map(|m| StoreOp::Publish { message: Arc::new(m), checked: false }),
         3 => prop::collection::vec(any_message.clone(), 1..4).prop_map(|all| {
             let of = all[0].uaid;
             StoreOp::Save { messages: all.into_iter().map(|m| Arc::new(Message { uaid: of, ..m })).collect() }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shards::ids::{Chid, Clock, KeyDigest, Stamp, StoreTicket, Uaid};
 use shards::limits;
-use shards::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
+use shards::machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use shards::message::{Message, Topic};
 use shards::ports::Store;
 use shards::simple::Contact;
@@ -93,6 +93,8 @@ struct User {
     user_clock: Clock,
     contact: Contact,
     channels: BTreeMap<Chid, (Option<KeyDigest>, Clock)>,
+    /// One per node and boot, newest first.
+    presence: Vec<Presence>,
     rows: BTreeMap<(Stamp, Chid), Row>,
     topics: BTreeMap<(Chid, Topic), Arc<Message>>,
 }
@@ -117,12 +119,28 @@ impl State {
                 }
                 Ok(StoreReply::Done)
             }
-            StoreOp::Register { uaid, chid, key, at, seen, contact } => {
-                self.register(uaid, chid, (key, at), seen, contact)
+            StoreOp::Register { uaid, chid, key, at, seen, contact, presence } => {
+                let done = self.register(uaid, chid, (key, at), seen, contact);
+                if let (Some(presence), Some(user)) = (presence, self.users.get_mut(&uaid)) {
+                    user.enter(presence);
+                }
+                done
             }
             StoreOp::SetContact { uaid, contact } => {
                 if let Some(user) = self.users.get_mut(&uaid) {
                     user.contact = *contact;
+                }
+                Ok(StoreReply::Done)
+            }
+            StoreOp::SetPresence { uaid, presence } => {
+                if let Some(user) = self.users.get_mut(&uaid) {
+                    user.enter(presence);
+                }
+                Ok(StoreReply::Done)
+            }
+            StoreOp::ClearPresence { uaid, presence } => {
+                if let Some(user) = self.users.get_mut(&uaid) {
+                    user.presence.retain(|other| *other != presence);
                 }
                 Ok(StoreReply::Done)
             }
@@ -140,7 +158,7 @@ impl State {
                 }
                 Ok(StoreReply::Done)
             }
-            StoreOp::Publish { message } => self.publish(message),
+            StoreOp::Publish { message, checked: _ } => self.publish(message),
             StoreOp::Save { messages } => self.save(&messages),
             StoreOp::Topics { uaid, after, limit, now } => Ok(self.topics(uaid, after, limit, now)),
             StoreOp::Messages { uaid, after, limit, now } => Ok(self.messages(uaid, after, limit, now)),
@@ -287,6 +305,17 @@ impl User {
             may_have_messages: !self.rows.is_empty() || !self.topics.is_empty(),
             contact: self.contact.clone(),
             channels: self.channels.keys().copied().collect(),
+            presence: self.presence.clone(),
+        }
+    }
+
+    /// Connected to a node; what an earlier session of the same boot said is replaced, never the other way round.
+    fn enter(&mut self, presence: Presence) {
+        let newer = |other: &Presence| other.node == presence.node && other.connected_at > presence.connected_at;
+        if !self.presence.iter().any(newer) {
+            self.presence.retain(|other| other.node != presence.node);
+            self.presence.push(presence);
+            self.presence.sort_by_key(|one| std::cmp::Reverse(one.connected_at));
         }
     }
 

@@ -39,6 +39,7 @@ impl World {
                 self.post_mail(shard, to, mail)
             }
             Effect::Store(ticket, op) => self.submit(shard, ticket, op),
+            Effect::Peer(_, call) => Err(format!("a node that is alone calls another: {call:?}")),
             Effect::LedgerAppend(slot, message) => self.append(shard, slot, message),
             Effect::LedgerDead(slot) => match self.ledger.remove(&(shard, slot.0)) {
                 Some(_) => Ok(()),
@@ -86,10 +87,11 @@ impl World {
                 }
                 claim.uaid
             }
-            Request::Publish(publish) | Request::NodePush(publish) => {
+            Request::Publish(publish) => {
                 self.marks.hit("mail: publish");
                 publish.uaid
             }
+            Request::NodePush(push) => push.message.uaid,
             Request::Cancel(cancel) => {
                 self.marks.hit("mail: cancel");
                 cancel.uaid
@@ -99,7 +101,7 @@ impl World {
                 self.marks.hit("mail: receipt");
                 query.uaid
             }
-            Request::NodeNotify { uaid } => *uaid,
+            Request::NodeNotify(notify) => notify.uaid,
             Request::NodeDisconnect(whom) => whom.0,
         };
         if self.owner(uaid) != to {
@@ -135,7 +137,7 @@ impl World {
             return Err(format!("shard {shard} used {ticket:?} twice"));
         }
         match &op {
-            StoreOp::Publish { message } => self.sighted(shard, message)?,
+            StoreOp::Publish { message, .. } => self.sighted(shard, message)?,
             StoreOp::Save { messages } => {
                 self.marks.hit("store: save");
                 for message in messages {
@@ -166,6 +168,8 @@ impl World {
             | StoreOp::Touch { .. }
             | StoreOp::Register { .. }
             | StoreOp::SetContact { .. }
+            | StoreOp::SetPresence { .. }
+            | StoreOp::ClearPresence { .. }
             | StoreOp::Unregister { .. }
             | StoreOp::DropUser { .. }
             | StoreOp::Read { .. } => {}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shards::ids::{Clock, Origin, Stamp, Uaid};
-use shards::machine::{Command, Mail, NodeAnswer, Publish, Request, StoreOp};
+use shards::machine::{Command, Mail, NodeAnswer, NodeNotify, NodePush, Request, StoreOp};
 use shards::message::{Message, Urgency};
 
 use crate::oracle::Post;
@@ -59,14 +59,14 @@ impl World {
         self.posters[index].pending = Some(Pending::NodePush { post });
         self.marks.hit("node: pushes");
         self.log(None, format_args!("node {index} pushes message {post}"));
-        let publish = Publish { uaid: message.uaid, chid: message.chid, message: Ok(Arc::new(message)) };
-        self.request(id, shard, Command::NodePush(Box::new(publish)))
+        let push = NodePush { message: Arc::new(message), stored: false };
+        self.request(id, shard, Command::NodePush(Box::new(push)))
     }
 
     /// A push that took longer than what was settled is remembered (60 s) is a new message to its owner.
     pub(crate) fn before_mail(&mut self, mail: &Mail) {
-        let Mail::Request { request: Request::NodePush(publish), .. } = mail else { return };
-        let index = publish.message.as_ref().ok().and_then(|message| self.oracle.identify(message).ok());
+        let Mail::Request { request: Request::NodePush(push), .. } = mail else { return };
+        let index = self.oracle.identify(&push.message).ok();
         if let Some(index) = index {
             let post = &mut self.oracle.posts[index];
             post.end_lost |= post.acked.is_some() && self.now > post.acked_at + 55_000_000_000;
@@ -111,7 +111,7 @@ impl World {
         }
         if target.seen.is_none() {
             let message = Arc::new(self.foreign_message(post));
-            if self.store.foreign(StoreOp::Publish { message }) {
+            if self.store.foreign(StoreOp::Publish { message, checked: false }) {
                 let target = &mut self.oracle.posts[post];
                 target.seen = Some(step);
                 target.held = true;
@@ -127,7 +127,7 @@ impl World {
         self.posters[index].notify = None;
         self.posters[index].pending = Some(Pending::NodeOther);
         self.marks.hit("node: asks for a check");
-        self.request(id, shard, Command::NodeNotify { uaid })
+        self.request(id, shard, Command::NodeNotify(Box::new(NodeNotify { uaid, unsure: None })))
     }
 
     /// `DELETE /notif/{uaid}/{connected_at}` of a session that is here, sometimes with another time.

@@ -46,12 +46,13 @@ impl Rows {
                 user.contact = Contact::clone(contact);
                 StoreReply::Done
             }
+            StoreOp::SetPresence { .. } | StoreOp::ClearPresence { .. } => StoreReply::Done,
             StoreOp::Unregister { chid, at, .. } => user.unregister(*chid, *at),
             StoreOp::DropUser { .. } => {
                 *user = User::default();
                 StoreReply::Done
             }
-            StoreOp::Publish { message } => user.publish(message),
+            StoreOp::Publish { message, checked: _ } => user.publish(message),
             StoreOp::Save { messages } => {
                 messages.iter().for_each(|message| user.save(message));
                 StoreReply::Done
@@ -98,6 +99,7 @@ impl User {
             may_have_messages: !(self.topics.is_empty() && self.messages.is_empty() && self.saved.is_empty()),
             contact: self.contact.clone(),
             channels: self.channels.keys().copied().collect(),
+            presence: Vec::new(),
         })
     }
 

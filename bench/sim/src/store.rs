@@ -137,7 +137,7 @@ impl Store {
             | (Some(Sabotage::PublishIgnored), StoreOp::Publish { .. })
             | (Some(Sabotage::UnregisterIgnored), StoreOp::Unregister { .. }) => return StoreReply::Done,
             (Some(Sabotage::UserForgotten), StoreOp::LoadUser { .. }) => return StoreReply::User(None),
-            (Some(Sabotage::TopicStale), StoreOp::Publish { message }) if self.seen.has_topic(message) => {
+            (Some(Sabotage::TopicStale), StoreOp::Publish { message, .. }) if self.seen.has_topic(message) => {
                 return StoreReply::Done;
             }
             _ => {}
@@ -240,6 +240,8 @@ fn kind(op: &StoreOp) -> Kind {
         StoreOp::Touch { .. } | StoreOp::SetContact { .. } | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
         StoreOp::Register { .. }
         | StoreOp::Unregister { .. }
+        | StoreOp::SetPresence { .. }
+        | StoreOp::ClearPresence { .. }
         | StoreOp::DropUser { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
@@ -249,7 +251,7 @@ fn kind(op: &StoreOp) -> Kind {
 
 fn messages_of(op: &StoreOp) -> Vec<Arc<Message>> {
     match op {
-        StoreOp::Publish { message } => vec![message.clone()],
+        StoreOp::Publish { message, .. } => vec![message.clone()],
         StoreOp::Save { messages } => messages.clone(),
         _ => Vec::new(),
     }

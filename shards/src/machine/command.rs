@@ -56,12 +56,9 @@ pub enum Command {
     /// App server: `GET /r/{receipt}`. [`Event::Receipt`] answers, perhaps after a while.
     Receipt(Box<ReceiptQuery>),
     /// Another node: `PUT /push/{uaid}` with a message that is already stamped. [`Event::NodeAnswer`] answers.
-    NodePush(Box<Publish>),
+    NodePush(Box<NodePush>),
     /// Another node: `PUT /notif/{uaid}`. [`Event::NodeAnswer`] answers.
-    NodeNotify {
-        /// Whose storage to check.
-        uaid: Uaid,
-    },
+    NodeNotify(Box<NodeNotify>),
     /// Another node: `DELETE /notif/{uaid}/{connected_at}`. [`Event::NodeAnswer`] answers.
     NodeDisconnect {
         /// Whose session to end.
@@ -138,6 +135,25 @@ pub struct Publish {
     /// The message with a zero stamp (a set one on the node API), or the first header or size rule it broke.
     /// The owner answers 410 before it (DESIGN.md 6, validation order).
     pub message: Result<Arc<Message>, Refusal>,
+}
+
+/// A message that another node took.
+#[derive(Debug)]
+pub struct NodePush {
+    /// Stamped by that node; its id is `version`.
+    pub message: Arc<Message>,
+    /// It is in storage already (DESIGN.md 6, `delivery.durable`).
+    pub stored: bool,
+}
+
+/// Another node has stored something for a user.
+#[derive(Debug)]
+pub struct NodeNotify {
+    /// Whose storage to check.
+    pub uaid: Uaid,
+    /// A push of this message got no answer there, and it was stored: when it was settled here, its row goes
+    /// (DESIGN.md 6, settling).
+    pub unsure: Option<RowKey>,
 }
 
 /// Which rule of BEHAVIOUR.md 2.3 steps 8-11 a POST broke. The edge that made the value knows status and errno;

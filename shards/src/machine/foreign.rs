@@ -3,7 +3,7 @@
 
 use crate::ids::Uaid;
 
-use super::command::{CloseReason, Disposition, NodeAnswer, Publish};
+use super::command::{CloseReason, Disposition, NodeAnswer, NodeNotify, NodePush};
 use super::mail::Reply;
 use super::remote::Asker;
 use super::users::Resident;
@@ -11,13 +11,14 @@ use super::{ShardMachine, Turn};
 
 impl ShardMachine {
     /// `PUT /push/{uaid}`: only for a live session that can take it now (BEHAVIOUR.md 4.1).
-    pub(super) fn node_push(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
-        let reply = self.node_push_answer(turn, publish);
+    pub(super) fn node_push(&mut self, turn: &mut Turn<'_>, asker: Asker, push: NodePush) {
+        let reply = self.node_push_answer(turn, push);
         self.answer(turn, asker, Reply::Node(reply));
     }
 
-    fn node_push_answer(&mut self, turn: &mut Turn<'_>, publish: Publish) -> NodeAnswer {
-        let (Ok(message), Some(Resident::Session(index))) = (publish.message, self.resident(publish.uaid)) else {
+    fn node_push_answer(&mut self, turn: &mut Turn<'_>, push: NodePush) -> NodeAnswer {
+        let NodePush { message, stored: _ } = push;
+        let Some(Resident::Session(index)) = self.resident(message.uaid) else {
             return NodeAnswer::NotHere;
         };
         let at = self.session_ref(index);
@@ -52,8 +53,8 @@ impl ShardMachine {
     }
 
     /// `PUT /notif/{uaid}`.
-    pub(super) fn node_notify(&mut self, turn: &mut Turn<'_>, asker: Asker, uaid: Uaid) {
-        let reply = match self.resident(uaid) {
+    pub(super) fn node_notify(&mut self, turn: &mut Turn<'_>, asker: Asker, notify: &NodeNotify) {
+        let reply = match self.resident(notify.uaid) {
             Some(Resident::Session(index)) => {
                 let at = self.session_ref(index);
                 self.check_storage(turn, at);

@@ -8,6 +8,7 @@ use crate::simple::WakeData;
 
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
 use super::mail::Mail;
+use super::peer::{PeerOp, PeerReply};
 use super::store::{StoreError, StoreOp, StoreReply};
 
 /// Something that happened.
@@ -74,6 +75,13 @@ pub enum Input {
         /// The answer.
         result: Result<StoreReply, StoreError>,
     },
+    /// Another node answered, or did not.
+    Peer {
+        /// What it answers.
+        ticket: StoreTicket,
+        /// The answer.
+        reply: PeerReply,
+    },
     /// `next_timeout` has come.
     Timeout,
     /// The operator or a poller set these broadcast values.
@@ -113,6 +121,8 @@ pub enum Effect {
     Mail(ShardId, Mail),
     /// To storage.
     Store(StoreTicket, StoreOp),
+    /// To another node.
+    Peer(StoreTicket, PeerOp),
     /// Append to the ledger log under this slot, before anything behind it in the queue is carried out.
     LedgerAppend(LedgerSlot, Arc<Message>),
     /// The record in this slot is settled or stored: it must not be replayed.

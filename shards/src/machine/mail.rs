@@ -5,7 +5,7 @@
 
 use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
-use super::command::{Cancel, Hello, NodeAnswer, Publish, Published};
+use super::command::{Cancel, Hello, NodeAnswer, NodeNotify, NodePush, Publish, Published};
 use super::receipts::{ReceiptAnswer, ReceiptQuery};
 use super::relay::{MemberEvent, MemberReply, MemberRequest};
 
@@ -51,12 +51,9 @@ pub enum Request {
     /// given to these.
     Receipt(Box<ReceiptQuery>),
     /// A node's message landed here.
-    NodePush(Box<Publish>),
+    NodePush(Box<NodePush>),
     /// A node's nudge landed here.
-    NodeNotify {
-        /// Whose storage to check.
-        uaid: Uaid,
-    },
+    NodeNotify(Box<NodeNotify>),
     /// A node's takeover landed here.
     NodeDisconnect(Box<(Uaid, u64)>),
     /// A member of a relay of ours asks something, or its relay has changed. Causes `MemberEvent`s.

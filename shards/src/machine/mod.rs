@@ -25,6 +25,7 @@ mod greet;
 mod hello;
 mod input;
 mod mail;
+mod peer;
 mod publish;
 mod rates;
 mod receipt_table;
@@ -50,11 +51,12 @@ mod tests;
 
 pub use command::{
     AckUpdate, AckVersion, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello,
-    NodeAnswer, Publish, Published, Refusal,
+    NodeAnswer, NodeNotify, NodePush, Publish, Published, Refusal,
 };
 pub use config::MachineConfig;
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
+pub use peer::{NodeId, PeerOp, PeerReply, Presence};
 pub use receipts::{Outcome, ReceiptAnswer, ReceiptQuery};
 pub use relay::{MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent, RelayId, SeatId};
 pub use stats::MachineStats;
@@ -215,6 +217,7 @@ impl ShardMachine {
             Input::Arrived { conn, claim } => self.descriptor_arrived(turn, conn, claim),
             Input::MoveFailed { conn, claim: _ } => self.move_failed(turn, conn),
             Input::Stored { ticket, result } => self.stored(turn, ticket, result),
+            Input::Peer { ticket, reply } => self.peer_replied(turn, ticket, reply),
             Input::Timeout => self.timeout(turn),
             Input::Broadcasts(values) => self.set_broadcasts(turn, &values),
             Input::Drain { rate } => self.begin_drain(turn, rate),
@@ -342,7 +345,7 @@ impl ShardMachine {
             | Command::Cancel(_)
             | Command::Receipt(_)
             | Command::NodePush(_)
-            | Command::NodeNotify { .. }
+            | Command::NodeNotify(_)
             | Command::NodeDisconnect { .. } => {}
         }
         if self.sessions.get(at).is_some() {

@@ -122,7 +122,7 @@ impl ShardMachine {
             check_only: true,
             send: None,
         };
-        self.submit(turn, Work::Publish(work), StoreOp::Publish { message: question });
+        self.submit(turn, Work::Publish(work), StoreOp::Publish { message: question, checked: false });
     }
 
     /// Gives an accepted message its identity.
@@ -293,7 +293,7 @@ impl ShardMachine {
         if !work.check_only {
             *self.writes.entry(message.uaid).or_insert(0) += 1;
         }
-        self.submit(turn, Work::Publish(work), StoreOp::Publish { message });
+        self.submit(turn, Work::Publish(work), StoreOp::Publish { message, checked: false });
     }
 
     /// A store_publish came back.

@@ -124,8 +124,8 @@ impl ShardMachine {
             Request::Publish(publish) => self.publish(turn, asker, *publish),
             Request::Cancel(cancel) => self.cancel(turn, asker, *cancel),
             Request::Receipt(query) => self.receipt(turn, asker, *query),
-            Request::NodePush(publish) => self.node_push(turn, asker, *publish),
-            Request::NodeNotify { uaid } => self.node_notify(turn, asker, uaid),
+            Request::NodePush(push) => self.node_push(turn, asker, *push),
+            Request::NodeNotify(notify) => self.node_notify(turn, asker, &notify),
             Request::NodeDisconnect(whom) => self.node_disconnect(turn, asker, whom.0, whom.1),
             Request::Member(request) => {
                 self.member_request(turn, *request);
@@ -203,8 +203,8 @@ impl ShardMachine {
                 self.ask(turn, conn, cancel.uaid, Request::Cancel(cancel), Reply::Cancel(false));
             }
             Command::Receipt(query) => self.ask_receipt(turn, conn, query),
-            Command::NodePush(publish) => self.ask(turn, conn, publish.uaid, Request::NodePush(publish), busy),
-            Command::NodeNotify { uaid } => self.ask(turn, conn, uaid, Request::NodeNotify { uaid }, busy),
+            Command::NodePush(push) => self.ask(turn, conn, push.message.uaid, Request::NodePush(push), busy),
+            Command::NodeNotify(notify) => self.ask(turn, conn, notify.uaid, Request::NodeNotify(notify), busy),
             Command::NodeDisconnect { uaid, connected_at } => {
                 self.ask(turn, conn, uaid, Request::NodeDisconnect(Box::new((uaid, connected_at))), busy);
             }

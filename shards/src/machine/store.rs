@@ -13,6 +13,8 @@ use crate::message::{Message, Topic};
 use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
+use super::peer::Presence;
+
 /// One operation. Its reply comes back under the ticket it was submitted with.
 #[derive(Debug, Clone)]
 pub enum StoreOp {
@@ -44,6 +46,8 @@ pub enum StoreOp {
         /// How the user is reached from now on; without one what is known of that stays, and a new user is reached by
         /// WebPush.
         contact: Option<Box<Contact>>,
+        /// Where a new user is connected, on a shared store: written together with it.
+        presence: Option<Presence>,
     },
     /// How the user is reached from now on, also when storage is full. May ride relaxed. -> [`StoreReply::Done`], also
     /// when there is no such user.
@@ -52,6 +56,21 @@ pub enum StoreOp {
         uaid: Uaid,
         /// Its last hello said this.
         contact: Box<Contact>,
+    },
+    /// The user is connected here from now on. Durable before the reply: what is stored after it is notified. Stores
+    /// that no other node reads have nothing to do. -> [`StoreReply::Done`], also when there is no such user.
+    SetPresence {
+        /// The user.
+        uaid: Uaid,
+        /// Where, and since when.
+        presence: Presence,
+    },
+    /// That session is no more; a newer one of the same node stays. May ride relaxed. -> [`StoreReply::Done`].
+    ClearPresence {
+        /// The user.
+        uaid: Uaid,
+        /// Exactly which.
+        presence: Presence,
     },
     /// Remove a channel and every row of its messages, in all families. Durable. -> [`StoreReply::Done`],
     /// also when there was no such channel or user.
@@ -74,6 +93,9 @@ pub enum StoreOp {
     Publish {
         /// The stamped message.
         message: Arc<Message>,
+        /// The machine has just read the user and its channels and reads them again when this is done: a store that
+        /// would have to read for its checks leaves them out. Never with TTL 0.
+        checked: bool,
     },
     /// Store unacked directs under their own stamps: saved rows, or topic rows for topic messages
     /// (older than the row: ignored). One UAID. Durable before the reply. -> [`StoreReply::Done`].
@@ -151,11 +173,13 @@ impl StoreOp {
             | StoreOp::Touch { uaid, .. }
             | StoreOp::Register { uaid, .. }
             | StoreOp::SetContact { uaid, .. }
+            | StoreOp::SetPresence { uaid, .. }
+            | StoreOp::ClearPresence { uaid, .. }
             | StoreOp::Unregister { uaid, .. }
             | StoreOp::DropUser { uaid }
             | StoreOp::Topics { uaid, .. }
             | StoreOp::Messages { uaid, .. } => *uaid,
-            StoreOp::Publish { message } => message.uaid,
+            StoreOp::Publish { message, .. } => message.uaid,
             StoreOp::Save { messages } => first(messages).uaid,
             StoreOp::Read { row, .. } => row.uaid,
             StoreOp::Settle { rows, .. } => first(rows).uaid,
@@ -203,6 +227,8 @@ pub struct UserRow {
     pub contact: Contact,
     /// Registered channels.
     pub channels: Vec<Chid>,
+    /// Where the user is connected, newest first; always empty on a store that no other node reads.
+    pub presence: Vec<Presence>,
 }
 
 /// Some rows, and where the next page starts.

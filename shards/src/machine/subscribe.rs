@@ -38,7 +38,15 @@ impl ShardMachine {
             turn.effects.push_back(Effect::ClockFloor(floor));
         }
         self.endpoint_registering(uaid, chid);
-        let op = StoreOp::Register { uaid, chid, key, at: clock, seen: turn.now.unix(), contact: self.contact_of(at) };
+        let op = StoreOp::Register {
+            uaid,
+            chid,
+            key,
+            at: clock,
+            seen: turn.now.unix(),
+            contact: self.contact_of(at),
+            presence: None,
+        };
         self.submit(turn, Work::Register { session: at, uaid, chid, key }, op);
     }
 

@@ -15,6 +15,7 @@ use crate::time::{Instant, Span, UnixSeconds};
 use super::command::Refusal;
 use super::dead::Epoch;
 use super::input::Effect;
+use super::peer::PeerReply;
 use super::receipts::ReceiptQuery;
 use super::remote::Asker;
 use super::slab::{Ref, Slab};
@@ -212,6 +213,18 @@ impl ShardMachine {
             Work::Touch | Work::Reset { .. } | Work::Forget { .. } => {}
         }
         self.submit_backlog(turn);
+    }
+}
+
+impl ShardMachine {
+    /// A reply of another node: find who asked.
+    pub(super) fn peer_replied(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, reply: PeerReply) {
+        let at = Ref { index: ticket.index, generation: ticket.generation };
+        let Some(_) = self.tickets.open.remove(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        let _ = (turn, reply);
     }
 }
 

@@ -29,9 +29,9 @@ use std::sync::Arc;
 
 use crate::ids::{ConnId, EmissionId, StoreTicket};
 use crate::limits;
-use crate::machine::{EffectQueue, Input, MachineStats, ShardMachine, StoreError, StoreReply};
+use crate::machine::{EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply};
 use crate::mailbox::Mailbox;
-use crate::ports::{Edge, Ledger, Port, Store, Wake};
+use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
 use crate::stats::{Board, Counters, Meaning};
 use crate::time::{Instant, Now, Span};
@@ -114,6 +114,7 @@ pub(crate) struct Parts<E: Edge, M> {
     pub edge: E,
     pub machine: M,
     pub store: Box<dyn Store>,
+    pub peers: Box<dyn Peers>,
     pub ledger: Box<dyn Ledger>,
     pub wake: Wake,
     pub mailbox: Mailbox,
@@ -129,6 +130,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     edge: E,
     machine: M,
     store: Box<dyn Store>,
+    peers: Box<dyn Peers>,
     ledger: Box<dyn Ledger>,
     wake: Wake,
     mailbox: Mailbox,
@@ -159,6 +161,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     starved: VecDeque<ConnId>,
     /// A reply that was collected while parking.
     collected: Option<(StoreTicket, Result<StoreReply, StoreError>)>,
+    /// As `collected`, of another node.
+    heard: Option<(StoreTicket, PeerReply)>,
     /// What an edge writes into before it is known whether there is anything.
     scratch: Vec<u8>,
     unsent: Vec<EmissionId>,
@@ -175,7 +179,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Opens the rings and publishes them to the other shards. Inside the shard's executor.
     pub(crate) fn new(parts: Parts<E, M>) -> io::Result<Reactor<E, M>> {
-        let Parts { edge, machine, store, ledger, wake, mailbox, control, listeners, limits, board, clock } = parts;
+        let Parts { edge, machine, store, peers, ledger, wake, mailbox, control, listeners, limits, board, clock } =
+            parts;
         let config = limits.plane();
         let plane = Plane::new(config, mailbox.waker().event_fd())?;
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
@@ -185,6 +190,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             edge,
             machine,
             store,
+            peers,
             ledger,
             wake,
             mailbox,
@@ -207,6 +213,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             undecoded: VecDeque::new(),
             starved: VecDeque::new(),
             collected: None,
+            heard: None,
             scratch: Vec::new(),
             unsent: Vec::new(),
             stats: PlaneStats::default(),

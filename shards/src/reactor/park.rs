@@ -68,7 +68,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         // From here on whoever leaves something for us wakes us; so look once more, then sleep.
         self.mailbox.waker().park();
         self.collected = self.collected.take().or_else(|| self.store.collect());
-        if self.collected.is_none() && !self.mailbox.has_mail() && self.control.is_empty() {
+        self.heard = self.heard.take().or_else(|| self.peers.collect());
+        if self.collected.is_none() && self.heard.is_none() && !self.mailbox.has_mail() && self.control.is_empty() {
             self.sleep().await;
         }
         self.mailbox.waker().unpark();

@@ -55,6 +55,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let mut told = self.read_controls();
         told |= self.read_lanes();
         told |= self.read_store();
+        told |= self.read_peers();
         told |= self.run_timers();
         told |= self.decode_waiting();
         self.unpublished |= told;
@@ -110,6 +111,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Effect::Feed(conn, bytes) => self.feed(conn, &bytes),
             Effect::Mail(to, mail) => self.post(to, mail),
             Effect::Store(ticket, op) => self.store.submit(ticket, op),
+            Effect::Peer(ticket, op) => self.peers.submit(ticket, op),
             Effect::LedgerAppend(slot, message) => self.ledger.append(slot, &message),
             Effect::LedgerDead(slot) => self.ledger.dead(slot),
             Effect::ClockFloor(clock) => self.ledger.clock_floor(clock),
@@ -203,6 +205,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let Some((ticket, result)) = self.collected.take().or_else(|| self.store.collect()) else { break };
             worked = true;
             self.inputs.push_back(Input::Stored { ticket, result });
+            self.drive();
+        }
+        worked
+    }
+
+    fn read_peers(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..STORE_REPLIES_PER_TURN {
+            let Some((ticket, reply)) = self.heard.take().or_else(|| self.peers.collect()) else { break };
+            worked = true;
+            self.inputs.push_back(Input::Peer { ticket, reply });
             self.drive();
         }
         worked

@@ -212,7 +212,7 @@ impl Harness {
             }),
             Command::Cancel(_) => Event::Cancelled { done: true },
             Command::Receipt(_) => Event::Receipt(self.receipt),
-            Command::NodePush(_) | Command::NodeNotify { .. } | Command::NodeDisconnect { .. } => {
+            Command::NodePush(_) | Command::NodeNotify(_) | Command::NodeDisconnect { .. } => {
                 Event::NodeAnswer(self.node_answer)
             }
             Command::Ack(_)
@@ -297,7 +297,8 @@ fn describe(command: &Command) -> String {
     match command {
         Command::Relay(RelayCommand::Attach(hello)) => format!("attach {:?} {:?}", hello.uaid, hello.broadcasts),
         Command::Hello(hello) => format!("hello {:?} {:?} {}", hello.uaid, hello.broadcasts, hello.agent_family),
-        Command::Publish(publish) | Command::NodePush(publish) => match &publish.message {
+        Command::NodePush(push) => format!("push {:?} {:?}", push.message, push.message.payload),
+        Command::Publish(publish) => match &publish.message {
             Ok(message) => format!("publish {message:?} {:?}", message.payload),
             Err(refusal) => format!("publish {:?} {refusal:?}", publish.uaid),
         },

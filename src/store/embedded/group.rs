@@ -90,16 +90,18 @@ impl<'a> Group<'a> {
     pub(super) fn apply(&mut self, op: StoreOp) -> Result<StoreReply, Trouble> {
         match op {
             StoreOp::Touch { uaid, seen } => self.touch(uaid, seen),
-            StoreOp::Register { uaid, chid, key, at, seen, contact } => {
+            StoreOp::Register { uaid, chid, key, at, seen, contact, presence: _ } => {
                 self.register(uaid, (chid, key, at), seen, contact.as_deref())
             }
             StoreOp::SetContact { uaid, contact } => self.set_contact(uaid, &contact),
+            // Nobody else reads this directory.
+            StoreOp::SetPresence { .. } | StoreOp::ClearPresence { .. } => Ok(StoreReply::Done),
             StoreOp::Unregister { uaid, chid, at } => self.unregister(uaid, chid, at),
             StoreOp::DropUser { uaid } => {
                 self.stats.store_drops += 1;
                 self.drop_user(uaid)
             }
-            StoreOp::Publish { message } => self.publish(&message),
+            StoreOp::Publish { message, checked: _ } => self.publish(&message),
             StoreOp::Save { messages } => {
                 let full = self.full;
                 self.save(&messages, full)
@@ -471,6 +473,8 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<query::Found>
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
         | StoreOp::SetContact { .. }
+        | StoreOp::SetPresence { .. }
+        | StoreOp::ClearPresence { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::DropUser { .. }
         | StoreOp::Publish { .. }

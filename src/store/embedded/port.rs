@@ -171,6 +171,8 @@ fn is_write(op: &StoreOp) -> bool {
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
         | StoreOp::SetContact { .. }
+        | StoreOp::SetPresence { .. }
+        | StoreOp::ClearPresence { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::DropUser { .. }
         | StoreOp::Publish { .. }

@@ -160,6 +160,7 @@ impl Record {
             may_have_messages: self.may_have_messages(),
             contact: self.contact(),
             channels: self.channels().map(chid_of).collect(),
+            presence: Vec::new(),
         }
     }
 

@@ -198,7 +198,7 @@ fn one_missing_ack_blocks_neither_the_drain_nor_brings_back_what_was_acked() {
         assert!(seen.len() > n, "one unacked message holds nothing up");
         mesh.ack(socket, seen[n]);
     }
-    mesh.request(0, Command::NodeNotify { uaid });
+    mesh.request(0, notify(uaid));
     assert_eq!(mesh.notifications(socket), stamps, "a check re-sends nothing that is in flight or acked");
     mesh.close(socket);
     let again = mesh.session(0, Some(uaid));
@@ -214,7 +214,7 @@ fn an_ack_whose_delete_fails_is_not_undone_by_the_next_check() {
     mesh.store.mode = Mode::Failing;
     mesh.ack(socket, stamp);
     mesh.store.mode = Mode::Prompt;
-    mesh.request(0, Command::NodeNotify { uaid });
+    mesh.request(0, notify(uaid));
     mesh.close(socket);
     let again = mesh.session(0, Some(uaid));
     assert!(mesh.notifications(again).is_empty());
@@ -293,7 +293,7 @@ fn a_cancelled_row_is_not_read_back_while_its_delete_is_on_its_way() {
     let cancel = Cancel { uaid, chid: CHANNEL, stamp: stored, topic: None };
     mesh.step(0, Input::Command { conn, command: Command::Cancel(Box::new(cancel)) });
     let conn = mesh.conn();
-    mesh.step(0, Input::Command { conn, command: Command::NodeNotify { uaid } });
+    mesh.step(0, Input::Command { conn, command: notify(uaid) });
     mesh.store.held.rotate_left(1);
     mesh.store.release();
     mesh.run();
@@ -370,11 +370,11 @@ fn a_node_pushes_only_to_live_sessions_and_a_late_copy_is_known() {
     let uaid = mesh.known_user(1);
     let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
     let push = |uaid| {
-        let message = Ok(Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) }));
-        Command::NodePush(Box::new(Publish { uaid, chid: CHANNEL, message }))
+        let message = Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) });
+        Command::NodePush(Box::new(NodePush { message, stored: false }))
     };
     assert_eq!(mesh.request(0, push(uaid)), "NotHere");
-    assert_eq!(mesh.request(0, Command::NodeNotify { uaid }), "NotHere");
+    assert_eq!(mesh.request(0, notify(uaid)), "NotHere");
     let socket = mesh.session(1, Some(uaid));
     assert_eq!(mesh.request(0, push(uaid)), "Done");
     assert_eq!(mesh.request(0, push(uaid)), "Done");
@@ -395,8 +395,8 @@ fn a_window_of_one_gates_as_the_classic_servers_did() {
     let socket = mesh.session(0, Some(uaid));
     let push = |clock| {
         let stamp = Stamp { clock: Clock(clock), origin: Origin(77) };
-        let message = Ok(Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) }));
-        Command::NodePush(Box::new(Publish { uaid, chid: CHANNEL, message }))
+        let message = Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) });
+        Command::NodePush(Box::new(NodePush { message, stored: false }))
     };
     let first = mesh.now.unix_us;
     assert_eq!(mesh.request(0, push(first)), "Done");
@@ -414,8 +414,8 @@ fn a_cancelled_message_of_another_node_is_known_when_its_copy_comes_late() {
     let socket = mesh.session(0, Some(uaid));
     let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
     let push = || {
-        let message = Ok(Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) }));
-        Command::NodePush(Box::new(Publish { uaid, chid: CHANNEL, message }))
+        let message = Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) });
+        Command::NodePush(Box::new(NodePush { message, stored: false }))
     };
     assert_eq!(mesh.request(0, push()), "Done");
     let cancel = Cancel { uaid, chid: CHANNEL, stamp, topic: None };
@@ -437,7 +437,7 @@ fn rows_of_a_channel_that_may_be_registered_are_not_deleted() {
     let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
     let message = Arc::new(Message { stamp, accepted: mesh.now.unix(), ..message(uaid) });
     mesh.store.put(message);
-    mesh.request(0, Command::NodeNotify { uaid });
+    mesh.request(0, notify(uaid));
     assert!(mesh.notifications(socket).is_empty());
     assert_eq!(mesh.store.rows_of(uaid).len(), 1, "not sure is not unregistered");
     mesh.register(socket, CHANNEL);
@@ -454,7 +454,7 @@ fn what_a_retry_finds_expired_is_deleted_and_a_clock_that_goes_back_revives_noth
     assert_eq!(mesh.machines[0].window_len(uaid), 0);
     mesh.ack(socket, stamp);
     mesh.now.unix_us -= 50_000_000;
-    mesh.request(0, Command::NodeNotify { uaid });
+    mesh.request(0, notify(uaid));
     assert_eq!(mesh.notifications(socket), [stamp]);
     assert!(mesh.store.rows_of(uaid).is_empty());
 }

@@ -132,7 +132,7 @@ fn unacked_is_sent_again_three_times_and_then_waits_for_the_next_session() {
     assert_eq!(mesh.notifications(socket).len(), 4);
     assert_eq!(mesh.machines[0].stats().parked, 1);
     assert_eq!(mesh.machines[0].window_len(uaid), 0);
-    mesh.request(0, Command::NodeNotify { uaid });
+    mesh.request(0, notify(uaid));
     assert_eq!(mesh.notifications(socket).len(), 4, "a check leaves it alone");
     mesh.close(socket);
     let again = mesh.session(0, Some(uaid));

@@ -430,6 +430,7 @@ impl Mesh {
             }
             Effect::Mail(to, mail) => self.mail.push_back((usize::from(to.0), mail)),
             Effect::Store(ticket, op) => self.store.submit(shard, ticket, op),
+            Effect::Peer(..) => panic!("a node that is alone calls nobody"),
             Effect::LedgerAppend(slot, message) => {
                 let before = self.ledger.insert((shard, slot.0), message);
                 assert!(before.is_none(), "a ledger slot is dead before it is used again");
@@ -518,4 +519,9 @@ pub fn topical(uaid: Uaid, topic: &str) -> Message {
 
 pub fn lasting(uaid: Uaid, ttl: u32) -> Message {
     Message { ttl, ..message(uaid) }
+}
+
+/// What another node says when it has stored something.
+pub fn notify(uaid: Uaid) -> Command {
+    Command::NodeNotify(Box::new(NodeNotify { uaid, unsure: None }))
 }

@@ -56,7 +56,7 @@ fn messages_sent_again_do_not_count_to_the_limit() {
     assert_eq!(mesh.notifications(socket), stamps);
     // Each nudge reads storage anew while nothing is acked; each minute everything is sent again.
     for _ in 0..3 {
-        mesh.request(0, Command::NodeNotify { uaid });
+        mesh.request(0, notify(uaid));
         mesh.pass(61);
     }
     assert_eq!(mesh.closed(socket), None);

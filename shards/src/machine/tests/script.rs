@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
-use crate::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
+use crate::machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use crate::message::{Message, Topic};
 use crate::simple::Contact;
 use crate::time::UnixSeconds;
@@ -39,6 +39,8 @@ pub struct Script {
     /// Rows that came from a ledger: low water says nothing about them.
     saved: BTreeSet<Stamp>,
     topics: BTreeMap<SlotKey, Arc<Message>>,
+    /// Newest first.
+    pub presence: BTreeMap<Uaid, Vec<Presence>>,
 }
 
 impl Script {
@@ -55,6 +57,7 @@ impl Script {
             rows: BTreeMap::new(),
             saved: BTreeSet::new(),
             topics: BTreeMap::new(),
+            presence: BTreeMap::new(),
         }
     }
 
@@ -102,7 +105,10 @@ impl Script {
         match op {
             StoreOp::LoadUser { uaid } => StoreReply::User(self.user(uaid)),
             StoreOp::Touch { .. } => StoreReply::Done,
-            StoreOp::Register { uaid, chid, contact, .. } => {
+            StoreOp::Register { uaid, chid, contact, presence, .. } => {
+                if let Some(presence) = presence {
+                    self.enter(uaid, presence);
+                }
                 self.users.entry(uaid).or_default().insert(chid);
                 if let Some(contact) = contact {
                     self.contacts.insert(uaid, *contact);
@@ -113,6 +119,16 @@ impl Script {
                 if self.users.contains_key(&uaid) {
                     self.contacts.insert(uaid, *contact);
                 }
+                StoreReply::Done
+            }
+            StoreOp::SetPresence { uaid, presence } => {
+                if self.users.contains_key(&uaid) {
+                    self.enter(uaid, presence);
+                }
+                StoreReply::Done
+            }
+            StoreOp::ClearPresence { uaid, presence } => {
+                self.presence.entry(uaid).or_default().retain(|other| *other != presence);
                 StoreReply::Done
             }
             StoreOp::Unregister { uaid, chid, .. } => {
@@ -130,7 +146,7 @@ impl Script {
                 self.topics.retain(|_, m| m.uaid != uaid);
                 StoreReply::Done
             }
-            StoreOp::Publish { message } => self.publish(message),
+            StoreOp::Publish { message, checked: _ } => self.publish(message),
             StoreOp::Save { messages } => {
                 for message in messages {
                     if self.is_registered(&message) {
@@ -168,7 +184,15 @@ impl Script {
             may_have_messages: !self.rows_of(uaid).is_empty(),
             contact: self.contact_of(uaid),
             channels: channels.iter().copied().collect(),
+            presence: self.presence.get(&uaid).cloned().unwrap_or_default(),
         }))
+    }
+
+    fn enter(&mut self, uaid: Uaid, presence: Presence) {
+        let rows = self.presence.entry(uaid).or_default();
+        rows.retain(|other| other.node != presence.node || other.connected_at > presence.connected_at);
+        rows.push(presence);
+        rows.sort_by_key(|one| std::cmp::Reverse(one.connected_at));
     }
 
     fn publish(&mut self, message: Arc<Message>) -> StoreReply {
@@ -241,6 +265,8 @@ fn kind(op: &StoreOp) -> &'static str {
         StoreOp::LoadUser { .. } => "load",
         StoreOp::Touch { .. } => "touch",
         StoreOp::Register { .. } => "register",
+        StoreOp::SetPresence { .. } => "enter",
+        StoreOp::ClearPresence { .. } => "clear",
         StoreOp::SetContact { .. } => "contact",
         StoreOp::Unregister { .. } => "unregister",
         StoreOp::DropUser { .. } => "drop",

@@ -194,7 +194,7 @@ fn neither_mode_is_sent_what_is_for_the_other() {
             assert!(mesh.notifications(simple).is_empty() && mesh.notifications(webpush).is_empty());
         }
     }
-    let node_push = Publish { uaid: simple, chid: CHANNEL, message: Ok(Arc::new(message(simple))) };
+    let node_push = NodePush { message: Arc::new(message(simple)), stored: false };
     assert_eq!(mesh.request(0, Command::NodePush(Box::new(node_push))), "NotHere");
     assert!(mesh.nothing_left(simple) && mesh.nothing_left(webpush));
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use glommio::LocalExecutorBuilder;
 
 use crate::mailbox::{Mailbox, mesh};
-use crate::ports::Port;
+use crate::ports::{Alone, Port};
 use crate::reactor::{Clock, ControlLane, Parts, PlaneLimits, Reactor};
 use crate::ring::{listen, local_address};
 
@@ -57,6 +57,7 @@ impl Bench {
                 edge: LineEdge,
                 machine: Script::default(),
                 store: Box::new(Nothing),
+                peers: Box::new(Alone),
                 wake: Box::new(|_| ()),
                 ledger: Box::new(Nothing),
                 mailbox,

@@ -235,7 +235,7 @@ impl Machine for Script {
             }
             Input::Timeout => effects.extend(self.orders.drain(..)),
             Input::Drain { .. } => effects.push_back(Effect::Drained),
-            Input::Mail(_) | Input::Stored { .. } | Input::Broadcasts(_) => {}
+            Input::Mail(_) | Input::Stored { .. } | Input::Peer { .. } | Input::Broadcasts(_) => {}
         }
     }
 

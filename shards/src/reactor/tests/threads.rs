@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::ids::ShardId;
 use crate::machine::MachineConfig;
 use crate::place::Placement;
-use crate::ports::Port;
+use crate::ports::{Alone, Port};
 use crate::reactor::{Control, PlaneLimits};
 use crate::ring::{listen, local_address};
 use crate::thread::{ShardSetup, Shards, start_with};
@@ -54,6 +54,7 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
         listeners: std::mem::take(&mut listeners),
         edge: Box::new(|| LineEdge),
         store: Box::new(|_| Box::new(Nothing)),
+        peers: Box::new(|_| Box::new(Alone)),
         ledger: Box::new(|| Box::new(Nothing)),
         wake: Box::new(|_| ()),
     };
@@ -219,6 +220,7 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
         listeners: Vec::new(),
         edge: Box::new(|| LineEdge),
         store: Box::new(|_| Box::new(Nothing)),
+        peers: Box::new(|_| Box::new(Alone)),
         ledger: Box::new(|| Box::new(Nothing)),
         wake: Box::new(|_| ()),
     };

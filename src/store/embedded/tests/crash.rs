@@ -85,7 +85,7 @@ fn write_until_killed(dir: &Path, start: u64) -> ! {
         while under_way.len() < WINDOW {
             let payload = vec![next as u8; (next as usize * 131) % 6_000].into();
             let m = Arc::new(Message { payload, ..message(1, 2, next) });
-            under_way.push((hand.submit(StoreOp::Publish { message: m }), "stored", next));
+            under_way.push((hand.submit(StoreOp::Publish { message: m, checked: false }), "stored", next));
             next += 1;
         }
         let (ticket, answer) = hand.collect();

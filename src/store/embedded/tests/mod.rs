@@ -107,14 +107,14 @@ fn a_full_store_refuses_rows_and_still_deletes() {
     let options = Options { bytes_max: 1, ..Options::default() };
     let store = Embedded::open(dir.path(), options).expect("it opens");
     let mut full = hand(&store);
-    let publish = |clock| StoreOp::Publish { message: Arc::new(message(1, 2, clock)) };
+    let publish = |clock| StoreOp::Publish { message: Arc::new(message(1, 2, clock)), checked: false };
     assert!(matches!(full.ask(publish(11)), Err(StoreError::Full)));
     assert!(matches!(full.ask(register(1, 3, 1)), Err(StoreError::Full)));
     let save = StoreOp::Save { messages: vec![Arc::new(message(1, 2, 12))] };
     assert!(matches!(full.ask(save), Err(StoreError::Full)));
-    let unknown = StoreOp::Publish { message: Arc::new(message(1, 9, 12)) };
+    let unknown = StoreOp::Publish { message: Arc::new(message(1, 9, 12)), checked: false };
     assert!(matches!(full.ask(unknown), Ok(StoreReply::NoSubscription)));
-    let fleeting = StoreOp::Publish { message: Arc::new(Message { ttl: 0, ..message(1, 2, 12) }) };
+    let fleeting = StoreOp::Publish { message: Arc::new(Message { ttl: 0, ..message(1, 2, 12) }), checked: false };
     assert!(matches!(full.ask(fleeting), Ok(StoreReply::Done)));
     full.done(StoreOp::Settle { rows: vec![RowKey::of(&message(1, 2, 10))], low_water: None, durable: true });
     full.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(3) });
@@ -138,7 +138,8 @@ fn bytes_written_count_against_the_bound_before_the_disk_is_measured() {
     let mut hand = hand(&store);
     hand.register(1, 2);
     let big = |clock| Message { payload: vec![7; 8_000].into(), ..message(1, 2, clock) };
-    let answers: Vec<_> = (1..40).map(|n| hand.ask(StoreOp::Publish { message: Arc::new(big(n)) })).collect();
+    let answers: Vec<_> =
+        (1..40).map(|n| hand.ask(StoreOp::Publish { message: Arc::new(big(n)), checked: false })).collect();
     let refused = answers.iter().filter(|a| matches!(a, Err(StoreError::Full))).count();
     assert!(refused > 0 && refused < 39, "{refused} of 39 were refused");
 }
@@ -198,9 +199,9 @@ fn a_stalled_write_opens_the_circuit_until_it_ends() {
     hand.register(1, 2);
     hand.register(2, 2);
     hold.store(true, Ordering::Relaxed);
-    let stuck = hand.submit(StoreOp::Publish { message: Arc::new(message(1, 2, 10)) });
+    let stuck = hand.submit(StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false });
     wait_until("the circuit opens", || store.gates.circuit_open.load(Ordering::Relaxed));
-    let refused = StoreOp::Publish { message: Arc::new(message(2, 2, 11)) };
+    let refused = StoreOp::Publish { message: Arc::new(message(2, 2, 11)), checked: false };
     assert!(matches!(hand.ask(refused.clone()), Err(StoreError::Transient)));
     assert!(hand.user(uaid(2)).is_some(), "reads of others go on");
     let behind = hand.ask(StoreOp::LoadUser { uaid: uaid(1) });
@@ -230,7 +231,7 @@ fn a_failed_sync_is_fatal_and_promises_nothing() {
     let mut hand = hand(&store);
     hand.register(1, 2);
     failing.store(true, Ordering::Relaxed);
-    let publish = StoreOp::Publish { message: Arc::new(message(1, 2, 10)) };
+    let publish = StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false };
     assert!(matches!(hand.ask(publish.clone()), Err(StoreError::Transient)));
     failing.store(false, Ordering::Relaxed);
     assert!(matches!(hand.ask(publish), Err(StoreError::Transient)), "a failed store stays failed");
@@ -250,7 +251,7 @@ fn the_walk_reclaims_expired_rows_settled_rows_and_idle_users() {
     }
     let brief = |clock| Message { ttl: 10, ..message(1, 2, clock) };
     for n in 0..3_000 {
-        hand.submit(StoreOp::Publish { message: Arc::new(brief(100 + n)) });
+        hand.submit(StoreOp::Publish { message: Arc::new(brief(100 + n)), checked: false });
     }
     (0..3_000).for_each(|_| drop(hand.collect()));
     hand.publish(Message { ttl: 10, ..topical(1, 2, 30, "moon") });
@@ -321,7 +322,7 @@ fn a_backup_is_a_store_as_it_was() {
     let mut hand_ = hand(&store);
     hand_.register(1, 2);
     (1..=2_500).for_each(|n| {
-        hand_.submit(StoreOp::Publish { message: Arc::new(message(1, 2, n)) });
+        hand_.submit(StoreOp::Publish { message: Arc::new(message(1, 2, n)), checked: false });
     });
     (1..=2_500).for_each(|_| drop(hand_.collect()));
     hand_.publish(topical(1, 2, 9_000, "tide"));
