@@ -63,7 +63,7 @@ pub enum Command {
     NodeDisconnect {
         /// Whose session to end.
         uaid: Uaid,
-        /// Only the session that was accepted at this time, ms since the epoch.
+        /// Only the session whose presence row says this (`Presence::connected_at`).
         connected_at: u64,
     },
 }

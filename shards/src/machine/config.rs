@@ -1,12 +1,16 @@
 //! What a machine is told once: plain values, with the defaults of every setting in one place.
 
+use std::sync::Arc;
+
 use crate::ids::{Clock, Origin, ShardId};
 use crate::limits;
 use crate::place::Placement;
 use crate::time::Span;
 
+use super::cluster::NodeId;
+
 /// What a machine is told once.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct MachineConfig {
     /// Which shard this is.
     pub shard: ShardId,
@@ -51,6 +55,8 @@ pub struct MachineConfig {
     pub broadcast_spread: Span,
     /// `hello.reconcile`: the channels of a hello are the truth.
     pub reconcile: bool,
+    /// This run of this node, when other nodes share its storage; `None` when it is alone.
+    pub node: Option<Arc<NodeId>>,
 }
 
 impl MachineConfig {
@@ -78,6 +84,7 @@ impl MachineConfig {
             msg_limit: 0,
             broadcast_spread: Span::from_secs(10),
             reconcile: false,
+            node: None,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::message::{Message, Topic};
 use crate::simple::Mode;
 
 use super::active::Source;
+use super::cluster::Tale;
 use super::command::CloseReason;
 use super::input::Effect;
 use super::publish::ledger_bytes;
@@ -37,6 +38,7 @@ impl ShardMachine {
         self.conns.remove(session.conn);
         self.stats.sessions_ended += 1;
         self.simple.forget(at.index);
+        self.leave(turn, &session, goodbye);
         if let Some(reason) = goodbye {
             turn.effects.push_back(Effect::Close(session.conn, reason));
         }
@@ -148,6 +150,10 @@ impl ShardMachine {
             self.release_record(turn, &message, slot);
         }
         self.departure_over(turn, uaid, true);
+        if self.in_cluster() {
+            // It may have come back elsewhere, and looked at storage before this was there.
+            self.tell(turn, Tale::of_save(uaid));
+        }
         if updates {
             self.wake_absent(turn, uaid, Topic::UPDATE);
         }

@@ -16,7 +16,7 @@ use crate::time::Span;
 
 use super::active::{DrainCursor, Source};
 use super::receipts::Outcome;
-use super::session::{BLOCKED, UNSURE};
+use super::session::{BLOCKED, ENTERING, UNSURE};
 use super::slab::Ref;
 use super::store::{Page, RowKey, StoreError, StoreOp, StoreReply};
 use super::tickets::Work;
@@ -39,7 +39,7 @@ impl ShardMachine {
     /// Asks for the next page when there is room for it.
     pub(super) fn continue_drain(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let Some(session) = self.sessions.get(at) else { return };
-        let (uaid, blocked, index) = (session.uaid, session.has(BLOCKED), session.active);
+        let (uaid, blocked, index) = (session.uaid, session.has(BLOCKED) || session.has(ENTERING), session.active);
         let window = usize::from(self.config.window);
         let writing = self.write_in_flight(uaid);
         let horizon = Clock(self.clock.now(turn.now).0.saturating_sub(SETTLE_LAG_US));

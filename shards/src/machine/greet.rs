@@ -139,7 +139,7 @@ impl ShardMachine {
         };
         match result {
             Ok(StoreReply::User(Some(user))) => {
-                if self.clock.advance(turn.now, user.user_clock).is_err() {
+                if self.clock.advance(turn.now, user.newest_clock()).is_err() {
                     self.stats.clocks_refused += 1;
                 }
                 if self.starts_over(said.as_deref(), &user) {

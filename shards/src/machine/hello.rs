@@ -135,10 +135,12 @@ impl ShardMachine {
             return;
         }
         let (broadcast_set, delta) = self.broadcasts.subscribe(0, &hello.broadcasts);
+        let connected_at = self.arrival(turn);
+        let others = user.as_mut().map(|user| std::mem::take(&mut user.presence));
         let mut session = Session {
             uaid,
             conn,
-            connected_at: turn.now.unix_us / 1_000,
+            connected_at,
             channels: ChannelSet::new(),
             broadcast_set,
             broadcast_seen: self.broadcasts.change(),
@@ -168,7 +170,9 @@ impl ShardMachine {
         if stored.touch && self.tickets.room() {
             self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
         }
-        if stored.check {
+        if let Some(others) = others.filter(|_| self.in_cluster()) {
+            self.enter(turn, at, others);
+        } else if stored.check {
             self.check_storage(turn, at);
         }
         turn.effects.push_back(Effect::Ready(conn));

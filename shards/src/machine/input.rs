@@ -6,9 +6,9 @@ use crate::ids::{Claim, Clock, ConnId, EmissionId, LedgerSlot, ShardId, StoreTic
 use crate::message::Message;
 use crate::simple::WakeData;
 
+use super::cluster::{PeerOp, PeerReply};
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
 use super::mail::Mail;
-use super::peer::{PeerOp, PeerReply};
 use super::store::{StoreError, StoreOp, StoreReply};
 
 /// Something that happened.

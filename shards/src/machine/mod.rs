@@ -5,27 +5,26 @@
 //!
 //! This file only routes. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides direct
 //! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `sweep` and `broadcast` visit
-//! idle sessions, `simple` is what differs in SimplePush mode, `relay` what differs for members of a relay, `foreign`
-//! what other nodes ask, `receipts` tell senders how messages ended, `rates` and `dead` refuse what is too much or for
-//! nobody, `reset` and `reconcile` let users start over, `shutdown` ends sessions.
+//! idle sessions, `simple` is what differs in SimplePush mode, `relay` what differs for members of a relay, `cluster`
+//! what differs when nodes share a store, `receipts` tell senders how messages ended, `rates` and `dead` refuse what is
+//! too much or for nobody, `reset` and `reconcile` let users start over, `shutdown` ends sessions.
 
 mod acks;
 mod active;
 mod broadcast;
 mod claim;
 mod clock;
+mod cluster;
 mod command;
 mod config;
 mod conns;
 mod dead;
 mod depart;
 mod drain;
-mod foreign;
 mod greet;
 mod hello;
 mod input;
 mod mail;
-mod peer;
 mod publish;
 mod rates;
 mod receipt_table;
@@ -49,6 +48,7 @@ mod users;
 #[cfg(test)]
 mod tests;
 
+pub use cluster::{NodeId, PeerOp, PeerReply, Presence};
 pub use command::{
     AckUpdate, AckVersion, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello,
     NodeAnswer, NodeNotify, NodePush, Publish, Published, Refusal,
@@ -56,7 +56,6 @@ pub use command::{
 pub use config::MachineConfig;
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
-pub use peer::{NodeId, PeerOp, PeerReply, Presence};
 pub use receipts::{Outcome, ReceiptAnswer, ReceiptQuery};
 pub use relay::{MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent, RelayId, SeatId};
 pub use stats::MachineStats;
@@ -161,7 +160,6 @@ impl ShardMachine {
         assert!(usize::from(config.relay_members) <= limits::RELAY_MEMBERS_MAX, "relay.members is validated");
         assert!(config.window > 0 && config.window <= limits::WINDOW_MAX, "delivery.window is validated");
         ShardMachine {
-            config,
             stats: MachineStats::default(),
             clock: HybridClock::new(config.clock_floor),
             conns: ConnTable::new(),
@@ -197,6 +195,7 @@ impl ShardMachine {
             relays: Relays::new(),
             shutdown: None,
             simple: Simple::default(),
+            config,
         }
     }
 
@@ -457,46 +456,5 @@ impl ShardMachine {
         }
         self.tell_broadcasts(turn, at);
         self.continue_drain(turn, at);
-    }
-
-    // --- the tables ------------------------------------------------------------------------------------
-
-    /// The present session at an index that a table of this machine names.
-    fn session_ref(&self, index: u32) -> Ref {
-        // Invariant: conns and users name sessions only while they exist; `end_session` removes all three together.
-        self.sessions.at(index).map(|(at, _)| at).expect("tables name live sessions")
-    }
-
-    /// Who is registered for a user: an identified session or a hello under way.
-    fn resident(&self, uaid: Uaid) -> Option<Resident> {
-        let hash = self.config.placement.hash(uaid);
-        self.users.find(hash, |resident| self.uaid_of(resident) == Some(uaid))
-    }
-
-    fn uaid_of(&self, resident: Resident) -> Option<Uaid> {
-        match resident {
-            Resident::Session(index) => self.sessions.at(index).map(|(_, session)| session.uaid),
-            Resident::Greeting(index) => self.greetings.at(index).map(|(_, greeting)| greeting.uaid),
-        }
-    }
-
-    fn add_resident(&mut self, uaid: Uaid, resident: Resident) {
-        assert!(self.resident(uaid).is_none(), "one resident per UAID");
-        let hash = self.config.placement.hash(uaid);
-        let (sessions, greetings, placement) = (&self.sessions, &self.greetings, &self.config.placement);
-        self.users.insert(hash, resident, |other| {
-            let uaid = match other {
-                Resident::Session(index) => sessions.at(index).map(|(_, session)| session.uaid),
-                Resident::Greeting(index) => greetings.at(index).map(|(_, greeting)| greeting.uaid),
-            };
-            // Invariant: the index names live entries only.
-            placement.hash(uaid.expect("the index of users names live entries"))
-        });
-    }
-
-    fn remove_resident(&mut self, uaid: Uaid, resident: Resident) {
-        let hash = self.config.placement.hash(uaid);
-        let was_there = self.users.remove(hash, resident);
-        assert!(was_there, "a resident is in the index until it is removed");
     }
 }

@@ -12,6 +12,7 @@ use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::Span;
 
 use super::active::{Entry, Source};
+use super::cluster::Tale;
 use super::command::{Disposition, Event, Publish, Published, Refusal};
 use super::input::Effect;
 use super::mail::Reply;
@@ -20,7 +21,7 @@ use super::remote::Asker;
 use super::session::BLOCKED;
 use super::slab::Ref;
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
-use super::tickets::{PublishWork, Work};
+use super::tickets::{PublishWork, Storing, Work};
 use super::users::Resident;
 use super::{ShardMachine, Turn};
 
@@ -35,7 +36,8 @@ impl ShardMachine {
         };
         let may_exist = match session {
             Some(at) => self.registered_channel(at, chid),
-            None => !self.known_dead(turn.now.mono, uaid, chid),
+            // Another node may have registered it since.
+            None => self.in_cluster() || !self.known_dead(turn.now.mono, uaid, chid),
         };
         if !may_exist {
             self.stats.publishes_unregistered += 1;
@@ -44,6 +46,10 @@ impl ShardMachine {
         }
         if let Err(retry_after) = self.take_token(turn, uaid, chid) {
             self.answer(turn, asker, Reply::Publish(Published::TooMany { retry_after }));
+            return;
+        }
+        if session.is_none() && self.in_cluster() {
+            self.route(turn, asker, publish);
             return;
         }
         let message = match publish.message {
@@ -58,13 +64,18 @@ impl ShardMachine {
             }
         };
         let message = self.stamp(turn, message);
-        let Some(at) = session else {
-            if let Some(Resident::Greeting(index)) = resident {
-                self.nudge_greeting(index);
-            }
-            self.store_publish(turn, asker, message, None);
+        if let Some(at) = session {
+            self.offer(turn, asker, at, message);
             return;
-        };
+        }
+        if let Some(Resident::Greeting(index)) = resident {
+            self.nudge_greeting(index);
+        }
+        self.store_publish(turn, asker, message, Storing::Here { send: None });
+    }
+
+    /// A message for a session of this shard: sent, or stored when it cannot be sent now.
+    pub(super) fn offer(&mut self, turn: &mut Turn<'_>, asker: Asker, at: Ref, message: Arc<Message>) {
         if !self.mode_fits(at, &message) {
             self.stats.publishes_other_mode += 1;
             self.answer(turn, asker, Reply::Publish(Published::OtherMode));
@@ -81,14 +92,14 @@ impl ShardMachine {
             if send.is_none() {
                 self.want_check(at);
             }
-            self.store_publish(turn, asker, message, send);
+            self.store_publish(turn, asker, message, Storing::Here { send });
         } else if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
             let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Direct };
             self.send_direct(turn, at, message);
             self.answer(turn, asker, Reply::Publish(accepted));
         } else {
             self.want_check(at);
-            self.store_publish(turn, asker, message, None);
+            self.store_publish(turn, asker, message, Storing::Here { send: None });
         }
     }
 
@@ -120,17 +131,14 @@ impl ShardMachine {
             since: turn.now.mono,
             refusal: Some(refusal),
             check_only: true,
-            send: None,
+            storing: Storing::Here { send: None },
         };
         self.submit(turn, Work::Publish(work), StoreOp::Publish { message: question, checked: false });
     }
 
     /// Gives an accepted message its identity.
-    fn stamp(&mut self, turn: &mut Turn<'_>, mut message: Arc<Message>) -> Arc<Message> {
-        let stamp = Stamp { clock: self.clock.tick(turn.now), origin: self.config.origin };
-        if let Some(floor) = self.clock.floor_to_persist() {
-            turn.effects.push_back(Effect::ClockFloor(floor));
-        }
+    pub(super) fn stamp(&mut self, turn: &mut Turn<'_>, mut message: Arc<Message>) -> Arc<Message> {
+        let stamp = Stamp { clock: self.tick(turn), origin: self.config.origin };
         // The edge made the only reference; a clone here would be a copy of the body.
         let stamped = Arc::make_mut(&mut message);
         stamped.stamp = stamp;
@@ -265,7 +273,7 @@ impl ShardMachine {
     }
 
     /// Stores a message; the answer comes with the commit.
-    fn store_publish(&mut self, turn: &mut Turn<'_>, asker: Asker, message: Arc<Message>, send: Option<Arc<Message>>) {
+    pub(super) fn store_publish(&mut self, turn: &mut Turn<'_>, asker: Asker, message: Arc<Message>, storing: Storing) {
         if !self.tickets.room() {
             self.stats.publishes_unavailable += 1;
             self.answer(turn, asker, Reply::Publish(Published::Unavailable));
@@ -288,12 +296,13 @@ impl ShardMachine {
             slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic, message.rank())),
             refusal: None,
             check_only: message.ttl == 0,
-            send,
+            storing,
         };
         if !work.check_only {
             *self.writes.entry(message.uaid).or_insert(0) += 1;
         }
-        self.submit(turn, Work::Publish(work), StoreOp::Publish { message, checked: false });
+        let checked = matches!(work.storing, Storing::Routed { .. });
+        self.submit(turn, Work::Publish(work), StoreOp::Publish { message, checked });
     }
 
     /// A store_publish came back.
@@ -303,7 +312,7 @@ impl ShardMachine {
         work: PublishWork,
         result: Result<StoreReply, StoreError>,
     ) {
-        let RowKey { uaid, chid, stamp, topic: _ } = work.row;
+        let RowKey { uaid, stamp, .. } = work.row;
         if !work.check_only {
             self.write_done(uaid);
         }
@@ -326,7 +335,23 @@ impl ShardMachine {
             let at = self.session_ref(index);
             self.continue_drain(turn, at);
         }
-        let published = match (result, work.refusal) {
+        let published = self.stored_answer(turn, &work, result);
+        if matches!(published, Published::Accepted { disposition: Disposition::Stored, .. }) && self.must_tell(&work) {
+            self.tell(turn, Tale::of_publish(work, published));
+            return;
+        }
+        self.answer(turn, work.asker, Reply::Publish(published));
+    }
+
+    /// What a POST is told of its commit.
+    fn stored_answer(
+        &mut self,
+        turn: &Turn<'_>,
+        work: &PublishWork,
+        result: Result<StoreReply, StoreError>,
+    ) -> Published {
+        let RowKey { uaid, chid, stamp, topic: _ } = work.row;
+        match (result, work.refusal) {
             (Ok(StoreReply::NoSubscription), _) => {
                 self.endpoint_died(turn.now.mono, uaid, chid, work.epoch);
                 self.stats.publishes_unregistered += 1;
@@ -359,8 +384,7 @@ impl ShardMachine {
                 self.stats.publishes_unavailable += 1;
                 Published::Unavailable
             }
-        };
-        self.answer(turn, work.asker, Reply::Publish(published));
+        }
     }
 
     /// The user may be here by now: send from memory (durable mode), or have the session look.
@@ -368,7 +392,8 @@ impl ShardMachine {
         match self.resident(work.row.uaid) {
             Some(Resident::Session(index)) => {
                 let at = self.session_ref(index);
-                match &work.send {
+                let (Storing::Here { send } | Storing::Routed { send, .. }) = &work.storing;
+                match send {
                     Some(message) if stored && self.direct_fits(at, message) && !message.expired(turn.now.unix()) => {
                         self.push_entry(turn, at, message.clone(), Source::Row, false);
                     }
@@ -378,6 +403,12 @@ impl ShardMachine {
             Some(Resident::Greeting(index)) => self.nudge_greeting(index),
             None => {}
         }
+    }
+
+    /// Whether a session that has to hear of what was stored may be on another node.
+    fn must_tell(&self, work: &PublishWork) -> bool {
+        let unsure = matches!(work.storing, Storing::Routed { unsure: Some(_), .. });
+        self.in_cluster() && (unsure || self.session_of(work.row.uaid).is_none())
     }
 
     fn write_done(&mut self, uaid: Uaid) {

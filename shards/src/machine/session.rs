@@ -7,7 +7,8 @@ use crate::time::{Instant, Span};
 pub(super) struct Session {
     pub uaid: Uaid,
     pub conn: ConnId,
-    /// Milliseconds since the epoch when the session was identified (BEHAVIOUR.md, identifiers).
+    /// When the session was identified, in microseconds since the epoch; on a shared store a reading of the shard's
+    /// clock, so that no two sessions of a shard have the same (BEHAVIOUR.md, identifiers).
     pub connected_at: u64,
     pub channels: ChannelSet,
     /// Interned set of broadcast ids; 0 is none.
@@ -56,6 +57,8 @@ pub(super) const AWAITING_PONG: u8 = 4;
 pub(super) const UNSURE: u8 = 8;
 /// It is in SimplePush mode.
 pub(super) const SIMPLE: u8 = 16;
+/// Its presence row is being written: it may not look at storage yet.
+pub(super) const ENTERING: u8 = 32;
 /// The record is of an older version: the user is reset when nothing is left to deliver (BEHAVIOUR.md 1.10).
 pub(super) const OLD_RECORD: u8 = 64;
 

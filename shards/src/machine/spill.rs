@@ -135,6 +135,7 @@ impl ShardMachine {
             self.ledger_slots.give_back(slot);
             turn.effects.push_back(Effect::LedgerDead(slot));
         }
+        self.doubt(turn, at);
         self.arm_active(turn, at);
         self.deactivate_if_idle(at);
     }
@@ -166,6 +167,9 @@ impl ShardMachine {
             .filter(|entry| entry.sent && !entry.reading && entry.since.after(retry_after) <= now)
             .map(|entry| entry.row.stamp)
             .collect();
+        if !due.is_empty() {
+            self.doubt(turn, at);
+        }
         for stamp in due {
             if !self.retry_one(turn, at, index, stamp) {
                 return;

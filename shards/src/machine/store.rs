@@ -13,7 +13,7 @@ use crate::message::{Message, Topic};
 use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
-use super::peer::Presence;
+use super::cluster::Presence;
 
 /// One operation. Its reply comes back under the ticket it was submitted with.
 #[derive(Debug, Clone)]
@@ -229,6 +229,14 @@ pub struct UserRow {
     pub channels: Vec<Chid>,
     /// Where the user is connected, newest first; always empty on a store that no other node reads.
     pub presence: Vec<Presence>,
+}
+
+impl UserRow {
+    /// The greatest clock in it: whoever reads it goes on above that, so that a later session has a later row.
+    pub fn newest_clock(&self) -> Clock {
+        let newest = self.presence.first().map_or(0, |row| row.connected_at);
+        self.user_clock.max(Clock(newest))
+    }
 }
 
 /// Some rows, and where the next page starts.

@@ -33,11 +33,10 @@ impl ShardMachine {
             return;
         }
         self.activate(at).command_waits = true;
-        let clock = self.clock.tick(turn.now);
-        if let Some(floor) = self.clock.floor_to_persist() {
-            turn.effects.push_back(Effect::ClockFloor(floor));
-        }
+        let clock = self.tick(turn);
         self.endpoint_registering(uaid, chid);
+        let new = self.sessions.get(at).filter(|session| session.has(UNSAVED));
+        let presence = new.and_then(|session| self.presence_of(session));
         let op = StoreOp::Register {
             uaid,
             chid,
@@ -45,7 +44,7 @@ impl ShardMachine {
             at: clock,
             seen: turn.now.unix(),
             contact: self.contact_of(at),
-            presence: None,
+            presence,
         };
         self.submit(turn, Work::Register { session: at, uaid, chid, key }, op);
     }
@@ -107,7 +106,7 @@ impl ShardMachine {
         let active = self.activate(at);
         active.command_waits = true;
         active.unregistering = Some(chid);
-        let clock = self.clock.tick(turn.now);
+        let clock = self.tick(turn);
         let op = StoreOp::Unregister { uaid, chid, at: clock };
         self.submit(turn, Work::Unregister { session: at, uaid, chid }, op);
     }

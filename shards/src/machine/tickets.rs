@@ -12,10 +12,10 @@ use crate::limits;
 use crate::message::{Message, Rank, Topic};
 use crate::time::{Instant, Span, UnixSeconds};
 
+use super::cluster::{Presence, Route, Tale};
 use super::command::Refusal;
 use super::dead::Epoch;
 use super::input::Effect;
-use super::peer::PeerReply;
 use super::receipts::ReceiptQuery;
 use super::remote::Asker;
 use super::slab::{Ref, Slab};
@@ -82,6 +82,27 @@ pub(super) enum Work {
     Reset {
         uaid: Uaid,
     },
+    /// The row that says the session is here.
+    Enter {
+        session: Ref,
+    },
+    /// Whether a session's user is still here.
+    Doubt {
+        session: Ref,
+    },
+    /// The user of a POST that is on its way.
+    Look(Box<Route>),
+    /// The user of a stored message, once more.
+    LookAgain(Box<Tale>),
+    /// At another node: a message for its session.
+    Push(Box<Route>),
+    /// At another node: something was stored.
+    Tell(Box<Tale>),
+    /// At another node: its session is over.
+    Leave {
+        uaid: Uaid,
+        presence: Presence,
+    },
     /// An unregister nobody waits for: the hello left the channel out.
     Forget {
         uaid: Uaid,
@@ -107,8 +128,24 @@ pub(super) struct PublishWork {
     pub refusal: Option<Refusal>,
     /// TTL 0 or a refusal: only the check is made, nothing is written.
     pub check_only: bool,
-    /// `delivery.durable`: send this from memory when the commit returns.
-    pub send: Option<Arc<Message>>,
+    /// Where the user was, and what comes after the commit.
+    pub storing: Storing,
+}
+
+/// What a stored POST needs when its commit returns.
+pub(super) enum Storing {
+    /// The user is here, or this node is alone.
+    Here {
+        /// `delivery.durable`: send this from memory.
+        send: Option<Arc<Message>>,
+    },
+    /// The user was looked up and is elsewhere, or nowhere.
+    Routed {
+        /// As above, by the node that has the user.
+        send: Option<Arc<Message>>,
+        /// A push to this session got no answer.
+        unsure: Option<Presence>,
+    },
 }
 
 /// Tickets and the backlog of one shard.
@@ -137,6 +174,17 @@ impl Tickets {
         self.open.len()
     }
 
+    /// A ticket for work that is not at storage.
+    pub fn open_for(&mut self, work: Work) -> StoreTicket {
+        let at = self.open.insert(work);
+        StoreTicket { index: at.index, generation: at.generation }
+    }
+
+    /// Takes a ticket back.
+    pub fn close(&mut self, at: Ref) -> Option<Work> {
+        self.open.remove(at)
+    }
+
     /// When the oldest backlog entry is due.
     pub fn due(&self) -> Option<Instant> {
         self.backlog.front().map(|(due, ..)| *due)
@@ -156,9 +204,8 @@ impl ShardMachine {
     }
 
     fn submit_now(&mut self, turn: &mut Turn<'_>, work: Work, op: StoreOp) {
-        let at = self.tickets.open.insert(work);
         self.stats.store_operations += 1;
-        let ticket = StoreTicket { index: at.index, generation: at.generation };
+        let ticket = self.tickets.open_for(work);
         turn.effects.push_back(Effect::Store(ticket, op));
     }
 
@@ -184,7 +231,7 @@ impl ShardMachine {
     /// A reply of storage: find who asked.
     pub(super) fn stored(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, result: Result<StoreReply, StoreError>) {
         let at = Ref { index: ticket.index, generation: ticket.generation };
-        let Some(work) = self.tickets.open.remove(at) else {
+        let Some(work) = self.tickets.close(at) else {
             self.stats.store_replies_stale += 1;
             return;
         };
@@ -210,21 +257,15 @@ impl ShardMachine {
             Work::StartOver { greeting, uaid } => self.started_over(turn, greeting, uaid, result.is_ok()),
             Work::Reset { uaid } if result.is_ok() => self.end_receipts_of_user(uaid),
             Work::Forget { uaid, chid } if result.is_ok() => self.end_receipts_of_channel(uaid, chid),
+            Work::Enter { session } => self.entered(turn, session, result.is_ok()),
+            Work::Doubt { session } => self.doubt_settled(turn, session, result),
+            Work::Look(route) => self.looked(turn, route, result),
+            Work::LookAgain(tale) => self.looked_again(turn, tale, result),
             Work::Touch | Work::Reset { .. } | Work::Forget { .. } => {}
+            // Only another node answers these.
+            Work::Push(_) | Work::Tell(_) | Work::Leave { .. } => self.stats.store_replies_stale += 1,
         }
         self.submit_backlog(turn);
-    }
-}
-
-impl ShardMachine {
-    /// A reply of another node: find who asked.
-    pub(super) fn peer_replied(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, reply: PeerReply) {
-        let at = Ref { index: ticket.index, generation: ticket.generation };
-        let Some(_) = self.tickets.open.remove(at) else {
-            self.stats.store_replies_stale += 1;
-            return;
-        };
-        let _ = (turn, reply);
     }
 }
 

@@ -6,6 +6,11 @@
 
 use hashbrown::HashTable;
 
+use crate::ids::Uaid;
+
+use super::ShardMachine;
+use super::slab::Ref;
+
 /// Where a user is on this shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Resident {
@@ -73,6 +78,55 @@ const SEGMENT_ENTRIES: u32 = 1_024;
 const GREETING: u32 = 1 << 31;
 
 const _: () = assert!(crate::limits::SESSIONS_MAX < GREETING as usize);
+
+impl ShardMachine {
+    /// The present session at an index that a table of this machine names.
+    pub(super) fn session_ref(&self, index: u32) -> Ref {
+        // Invariant: conns and users name sessions only while they exist; `end_session` removes all three together.
+        self.sessions.at(index).map(|(at, _)| at).expect("tables name live sessions")
+    }
+
+    /// Who is registered for a user: an identified session or a hello under way.
+    pub(super) fn resident(&self, uaid: Uaid) -> Option<Resident> {
+        let hash = self.config.placement.hash(uaid);
+        self.users.find(hash, |resident| self.uaid_of(resident) == Some(uaid))
+    }
+
+    /// The identified session of a user.
+    pub(super) fn session_of(&self, uaid: Uaid) -> Option<Ref> {
+        match self.resident(uaid) {
+            Some(Resident::Session(index)) => Some(self.session_ref(index)),
+            Some(Resident::Greeting(_)) | None => None,
+        }
+    }
+
+    fn uaid_of(&self, resident: Resident) -> Option<Uaid> {
+        match resident {
+            Resident::Session(index) => self.sessions.at(index).map(|(_, session)| session.uaid),
+            Resident::Greeting(index) => self.greetings.at(index).map(|(_, greeting)| greeting.uaid),
+        }
+    }
+
+    pub(super) fn add_resident(&mut self, uaid: Uaid, resident: Resident) {
+        assert!(self.resident(uaid).is_none(), "one resident per UAID");
+        let hash = self.config.placement.hash(uaid);
+        let (sessions, greetings, placement) = (&self.sessions, &self.greetings, &self.config.placement);
+        self.users.insert(hash, resident, |other| {
+            let uaid = match other {
+                Resident::Session(index) => sessions.at(index).map(|(_, session)| session.uaid),
+                Resident::Greeting(index) => greetings.at(index).map(|(_, greeting)| greeting.uaid),
+            };
+            // Invariant: the index names live entries only.
+            placement.hash(uaid.expect("the index of users names live entries"))
+        });
+    }
+
+    pub(super) fn remove_resident(&mut self, uaid: Uaid, resident: Resident) {
+        let hash = self.config.placement.hash(uaid);
+        let was_there = self.users.remove(hash, resident);
+        assert!(was_there, "a resident is in the index until it is removed");
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! Scenarios: each race of DESIGN.md 5 and 6 by name, on a mesh of two or three machines with a fake clock, a
 //! scripted store and sockets that exist only as lists of what was said on them.
 
+mod cluster;
 mod conversation;
 mod delivery;
 mod departure;
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::*;
-use crate::ids::{Chid, Clock, KeyDigest, Origin, ShardId};
+use crate::ids::{Chid, Clock, KeyDigest, Origin, ShardId, StoreTicket};
 use crate::message::{Message, Topic, Urgency};
 use crate::place::Placement;
 use crate::simple::{Mode as Reach, WakeData};
@@ -80,6 +81,10 @@ pub struct Mesh {
     pub woken: Vec<WakeData>,
     /// Versions of the updates that were sent, by their stamps.
     pub versions: BTreeMap<Stamp, (Chid, u64)>,
+    /// Calls between nodes under way.
+    pub calls: VecDeque<(usize, StoreTicket, PeerOp)>,
+    /// How calls to each node go.
+    pub lines: Vec<Line>,
     /// The channels that the hellos of the test name.
     pub channels: Option<Box<[Chid]>>,
     next_slot: u32,
@@ -127,10 +132,83 @@ impl Mesh {
             drained: Vec::new(),
             woken: Vec::new(),
             versions: BTreeMap::new(),
+            calls: VecDeque::new(),
+            lines: Vec::new(),
             channels: None,
             next_slot: 0,
             next_uaid: 1,
         }
+    }
+
+    /// Nodes of one shard each that share the storage.
+    pub fn nodes(count: usize, tune: impl Fn(&mut MachineConfig)) -> Mesh {
+        let mut mesh = Mesh::with(1, |_| {});
+        mesh.machines.clear();
+        for n in 0..count {
+            let mut config = MachineConfig { origin: Origin(1_000 + n as u32), ..config(0, mesh.placement) };
+            config.node = Some(Arc::new(node_id(n, 1)));
+            tune(&mut config);
+            mesh.machines.push(ShardMachine::new(config));
+            mesh.lines.push(Line::Up);
+        }
+        mesh
+    }
+
+    /// One node dies and starts again as another boot: what its ledger held is saved.
+    pub fn restart_node(&mut self, n: usize, boot: u64) {
+        let config = MachineConfig {
+            origin: Origin(2_000 + n as u32),
+            clock_floor: Clock(self.now.unix_us),
+            node: Some(Arc::new(node_id(n, boot))),
+            ..self.machines[n].config.clone()
+        };
+        self.machines[n] = ShardMachine::new(config);
+        let records: Vec<_> = self.ledger.keys().filter(|(shard, _)| *shard == n).copied().collect();
+        for record in records {
+            let message = self.ledger.remove(&record).expect("listed just now");
+            self.store.put(message);
+        }
+        self.store.replies.retain(|(shard, ..)| *shard != n);
+        self.calls.retain(|(from, ..)| *from != n);
+    }
+
+    /// Carries one call of a node to another; false when none is to be carried.
+    fn deliver_call(&mut self) -> bool {
+        let Some(at) = self.calls.iter().position(|(_, _, op)| self.lines[target(op).0] != Line::Held) else {
+            return false;
+        };
+        let (from, ticket, op) = self.calls.remove(at).expect("found just now");
+        let (to, boot) = target(&op);
+        let here = self.machines[to].config.node.as_ref().is_some_and(|node| node.boot == boot);
+        let carried = |mesh: &mut Mesh| {
+            if !here {
+                return PeerReply::NotHere;
+            }
+            let command = match op {
+                PeerOp::Push { message, stored, .. } => Command::NodePush(Box::new(NodePush { message, stored })),
+                PeerOp::Notify { uaid, unsure, .. } => Command::NodeNotify(Box::new(NodeNotify { uaid, unsure })),
+                PeerOp::Leave { uaid, connected_at, .. } => Command::NodeDisconnect { uaid, connected_at },
+            };
+            let conn = mesh.conn();
+            mesh.step(to, Input::Command { conn, command });
+            match mesh.answers.get(&(to, conn.slot)).map(String::as_str) {
+                Some("Done" | "Noted") => PeerReply::Done,
+                Some("NotHere") => PeerReply::NotHere,
+                Some("Busy") => PeerReply::Busy,
+                other => panic!("a call was answered {other:?}"),
+            }
+        };
+        let reply = match self.lines[to] {
+            Line::Up => carried(self),
+            Line::Mute => {
+                carried(self);
+                PeerReply::NoAnswer
+            }
+            Line::Down => PeerReply::Unreachable,
+            Line::Held => unreachable!("held calls are not carried"),
+        };
+        self.step(from, Input::Peer { ticket, reply });
+        true
     }
 
     /// The process dies and starts again: only storage is left, and what the ledgers held is saved to it.
@@ -138,7 +216,7 @@ impl Mesh {
         let configs = self.machines.iter().map(|machine| MachineConfig {
             origin: Origin(machine.config.origin.0 + 1_000),
             clock_floor: Clock(self.now.unix_us),
-            ..machine.config
+            ..machine.config.clone()
         });
         self.machines = configs.collect::<Vec<_>>().into_iter().map(ShardMachine::new).collect();
         for message in std::mem::take(&mut self.ledger).into_values() {
@@ -153,7 +231,7 @@ impl Mesh {
         loop {
             self.next_uaid += 1;
             let uaid = Uaid((self.next_uaid * 0x9e37_79b9_7f4a_7c15).to_be_bytes());
-            if usize::from(self.placement.owner(uaid).0) == shard {
+            if usize::from(self.placement.owner(uaid).0) == shard % usize::from(self.placement.shard_count()) {
                 return uaid;
             }
         }
@@ -373,6 +451,7 @@ impl Mesh {
                 self.deliver_descriptor();
             } else if !self.hold_moves && !self.arrivals.is_empty() {
                 self.deliver_arrival();
+            } else if self.deliver_call() {
             } else {
                 return;
             }
@@ -430,7 +509,7 @@ impl Mesh {
             }
             Effect::Mail(to, mail) => self.mail.push_back((usize::from(to.0), mail)),
             Effect::Store(ticket, op) => self.store.submit(shard, ticket, op),
-            Effect::Peer(..) => panic!("a node that is alone calls nobody"),
+            Effect::Peer(ticket, op) => self.calls.push_back((shard, ticket, op)),
             Effect::LedgerAppend(slot, message) => {
                 let before = self.ledger.insert((shard, slot.0), message);
                 assert!(before.is_none(), "a ledger slot is dead before it is used again");
@@ -524,4 +603,29 @@ pub fn lasting(uaid: Uaid, ttl: u32) -> Message {
 /// What another node says when it has stored something.
 pub fn notify(uaid: Uaid) -> Command {
     Command::NodeNotify(Box::new(NodeNotify { uaid, unsure: None }))
+}
+
+/// How calls to a node go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Line {
+    /// Carried out and answered.
+    Up,
+    /// Carried out; the answer is lost.
+    Mute,
+    /// Not carried out.
+    Down,
+    /// Under way.
+    Held,
+}
+
+/// A run of the `n`th node.
+pub fn node_id(n: usize, boot: u64) -> NodeId {
+    NodeId { url: format!("http://node/{n}").into(), boot }
+}
+
+/// Whom a call is for: which node, and which run of it.
+fn target(op: &PeerOp) -> (usize, u64) {
+    let (PeerOp::Push { to, .. } | PeerOp::Notify { to, .. } | PeerOp::Leave { to, .. }) = op;
+    let n = to.url.rsplit('/').next().and_then(|n| n.parse().ok());
+    (n.expect("nodes of tests are numbered"), to.boot)
 }

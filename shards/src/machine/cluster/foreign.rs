@@ -1,0 +1,125 @@
+//! What other nodes ask of this one (BEHAVIOUR.md 4.1): a message for a live session, a look at storage, the end of a
+//! session that is elsewhere by now.
+
+use crate::ids::Uaid;
+
+use super::super::active::Source;
+use super::super::command::{CloseReason, Disposition, NodeAnswer, NodeNotify, NodePush};
+use super::super::mail::Reply;
+use super::super::remote::Asker;
+use super::super::store::RowKey;
+use super::super::users::Resident;
+use super::super::{ShardMachine, Turn};
+
+impl ShardMachine {
+    /// `PUT /push/{uaid}`: only for a live session that can take it now (BEHAVIOUR.md 4.1).
+    pub(in super::super) fn node_push(&mut self, turn: &mut Turn<'_>, asker: Asker, push: NodePush) {
+        let reply = self.node_push_answer(turn, push);
+        self.answer(turn, asker, Reply::Node(reply));
+    }
+
+    fn node_push_answer(&mut self, turn: &mut Turn<'_>, push: NodePush) -> NodeAnswer {
+        let NodePush { message, stored } = push;
+        let at = match self.resident(message.uaid) {
+            Some(Resident::Session(index)) => self.session_ref(index),
+            Some(Resident::Greeting(index)) => {
+                // Not yet: what is stored instead is seen by its first check.
+                self.nudge_greeting(index);
+                return NodeAnswer::Busy;
+            }
+            None => return NodeAnswer::NotHere,
+        };
+        if !self.registered_channel(at, message.chid) || !self.mode_fits(at, &message) {
+            // Storage is right about it, and the session finds out there. It is here all the same.
+            self.want_check(at);
+            return NodeAnswer::Busy;
+        }
+        if self.clock.advance(turn.now, message.stamp.clock).is_err() {
+            self.stats.clocks_refused += 1;
+            return NodeAnswer::Busy;
+        }
+        if message.ttl == 0 {
+            return match self.send_once(turn, at, message) {
+                Disposition::Dropped => NodeAnswer::Busy,
+                Disposition::Direct | Disposition::Stored => NodeAnswer::Done,
+            };
+        }
+        if self.is_in_window(&RowKey::of(&message)) || self.settled_lately.contains(message.uaid, message.stamp) {
+            return NodeAnswer::Done;
+        }
+        if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
+            self.stats.node_directs += 1;
+            if stored {
+                self.push_entry(turn, at, message, Source::Row, false);
+            } else {
+                self.send_direct(turn, at, message);
+            }
+            NodeAnswer::Done
+        } else {
+            // Refused: what the other node stores now is not known to this session but for this flag.
+            self.want_check(at);
+            NodeAnswer::Busy
+        }
+    }
+
+    /// Whether a message is unacked here.
+    fn is_in_window(&self, row: &RowKey) -> bool {
+        let session = self.session_of(row.uaid).and_then(|at| self.sessions.get(at));
+        let active = session.and_then(|session| self.active_of(session.active));
+        active.is_some_and(|active| active.position(row.stamp).is_some())
+    }
+
+    /// `PUT /notif/{uaid}`.
+    pub(in super::super) fn node_notify(&mut self, turn: &mut Turn<'_>, asker: Asker, notify: &NodeNotify) {
+        if let Some(row) = notify.unsure {
+            self.settle_unsure(row);
+        }
+        let reply = match self.resident(notify.uaid) {
+            Some(Resident::Session(index)) => {
+                let at = self.session_ref(index);
+                self.check_storage(turn, at);
+                NodeAnswer::Done
+            }
+            Some(Resident::Greeting(index)) => {
+                self.nudge_greeting(index);
+                NodeAnswer::Noted
+            }
+            None => NodeAnswer::NotHere,
+        };
+        self.answer(turn, asker, Reply::Node(reply));
+    }
+
+    /// A push that got no answer was stored: it was settled here, so the row goes; or it is in the window, so its ack
+    /// deletes the row too; or it never came.
+    fn settle_unsure(&mut self, row: RowKey) {
+        if self.settled_lately.contains(row.uaid, row.stamp) {
+            self.settle(row);
+        } else if let Some(session) = self.session_of(row.uaid).and_then(|at| self.sessions.get(at)) {
+            let index = session.active;
+            if let Some(active) = self.active_of_mut(index)
+                && let Some(place) = active.position(row.stamp)
+            {
+                active.window[place].maybe_row = true;
+            }
+        }
+    }
+
+    /// `DELETE /notif/{uaid}/{connected_at}`.
+    pub(in super::super) fn node_disconnect(
+        &mut self,
+        turn: &mut Turn<'_>,
+        asker: Asker,
+        uaid: Uaid,
+        connected_at: u64,
+    ) {
+        let mut reply = NodeAnswer::NotHere;
+        if let Some(Resident::Session(index)) = self.resident(uaid) {
+            let at = self.session_ref(index);
+            if self.sessions.get(at).is_some_and(|session| session.connected_at == connected_at) {
+                self.end_session(turn, at, Some(CloseReason::Elsewhere));
+                reply = NodeAnswer::Done;
+            }
+        }
+        self.answer(turn, asker, Reply::Node(reply));
+    }
+}

@@ -1,0 +1,65 @@
+//! What differs when several nodes share one store (DESIGN.md 7.3; BEHAVIOUR.md 4). Alone, nothing here is reached but
+//! what other nodes ask, which a test or an operator may ask too.
+//!
+//! `presence` says in storage who is connected here and finds out when that is no longer so. `route` brings a POST for
+//! a user who is not here to the node that has the user. `tell` has that node look at storage when something was stored
+//! for its user. `foreign` is the other end: what other nodes ask of this one. `peer` is the vocabulary.
+
+mod foreign;
+mod peer;
+mod presence;
+mod route;
+mod tell;
+
+pub use peer::{NodeId, PeerOp, PeerReply, Presence};
+pub(super) use route::Route;
+pub(super) use tell::Tale;
+
+use std::sync::Arc;
+
+use crate::ids::{Clock, StoreTicket};
+
+use super::input::Effect;
+use super::slab::Ref;
+use super::tickets::Work;
+use super::{ShardMachine, Turn};
+
+impl ShardMachine {
+    /// Whether other nodes read this storage too.
+    pub(super) fn in_cluster(&self) -> bool {
+        self.config.node.is_some()
+    }
+
+    /// This run of this node; `None` when it is alone.
+    pub(super) fn me(&self) -> Option<&Arc<NodeId>> {
+        self.config.node.as_ref()
+    }
+
+    /// The next reading of the shard's clock, persisted where it must be.
+    pub(super) fn tick(&mut self, turn: &mut Turn<'_>) -> Clock {
+        let clock = self.clock.tick(turn.now);
+        if let Some(floor) = self.clock.floor_to_persist() {
+            turn.effects.push_back(Effect::ClockFloor(floor));
+        }
+        clock
+    }
+
+    /// Calls another node.
+    fn call(&mut self, turn: &mut Turn<'_>, work: Work, op: PeerOp) {
+        self.stats.peer_calls += 1;
+        let ticket = self.tickets.open_for(work);
+        turn.effects.push_back(Effect::Peer(ticket, op));
+    }
+
+    /// Another node answered, or did not: find who asked.
+    pub(super) fn peer_replied(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, reply: PeerReply) {
+        let at = Ref { index: ticket.index, generation: ticket.generation };
+        match self.tickets.close(at) {
+            Some(Work::Push(route)) => self.pushed(turn, route, reply),
+            Some(Work::Tell(tale)) => self.told(turn, tale, reply),
+            Some(Work::Leave { uaid, presence }) => self.left(turn, uaid, presence, reply),
+            Some(_) | None => self.stats.store_replies_stale += 1,
+        }
+        self.submit_backlog(turn);
+    }
+}

@@ -1,0 +1,150 @@
+//! Presence: "this user is connected here" in storage, so that other nodes find the session (DESIGN.md 7.2, 7.3).
+//!
+//! A session of a known user is *entering* until its row is written: only then may it look at storage, so that whatever
+//! was stored before that look is seen by it, and whatever is stored after it finds the row. The row is cleared in
+//! exactly its version when the session ends. A session that lost its user to another node is told so; when that call
+//! is lost, it finds out itself from the first thing that stays unacked.
+
+use crate::ids::Uaid;
+
+use super::super::command::CloseReason;
+use super::super::session::{ENTERING, Session, UNSAVED};
+use super::super::slab::Ref;
+use super::super::store::{StoreError, StoreOp, StoreReply};
+use super::super::tickets::Work;
+use super::super::users::Resident;
+use super::super::{ShardMachine, Turn};
+use super::peer::{PeerOp, PeerReply, Presence};
+
+impl ShardMachine {
+    /// The version of a new session's presence row: unlike any other of this shard.
+    pub(in super::super) fn arrival(&mut self, turn: &mut Turn<'_>) -> u64 {
+        if self.in_cluster() { self.tick(turn).0 } else { turn.now.unix_us }
+    }
+
+    /// The row of a session; `None` when this node is alone.
+    pub(in super::super) fn presence_of(&self, session: &Session) -> Option<Presence> {
+        self.me().map(|node| Presence { node: node.clone(), connected_at: session.connected_at })
+    }
+
+    /// A session of a known user has begun: other nodes are to find it, and those that had the user to let it go.
+    pub(in super::super) fn enter(&mut self, turn: &mut Turn<'_>, at: Ref, others: Vec<Presence>) {
+        let Some(session) = self.sessions.get_mut(at) else { return };
+        let uaid = session.uaid;
+        session.put(ENTERING, true);
+        self.want_check(at);
+        self.set_presence(turn, at);
+        for other in others {
+            match self.me() {
+                // Written over just now.
+                Some(me) if *me == other.node => {}
+                // An earlier run of this node: nobody is there to leave.
+                Some(me) if me.url == other.node.url => self.clear_presence(turn, uaid, other),
+                _ => {
+                    let op = PeerOp::Leave { to: other.node.clone(), uaid, connected_at: other.connected_at };
+                    self.call(turn, Work::Leave { uaid, presence: other }, op);
+                }
+            }
+        }
+    }
+
+    fn set_presence(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let uaid = session.uaid;
+        if let Some(presence) = self.presence_of(session) {
+            self.submit(turn, Work::Enter { session: at }, StoreOp::SetPresence { uaid, presence });
+        }
+    }
+
+    /// The row is written, or perhaps not: a session that nobody finds is none.
+    pub(in super::super) fn entered(&mut self, turn: &mut Turn<'_>, at: Ref, done: bool) {
+        let Some(session) = self.sessions.get_mut(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        session.put(ENTERING, false);
+        if done {
+            self.continue_drain(turn, at);
+        } else {
+            self.end_session(turn, at, Some(CloseReason::StorageDown));
+        }
+    }
+
+    /// A session has ended, and why. A superseded one leaves its row to the next to write over; a node that leaves says
+    /// so once instead of a million times.
+    pub(in super::super) fn leave(&mut self, turn: &mut Turn<'_>, session: &Session, why: Option<CloseReason>) {
+        if self.draining() || session.has(UNSAVED) || why == Some(CloseReason::Superseded) {
+            return;
+        }
+        if let Some(presence) = self.presence_of(session) {
+            self.clear_presence(turn, session.uaid, presence);
+        }
+    }
+
+    /// Takes a row away that leads nowhere. Nobody waits: one that stays costs the next POST a call.
+    pub(super) fn clear_presence(&mut self, turn: &mut Turn<'_>, uaid: Uaid, presence: Presence) {
+        self.stats.presences_cleared += 1;
+        self.submit(turn, Work::Touch, StoreOp::ClearPresence { uaid, presence });
+    }
+
+    /// The node that had the user was told.
+    pub(super) fn left(&mut self, turn: &mut Turn<'_>, uaid: Uaid, presence: Presence, reply: PeerReply) {
+        match reply {
+            PeerReply::Done | PeerReply::NotHere => self.clear_presence(turn, uaid, presence),
+            // Its session finds out from the first thing that stays unacked there; the row is the older one meanwhile.
+            PeerReply::Busy | PeerReply::NoAnswer | PeerReply::Unreachable => self.stats.leaves_lost += 1,
+        }
+    }
+
+    /// Something stays unacked: is the user still here?
+    pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let Some(session) = self.sessions.get(at) else { return };
+        let uaid = session.uaid;
+        if self.in_cluster() && !session.has(UNSAVED) && self.tickets.room() {
+            self.stats.doubts += 1;
+            self.submit(turn, Work::Doubt { session: at }, StoreOp::LoadUser { uaid });
+        }
+    }
+
+    /// Who storage says has the user. A newer row elsewhere: that node is told to look at storage, and this session,
+    /// whose end nobody noticed, closes. No row of ours: somebody took it for dead, so it is written again.
+    pub(in super::super) fn doubt_settled(
+        &mut self,
+        turn: &mut Turn<'_>,
+        at: Ref,
+        result: Result<StoreReply, StoreError>,
+    ) {
+        let Some(session) = self.sessions.get(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        let (uaid, mine) = (session.uaid, self.presence_of(session));
+        // Storage that does not know is asked again with the next doubt.
+        let (Ok(StoreReply::User(Some(user))), Some(mine)) = (result, mine) else { return };
+        match user.presence.first() {
+            Some(newest) if newest.node != mine.node && newest.connected_at > mine.connected_at => {
+                self.stats.sessions_elsewhere += 1;
+                self.end_session(turn, at, Some(CloseReason::Elsewhere));
+                self.tell_about(turn, uaid, user.presence);
+            }
+            _ if user.presence.contains(&mine) => {}
+            _ => self.set_presence(turn, at),
+        }
+    }
+
+    /// Rows of other nodes that may lead to a live session, newest last. Rows of earlier runs of this node, and of
+    /// ended sessions of this one, are cleared.
+    pub(super) fn others(&mut self, turn: &mut Turn<'_>, uaid: Uaid, rows: Vec<Presence>) -> Vec<Presence> {
+        let Some(me) = self.me().cloned() else { return Vec::new() };
+        let (own, mut others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.node.url == me.url);
+        let here = match self.resident(uaid) {
+            Some(Resident::Session(index)) => self.sessions.at(index).and_then(|(_, s)| self.presence_of(s)),
+            Some(Resident::Greeting(_)) | None => None,
+        };
+        for row in own.into_iter().filter(|row| Some(row) != here.as_ref()) {
+            self.clear_presence(turn, uaid, row);
+        }
+        others.reverse();
+        others
+    }
+}

@@ -1,0 +1,165 @@
+//! A POST for a user who is not connected here (DESIGN.md 6 and 7.3; BEHAVIOUR.md 4.3).
+//!
+//! Look at the user -> push to the node that has it -> else store -> look again and tell (`tell`). The races of the
+//! servers we replace are closed: the look comes again after the store, an answer "not here" clears exactly the row
+//! that led there, and a push whose answer was lost keeps its id in the row, so that what was delivered is not sent
+//! again.
+
+use std::sync::Arc;
+
+use crate::ids::{Chid, Uaid};
+use crate::message::Message;
+use crate::simple::Mode;
+
+use super::super::command::{Disposition, Publish, Published, Refusal};
+use super::super::mail::Reply;
+use super::super::remote::Asker;
+use super::super::store::{StoreError, StoreOp, StoreReply, UserRow};
+use super::super::tickets::{Storing, Work};
+use super::super::users::Resident;
+use super::super::{ShardMachine, Turn};
+use super::peer::{PeerOp, PeerReply, Presence};
+
+/// A POST on its way. Owner shard of the node where it landed; bounded by the tickets.
+pub(in super::super) struct Route {
+    asker: Asker,
+    uaid: Uaid,
+    chid: Chid,
+    message: Result<Arc<Message>, Refusal>,
+    /// Nodes that may have the user and were not asked, newest last.
+    left: Vec<Presence>,
+    /// The one that is being asked.
+    asked: Option<Presence>,
+}
+
+impl ShardMachine {
+    /// Looks the user up. Nothing is stamped yet: the clock has to pass what the user's row says first.
+    pub(in super::super) fn route(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
+        if !self.tickets.room() {
+            self.stats.publishes_unavailable += 1;
+            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            return;
+        }
+        let Publish { uaid, chid, message } = publish;
+        let route = Box::new(Route { asker, uaid, chid, message, left: Vec::new(), asked: None });
+        self.stats.looks += 1;
+        self.submit(turn, Work::Look(route), StoreOp::LoadUser { uaid });
+    }
+
+    /// The user was read.
+    pub(in super::super) fn looked(
+        &mut self,
+        turn: &mut Turn<'_>,
+        mut route: Box<Route>,
+        result: Result<StoreReply, StoreError>,
+    ) {
+        let refused = |machine: &mut ShardMachine, turn: &mut Turn<'_>, published| {
+            machine.answer(turn, route.asker, Reply::Publish(published));
+        };
+        let user = match result {
+            Ok(StoreReply::User(user)) => user.filter(|user| user.channels.contains(&route.chid)),
+            Ok(_) | Err(_) => {
+                self.stats.publishes_unavailable += 1;
+                return refused(self, turn, Published::Unavailable);
+            }
+        };
+        let Some(user) = user else {
+            self.stats.publishes_unregistered += 1;
+            return refused(self, turn, Published::NoSubscription);
+        };
+        let seen = user.newest_clock();
+        let UserRow { contact, presence, .. } = *user;
+        if self.clock.advance(turn.now, seen).is_err() {
+            self.stats.clocks_refused += 1;
+        }
+        let message = match &route.message {
+            Err(refusal) => return refused(self, turn, Published::Refused(*refusal)),
+            Ok(message) if message.mode() != contact.mode => {
+                self.stats.publishes_other_mode += 1;
+                return refused(self, turn, Published::OtherMode);
+            }
+            Ok(message) => self.stamp(turn, message.clone()),
+        };
+        if let Some(at) = self.session_of(route.uaid) {
+            // It came meanwhile.
+            self.offer(turn, route.asker, at, message);
+            return;
+        }
+        route.left = self.others(turn, route.uaid, presence);
+        if let Some(Resident::Greeting(index)) = self.resident(route.uaid) {
+            // It is coming here: what the rows say is over, and its check will see what is stored now.
+            self.nudge_greeting(index);
+            route.left.clear();
+        }
+        // A SimplePush version is not carried to a session (BEHAVIOUR.md 4.2 has no place for it): it is stored, and
+        // the session told.
+        let stored_first = (self.config.durable && message.ttl > 0) || contact.mode == Mode::Simple;
+        route.message = Ok(message.clone());
+        if stored_first {
+            self.store_routed(turn, route.asker, message, None);
+        } else {
+            self.push_on(turn, route, message);
+        }
+    }
+
+    /// Hands the message to the next node that may have the user; stores it when there is none.
+    fn push_on(&mut self, turn: &mut Turn<'_>, mut route: Box<Route>, message: Arc<Message>) {
+        if let Some(next) = route.left.pop() {
+            let op = PeerOp::Push { to: next.node.clone(), message, stored: false };
+            route.asked = Some(next);
+            self.call(turn, Work::Push(route), op);
+        } else {
+            self.store_routed(turn, route.asker, message, None);
+        }
+    }
+
+    /// A node answered a push, or did not.
+    pub(super) fn pushed(&mut self, turn: &mut Turn<'_>, mut route: Box<Route>, reply: PeerReply) {
+        let Ok(message) = route.message.clone() else { return };
+        let fleeting = message.ttl == 0;
+        match reply {
+            PeerReply::Done => {
+                self.stats.pushed += 1;
+                let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Direct };
+                self.answer(turn, route.asker, Reply::Publish(accepted));
+            }
+            PeerReply::NotHere => {
+                self.stats.pushes_not_here += 1;
+                if let Some(stale) = route.asked.take() {
+                    self.clear_presence(turn, route.uaid, stale);
+                }
+                if let Some(at) = self.session_of(route.uaid) {
+                    self.offer(turn, route.asker, at, message);
+                } else {
+                    self.push_on(turn, route, message);
+                }
+            }
+            // It was not taken, and may now be behind what the session was sent since: a new stamp is its place.
+            PeerReply::Busy if !fleeting => {
+                self.stats.pushes_busy += 1;
+                let message = self.stamp(turn, message);
+                self.store_routed(turn, route.asker, message, None);
+            }
+            PeerReply::NoAnswer => {
+                self.stats.pushes_unsure += 1;
+                self.store_routed(turn, route.asker, message, route.asked.take());
+            }
+            PeerReply::Busy | PeerReply::Unreachable => {
+                self.stats.pushes_refused += 1;
+                self.store_routed(turn, route.asker, message, None);
+            }
+        }
+    }
+
+    /// Stores what no session took; TTL 0 ends here.
+    fn store_routed(&mut self, turn: &mut Turn<'_>, asker: Asker, message: Arc<Message>, unsure: Option<Presence>) {
+        if message.ttl == 0 {
+            self.stats.ttl_zero_dropped += 1;
+            let dropped = Published::Accepted { stamp: message.stamp, disposition: Disposition::Dropped };
+            self.answer(turn, asker, Reply::Publish(dropped));
+            return;
+        }
+        let send = (self.config.durable && message.mode() == Mode::WebPush).then(|| message.clone());
+        self.store_publish(turn, asker, message, Storing::Routed { send, unsure });
+    }
+}

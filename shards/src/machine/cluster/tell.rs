@@ -1,0 +1,165 @@
+//! After something was stored for a user: the node that has the user is to look at storage (BEHAVIOUR.md 4.3 step 5).
+//!
+//! The user is read again *after* the store, so that a session that came meanwhile either has its row there, and is
+//! told, or writes it later, and then looks at storage later still.
+
+use std::sync::Arc;
+
+use crate::ids::Uaid;
+use crate::message::Message;
+
+use super::super::command::{Disposition, Published};
+use super::super::mail::Reply;
+use super::super::remote::Asker;
+use super::super::store::{RowKey, StoreError, StoreOp, StoreReply};
+use super::super::tickets::{PublishWork, Storing, Work};
+use super::super::{ShardMachine, Turn};
+use super::peer::{PeerOp, PeerReply, Presence};
+
+/// Somebody is to hear that there is something in storage. Bounded by the tickets it works under.
+pub(in super::super) struct Tale {
+    uaid: Uaid,
+    /// The POST that waits for this to be over, and what it is told then.
+    waits: Option<(Asker, Published)>,
+    /// What was stored for it: it goes when its channel turns out to be gone.
+    row: Option<RowKey>,
+    /// A push of it to this session may have been carried out.
+    unsure: Option<Presence>,
+    /// `delivery.durable`: sent on from memory.
+    send: Option<Arc<Message>>,
+    /// Nodes that may have the user and were not told, newest last.
+    left: Vec<Presence>,
+    /// The one that is being told.
+    asked: Option<Presence>,
+}
+
+impl Tale {
+    /// Of a POST that was stored.
+    pub fn of_publish(work: PublishWork, published: Published) -> Tale {
+        let (send, unsure) = match work.storing {
+            Storing::Routed { send, unsure } => (send, unsure),
+            Storing::Here { send } => (send, None),
+        };
+        let (row, waits) = (work.row, Some((work.asker, published)));
+        Tale { uaid: row.uaid, waits, row: Some(row), unsure, send, left: Vec::new(), asked: None }
+    }
+
+    /// Of a session's unacked directs that were saved.
+    pub fn of_save(uaid: Uaid) -> Tale {
+        Tale { uaid, waits: None, row: None, unsure: None, send: None, left: Vec::new(), asked: None }
+    }
+}
+
+impl ShardMachine {
+    /// Reads the user again, and tells who has it.
+    pub(in super::super) fn tell(&mut self, turn: &mut Turn<'_>, tale: Tale) {
+        let uaid = tale.uaid;
+        self.stats.looks += 1;
+        self.submit(turn, Work::LookAgain(Box::new(tale)), StoreOp::LoadUser { uaid });
+    }
+
+    /// Tells a node that a row named already.
+    pub(super) fn tell_about(&mut self, turn: &mut Turn<'_>, uaid: Uaid, rows: Vec<Presence>) {
+        let mut tale = Tale::of_save(uaid);
+        tale.left = self.others(turn, uaid, rows);
+        self.tell_next(turn, Box::new(tale));
+    }
+
+    /// The user was read again.
+    pub(in super::super) fn looked_again(
+        &mut self,
+        turn: &mut Turn<'_>,
+        mut tale: Box<Tale>,
+        result: Result<StoreReply, StoreError>,
+    ) {
+        let user = match result {
+            Ok(StoreReply::User(user)) => user,
+            Ok(_) | Err(_) => {
+                // The message is safe, so the POST is over; whoever has the user still has to hear of it.
+                self.finish(turn, &mut tale);
+                let uaid = tale.uaid;
+                self.submit_later(turn, Work::LookAgain(tale), StoreOp::LoadUser { uaid });
+                return;
+            }
+        };
+        let gone = match (&user, tale.row) {
+            (None, _) => true,
+            (Some(user), Some(row)) => !user.channels.contains(&row.chid),
+            (Some(_), None) => false,
+        };
+        if gone {
+            // Unregistered or dropped while it was being stored: the row ends by that rule.
+            if let Some(row) = tale.row {
+                self.settle(row);
+            }
+            if let Some((asker, _)) = tale.waits.take() {
+                self.stats.publishes_unregistered += 1;
+                self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
+            }
+            return;
+        }
+        tale.left = self.others(turn, tale.uaid, user.map_or_else(Vec::new, |user| user.presence));
+        // Who may have it already is asked first: what was settled there is not to be sent anywhere.
+        if let Some(unsure) = tale.unsure.clone() {
+            tale.left.retain(|other| other.node != unsure.node);
+            tale.left.push(unsure);
+        }
+        self.tell_next(turn, tale);
+    }
+
+    fn tell_next(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>) {
+        let Some(next) = tale.left.pop() else {
+            if let Some(at) = self.session_of(tale.uaid) {
+                // It came here meanwhile.
+                self.check_storage(turn, at);
+            }
+            self.finish(turn, &mut tale);
+            return;
+        };
+        let (to, uaid) = (next.node.clone(), tale.uaid);
+        tale.asked = Some(next);
+        let op = match &tale.send {
+            Some(message) if tale.unsure.is_none() && !message.expired(turn.now.unix()) => {
+                PeerOp::Push { to, message: message.clone(), stored: true }
+            }
+            _ => PeerOp::Notify { to, uaid, unsure: tale.row.filter(|_| tale.unsure.is_some()) },
+        };
+        self.call(turn, Work::Tell(tale), op);
+    }
+
+    /// A node answered, or did not.
+    pub(super) fn told(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>, reply: PeerReply) {
+        let sent = tale.send.is_some() && tale.unsure.is_none();
+        match reply {
+            PeerReply::Done if sent => {
+                self.stats.pushed += 1;
+                if let Some((_, Published::Accepted { disposition, .. })) = &mut tale.waits {
+                    *disposition = Disposition::Direct;
+                }
+                self.finish(turn, &mut tale);
+            }
+            // Busy: its own flag has the session look.
+            PeerReply::Done | PeerReply::Busy => self.finish(turn, &mut tale),
+            PeerReply::NotHere => {
+                if let Some(stale) = tale.asked.take() {
+                    self.clear_presence(turn, tale.uaid, stale);
+                }
+                self.tell_next(turn, tale);
+            }
+            // The copy from memory was not taken, or perhaps not: the session is to look instead.
+            PeerReply::NoAnswer | PeerReply::Unreachable if sent => {
+                tale.send = None;
+                tale.left.extend(tale.asked.take());
+                self.tell_next(turn, tale);
+            }
+            // Whoever carries the call calls again until there is an answer; an older row may lead to the session.
+            PeerReply::NoAnswer | PeerReply::Unreachable => self.tell_next(turn, tale),
+        }
+    }
+
+    fn finish(&mut self, turn: &mut Turn<'_>, tale: &mut Tale) {
+        if let Some((asker, published)) = tale.waits.take() {
+            self.answer(turn, asker, Reply::Publish(published));
+        }
+    }
+}
