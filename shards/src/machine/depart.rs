@@ -48,6 +48,7 @@ impl ShardMachine {
         let Some((active_at, _)) = self.actives.at(session.active) else { return };
         let Some(active) = self.actives.remove(active_at) else { return };
         let unregistering = active.unregistering;
+        let rows_left = !active.parked.is_empty() || active.window.iter().any(|entry| entry.source == Source::Row);
         let mut messages = Vec::new();
         for entry in active.window {
             let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) else {
@@ -63,6 +64,9 @@ impl ShardMachine {
         }
         if !messages.is_empty() {
             self.depart(turn, session.uaid, messages, unregistering);
+        } else if rows_left && self.in_cluster() && goodbye != Some(CloseReason::Superseded) {
+            // A session elsewhere may have looked at storage before these were there.
+            self.tell(turn, Tale::of_save(session.uaid));
         }
     }
 

@@ -83,6 +83,8 @@ pub struct Mesh {
     pub versions: BTreeMap<Stamp, (Chid, u64)>,
     /// Calls between nodes under way.
     pub calls: VecDeque<(usize, StoreTicket, PeerOp)>,
+    /// Calls to look at storage that got no answer: whoever carries them calls again.
+    pub owed: Vec<PeerOp>,
     /// How calls to each node go.
     pub lines: Vec<Line>,
     /// The channels that the hellos of the test name.
@@ -133,6 +135,7 @@ impl Mesh {
             woken: Vec::new(),
             versions: BTreeMap::new(),
             calls: VecDeque::new(),
+            owed: Vec::new(),
             lines: Vec::new(),
             channels: None,
             next_slot: 0,
@@ -144,6 +147,7 @@ impl Mesh {
     pub fn nodes(count: usize, tune: impl Fn(&mut MachineConfig)) -> Mesh {
         let mut mesh = Mesh::with(1, |_| {});
         mesh.machines.clear();
+        mesh.store.tombstones = Some(Default::default());
         for n in 0..count {
             let mut config = MachineConfig { origin: Origin(1_000 + n as u32), ..config(0, mesh.placement) };
             config.node = Some(Arc::new(node_id(n, 1)));
@@ -178,37 +182,54 @@ impl Mesh {
             return false;
         };
         let (from, ticket, op) = self.calls.remove(at).expect("found just now");
-        let (to, boot) = target(&op);
-        let here = self.machines[to].config.node.as_ref().is_some_and(|node| node.boot == boot);
-        let carried = |mesh: &mut Mesh| {
-            if !here {
-                return PeerReply::NotHere;
-            }
-            let command = match op {
-                PeerOp::Push { message, stored, .. } => Command::NodePush(Box::new(NodePush { message, stored })),
-                PeerOp::Notify { uaid, unsure, .. } => Command::NodeNotify(Box::new(NodeNotify { uaid, unsure })),
-                PeerOp::Leave { uaid, connected_at, .. } => Command::NodeDisconnect { uaid, connected_at },
-            };
-            let conn = mesh.conn();
-            mesh.step(to, Input::Command { conn, command });
-            match mesh.answers.get(&(to, conn.slot)).map(String::as_str) {
-                Some("Done" | "Noted") => PeerReply::Done,
-                Some("NotHere") => PeerReply::NotHere,
-                Some("Busy") => PeerReply::Busy,
-                other => panic!("a call was answered {other:?}"),
-            }
-        };
+        let to = target(&op).0;
         let reply = match self.lines[to] {
-            Line::Up => carried(self),
+            Line::Up => self.carry(&op),
             Line::Mute => {
-                carried(self);
+                self.carry(&op);
                 PeerReply::NoAnswer
             }
             Line::Down => PeerReply::Unreachable,
             Line::Held => unreachable!("held calls are not carried"),
         };
+        if matches!((&op, reply), (PeerOp::Notify { .. }, PeerReply::NoAnswer | PeerReply::Unreachable)) {
+            self.owed.push(op);
+        }
         self.step(from, Input::Peer { ticket, reply });
         true
+    }
+
+    /// Carries a call out on the node it is for.
+    fn carry(&mut self, op: &PeerOp) -> PeerReply {
+        let (to, boot) = target(op);
+        if self.machines[to].config.node.as_ref().is_none_or(|node| node.boot != boot) {
+            return PeerReply::NotHere;
+        }
+        let command = match op.clone() {
+            PeerOp::Push { message, stored, .. } => Command::NodePush(Box::new(NodePush { message, stored })),
+            PeerOp::Notify { uaid, unsure, .. } => Command::NodeNotify(Box::new(NodeNotify { uaid, unsure })),
+            PeerOp::Leave { uaid, connected_at, .. } => Command::NodeDisconnect { uaid, connected_at },
+        };
+        let conn = self.conn();
+        self.step(to, Input::Command { conn, command });
+        match self.answers.get(&(to, conn.slot)).map(String::as_str) {
+            Some("Done" | "Noted") => PeerReply::Done,
+            Some("NotHere") => PeerReply::NotHere,
+            Some("Busy") => PeerReply::Busy,
+            other => panic!("a call was answered {other:?}"),
+        }
+    }
+
+    /// Makes the owed calls to nodes that answer.
+    pub fn call_again(&mut self) {
+        for op in std::mem::take(&mut self.owed) {
+            if self.lines[target(&op).0] == Line::Up {
+                self.carry(&op);
+            } else {
+                self.owed.push(op);
+            }
+        }
+        self.run();
     }
 
     /// The process dies and starts again: only storage is left, and what the ledgers held is saved to it.

@@ -39,6 +39,8 @@ pub struct Script {
     /// Rows that came from a ledger: low water says nothing about them.
     saved: BTreeSet<Stamp>,
     topics: BTreeMap<SlotKey, Arc<Message>>,
+    /// What was settled stays dead, also when a copy is written late: deletes are at the clock of the row.
+    pub tombstones: Option<BTreeSet<Stamp>>,
     /// Newest first.
     pub presence: BTreeMap<Uaid, Vec<Presence>>,
 }
@@ -57,6 +59,7 @@ impl Script {
             rows: BTreeMap::new(),
             saved: BTreeSet::new(),
             topics: BTreeMap::new(),
+            tombstones: None,
             presence: BTreeMap::new(),
         }
     }
@@ -220,6 +223,9 @@ impl Script {
             let low = self.low_water.entry(row.uaid).or_default();
             *low = clock.max(*low);
         }
+        if let Some(dead) = &mut self.tombstones {
+            dead.extend(rows.iter().map(|row| row.stamp));
+        }
         rows.iter().for_each(|row| self.delete(row));
     }
 
@@ -232,6 +238,9 @@ impl Script {
     }
 
     pub fn put(&mut self, message: Arc<Message>) {
+        if self.tombstones.as_ref().is_some_and(|dead| dead.contains(&message.stamp)) {
+            return;
+        }
         match message.topic {
             None => {
                 self.rows.entry(message.uaid).or_default().insert(message.stamp, message);
