@@ -134,14 +134,7 @@ impl Script {
                 self.presence.entry(uaid).or_default().retain(|other| *other != presence);
                 StoreReply::Done
             }
-            StoreOp::Unregister { uaid, chid, .. } => {
-                self.users.entry(uaid).or_default().remove(&chid);
-                if let Some(rows) = self.rows.get_mut(&uaid) {
-                    rows.retain(|_, m| m.chid != chid);
-                }
-                self.topics.retain(|_, m| m.uaid != uaid || m.chid != chid);
-                StoreReply::Done
-            }
+            StoreOp::Unregister { uaid, chid, .. } => self.unregister(uaid, chid),
             StoreOp::DropUser { uaid } => {
                 self.users.remove(&uaid);
                 self.contacts.remove(&uaid);
@@ -175,6 +168,15 @@ impl Script {
                 StoreReply::Done
             }
         }
+    }
+
+    fn unregister(&mut self, uaid: Uaid, chid: Chid) -> StoreReply {
+        self.users.entry(uaid).or_default().remove(&chid);
+        if let Some(rows) = self.rows.get_mut(&uaid) {
+            rows.retain(|_, m| m.chid != chid);
+        }
+        self.topics.retain(|_, m| m.uaid != uaid || m.chid != chid);
+        StoreReply::Done
     }
 
     fn user(&self, uaid: Uaid) -> Option<Box<UserRow>> {
