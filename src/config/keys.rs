@@ -1,11 +1,13 @@
 //! The one table of keys: it drives all four sources, every refusal, and the table in docs/OPERATIONS.md.
 
+use std::time::Duration;
+
 use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shards::limits::RELAY_MEMBERS_MAX;
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::{Config, Roles, StoreKind, TokenForm};
+use super::{Config, Level, Roles, StoreKind, TokenForm};
 
 /// One setting.
 pub struct Key {
@@ -76,6 +78,8 @@ const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250m
 const RATE: &str = "a number from 0 (no limit) to 1000000";
 const BYTES: &str = "a number of bytes, as 100663296, 96MiB or 4GiB";
 const URL: &str = "a URL that begins with http:// or https://, without query and user";
+const LEVEL: &str = "one, local_one, quorum, local_quorum or all";
+const PEM: &str = "a file, or nothing";
 const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";
 
 macro_rules! keys {
@@ -195,7 +199,7 @@ keys! {
         |c, raw| { c.shards.count = parse::number(raw, 0, u64::from(shards::limits::SHARDS_MAX))? as u16; Some(()) };
 
     "store.kind" ("store" "KIND") = "embedded",
-        "embedded, or memory for trials that may forget everything (scylla comes with a later version)",
+        "embedded, scylla for one store that several nodes share, or memory for trials that may forget everything",
         "Where users, channels and stored messages live.",
         |c, raw| { c.store.kind = store_kind(raw)?; Some(()) };
     "store.cache" = "96MiB",
@@ -211,6 +215,84 @@ keys! {
         "a number of bytes, as 1073741824 or 1GiB; 0 is no bound",
         "Bytes stored for one user in a UTC day; beyond it POSTs that would be stored are answered 429.",
         |c, raw| { c.store.user_bytes_per_day = parse::bytes(raw)?; Some(()) };
+
+    "store.max_skew" = "30",
+        "seconds from 1 to 60, as 30 or \"30s\"",
+        "A clock of another node or of the database further from ours than this is refused.",
+        |c, raw| {
+            let allowed = |skew: &Duration| (Duration::from_secs(1)..=Duration::from_secs(60)).contains(skew);
+            c.store.max_skew = parse::duration(raw).filter(allowed)?;
+            Some(())
+        };
+
+    "store.scylla.nodes" ("scylla" "HOST:PORT") = "",
+        "addresses or names with ports, as 10.0.0.1:9042,db2:9042 or [::1]:9042",
+        "Nodes of the database to ask first; the others are found through them.",
+        |c, raw| { c.store.scylla.nodes = parse::hosts(raw)?; Some(()) };
+    "store.scylla.keyspace" = "murre",
+        "1 to 48 lower case letters, digits and _, a letter first",
+        "Where the tables are.",
+        |c, raw| { c.store.scylla.keyspace = parse::keyspace(raw)?; Some(()) };
+    "store.scylla.replication_factor" = "3",
+        "a number from 1 to 9",
+        "How many nodes of each datacenter have a row; `murre schema create` makes the keyspace so.",
+        |c, raw| { c.store.scylla.replication_factor = parse::number(raw, 1, 9)? as u16; Some(()) };
+    "store.scylla.datacenter" = "",
+        "the name of a datacenter, or nothing where there is one only",
+        "Requests go to it, and `murre schema create` puts rows nowhere else.",
+        |c, raw| { c.store.scylla.datacenter = parse::name(raw)?; Some(()) };
+    "store.scylla.read_consistency" = "quorum",
+        LEVEL,
+        "How many replicas answer a read. Reads and writes must overlap.",
+        |c, raw| { c.store.scylla.read_consistency = Level::parse(raw)?; Some(()) };
+    "store.scylla.write_consistency" = "quorum",
+        LEVEL,
+        "How many replicas have a write before it is acknowledged.",
+        |c, raw| { c.store.scylla.write_consistency = Level::parse(raw)?; Some(()) };
+    "store.scylla.user" = "",
+        "up to 128 visible characters, or nothing",
+        "Who we are to the database, where it asks.",
+        |c, raw| { c.store.scylla.user = parse::name(raw)?; Some(()) };
+    #[secret] "store.scylla.password" = "",
+        "up to 1024 characters, none a control character",
+        "The password of store.scylla.user.",
+        |c, raw| { c.store.scylla.password = parse::password(raw)?; Some(()) };
+    "store.scylla.tls" = "false",
+        "true or false",
+        "Encrypt connections to the database.",
+        |c, raw| { c.store.scylla.tls.enabled = parse::flag(raw)?; Some(()) };
+    "store.scylla.tls_ca" = "",
+        PEM,
+        "PEM certificates that sign those of the database; by default those this host trusts.",
+        |c, raw| { c.store.scylla.tls.ca = parse::path(raw)?; Some(()) };
+    "store.scylla.tls_cert" = "",
+        PEM,
+        "PEM certificate of ours, where the database asks for one.",
+        |c, raw| { c.store.scylla.tls.cert = parse::path(raw)?; Some(()) };
+    "store.scylla.tls_key" = "",
+        PEM,
+        "PEM key of store.scylla.tls_cert.",
+        |c, raw| { c.store.scylla.tls.key = parse::path(raw)?; Some(()) };
+    "store.scylla.tls_verify_host" = "true",
+        "true or false",
+        "Whether the certificate of a database node must name its IP address.",
+        |c, raw| { c.store.scylla.tls.verify_host = parse::flag(raw)?; Some(()) };
+    "store.scylla.connect_timeout" = "5",
+        SECONDS,
+        "A connection to a database node that is not there by then counts as failed.",
+        |c, raw| { c.store.scylla.connect_timeout = parse::positive_duration(raw)?; Some(()) };
+    "store.scylla.request_timeout" = "5",
+        "seconds from 0.001 to 30, as 5, 2.5 or \"250ms\"",
+        "A statement, its retries included, that is not answered by then has failed.",
+        |c, raw| {
+            let allowed = |span: &Duration| *span <= Duration::from_secs(30);
+            c.store.scylla.request_timeout = parse::positive_duration(raw).filter(allowed)?;
+            Some(())
+        };
+    "store.scylla.in_flight" = "256",
+        "a number from 1 to 4096",
+        "Statements of one shard that may be unanswered; more wait.",
+        |c, raw| { c.store.scylla.in_flight = parse::number(raw, 1, 4_096)? as u16; Some(()) };
 
     "delivery.window" = "128",
         "a number from 1 to 1024",
@@ -324,6 +406,7 @@ fn store_kind(raw: &Raw) -> Option<StoreKind> {
     match raw.text()? {
         "embedded" => Some(StoreKind::Embedded),
         "memory" => Some(StoreKind::Memory),
+        "scylla" => Some(StoreKind::Scylla),
         _ => None,
     }
 }

@@ -11,6 +11,8 @@ pub mod keys;
 
 mod parse;
 
+mod scylla;
+
 mod sources;
 
 #[cfg(test)]
@@ -18,6 +20,7 @@ mod tests;
 
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
+pub use scylla::{Level, Scylla, Tls};
 pub use sources::Sources;
 
 pub use crate::webpush::endpoint::TokenForm;
@@ -168,6 +171,10 @@ pub struct Store {
     pub max_bytes: u64,
     /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound.
     pub user_bytes_per_day: u64,
+    /// How far clocks of nodes and database may be apart.
+    pub max_skew: Duration,
+    /// `store.scylla.*`.
+    pub scylla: Scylla,
 }
 
 /// `store.kind`.
@@ -178,6 +185,8 @@ pub enum StoreKind {
     Embedded,
     /// In memory: for tests and trials, gone when the process ends.
     Memory,
+    /// In ScyllaDB or Cassandra, shared by the nodes of a cluster.
+    Scylla,
 }
 
 /// `delivery.*` (DESIGN.md 6).
@@ -305,6 +314,6 @@ impl Config {
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }
-        Ok(())
+        Scylla::check(self)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::webpush::endpoint::split_url;
@@ -189,6 +190,54 @@ pub fn call_url(raw: &Raw) -> Option<Option<HttpUrl>> {
         "" => Some(None),
         text => HttpUrl::parse(text).map(Some),
     }
+}
+
+/// Contact points of a database as `host:port`, IPv6 in brackets. An empty list is a value.
+pub fn hosts(raw: &Raw) -> Option<Vec<String>> {
+    // As with addresses: `[::1]:9042` begins with a bracket and is not a list.
+    if let Some(one) = raw.text().filter(|text| text.parse::<SocketAddr>().is_ok()) {
+        return Some(vec![one.to_owned()]);
+    }
+    raw.items().into_iter().map(|item| host(item).then(|| item.to_owned())).collect()
+}
+
+fn host(text: &str) -> bool {
+    if text.parse::<SocketAddr>().is_ok() {
+        return true;
+    }
+    let Some((name, port)) = text.rsplit_once(':') else { return false };
+    let letters = |c: u8| c.is_ascii_alphanumeric() || b".-_".contains(&c);
+    let named = (1..=253).contains(&name.len()) && name.bytes().all(letters);
+    named && whole(port).is_some_and(|port| (1..=65_535).contains(&port))
+}
+
+/// A keyspace that needs no quotes: at most 48 characters, as both databases allow.
+pub fn keyspace(raw: &Raw) -> Option<String> {
+    let text = raw.text()?;
+    let accepted = text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.len() <= 48
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    accepted.then(|| text.to_owned())
+}
+
+/// A name that somebody else gave: up to 128 visible characters; nothing is `None`.
+pub fn name(raw: &Raw) -> Option<Option<String>> {
+    let text = raw.text()?;
+    let accepted = text.len() <= 128 && text.bytes().all(|b| b.is_ascii_graphic());
+    accepted.then(|| (!text.is_empty()).then(|| text.to_owned()))
+}
+
+/// A password that somebody else made: up to 1,024 characters; nothing is `None`.
+pub fn password(raw: &Raw) -> Option<Option<Secret>> {
+    let text = raw.text()?;
+    let accepted = text.len() <= 1_024 && !text.chars().any(char::is_control);
+    accepted.then(|| (!text.is_empty()).then(|| Secret::new(text)))
+}
+
+/// A file; nothing is `None`.
+pub fn path(raw: &Raw) -> Option<Option<PathBuf>> {
+    let text = raw.text()?;
+    Some((!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
 /// A bearer token that somebody else made: up to 4,096 visible characters, so that a header can carry it; nothing is

@@ -93,6 +93,7 @@ fn every_key_can_be_set_from_every_source() {
             "broadcast.token" => ("sesame", true),
             // Not by themselves, but people put passwords into URLs, and a refused one is not to be shown.
             "broadcast.url" | "simplepush.wake_url" => (key.default, true),
+            "store.scylla.password" => ("", true),
             _ => (key.default, false),
         };
         assert_eq!(key.secret, secret, "{}", key.name);
@@ -182,8 +183,8 @@ fn the_first_fault_of_a_file_is_named_first() {
     let file = File::new("[store]\nkind = 7\n[delivery]\nwindow = 0\n");
     assert_eq!(
         file.refusal(),
-        "murre.toml line 2: \"7\" is not a value of store.kind: it takes embedded, or memory for trials that may \
-         forget everything (scylla comes with a later version)"
+        "murre.toml line 2: \"7\" is not a value of store.kind: it takes embedded, scylla for one store that several \
+         nodes share, or memory for trials that may forget everything"
     );
 }
 
@@ -211,7 +212,17 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
         ("broadcast.url=https://user@a/", "without user and fragment"),
         ("broadcast.interval=0", "it takes seconds from 0.001"),
         ("simplepush.wake_url=ftp://a/", "it takes a URL that begins with http://"),
-        ("store.kind=scylla", "scylla comes with a later version"),
+        ("store.kind=redis", "it takes embedded, scylla for one store"),
+        ("store.max_skew=0", "it takes seconds from 1 to 60"),
+        ("store.scylla.nodes=10.0.0.1", "it takes addresses or names with ports"),
+        ("store.scylla.nodes=db1:9042,db 2:9042", "it takes addresses or names with ports"),
+        ("store.scylla.nodes=db1:0", "it takes addresses or names with ports"),
+        ("store.scylla.keyspace=Murre", "it takes 1 to 48 lower case letters"),
+        ("store.scylla.keyspace=a;drop", "it takes 1 to 48 lower case letters"),
+        ("store.scylla.replication_factor=0", "it takes a number from 1 to 9"),
+        ("store.scylla.read_consistency=two", "it takes one, local_one, quorum, local_quorum or all"),
+        ("store.scylla.request_timeout=31", "it takes seconds from 0.001 to 30"),
+        ("store.scylla.in_flight=0", "it takes a number from 1 to 4096"),
         ("store.cache=many", "it takes a number of bytes"),
         ("store.cache=99999999999999TiB", "it takes a number of bytes"),
         ("shards.cores=3-1", "it takes CPU numbers"),
@@ -294,6 +305,74 @@ fn a_section_whose_keys_are_commented_out_sets_nothing() {
 #[test]
 fn variables_of_others_are_ignored() {
     load(&variables(&[("PATH", "/bin"), ("MURREN", "1"), ("murre_x", "2"), ("MURRE_CONFIG", "x")]));
+}
+
+#[test]
+fn a_shared_store_is_configured_as_documented() {
+    let config = load(&sets(&[
+        "store.kind=scylla",
+        "store.scylla.nodes=10.0.0.1:9042,db2.example.org:19042,[::1]:9042",
+        "store.scylla.datacenter=dc1",
+        "store.scylla.read_consistency=local_quorum",
+        "store.scylla.write_consistency=local_quorum",
+        "store.scylla.user=murre",
+        "store.scylla.password=open sesame",
+        "store.scylla.tls=true",
+        "store.scylla.tls_ca=/etc/murre/ca.pem",
+        "store.scylla.request_timeout=250ms",
+    ]));
+    let scylla = &config.store.scylla;
+    assert_eq!(config.store.kind, StoreKind::Scylla);
+    assert_eq!(scylla.nodes, ["10.0.0.1:9042", "db2.example.org:19042", "[::1]:9042"]);
+    assert_eq!((scylla.keyspace.as_str(), scylla.replication_factor, scylla.in_flight), ("murre", 3, 256));
+    assert_eq!(scylla.datacenter.as_deref(), Some("dc1"));
+    assert_eq!(scylla.password.as_ref().map(Secret::reveal), Some("open sesame"));
+    assert!(scylla.tls.enabled && scylla.tls.verify_host);
+    assert_eq!(scylla.request_timeout, Duration::from_millis(250));
+    assert!(!format!("{config:?}").contains("sesame"));
+    let refused = refusal(&sets(&["store.scylla.password=open\u{7}sesame"]));
+    assert!(!refused.contains("sesame"), "{refused}");
+    let flag =
+        Sources { flags: vec![("--scylla".into(), "store.scylla.nodes", "db:9042".into())], ..Sources::default() };
+    assert_eq!(load(&flag).store.scylla.nodes, ["db:9042"]);
+}
+
+#[test]
+fn consistency_levels_that_can_miss_a_write_are_refused() {
+    let levels = |replicas: u16, read: &str, write: &str, datacenter: &str| {
+        Config::load(&sets(&[
+            &format!("store.scylla.replication_factor={replicas}"),
+            &format!("store.scylla.read_consistency={read}"),
+            &format!("store.scylla.write_consistency={write}"),
+            &format!("store.scylla.datacenter={datacenter}"),
+        ]))
+        .map(|_| ())
+        .map_err(|error| error.to_string())
+    };
+    for (replicas, read, write) in [(1, "one", "one"), (3, "one", "all"), (3, "quorum", "quorum"), (5, "all", "one")] {
+        assert_eq!(levels(replicas, read, write, ""), Ok(()), "{replicas} {read} {write}");
+    }
+    for (replicas, read, write) in [(2, "one", "one"), (3, "one", "quorum"), (3, "quorum", "one"), (9, "one", "one")] {
+        let refused = levels(replicas, read, write, "").expect_err("no overlap");
+        assert!(refused.contains("together must be more than replication_factor"), "{refused}");
+    }
+    assert_eq!(levels(3, "local_quorum", "local_quorum", "dc1"), Ok(()));
+    assert_eq!(levels(3, "local_one", "all", "dc1"), Ok(()));
+    assert!(levels(3, "local_quorum", "local_quorum", "").expect_err("which?").contains("store.scylla.datacenter"));
+    assert!(levels(3, "local_quorum", "quorum", "dc1").expect_err("they differ").contains("both be local"));
+}
+
+#[test]
+fn settings_of_a_shared_store_that_exclude_each_other_are_refused() {
+    for (setting, said) in [
+        ("store.kind=scylla", "store.kind = scylla needs a contact point in store.scylla.nodes"),
+        ("store.scylla.user=murre", "store.scylla.user needs store.scylla.password"),
+        ("store.scylla.password=x", "store.scylla.password needs store.scylla.user"),
+        ("store.scylla.tls_key=/k", "store.scylla.tls_cert and store.scylla.tls_key need each other"),
+        ("store.scylla.tls_ca=/c", "store.scylla.tls_ca and store.scylla.tls_cert need store.scylla.tls = true"),
+    ] {
+        assert_eq!(refusal(&sets(&[setting])), said);
+    }
 }
 
 /// With `WRITE_DOCS` in the environment it writes the table instead.

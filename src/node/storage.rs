@@ -31,6 +31,7 @@ impl Storage {
         let bytes_max = if config.max_bytes == 0 { u64::MAX } else { config.max_bytes };
         Ok(match config.kind {
             StoreKind::Memory => Storage::Memory(Model::new(bytes_max)),
+            StoreKind::Scylla => return Err(Fault::Store("store.kind = scylla is not assembled yet".to_owned())),
             StoreKind::Embedded => {
                 let options = Options { cache_bytes: config.cache, bytes_max, ..Options::default() };
                 let store = Embedded::open(dir, options);

@@ -1,7 +1,8 @@
 //! Storage backends behind one port (`shards::ports::Store`): plain `StoreOp` in, `StoreReply` out.
 //!
 //! [`model`] keeps everything in memory: what `store.kind = memory` means, and the executable statement of the
-//! laws. [`embedded`] is the default: one directory, no server. Both pass `laws`.
+//! laws. [`embedded`] is the default: one directory, no server. [`scylla`] is what several nodes share. All of them
+//! pass `laws`.
 //!
 //! Rules that the vocabulary leaves to storage, the same in every backend:
 //! - `Save` keeps what it is given only while the user and the channel exist; the rest ended by rule
@@ -13,6 +14,8 @@
 pub mod model;
 
 pub mod embedded;
+
+pub mod scylla;
 
 #[cfg(test)]
 mod laws;

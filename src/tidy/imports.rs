@@ -140,7 +140,17 @@ const TABLE: &[Row] = &[
         except: &[],
     },
     Row {
-        files: &["src/wire/", "src/webpush/", "src/edge/", "src/store/", "src/config/", "src/node/", "shards/"],
+        files: &[
+            "src/wire/",
+            "src/webpush/",
+            "src/edge/",
+            "src/store/mod.rs",
+            "src/store/model.rs",
+            "src/store/embedded/",
+            "src/config/",
+            "src/node/",
+            "shards/",
+        ],
         refused: &["tokio", "tokio_rustls", "axum", "hyper", "hyper_util", "http_body_util", "rustls"],
         except: &[],
     },

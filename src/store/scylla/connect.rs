@@ -1,0 +1,243 @@
+//! A session with the database as `store.scylla.*` describes it: contact points, who we are, TLS, time limits.
+//!
+//! One session serves the whole process, as the maintainers of the driver advise: it keeps one connection to every
+//! shard of every node, and a session per shard of ours would multiply them. Lives on: the island's runtime.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use scylla::client::SelfIdentity;
+use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::errors::{
+    ConnectionError, ConnectionPoolError, ConnectionSetupRequestErrorKind as Setup, DbError, MetadataError,
+    NewSessionError,
+};
+use scylla::policies::load_balancing::DefaultPolicy;
+use scylla::policies::retry::FallthroughRetryPolicy;
+use scylla::statement::Consistency;
+
+use crate::config::{Level, Scylla, Tls};
+
+/// Why there is no session: one sentence that says what to do. Made on the island; at start it is fatal.
+#[derive(Debug)]
+pub struct ConnectFault(String);
+
+impl fmt::Display for ConnectFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConnectFault {}
+
+/// Connects. Statements that say nothing else are at `read_consistency`, within `request_timeout`, and not retried:
+/// who retries knows the budget and what may be repeated.
+///
+/// # Errors
+/// No node of `store.scylla.nodes` takes us as we are configured.
+pub async fn connect(config: &Scylla) -> Result<Session, ConnectFault> {
+    let mut builder = SessionBuilder::new()
+        .known_nodes(&config.nodes)
+        .connection_timeout(config.connect_timeout)
+        .metadata_request_clientside_timeout(config.request_timeout.max(config.connect_timeout))
+        .hostname_resolution_timeout(Some(config.connect_timeout))
+        .keyspaces_to_fetch([&config.keyspace])
+        .custom_identity(identity())
+        .default_execution_profile_handle(profile(config).into_handle());
+    if let (Some(user), Some(password)) = (&config.user, &config.password) {
+        builder = builder.user(user, password.reveal());
+    }
+    if config.tls.enabled {
+        builder = builder.tls_context(Some(Arc::new(client_config(&config.tls)?)));
+    }
+    builder.build().await.map_err(|error| explain(config, &error))
+}
+
+/// How the database lists us among its clients.
+fn identity() -> SelfIdentity<'static> {
+    SelfIdentity::new().with_application_name("murre").with_application_version(env!("CARGO_PKG_VERSION"))
+}
+
+/// What holds for every statement that says nothing else.
+fn profile(config: &Scylla) -> ExecutionProfile {
+    let mut policy = DefaultPolicy::builder().token_aware(true);
+    if let Some(datacenter) = &config.datacenter {
+        // Whoever counts replicas of one datacenter must not ask another: it would count its own.
+        let local = config.read_consistency.is_local() || config.write_consistency.is_local();
+        policy = policy.prefer_datacenter(datacenter.clone()).permit_dc_failover(!local);
+    }
+    ExecutionProfile::builder()
+        .consistency(consistency(config.read_consistency))
+        .request_timeout(Some(config.request_timeout))
+        .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
+        .load_balancing_policy(policy.build())
+        .build()
+}
+
+/// The level as the driver has it.
+pub fn consistency(level: Level) -> Consistency {
+    match level {
+        Level::One => Consistency::One,
+        Level::LocalOne => Consistency::LocalOne,
+        Level::Quorum => Consistency::Quorum,
+        Level::LocalQuorum => Consistency::LocalQuorum,
+        Level::All => Consistency::All,
+    }
+}
+
+/// The client side of TLS. The provider is named: the driver links another one too, and with two there is no default.
+fn client_config(tls: &Tls) -> Result<ClientConfig, ConnectFault> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let roots = Arc::new(roots(tls)?);
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ConnectFault(format!("TLS to the database is not possible: {error}")))?;
+    let builder = if tls.verify_host {
+        builder.with_root_certificates(roots)
+    } else {
+        let verifier = Nameless::new(roots, provider)?;
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+    };
+    let (Some(cert), Some(key)) = (&tls.cert, &tls.key) else { return Ok(builder.with_no_client_auth()) };
+    let chain = certificates("store.scylla.tls_cert", cert)?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable("store.scylla.tls_key", key, &error))?;
+    builder.with_client_auth_cert(chain, private).map_err(|error| {
+        ConnectFault(format!("store.scylla.tls_key is not the key of store.scylla.tls_cert, or of no use: {error}"))
+    })
+}
+
+fn roots(tls: &Tls) -> Result<RootCertStore, ConnectFault> {
+    let mut roots = RootCertStore::empty();
+    match &tls.ca {
+        Some(path) => {
+            for certificate in certificates("store.scylla.tls_ca", path)? {
+                roots.add(certificate).map_err(|error| unreadable("store.scylla.tls_ca", path, &error))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                let said =
+                    "this host trusts no certificates; set store.scylla.tls_ca to what signs those of the database";
+                return Err(ConnectFault(said.to_owned()));
+            }
+        }
+    }
+    Ok(roots)
+}
+
+/// At least one.
+fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectFault> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let certificates = read.map_err(|error| unreadable(key, path, &error))?;
+    if certificates.is_empty() {
+        return Err(unreadable(key, path, &"there is no certificate in it"));
+    }
+    Ok(certificates)
+}
+
+fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> ConnectFault {
+    ConnectFault(format!("{key}: {} cannot be used: {error}; it must be PEM that this user may read", path.display()))
+}
+
+/// Checks who signed a certificate and not whom it names (`store.scylla.tls_verify_host = false`): nodes are often
+/// reached by addresses that their certificates do not have, and their CA signs nobody else.
+#[derive(Debug)]
+struct Nameless(Arc<WebPkiServerVerifier>);
+
+impl Nameless {
+    fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Nameless, ConnectFault> {
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        verifier.map(Nameless).map_err(|error| ConnectFault(format!("TLS to the database is not possible: {error}")))
+    }
+}
+
+impl ServerCertVerifier for Nameless {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        // The name is looked at last: when it is what is wrong, everything else was right.
+        match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// Whose fault it is and what to do. Never shows the password: the database may repeat it in its own words, so of a
+/// refused login only that it was refused is said.
+fn explain(config: &Scylla, error: &NewSessionError) -> ConnectFault {
+    let nodes = config.nodes.join(",");
+    let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(ConnectionPoolError::Broken {
+        last_connection_error,
+    })) = error
+    else {
+        let hint = match error {
+            NewSessionError::FailedToResolveAnyHostname(_) => "no name in it resolves",
+            _ => "the database answers, and not as expected",
+        };
+        return ConnectFault(format!("store.scylla.nodes = {nodes}: {hint}: {error}"));
+    };
+    let said = match last_connection_error {
+        ConnectionError::ConnectTimeout => {
+            let seconds = config.connect_timeout.as_secs_f64();
+            format!(
+                "no answer within {seconds} s (store.scylla.connect_timeout); is it the right address, and is TLS on or off at both ends?"
+            )
+        }
+        ConnectionError::IoError(error) => {
+            let tls = if config.tls.enabled { ", or the TLS of one end is not that of the other" } else { "" };
+            format!("{error}; it does not run there{tls}")
+        }
+        ConnectionError::ConnectionSetupRequestError(request) => match request.get_error() {
+            Setup::MissingAuthentication => {
+                "it wants to know who we are; set store.scylla.user and store.scylla.password".to_owned()
+            }
+            Setup::DbError(DbError::AuthenticationError, _) => {
+                "it does not take store.scylla.user with store.scylla.password".to_owned()
+            }
+            other if config.tls.enabled => format!("{other}"),
+            other => format!("{other}; does it want TLS (store.scylla.tls)?"),
+        },
+        other => other.to_string(),
+    };
+    ConnectFault(format!("store.scylla.nodes = {nodes}: {said}"))
+}
