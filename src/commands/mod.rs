@@ -19,6 +19,8 @@ pub mod doctor;
 
 pub mod maintain;
 
+pub mod schema;
+
 /// The command line of `murre`.
 #[derive(Parser, Debug)]
 #[command(name = "murre", version, about = "A push connection server: a million idle WebSockets on one host")]
@@ -43,6 +45,8 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Look after a data directory: replay ledgers, salvage a damaged store, back up.
     Maintain(maintain::Args),
+    /// Look after the tables of a shared store: print, create, migrate, check.
+    Schema(schema::Args),
 }
 
 /// Where a command that is not `serve` finds the configuration: the same file, environment and settings as the server.
@@ -65,10 +69,21 @@ impl ConfigArgs {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(&self) -> Result<Config, ConfigError> {
-        let flag = |dir: &String| ("--data-dir".to_owned(), "data_dir", dir.clone());
+        self.load_with([])
+    }
+
+    /// As [`ConfigArgs::load`], with flags of the command's own: flag, key, value.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_with(
+        &self,
+        flags: impl IntoIterator<Item = (String, &'static str, String)>,
+    ) -> Result<Config, ConfigError> {
+        let data_dir = self.data_dir.iter().map(|dir| ("--data-dir".to_owned(), "data_dir", dir.clone()));
         Config::load(&Sources {
             file: self.config.clone(),
-            flags: self.data_dir.iter().map(flag).collect(),
+            flags: data_dir.chain(flags).collect(),
             sets: self.sets.clone(),
             ..Sources::from_env()
         })
@@ -115,5 +130,6 @@ pub fn run() -> ExitCode {
         Command::Probe(args) => probe::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Maintain(args) => maintain::run(args),
+        Command::Schema(args) => schema::run(args),
     }
 }

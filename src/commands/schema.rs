@@ -1,0 +1,150 @@
+//! `murre schema`: the tables of a shared store.
+
+use std::process::ExitCode;
+
+use clap::{Subcommand, ValueEnum};
+
+use super::{ConfigArgs, fail, status};
+use crate::config::{Config, Scylla};
+use crate::store::scylla::connect::connect;
+use crate::store::scylla::schema::{Server, VERSION};
+use crate::store::scylla::{preflight, schema_apply};
+
+/// Arguments of this command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+/// What to do with the tables.
+#[derive(Subcommand, Debug)]
+enum Task {
+    /// Print the statements that make the keyspace and the tables
+    Print {
+        /// For which database; default: the one that is configured, else ScyllaDB
+        #[arg(long = "for", value_name = "DATABASE")]
+        database: Option<Database>,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Make the keyspace and the tables that are not there
+    Create(StoreArgs),
+    /// Bring the tables of an older version up to date
+    Migrate(StoreArgs),
+    /// Say everything that would keep a server from starting with this store
+    Check(StoreArgs),
+}
+
+/// Where the store is: the configuration of the server.
+#[derive(clap::Args, Debug)]
+struct StoreArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Contact points (key store.scylla.nodes)
+    #[arg(long, value_name = "HOST:PORT")]
+    scylla: Option<String>,
+}
+
+/// Whose options the tables get.
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum Database {
+    /// ScyllaDB 2025.1 or later
+    Scylla,
+    /// Apache Cassandra 5
+    Cassandra,
+}
+
+impl StoreArgs {
+    fn load(&self) -> Result<Config, Failure> {
+        let flag = self.scylla.iter().map(|nodes| ("--scylla".to_owned(), "store.scylla.nodes", nodes.clone()));
+        self.config.load_with(flag).map_err(|error| Failure { status: status::CONFIG, said: error.to_string() })
+    }
+
+    /// The configuration, which must say where the database is.
+    fn reach(&self) -> Result<Config, Failure> {
+        let config = self.load()?;
+        if config.store.scylla.nodes.is_empty() {
+            let said = "no contact point: set store.scylla.nodes, or give --scylla HOST:PORT".to_owned();
+            return Err(Failure { status: status::CONFIG, said });
+        }
+        Ok(config)
+    }
+}
+
+/// Why the command ends otherwise than asked.
+struct Failure {
+    status: u8,
+    said: String,
+}
+
+impl Failure {
+    fn of(fault: impl std::fmt::Display) -> Failure {
+        Failure { status: status::FAILED, said: fault.to_string() }
+    }
+}
+
+/// Runs it. The status is 0 when the tables are as asked.
+pub fn run(args: Args) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(status::UNAVAILABLE, &format!("this host refuses a runtime: {error}")),
+    };
+    match runtime.block_on(perform(args.task)) {
+        Ok(said) => {
+            print!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => fail(failure.status, &failure.said),
+    }
+}
+
+async fn perform(task: Task) -> Result<String, Failure> {
+    match task {
+        Task::Print { database, store } => {
+            let config = store.load()?.store.scylla;
+            Ok(schema_apply::layout(&config, for_which(database, &config).await?).script())
+        }
+        Task::Create(store) => {
+            let config = store.reach()?.store.scylla;
+            let session = connect(&config).await.map_err(Failure::of)?;
+            let applied = schema_apply::create(&session, &config).await.map_err(Failure::of)?;
+            Ok(said(&config, &applied, "made"))
+        }
+        Task::Migrate(store) => {
+            let config = store.reach()?.store.scylla;
+            let session = connect(&config).await.map_err(Failure::of)?;
+            let applied = schema_apply::migrate(&session, &config).await.map_err(Failure::of)?;
+            Ok(said(&config, &applied, "brought up to date"))
+        }
+        Task::Check(store) => {
+            let config = store.reach()?;
+            let (_session, faults) = preflight::examine(&config).await;
+            if faults.is_empty() {
+                let keyspace = &config.store.scylla.keyspace;
+                return Ok(format!("{keyspace}: the tables are of version {VERSION}, and nothing is wrong\n"));
+            }
+            let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            Err(Failure { status: status::FAILED, said: said.join("\nmurre: ") })
+        }
+    }
+}
+
+async fn for_which(database: Option<Database>, config: &Scylla) -> Result<Server, Failure> {
+    match database {
+        Some(Database::Cassandra) => Ok(Server::Cassandra(5)),
+        None if !config.nodes.is_empty() => {
+            let session = connect(config).await.map_err(Failure::of)?;
+            schema_apply::server(&session).await.map_err(Failure::of)
+        }
+        Some(Database::Scylla) | None => Ok(Server::Scylla { incremental: true }),
+    }
+}
+
+fn said(config: &Scylla, applied: &[i32], done: &str) -> String {
+    let keyspace = &config.keyspace;
+    match applied {
+        [] => format!("{keyspace}: the tables are of version {VERSION} already\n"),
+        _ => format!("{keyspace}: the tables are {done}, version {VERSION}\n"),
+    }
+}

@@ -1,0 +1,30 @@
+//! What the database says, in sentences that say whose fault it is.
+
+use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+
+/// Why a statement of a command or of the preflight failed. Never shows values of statements: there are none in what
+/// the database answers about those.
+pub(super) fn say(error: &ExecutionError) -> String {
+    match db_error(error) {
+        Some((DbError::Unauthorized, said)) => format!("this user may not: {said}"),
+        Some((DbError::Unavailable { consistency, required, alive }, _)) => {
+            format!("{consistency} needs {required} replicas and {alive} are up; start the other nodes of the database")
+        }
+        Some((DbError::ReadTimeout { .. } | DbError::WriteTimeout { .. } | DbError::Overloaded, said)) => {
+            format!("the database is too slow: {said}")
+        }
+        Some((_, said)) => said.to_owned(),
+        None => match error {
+            ExecutionError::RequestTimeout(span) => format!("no answer within {} s", span.as_secs_f64()),
+            other => other.to_string(),
+        },
+    }
+}
+
+/// What the database itself answered, if it did.
+pub(super) fn db_error(error: &ExecutionError) -> Option<(&DbError, &str)> {
+    match error {
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, said)) => Some((error, said)),
+        _ => None,
+    }
+}

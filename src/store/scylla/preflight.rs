@@ -1,0 +1,333 @@
+//! What would go wrong later, said before a listener opens: configuration, tables, permissions, replicas, clocks.
+//!
+//! Every fault is one plain sentence, and all of them are told at once. `murre serve` refuses to start with any,
+//! `murre schema check` and `murre doctor` print them. Lives on: the runtime of the command, or the island's.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use scylla::client::session::Session;
+use scylla::cluster::Node;
+use scylla::errors::DbError;
+use scylla::policies::load_balancing::{NodeIdentifier, SingleTargetLoadBalancingPolicy};
+use scylla::statement::{Consistency, Statement};
+use scylla::value::CqlTimestamp;
+use std::sync::Arc;
+
+use super::connect::{connect, consistency};
+use super::explain;
+use super::schema::{Role, TABLES, Table, VERSION};
+use super::schema_apply::{newer, server, version};
+use crate::config::{Config, Scylla};
+
+/// One thing that is not as it must be, in one sentence that says what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault(String);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Connects and looks at everything a server wants. Without a fault there is a session.
+pub async fn examine(config: &Config) -> (Option<Session>, Vec<Fault>) {
+    let mut faults = settings(config);
+    match connect(&config.store.scylla).await {
+        Ok(session) => {
+            faults.extend(database(&session, &config.store.scylla, config.store.max_skew, SystemTime::now).await);
+            (Some(session), faults)
+        }
+        Err(fault) => {
+            faults.push(Fault(fault.to_string()));
+            (None, faults)
+        }
+    }
+}
+
+/// What nodes that share a store must have in common, and how they find each other.
+pub fn settings(config: &Config) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (key, missing) in
+        [("endpoint.crypto_keys", config.endpoint.crypto_keys.is_empty()), ("node.keys", config.node.keys.is_empty())]
+    {
+        if missing {
+            faults.push(Fault(format!(
+                "{key} is not set: nodes that share a store must have the same; make one with `murre keygen` and give it \
+                 to every node"
+            )));
+        }
+    }
+    let concrete = matches!(config.node.listen[..], [one] if !one.ip().is_unspecified());
+    if config.roles.connect && config.node.url.is_none() && !concrete {
+        let said = "node.url is not set and node.listen is not one concrete address: other nodes would not find the \
+                    users of this one; set node.url to what they reach it by";
+        faults.push(Fault(said.to_owned()));
+    }
+    faults
+}
+
+/// What the database lacks. `now` is the clock that its clocks are compared with.
+pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if let Err(fault) = server(session).await {
+        return vec![Fault(fault.to_string())];
+    }
+    faults.extend(clocks(session, max_skew, now).await);
+    match replication(session, config).await {
+        Ok(Some(found)) => faults.extend(found),
+        Ok(None) => {
+            let keyspace = &config.keyspace;
+            faults.push(Fault(format!("there is no keyspace {keyspace}; run `murre schema create`")));
+            return faults;
+        }
+        Err(fault) => {
+            faults.push(fault);
+            return faults;
+        }
+    }
+    faults.extend(ranges(session, config));
+    let missing = match columns(session, config).await {
+        Ok(found) => compare(config, &found),
+        Err(fault) => vec![fault],
+    };
+    let whole = missing.is_empty();
+    faults.extend(missing);
+    if whole {
+        faults.extend(versions(session, config).await);
+        for table in TABLES.iter().filter(|table| table.name != "schema_version") {
+            faults.extend(permissions(session, config, table).await);
+        }
+    }
+    faults
+}
+
+/// Asks every node that answers for its time. Half of the way there and back is forgiven.
+async fn clocks(session: &Session, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for node in session.get_cluster_state().get_nodes_info().iter().filter(|node| node.is_connected()) {
+        let mut ask = Statement::new("SELECT toTimestamp(now()) FROM system.local WHERE key = 'local'");
+        ask.set_consistency(Consistency::One);
+        let target = NodeIdentifier::Node(Arc::clone(node));
+        ask.set_load_balancing_policy(Some(SingleTargetLoadBalancingPolicy::new(target, None)));
+        let before = millis(now());
+        let answer = session.query_unpaged(ask, ()).await;
+        let after = millis(now());
+        let theirs = answer.ok().and_then(|result| result.into_rows_result().ok());
+        let Some((CqlTimestamp(theirs),)) = theirs.and_then(|rows| rows.single_row::<(CqlTimestamp,)>().ok()) else {
+            faults.push(Fault(format!("the database node {} does not tell its time", address(node))));
+            continue;
+        };
+        let apart = (theirs - after).max(before - theirs).max(0) as u64;
+        if apart > max_skew.as_millis() as u64 {
+            let side = if theirs > after { "ahead of" } else { "behind" };
+            faults.push(Fault(format!(
+                "the clock of the database node {} is {:.1} s {side} ours, more than store.max_skew; set both by NTP",
+                address(node),
+                Duration::from_millis(apart).as_secs_f64()
+            )));
+        }
+    }
+    faults
+}
+
+fn millis(time: SystemTime) -> i64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn address(node: &Node) -> String {
+    format!("{}:{}", node.address.ip(), node.address.port())
+}
+
+/// Whether the keyspace keeps as many copies as the levels count on; `None` when there is no keyspace.
+async fn replication(session: &Session, config: &Scylla) -> Result<Option<Vec<Fault>>, Fault> {
+    let query = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
+    let rows = rows::<(HashMap<String, String>,)>(session, query, &config.keyspace).await?;
+    let Some((replication,)) = rows.into_iter().next() else { return Ok(None) };
+    Ok(Some(copies(config, &replication)))
+}
+
+/// `{'class': ..., 'replication_factor': '3'}` or `{'class': ..., 'dc1': '3', ...}`.
+fn copies(config: &Scylla, replication: &HashMap<String, String>) -> Vec<Fault> {
+    let Scylla { keyspace, replication_factor: wanted, .. } = config;
+    let mut places: Vec<_> = replication.iter().filter(|(name, _)| *name != "class").collect();
+    places.sort();
+    if let Some(datacenter) = &config.datacenter {
+        if !places.iter().any(|(name, _)| *name == datacenter || *name == "replication_factor") {
+            return vec![Fault(format!(
+                "the keyspace {keyspace} has no copy in store.scylla.datacenter = {datacenter}; there are {}",
+                places.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+            ))];
+        }
+        places.retain(|(name, _)| *name == datacenter || *name == "replication_factor");
+    }
+    let differs = |(_, factor): &&(&String, &String)| self::factor(factor) != u64::from(*wanted);
+    let fault = |(name, factor): &(&String, &String)| {
+        Fault(format!(
+            "the keyspace {keyspace} has {factor} copies ({name}) and store.scylla.replication_factor is {wanted}: levels \
+             would be counted wrongly; change one of them"
+        ))
+    };
+    places.iter().filter(differs).map(fault).collect()
+}
+
+/// `3`, `3/1` (one of them transient, which holds nothing), or a list of racks.
+fn factor(text: &str) -> u64 {
+    if let Some(racks) = text.trim().strip_prefix('[') {
+        return racks.split(',').filter(|rack| !rack.trim_matches([']', ' ', '\'']).is_empty()).count() as u64;
+    }
+    let mut numbers = text.split('/').map(|number| number.trim().parse::<u64>().unwrap_or(0));
+    let all = numbers.next().unwrap_or(0);
+    all.saturating_sub(numbers.next().unwrap_or(0))
+}
+
+/// Whether every part of the ring has replicas enough that answer us.
+fn ranges(session: &Session, config: &Scylla) -> Option<Fault> {
+    let (read, write) = (config.read_consistency, config.write_consistency);
+    let needed = read.answers(config.replication_factor).max(write.answers(config.replication_factor));
+    let state = session.get_cluster_state();
+    let ring = state.replica_locator().ring();
+    let ours = |node: &Node| config.datacenter.as_ref().is_none_or(|ours| node.datacenter.as_ref() == Some(ours));
+    let short = ring.iter().filter(|(token, _)| {
+        let replicas = state.get_token_endpoints(&config.keyspace, TABLES[0].name, *token);
+        let up = replicas.iter().filter(|(node, _)| node.is_connected() && ours(node)).count();
+        up < usize::from(needed)
+    });
+    let (short, whole) = (short.count(), ring.len());
+    (short > 0).then(|| {
+        let nodes = state.get_nodes_info();
+        let up = nodes.iter().filter(|node| node.is_connected()).count();
+        Fault(format!(
+            "{short} of {whole} parts of the ring have fewer than {needed} replicas up, which {read} reads and {write} \
+             writes need; {up} of {} database nodes answer: start or add some",
+            nodes.len()
+        ))
+    })
+}
+
+/// Table, column, type and kind of everything in the keyspace.
+async fn columns(session: &Session, config: &Scylla) -> Result<Found, Fault> {
+    let query = "SELECT table_name, column_name, type, kind FROM system_schema.columns WHERE keyspace_name = ?";
+    let rows = rows::<(String, String, String, String)>(session, query, &config.keyspace).await?;
+    Ok(rows.into_iter().map(|(table, column, cql, kind)| ((table, column), (cql, kind))).collect())
+}
+
+type Found = HashMap<(String, String), (String, String)>;
+
+/// What is not as this build wants it. Columns beyond those are somebody else's, or of a newer version.
+fn compare(config: &Scylla, found: &Found) -> Vec<Fault> {
+    let keyspace = &config.keyspace;
+    let mut faults = Vec::new();
+    for table in TABLES {
+        let name = table.name;
+        if !found.keys().any(|(table, _)| table == name) {
+            faults.push(Fault(format!("there is no table {keyspace}.{name}; run `murre schema create`")));
+            continue;
+        }
+        for column in table.columns {
+            let wanted = format!("{} {}", kind(column.role), column.cql);
+            let key = (name.to_owned(), column.name.to_owned());
+            let is = found.get(&key).map(|(cql, kind)| format!("{kind} {cql}"));
+            if is.as_ref() != Some(&wanted) {
+                let is = is.map_or_else(|| "is missing".to_owned(), |is| format!("is {is}"));
+                faults.push(Fault(format!(
+                    "the column {} of {keyspace}.{name} {is} and must be {wanted}; the table is not murre's, or was \
+                     changed: set another store.scylla.keyspace",
+                    column.name
+                )));
+            }
+        }
+    }
+    faults
+}
+
+/// How the database calls it.
+fn kind(role: Role) -> &'static str {
+    match role {
+        Role::Partition => "partition_key",
+        Role::Clustering => "clustering",
+        Role::Value => "regular",
+    }
+}
+
+async fn versions(session: &Session, config: &Scylla) -> Option<Fault> {
+    let keyspace = &config.keyspace;
+    match version(session, config).await {
+        Ok(Some(VERSION)) => None,
+        Ok(None) => Some(Fault(format!("the tables in {keyspace} are not finished; run `murre schema create` again"))),
+        Ok(Some(old)) if old < VERSION => Some(Fault(format!(
+            "the tables in {keyspace} are of version {old} and this murre needs {VERSION}; run `murre schema migrate`"
+        ))),
+        Ok(Some(new)) => Some(Fault(newer(keyspace, new))),
+        Err(fault) => Some(Fault(fault.to_string())),
+    }
+}
+
+/// Whether this user may write and read a table, and both see each other at the configured levels. The row is in a
+/// partition that no user has, and gone after a minute.
+async fn permissions(session: &Session, config: &Scylla, table: &Table) -> Option<Fault> {
+    let name = format!("{}.{}", config.keyspace, table.name);
+    let fault = |what: &str, why: &str| Some(Fault(format!("{name} cannot be {what}: {why}")));
+    let mut random = [0; 8];
+    if SystemRandom::new().fill(&mut random).is_err() {
+        return Some(Fault("this host gives no random bytes".to_owned()));
+    }
+    let mark = u64::from_le_bytes(random);
+    let (columns, values): (Vec<_>, Vec<_>) =
+        table.columns.iter().map(|column| (column.name, probe_value(column.cql, column.role, mark))).unzip();
+    let is: Vec<_> = table.columns.iter().zip(&values).filter(|(column, _)| column.role != Role::Value).collect();
+    let is: Vec<_> = is.iter().map(|(column, value)| format!("{} = {value}", column.name)).collect();
+
+    let (columns, values) = (columns.join(", "), values.join(", "));
+    let mut write = Statement::new(format!("INSERT INTO {name} ({columns}) VALUES ({values}) USING TTL 60"));
+    write.set_consistency(consistency(config.write_consistency));
+    if let Err(error) = session.query_unpaged(write, ()).await {
+        let hint = grant(&error, "MODIFY", &name, config);
+        return fault("written", &format!("{}{hint}", explain::say(&error)));
+    }
+    let mut read = Statement::new(format!("SELECT {} FROM {name} WHERE {}", table.columns[0].name, is.join(" AND ")));
+    read.set_consistency(consistency(config.read_consistency));
+    match session.query_unpaged(read, ()).await {
+        Err(error) => {
+            let hint = grant(&error, "SELECT", &name, config);
+            fault("read", &format!("{}{hint}", explain::say(&error)))
+        }
+        Ok(result) => match result.into_rows_result().map(|rows| rows.rows_num()) {
+            Ok(1) => None,
+            _ => fault("read", "a row that was just written is not there"),
+        },
+    }
+}
+
+/// A literal of this type that no row of ours has in its key.
+fn probe_value(cql: &str, role: Role, mark: u64) -> String {
+    match (cql, role) {
+        ("blob", Role::Partition) => "0x00".to_owned(),
+        ("blob", _) => format!("0x{mark:016x}"),
+        ("text", _) => format!("'preflight {mark:016x}'"),
+        ("timestamp" | "bigint" | "int", _) => (mark >> 40).to_string(),
+        _ => "-1".to_owned(),
+    }
+}
+
+/// What a permission that is missing needs.
+fn grant(error: &scylla::errors::ExecutionError, permission: &str, table: &str, config: &Scylla) -> String {
+    match (explain::db_error(error), &config.user) {
+        (Some((DbError::Unauthorized, _)), Some(user)) => format!("; GRANT {permission} ON TABLE {table} TO {user}"),
+        _ => String::new(),
+    }
+}
+
+/// All rows of a query about one keyspace; every row is small, and there are as many as a keyspace has columns.
+async fn rows<R>(session: &Session, query: &str, keyspace: &str) -> Result<Vec<R>, Fault>
+where
+    R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,
+{
+    let fault = |why: String| Fault(format!("the tables of {keyspace} cannot be looked at: {why}"));
+    let result = session.query_unpaged(query, (keyspace,)).await.map_err(|error| fault(explain::say(&error)))?;
+    let result = result.into_rows_result().map_err(|error| fault(error.to_string()))?;
+    let rows = result.rows::<R>().map_err(|error| fault(error.to_string()))?;
+    rows.collect::<Result<_, _>>().map_err(|error| fault(error.to_string()))
+}

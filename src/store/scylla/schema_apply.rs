@@ -1,0 +1,184 @@
+//! Makes the tables and brings older ones up to date. Every statement may be repeated, so an interrupted run is run again.
+//!
+//! Lives on: the runtime of `murre schema`, or the island's.
+
+use std::fmt;
+use std::time::Duration;
+
+use scylla::client::session::Session;
+use scylla::errors::DbError;
+use scylla::statement::Statement;
+
+use super::connect::consistency;
+use super::explain;
+use super::schema::{Layout, PART, STEPS, Server, Step, VERSION};
+use crate::config::Scylla;
+
+/// Why the tables are not as wanted: one sentence that says what to do. Fatal for the command.
+#[derive(Debug)]
+pub struct SchemaFault(String);
+
+impl fmt::Display for SchemaFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SchemaFault {}
+
+/// Which database is at the other end.
+///
+/// # Errors
+/// It does not answer, or is neither ScyllaDB nor Cassandra 4 or later.
+pub async fn server(session: &Session) -> Result<Server, SchemaFault> {
+    // Only ScyllaDB has this table; what it calls its release is the Cassandra that it is compatible with.
+    match text(session, "SELECT version FROM system.versions WHERE key = 'local'").await {
+        Ok(version) => return Ok(Server::Scylla { incremental: major(&version) >= INCREMENTAL_SINCE }),
+        Err(error) if explain::db_error(&error).is_some_and(|(kind, _)| matches!(kind, DbError::Invalid)) => {}
+        Err(error) => {
+            return Err(SchemaFault(format!("the database does not say what it is: {}", explain::say(&error))));
+        }
+    }
+    let release = text(session, "SELECT release_version FROM system.local WHERE key = 'local'").await;
+    let release = release
+        .map_err(|error| SchemaFault(format!("the database does not say what it is: {}", explain::say(&error))))?;
+    match major(&release) {
+        major @ CASSANDRA_MIN.. => Ok(Server::Cassandra(major)),
+        _ => Err(SchemaFault(format!("Cassandra {release} is too old: murre needs {CASSANDRA_MIN} or later"))),
+    }
+}
+
+/// ScyllaDB is numbered by years since 2025; before, only the enterprise releases were, and they had incremental
+/// compaction too.
+const INCREMENTAL_SINCE: u32 = 2018;
+
+/// The oldest Cassandra whose replication can be given as one factor for every datacenter.
+const CASSANDRA_MIN: u32 = 4;
+
+/// The first number of a version, 0 when there is none.
+fn major(version: &str) -> u32 {
+    version.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The one text that this query returns; empty when it returns no row.
+async fn text(session: &Session, query: &str) -> Result<String, scylla::errors::ExecutionError> {
+    let result = session.query_unpaged(query, ()).await?;
+    let row = result.into_rows_result().ok().and_then(|rows| rows.maybe_first_row::<(String,)>().ok().flatten());
+    Ok(row.map_or_else(String::new, |(text,)| text))
+}
+
+/// Where the tables go for this configuration and this database.
+pub fn layout(config: &Scylla, server: Server) -> Layout {
+    Layout {
+        keyspace: config.keyspace.clone(),
+        replication_factor: config.replication_factor,
+        datacenter: config.datacenter.clone(),
+        server,
+    }
+}
+
+/// The version of the tables that are there; `None` when there are none.
+///
+/// # Errors
+/// The database does not answer.
+pub async fn version(session: &Session, config: &Scylla) -> Result<Option<i32>, SchemaFault> {
+    let keyspace = &config.keyspace;
+    let query = format!("SELECT version FROM {keyspace}.schema_version WHERE part = '{PART}'");
+    let mut statement = Statement::new(query);
+    statement.set_consistency(consistency(config.read_consistency));
+    match session.query_unpaged(statement, ()).await {
+        Ok(result) => {
+            let rows = result.into_rows_result().map_err(|error| SchemaFault(error.to_string()))?;
+            let versions = rows.rows::<(i32,)>().map_err(|error| SchemaFault(error.to_string()))?;
+            Ok(versions.flatten().map(|(version,)| version).max())
+        }
+        Err(error) => match explain::db_error(&error) {
+            // No such keyspace or table.
+            Some((DbError::Invalid, _)) => Ok(None),
+            _ => Err(SchemaFault(format!("the version of the tables in {keyspace}: {}", explain::say(&error)))),
+        },
+    }
+}
+
+/// Makes the keyspace and every table that is not there. Returns the versions that were applied, none when all was there.
+///
+/// # Errors
+/// The database refuses a statement, or the tables are newer than this build.
+pub async fn create(session: &Session, config: &Scylla) -> Result<Vec<i32>, SchemaFault> {
+    let layout = layout(config, server(session).await?);
+    let from = version(session, config).await?;
+    if from.is_none() {
+        define(session, &layout.create_keyspace()).await?;
+    }
+    apply(session, config, &layout, from.unwrap_or(0), STEPS).await
+}
+
+/// Brings tables of an older version up to date. Returns the versions that were applied.
+///
+/// # Errors
+/// As [`create`], and there are no tables.
+pub async fn migrate(session: &Session, config: &Scylla) -> Result<Vec<i32>, SchemaFault> {
+    let layout = layout(config, server(session).await?);
+    let Some(from) = version(session, config).await? else {
+        return Err(SchemaFault(format!("there are no tables in {}; run `murre schema create`", config.keyspace)));
+    };
+    apply(session, config, &layout, from, STEPS).await
+}
+
+/// Applies the steps behind `from`, in their order; after each its version is on record.
+async fn apply(
+    session: &Session,
+    config: &Scylla,
+    layout: &Layout,
+    from: i32,
+    steps: &[Step],
+) -> Result<Vec<i32>, SchemaFault> {
+    if from > VERSION {
+        return Err(SchemaFault(newer(&config.keyspace, from)));
+    }
+    let mut applied = Vec::new();
+    for step in steps.iter().filter(|step| step.version > from) {
+        for statement in (step.statements)(layout) {
+            define(session, &statement).await?;
+        }
+        let mut record = Statement::new(layout.record_version(step.version));
+        record.set_consistency(consistency(config.write_consistency));
+        let recorded = session.query_unpaged(record, ()).await;
+        recorded.map_err(|error| SchemaFault(format!("version {}: {}", step.version, explain::say(&error))))?;
+        applied.push(step.version);
+    }
+    Ok(applied)
+}
+
+/// What is to be said of tables that this build does not know.
+pub(super) fn newer(keyspace: &str, version: i32) -> String {
+    format!(
+        "the tables in {keyspace} are of version {version} and this murre knows {VERSION}; run the murre that made them, \
+         or a newer one"
+    )
+}
+
+/// Runs a statement that makes or changes a table, until every node knows of it.
+async fn define(session: &Session, statement: &str) -> Result<(), SchemaFault> {
+    let mut asked = Statement::new(statement);
+    asked.set_request_timeout(Some(DEFINE_TIME_MAX));
+    let done = session.query_unpaged(asked, ()).await;
+    let first = statement.lines().next().unwrap_or_default().trim_end_matches(" (");
+    done.map(|_| ()).map_err(|error| SchemaFault(format!("{first}: {}", explain::say(&error))))
+}
+
+/// Changes of tables go to every node of the database before they are done.
+const DEFINE_TIME_MAX: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_databases_spell_them() {
+        assert_eq!(major("5.0.6"), 5);
+        assert_eq!(major("2025.1.3-0.20250914.abc"), 2025);
+        assert_eq!(major("6.2.0-rc1"), 6);
+        assert_eq!(major(""), 0);
+    }
+}
