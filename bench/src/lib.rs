@@ -11,6 +11,8 @@ pub mod host;
 
 pub mod process;
 
+pub mod cassandra;
+
 pub mod frame;
 
 pub mod http;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -50,6 +51,9 @@ pub async fn connect(config: &Scylla) -> Result<Session, ConnectFault> {
         .connection_timeout(config.connect_timeout)
         .metadata_request_clientside_timeout(config.request_timeout.max(config.connect_timeout))
         .hostname_resolution_timeout(Some(config.connect_timeout))
+        // The driver's limit ends with the TCP handshake; who then says nothing is found out by these two.
+        .keepalive_interval(config.connect_timeout)
+        .keepalive_timeout(config.connect_timeout)
         .keyspaces_to_fetch([&config.keyspace])
         .custom_identity(identity())
         .default_execution_profile_handle(profile(config).into_handle());
@@ -59,7 +63,17 @@ pub async fn connect(config: &Scylla) -> Result<Session, ConnectFault> {
     if config.tls.enabled {
         builder = builder.tls_context(Some(Arc::new(client_config(&config.tls)?)));
     }
-    builder.build().await.map_err(|error| explain(config, &error))
+    // And of a peer that takes the connection and not its TLS, by nothing. One contact point after the other is tried.
+    let patience = config.connect_timeout * (3 * config.nodes.len() as u32 + 3);
+    match tokio::time::timeout(patience, builder.build()).await {
+        Ok(built) => built.map_err(|error| explain(config, &error)),
+        Err(_) => Err(ConnectFault(format!("store.scylla.nodes = {}: {}", config.nodes.join(","), silent(patience)))),
+    }
+}
+
+fn silent(span: Duration) -> String {
+    let seconds = span.as_secs_f64();
+    format!("no answer within {seconds} s; is it the right address, and is TLS on or off at both ends?")
 }
 
 /// How the database lists us among its clients.
@@ -217,12 +231,7 @@ fn explain(config: &Scylla, error: &NewSessionError) -> ConnectFault {
         return ConnectFault(format!("store.scylla.nodes = {nodes}: {hint}: {error}"));
     };
     let said = match last_connection_error {
-        ConnectionError::ConnectTimeout => {
-            let seconds = config.connect_timeout.as_secs_f64();
-            format!(
-                "no answer within {seconds} s (store.scylla.connect_timeout); is it the right address, and is TLS on or off at both ends?"
-            )
-        }
+        ConnectionError::ConnectTimeout => silent(config.connect_timeout),
         ConnectionError::IoError(error) => {
             let tls = if config.tls.enabled { ", or the TLS of one end is not that of the other" } else { "" };
             format!("{error}; it does not run there{tls}")
@@ -234,8 +243,10 @@ fn explain(config: &Scylla, error: &NewSessionError) -> ConnectFault {
             Setup::DbError(DbError::AuthenticationError, _) => {
                 "it does not take store.scylla.user with store.scylla.password".to_owned()
             }
-            other if config.tls.enabled => format!("{other}"),
-            other => format!("{other}; does it want TLS (store.scylla.tls)?"),
+            Setup::BrokenConnection(error) => {
+                format!("{error}; is it a database, and is TLS on or off at both ends?")
+            }
+            other => other.to_string(),
         },
         other => other.to_string(),
     };

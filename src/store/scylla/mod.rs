@@ -13,3 +13,16 @@ pub mod connect;
 mod explain;
 
 pub mod preflight;
+
+#[cfg(test)]
+#[path = "../../../bench/src/cassandra.rs"]
+pub(crate) mod cassandra;
+
+#[cfg(test)]
+mod schema_tests;
+
+#[cfg(test)]
+mod connect_tests;
+
+#[cfg(test)]
+mod preflight_tests;

@@ -150,7 +150,7 @@ async fn replication(session: &Session, config: &Scylla) -> Result<Option<Vec<Fa
 }
 
 /// `{'class': ..., 'replication_factor': '3'}` or `{'class': ..., 'dc1': '3', ...}`.
-fn copies(config: &Scylla, replication: &HashMap<String, String>) -> Vec<Fault> {
+pub(super) fn copies(config: &Scylla, replication: &HashMap<String, String>) -> Vec<Fault> {
     let Scylla { keyspace, replication_factor: wanted, .. } = config;
     let mut places: Vec<_> = replication.iter().filter(|(name, _)| *name != "class").collect();
     places.sort();
@@ -174,7 +174,7 @@ fn copies(config: &Scylla, replication: &HashMap<String, String>) -> Vec<Fault> 
 }
 
 /// `3`, `3/1` (one of them transient, which holds nothing), or a list of racks.
-fn factor(text: &str) -> u64 {
+pub(super) fn factor(text: &str) -> u64 {
     if let Some(racks) = text.trim().strip_prefix('[') {
         return racks.split(',').filter(|rack| !rack.trim_matches([']', ' ', '\'']).is_empty()).count() as u64;
     }

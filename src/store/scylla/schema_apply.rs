@@ -126,7 +126,7 @@ pub async fn migrate(session: &Session, config: &Scylla) -> Result<Vec<i32>, Sch
 }
 
 /// Applies the steps behind `from`, in their order; after each its version is on record.
-async fn apply(
+pub(super) async fn apply(
     session: &Session,
     config: &Scylla,
     layout: &Layout,

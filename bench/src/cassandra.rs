@@ -1,0 +1,124 @@
+//! A real database for tests and measurements: `bench/cassandra/cassandra` as an object.
+//!
+//! Whoever needs any database shares one ([`shared`]) and makes a keyspace of its own ([`keyspace`]); who needs passwords,
+//! TLS, three nodes or their faults starts one ([`Database::start`]). It ends with the process that started it, however
+//! that ends: the command stops the database when its standard input does. Tests of the package `murre` include this file.
+
+// Every test file uses its part of this.
+#![allow(dead_code)]
+
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Nodes of Cassandra that were started here and stop here.
+pub struct Database {
+    child: Child,
+    nodes: String,
+    dir: PathBuf,
+}
+
+impl Database {
+    /// Starts one node, or what the options of the command ask for, on loopback addresses of its own. Takes some ten
+    /// seconds a node.
+    ///
+    /// # Errors
+    /// What the command said: Java or Maven is missing, or the database does not start.
+    pub fn start(options: &[&str]) -> io::Result<Database> {
+        let count = STARTED.fetch_add(1, Ordering::Relaxed);
+        let process = std::process::id();
+        let dir = repository().join(format!("target/cassandra/run-{process}-{count}"));
+        // Of the last number three in a row are used.
+        let address = format!("127.{}.{}.{}", 100 + count % 100, process % 256, 4 + process / 256 % 240);
+        let mut child = command()
+            .args(["run", "--address", &address, "--dir"])
+            .arg(&dir)
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut said = String::new();
+        // Invariant: it was spawned with a pipe.
+        let mut stdout = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
+        stdout.read_line(&mut said)?;
+        match said.trim_end().strip_prefix("ready ") {
+            Some(nodes) => Ok(Database { child, nodes: nodes.to_owned(), dir }),
+            None => {
+                let output = child.wait_with_output()?;
+                let said = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+                Err(io::Error::other(format!("no Cassandra: {said}")))
+            }
+        }
+    }
+
+    /// Contact points, as `--scylla` takes them.
+    pub fn nodes(&self) -> &str {
+        &self.nodes
+    }
+
+    /// A file below its directory, for example `tls/ca.pem`.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Does something to one node, counted from 1: `kill`, `revive`, `pause` or `resume`.
+    ///
+    /// # Errors
+    /// What the command said.
+    pub fn node(&self, verb: &str, number: u8) -> io::Result<()> {
+        let output = command().args([verb, &number.to_string(), "--dir"]).arg(&self.dir).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+        if output.status.success() { Ok(()) } else { Err(io::Error::other(format!("{verb} {number}: {said}"))) }
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Contact points of a database without passwords that all tests share: that of `MURRE_TEST_CQL`, else one that this
+/// process starts.
+///
+/// # Panics
+/// It does not start: a test that needs a database fails without.
+pub fn shared() -> &'static str {
+    static SHARED: OnceLock<(Option<Database>, String)> = OnceLock::new();
+    let (_, nodes) = SHARED.get_or_init(|| match std::env::var("MURRE_TEST_CQL") {
+        Ok(nodes) if !nodes.is_empty() => (None, nodes),
+        _ => {
+            let started = Database::start(&[]).unwrap_or_else(|error| panic!("{error}"));
+            let nodes = started.nodes().to_owned();
+            (Some(started), nodes)
+        }
+    });
+    nodes
+}
+
+/// A keyspace that nobody else has.
+pub fn keyspace() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    let count = STARTED.fetch_add(1, Ordering::Relaxed);
+    format!("t{since:x}_{}_{count}", std::process::id())
+}
+
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+fn command() -> Command {
+    Command::new(repository().join(COMMAND))
+}
+
+const COMMAND: &str = "bench/cassandra/cassandra";
+
+/// The directory that has this command; this file is compiled in two packages.
+fn repository() -> &'static Path {
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    // Invariant: both packages are in the repository.
+    above.find(|dir| dir.join(COMMAND).exists()).expect("the command is in the repository")
+}

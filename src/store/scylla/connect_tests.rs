@@ -1,0 +1,146 @@
+//! Sessions with databases that want passwords, certificates, or are not there.
+
+use std::sync::OnceLock;
+
+use super::cassandra::Database;
+use super::connect::connect;
+use super::preflight;
+use super::schema_apply::create;
+use super::schema_tests::{at, run, session};
+use crate::config::Config;
+
+/// Wants a password and a certificate of its clients.
+fn guarded() -> &'static Database {
+    static GUARDED: OnceLock<Database> = OnceLock::new();
+    GUARDED.get_or_init(|| Database::start(&["--auth", "--client-cert"]).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Everything that the guarded database wants, and then `more`, which wins.
+fn config(more: &[&str]) -> Config {
+    let file = |key: &str, name: &str| format!("store.scylla.{key}={}", guarded().file(name).display());
+    let sets = [
+        "store.scylla.tls=true".to_owned(),
+        file("tls_ca", "tls/ca.pem"),
+        file("tls_cert", "tls/client.pem"),
+        file("tls_key", "tls/client.key"),
+        "store.scylla.user=cassandra".to_owned(),
+        "store.scylla.password=cassandra".to_owned(),
+    ];
+    let sets: Vec<&str> = sets.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    at(guarded().nodes(), &sets)
+}
+
+async fn refusal(config: &Config) -> String {
+    let refused = connect(&config.store.scylla).await.expect_err("must be refused").to_string();
+    assert!(refused.starts_with("store.scylla."), "{refused}");
+    refused
+}
+
+#[tokio::test]
+async fn passwords_and_certificates_are_shown_and_wanted() {
+    let config = config(&[]);
+    let session = session(&config).await;
+    create(&session, &config.store.scylla).await.unwrap();
+    let (_, faults) = preflight::examine(&config).await;
+    assert!(faults.is_empty(), "{faults:?}");
+}
+
+#[tokio::test]
+async fn a_login_that_is_refused_says_so_and_never_shows_the_password() {
+    let said = refusal(&config(&["store.scylla.password=open sesame"])).await;
+    assert!(said.ends_with("it does not take store.scylla.user with store.scylla.password"), "{said}");
+    let said = refusal(&config(&["store.scylla.user=", "store.scylla.password="])).await;
+    assert!(said.ends_with("set store.scylla.user and store.scylla.password"), "{said}");
+}
+
+#[tokio::test]
+async fn certificates_that_do_not_fit_are_refused() {
+    let ours = config(&[]);
+    let ca = ours.store.scylla.tls.ca.as_ref().unwrap().display();
+    let key = ours.store.scylla.tls.key.as_ref().unwrap().display();
+    // The database does not get a certificate, or one that nobody it trusts has signed.
+    let said = refusal(&config(&["store.scylla.tls_cert=", "store.scylla.tls_key="])).await;
+    assert!(said.contains("ertificate"), "{said}");
+    // It speaks TLS and we do not: it answers nothing that we understand.
+    let off = ["store.scylla.tls=false", "store.scylla.tls_ca=", "store.scylla.tls_cert=", "store.scylla.tls_key="];
+    refusal(&config(&[&off[..], &["store.scylla.connect_timeout=2"]].concat())).await;
+    // We trust somebody else.
+    let said = refusal(&config(&["store.scylla.tls_ca="])).await;
+    assert!(said.contains("UnknownIssuer") || said.contains("trusts no certificates"), "{said}");
+    // Files that are none, swapped, or not there.
+    let said = refusal(&config(&["store.scylla.tls_ca=/nonexistent/ca.pem"])).await;
+    assert!(said.starts_with("store.scylla.tls_ca: /nonexistent/ca.pem cannot be used"), "{said}");
+    let said = refusal(&config(&[&format!("store.scylla.tls_ca={key}")])).await;
+    assert!(said.contains("there is no certificate in it"), "{said}");
+    let said = refusal(&config(&[&format!("store.scylla.tls_key={ca}")])).await;
+    assert!(said.starts_with("store.scylla.tls_key: "), "{said}");
+    let said = refusal(&config(&[&format!("store.scylla.tls_cert={ca}")])).await;
+    assert!(said.starts_with("store.scylla.tls_key is not the key of store.scylla.tls_cert"), "{said}");
+}
+
+#[tokio::test]
+async fn a_certificate_without_the_address_is_taken_only_when_it_may_be() {
+    let unnamed = Database::start(&["--unnamed"]).unwrap_or_else(|error| panic!("{error}"));
+    let ca = format!("store.scylla.tls_ca={}", unnamed.file("tls/ca.pem").display());
+    let sets = ["store.scylla.tls=true", &ca];
+    let said = refusal(&at(unnamed.nodes(), &sets)).await;
+    assert!(said.contains("NotValidForName") || said.contains("not valid for name"), "{said}");
+    session(&at(unnamed.nodes(), &[&sets[..], &["store.scylla.tls_verify_host=false"]].concat())).await;
+    // Who signed it is looked at all the same.
+    let stranger = format!("store.scylla.tls_ca={}", guarded().file("tls/ca.pem").display());
+    let strange = at(unnamed.nodes(), &["store.scylla.tls=true", &stranger, "store.scylla.tls_verify_host=false"]);
+    let said = refusal(&strange).await;
+    assert!(said.contains("UnknownIssuer") || said.contains("BadSignature"), "{said}");
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_is_named() {
+    let said = refusal(&at("127.255.255.254:9042", &[])).await;
+    assert!(said.contains("127.255.255.254:9042: Connection refused") && said.contains("does not run there"), "{said}");
+    let said = refusal(&at("nowhere.invalid:9042", &[])).await;
+    assert!(said.contains("no name in it resolves"), "{said}");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nodes = silent.local_addr().unwrap().to_string();
+    for tls in ["store.scylla.tls=false", "store.scylla.tls=true"] {
+        let ca = format!("store.scylla.tls_ca={}", guarded().file("tls/ca.pem").display());
+        let sets = [tls, "store.scylla.connect_timeout=250ms", &ca];
+        let said = refusal(&at(&nodes, if tls.ends_with("true") { &sets } else { &sets[..2] })).await;
+        assert!(said.contains("is TLS on or off at both ends?"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_permission_that_is_missing_is_named_with_what_grants_it() {
+    let admin = config(&[]);
+    let scylla = &admin.store.scylla;
+    let keyspace = scylla.keyspace.clone();
+    let session = session(&admin).await;
+    create(&session, scylla).await.unwrap();
+    let user = format!("u_{keyspace}");
+    run(&session, scylla, &format!("CREATE ROLE {user} WITH PASSWORD = 'p' AND LOGIN = true")).await;
+    run(&session, scylla, &format!("GRANT SELECT ON KEYSPACE KS TO {user}")).await;
+    let limited = config(&[
+        &format!("store.scylla.keyspace={keyspace}"),
+        &format!("store.scylla.user={user}"),
+        "store.scylla.password=p",
+    ]);
+    let (_, faults) = preflight::examine(&limited).await;
+    let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 3, "{said:?}");
+    for (said, table) in said.iter().zip(["user", "message", "node"]) {
+        assert!(said.starts_with(&format!("{keyspace}.{table} cannot be written: this user may not")), "{said}");
+        assert!(said.ends_with(&format!("; GRANT MODIFY ON TABLE {keyspace}.{table} TO {user}")), "{said}");
+    }
+    run(&session, scylla, &format!("GRANT MODIFY ON KEYSPACE KS TO {user}")).await;
+    run(&session, scylla, &format!("REVOKE SELECT ON KEYSPACE KS FROM {user}")).await;
+    for table in ["user", "node", "schema_version"] {
+        run(&session, scylla, &format!("GRANT SELECT ON TABLE KS.{table} TO {user}")).await;
+    }
+    let (_, faults) = preflight::examine(&limited).await;
+    let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].ends_with(&format!("; GRANT SELECT ON TABLE {keyspace}.message TO {user}")), "{said:?}");
+    run(&session, scylla, &format!("GRANT SELECT ON KEYSPACE KS TO {user}")).await;
+    let (_, faults) = preflight::examine(&limited).await;
+    assert!(faults.is_empty(), "{faults:?}");
+}

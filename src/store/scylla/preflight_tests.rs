@@ -1,0 +1,171 @@
+//! Every fault of the preflight, made on a real database.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use scylla::client::session::Session;
+
+use super::preflight::{copies, database, factor, settings};
+use super::schema::VERSION;
+use super::schema_apply::create;
+use super::schema_tests::{config, run, session};
+use crate::config::{Config, Sources};
+
+const SKEW: Duration = Duration::from_secs(30);
+
+async fn faults(session: &Session, config: &Config) -> Vec<String> {
+    faults_at(session, config, SystemTime::now).await
+}
+
+async fn faults_at(session: &Session, config: &Config, now: fn() -> SystemTime) -> Vec<String> {
+    database(session, &config.store.scylla, SKEW, now).await.iter().map(ToString::to_string).collect()
+}
+
+/// A database with the tables of this build, and a session with it.
+async fn made() -> (Config, Session) {
+    let config = config(&[]);
+    let session = session(&config).await;
+    create(&session, &config.store.scylla).await.unwrap();
+    (config, session)
+}
+
+#[tokio::test]
+async fn tables_as_they_should_be_have_no_fault() {
+    let (config, session) = made().await;
+    assert_eq!(faults(&session, &config).await, [""; 0]);
+    // What it wrote to find that out is no user's, and goes.
+    let query = format!("SELECT ttl(value) FROM {}.user", config.store.scylla.keyspace);
+    let rows = session.query_unpaged(query, ()).await.unwrap().into_rows_result().unwrap();
+    let left: Vec<Option<i32>> = rows.rows::<(Option<i32>,)>().unwrap().map(|row| row.unwrap().0).collect();
+    assert!(left.iter().all(|ttl| ttl.is_some_and(|ttl| ttl <= 60)), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_keyspace_and_tables_that_are_missing_are_named() {
+    let config = config(&[]);
+    let keyspace = &config.store.scylla.keyspace;
+    let session = session(&config).await;
+    assert_eq!(
+        faults(&session, &config).await,
+        [format!("there is no keyspace {keyspace}; run `murre schema create`")]
+    );
+    create(&session, &config.store.scylla).await.unwrap();
+    run(&session, &config.store.scylla, "DROP TABLE KS.message").await;
+    run(&session, &config.store.scylla, "DROP TABLE KS.node").await;
+    let wanted =
+        ["message", "node"].map(|name| format!("there is no table {keyspace}.{name}; run `murre schema create`"));
+    assert_eq!(faults(&session, &config).await, wanted);
+}
+
+#[tokio::test]
+async fn columns_that_are_missing_or_of_another_type_are_named() {
+    let (config, session) = made().await;
+    let scylla = &config.store.scylla;
+    run(&session, scylla, "ALTER TABLE KS.node DROP left_at").await;
+    run(&session, scylla, "DROP TABLE KS.user").await;
+    run(
+        &session,
+        scylla,
+        "CREATE TABLE KS.user (uaid uuid, family tinyint, key blob, value blob, more text, PRIMARY KEY (uaid, family))",
+    )
+    .await;
+    let said = faults(&session, &config).await;
+    let keyspace = &scylla.keyspace;
+    let wanted = [
+        format!("the column uaid of {keyspace}.user is partition_key uuid and must be partition_key blob; "),
+        format!("the column key of {keyspace}.user is regular blob and must be clustering blob; "),
+        format!("the column left_at of {keyspace}.node is missing and must be regular timestamp; "),
+    ];
+    assert_eq!(said.len(), wanted.len(), "{said:?}");
+    for (said, wanted) in said.iter().zip(&wanted) {
+        assert!(said.starts_with(wanted), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn tables_of_another_version_are_refused() {
+    let (config, session) = made().await;
+    let scylla = &config.store.scylla;
+    run(&session, scylla, "TRUNCATE KS.schema_version").await;
+    let said = faults(&session, &config).await;
+    assert!(said.len() == 1 && said[0].contains("are not finished; run `murre schema create` again"), "{said:?}");
+    for (version, wanted) in [(0, "run `murre schema migrate`"), (VERSION + 1, "run the murre that made them")] {
+        let put = format!("INSERT INTO KS.schema_version (part, version) VALUES ('murre', {version})");
+        run(&session, scylla, &put).await;
+        let said = faults(&session, &config).await;
+        assert!(said.len() == 1 && said[0].contains(wanted), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn clocks_that_are_apart_are_told_with_the_side() {
+    let (config, session) = made().await;
+    for (now, side) in [
+        ((|| SystemTime::now() - Duration::from_secs(40)) as fn() -> SystemTime, "s ahead of ours"),
+        (|| SystemTime::now() + Duration::from_secs(40), "s behind ours"),
+    ] {
+        let said = faults_at(&session, &config, now).await;
+        assert!(said.len() == 1 && said[0].contains(side) && said[0].contains("store.max_skew"), "{said:?}");
+    }
+    assert_eq!(faults_at(&session, &config, || SystemTime::now() + Duration::from_secs(20)).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn replicas_that_are_not_there_are_counted() {
+    let config = config(&["store.scylla.replication_factor=3"]);
+    let session = session(&config).await;
+    let refused = create(&session, &config.store.scylla).await.expect_err("no quorum takes the version").to_string();
+    assert!(refused.contains("needs 2 replicas and 1 are up"), "{refused}");
+    let said = faults(&session, &config).await;
+    assert!(said[0].contains("have fewer than 2 replicas up") && said[0].contains("1 of 1 database nodes"), "{said:?}");
+    assert!(said[1..].iter().all(|said| said.contains("needs 2 replicas and 1 are up")), "{said:?}");
+}
+
+#[tokio::test]
+async fn copies_are_as_many_as_configured() {
+    let (config, session) = made().await;
+    let keyspace = config.store.scylla.keyspace.clone();
+    let other =
+        |more: &[&str]| super::schema_tests::config(&[&[&*format!("store.scylla.keyspace={keyspace}")], more].concat());
+    let said = faults(&session, &other(&["store.scylla.replication_factor=2"])).await;
+    assert!(said[0].contains("has 1 copies (datacenter1) and store.scylla.replication_factor is 2"), "{said:?}");
+    let said = faults(&session, &other(&["store.scylla.datacenter=elsewhere"])).await;
+    assert!(said[0].contains("no copy in store.scylla.datacenter = elsewhere; there are datacenter1"), "{said:?}");
+    assert_eq!(faults(&session, &other(&["store.scylla.datacenter=datacenter1"])).await, [""; 0]);
+}
+
+#[test]
+fn replication_is_read_as_databases_spell_it() {
+    assert_eq!([factor("3"), factor("3/1"), factor("['r1', 'r2']"), factor("[]"), factor("many")], [3, 2, 2, 0, 0]);
+    let config = |more: &[&str]| {
+        let sets = more.iter().map(|text| (*text).to_owned()).collect();
+        Config::load(&Sources { sets, ..Sources::default() }).unwrap().store.scylla
+    };
+    let map = |pairs: &[(&str, &str)]| -> HashMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let two = map(&[("class", "NetworkTopologyStrategy"), ("a", "3"), ("b", "2")]);
+    assert_eq!(copies(&config(&[]), &two).len(), 1, "every datacenter counts");
+    assert_eq!(copies(&config(&["store.scylla.datacenter=a"]), &two), []);
+    assert_eq!(copies(&config(&[]), &map(&[("class", "SimpleStrategy"), ("replication_factor", "3")])), []);
+}
+
+#[test]
+fn nodes_that_share_a_store_need_keys_and_a_way_to_each_other() {
+    let said = |more: &[&str]| {
+        let config =
+            Config::load(&Sources { sets: more.iter().map(|text| (*text).to_owned()).collect(), ..Sources::default() });
+        settings(&config.unwrap()).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let keys = ["endpoint.crypto_keys=YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", "node.keys=0123456789abcdef"];
+    assert_eq!(said(&keys), [""; 0]);
+    let missing = said(&[]);
+    assert_eq!(missing.len(), 2);
+    assert!(
+        missing[0].starts_with("endpoint.crypto_keys is not set") && missing[1].starts_with("node.keys is not set")
+    );
+    let everywhere = said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081"]);
+    assert!(everywhere.len() == 1 && everywhere[0].contains("set node.url"), "{everywhere:?}");
+    assert_eq!(said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081", "roles=endpoint"]), [""; 0]);
+    assert_eq!(said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081", "node.url=http://10.0.0.1:8081"]), [""; 0]);
+}
