@@ -17,6 +17,8 @@ pub mod embedded;
 
 pub mod scylla;
 
+pub mod transfer;
+
 #[cfg(test)]
 mod laws;
 

@@ -1,0 +1,103 @@
+//! Whole users in and out of a store: what `murre import` and `murre migrate` need beyond the port of a shard.
+//!
+//! A shard asks for one user at a time and never for a channel's key, so the port can neither list users nor carry
+//! one over as it is. [`Transfer`] can; every backend implements it beside its port, and what is decided about users
+//! is decided here, once for all of them.
+//!
+//! Order makes a transfer restartable: the rows of a user are written before the user, and nobody sees rows without a
+//! user. A kill in between leaves a user that is not there, with rows that the next run writes again under the same
+//! stamps or that expire.
+//!
+//! Lives on: the thread of a command; nothing here belongs to a shard.
+
+use std::fmt;
+use std::sync::Arc;
+
+use shards::ids::{Chid, Clock, KeyDigest, Uaid};
+use shards::machine::{StoreOp, StoreReply};
+use shards::message::Message;
+use shards::simple::Contact;
+use shards::time::UnixSeconds;
+
+/// One channel with all that is kept of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Channel {
+    /// The channel.
+    pub chid: Chid,
+    /// Digest of the key its endpoint is locked to.
+    pub key: Option<KeyDigest>,
+    /// The clock of the write that made it.
+    pub registered_at: Clock,
+}
+
+/// Everything that is kept of a user but its messages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WholeUser {
+    /// Whom.
+    pub uaid: Uaid,
+    /// Version of the record's meaning (BEHAVIOUR.md 1.10).
+    pub record_version: u8,
+    /// When the user was last seen, as of the last refresh.
+    pub seen: UnixSeconds,
+    /// Every message row at or below it is settled.
+    pub low_water: Clock,
+    /// The greatest clock any write on this user carried.
+    pub user_clock: Clock,
+    /// False only when there certainly is no row.
+    pub may_have_messages: bool,
+    /// How it is reached.
+    pub contact: Contact,
+    /// In the order of their ids, each once.
+    pub channels: Vec<Channel>,
+}
+
+/// A store whose users can be listed, read whole and written whole. Calls block until they are answered.
+pub trait Transfer {
+    /// The users behind `after` in the store's own order, `limit` at most; none is the end. The order is any that
+    /// stays as it is while the store is not written. Users that are written meanwhile may be there or not.
+    ///
+    /// # Errors
+    /// When the store cannot be read; nothing is known then.
+    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Vec<WholeUser>, TransferFault>;
+
+    /// These users, in this order.
+    ///
+    /// # Errors
+    /// As [`Transfer::users`].
+    fn find(&mut self, uaids: &[Uaid]) -> Result<Vec<Option<WholeUser>>, TransferFault>;
+
+    /// Writes messages under their own stamps, in the form of saved rows or, with a topic, of topic rows (one that
+    /// does not replace the row that is there is ignored), whether or not there is such a user. Each row lives until
+    /// the message expires. Durable when it returns.
+    ///
+    /// # Errors
+    /// When the store refuses or cannot be written; some of it may have been.
+    fn put_rows(&mut self, rows: &[Arc<Message>]) -> Result<(), TransferFault>;
+
+    /// Writes users, each atomically. One that is there keeps what it has: its channels with their keys and times,
+    /// while those that it lacks are added, and its `seen`, `low_water` and `user_clock` when they are greater. Writes
+    /// carry the clocks that the users have, so that a store which settles conflicts by them lets newer ones win.
+    /// Durable when it returns.
+    ///
+    /// # Errors
+    /// As [`Transfer::put_rows`].
+    fn put_users(&mut self, users: &[WholeUser]) -> Result<(), TransferFault>;
+
+    /// The answers of the store's port to these operations, in this order; at most `limits::STORE_TICKETS_MAX`.
+    ///
+    /// # Errors
+    /// When one of them is refused.
+    fn ask(&mut self, ops: Vec<StoreOp>) -> Result<Vec<StoreReply>, TransferFault>;
+}
+
+/// Why a transfer cannot go on: one sentence that says what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferFault(pub String);
+
+impl fmt::Display for TransferFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TransferFault {}
