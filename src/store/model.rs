@@ -2,6 +2,8 @@
 //!
 //! Lives on: every shard; one mutex around all users, held for one operation. Nothing survives the process.
 
+mod transfer;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -80,6 +82,8 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 #[derive(Default)]
 struct State {
     users: BTreeMap<Uaid, User>,
+    /// Rows of users who are being transferred and are not there yet.
+    coming: BTreeMap<Uaid, User>,
     bytes: u64,
     bytes_max: u64,
     swept_to: Option<Uaid>,

@@ -14,7 +14,7 @@ use shards::message::Message;
 use shards::stats::Counters;
 
 use super::database::Database;
-use super::group::{Group, Trouble};
+use super::group::{Group, Load, Trouble};
 use super::port::{Answer, CommitterMail, Outbox, Route, is_durable};
 use super::stats::StoreStats;
 use super::{Fatal, Gates};
@@ -94,10 +94,10 @@ impl Committer {
         self.gates.commit_began();
         let written_before = self.stats.store_bytes_written;
         let mut replies = Replies::with_capacity(mails.len());
-        let mut replays = Vec::new();
+        let mut waiting = Vec::new();
         let mut durable = false;
         let operations = mails.len() as u64;
-        let applied = self.apply(mails, &mut replies, &mut replays, &mut durable);
+        let applied = self.apply(mails, &mut replies, &mut waiting, &mut durable);
         let done = applied.and_then(|()| self.finish_group(durable));
         if let Err(trouble) = done {
             self.fail(&trouble);
@@ -110,8 +110,8 @@ impl Committer {
         self.stats.store_group_operations += operations;
         self.stats.store_sync_microseconds += began.elapsed().as_micros() as u64;
         self.gates.commit_ended();
-        for replay in replays {
-            let _ = replay.send(!self.failed);
+        for waiting in waiting {
+            waiting.tell(self.failed);
         }
         self.deliver(replies);
     }
@@ -121,7 +121,7 @@ impl Committer {
         &mut self,
         mails: &mut Vec<CommitterMail>,
         replies: &mut Replies,
-        replays: &mut Vec<Sender<bool>>,
+        waiting: &mut Vec<Waiting>,
         durable: &mut bool,
     ) -> Result<(), fjall::Error> {
         let full = self.gates.full();
@@ -148,8 +148,12 @@ impl Committer {
                 }
                 CommitterMail::Replay(messages, done) => {
                     *durable = true;
-                    replays.push(done);
+                    waiting.push(Waiting::Replay(done));
                     save_replayed(&mut group, &messages)
+                }
+                CommitterMail::Load(load, done) => {
+                    self.gates.queued.fetch_sub(1, Ordering::Relaxed);
+                    durable_load(&mut group, &load, durable, done, waiting)
                 }
                 CommitterMail::Stop => Ok(()),
             };
@@ -243,6 +247,41 @@ impl Committer {
         self.stats.store_circuit_open = u64::from(self.gates.circuit_open.load(Ordering::Relaxed));
         self.stats.write_to(&self.gates.board, 0);
     }
+}
+
+/// Somebody beside the shards who waits for the sync of a group.
+enum Waiting {
+    /// The starting thread.
+    Replay(Sender<bool>),
+    /// A transfer, and what its load came to before the sync.
+    Load(Sender<Result<(), StoreError>>, Result<(), StoreError>),
+}
+
+impl Waiting {
+    fn tell(self, failed: bool) {
+        match self {
+            Waiting::Replay(done) => {
+                let _ = done.send(!failed);
+            }
+            Waiting::Load(done, outcome) => {
+                let _ = done.send(if failed { Err(StoreError::Transient) } else { outcome });
+            }
+        }
+    }
+}
+
+/// Takes on what a transfer brings.
+fn durable_load(
+    group: &mut Group,
+    load: &Load,
+    durable: &mut bool,
+    done: Sender<Result<(), StoreError>>,
+    waiting: &mut Vec<Waiting>,
+) -> Result<(), Trouble> {
+    *durable = true;
+    let (answer, outcome) = settle_answer(group.load(load));
+    waiting.push(Waiting::Load(done, answer.map(drop)));
+    outcome
 }
 
 /// Splits an operation's outcome into what is told and what is noted.

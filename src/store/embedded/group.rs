@@ -5,6 +5,8 @@
 //!
 //! Lives on: the committer.
 
+mod load;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -21,6 +23,8 @@ use super::query;
 use super::rows::{self, Record};
 use super::stats::StoreStats;
 use crate::store::idle;
+
+pub(super) use load::Load;
 
 /// Rows that one settling of a low water removes; reads do not show the others, the keeper removes them.
 const LOW_WATER_ROWS_MAX: usize = 1_024;

@@ -24,6 +24,7 @@ mod query;
 mod reader;
 mod rows;
 mod stats;
+mod transfer;
 #[cfg(test)]
 mod tests;
 

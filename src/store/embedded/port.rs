@@ -67,6 +67,8 @@ pub(super) enum CommitterMail {
     Upkeep(super::group::Upkeep),
     /// Messages of a ledger replay, saved whatever the bound on disk use; answered when durable.
     Replay(Vec<Arc<shards::message::Message>>, Sender<bool>),
+    /// Rows and users of a transfer; answered when durable.
+    Load(super::group::Load, Sender<Result<(), StoreError>>),
     /// Commit, sync and end.
     Stop,
 }

@@ -17,6 +17,7 @@ use shards::simple::{Contact, Mode, WakeData};
 use shards::time::UnixSeconds;
 
 use crate::store::RECORD_VERSION;
+use crate::store::transfer::{Channel, WholeUser};
 
 /// Bytes of a key of `messages`.
 pub(super) const MESSAGE_KEY_BYTES: usize = 44;
@@ -161,6 +162,26 @@ impl Record {
             contact: self.contact(),
             channels: self.channels().map(chid_of).collect(),
             presence: Vec::new(),
+        }
+    }
+
+    /// With everything that it holds.
+    pub(super) fn whole(&self, uaid: Uaid) -> WholeUser {
+        let row = self.row();
+        let channel = |bytes: &[u8]| Channel {
+            chid: chid_of(bytes),
+            key: (bytes[24] == 1).then(|| KeyDigest(bytes[25..].try_into().unwrap_or_default())),
+            registered_at: Clock(word(bytes, 16)),
+        };
+        WholeUser {
+            uaid,
+            record_version: row.record_version,
+            seen: row.seen,
+            low_water: row.low_water,
+            user_clock: row.user_clock,
+            may_have_messages: row.may_have_messages,
+            contact: row.contact,
+            channels: self.channels().map(channel).collect(),
         }
     }
 

@@ -10,6 +10,8 @@
 //!
 //! Lives on: the thread of a command; nothing here belongs to a shard.
 
+mod asking;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +20,8 @@ use shards::machine::{StoreOp, StoreReply};
 use shards::message::Message;
 use shards::simple::Contact;
 use shards::time::UnixSeconds;
+
+pub use asking::{Asker, refused};
 
 /// One channel with all that is kept of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,78 @@
+//! A thread's patience around a shard's port.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, bounded};
+use shards::ids::StoreTicket;
+use shards::limits;
+use shards::machine::{StoreError, StoreOp, StoreReply};
+use shards::ports::Store;
+
+use super::TransferFault;
+
+/// How long a store may take for the answers to one list of operations.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A reply may have been left between a look and the wait for the bell: this is how long it is missed then.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A port whose replies are waited for. Lives on the thread that asks.
+pub struct Asker {
+    port: Box<dyn Store>,
+    bell: Receiver<()>,
+    asked: u32,
+}
+
+impl Asker {
+    /// Around the port that `open` makes with the waker it is given.
+    pub fn new(open: impl FnOnce(Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store>) -> Asker {
+        let (ring, bell) = bounded(1);
+        let waker = move || {
+            // Full: it has been rung already.
+            let _ = ring.try_send(());
+        };
+        Asker { port: open(Arc::new(waker)), bell, asked: 0 }
+    }
+
+    /// The answers to these operations, in this order.
+    ///
+    /// # Errors
+    /// When the store refuses one of them or does not answer.
+    pub fn ask(&mut self, ops: Vec<StoreOp>) -> Result<Vec<StoreReply>, TransferFault> {
+        assert!(ops.len() <= limits::STORE_TICKETS_MAX, "a port takes no more at once");
+        self.asked = self.asked.wrapping_add(1);
+        let mut answers: Vec<_> = ops.iter().map(|_| None).collect();
+        for (at, op) in ops.into_iter().enumerate() {
+            self.port.submit(StoreTicket { index: at as u32, generation: self.asked }, op);
+        }
+        let end = Instant::now() + PATIENCE;
+        let mut missing = answers.len();
+        while missing > 0 {
+            while let Some((ticket, answer)) = self.port.collect() {
+                // An answer to an earlier list that was given up.
+                if ticket.generation != self.asked {
+                    continue;
+                }
+                answers[ticket.index as usize] = Some(answer);
+                missing -= 1;
+            }
+            if missing > 0 {
+                if Instant::now() >= end {
+                    return Err(TransferFault("the store does not answer: see whether it works, then go on".into()));
+                }
+                let _ = self.bell.recv_timeout(LOOK_EVERY);
+            }
+        }
+        answers.into_iter().flatten().map(|answer| answer.map_err(refused)).collect()
+    }
+}
+
+/// What a store's refusal means for a transfer.
+pub fn refused(error: StoreError) -> TransferFault {
+    TransferFault(match error {
+        StoreError::Full => {
+            "the store takes no more: make room on its disk or raise store.max_bytes, then go on".into()
+        }
+        StoreError::Transient => "the store is overloaded or cannot be reached: see whether it works, then go on".into(),
+    })
+}
