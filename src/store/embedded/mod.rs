@@ -24,9 +24,9 @@ mod query;
 mod reader;
 mod rows;
 mod stats;
-mod transfer;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -54,7 +54,8 @@ impl EmbeddedTransfer<'_> {
         let uaid = rows::uaid_of(key).filter(|_| key.len() == 16);
         let whole = uaid.and_then(|uaid| Some(Record::parse(value)?.whole(uaid)));
         whole.ok_or_else(|| {
-            self.store.fault(StoreFault::new(&self.store.dir, Cause::Version("a user it does not know how to read".into())))
+            self.store
+                .fault(StoreFault::new(&self.store.dir, Cause::Version("a user it does not know how to read".into())))
         })
     }
 

@@ -73,6 +73,8 @@ pub fn refused(error: StoreError) -> TransferFault {
         StoreError::Full => {
             "the store takes no more: make room on its disk or raise store.max_bytes, then go on".into()
         }
-        StoreError::Transient => "the store is overloaded or cannot be reached: see whether it works, then go on".into(),
+        StoreError::Transient => {
+            "the store is overloaded or cannot be reached: see whether it works, then go on".into()
+        }
     })
 }

@@ -10,7 +10,12 @@
 //!
 //! Lives on: the thread of a command; nothing here belongs to a shard.
 
+mod admit;
 mod asking;
+mod copy;
+mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +26,9 @@ use shards::message::Message;
 use shards::simple::Contact;
 use shards::time::UnixSeconds;
 
+pub use admit::{Admission, Admitted, Coming, ROWS_AT_ONCE_MAX, admit};
 pub use asking::{Asker, refused};
+pub use copy::{Compared, Copied, compare, copy};
 
 /// One channel with all that is kept of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

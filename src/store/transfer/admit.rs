@@ -1,0 +1,140 @@
+//! What of users that come from elsewhere is written into a store that may know them already.
+//!
+//! The rule must let a transfer be run again, from its start or from where it was killed, and must never undo what the
+//! users themselves have done in the new store since: a channel that was unregistered stays away, and what was acked
+//! is not sent again. Clocks settle it. Every register and unregister in the store raises the user's clock above all
+//! clocks that came with the user, so
+//!
+//! - a user who is not there is written whole, with messages;
+//! - of a user who is there, a missing channel is added only when it was registered at or after the user's clock:
+//!   otherwise it may be missing because it was unregistered, and is left out;
+//! - messages of a user who is there are left out: they were written with the user, and may have been acked since.
+//!
+//! A user who was dropped (reset, idle for 60 days) is not there, and a store that keeps no trace of it (the embedded
+//! one) takes it on again. Nobody connects with it any more, and after 60 days it is dropped once more.
+
+use std::sync::Arc;
+
+use shards::ids::Uaid;
+use shards::message::Message;
+
+use super::{Transfer, TransferFault, WholeUser};
+
+/// Rows that are handed to a store at once: 64 of at most 8 KiB and their heads.
+pub const ROWS_AT_ONCE_MAX: usize = 64;
+
+/// A user on its way into a store.
+#[derive(Debug)]
+pub struct Coming {
+    /// What is kept of it.
+    pub user: WholeUser,
+    /// Its messages.
+    pub rows: Vec<Arc<Message>>,
+}
+
+/// What became of users.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// Written whole.
+    pub users_new: u64,
+    /// Were there, and got channels or a later `seen`.
+    pub users_changed: u64,
+    /// Were there as they came, or newer.
+    pub users_unchanged: u64,
+    /// Channels written, those of new users included.
+    pub channels_added: u64,
+    /// Channels that may have been unregistered since.
+    pub channels_left_out: u64,
+    /// Messages written.
+    pub rows_added: u64,
+    /// Messages of users who were there.
+    pub rows_left_out: u64,
+}
+
+/// What is written of one user.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// All of it, with its messages.
+    Whole,
+    /// This much, without its messages.
+    Part(Box<WholeUser>),
+    /// Nothing: it is there.
+    Nothing,
+}
+
+impl Admitted {
+    /// Decides about a user and counts it; its messages are counted by whoever knows how many there are.
+    pub fn decide(&mut self, coming: &WholeUser, there: Option<&WholeUser>) -> Admission {
+        let Some(there) = there else {
+            self.users_new += 1;
+            self.channels_added += coming.channels.len() as u64;
+            return Admission::Whole;
+        };
+        let known = |chid| there.channels.binary_search_by_key(&chid, |channel| channel.chid).is_ok();
+        let missing = coming.channels.iter().filter(|channel| !known(channel.chid));
+        let (added, left_out): (Vec<_>, Vec<_>) =
+            missing.copied().partition(|channel| channel.registered_at >= there.user_clock);
+        self.channels_added += added.len() as u64;
+        self.channels_left_out += left_out.len() as u64;
+        if added.is_empty() && coming.seen <= there.seen {
+            self.users_unchanged += 1;
+            return Admission::Nothing;
+        }
+        self.users_changed += 1;
+        let user_clock = added.iter().map(|channel| channel.registered_at).max().unwrap_or(there.user_clock);
+        Admission::Part(Box::new(WholeUser {
+            channels: added,
+            user_clock,
+            low_water: there.low_water,
+            contact: there.contact.clone(),
+            may_have_messages: false,
+            ..coming.clone()
+        }))
+    }
+}
+
+/// Writes these users, each once in the list, with their messages; `check` only counts what would be.
+///
+/// # Errors
+/// When the store fails; what was not written yet is found missing by the next run.
+pub fn admit(to: &mut dyn Transfer, coming: &[Coming], check: bool) -> Result<Admitted, TransferFault> {
+    let mut admitted = Admitted::default();
+    let uaids: Vec<Uaid> = coming.iter().map(|coming| coming.user.uaid).collect();
+    let there = to.find(&uaids)?;
+    let (mut rows, mut users) = (Vec::new(), Vec::new());
+    for (Coming { user, rows: of_user }, there) in coming.iter().zip(&there) {
+        match admitted.decide(user, there.as_ref()) {
+            Admission::Whole => {
+                admitted.rows_added += of_user.len() as u64;
+                rows.extend(of_user.iter().cloned());
+                users.push(WholeUser { may_have_messages: !of_user.is_empty(), ..user.clone() });
+            }
+            Admission::Part(part) => {
+                admitted.rows_left_out += of_user.len() as u64;
+                users.push(*part);
+            }
+            Admission::Nothing => admitted.rows_left_out += of_user.len() as u64,
+        }
+    }
+    if !check {
+        for some in rows.chunks(ROWS_AT_ONCE_MAX) {
+            to.put_rows(some)?;
+        }
+        if !users.is_empty() {
+            to.put_users(&users)?;
+        }
+    }
+    Ok(admitted)
+}
+
+impl std::ops::AddAssign for Admitted {
+    fn add_assign(&mut self, more: Admitted) {
+        self.users_new += more.users_new;
+        self.users_changed += more.users_changed;
+        self.users_unchanged += more.users_unchanged;
+        self.channels_added += more.channels_added;
+        self.channels_left_out += more.channels_left_out;
+        self.rows_added += more.rows_added;
+        self.rows_left_out += more.rows_left_out;
+    }
+}

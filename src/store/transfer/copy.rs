@@ -1,0 +1,228 @@
+//! A store into another, and whether it has arrived.
+
+use std::sync::Arc;
+
+use ring::digest::{Context, SHA256};
+use shards::ids::Uaid;
+use shards::machine::RECORD_VERSION;
+use shards::message::Message;
+use shards::simple::{Mode, WakeData};
+use shards::time::UnixSeconds;
+
+use super::admit::{Admission, Admitted, ROWS_AT_ONCE_MAX};
+use super::rows::{USERS_AT_ONCE_MAX, each_row};
+use super::{Transfer, TransferFault, WholeUser};
+use crate::store::idle;
+
+/// Users that are read at once: with 2,048 channels each 15 MB.
+const USERS_PER_BATCH: usize = 128;
+/// Rows that expire within this many seconds of a comparison are on neither side of it: they may expire between the
+/// two reads.
+const EXPIRY_MARGIN_SECONDS: u64 = 60;
+
+/// What a copy has done.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// What became of the users that came.
+    pub admitted: Admitted,
+    /// Users that were left behind: not seen for 60 days, so dropped at the next look.
+    pub users_idle: u64,
+    /// Users that were left behind: their record has a meaning of another version, so they are reset at the next hello.
+    pub users_of_other_version: u64,
+}
+
+/// Which users a store would serve; the others are counted.
+fn is_served(user: &WholeUser, now: UnixSeconds, copied: &mut Copied) -> bool {
+    let (other, gone) = (user.record_version != RECORD_VERSION, idle(user.seen, now));
+    copied.users_of_other_version += u64::from(other);
+    copied.users_idle += u64::from(gone && !other);
+    !other && !gone
+}
+
+/// Copies every user with its messages. May be run again after whatever ended it. `progress` is called now and then.
+///
+/// # Errors
+/// When one of the stores fails.
+pub fn copy(
+    from: &mut dyn Transfer,
+    to: &mut dyn Transfer,
+    now: &dyn Fn() -> UnixSeconds,
+    progress: &mut dyn FnMut(&Copied),
+) -> Result<Copied, TransferFault> {
+    let mut copied = Copied::default();
+    let mut after = None;
+    loop {
+        let mut users = from.users(after, USERS_PER_BATCH)?;
+        let Some(last) = users.last() else { return Ok(copied) };
+        after = Some(last.uaid);
+        users.retain(|user| is_served(user, now(), &mut copied));
+        copy_users(from, to, &users, now(), &mut copied.admitted)?;
+        progress(&copied);
+    }
+}
+
+fn copy_users(
+    from: &mut dyn Transfer,
+    to: &mut dyn Transfer,
+    users: &[WholeUser],
+    now: UnixSeconds,
+    admitted: &mut Admitted,
+) -> Result<(), TransferFault> {
+    let uaids: Vec<Uaid> = users.iter().map(|user| user.uaid).collect();
+    let (mut new, mut written) = (Vec::new(), Vec::new());
+    for (user, there) in users.iter().zip(to.find(&uaids)?) {
+        match admitted.decide(user, there.as_ref()) {
+            Admission::Whole => {
+                if user.may_have_messages {
+                    new.push(user.uaid);
+                }
+                written.push(user.clone());
+            }
+            Admission::Part(part) => written.push(*part),
+            Admission::Nothing => {}
+        }
+    }
+    let mut rows: Vec<Arc<Message>> = Vec::with_capacity(ROWS_AT_ONCE_MAX);
+    each_row(from, &new, now, &mut |_, message| {
+        admitted.rows_added += 1;
+        rows.push(message);
+        if rows.len() == ROWS_AT_ONCE_MAX { to.put_rows(&std::mem::take(&mut rows)) } else { Ok(()) }
+    })?;
+    if !rows.is_empty() {
+        to.put_rows(&rows)?;
+    }
+    if written.is_empty() { Ok(()) } else { to.put_users(&written) }
+}
+
+/// What a comparison of two stores found. Users whom only the second has do not count.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Compared {
+    /// Users of the first store that are to be in the second.
+    pub users: u64,
+    /// Their channels.
+    pub channels: u64,
+    /// Their messages.
+    pub rows: u64,
+    /// A sum over all of this: of what they are, what they are registered for, and every byte of their messages.
+    pub digest: u128,
+    /// The same sum over what the second store says of these users.
+    pub digest_there: u128,
+    /// Users that have changed in the second store since: what they are there is newer.
+    pub users_newer: u64,
+    /// Users that are missing or not the same in the second store.
+    pub users_different: u64,
+}
+
+impl Compared {
+    /// Whether everything has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.users_different == 0
+    }
+}
+
+/// Reads both stores and compares what the second has of the users of the first.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub fn compare(
+    from: &mut dyn Transfer,
+    to: &mut dyn Transfer,
+    now: &dyn Fn() -> UnixSeconds,
+    progress: &mut dyn FnMut(&Compared),
+) -> Result<Compared, TransferFault> {
+    let mut compared = Compared::default();
+    let mut after = None;
+    loop {
+        let mut users = from.users(after, USERS_PER_BATCH)?;
+        let Some(last) = users.last() else { return Ok(compared) };
+        after = Some(last.uaid);
+        users.retain(|user| is_served(user, now(), &mut Copied::default()));
+        for some in users.chunks(USERS_AT_ONCE_MAX) {
+            compare_users(from, to, some, now(), &mut compared)?;
+        }
+        progress(&compared);
+    }
+}
+
+fn compare_users(
+    from: &mut dyn Transfer,
+    to: &mut dyn Transfer,
+    users: &[WholeUser],
+    now: UnixSeconds,
+    compared: &mut Compared,
+) -> Result<(), TransferFault> {
+    let uaids: Vec<Uaid> = users.iter().map(|user| user.uaid).collect();
+    let there = to.find(&uaids)?;
+    let (ours, theirs) = (row_sums(from, &uaids, now)?, row_sums(to, &uaids, now)?);
+    for (at, user) in users.iter().enumerate() {
+        let digest = user_digest(user, &ours[at]);
+        compared.users += 1;
+        compared.channels += user.channels.len() as u64;
+        compared.rows += ours[at].rows;
+        compared.digest = compared.digest.wrapping_add(digest);
+        let digest_there = there[at].as_ref().map_or(0, |there| user_digest(there, &theirs[at]));
+        compared.digest_there = compared.digest_there.wrapping_add(digest_there);
+        let newer = there[at].as_ref().is_some_and(|there| there.user_clock > user.user_clock);
+        let different = digest != digest_there;
+        compared.users_newer += u64::from(different && newer);
+        compared.users_different += u64::from(different && !newer);
+    }
+    Ok(())
+}
+
+/// The messages of one user in any order.
+#[derive(Default, Clone)]
+struct RowSum {
+    rows: u64,
+    sum: u128,
+}
+
+fn row_sums(store: &mut dyn Transfer, uaids: &[Uaid], now: UnixSeconds) -> Result<Vec<RowSum>, TransferFault> {
+    let mut sums = vec![RowSum::default(); uaids.len()];
+    let lasting = UnixSeconds(now.0.saturating_add(EXPIRY_MARGIN_SECONDS));
+    let mut bytes = Vec::new();
+    each_row(store, uaids, now, &mut |at, message| {
+        if !message.expired(lasting) {
+            bytes.clear();
+            message.encode(&mut bytes);
+            sums[at].rows += 1;
+            sums[at].sum = sums[at].sum.wrapping_add(short_digest(&[&bytes]));
+        }
+        Ok(())
+    })?;
+    Ok(sums)
+}
+
+/// Of everything that must be the same. Not of `seen`, which is refreshed once a day, nor of the mark, which is a bound.
+fn user_digest(user: &WholeUser, rows: &RowSum) -> u128 {
+    let mut channels = Vec::with_capacity(user.channels.len() * 57);
+    for channel in &user.channels {
+        channels.extend_from_slice(&channel.chid.0);
+        channels.extend_from_slice(&channel.registered_at.0.to_be_bytes());
+        channels.push(u8::from(channel.key.is_some()));
+        channels.extend_from_slice(&channel.key.map_or([0; 32], |key| key.0));
+    }
+    let simple = u8::from(user.contact.mode == Mode::Simple);
+    let wake = user.contact.wake.as_ref().map_or("", WakeData::as_str);
+    short_digest(&[
+        &user.uaid.0,
+        &[user.record_version, simple],
+        &user.low_water.0.to_be_bytes(),
+        &user.user_clock.0.to_be_bytes(),
+        &(user.channels.len() as u64).to_be_bytes(),
+        &channels,
+        &rows.rows.to_be_bytes(),
+        &rows.sum.to_be_bytes(),
+        wake.as_bytes(),
+    ])
+}
+
+/// The first half of SHA-256.
+fn short_digest(parts: &[&[u8]]) -> u128 {
+    let mut context = Context::new(&SHA256);
+    parts.iter().for_each(|part| context.update(part));
+    let digest = context.finish();
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest.as_ref()[..16]);
+    u128::from_be_bytes(half)
+}

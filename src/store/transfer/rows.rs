@@ -1,0 +1,75 @@
+//! The messages of several users, a page of each at a time.
+
+use std::sync::Arc;
+
+use shards::ids::{Chid, Stamp, Uaid};
+use shards::machine::{StoreOp, StoreReply};
+use shards::message::{Message, Topic};
+use shards::time::UnixSeconds;
+
+use super::{Transfer, TransferFault};
+
+/// Users whose pages are asked for at once.
+pub const USERS_AT_ONCE_MAX: usize = 32;
+/// Messages of a page: with those of the others 32 x 32 of at most 8 KiB and their heads, 9 MB.
+const PAGE_ROWS: u16 = 32;
+
+/// Where the reading of one user is.
+#[derive(Clone, Copy)]
+enum Place {
+    Topics(Option<(Chid, Topic)>),
+    Messages(Stamp),
+    End,
+}
+
+/// Hands every unexpired message of these users to `take`, with the user's place in the list.
+///
+/// # Errors
+/// When the store cannot be read, or as `take`.
+pub fn each_row(
+    store: &mut dyn Transfer,
+    uaids: &[Uaid],
+    now: UnixSeconds,
+    take: &mut dyn FnMut(usize, Arc<Message>) -> Result<(), TransferFault>,
+) -> Result<(), TransferFault> {
+    for (nth, some) in uaids.chunks(USERS_AT_ONCE_MAX).enumerate() {
+        let mut places = vec![Place::Topics(None); some.len()];
+        loop {
+            let open: Vec<usize> = (0..some.len()).filter(|at| !matches!(places[*at], Place::End)).collect();
+            if open.is_empty() {
+                break;
+            }
+            let ops = open.iter().filter_map(|at| next_page(some[*at], places[*at], now)).collect();
+            for (at, reply) in open.into_iter().zip(store.ask(ops)?) {
+                let StoreReply::Page(page) = reply else {
+                    return Err(TransferFault("the store answered a read with something else: report this".into()));
+                };
+                places[at] = behind(places[at], page.messages.last(), page.exhausted);
+                for message in page.messages {
+                    take(nth * USERS_AT_ONCE_MAX + at, message)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn next_page(uaid: Uaid, place: Place, now: UnixSeconds) -> Option<StoreOp> {
+    match place {
+        Place::Topics(after) => Some(StoreOp::Topics { uaid, after, limit: PAGE_ROWS, now }),
+        Place::Messages(after) => Some(StoreOp::Messages { uaid, after, limit: PAGE_ROWS, now }),
+        Place::End => None,
+    }
+}
+
+fn behind(place: Place, last: Option<&Arc<Message>>, exhausted: bool) -> Place {
+    let last = last.filter(|_| !exhausted);
+    match place {
+        Place::Topics(_) => match last.and_then(|last| Some((last.chid, last.topic?))) {
+            Some(after) => Place::Topics(Some(after)),
+            None => Place::Messages(Stamp::default()),
+        },
+        Place::Messages(_) => last.map_or(Place::End, |last| Place::Messages(last.stamp)),
+        Place::End => Place::End,
+    }
+}
