@@ -21,6 +21,10 @@ pub mod maintain;
 
 pub mod schema;
 
+pub mod import;
+
+pub mod migrate;
+
 /// The command line of `murre`.
 #[derive(Parser, Debug)]
 #[command(name = "murre", version, about = "A push connection server: a million idle WebSockets on one host")]
@@ -47,6 +51,10 @@ pub enum Command {
     Maintain(maintain::Args),
     /// Look after the tables of a shared store: print, create, migrate, check.
     Schema(schema::Args),
+    /// Take over users, channels and messages of another service from JSON lines.
+    Import(import::Args),
+    /// Move users, channels and messages from one store to another.
+    Migrate(migrate::Args),
 }
 
 /// Where a command that is not `serve` finds the configuration: the same file, environment and settings as the server.
@@ -131,5 +139,7 @@ pub fn run() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Maintain(args) => maintain::run(args),
         Command::Schema(args) => schema::run(args),
+        Command::Import(args) => import::run(args),
+        Command::Migrate(args) => migrate::run(args),
     }
 }

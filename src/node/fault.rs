@@ -67,6 +67,8 @@ pub enum Fault {
     Edge(String),
     /// A backup or salvage that cannot be as it was asked for.
     Backup(&'static str),
+    /// An import or a copy of a store that cannot go on.
+    Transfer(String),
     /// A shard does not start.
     Shards(String),
     /// The host refuses a thread, a runtime or a signal handler.
@@ -85,7 +87,7 @@ impl Fault {
             Fault::DataDir { .. } | Fault::InUse { .. } => status::DATA_DIR,
             Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
             Fault::Address { .. } => status::ADDRESS,
-            Fault::Backup(_) => status::FAILED,
+            Fault::Backup(_) | Fault::Transfer(_) => status::FAILED,
             Fault::Core { .. } | Fault::Edge(_) | Fault::NoKey { .. } => status::CONFIG,
             Fault::Kernel(_) | Fault::Shards(_) | Fault::Host { .. } => status::UNAVAILABLE,
             Fault::Replay { .. } => status::LEDGER_LEFT,
@@ -137,6 +139,7 @@ impl fmt::Display for Fault {
             | Fault::Store(sentence)
             | Fault::Ledger(sentence)
             | Fault::Edge(sentence)
+            | Fault::Transfer(sentence)
             | Fault::Shards(sentence) => f.write_str(sentence),
             Fault::Replay { messages, reason } => write!(
                 f,

@@ -21,6 +21,8 @@ mod running;
 
 mod storage;
 
+mod transfer;
+
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +32,7 @@ pub use banner::Addresses;
 pub use data_dir::{DataDir, Keys, PlacementKey};
 pub use fault::Fault;
 pub use running::{Running, Stopped};
+pub use transfer::{with_store, with_stores};
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -13,6 +13,7 @@ use super::fault::Fault;
 use crate::config::{self, StoreKind};
 use crate::store::embedded::{Copied, Embedded, Options};
 use crate::store::model::Model;
+use crate::store::transfer::Transfer;
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
 pub(super) enum Storage {
@@ -94,6 +95,19 @@ impl Storage {
         match self {
             Storage::Embedded(store) => store.backup(dest).map_err(|fault| Fault::Store(fault.to_string())),
             Storage::Memory(_) => Err(Fault::Backup("store.kind = memory keeps nothing that could be backed up")),
+        }
+    }
+
+    /// Its users, whole.
+    ///
+    /// # Errors
+    /// [`Fault::Transfer`] for a store that keeps nothing.
+    pub(super) fn transfer(&self) -> Result<Box<dyn Transfer + '_>, Fault> {
+        match self {
+            Storage::Embedded(store) => Ok(store.transfer()),
+            Storage::Memory(_) => {
+                Err(Fault::Transfer("store.kind = memory keeps nothing: set one that does".to_owned()))
+            }
         }
     }
 

@@ -193,7 +193,8 @@ fn row_sums(store: &mut dyn Transfer, uaids: &[Uaid], now: UnixSeconds) -> Resul
     Ok(sums)
 }
 
-/// Of everything that must be the same. Not of `seen`, which is refreshed once a day, nor of the mark, which is a bound.
+/// Of everything that must be the same. Not of `seen`, which is refreshed once a day, nor of the mark, which is a
+/// bound.
 fn user_digest(user: &WholeUser, rows: &RowSum) -> u128 {
     let mut channels = Vec::with_capacity(user.channels.len() * 57);
     for channel in &user.channels {

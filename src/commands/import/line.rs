@@ -1,0 +1,291 @@
+//! One line: a user of another service as JSON, and the same user as our stores keep it.
+//!
+//! Reasons never show what stands in the line: a UAID is a bearer secret.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use shards::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
+use shards::limits;
+use shards::machine::RECORD_VERSION;
+use shards::message::{Message, Urgency};
+use shards::simple::Contact;
+use shards::time::UnixSeconds;
+
+use crate::store::IDLE_SECONDS_MAX;
+use crate::store::transfer::{Channel, Coming, WholeUser};
+use crate::webpush::headers::{Encryption, TTL_MAX, read_topic, read_urgency};
+use crate::webpush::key::{key_digest, parse_point, sha256};
+use crate::webpush::payload::Draft;
+use crate::wire::{base64url, text};
+
+/// Times before this are no milliseconds since 1970, or seconds by mistake: 1973.
+const MILLISECONDS_MIN: u64 = 100_000_000_000;
+/// Above this a sort key counts microseconds, as those of old do (BEHAVIOUR.md 5.2): the year 33658 in milliseconds.
+const MILLISECONDS_MAX: u64 = 1_000_000_000_000_000;
+/// How far ahead of this host's clock the other service's may have been.
+const SKEW_SECONDS_MAX: u64 = 30;
+
+/// A line as it is written (docs/MIGRATING.md). Unknown members are passed over: a dump may have more columns.
+#[derive(Deserialize)]
+pub(super) struct Line {
+    uaid: String,
+    #[serde(default)]
+    router_type: Option<String>,
+    #[serde(default)]
+    record_version: Option<u64>,
+    connected_at: u64,
+    #[serde(default)]
+    current_timestamp: Option<u64>,
+    channels: Vec<ChannelForm>,
+    #[serde(default)]
+    messages: Option<Vec<MessageForm>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ChannelForm {
+    Plain(String),
+    Full {
+        chid: String,
+        #[serde(default)]
+        key: Option<String>,
+        #[serde(default)]
+        registered_at: Option<u64>,
+    },
+}
+
+#[derive(Deserialize)]
+struct MessageForm {
+    #[serde(alias = "channelID")]
+    chid: String,
+    ttl: u64,
+    timestamp: u64,
+    #[serde(default)]
+    sortkey_timestamp: Option<u64>,
+    #[serde(default)]
+    topic: Option<String>,
+    #[serde(default)]
+    urgency: Option<String>,
+    #[serde(default)]
+    headers: Option<HeadersForm>,
+    #[serde(default)]
+    data: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+struct HeadersForm {
+    #[serde(default)]
+    encoding: Option<String>,
+    #[serde(default)]
+    encryption: Option<String>,
+    #[serde(default)]
+    crypto_key: Option<String>,
+    #[serde(default)]
+    encryption_key: Option<String>,
+}
+
+/// What a good line comes to.
+#[derive(Debug)]
+pub(super) enum Parsed {
+    /// A user of a bridge: not reached by WebSocket.
+    OtherRouter,
+    /// It would be reset at its next hello.
+    OtherVersion,
+    /// It would be dropped at once.
+    Idle,
+    /// A user to write.
+    User(Box<Found>),
+}
+
+/// A user and what was not taken of its messages.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) coming: Coming,
+    pub(super) expired: u64,
+    /// At or below the read pointer.
+    pub(super) read_before: u64,
+    /// Of a channel that it has not.
+    pub(super) unsubscribed: u64,
+}
+
+impl Line {
+    /// Reads JSON; the reason when it is not such a line.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Line, String> {
+        serde_json::from_slice(bytes).map_err(|error| {
+            if error.is_data() { without_values(&error.to_string()) } else { format!("no JSON: {error}") }
+        })
+    }
+
+    /// The user as our stores keep it; the reason when that cannot be.
+    pub(super) fn into_user(self, now: UnixSeconds) -> Result<Parsed, String> {
+        let uaid = Uaid(id(&self.uaid, "uaid")?);
+        if self.router_type.is_some_and(|kind| kind != "webpush") {
+            return Ok(Parsed::OtherRouter);
+        }
+        if self.record_version.is_some_and(|version| version != u64::from(RECORD_VERSION)) {
+            return Ok(Parsed::OtherVersion);
+        }
+        let connected_at = clock(self.connected_at, "connected_at", now)?;
+        let seen = UnixSeconds((connected_at.0 / 1_000_000).min(now.0));
+        let mut channels = BTreeMap::new();
+        for form in &self.channels {
+            let channel = form.channel(connected_at, now)?;
+            // Twice in the list is once: the first counts.
+            channels.entry(channel.chid).or_insert(channel);
+        }
+        if channels.len() > limits::CHANNELS_MAX {
+            return Err(format!("{} channels, a user may have {}", channels.len(), limits::CHANNELS_MAX));
+        }
+        if now.0.saturating_sub(seen.0) >= IDLE_SECONDS_MAX {
+            return Ok(Parsed::Idle);
+        }
+        let user_clock = channels.values().map(|channel| channel.registered_at).max().unwrap_or(connected_at);
+        let user = WholeUser {
+            uaid,
+            record_version: RECORD_VERSION,
+            seen,
+            low_water: Clock(0),
+            user_clock,
+            may_have_messages: false,
+            contact: Contact::default(),
+            channels: channels.into_values().collect(),
+        };
+        let mut found =
+            Found { coming: Coming { user, rows: Vec::new() }, expired: 0, read_before: 0, unsubscribed: 0 };
+        let pointer = self.current_timestamp.map(microseconds);
+        for (at, form) in self.messages.unwrap_or_default().iter().enumerate() {
+            let message = form.message(uaid, now).map_err(|reason| format!("message {}: {reason}", at + 1))?;
+            found.take(message, pointer, now);
+        }
+        Ok(Parsed::User(Box::new(found)))
+    }
+}
+
+impl Found {
+    fn take(&mut self, message: Message, pointer: Option<u64>, now: UnixSeconds) {
+        let has = |chid| self.coming.user.channels.binary_search_by_key(&chid, |channel| channel.chid).is_ok();
+        if message.expired(now) {
+            self.expired += 1;
+        } else if message.topic.is_none() && pointer.is_some_and(|pointer| message.stamp.clock.0 <= pointer) {
+            self.read_before += 1;
+        } else if !has(message.chid) {
+            self.unsubscribed += 1;
+        } else {
+            self.coming.rows.push(Arc::new(message));
+        }
+    }
+}
+
+impl ChannelForm {
+    fn channel(&self, connected_at: Clock, now: UnixSeconds) -> Result<Channel, String> {
+        let (chid, key, registered_at) = match self {
+            ChannelForm::Plain(chid) => (chid, None, None),
+            ChannelForm::Full { chid, key, registered_at } => (chid, key.as_deref(), *registered_at),
+        };
+        let chid = Chid(id(chid, "chid")?);
+        let key = key.map(|key| digest(key).ok_or("the key of a channel is neither a VAPID public key nor a digest"));
+        let registered_at = match registered_at {
+            Some(at) => clock(at, "registered_at", now)?,
+            None => connected_at,
+        };
+        Ok(Channel { chid, key: key.transpose()?, registered_at })
+    }
+}
+
+impl MessageForm {
+    fn message(&self, uaid: Uaid, now: UnixSeconds) -> Result<Message, String> {
+        let chid = Chid(id(&self.chid, "chid")?);
+        let topic = match self.topic.as_deref() {
+            None | Some("") => None,
+            Some(text) => Some(read_topic(text.as_bytes()).ok_or("its topic is none (RFC 8030 section 5.4)")?),
+        };
+        let accepted = clock(self.timestamp.saturating_mul(1_000), "timestamp (in seconds)", now)?;
+        // 0 is no sort key (BEHAVIOUR.md 5.2), and a message with a topic has none.
+        let sorted = self.sortkey_timestamp.filter(|sortkey| *sortkey > 0 && topic.is_none());
+        let clock = match sorted {
+            Some(sortkey) => clock(sortkey, "sortkey_timestamp", now)?,
+            None => accepted,
+        };
+        let payload = self.payload()?;
+        // The same line gives the same stamp, so that an import that is run again writes the same rows.
+        let name = [&chid.0[..], topic.as_ref().map_or(&[][..], |topic| topic.as_bytes()), &[0], &payload[..]].concat();
+        let [a, b, c, d, ..] = sha256(&name);
+        Ok(Message {
+            uaid,
+            chid,
+            stamp: Stamp { clock, origin: Origin(u32::from_be_bytes([a, b, c, d])) },
+            ttl: self.ttl.min(u64::from(TTL_MAX)) as u32,
+            accepted: UnixSeconds(accepted.0 / 1_000_000),
+            urgency: self.urgency.as_deref().map_or(Urgency::Normal, |text| read_urgency(text.as_bytes())),
+            topic,
+            receipt: false,
+            payload,
+        })
+    }
+
+    fn payload(&self) -> Result<Box<[u8]>, String> {
+        let none = HeadersForm::default();
+        let form = self.headers.as_ref().unwrap_or(&none);
+        let bytes = |text: &'_ Option<String>| text.as_ref().map(|text| text.as_bytes().to_vec());
+        let kept = [&form.encoding, &form.encryption, &form.crypto_key, &form.encryption_key].map(bytes);
+        let [encoding, encryption, crypto_key, encryption_key] = kept.each_ref().map(|text| text.as_deref());
+        let headers = Encryption { encoding, encryption, crypto_key, encryption_key };
+        let body = match self.data.as_deref().unwrap_or("").trim_end_matches('=') {
+            "" => Vec::new(),
+            data => base64url::decode(data.as_bytes()).ok_or("its data is not base64url")?,
+        };
+        let mut draft = Draft::new(&headers, body.len());
+        draft.extend(&body);
+        draft.verdict().map_err(|_| "its encryption headers are not what its encoding wants")?;
+        draft.finish().map_err(|_| format!("headers and data have more than {} bytes", limits::PAYLOAD_BYTES_MAX))
+    }
+}
+
+/// A UUID in any spelling.
+fn id(spelled: &str, name: &str) -> Result<[u8; 16], String> {
+    text::parse_uuid(spelled.as_bytes()).ok_or_else(|| format!("{name} is not a UUID"))
+}
+
+/// A VAPID public key as base64url, or its SHA-256 as 64 hex digits.
+fn digest(spelled: &str) -> Option<KeyDigest> {
+    if let Some(point) = parse_point(spelled.as_bytes()) {
+        return Some(key_digest(&point));
+    }
+    let mut digest = [0; 32];
+    let pairs = spelled.as_bytes().chunks(2);
+    if spelled.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(pairs) {
+        let digit = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = (digit(0)? << 4 | digit(1)?) as u8;
+    }
+    Some(KeyDigest(digest))
+}
+
+fn microseconds(time: u64) -> u64 {
+    if time >= MILLISECONDS_MAX { time } else { time * 1_000 }
+}
+
+/// A time of the other service as a clock of ours.
+fn clock(time: u64, name: &str, now: UnixSeconds) -> Result<Clock, String> {
+    if time < MILLISECONDS_MIN {
+        return Err(format!("{name} is not milliseconds since 1970"));
+    }
+    let clock = microseconds(time);
+    if clock > (now.0 + SKEW_SECONDS_MAX) * 1_000_000 {
+        return Err(format!("{name} lies ahead of this host's clock"));
+    }
+    Ok(Clock(clock))
+}
+
+/// What serde says, without the texts of the line that it cites.
+fn without_values(said: &str) -> String {
+    let mut shown = String::new();
+    for (at, part) in said.split('"').enumerate() {
+        shown.push_str(if at % 2 == 1 { "\"..\"" } else { part });
+    }
+    shown
+}

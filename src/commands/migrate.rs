@@ -1,0 +1,213 @@
+//! `murre migrate`: a store into another, with every user, channel and stored message (docs/MIGRATING.md).
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use shards::time::UnixSeconds;
+
+use super::{fail, status};
+use crate::config::{Config, ConfigError, Sources, StoreKind};
+use crate::node::{self, Fault};
+use crate::store::transfer::{Admitted, Compared, Copied, compare, copy};
+
+/// How often it is said how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
+/// Arguments of this command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where the users are: embedded:DATA_DIR, or KIND:FILE with the configuration file that describes the store
+    #[arg(long, value_name = "KIND:WHERE", value_parser = Place::parse)]
+    from: Place,
+    /// Where they are to be, spelled likewise
+    #[arg(long, value_name = "KIND:WHERE", value_parser = Place::parse)]
+    to: Place,
+    /// Copy nothing, only compare
+    #[arg(long)]
+    compare: bool,
+}
+
+/// A store on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    kind: StoreKind,
+    /// A data directory, or a configuration file.
+    path: PathBuf,
+}
+
+impl Place {
+    fn parse(text: &str) -> Result<Place, String> {
+        let (kind, path) = text.split_once(':').ok_or("it must be spelled KIND:WHERE, as embedded:/var/lib/murre")?;
+        let kind = match kind {
+            "embedded" => StoreKind::Embedded,
+            _ => return Err(format!("{kind} is not a kind of store that users can be moved from or to: embedded is")),
+        };
+        if path.is_empty() {
+            return Err("behind the colon there must be a data directory or a configuration file".into());
+        }
+        Ok(Place { kind, path: path.into() })
+    }
+
+    /// The configuration by which this store is opened.
+    fn config(&self) -> Result<Config, Refused> {
+        let is_dir = self.kind == StoreKind::Embedded && !self.path.is_file();
+        let config = if is_dir {
+            let flag = ("KIND:WHERE".to_owned(), "data_dir", self.path.display().to_string());
+            Config::load(&Sources { flags: vec![flag], ..Sources::default() })
+        } else {
+            Config::load(&Sources { file: Some(self.path.clone()), ..Sources::default() })
+        };
+        let config = config.map_err(Refused::Config)?;
+        if config.store.kind != self.kind {
+            return Err(Refused::OtherKind(self.path.clone()));
+        }
+        Ok(config)
+    }
+}
+
+/// A place that cannot be opened as it is spelled.
+#[derive(Debug)]
+enum Refused {
+    Config(ConfigError),
+    OtherKind(PathBuf),
+    NoSource(PathBuf),
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::Config(error) => error.fmt(f),
+            Refused::OtherKind(path) => {
+                write!(f, "{}: its store.kind is not the KIND that was asked for", path.display())
+            }
+            Refused::NoSource(path) => write!(f, "{} is not a data directory: it has no store in it", path.display()),
+        }
+    }
+}
+
+/// Runs it: 0 when everything has arrived, 1 when something differs or a store failed.
+pub fn run(args: Args) -> ExitCode {
+    let (from, to) = match configs(&args) {
+        Ok(both) => both,
+        Err(refused) => return fail(status::CONFIG, &refused),
+    };
+    let mut say = |said: &str| eprintln!("{said}");
+    match migrate(&from, &to, args.compare, &mut say) {
+        Ok(outcome) => {
+            println!("{}", outcome.text());
+            if outcome.compared.is_complete() {
+                println!("{}", keys(&from, &to));
+                return ExitCode::SUCCESS;
+            }
+            let differ = "not everything has arrived. If the destination has been used since, that may be why; else \
+                          start again with a new destination";
+            fail(status::FAILED, &differ)
+        }
+        Err(fault) => fail(fault.status(), &fault),
+    }
+}
+
+fn configs(args: &Args) -> Result<(Config, Config), Refused> {
+    let (from, to) = (args.from.config()?, args.to.config()?);
+    // Opening would make an empty one.
+    if from.store.kind == StoreKind::Embedded && !from.data_dir.join("store").is_dir() {
+        return Err(Refused::NoSource(from.data_dir));
+    }
+    Ok((from, to))
+}
+
+/// What a run has come to.
+#[derive(Debug)]
+struct Outcome {
+    copied: Option<Copied>,
+    compared: Compared,
+}
+
+fn migrate(from: &Config, to: &Config, compare_only: bool, say: &mut dyn FnMut(&str)) -> Result<Outcome, Fault> {
+    let told = Cell::new(0);
+    node::with_stores(
+        from,
+        to,
+        |messages| told.set(messages),
+        |from, to| {
+            if told.get() > 0 {
+                say(&format!("{} messages that the ledgers held are saved to the first store", told.get()));
+            }
+            let mut said_at = Instant::now();
+            let mut now_and_then = |line: &dyn Fn() -> String, say: &mut dyn FnMut(&str)| {
+                if said_at.elapsed() >= SAY_EVERY {
+                    said_at = Instant::now();
+                    say(&line());
+                }
+            };
+            let copied = if compare_only {
+                None
+            } else {
+                let mut progress = |so_far: &Copied| now_and_then(&|| copying(so_far), say);
+                Some(copy(from, to, &unix_now, &mut progress)?)
+            };
+            let mut progress = |so_far: &Compared| now_and_then(&|| format!("{} users compared", so_far.users), say);
+            let compared = compare(from, to, &unix_now, &mut progress)?;
+            Ok(Outcome { copied, compared })
+        },
+    )
+}
+
+fn copying(so_far: &Copied) -> String {
+    let Admitted { users_new, users_changed, users_unchanged, rows_added, .. } = so_far.admitted;
+    let known = users_changed + users_unchanged;
+    format!("{users_new} users and {rows_added} messages copied, {known} users were there")
+}
+
+impl Outcome {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if let Some(copied) = &self.copied {
+            let Admitted { users_new, users_changed, users_unchanged, channels_added, rows_added, .. } =
+                copied.admitted;
+            let known = users_changed + users_unchanged;
+            text += &format!(
+                "copied {users_new} users with {channels_added} channels and {rows_added} messages; {known} users were \
+                 there; left behind {} not seen for 60 days and {} of another record version\n",
+                copied.users_idle, copied.users_of_other_version
+            );
+        }
+        let Compared { users, channels, rows, digest, digest_there, users_newer, users_different } = self.compared;
+        text += &format!(
+            "compared {users} users with {channels} channels and {rows} messages: {users_different} differ, \
+             {users_newer} have changed there since\n\
+             digest {digest:032x} here, {digest_there:032x} there"
+        );
+        text
+    }
+}
+
+/// What a store does not hold and a server on the new one needs.
+fn keys(from: &Config, to: &Config) -> String {
+    let kept = |config: &Config, name: &str| config.data_dir.join("keys").join(name).display().to_string();
+    let of = |what: &str, name: &str, configured: bool| {
+        let source = if configured { format!("{what} of the old configuration") } else { kept(from, name) };
+        format!("  {what}: {source}\n")
+    };
+    let crypto = of("endpoint.crypto_keys", "crypto", !from.endpoint.crypto_keys.is_empty());
+    let node = of("node.keys", "node", !from.node.keys.is_empty());
+    let wanted = if to.store.kind == StoreKind::Embedded {
+        format!("or copy both files to {}", kept(to, ""))
+    } else {
+        "all nodes need the same".to_owned()
+    };
+    format!(
+        "Keys are not in the store. Carry them over before a server starts on the new one ({wanted}):\n{crypto}{node}\
+         Without the first, every endpoint URL that was handed out is dead. Do not start a server on the old store \
+         again."
+    )
+}
+
+fn unix_now() -> UnixSeconds {
+    UnixSeconds(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}

@@ -1,0 +1,71 @@
+//! Stores that are opened for what is not serving: import and migrate.
+
+use shards::ledger;
+
+use super::data_dir::DataDir;
+use super::fault::Fault;
+use super::storage::Storage;
+use crate::config::{Config, StoreKind};
+use crate::store::transfer::{Transfer, TransferFault};
+
+/// Gives `task` the store of this configuration. One that lives in the data directory is used by nobody else meanwhile;
+/// a shared one may be.
+///
+/// # Errors
+/// [`Fault::InUse`] when a server has the directory, [`Fault::DataDir`], [`Fault::Store`], and what `task` says.
+pub fn with_store<T>(
+    config: &Config,
+    task: impl FnOnce(&mut dyn Transfer) -> Result<T, TransferFault>,
+) -> Result<T, Fault> {
+    let opened = Opened::open(config)?;
+    let done = opened.storage.transfer().and_then(|mut store| task(&mut *store).map_err(failed));
+    opened.storage.close();
+    done
+}
+
+/// Gives `task` both stores. What the ledgers beside the first one hold is saved to it before, as the next start of
+/// its server would do; `replayed` is told how many messages that were.
+///
+/// # Errors
+/// As [`with_store`], [`Fault::Ledger`] and [`Fault::Replay`].
+pub fn with_stores<T>(
+    from: &Config,
+    to: &Config,
+    replayed: impl FnOnce(usize),
+    task: impl FnOnce(&mut dyn Transfer, &mut dyn Transfer) -> Result<T, TransferFault>,
+) -> Result<T, Fault> {
+    let source = Opened::open(from)?;
+    let target = Opened::open(to)?;
+    if let Some(data) = &source.data {
+        let replay = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
+        source.storage.save_all(&replay.messages)?;
+        replayed(replay.messages.len());
+        replay.discard().map_err(|error| Fault::Ledger(error.to_string()))?;
+    }
+    let both = source.storage.transfer().and_then(|from| Ok((from, target.storage.transfer()?)));
+    let done = both.and_then(|(mut from, mut to)| task(&mut *from, &mut *to).map_err(failed));
+    target.storage.close();
+    source.storage.close();
+    done
+}
+
+fn failed(fault: TransferFault) -> Fault {
+    Fault::Transfer(fault.to_string())
+}
+
+/// A store and, when it lives there, its data directory with the lock.
+struct Opened {
+    data: Option<DataDir>,
+    storage: Storage,
+}
+
+impl Opened {
+    fn open(config: &Config) -> Result<Opened, Fault> {
+        let data = match config.store.kind {
+            StoreKind::Embedded => Some(DataDir::open(&config.data_dir)?),
+            StoreKind::Memory => None,
+        };
+        let dir = data.as_ref().map_or_else(|| config.data_dir.join("store"), DataDir::store);
+        Ok(Opened { storage: Storage::open(&config.store, &dir)?, data })
+    }
+}
