@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
+use crate::result::Machine;
+
 /// CPU time of a process and all its descendants, in nanoseconds since each of them started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
@@ -141,14 +143,17 @@ pub fn raise_open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// One line on the host: kernel, processor, cores, memory.
-pub fn description() -> String {
+/// Kernel, processor, cores, memory of the host.
+pub fn machine() -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1)).unwrap_or("?");
-    let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
-    let gib = kilobytes(&read("/proc/meminfo"), "MemTotal:") >> 30;
-    format!("Linux {}, {cores} cores of {model}, {gib} GiB", read("/proc/sys/kernel/osrelease").trim())
+    Machine {
+        kernel: read("/proc/sys/kernel/osrelease").trim().into(),
+        cpu: model.into(),
+        cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count() as u64,
+        memory_bytes: kilobytes(&read("/proc/meminfo"), "MemTotal:"),
+    }
 }
 
 #[cfg(test)]

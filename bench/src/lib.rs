@@ -29,6 +29,8 @@ pub mod alarm;
 
 pub mod metrics;
 
+pub mod result;
+
 pub mod report;
 
 pub mod scenario;

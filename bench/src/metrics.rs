@@ -57,6 +57,26 @@ impl Metrics {
         Metrics { samples: self.samples.iter().filter_map(change).collect() }
     }
 
+    /// Shard and value of a metric that has one line for each shard, by shard.
+    pub fn by_shard(&self, metric: &str) -> Vec<[f64; 2]> {
+        let shard = |labels: &str| labels.split("shard=\"").nth(1)?.split('"').next()?.parse::<f64>().ok();
+        let mut found: Vec<[f64; 2]> =
+            self.named(metric).filter_map(|(name, value)| Some([shard(name)?, value])).collect();
+        found.sort_by(|a, b| a[0].total_cmp(&b[0]));
+        found
+    }
+
+    /// Bytes of each table of the shards, all shards together: gauges whose name ends in `_bytes`.
+    pub fn tables(&self) -> BTreeMap<String, f64> {
+        let mut sums = BTreeMap::new();
+        for (sample, value) in &self.samples {
+            if let Some((name, _)) = sample.split_once("{shard=").filter(|(name, _)| name.ends_with("_bytes")) {
+                *sums.entry(name.to_owned()).or_default() += value;
+            }
+        }
+        sums
+    }
+
     /// As a JSON object.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!(self.samples)

@@ -1,0 +1,318 @@
+//! What one run of one scenario found, as a JSON object: written by [`crate::report::Report`], read by `murre-bench report` and
+//! `murre-bench capacity`. Several runs become one report, so every result says what it measured, on what and how.
+//!
+//! Names of figures and series are text, and new ones may come at any time. Those that a reader looks for are in [`names`].
+
+use std::io;
+use std::path::Path;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Schema of the results that this build writes, and the newest it reads.
+pub const SCHEMA: u32 = 1;
+
+/// A result file larger than this is refused: it is none of ours.
+pub const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// One run of one scenario. Fields that an older or foreign writer left out are empty; of these four none may be.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Outcome {
+    /// [`SCHEMA`] of the writer.
+    pub schema: u32,
+    /// Which scenario: `hold`, `push`, ...
+    pub scenario: String,
+    /// When it ended: seconds since 1970, UTC.
+    pub when: u64,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Which server was measured, in a few words: `murre`, `reference`, or what `--label` said.
+    #[serde(default)]
+    pub server: String,
+    /// Commit of the generator's source, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// The command line of the generator.
+    #[serde(default)]
+    pub command: String,
+    /// What the run was told: sessions, rates, sizes.
+    #[serde(default)]
+    pub options: Map<String, Value>,
+    /// Numbers, in the order in which they were found.
+    #[serde(default)]
+    pub figures: Vec<Figure>,
+    /// What had to hold, and whether it did.
+    #[serde(default)]
+    pub checks: Vec<Check>,
+    /// Curves over time, over the number of sessions, over shards.
+    #[serde(default)]
+    pub series: Vec<Series>,
+    /// Distributions.
+    #[serde(default)]
+    pub histograms: Vec<Distribution>,
+}
+
+/// The host of a run, generator and server alike unless the run says otherwise.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Machine {
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Model of the processor.
+    pub cpu: String,
+    /// Processors that are online.
+    pub cores: u64,
+    /// `MemTotal` in bytes.
+    pub memory_bytes: u64,
+}
+
+/// A named number (or a word).
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub name: String,
+    /// Its value: mostly a number.
+    pub value: Value,
+    /// Unit of the value: `B`, `us`, `/s`; may be empty.
+    #[serde(default)]
+    pub unit: String,
+}
+
+/// Something that had to hold.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// What was found; null when the check is a sentence only.
+    #[serde(default)]
+    pub got: Value,
+    /// What it had to be, as a number or in words (`<= 160`).
+    #[serde(default)]
+    pub want: Value,
+    /// Whether it held.
+    pub ok: bool,
+}
+
+/// A curve.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Series {
+    /// What was measured.
+    pub name: String,
+    /// Unit of x: `s`, `sessions`, `shard`.
+    pub x_unit: String,
+    /// Unit of y.
+    #[serde(default)]
+    pub unit: String,
+    /// Pairs of x and y, x ascending.
+    pub points: Vec<[f64; 2]>,
+}
+
+/// A distribution.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Distribution {
+    /// What was measured.
+    pub name: String,
+    /// Unit of the values.
+    #[serde(default)]
+    pub unit: String,
+    /// How many values were recorded.
+    pub count: u64,
+    /// Pairs of quantile (0 to 1) and value, ascending; the last is the largest value.
+    pub points: Vec<[f64; 2]>,
+}
+
+/// Names that readers look for. Whoever measures the same thing uses the same name.
+pub mod names {
+    /// Series over `sessions`, in `B`: memory of the server process that nobody shares and that was written
+    /// (`Private_Dirty`), all of it, at each session count. A first point at 0 or few sessions is the fixed part.
+    pub const USER_BYTES: &str = "user bytes";
+    /// Series over `sessions`, in `B`: kernel memory (slab) of the server's sockets, all of it, the generator's end taken off.
+    pub const KERNEL_BYTES: &str = "kernel bytes";
+    /// The same for both ends of every connection, when server and generator share the kernel: what was really read.
+    pub const KERNEL_BYTES_BOTH_ENDS: &str = "kernel bytes, both ends";
+    /// Prefix of series over `sessions`, in `B`: what the server itself says that a table holds, all shards together:
+    /// `table bytes: murre_..._bytes`.
+    pub const TABLE_BYTES: &str = "table bytes: ";
+    /// Series over `s`, in `/s`: sessions that became ready.
+    pub const CONNECTS: &str = "connects";
+    /// Series over `s`, in `/s`: notifications that arrived.
+    pub const NOTIFICATIONS: &str = "notifications";
+    /// Series over `s`, in `cores`: CPU of the server and its children.
+    pub const SERVER_CPU: &str = "server CPU";
+    /// Series over `s`, in `cores`: CPU of the generator.
+    pub const GENERATOR_CPU: &str = "generator CPU";
+    /// Series over `shard`, in `sessions`.
+    pub const SHARD_SESSIONS: &str = "sessions by shard";
+
+    /// Figure in `us`: server CPU of one direct notification, from POST to ack.
+    pub const CPU_NOTIFICATION: &str = "server CPU per notification";
+    /// Figure in `us`: the same with a VAPID token that is used again and again.
+    pub const CPU_NOTIFICATION_VAPID: &str = "server CPU per notification, VAPID";
+    /// Figure in `us`: server CPU to store one notification, until its 201.
+    pub const CPU_STORE: &str = "server CPU per stored notification";
+    /// Figure in `us`: server CPU to deliver one stored notification and to take its ack.
+    pub const CPU_DRAIN: &str = "server CPU per drained notification";
+    /// Figure in `us`: server CPU of accept, upgrade and the hello of a new user agent, without registrations.
+    pub const CPU_HELLO: &str = "server CPU per accept and hello";
+    /// Figure in `us`: the same for a user agent that is known: with hand-off and storage read.
+    pub const CPU_RETURN: &str = "server CPU per returning hello";
+    /// Figure in `us`: server CPU of one registration of a channel.
+    pub const CPU_REGISTER: &str = "server CPU per register";
+    /// Figure in `us`: server CPU of one ping and its pong.
+    pub const CPU_PING: &str = "server CPU per ping";
+    /// Figure in `cores`: the server with all sessions held and nothing to do but its pings.
+    pub const CPU_IDLE: &str = "idle server CPU";
+    /// Figure in `B`: slope of [`USER_BYTES`] between the first and the last session count.
+    pub const USER_SLOPE: &str = "user memory per session (slope)";
+    /// Figure in `B`: slope of [`KERNEL_BYTES`].
+    pub const KERNEL_SLOPE: &str = "kernel memory per session (slope)";
+
+    /// Distribution in `us`: POST due until its answer.
+    pub const TO_ANSWER: &str = "POST to 201";
+    /// Distribution in `us`: POST due until the notification is in the user agent.
+    pub const TO_FRAME: &str = "POST to frame";
+    /// Distribution in `us`: connect until the answer to hello.
+    pub const TO_HELLO: &str = "connect to hello";
+
+    /// Option: how many sessions.
+    pub const OPTION_SESSIONS: &str = "sessions";
+    /// Option: shards of the server.
+    pub const OPTION_SHARDS: &str = "shards";
+    /// Option: the server's `--max-connections`, for which its tables are sized.
+    pub const OPTION_MAX_CONNECTIONS: &str = "max_connections";
+    /// Option: channels of each session.
+    pub const OPTION_CHANNELS: &str = "channels";
+    /// Option: seconds between pings of an idle session.
+    pub const OPTION_PING_INTERVAL: &str = "ping_interval";
+}
+
+impl Outcome {
+    /// Reads a result; what is wrong with the file is said in one sentence that names it.
+    pub fn read(file: &Path) -> io::Result<Outcome> {
+        let name = file.display();
+        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{name}: {why}"));
+        let facts = std::fs::metadata(file).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        if !facts.is_file() || facts.len() > FILE_BYTES_MAX {
+            return Err(wrong(format!("no result: results are files of at most {} MiB", FILE_BYTES_MAX >> 20)));
+        }
+        let bytes = std::fs::read(file).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        Outcome::parse(&bytes).map_err(wrong)
+    }
+
+    /// Reads the text of a result.
+    pub fn parse(bytes: &[u8]) -> Result<Outcome, String> {
+        let value: Value = serde_json::from_slice(bytes).map_err(|error| format!("no JSON: {error}"))?;
+        match value.get("schema").and_then(Value::as_u64) {
+            None => return Err("no result of murre-bench: there is no number `schema` in it".into()),
+            Some(1) => {}
+            Some(other) => return Err(format!("schema {other} is newer than this build, which reads up to {SCHEMA}")),
+        }
+        let read: Outcome =
+            serde_json::from_value(value).map_err(|error| format!("no result of murre-bench: {error}"))?;
+        read.complaint().map_or(Ok(read), Err)
+    }
+
+    /// What makes it unusable although it could be parsed.
+    fn complaint(&self) -> Option<String> {
+        let descends = |points: &[[f64; 2]]| points.windows(2).any(|pair| pair[1][0] < pair[0][0]);
+        let series = self.series.iter().find(|one| descends(&one.points));
+        let distribution = self.histograms.iter().find(|one| descends(&one.points));
+        let name = series.map(|one| &one.name).or(distribution.map(|one| &one.name))?;
+        Some(format!("the points of `{name}` are not in ascending order"))
+    }
+
+    /// The first figure of this name that is a number.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.iter().filter(|one| one.name == name).find_map(|one| one.value.as_f64())
+    }
+
+    /// The series of this name that has points.
+    pub fn series(&self, name: &str) -> Option<&Series> {
+        self.series.iter().find(|one| one.name == name && !one.points.is_empty())
+    }
+
+    /// The distribution of this name that has points.
+    pub fn histogram(&self, name: &str) -> Option<&Distribution> {
+        self.histograms.iter().find(|one| one.name == name && !one.points.is_empty())
+    }
+
+    /// An option that is a number.
+    pub fn option(&self, name: &str) -> Option<f64> {
+        self.options.get(name).and_then(Value::as_f64)
+    }
+
+    /// Whether every check held.
+    pub fn all_held(&self) -> bool {
+        self.checks.iter().all(|check| check.ok)
+    }
+}
+
+impl Series {
+    /// The last y.
+    pub fn last(&self) -> Option<f64> {
+        self.points.last().map(|point| point[1])
+    }
+}
+
+impl Distribution {
+    /// From what was recorded; each value is divided by `divisor` (1,000 makes microseconds of nanoseconds).
+    pub fn new(name: impl Into<String>, unit: &str, recorded: &Histogram<u64>, divisor: f64) -> Distribution {
+        // Five points for each halving of the distance to 1: a smooth curve, and at most a few hundred points.
+        let point = |quantile: f64, value: u64| [quantile, value as f64 / divisor];
+        let mut points: Vec<[f64; 2]> =
+            recorded.iter_quantiles(5).map(|at| point(at.quantile_iterated_to(), at.value_iterated_to())).collect();
+        points.dedup_by(|later, earlier| later[0] <= earlier[0]);
+        Distribution { name: name.into(), unit: unit.into(), count: recorded.len(), points }
+    }
+
+    /// The value at this quantile, between the points on a straight line.
+    pub fn at(&self, quantile: f64) -> Option<f64> {
+        let after = self.points.iter().position(|point| point[0] >= quantile);
+        let Some(after) = after else { return self.points.last().map(|point| point[1]) };
+        let [x1, y1] = self.points[after];
+        let Some([x0, y0]) = after.checked_sub(1).map(|before| self.points[before]) else { return Some(y1) };
+        Some(y0 + (y1 - y0) * (quantile - x0) / (x1 - x0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"{"schema":1,"scenario":"hold","when":0,"machine":{"kernel":"6","cpu":"c","cores":2,
+        "memory_bytes":1},"series":[{"name":"user bytes","x_unit":"sessions","unit":"B","points":[[0,5],[10,25]]}]}"#;
+
+    #[test]
+    fn what_is_left_out_is_empty_and_the_rest_is_found() {
+        let read = Outcome::parse(SMALL.as_bytes()).unwrap();
+        assert_eq!(read.series(names::USER_BYTES).unwrap().last(), Some(25.0));
+        assert!(read.series(names::KERNEL_BYTES).is_none() && read.all_held() && read.figure("x").is_none());
+        let again = Outcome::parse(&serde_json::to_vec(&read).unwrap()).unwrap();
+        assert_eq!(again.series[0].points, read.series[0].points);
+    }
+
+    #[test]
+    fn foreign_newer_and_disordered_files_are_refused_and_say_why() {
+        let refused = |text: &str| Outcome::parse(text.as_bytes()).unwrap_err();
+        assert!(refused("hello").starts_with("no JSON"));
+        assert!(refused("{\"figures\":{}}").contains("no number `schema`"));
+        assert!(refused(&SMALL.replace("\"schema\":1", "\"schema\":2")).contains("newer than this build"));
+        assert!(refused(&SMALL.replace("\"scenario\":\"hold\",", "")).contains("scenario"));
+        assert!(refused(&SMALL.replace("[10,25]", "[-1,25]")).contains("ascending"));
+        assert!(Outcome::read(Path::new("no/such/file")).unwrap_err().to_string().starts_with("no/such/file: cannot"));
+    }
+
+    #[test]
+    fn a_distribution_keeps_its_quantiles_and_its_largest_value() {
+        let mut recorded = Histogram::<u64>::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+        (1..=100_000u64).for_each(|value| recorded.record(value * 1_000).unwrap());
+        let kept = Distribution::new("x", "us", &recorded, 1e3);
+        assert_eq!(kept.count, 100_000);
+        for quantile in [0.5, 0.9, 0.99, 0.999] {
+            let value = kept.at(quantile).unwrap();
+            assert!((value / (quantile * 100_000.0) - 1.0).abs() < 0.01, "{quantile}: {value}");
+        }
+        assert!((kept.at(1.0).unwrap() / 100_000.0 - 1.0).abs() < 0.001);
+        assert!(kept.points.len() < 200);
+    }
+}
