@@ -35,4 +35,6 @@ pub mod report;
 
 pub mod scenario;
 
+pub mod html;
+
 pub mod reference;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use murre::commands::serve;
-use murre_bench::reference;
 use murre_bench::scenario::{backlog, crash, hold, push, sim, storm};
+use murre_bench::{html, reference};
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -29,6 +29,8 @@ enum Command {
     Crash(crash::Options),
     /// Run a small server of the same protocol, one task per connection, to compare with.
     Reference(reference::Options),
+    /// Make one HTML file of results, with plots.
+    Report(html::Options),
     /// Run the deterministic simulator over a range of seeds.
     Sim(sim::Options),
     /// Run the server itself, exactly as `murre serve` does: what tests and the crash scenario start.
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Command::Backlog(options) => backlog::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Reference(options) => reference::run(&options),
+        Command::Report(options) => html::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Serve(args) => return serve::run(args),
     };

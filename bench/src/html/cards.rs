@@ -1,0 +1,396 @@
+//! What is drawn from what: each card is one plot with its title, unit, legend and a caption that says how it was measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use super::axis::{Axis, TAIL_MAX, number, tail, time_unit};
+use super::plot::{self, Curve, Group, Lines, thinned};
+use super::runs::{Run, Runs};
+use crate::result::{Distribution, Outcome, Series, names};
+
+/// One plot.
+pub(super) struct Card {
+    /// What is shown.
+    pub title: String,
+    /// Unit and axis in words, under the title.
+    pub subtitle: String,
+    /// How it was measured and how to read it.
+    pub caption: String,
+    /// Colour, whether dashed, and name of each curve.
+    pub legend: Vec<(usize, bool, String)>,
+    /// The drawing.
+    pub svg: String,
+}
+
+/// Cards under one heading.
+pub(super) struct Section {
+    /// Heading.
+    pub title: &'static str,
+    /// In order.
+    pub cards: Vec<Card>,
+}
+
+/// Operations with a budget in microseconds of server CPU (DESIGN.md section 9).
+const BUDGETS: &[(&str, f64)] = &[
+    (names::CPU_NOTIFICATION, 20.0),
+    (names::CPU_NOTIFICATION_VAPID, 22.0),
+    (names::CPU_STORE, 60.0),
+    (names::CPU_HELLO, 35.0),
+    (names::CPU_RETURN, 80.0),
+];
+const USER_BUDGET: f64 = 160.0;
+
+/// Everything that can be drawn from these runs; sections without a plot are left out.
+pub(super) fn sections(runs: &Runs) -> io::Result<Vec<Section>> {
+    let mut sections = vec![
+        Section { title: "Memory", cards: memory(runs)? },
+        Section { title: "CPU for each operation", cards: operations(runs)? },
+        Section { title: "Latency", cards: latencies(runs)? },
+        Section { title: "Over time", cards: over_time(runs)? },
+        Section { title: "Shards", cards: shards(runs)? },
+        Section { title: "Other curves", cards: others(runs)? },
+    ];
+    sections.retain(|section| !section.cards.is_empty());
+    Ok(sections)
+}
+
+/// What each further session cost at each count: the slope from the first reading with sessions to it.
+pub(super) fn per_session(series: &Series) -> Option<(f64, Vec<[f64; 2]>)> {
+    let with_sessions: Vec<[f64; 2]> = series.points.iter().copied().filter(|point| point[0] > 0.0).collect();
+    // Two readings with sessions give one slope without the fixed part; with one only the fixed part has to be in it.
+    let [from, base] = if with_sessions.len() >= 2 { with_sessions[0] } else { *series.points.first()? };
+    let later = series.points.iter().filter(|point| point[0] > from);
+    let slopes: Vec<[f64; 2]> = later.map(|[count, bytes]| [*count, (bytes - base) / (count - from)]).collect();
+    (!slopes.is_empty()).then_some((from, slopes))
+}
+
+fn memory(runs: &Runs) -> io::Result<Vec<Card>> {
+    let mut cards = Vec::new();
+    let kinds = [
+        (names::USER_BYTES, "User memory of a session", "Private_Dirty of the server process"),
+        (names::KERNEL_BYTES, "Kernel memory of a session", "kernel slab of the server's end of each connection"),
+        (
+            names::KERNEL_BYTES_BOTH_ENDS,
+            "Kernel memory of a connection, both ends",
+            "slab of the whole host, generator included",
+        ),
+    ];
+    for (name, title, what) in kinds {
+        let slopes: Vec<(&Run, f64, Vec<[f64; 2]>)> = runs
+            .all
+            .iter()
+            .filter_map(|run| per_session(run.outcome.series(name)?).map(|(from, slopes)| (run, from, slopes)))
+            .collect();
+        let Some((first, from, reference)) = slopes.first() else { continue };
+        let mut values: Vec<f64> = reference.iter().map(|point| point[1]).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values[values.len() / 2];
+        let counts: Vec<f64> = slopes.iter().flat_map(|(.., points)| points.iter().map(|point| point[0])).collect();
+        let largest = slopes.iter().flat_map(|(.., points)| points.iter().map(|point| point[1])).fold(0.0, f64::max);
+        let limit = (name == names::USER_BYTES && largest < 6.0 * USER_BUDGET)
+            .then(|| (USER_BUDGET, format!("budget {} B", number(USER_BUDGET))));
+        let top = limit.as_ref().map_or(largest, |(limit, _)| largest.max(*limit));
+        let (x, y) = (Axis::of_counts(&counts), Axis::from_zero(top * 1.08, 5));
+        let curves = slopes.iter().map(|(run, _, points)| curve(run, points.clone())).collect();
+        let band = Some((middle * 0.95, middle * 1.05));
+        let drawing = Lines { curves, x_name: "sessions".into(), marked: true, band, limit, ..Lines::default() };
+        cards.push(Card {
+            title: title.into(),
+            subtitle: "bytes per session, by number of sessions held".into(),
+            caption: format!(
+                "Measured as {what}: what was added since the reading at {} sessions, divided by the sessions added since. Flat \
+                 is good: the tinted band is 5 % around the median of {} ({} B).",
+                number(*from),
+                first.label,
+                number(middle)
+            ),
+            legend: legend(slopes.iter().map(|(run, ..)| *run)),
+            svg: plot::lines(&drawing, &x, &y)?,
+        });
+    }
+    cards.extend(tables(runs)?);
+    Ok(cards)
+}
+
+fn tables(runs: &Runs) -> io::Result<Option<Card>> {
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    for run in &runs.all {
+        for series in &run.outcome.series {
+            let Some(table) = series.name.strip_prefix(names::TABLE_BYTES) else { continue };
+            let Some(bytes) = per_session(series).and_then(|(_, slopes)| Some(slopes.last()?[1])) else { continue };
+            if bytes > 0.5 {
+                let group = Group { name: table.into(), bars: Vec::new(), limit: None };
+                groups.entry(table.into()).or_insert(group).bars.push((run.colour, bytes));
+            }
+        }
+    }
+    if groups.is_empty() {
+        return Ok(None);
+    }
+    let mut groups: Vec<Group> = groups.into_values().collect();
+    groups.sort_by(|a, b| b.bars[0].1.total_cmp(&a.bars[0].1));
+    let with = |run: &&Run| run.outcome.series.iter().any(|one| one.name.starts_with(names::TABLE_BYTES));
+    Ok(Some(Card {
+        title: "Where the user memory is".into(),
+        subtitle: "bytes per session by table, at the largest number of sessions".into(),
+        caption:
+            "As the server itself tells it in its metrics, all shards together; what a table holds without sessions is \
+                  taken off."
+                .into(),
+        legend: legend(runs.all.iter().filter(with)),
+        svg: plot::bars(&groups, "B")?,
+    }))
+}
+
+fn operations(runs: &Runs) -> io::Result<Vec<Card>> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut shown: BTreeSet<&str> = BTreeSet::new();
+    for run in &runs.all {
+        for figure in &run.outcome.figures {
+            let is_cost =
+                figure.unit == "us" && figure.name.contains("server CPU per ") && !figure.name.starts_with(' ');
+            let Some(value) = figure.value.as_f64().filter(|value| is_cost && *value >= 0.0) else { continue };
+            shown.insert(&run.letter);
+            match groups.iter_mut().find(|group| group.name == figure.name) {
+                Some(group) => group.bars.push((run.colour, value)),
+                None => {
+                    let limit = BUDGETS.iter().find(|(name, _)| *name == figure.name).map(|(_, limit)| *limit);
+                    groups.push(Group { name: figure.name.clone(), bars: vec![(run.colour, value)], limit });
+                }
+            }
+        }
+    }
+    if groups.is_empty() {
+        return Ok(Vec::new());
+    }
+    let has_limit = groups.iter().any(|group| group.limit.is_some());
+    for group in &mut groups {
+        group.name = group.name.replace("server CPU per ", "");
+        group.name[..1].make_ascii_uppercase();
+    }
+    // A drawing of more is taller than a page.
+    const GROUPS_OF_A_CARD: usize = 8;
+    let used = || runs.all.iter().filter(|run| shown.contains(run.letter.as_str()));
+    let parts = groups.len().div_ceil(GROUPS_OF_A_CARD);
+    let card = |(at, part): (usize, &[Group])| {
+        Ok(Card {
+            title: if parts == 1 {
+                "CPU for each operation".into()
+            } else {
+                format!("CPU for each operation ({} of {parts})", at + 1)
+            },
+            subtitle: "microseconds of server CPU, all its threads and the kernel's work on their behalf".into(),
+            caption: format!(
+                "Run time of every thread of the server and its children (schedstat) over the measured time, divided by the \
+                 operations completed in it.{} On loopback the sender also pays for the receiver's TCP.",
+                if has_limit { " A red line is the budget of the design." } else { "" }
+            ),
+            legend: legend(used()),
+            svg: plot::bars(part, "us")?,
+        })
+    };
+    groups.chunks(GROUPS_OF_A_CARD).enumerate().map(card).collect()
+}
+
+fn latencies(runs: &Runs) -> io::Result<Vec<Card>> {
+    let mut cards = Vec::new();
+    for name in distinct(runs, |outcome| outcome.histograms.iter().map(|one| one.name.as_str()).collect()) {
+        let found: Vec<(&Run, &Distribution)> =
+            runs.all.iter().filter_map(|run| Some((run, run.outcome.histogram(name)?))).collect();
+        let Some((_, first)) = found.first() else { continue };
+        // One tail of 10 samples is an accident: a curve ends where fewer than that are left.
+        let end = |one: &Distribution| (1.0 - 10.0 / one.count.max(20) as f64).min(1.0 - 10f64.powf(-TAIL_MAX));
+        let last = found.iter().map(|(_, one)| end(one)).fold(0.9, f64::max);
+        let points = |one: &Distribution| -> Vec<[f64; 2]> {
+            let end = end(one);
+            let within = one.points.iter().copied().filter(|point| point[0] < end);
+            within.chain(one.at(end).map(|value| [end, value])).collect()
+        };
+        let drawn: Vec<(&Run, Vec<[f64; 2]>)> = found.iter().map(|(run, one)| (*run, points(one))).collect();
+        let largest = drawn.iter().flat_map(|(_, points)| points.iter().map(|point| point[1])).fold(0.0, f64::max);
+        let is_time = first.unit == "us";
+        let (unit, divisor) = if is_time { time_unit(largest) } else { (first.unit.as_str(), 1.0) };
+        let scaled = |points: &[[f64; 2]]| points.iter().map(|[q, value]| [tail(*q), value / divisor]).collect();
+        let curves = drawn.iter().map(|(run, points)| curve(run, scaled(points))).collect();
+        let drawing = Lines { curves, x_name: "share of all that was this fast or faster".into(), ..Lines::default() };
+        let (x, y) = (Axis::of_quantiles(last), Axis::from_zero(largest / divisor * 1.04, 5));
+        let said = found.iter().map(|(run, one)| {
+            let at = |quantile| one.at(quantile).map_or_else(String::new, |value| number(value / divisor));
+            format!(
+                "{}: p50 {}, p99 {}, largest {} {unit} of {}",
+                run.label,
+                at(0.5),
+                at(0.99),
+                at(1.0),
+                number(one.count as f64)
+            )
+        });
+        let said: Vec<String> = said.collect();
+        cards.push(Card {
+            title: capital(name),
+            subtitle: format!("{unit}, by percentile; each further nine has the same room"),
+            caption: format!(
+                "{}. From the instant at which an operation was due, not from when it was sent, where the load is open. A curve \
+                 ends where fewer than ten operations were slower.",
+                said.join("; ")
+            ),
+            legend: legend(found.iter().map(|(run, _)| *run)),
+            svg: plot::lines(&drawing, &x, &y)?,
+        });
+    }
+    Ok(cards)
+}
+
+fn over_time(runs: &Runs) -> io::Result<Vec<Card>> {
+    let mut cards = Vec::new();
+    let cpu = [names::SERVER_CPU, names::GENERATOR_CPU];
+    let mut all = distinct(runs, |outcome| over(outcome, "s"));
+    all.retain(|name| !cpu.contains(name));
+    for name in all {
+        let title = match name {
+            names::CONNECTS => "Connect rate",
+            names::NOTIFICATIONS => "Notifications delivered",
+            other => other,
+        };
+        let what = match name {
+            names::CONNECTS => {
+                "Sessions that became ready (accepted, upgraded, hello answered, plan done) in each second."
+            }
+            names::NOTIFICATIONS => "Notifications that arrived in user agents in each second.",
+            _ => "As the generator recorded it.",
+        };
+        cards.extend(time_card(runs, title, what, &[(name, false)])?);
+    }
+    let what = "Cores' worth of CPU in each interval: server and its children solid, generator dashed.";
+    cards.extend(time_card(runs, "CPU used", what, &[(cpu[0], false), (cpu[1], true)])?);
+    Ok(cards)
+}
+
+/// Curves over seconds of these series, for every run that has them.
+fn time_card(runs: &Runs, title: &str, what: &str, wanted: &[(&str, bool)]) -> io::Result<Option<Card>> {
+    let (mut curves, mut legend, mut unit, mut end) = (Vec::new(), Vec::new(), String::new(), 0f64);
+    for run in &runs.all {
+        for (name, dashed) in wanted {
+            let Some(series) = run.outcome.series(name) else { continue };
+            let start = series.points[0][0];
+            let points: Vec<[f64; 2]> = series.points.iter().map(|[x, y]| [x - start.min(0.0), *y]).collect();
+            end = points.iter().map(|point| point[0]).fold(end, f64::max);
+            unit.clone_from(&series.unit);
+            curves.push(Curve { dashed: *dashed, ..curve(run, thinned(&points)) });
+            let part = if wanted.len() > 1 && *dashed { " (generator)" } else { "" };
+            legend.push((run.colour, *dashed, format!("{} {}{part}", run.outcome.scenario, run.label)));
+        }
+    }
+    if curves.is_empty() {
+        return Ok(None);
+    }
+    let largest = curves.iter().flat_map(|curve| curve.points.iter().map(|point| point[1])).fold(0.0, f64::max);
+    let (x, y) = (Axis::from_zero(end, 6), Axis::from_zero(largest * 1.05, 5));
+    // One curve may be filled, several would hide each other.
+    let filled = curves.len() == 1;
+    let drawing = Lines { curves, x_name: "seconds since the run began".into(), filled, ..Lines::default() };
+    Ok(Some(Card {
+        title: capital(title),
+        subtitle: format!("{}, over time", in_words(&unit)),
+        caption: what.into(),
+        legend,
+        svg: plot::lines(&drawing, &x, &y)?,
+    }))
+}
+
+fn shards(runs: &Runs) -> io::Result<Vec<Card>> {
+    let mut cards = Vec::new();
+    for run in &runs.all {
+        let Some(series) = run.outcome.series(names::SHARD_SESSIONS) else { continue };
+        let values: Vec<(String, f64)> = series.points.iter().map(|[shard, held]| (number(*shard), *held)).collect();
+        let mean = values.iter().map(|(_, held)| held).sum::<f64>() / values.len() as f64;
+        let furthest = values.iter().map(|(_, held)| (held / mean.max(1.0) - 1.0).abs()).fold(0.0, f64::max);
+        cards.push(Card {
+            title: "Balance of the shards".into(),
+            subtitle: format!("sessions held by each shard, {} {}", run.outcome.scenario, run.label),
+            caption: format!(
+                "From the server's own metrics. A user agent belongs to a shard by a keyed hash of its id; the furthest shard is \
+                 {} % off the mean.",
+                number(furthest * 100.0)
+            ),
+            legend: Vec::new(),
+            svg: plot::columns(&values, run.colour, "shard")?,
+        });
+    }
+    Ok(cards)
+}
+
+/// Series that no card above knows: over anything but seconds, and no memory.
+fn others(runs: &Runs) -> io::Result<Vec<Card>> {
+    let known = [names::USER_BYTES, names::KERNEL_BYTES, names::KERNEL_BYTES_BOTH_ENDS, names::SHARD_SESSIONS];
+    let mut cards = Vec::new();
+    let all = distinct(runs, |outcome| {
+        let unknown = |one: &&Series| one.x_unit != "s" && !known.contains(&one.name.as_str());
+        let unknown = outcome.series.iter().filter(unknown).filter(|one| !one.name.starts_with(names::TABLE_BYTES));
+        unknown.filter(|one| !one.points.is_empty()).map(|one| one.name.as_str()).collect()
+    });
+    for name in all {
+        let found: Vec<(&Run, &Series)> =
+            runs.all.iter().filter_map(|run| Some((run, run.outcome.series(name)?))).collect();
+        let points = || found.iter().flat_map(|(_, series)| series.points.iter());
+        let x = Axis::of_counts(&points().map(|point| point[0]).collect::<Vec<_>>());
+        let y = Axis::from_zero(points().map(|point| point[1]).fold(0.0, f64::max) * 1.05, 5);
+        let curves = found.iter().map(|(run, series)| curve(run, thinned(&series.points))).collect();
+        let first = found[0].1;
+        let drawing = Lines { curves, x_name: first.x_unit.clone(), marked: true, ..Lines::default() };
+        cards.push(Card {
+            title: capital(name),
+            subtitle: format!("{}, by {}", in_words(&first.unit), first.x_unit),
+            caption: "As the generator recorded it.".into(),
+            legend: legend(found.iter().map(|(run, _)| *run)),
+            svg: plot::lines(&drawing, &x, &y)?,
+        });
+    }
+    Ok(cards)
+}
+
+fn curve(run: &Run, points: Vec<[f64; 2]>) -> Curve {
+    Curve { colour: run.colour, dashed: false, points }
+}
+
+fn legend<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<(usize, bool, String)> {
+    let mut entries: Vec<(usize, bool, String)> = Vec::new();
+    for run in runs {
+        let entry = (run.colour, false, run.label.clone());
+        if !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
+    entries
+}
+
+/// Names in all runs, in the order of their first appearance.
+fn distinct<'a>(runs: &'a Runs, of: impl Fn(&'a Outcome) -> Vec<&'a str>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for name in runs.all.iter().flat_map(|run| of(&run.outcome)) {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    seen
+}
+
+fn over<'a>(outcome: &'a Outcome, x_unit: &str) -> Vec<&'a str> {
+    let wanted = outcome.series.iter().filter(|one| one.x_unit == x_unit && !one.points.is_empty());
+    wanted.map(|one| one.name.as_str()).collect()
+}
+
+fn in_words(unit: &str) -> &str {
+    match unit {
+        "/s" => "per second",
+        "B" => "bytes",
+        "us" => "microseconds",
+        "" => "count",
+        other => other,
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

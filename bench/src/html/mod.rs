@@ -1,0 +1,110 @@
+//! `murre-bench report`: results of any scenarios, runs and servers become one HTML file that needs nothing else: plots are drawn
+//! into it as SVG, it has no script, follows the reader's light or dark setting and prints.
+//!
+//! Reading order: [`runs`] says which run is which, [`axis`] makes honest axes, [`plot`] draws, [`cards`] decides what is drawn from
+//! what, [`tables`] holds the numbers, [`page`] puts it together.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::result::Outcome;
+use runs::{Run, Runs};
+
+mod runs;
+
+mod axis;
+
+mod plot;
+
+mod cards;
+
+mod tables;
+
+mod page;
+
+/// What to read and where to write.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Results (`--json` of the scenarios) and directories of them.
+    #[arg(required = true, value_name = "DIR|FILE")]
+    pub from: Vec<PathBuf>,
+    /// The file to write.
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: PathBuf,
+    /// Heading of the report.
+    #[arg(long, value_name = "TEXT", default_value = "murre, measured")]
+    pub title: String,
+}
+
+/// More results than this are refused: nobody reads such a report, and it would take all memory.
+const RUNS_MAX: usize = 200;
+
+/// Writes the report. What cannot be read is said in one sentence each, here and in the report; a file that was named and cannot be
+/// read makes the outcome false, one that happens to lie in a directory does not.
+pub fn run(options: &Options) -> io::Result<bool> {
+    let mut named_failed = false;
+    let (mut runs, mut left_out) = (Vec::new(), Vec::new());
+    for path in &options.from {
+        let is_directory = path.is_dir();
+        let files = if is_directory { results_in(path)? } else { vec![path.clone()] };
+        if is_directory && files.is_empty() {
+            left_out.push(format!("{}: there is no .json file in this directory", path.display()));
+        }
+        for file in files {
+            match Outcome::read(&file) {
+                Ok(outcome) => runs.push(Run::new(&file, outcome)),
+                Err(error) => {
+                    named_failed |= !is_directory;
+                    left_out.push(error.to_string());
+                }
+            }
+        }
+    }
+    left_out.iter().for_each(|why| eprintln!("murre-bench: left out: {why}"));
+    if runs.is_empty() {
+        return Err(io::Error::other("there is no result to report: run a scenario with --json FILE first"));
+    }
+    if runs.len() > RUNS_MAX {
+        return Err(io::Error::other(format!(
+            "{} results are too many for one report, at most {RUNS_MAX}",
+            runs.len()
+        )));
+    }
+    let runs = Runs::new(runs);
+    let page = page::write(&options.title, &runs, &left_out)?;
+    std::fs::write(&options.out, page)?;
+    println!("{} results in {}", runs.all.len(), options.out.display());
+    Ok(!named_failed)
+}
+
+/// The .json files directly in this directory, by name.
+fn results_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "json") && path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Text as it may stand in HTML, between tags and in attributes.
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '&' => safe.push_str("&amp;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests;
