@@ -37,4 +37,6 @@ pub mod scenario;
 
 pub mod html;
 
+pub mod capacity;
+
 pub mod reference;

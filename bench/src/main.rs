@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use murre::commands::serve;
 use murre_bench::scenario::{backlog, crash, hold, push, sim, storm};
-use murre_bench::{html, reference};
+use murre_bench::{capacity, html, reference};
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -31,6 +31,8 @@ enum Command {
     Reference(reference::Options),
     /// Make one HTML file of results, with plots.
     Report(html::Options),
+    /// Predict from a small run what a host for many sessions needs.
+    Capacity(capacity::Options),
     /// Run the deterministic simulator over a range of seeds.
     Sim(sim::Options),
     /// Run the server itself, exactly as `murre serve` does: what tests and the crash scenario start.
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Crash(options) => crash::run(&options),
         Command::Reference(options) => reference::run(&options),
         Command::Report(options) => html::run(&options),
+        Command::Capacity(options) => capacity::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Serve(args) => return serve::run(args),
     };

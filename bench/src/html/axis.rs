@@ -51,7 +51,7 @@ impl Axis {
         let end = tail(largest).clamp(1.0, TAIL_MAX);
         let names = ["50 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"];
         let places = std::iter::once(tail(0.5)).chain((1..names.len()).map(|nines| nines as f64));
-        let labels = std::iter::once((0.0, "0 %")).chain(places.zip(names)).filter(|(place, _)| *place <= end + 1e-9);
+        let labels = places.zip(names).filter(|(place, _)| *place <= end + 1e-9);
         Axis {
             range: (0.0, end),
             labels: labels.map(|(place, name)| (place, name.to_owned())).collect(),

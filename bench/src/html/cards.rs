@@ -38,17 +38,32 @@ const BUDGETS: &[(&str, f64)] = &[
     (names::CPU_HELLO, 35.0),
     (names::CPU_RETURN, 80.0),
 ];
+/// Operations in the order of a session's life.
+const KNOWN: &[&str] = &[
+    names::CPU_HELLO,
+    names::CPU_RETURN,
+    names::CPU_REGISTER,
+    names::CPU_PING,
+    names::CPU_NOTIFICATION,
+    names::CPU_NOTIFICATION_VAPID,
+    names::CPU_STORE,
+    names::CPU_DRAIN,
+];
 const USER_BUDGET: f64 = 160.0;
 
 /// Everything that can be drawn from these runs; sections without a plot are left out.
 pub(super) fn sections(runs: &Runs) -> io::Result<Vec<Section>> {
+    let joined = |parts: Vec<Vec<Card>>| parts.into_iter().flatten().collect();
     let mut sections = vec![
-        Section { title: "Memory", cards: memory(runs)? },
-        Section { title: "CPU for each operation", cards: operations(runs)? },
+        Section {
+            title: "What a session and an operation cost",
+            cards: joined(vec![memory(runs)?, operations(runs)?]),
+        },
         Section { title: "Latency", cards: latencies(runs)? },
-        Section { title: "Over time", cards: over_time(runs)? },
-        Section { title: "Shards", cards: shards(runs)? },
-        Section { title: "Other curves", cards: others(runs)? },
+        Section {
+            title: "The course of the runs",
+            cards: joined(vec![over_time(runs)?, shards(runs)?, others(runs)?]),
+        },
     ];
     sections.retain(|section| !section.cards.is_empty());
     Ok(sections)
@@ -76,40 +91,99 @@ fn memory(runs: &Runs) -> io::Result<Vec<Card>> {
         ),
     ];
     for (name, title, what) in kinds {
-        let slopes: Vec<(&Run, f64, Vec<[f64; 2]>)> = runs
+        let slopes: Vec<Slopes<'_>> = runs
             .all
             .iter()
-            .filter_map(|run| per_session(run.outcome.series(name)?).map(|(from, slopes)| (run, from, slopes)))
+            .filter_map(|run| per_session(run.outcome.series(name)?).map(|(from, points)| Slopes { run, from, points }))
             .collect();
-        let Some((first, from, reference)) = slopes.first() else { continue };
-        let mut values: Vec<f64> = reference.iter().map(|point| point[1]).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values[values.len() / 2];
-        let counts: Vec<f64> = slopes.iter().flat_map(|(.., points)| points.iter().map(|point| point[0])).collect();
-        let largest = slopes.iter().flat_map(|(.., points)| points.iter().map(|point| point[1])).fold(0.0, f64::max);
-        let limit = (name == names::USER_BYTES && largest < 6.0 * USER_BUDGET)
-            .then(|| (USER_BUDGET, format!("budget {} B", number(USER_BUDGET))));
-        let top = limit.as_ref().map_or(largest, |(limit, _)| largest.max(*limit));
-        let (x, y) = (Axis::of_counts(&counts), Axis::from_zero(top * 1.08, 5));
-        let curves = slopes.iter().map(|(run, _, points)| curve(run, points.clone())).collect();
-        let band = Some((middle * 0.95, middle * 1.05));
-        let drawing = Lines { curves, x_name: "sessions".into(), marked: true, band, limit, ..Lines::default() };
-        cards.push(Card {
-            title: title.into(),
-            subtitle: "bytes per session, by number of sessions held".into(),
-            caption: format!(
-                "Measured as {what}: what was added since the reading at {} sessions, divided by the sessions added since. Flat \
-                 is good: the tinted band is 5 % around the median of {} ({} B).",
-                number(*from),
-                first.label,
-                number(middle)
-            ),
-            legend: legend(slopes.iter().map(|(run, ..)| *run)),
-            svg: plot::lines(&drawing, &x, &y)?,
-        });
+        // On one scale a server that needs a hundred times as much would hide whether the other is flat.
+        let (least, most) = slopes
+            .iter()
+            .fold((f64::INFINITY, 0f64), |(least, most), one| (one.last().min(least), one.last().max(most)));
+        let apart = most > 4.0 * least;
+        for part in slopes.chunks(if apart { 1 } else { slopes.len().max(1) }) {
+            let title = if apart { format!("{title}: {}", part[0].run.label) } else { title.into() };
+            cards.push(memory_card(part, name, title, what)?);
+        }
     }
+    cards.extend(all_memory(runs)?);
     cards.extend(tables(runs)?);
     Ok(cards)
+}
+
+/// What each further session cost one run.
+struct Slopes<'a> {
+    run: &'a Run,
+    from: f64,
+    points: Vec<[f64; 2]>,
+}
+
+impl Slopes<'_> {
+    fn last(&self) -> f64 {
+        self.points.last().map_or(0.0, |point| point[1])
+    }
+}
+
+fn memory_card(slopes: &[Slopes<'_>], name: &str, title: String, what: &str) -> io::Result<Card> {
+    let first = &slopes[0];
+    let mut values: Vec<f64> = first.points.iter().map(|point| point[1]).collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values[values.len() / 2];
+    let all = || slopes.iter().flat_map(|one| one.points.iter());
+    let largest = all().map(|point| point[1]).fold(0.0, f64::max);
+    let limit = (name == names::USER_BYTES && largest < 6.0 * USER_BUDGET)
+        .then(|| (USER_BUDGET, format!("budget {} B", number(USER_BUDGET))));
+    let top = limit.as_ref().map_or(largest, |(limit, _)| largest.max(*limit));
+    let x = Axis::of_counts(&all().map(|point| point[0]).collect::<Vec<_>>());
+    let y = Axis::from_zero(top.max(middle * 1.05) * 1.08, 5);
+    let curves = slopes.iter().map(|one| curve(one.run, one.points.clone())).collect();
+    let band = Some((middle * 0.95, middle * 1.05));
+    let drawing = Lines { curves, x_name: "sessions".into(), marked: true, band, limit, ..Lines::default() };
+    Ok(Card {
+        title,
+        subtitle: "bytes per session, by number of sessions held".into(),
+        caption: format!(
+            "Measured as {what}: what was added since the reading at {} sessions, divided by the sessions added since. Flat is \
+             good: the tinted band is 5 % around the median of {} ({} B).",
+            number(first.from),
+            first.run.label,
+            number(middle)
+        ),
+        legend: legend(slopes.iter().map(|one| one.run)),
+        svg: plot::lines(&drawing, &x, &y)?,
+    })
+}
+
+/// User, kernel and both beside each other, when a run has both.
+fn all_memory(runs: &Runs) -> io::Result<Option<Card>> {
+    let last = |run: &Run, name: &str| Some(per_session(run.outcome.series(name)?)?.1.last()?[1]);
+    let found: Vec<(&Run, f64, f64)> = runs
+        .all
+        .iter()
+        .filter_map(|run| Some((run, last(run, names::USER_BYTES)?, last(run, names::KERNEL_BYTES)?)))
+        .collect();
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let group = |name: &str, of: fn(f64, f64) -> f64| Group {
+        name: name.into(),
+        bars: found.iter().map(|(run, user, kernel)| (run.colour, of(*user, *kernel))).collect(),
+        limit: None,
+    };
+    let groups = [
+        group("User memory", |user, _| user),
+        group("Kernel memory", |_, kernel| kernel),
+        group("Both", |user, kernel| user + kernel),
+    ];
+    Ok(Some(Card {
+        title: "All memory of a session".into(),
+        subtitle: "bytes per session, at the largest number of sessions".into(),
+        caption:
+            "The same measurements: what the process made dirty, and what the kernel holds for the server's sockets."
+                .into(),
+        legend: legend(found.iter().map(|(run, ..)| *run)),
+        svg: plot::bars(&groups, "B")?,
+    }))
 }
 
 fn tables(runs: &Runs) -> io::Result<Option<Card>> {
@@ -163,6 +237,9 @@ fn operations(runs: &Runs) -> io::Result<Vec<Card>> {
     if groups.is_empty() {
         return Ok(Vec::new());
     }
+    // Operations that every run names alike come first, then those of one scenario's steps.
+    let known = |group: &Group| KNOWN.iter().position(|name| *name == group.name).unwrap_or(KNOWN.len());
+    groups.sort_by_key(known);
     let has_limit = groups.iter().any(|group| group.limit.is_some());
     for group in &mut groups {
         group.name = group.name.replace("server CPU per ", "");
@@ -353,15 +430,20 @@ fn curve(run: &Run, points: Vec<[f64; 2]>) -> Curve {
     Curve { colour: run.colour, dashed: false, points }
 }
 
+/// One entry for each colour; where runs of several scenarios share one, each says its scenario.
 fn legend<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<(usize, bool, String)> {
-    let mut entries: Vec<(usize, bool, String)> = Vec::new();
+    let runs: Vec<&Run> = runs.collect();
+    let scenarios: BTreeSet<&str> = runs.iter().map(|run| run.outcome.scenario.as_str()).collect();
+    let mut entries: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for run in runs {
-        let entry = (run.colour, false, run.label.clone());
-        if !entries.contains(&entry) {
-            entries.push(entry);
+        let several = scenarios.len() > 1 && run.label != run.outcome.server;
+        let label = if several { format!("{} ({})", run.label, run.outcome.scenario) } else { run.label.clone() };
+        let labels = entries.entry(run.colour).or_default();
+        if !labels.contains(&label) {
+            labels.push(label);
         }
     }
-    entries
+    entries.into_iter().map(|(colour, labels)| (colour, false, labels.join("; "))).collect()
 }
 
 /// Names in all runs, in the order of their first appearance.

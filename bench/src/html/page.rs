@@ -62,8 +62,7 @@ fn verdict(runs: &Runs, left_out: &[String]) -> String {
         0 => format!("<p class=\"verdict good\">All {checks} checks held.</p>\n"),
         count => {
             let list: String = failed.iter().map(|one| format!("<li>{}</li>", escaped(one))).collect();
-            let which = if count == 1 { "check" } else { "checks" };
-            format!("<div class=\"verdict bad\"><p>{count} of {checks} {which} FAILED</p>\n<ul>{list}</ul></div>\n")
+            format!("<div class=\"verdict bad\"><p>{count} of {checks} checks FAILED</p>\n<ul>{list}</ul></div>\n")
         }
     };
     if !left_out.is_empty() {

@@ -80,7 +80,7 @@ fn plots_tables_and_verdict_are_in_one_file_that_needs_nothing_else() {
     ] {
         assert!(html.contains(wanted), "no {wanted} in the page");
     }
-    assert_eq!(html.matches("<svg").count(), 6, "two shard plots, and one of each other kind");
+    assert_eq!(html.matches("<svg").count(), 7, "memory and shards of each server, and one of each other kind");
     assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
     assert!(!html.contains("<b>&#39;") && !html.contains("<script") && !html.contains("<link"));
     let outside = html.replace("http://www.w3.org/2000/svg", "");

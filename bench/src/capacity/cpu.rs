@@ -1,0 +1,183 @@
+//! Cores: each operation's rate times what it costs, and what it costs more when a hundred times the sessions are there.
+//!
+//! An operation was measured with as many sessions as fit near the caches (10,000 x 4.3 KB = 43 MB). With a million it touches
+//! memory that nobody touched for minutes: some forty cache lines of socket, file, poll, connection and session, and the page tables on
+//! the way. That is added for each tenfold of the sessions, in microseconds ([`COLD_US_DEFAULT`]), unless measurements say it.
+
+use super::{Basis, Mix};
+use crate::result::{Outcome, names};
+
+/// Promised: this share of what a full run shows.
+pub(super) const PROMISE: f64 = 0.20;
+
+/// Forty lines, of which a tenfold of the sessions makes half miss, at 100 ns each.
+const COLD_US_DEFAULT: f64 = 2.0;
+
+/// What is assumed for what was not measured, as server CPU in microseconds: the budgets (DESIGN.md section 9), and for a ping a third of
+/// a notification.
+const ASSUMED: &[(&str, f64)] = &[
+    (names::CPU_NOTIFICATION, 20.0),
+    (names::CPU_STORE, 60.0),
+    (names::CPU_DRAIN, 20.0),
+    (names::CPU_HELLO, 35.0),
+    (names::CPU_RETURN, 80.0),
+    (names::CPU_PING, 7.0),
+];
+
+/// The signature check of a token that was not seen before (docs/reports/0002).
+const FRESH_TOKEN_US: f64 = 52.0;
+
+/// What one operation costs.
+#[derive(Clone, Debug)]
+pub(super) struct Cost {
+    /// As measured, or assumed.
+    pub us: f64,
+    /// Sessions that were there when it was measured; none: it is assumed.
+    pub at: Option<f64>,
+}
+
+/// One line of the model.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// The operation.
+    pub name: &'static str,
+    /// Operations a second.
+    pub rate: f64,
+    /// Where it starts from.
+    pub cost: Cost,
+    /// Microseconds with the sessions that are predicted.
+    pub us: f64,
+}
+
+/// All lines.
+#[derive(Clone, Debug)]
+pub(super) struct Prediction {
+    /// Operations.
+    pub items: Vec<Item>,
+    /// Microseconds for each tenfold of the sessions.
+    pub cold_us: f64,
+}
+
+impl Prediction {
+    pub fn new(basis: &Basis<'_>, mix: &Mix) -> Prediction {
+        let cold_us = mix.cold_us.or_else(|| cold_us(basis.all)).unwrap_or(COLD_US_DEFAULT);
+        let (stored, direct) = (mix.push_rate * mix.store_share, mix.push_rate * (1.0 - mix.store_share));
+        let pings = mix.sessions as f64 / mix.ping_interval;
+        let rates = [
+            (names::CPU_NOTIFICATION, direct),
+            (names::CPU_STORE, stored),
+            (names::CPU_DRAIN, stored),
+            (names::CPU_HELLO, mix.connect_rate * (1.0 - mix.return_share)),
+            (names::CPU_RETURN, mix.connect_rate * mix.return_share),
+            (names::CPU_PING, pings),
+        ];
+        let sessions = mix.sessions as f64;
+        let line = |(name, rate)| {
+            let cost = cost(basis, name, rate);
+            let us = cost.us + colder(cost.at, sessions) * cold_us;
+            Item { name, rate, cost, us }
+        };
+        let mut items: Vec<Item> = rates.into_iter().map(line).collect();
+        if mix.fresh_token_share > 0.0 {
+            items.push(Item {
+                name: "server CPU per VAPID token not seen before",
+                rate: mix.push_rate * mix.fresh_token_share,
+                cost: Cost { us: FRESH_TOKEN_US, at: None },
+                us: FRESH_TOKEN_US,
+            });
+        }
+        Prediction { items, cold_us }
+    }
+
+    /// Cores' worth of CPU in a normal second.
+    pub fn cores(&self) -> f64 {
+        self.items.iter().map(|item| item.rate * item.us / 1e6).sum()
+    }
+
+    /// Prints the model.
+    pub fn show(&self, mix: &Mix) {
+        println!("CPU for {} sessions", mix.sessions);
+        println!("  {:<44} {:>10} {:>9} {:>9} {:>8}  from", "", "a second", "measured", "then", "cores");
+        for item in &self.items {
+            let from = item
+                .cost
+                .at
+                .map_or_else(|| "assumed: not measured".into(), |at| format!("measured with {at:.0} sessions"));
+            println!(
+                "  {:<44} {:>10.0} {:>6.1} us {:>6.1} us {:>8.3}  {from}",
+                item.name.trim_start_matches("server CPU per "),
+                item.rate,
+                item.cost.us,
+                item.us,
+                item.rate * item.us / 1e6
+            );
+        }
+        let wanted = self.cores() / mix.utilisation;
+        println!("  {:<44} {:>10} {:>9} {:>9} {:>8.3}", "in all, busy", "", "", "", self.cores());
+        println!("  {:.1} us are added for each tenfold of the sessions: their memory is colder.", self.cold_us);
+        println!(
+            "  promised within {:.0} %. With {:.0} % of the cores busy in a normal second: {:.1} cores.",
+            PROMISE * 100.0,
+            mix.utilisation * 100.0,
+            wanted
+        );
+        if mix.cores > 0 {
+            let share = self.cores() / mix.cores as f64;
+            let verdict = if share * (1.0 + PROMISE) <= mix.utilisation { "enough" } else { "NOT enough" };
+            println!(
+                "  {} cores are {verdict}: {:.0} % busy, {:.0} % at worst within the promise.",
+                mix.cores,
+                share * 100.0,
+                share * (1.0 + PROMISE) * 100.0
+            );
+            let spare = (mix.cores as f64 * CROWD_SHARE - self.cores()).max(0.0);
+            let back = self.items.iter().find(|item| item.name == names::CPU_RETURN).map_or(1.0, |item| item.us);
+            println!(
+                "  When all come back at once, {:.0} % of the cores take {:.0} hellos a second: {:.0} s for {} sessions.",
+                CROWD_SHARE * 100.0,
+                spare * 1e6 / back,
+                mix.sessions as f64 * back / (spare * 1e6).max(1.0),
+                mix.sessions
+            );
+        }
+    }
+}
+
+/// Of all cores, what a crowd of returning sessions may take.
+const CROWD_SHARE: f64 = 0.9;
+
+/// Tenfolds between what was measured and what is predicted; what is assumed was assumed for a full host.
+fn colder(at: Option<f64>, sessions: f64) -> f64 {
+    at.map_or(0.0, |at| (sessions / at.max(1.0)).log10().max(0.0))
+}
+
+/// The measured cost of an operation at the rate that is nearest to `rate`: at a few operations a second every one wakes a shard and
+/// pays for that alone, under load they share it.
+pub(super) fn cost(basis: &Basis<'_>, name: &str, rate: f64) -> Cost {
+    let distance = |one: &Outcome| {
+        // A result without a rate was as fast as the server could be.
+        let measured = one.option("rate").or_else(|| one.figure("notifications a second")).unwrap_or(1e5);
+        (measured.max(1.0).log10() - rate.max(1.0).log10()).abs()
+    };
+    let with = basis.all.iter().filter(|one| one.figure(name).is_some());
+    let nearest = with.min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    let found = nearest.and_then(|one| Some((one.figure(name)?, one.option(names::OPTION_SESSIONS)?)));
+    match found {
+        Some((us, at)) => Cost { us, at: Some(at) },
+        None => Cost { us: ASSUMED.iter().find(|(known, _)| *known == name).map_or(0.0, |(_, us)| *us), at: None },
+    }
+}
+
+/// Microseconds for each tenfold of the sessions between the pushes with fewest and with most of them, at the same rate.
+fn cold_us(all: &[Outcome]) -> Option<f64> {
+    let pushes = || {
+        all.iter().filter_map(|one| {
+            Some((one.option(names::OPTION_SESSIONS)?, one.figure(names::CPU_NOTIFICATION)?, one.option("rate")))
+        })
+    };
+    let few = pushes().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let most = pushes().filter(|one| one.2 == few.2).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let tenfolds = (most.0 / few.0.max(1.0)).log10();
+    // Less than fourfold, and noise would be taken for a trend; nothing gets cheaper by being cold.
+    (tenfolds >= 0.6).then(|| ((most.1 - few.1) / tenfolds).clamp(0.0, 10.0))
+}

@@ -1,0 +1,221 @@
+//! Bytes: of the process and of the kernel, line by line, at any number of sessions.
+
+use std::io;
+
+use super::fit::{Line, index_bytes};
+use super::{Basis, Mix};
+use crate::result::names;
+
+/// Promised: this share of what a full run shows.
+pub(super) const PROMISE: f64 = 0.05;
+
+/// One line of the model.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// What it is.
+    pub name: String,
+    /// Bytes whatever the number of sessions.
+    pub fixed: f64,
+    /// Bytes for each session.
+    pub each: f64,
+    /// Where the figures are from.
+    pub how: String,
+}
+
+/// All lines.
+#[derive(Clone, Debug)]
+pub(super) struct Prediction {
+    /// Sessions predicted.
+    pub sessions: f64,
+    /// Of the process.
+    pub user: Vec<Item>,
+    /// Of the kernel, in object caches.
+    pub kernel: Vec<Item>,
+    /// Of the kernel, elsewhere: no reading of a result holds these.
+    pub beside: Vec<Item>,
+    /// How far readings lay off the line, user and kernel.
+    pub off: (f64, f64),
+}
+
+/// One slot of a ring's table of descriptors, mapped when the ring is made.
+const RING_SLOT_BYTES: f64 = 8.0;
+/// A ring has a twentieth more slots than its share of the connections.
+const RING_SPARE: f64 = 1.05;
+
+impl Prediction {
+    pub fn new(basis: &Basis<'_>, mix: &Mix) -> io::Result<Prediction> {
+        let sessions = mix.sessions as f64;
+        let (user, user_off) = user(basis, mix)?;
+        let (kernel, kernel_off) = kernel(basis)?;
+        let slots = mix.max_connections() as f64 * RING_SPARE;
+        let beside = vec![Item {
+            name: "tables of the rings".into(),
+            fixed: slots * RING_SLOT_BYTES,
+            each: 0.0,
+            how: format!("{RING_SLOT_BYTES} B for each of --max-connections and a twentieth, mapped at start"),
+        }];
+        Ok(Prediction { sessions, user, kernel, beside, off: (user_off, kernel_off) })
+    }
+
+    fn total(&self, items: &[Item]) -> f64 {
+        items.iter().map(|item| item.fixed + item.each * self.sessions).sum()
+    }
+
+    /// Bytes of the process.
+    pub fn user_bytes(&self) -> f64 {
+        self.total(&self.user)
+    }
+
+    /// Bytes in the kernel's object caches.
+    pub fn kernel_bytes(&self) -> f64 {
+        self.total(&self.kernel)
+    }
+
+    /// Everything.
+    pub fn all_bytes(&self) -> f64 {
+        self.user_bytes() + self.kernel_bytes() + self.total(&self.beside)
+    }
+
+    /// Prints the model.
+    pub fn show(&self, mix: &Mix) {
+        println!("memory for {} sessions, --max-connections {}", mix.sessions, mix.max_connections());
+        println!("  {:<40} {:>12} {:>12} {:>14}  from", "", "fixed", "a session", "in all");
+        for (name, items) in [("user", &self.user), ("kernel", &self.kernel), ("kernel, mapped", &self.beside)] {
+            for item in items {
+                let all = item.fixed + item.each * self.sessions;
+                println!(
+                    "  {:<40} {:>12} {:>10.1} B {:>14}  {}",
+                    format!("{name}: {}", item.name),
+                    mib(item.fixed),
+                    item.each,
+                    mib(all),
+                    item.how
+                );
+            }
+        }
+        let each = self.all_bytes() / self.sessions;
+        println!(
+            "  {:<40} {:>12} {:>10.1} B {:>14}",
+            "user",
+            "",
+            self.user_bytes() / self.sessions,
+            mib(self.user_bytes())
+        );
+        let kernel = self.all_bytes() - self.user_bytes();
+        println!("  {:<40} {:>12} {:>10.1} B {:>14}", "kernel", "", kernel / self.sessions, mib(kernel));
+        println!("  {:<40} {:>12} {:>10.1} B {:>14}", "in all", "", each, mib(self.all_bytes()));
+        println!(
+            "  promised within {:.0} %; readings lay up to {:.1} % (user) and {:.1} % (kernel) off the line.",
+            PROMISE * 100.0,
+            self.off.0 * 100.0,
+            self.off.1 * 100.0
+        );
+        println!(
+            "  Give the host {}: that, {:.0} % for the prediction, a quarter for buffers of busy and blocked sockets, the page \
+             cache of the store and the system.",
+            mib(self.all_bytes() * (1.0 + PROMISE) * 1.25 + SYSTEM_BYTES),
+            PROMISE * 100.0
+        );
+        println!(
+            "  Not in it: stored messages in the page cache, connection tracking (about 320 B a connection: use notrack), TLS."
+        );
+    }
+}
+
+/// For everything else on the host.
+const SYSTEM_BYTES: f64 = 1024.0 * 1024.0 * 1024.0;
+
+fn user(basis: &Basis<'_>, mix: &Mix) -> io::Result<(Vec<Item>, f64)> {
+    let hold = basis.hold;
+    let points = hold.series(names::USER_BYTES).map(|series| series.points.clone()).unwrap_or_default();
+    let measured_shards = basis.shards();
+    let shards = mix.shards.map(|count| count as f64).or(measured_shards);
+    // Without the number of shards the index stays in the slope, and the steps of its tables are an error of up to 4 %.
+    let Some((measured_shards, shards)) = measured_shards.zip(shards) else {
+        let line = fitted(&points, names::USER_BYTES)?;
+        let how = "slope and start of the line through the readings; the number of shards is not known".to_owned();
+        return Ok((vec![Item { name: "process".into(), fixed: line.fixed, each: line.slope, how }], line.off));
+    };
+    let measured_max = hold.option(names::OPTION_MAX_CONNECTIONS).unwrap_or(mix.max_connections() as f64);
+    let index_then = |count: f64| index_bytes(count, measured_shards, measured_max);
+    let rest: Vec<[f64; 2]> = points.iter().map(|[count, bytes]| [*count, bytes - index_then(*count)]).collect();
+    let line = fitted(&rest, names::USER_BYTES)?;
+    let sessions = mix.sessions as f64;
+    let index_now = index_bytes(sessions, shards, mix.max_connections() as f64) / sessions;
+    let mut items = vec![Item {
+        name: "index of user agents".into(),
+        fixed: 0.0,
+        each: index_now,
+        how: format!(
+            "computed for {shards} shards: its tables double in steps; {:.1} B when measured",
+            index_then(basis.sessions()) / basis.sessions().max(1.0)
+        ),
+    }];
+    let mut told = 0.0;
+    for series in &hold.series {
+        let Some(table) = series.name.strip_prefix(names::TABLE_BYTES) else { continue };
+        // What holds input and messages is empty in an idle server: only tables that grow with sessions are lines.
+        let Some(line) = Line::through(&series.points).filter(|line| line.slope > 0.5) else { continue };
+        told += line.slope;
+        let how = "the server's own metric, slope".to_owned();
+        items.push(Item { name: table.trim_start_matches("murre_").into(), fixed: 0.0, each: line.slope, how });
+    }
+    items.push(Item {
+        name: "sessions, channels, everything else".into(),
+        fixed: 0.0,
+        each: line.slope - told,
+        how: "slope of Private_Dirty without the lines above".into(),
+    });
+    let more_shards = (shards - measured_shards).max(0.0);
+    items.push(Item {
+        name: "the process without sessions".into(),
+        fixed: line.fixed,
+        each: 0.0,
+        how: "start of the line through Private_Dirty".into(),
+    });
+    if more_shards > 0.0 {
+        items.push(Item {
+            name: format!("{more_shards} shards more than measured"),
+            fixed: more_shards * SHARD_BYTES,
+            each: 0.0,
+            how: "arenas and lanes once used: 2 MiB of small and 2 MiB of large spans, 1 MiB of lanes".into(),
+        });
+    }
+    Ok((items, line.off))
+}
+
+/// Arenas and lanes of one shard when all of it has been used (docs/LIMITS.md).
+const SHARD_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
+
+fn kernel(basis: &Basis<'_>) -> io::Result<(Vec<Item>, f64)> {
+    let (name, share, how) = match basis.hold.series(names::KERNEL_BYTES) {
+        Some(_) => (names::KERNEL_BYTES, 1.0, "slope of the slab caches, the server's end"),
+        None => (names::KERNEL_BYTES_BOTH_ENDS, 0.5, "slope of the slab caches, half of both ends"),
+    };
+    let points = basis.hold.series(name).map(|series| series.points.clone()).unwrap_or_default();
+    let line = fitted(&points, name)?;
+    let item = |name: &str, fixed: f64, each: f64, how: &str| Item { name: name.into(), fixed, each, how: how.into() };
+    let items = vec![
+        item("socket, file, inode, armed poll", 0.0, line.slope * share, how),
+        item("slabs that are there anyway", line.fixed * share, 0.0, "start of that line"),
+    ];
+    Ok((items, line.off))
+}
+
+fn fitted(points: &[[f64; 2]], name: &str) -> io::Result<Line> {
+    Line::through(points).filter(|line| line.slope > 0.0).ok_or_else(|| {
+        io::Error::other(format!(
+            "`{name}` does not grow with the sessions of these results: measure with `hold --at` at several counts, as root (for \
+             /proc/slabinfo) and with --pid"
+        ))
+    })
+}
+
+/// Bytes in a unit that people can compare.
+pub(super) fn mib(bytes: f64) -> String {
+    match bytes.abs() {
+        large if large >= 10.0 * f64::from(1 << 30) => format!("{:.1} GiB", bytes / f64::from(1 << 30)),
+        small if small < 0.05 * f64::from(1 << 20) => format!("{:.1} KiB", bytes / 1024.0),
+        _ => format!("{:.1} MiB", bytes / f64::from(1 << 20)),
+    }
+}

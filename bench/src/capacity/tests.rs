@@ -1,0 +1,152 @@
+//! Predictions from recorded and from made results, and what is refused.
+
+use serde_json::json;
+
+use super::check::lines;
+use super::fit::index_bytes;
+use super::{Basis, Mix, cpu, memory};
+use crate::result::Outcome;
+
+fn outcome(scenario: &str, more: &serde_json::Value) -> Outcome {
+    let mut all = json!({
+        "schema": 1, "scenario": scenario, "server": "murre", "when": 1_700_000_000,
+        "machine": { "kernel": "6.18", "cpu": "Some CPU", "cores": 2, "memory_bytes": 24u64 << 30 },
+    });
+    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Outcome::parse(all.to_string().as_bytes()).unwrap()
+}
+
+/// A server whose sessions take 140 B and the index, 20 MB without any, and 4,160 B of the kernel.
+fn hold(counts: &[f64]) -> Outcome {
+    let user: Vec<[f64; 2]> =
+        counts.iter().map(|count| [*count, 2e7 + 140.0 * count + index_bytes(*count, 4.0, 1.1e6)]).collect();
+    let kernel: Vec<[f64; 2]> = counts.iter().map(|count| [*count, 1e6 + 4_160.0 * count]).collect();
+    let slab: Vec<[f64; 2]> = counts.iter().map(|count| [*count, 32.0 * count]).collect();
+    outcome(
+        "hold",
+        &json!({
+            "options": { "sessions": counts.last(), "shards": 4, "max_connections": 1_100_000 },
+            "series": [
+                { "name": "user bytes", "x_unit": "sessions", "unit": "B", "points": user },
+                { "name": "kernel bytes", "x_unit": "sessions", "unit": "B", "points": kernel },
+                { "name": "table bytes: murre_slab_bytes", "x_unit": "sessions", "unit": "B", "points": slab },
+            ],
+        }),
+    )
+}
+
+fn push(sessions: u64, rate: u64, us: f64) -> Outcome {
+    outcome(
+        "push",
+        &json!({
+            "options": { "sessions": sessions, "rate": rate },
+            "figures": [{ "name": "server CPU per notification", "value": us, "unit": "us" }],
+        }),
+    )
+}
+
+fn mix() -> Mix {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        mix: Mix,
+    }
+    Cli::parse_from(["capacity"]).mix
+}
+
+#[test]
+fn a_million_is_predicted_from_ten_thousand_where_a_straight_line_would_fail() {
+    let all = [hold(&[0.0, 2_500.0, 5_000.0, 10_000.0])];
+    let real = hold(&[0.0, 500_000.0, 1_000_000.0]);
+    let compared = lines(&Basis::new(&all).unwrap(), &mix(), &[real]).unwrap();
+    assert_eq!(compared.len(), 4, "user, kernel, both and one table: {compared:?}");
+    assert!(compared.iter().all(|line| line.off().abs() < 0.01 && line.held()), "{compared:?}");
+}
+
+#[test]
+fn a_full_run_that_is_further_off_than_promised_is_told() {
+    let all = [hold(&[0.0, 2_500.0, 5_000.0, 10_000.0])];
+    let basis = Basis::new(&all).unwrap();
+    let mut real = hold(&[0.0, 500_000.0, 1_000_000.0]);
+    real.series[0].points.iter_mut().for_each(|point| point[1] *= 1.08);
+    let compared = lines(&basis, &mix(), &[real]).unwrap();
+    assert!(!compared[0].held() && compared[0].name.starts_with("user bytes"), "{compared:?}");
+    assert!(compared[1].held());
+}
+
+#[test]
+fn cores_are_rates_times_costs_and_a_cold_million_costs_more() {
+    let all = [hold(&[0.0, 5_000.0, 10_000.0]), push(10_000, 1_000, 30.0), push(10_000, 50_000, 17.0)];
+    let basis = Basis::new(&all).unwrap();
+    let asked = Mix { push_rate: 1_000.0, store_share: 0.0, connect_rate: 0.0, cold_us: Some(2.0), ..mix() };
+    let predicted = cpu::Prediction::new(&basis, &asked);
+    let direct = &predicted.items[0];
+    assert_eq!((direct.cost.us, direct.us, direct.cost.at), (30.0, 34.0, Some(10_000.0)));
+    assert_eq!(cpu::Prediction::new(&basis, &Mix { push_rate: 40_000.0, ..asked.clone() }).items[0].cost.us, 17.0);
+    // 1,000 notifications, and 3,333 pings whose cost is assumed.
+    assert!((predicted.cores() - (0.034 + 1e6 / 300.0 * 7e-6)).abs() < 1e-9, "{}", predicted.cores());
+    assert!(predicted.items.iter().skip(1).all(|item| item.cost.at.is_none()));
+}
+
+#[test]
+fn what_cold_memory_costs_is_taken_from_pushes_that_differ_in_sessions() {
+    let all = [
+        hold(&[0.0, 5_000.0, 10_000.0]),
+        push(1_000, 1_000, 30.0),
+        push(10_000, 1_000, 31.5),
+        push(9_000, 5_000, 90.0),
+    ];
+    assert!((cpu::Prediction::new(&Basis::new(&all).unwrap(), &mix()).cold_us - 1.5).abs() < 1e-9);
+    let close = [hold(&[0.0, 5_000.0, 10_000.0]), push(5_000, 1_000, 30.0), push(10_000, 1_000, 60.0)];
+    assert_eq!(cpu::Prediction::new(&Basis::new(&close).unwrap(), &mix()).cold_us, 2.0, "too close to tell");
+}
+
+#[test]
+fn operations_are_compared_at_the_rate_of_the_full_run() {
+    let all = [hold(&[0.0, 5_000.0, 10_000.0]), push(10_000, 1_000, 30.0), push(10_000, 50_000, 17.0)];
+    let basis = Basis::new(&all).unwrap();
+    let compared = |us| lines(&basis, &mix(), &[push(1_000_000, 1_000, us)]).unwrap();
+    assert!((compared(34.0)[0].off()).abs() < 0.001 && compared(34.0)[0].held());
+    assert!(!compared(20.0)[0].held(), "34 is 70 % more than 20");
+}
+
+#[test]
+fn a_prediction_needs_readings_at_two_counts_that_grow() {
+    let why = |all: &[Outcome]| match Basis::new(all) {
+        Err(error) => error.to_string(),
+        Ok(basis) => memory::Prediction::new(&basis, &mix()).unwrap_err().to_string(),
+    };
+    assert!(why(&[]).contains("no result has two readings"));
+    assert!(why(&[push(10, 10, 1.0)]).contains("murre-bench hold"));
+    let mut shrinking = hold(&[0.0, 5_000.0, 10_000.0]);
+    shrinking.series[0].points.iter_mut().for_each(|point| point[1] = 2e7);
+    assert!(why(&[shrinking]).contains("does not grow"));
+    let mut blind = hold(&[0.0, 5_000.0, 10_000.0]);
+    blind.series.remove(1);
+    assert!(why(&[blind]).contains("slabinfo"));
+}
+
+#[test]
+fn shards_and_connections_that_differ_from_the_measurement_are_accounted_for() {
+    let all = [hold(&[0.0, 5_000.0, 10_000.0])];
+    let basis = Basis::new(&all).unwrap();
+    let with = |shards| memory::Prediction::new(&basis, &Mix { shards: Some(shards), ..mix() }).unwrap();
+    assert!(with(64).user_bytes() > with(4).user_bytes() + 60.0 * 4e6);
+    let wide = memory::Prediction::new(&basis, &Mix { max_connections: Some(10_000_000), ..mix() }).unwrap();
+    assert!(wide.all_bytes() > with(4).all_bytes() + 8.9e6 * 8.0);
+}
+
+#[test]
+fn a_mix_that_makes_no_sense_is_refused() {
+    for wrong in [
+        Mix { store_share: 1.5, ..mix() },
+        Mix { push_rate: -1.0, ..mix() },
+        Mix { ping_interval: 0.0, ..mix() },
+        Mix { utilisation: f64::NAN, ..mix() },
+        Mix { sessions: 0, ..mix() },
+    ] {
+        assert!(wrong.complaint().is_some(), "{wrong:?}");
+    }
+    assert!(mix().complaint().is_none());
+}
