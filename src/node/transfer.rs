@@ -63,7 +63,7 @@ impl Opened {
     fn open(config: &Config) -> Result<Opened, Fault> {
         let data = match config.store.kind {
             StoreKind::Embedded => Some(DataDir::open(&config.data_dir)?),
-            StoreKind::Memory => None,
+            StoreKind::Memory | StoreKind::Scylla => None,
         };
         let dir = data.as_ref().map_or_else(|| config.data_dir.join("store"), DataDir::store);
         Ok(Opened { storage: Storage::open(&config.store, &dir)?, data })

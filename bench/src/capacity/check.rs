@@ -73,7 +73,6 @@ fn bytes(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> io::Result<Vec<Compare
     let shards = real.option(names::OPTION_SHARDS).map(|count| count as u64).or(mix.shards);
     let mix = Mix { sessions: sessions as u64, shards, ..mix.clone() };
     let predicted = Prediction::new(basis, &mix)?;
-    let promise = Some(memory::PROMISE);
     let line = |name: &str, predicted: f64, real: f64, promise: Option<f64>| Compared {
         name: format!("{name} at {sessions:.0} sessions"),
         predicted,
@@ -81,7 +80,10 @@ fn bytes(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> io::Result<Vec<Compare
         promise,
         is_bytes: true,
     };
-    let mut lines = vec![line("user bytes", predicted.user_bytes(), user, promise)];
+    let promise = Some(memory::PROMISE);
+    // In the sum of the process is what the store happened to buffer: it is shown, and promised as a part of everything only.
+    let mut lines = vec![line("user bytes", predicted.user_bytes(), user, None)];
+    lines.extend(slope(&predicted, &mix, basis, real)?);
     let kernel = last(names::KERNEL_BYTES)
         .or_else(|| last(names::KERNEL_BYTES_BOTH_ENDS).map(|[sessions, both]| [sessions, both / 2.0]));
     if let Some([_, kernel]) = kernel.filter(|[count, _]| *count == sessions) {
@@ -95,6 +97,28 @@ fn bytes(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> io::Result<Vec<Compare
         }
     }
     Ok(lines)
+}
+
+/// What each further session takes between the first and the last reading with sessions.
+fn slope(last: &Prediction, mix: &Mix, basis: &Basis<'_>, real: &Outcome) -> io::Result<Option<Compared>> {
+    let points = real.series(names::USER_BYTES).map_or(&[][..], |series| &series.points);
+    let with_sessions: Vec<[f64; 2]> = points.iter().copied().filter(|point| point[0] > 0.0).collect();
+    let (Some(first), Some(end)) = (with_sessions.first(), with_sessions.last()) else { return Ok(None) };
+    let added = end[0] - first[0];
+    if added <= 0.0 {
+        return Ok(None);
+    }
+    let few = Prediction::new(
+        basis,
+        &Mix { sessions: first[0] as u64, max_connections: Some(mix.max_connections()), ..mix.clone() },
+    )?;
+    Ok(Some(Compared {
+        name: format!("user bytes of a session, {:.0} to {:.0}", first[0], end[0]),
+        predicted: (last.user_bytes() - few.user_bytes()) / added,
+        real: (end[1] - first[1]) / added,
+        promise: Some(memory::PROMISE),
+        is_bytes: true,
+    }))
 }
 
 /// What each operation of a full run costs, at its rate.

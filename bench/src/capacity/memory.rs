@@ -31,7 +31,7 @@ pub(super) struct Prediction {
     pub user: Vec<Item>,
     /// Of the kernel, in object caches.
     pub kernel: Vec<Item>,
-    /// Of the kernel, elsewhere: no reading of a result holds these.
+    /// Of both, fixed: bounds rather than readings.
     pub beside: Vec<Item>,
     /// How far readings lay off the line, user and kernel.
     pub off: (f64, f64),
@@ -41,6 +41,8 @@ pub(super) struct Prediction {
 const RING_SLOT_BYTES: f64 = 8.0;
 /// A ring has a twentieth more slots than its share of the connections.
 const RING_SPARE: f64 = 1.05;
+/// Default of `store.cache`, and the write buffers of the four tables of the embedded store (`src/store/embedded/database.rs`).
+const STORE_BYTES: f64 = (96 + 16 + 32 + 16 + 16) as f64 * 1024.0 * 1024.0;
 
 impl Prediction {
     pub fn new(basis: &Basis<'_>, mix: &Mix) -> io::Result<Prediction> {
@@ -48,12 +50,20 @@ impl Prediction {
         let (user, user_off) = user(basis, mix)?;
         let (kernel, kernel_off) = kernel(basis)?;
         let slots = mix.max_connections() as f64 * RING_SPARE;
-        let beside = vec![Item {
-            name: "tables of the rings".into(),
-            fixed: slots * RING_SLOT_BYTES,
-            each: 0.0,
-            how: format!("{RING_SLOT_BYTES} B for each of --max-connections and a twentieth, mapped at start"),
-        }];
+        let beside = vec![
+            Item {
+                name: "kernel, mapped: tables of the rings".into(),
+                fixed: slots * RING_SLOT_BYTES,
+                each: 0.0,
+                how: format!("{RING_SLOT_BYTES} B for each of --max-connections and a twentieth, mapped at start"),
+            },
+            Item {
+                name: "user: the store, at most".into(),
+                fixed: STORE_BYTES,
+                each: 0.0,
+                how: "96 MiB of store.cache, 80 MiB of write buffers; little until it was busy".into(),
+            },
+        ];
         Ok(Prediction { sessions, user, kernel, beside, off: (user_off, kernel_off) })
     }
 
@@ -80,12 +90,12 @@ impl Prediction {
     pub fn show(&self, mix: &Mix) {
         println!("memory for {} sessions, --max-connections {}", mix.sessions, mix.max_connections());
         println!("  {:<40} {:>12} {:>12} {:>14}  from", "", "fixed", "a session", "in all");
-        for (name, items) in [("user", &self.user), ("kernel", &self.kernel), ("kernel, mapped", &self.beside)] {
+        for (kind, items) in [("user: ", &self.user), ("kernel: ", &self.kernel), ("", &self.beside)] {
             for item in items {
                 let all = item.fixed + item.each * self.sessions;
                 println!(
                     "  {:<40} {:>12} {:>10.1} B {:>14}  {}",
-                    format!("{name}: {}", item.name),
+                    format!("{kind}{}", item.name),
                     mib(item.fixed),
                     item.each,
                     mib(all),
@@ -93,19 +103,16 @@ impl Prediction {
                 );
             }
         }
-        let each = self.all_bytes() / self.sessions;
+        let sums = [
+            ("user, without the store", self.user_bytes()),
+            ("kernel, object caches", self.kernel_bytes()),
+            ("in all", self.all_bytes()),
+        ];
+        for (name, bytes) in sums {
+            println!("  {name:<40} {:>12} {:>10.1} B {:>14}", "", bytes / self.sessions, mib(bytes));
+        }
         println!(
-            "  {:<40} {:>12} {:>10.1} B {:>14}",
-            "user",
-            "",
-            self.user_bytes() / self.sessions,
-            mib(self.user_bytes())
-        );
-        let kernel = self.all_bytes() - self.user_bytes();
-        println!("  {:<40} {:>12} {:>10.1} B {:>14}", "kernel", "", kernel / self.sessions, mib(kernel));
-        println!("  {:<40} {:>12} {:>10.1} B {:>14}", "in all", "", each, mib(self.all_bytes()));
-        println!(
-            "  promised within {:.0} %; readings lay up to {:.1} % (user) and {:.1} % (kernel) off the line.",
+            "  Promised within {:.0} %: bytes a session, and user and kernel together. Readings lay up to {:.1} % (user) and {:.1} % (kernel) off the line.",
             PROMISE * 100.0,
             self.off.0 * 100.0,
             self.off.1 * 100.0
@@ -205,8 +212,8 @@ fn kernel(basis: &Basis<'_>) -> io::Result<(Vec<Item>, f64)> {
 fn fitted(points: &[[f64; 2]], name: &str) -> io::Result<Line> {
     Line::through(points).filter(|line| line.slope > 0.0).ok_or_else(|| {
         io::Error::other(format!(
-            "`{name}` does not grow with the sessions of these results: measure with `hold --at` at several counts, as root (for \
-             /proc/slabinfo) and with --pid"
+            "`{name}` does not grow with the sessions of these results: measure with --pid, as root (for /proc/slabinfo), with \
+             `hold --channels 0 --at` several counts (registrations fill and empty the buffers of the store meanwhile)"
         ))
     })
 }

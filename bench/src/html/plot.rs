@@ -168,7 +168,8 @@ pub(super) fn lines(plot: &Lines, x: &Axis, y: &Axis) -> io::Result<String> {
             let ends = [(x.range.0, *limit), (x.range.1, *limit)];
             chart.draw_series(DashedLineSeries::new(ends, 4, 4, LIMIT.stroke_width(1))).map_err(failed)?;
             let style = text(TEXT, &LIMIT).pos(Pos::new(HPos::Right, VPos::Bottom));
-            chart.draw_series([Text::new(name.clone(), (x.range.1, *limit), style)]).map_err(failed)?;
+            let label = EmptyElement::at((x.range.1, *limit)) + Text::new(name.clone(), (0, -5), style);
+            chart.draw_series([label]).map_err(failed)?;
         }
         Ok(())
     })
@@ -214,7 +215,8 @@ pub(super) fn columns(values: &[(String, f64)], colour: usize, x_name: &str) -> 
         chart.draw_series(DashedLineSeries::new(ends, 4, 4, INK.stroke_width(1))).map_err(failed)?;
         let style = text(TEXT, &INK).pos(Pos::new(HPos::Right, VPos::Bottom));
         let label = format!("mean {}", number(mean.round()));
-        chart.draw_series([Text::new(label, (count, mean), style)]).map_err(failed)?;
+        let label = EmptyElement::at((count, mean)) + Text::new(label, (0, -5), style);
+        chart.draw_series([label]).map_err(failed)?;
         Ok(())
     })
 }
