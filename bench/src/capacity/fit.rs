@@ -12,22 +12,21 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// By least squares. Readings without sessions are left out when two others are there: the first sessions pay for what is made
-    /// once (arenas, reader threads, caches), and that must not be taken for a slope.
+    /// By least squares, through the readings of the upper half: the first few thousand sessions pay for what is made once (arenas,
+    /// lanes, reader threads, caches), and that must not be taken for a slope. Fewer than two there: through all with sessions, else
+    /// through all.
     pub fn through(points: &[[f64; 2]]) -> Option<Line> {
-        let with_sessions: Vec<[f64; 2]> = points.iter().copied().filter(|point| point[0] > 0.0).collect();
+        let last = points.last().map_or(0.0, |point| point[0]);
+        let from = |least: f64| points.iter().copied().filter(|point| point[0] >= least).collect::<Vec<_>>();
         let distinct = |points: &[[f64; 2]]| points.windows(2).any(|pair| pair[1][0] > pair[0][0]);
-        let points = if distinct(&with_sessions) { &with_sessions[..] } else { points };
-        if !distinct(points) {
-            return None;
-        }
+        let parts = [from(last * 0.49), from(f64::MIN_POSITIVE), points.to_vec()];
+        let points = parts.iter().find(|part| distinct(part))?;
         let count = points.len() as f64;
         let mean = |at: usize| points.iter().map(|point| point[at]).sum::<f64>() / count;
         let (x, y) = (mean(0), mean(1));
         let spread: f64 = points.iter().map(|point| (point[0] - x).powi(2)).sum();
         let slope = points.iter().map(|point| (point[0] - x) * (point[1] - y)).sum::<f64>() / spread;
         let fixed = y - slope * x;
-        let last = points.last().map_or(0.0, |point| point[0]);
         let furthest = points.iter().map(|point| (fixed + slope * point[0] - point[1]).abs()).fold(0.0, f64::max);
         Some(Line { fixed, slope, off: furthest / (slope * last).abs().max(1.0) })
     }
@@ -76,12 +75,14 @@ mod tests {
 
     #[test]
     fn a_line_is_found_and_the_first_sessions_do_not_bend_it() {
-        let line = Line::through(&[[0.0, 100.0], [10.0, 2_000.0], [20.0, 3_000.0], [30.0, 4_000.0]]).unwrap();
+        let line = Line::through(&[[0.0, 100.0], [10.0, 1_900.0], [20.0, 3_000.0], [30.0, 4_000.0]]).unwrap();
         assert!((line.slope - 100.0).abs() < 1e-6 && (line.fixed - 1_000.0).abs() < 1e-6 && line.off < 1e-9);
+        let far = Line::through(&[[0.0, 0.0], [10.0, 400.0], [30.0, 800.0]]).unwrap();
+        assert_eq!((far.slope, far.fixed), (20.0, 200.0), "one reading in the upper half: all with sessions");
         let two = Line::through(&[[0.0, 100.0], [10.0, 600.0]]).unwrap();
         assert_eq!((two.fixed, two.slope), (100.0, 50.0));
         assert!(Line::through(&[[5.0, 1.0], [5.0, 2.0]]).is_none() && Line::through(&[]).is_none());
-        assert!(Line::through(&[[1.0, 10.0], [2.0, 30.0], [3.0, 30.0]]).unwrap().off > 0.1);
+        assert!(Line::through(&[[2.0, 10.0], [3.0, 30.0], [4.0, 30.0]]).unwrap().off > 0.1);
     }
 
     #[test]

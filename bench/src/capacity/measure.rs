@@ -18,11 +18,14 @@ pub(super) fn run(measured: &Measured) -> io::Result<Vec<Outcome>> {
     let directory = measured.keep.as_deref().unwrap_or(temporary.path());
     std::fs::create_dir_all(directory)?;
     let count = measured.measure_sessions;
-    let quarters = format!("{},{},{}", count / 4, count / 2, count / 4 * 3);
+    // Where the line is fitted; the first half warms the server up.
+    let counts = format!("{},{},{},{}", count / 2, count / 8 * 5, count / 4 * 3, count / 8 * 7);
+    // Pages of the ledgers are the process's own until they are written back, which takes half a minute unless it is told to.
+    let _ = Command::new("sync").stdin(Stdio::null()).status();
     let scenarios: [(&str, &[&str]); 3] = [
         // Without channels: a session keeps four of them in its slot at no cost, and what the store buffers of two million
         // registrations would hide what sessions take.
-        ("hold", &["--channels", "0", "--at", &quarters]),
+        ("hold", &["--channels", "0", "--at", &counts]),
         ("push", &["--rate", "1000", "--seconds", "15"]),
         ("ping", &[]),
     ];
