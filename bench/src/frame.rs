@@ -19,7 +19,13 @@ const MASK: [u8; 4] = [0x5a, 0xc3, 0x17, 0x9e];
 pub fn push(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
     push_header(out, 0x80 | opcode, payload.len(), 0x80);
     out.extend_from_slice(&MASK);
-    out.extend(payload.iter().zip(MASK.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    let start = out.len();
+    out.extend_from_slice(payload);
+    for four in out[start..].chunks_mut(4) {
+        for (byte, mask) in four.iter_mut().zip(MASK) {
+            *byte ^= mask;
+        }
+    }
 }
 
 /// Appends a frame header only: the first byte as given, the length, and `0x80` in `masked` for the mask bit.

@@ -1,9 +1,9 @@
 //! murre-bench: everything that drives the server from outside, over its public sockets only.
 //!
 //! Modules in suggested reading order: the target and its process, the wire, the many-connection client, the
-//! scenarios. The load generator shares its host with the server it measures, so it is one thread on one epoll.
+//! scenarios. The load generator shares its host with the server it measures, so it is one thread that waits in one place.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod target;
 
@@ -21,7 +21,7 @@ pub mod vapid;
 
 pub mod agent;
 
-pub mod swarm;
+pub mod fleet;
 
 pub mod publishers;
 

@@ -1,4 +1,4 @@
-//! App servers on the same epoll as the user agents: keep-alive connections with one POST each under way.
+//! App servers in the same wait as the user agents: keep-alive connections with one POST each under way.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use mio::{Interest, Registry, Token, event::Event};
 
 use crate::http::{self, Url};
 
-/// Tokens of publishers start here; agents' are below.
+/// Tokens of publishers start here.
 pub const TOKEN_BASE: usize = 1 << 40;
 
 /// The answer to one POST.

@@ -6,9 +6,12 @@ use std::path::PathBuf;
 /// Options that all scenarios share.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Target {
-    /// Where user agents connect.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    pub ws: SocketAddr,
+    /// Where user agents connect; several listeners of one server, separated by commas, share them evenly.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_delimiter = ',')]
+    pub ws: Vec<SocketAddr>,
+    /// Addresses that user agents come from, on loopback 127.1.0.1 and following; as many as ports call for when absent.
+    #[arg(long, value_name = "N")]
+    pub sources: Option<usize>,
     /// Where app servers connect.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8082")]
     pub endpoint: SocketAddr,
@@ -24,4 +27,12 @@ pub struct Target {
     /// Also write every figure to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+impl Target {
+    /// The listener for a scenario that needs only one.
+    pub fn first_ws(&self) -> SocketAddr {
+        // Invariant: the argument has a default and takes at least one value.
+        *self.ws.first().expect("--ws has a value")
+    }
 }

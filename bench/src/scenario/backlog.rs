@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::{Driver, sequence};
+use super::Driver;
 use crate::agent::{Agent, Note, Received, channel_id};
+use crate::fleet::{Happening, Plan};
 use crate::host::CpuTime;
 use crate::metrics::Metrics;
 use crate::publishers::Template;
 use crate::report::Report;
-use crate::swarm::{Happening, Plan};
 use crate::target::Target;
 
 /// How long a backlog, and who is beside it.
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         let shards = Metrics::read(admin)?.named("murre_sessions").count();
         report.check("shards of the server", shards as u64, 1);
     }
-    let plan = Plan { channels: 1, key: None, broadcast: None, ack: true };
+    let plan = Plan { channels: 1, ack: true, ..Plan::default() };
     let mut driver = Driver::new(target, plan, 128)?;
     driver.swarm.launch(0..target.sessions);
     driver.settle(Duration::from_secs(300))?;
@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     }
     driver.open_publishers(target, options.in_flight)?;
     driver.forget();
-    let (uaid, url) = absent_user(target.ws)?;
+    let (uaid, url) = absent_user(target.first_ws())?;
     let stored = store(&mut driver, options, &url, &mut report)?;
     let mut load = Load::new(driver, options)?;
     load.go(Duration::from_secs(options.warmup), || false)?;
@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let drained = load.beside(&uaid, stored.live.len())?;
     let used = target.pid.map(CpuTime::read).transpose()?.zip(before).map(|(now, before)| now.since(before));
     load.finish()?;
-    let again = after_the_drain(target.ws, &uaid)?;
+    let again = after_the_drain(target.first_ws(), &uaid)?;
     load.show(&mut report);
     drained.show(&mut report, &stored, used);
     report.check("backlog: delivered again after their ack", again, 0);
@@ -199,9 +199,8 @@ struct Load<'a> {
 impl<'a> Load<'a> {
     fn new(driver: Driver, options: &'a Options) -> io::Result<Load<'a>> {
         let bytes = options.body.max(9);
-        let template = |url: &String| Template::new(url, TTL, None, bytes);
-        let urls = driver.swarm.agents().iter().filter_map(|agent| agent.endpoints.first());
-        let templates: Vec<Template> = urls.filter_map(template).collect();
+        let urls = (0..driver.swarm.count()).filter_map(|agent| driver.swarm.endpoint(agent, 0));
+        let templates: Vec<Template> = urls.filter_map(|url| Template::new(&url, TTL, None, bytes)).collect();
         if templates.is_empty() || options.rate == 0 {
             return Err(io::Error::other("the others must be one session at least, with one notification a second"));
         }
@@ -255,21 +254,20 @@ impl<'a> Load<'a> {
     }
 
     fn take_in(&mut self) {
-        let now = Instant::now();
         for answer in self.driver.answers.drain(..) {
             *self.statuses.entry(answer.status).or_default() += 1;
         }
         for happening in std::mem::take(&mut self.driver.happenings) {
             match happening {
-                Happening::Notified { data, .. } => self.notified(&data, now),
+                Happening::Notified { sequence, at, .. } => self.notified(sequence, at),
                 Happening::Ended { .. } => self.ended += 1,
-                Happening::Ready { .. } => {}
+                _ => {}
             }
         }
     }
 
-    fn notified(&mut self, data: &str, now: Instant) {
-        let Some(number) = sequence(data).filter(|number| *number < self.posted) else { return };
+    fn notified(&mut self, sequence: Option<u64>, at: Instant) {
+        let Some(number) = sequence.filter(|number| *number < self.posted) else { return };
         self.seen.resize(self.posted as usize, false);
         let seen = &mut self.seen[number as usize];
         if std::mem::replace(seen, true) {
@@ -278,14 +276,14 @@ impl<'a> Load<'a> {
         }
         if let Some(phase) = self.phases.iter_mut().rev().find(|phase| phase.first <= number) {
             let due = phase.begin + self.interval * (number - phase.first) as u32;
-            phase.latency.saturating_record(now.saturating_duration_since(due).as_nanos() as u64);
+            phase.latency.saturating_record(at.saturating_duration_since(due).as_nanos() as u64);
         }
     }
 
     /// The last phase: the user is back, and until its last message has come the load goes on.
     fn beside(&mut self, uaid: &str, expected: usize) -> io::Result<Drained> {
         let done = Arc::new(AtomicBool::new(false));
-        let (ws, page, patience) = (self.options.target.ws, self.options.page, self.options.patience);
+        let (ws, page, patience) = (self.options.target.first_ws(), self.options.page, self.options.patience);
         let (uaid, flag) = (uaid.to_owned(), done.clone());
         let drain = std::thread::spawn(move || {
             let drained = drain(ws, &uaid, expected, page, Duration::from_secs(patience), &flag);

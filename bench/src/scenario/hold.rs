@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::Driver;
+use crate::fleet::Plan;
 use crate::host::{CpuTime, Memory};
 use crate::metrics::{self, Metrics};
 use crate::report::Report;
-use crate::swarm::Plan;
 use crate::target::Target;
 
 /// What to hold.
@@ -62,13 +62,13 @@ pub fn run(options: &Options) -> io::Result<bool> {
         metrics::set_broadcast(admin, BROADCAST, "v1")?;
     }
     let broadcast = (!options.no_broadcast).then(|| BROADCAST.to_owned());
-    let plan = Plan { channels: options.channels, key: None, broadcast, ack: true };
+    let plan = Plan { channels: options.channels, broadcast, ack: true, ..Plan::default() };
     let mut driver = Driver::new(target, plan.clone(), options.ramp)?;
     let known = options.uaids.as_deref().map(std::fs::read_to_string).and_then(Result::ok);
     if let Some(known) = &known {
         driver.swarm.set_plan(Plan { channels: 0, ..plan });
-        for (agent, uaid) in driver.swarm.agents_mut().iter_mut().zip(known.lines()) {
-            uaid.clone_into(&mut agent.uaid);
+        for (agent, uaid) in (0..driver.swarm.count()).zip(known.lines()) {
+            driver.swarm.set_uaid(agent, uaid);
         }
     }
     let from = options.from.unwrap_or(target.sessions / 3).min(target.sessions);
@@ -80,10 +80,11 @@ pub fn run(options: &Options) -> io::Result<bool> {
     report.check("sessions held", high.sessions as u64, target.sessions as u64);
     show_slope(&mut report, &none, &low, &high);
     if known.is_some() {
-        let renamed = driver.swarm.agents().iter().filter(|agent| agent.renamed).count();
+        let renamed = driver.swarm.renamed_count();
         report.check("sessions whose UAID was not known", renamed as u64, 0);
     } else if let Some(file) = &options.uaids {
-        let lines: String = driver.swarm.agents().iter().map(|agent| format!("{}\n", agent.uaid)).collect();
+        let uaid = |agent| driver.swarm.uaid(agent).unwrap_or_default() + "\n";
+        let lines: String = (0..driver.swarm.count()).map(uaid).collect();
         std::fs::write(file, lines)?;
     }
     if options.stay > 0 {

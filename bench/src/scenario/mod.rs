@@ -15,16 +15,20 @@ pub mod sim;
 use std::io;
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use mio::{Events, Poll, Registry};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token};
 
 use crate::alarm::{self, Alarm};
-use crate::publishers::{Answer, Publishers, TOKEN_BASE};
-use crate::swarm::{Happening, Plan, Swarm};
+use crate::fleet::{self, Happening, Plan, Swarm};
+use crate::publishers::{Answer, Publishers};
 use crate::target::Target;
 
-/// One thread, one epoll, all clients.
+/// What the rings of the agents signal; publishers have smaller tokens, the alarm the next one.
+const AGENTS: Token = Token(usize::MAX - 1);
+/// Sockets of one ring at most. More than that would only make its table larger than what is in use.
+const TABLE_MAX: u64 = 32_768;
+
+/// One thread, one wait, all clients.
 pub struct Driver {
     poll: Poll,
     events: Events,
@@ -42,13 +46,22 @@ pub struct Driver {
 impl Driver {
     /// Agents for `target`, none connected.
     pub fn new(target: &Target, plan: Plan, in_flight_max: usize) -> io::Result<Driver> {
-        crate::host::raise_open_files();
+        let table = crate::host::raise_open_files().min(TABLE_MAX) as u32;
+        Driver::with_table(target, plan, in_flight_max, table)
+    }
+
+    /// As [`Driver::new`] with rings of `table` agents each.
+    pub fn with_table(target: &Target, plan: Plan, in_flight_max: usize, table: u32) -> io::Result<Driver> {
+        let (servers, sources, count) = (target.ws.clone(), target.sources, target.sessions);
+        let options = fleet::Options { servers, sources, count, in_flight_max, table };
         let poll = Poll::new()?;
+        let swarm = Swarm::new(&options, plan)?;
+        poll.registry().register(&mut SourceFd(&swarm.event()), AGENTS, Interest::READABLE)?;
         Ok(Driver {
             alarm: Alarm::new(poll.registry())?,
             poll,
             events: Events::with_capacity(1024),
-            swarm: Swarm::new(target.ws, plan, target.sessions, in_flight_max),
+            swarm,
             publishers: None,
             happenings: Vec::new(),
             answers: Vec::new(),
@@ -65,23 +78,27 @@ impl Driver {
         self.poll.registry()
     }
 
-    /// Starts what is queued, waits for events at most this long, and reacts to them.
+    /// Starts what is due, waits for events at most this long, and reacts to them.
     pub fn turn(&mut self, patience: Duration) -> io::Result<()> {
-        self.swarm.connect_more(self.poll.registry())?;
-        match self.poll.poll(&mut self.events, Some(patience)) {
+        self.swarm.step(&mut self.happenings)?;
+        let patience = if self.happenings.is_empty() && self.swarm.quiet() { patience } else { Duration::ZERO };
+        if let Some(wakes) = self.swarm.wakes().filter(|_| !patience.is_zero()) {
+            self.alarm.set_earlier(wakes)?;
+        }
+        let polled = self.poll.poll(&mut self.events, Some(patience));
+        self.swarm.awake();
+        match polled {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             other => other?,
         }
         for event in &self.events {
             if event.token() == alarm::TOKEN {
-                // It has done its work: the wait is over.
-            } else if event.token().0 < TOKEN_BASE {
-                self.swarm.ready(event, &mut self.happenings);
-            } else if let Some(publishers) = &mut self.publishers {
+                self.alarm.rang();
+            } else if let Some(publishers) = self.publishers.as_mut().filter(|_| event.token() != AGENTS) {
                 publishers.ready(event, self.poll.registry(), &mut self.answers)?;
             }
         }
-        Ok(())
+        self.swarm.step(&mut self.happenings)
     }
 
     /// Waits for events until this instant at the latest, to the microsecond, and reacts to them.
@@ -119,11 +136,4 @@ impl Driver {
         self.answers.clear();
         ended
     }
-}
-
-/// The sequence number at the front of a body, from the base64url of a notification's `data`.
-fn sequence(data: &str) -> Option<u64> {
-    let mut bytes = [0; 9];
-    URL_SAFE_NO_PAD.decode_slice(data.get(..12)?, &mut bytes).ok()?;
-    Some(u64::from_be_bytes(*bytes.first_chunk()?))
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::{Driver, sequence};
+use super::Driver;
+use crate::fleet::{Happening, Plan};
 use crate::host::CpuTime;
 use crate::http::Url;
 use crate::metrics::Metrics;
 use crate::publishers::Template;
 use crate::report::Report;
-use crate::swarm::{Happening, Plan};
 use crate::target::Target;
 use crate::vapid::Identity;
 
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let target = &options.target;
     let identity = (options.vapid || options.fresh_tokens).then(Identity::generate);
     let key = identity.as_ref().map(Identity::public_key);
-    let plan = Plan { channels: 1, key, broadcast: None, ack: true };
+    let plan = Plan { channels: 1, key, ack: true, ..Plan::default() };
     let mut driver = Driver::new(target, plan, 128)?;
     driver.swarm.launch(0..target.sessions);
     driver.settle(Duration::from_secs(300))?;
@@ -114,15 +114,15 @@ fn cpu(pid: Option<u32>) -> io::Result<Option<CpuTime>> {
 
 /// Of the endpoints: what tokens are for.
 fn origin(driver: &Driver) -> Option<String> {
-    let endpoint = driver.swarm.agents().iter().find_map(|agent| agent.endpoints.first())?;
-    Some(Url::parse(endpoint)?.origin)
+    let endpoint = (0..driver.swarm.count()).find_map(|agent| driver.swarm.endpoint(agent, 0))?;
+    Some(Url::parse(&endpoint)?.origin)
 }
 
 fn templates(driver: &Driver, options: &Options, identity: Option<&Identity>) -> io::Result<Vec<Template>> {
     let mut authorization = None;
     let mut templates = Vec::new();
-    for agent in driver.swarm.agents() {
-        let url = agent.endpoints.first().map_or("", String::as_str);
+    for agent in 0..driver.swarm.count() {
+        let url = &driver.swarm.endpoint(agent, 0).unwrap_or_default();
         let bad = || io::Error::other(format!("not an endpoint URL: {url}"));
         let origin = Url::parse(url).ok_or_else(bad)?.origin;
         if let (Some(identity), None) = (identity, &authorization) {
@@ -206,14 +206,14 @@ impl<'a> Load<'a> {
         }
         for happening in self.driver.happenings.drain(..) {
             match happening {
-                Happening::Notified { data, .. } => {
+                Happening::Notified { sequence, at, .. } => {
                     self.notified += 1;
-                    if let Some(start) = sequence(&data).map(|n| self.starts[n as usize % STARTS]) {
-                        self.to_frame.saturating_record(now.duration_since(start).as_nanos() as u64);
+                    if let Some(start) = sequence.map(|n| self.starts[n as usize % STARTS]) {
+                        self.to_frame.saturating_record(at.saturating_duration_since(start).as_nanos() as u64);
                     }
                 }
                 Happening::Ended { .. } => self.ended += 1,
-                Happening::Ready { .. } => {}
+                _ => {}
             }
         }
         Ok(())

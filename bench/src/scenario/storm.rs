@@ -7,11 +7,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Driver;
+use crate::fleet::{Happening, Plan};
 use crate::host::CpuTime;
 use crate::metrics::Metrics;
 use crate::publishers::Template;
 use crate::report::Report;
-use crate::swarm::{Happening, Plan};
 use crate::target::Target;
 
 /// How large a storm.
@@ -38,8 +38,8 @@ struct Storm<'a> {
     options: &'a Options,
     driver: Driver,
     report: Report,
-    /// Versions that were received, all of them acked.
-    seen: HashSet<String>,
+    /// Hashes of the versions that were received, all of them acked.
+    seen: HashSet<u64>,
     /// Versions that came again after their ack.
     twice: u64,
     templates: Vec<Template>,
@@ -49,11 +49,13 @@ struct Storm<'a> {
     moved: f64,
 }
 
-const EVERYTHING: Plan = Plan { channels: 1, key: None, broadcast: None, ack: true };
+fn plan(channels: usize) -> Plan {
+    Plan { channels, ack: true, ..Plan::default() }
+}
 
 /// Runs all steps and reports.
 pub fn run(options: &Options) -> io::Result<bool> {
-    let driver = Driver::new(&options.target, EVERYTHING, 128)?;
+    let driver = Driver::new(&options.target, plan(1), 128)?;
     let mut storm = Storm {
         options,
         driver,
@@ -87,8 +89,9 @@ impl Storm<'_> {
         let seconds = self.connect_all(128)?;
         self.report.add("first visit, hello and register", seconds, "s");
         self.report.check("sessions that registered", self.driver.swarm.connected() as u64, self.count());
-        for agent in self.driver.swarm.agents() {
-            let template = agent.endpoints.first().and_then(|url| Template::new(url, 3600, None, 200));
+        for agent in 0..self.driver.swarm.count() {
+            let url = self.driver.swarm.endpoint(agent, 0);
+            let template = url.and_then(|url| Template::new(&url, 3600, None, 200));
             self.templates.push(template.ok_or_else(|| io::Error::other("a session has no endpoint"))?);
         }
         self.driver.open_publishers(&self.options.target, self.options.in_flight)?;
@@ -100,7 +103,7 @@ impl Storm<'_> {
 
     fn everybody_returns(&mut self) -> io::Result<()> {
         self.leave()?;
-        self.driver.swarm.set_plan(Plan { channels: 0, ..EVERYTHING });
+        self.driver.swarm.set_plan(plan(0));
         self.begin()?;
         let seconds = self.connect_all(self.options.ramp.unwrap_or(self.options.target.sessions))?;
         self.report.add("return of all at once", seconds, "s");
@@ -153,13 +156,13 @@ impl Storm<'_> {
 
     fn invented(&mut self) -> io::Result<()> {
         self.leave()?;
-        for agent in self.driver.swarm.agents_mut() {
-            agent.uaid = uuid::Uuid::new_v4().simple().to_string();
+        for agent in 0..self.driver.swarm.count() {
+            self.driver.swarm.set_uaid(agent, &uuid::Uuid::new_v4().simple().to_string());
         }
         self.begin()?;
         let seconds = self.connect_all(self.options.ramp.unwrap_or(self.options.target.sessions))?;
         self.report.add("hellos with invented UAIDs", seconds, "s");
-        let renamed = self.driver.swarm.agents().iter().filter(|agent| agent.renamed).count();
+        let renamed = self.driver.swarm.renamed_count();
         self.report.check("invented: sessions", self.driver.swarm.connected() as u64, self.count());
         self.report.check("invented: given another UAID", renamed as u64, self.count());
         self.end("invented")?;
@@ -186,7 +189,7 @@ impl Storm<'_> {
     }
 
     fn check_served(&mut self, step: &str) -> io::Result<()> {
-        let renamed = self.driver.swarm.agents().iter().filter(|agent| agent.renamed).count();
+        let renamed = self.driver.swarm.renamed_count();
         self.report.check(format!("{step}: sessions"), self.driver.swarm.connected() as u64, self.count());
         self.report.check(format!("{step}: UAIDs lost"), renamed as u64, 0);
         Ok(())

@@ -1,0 +1,29 @@
+//! Many user agents on one thread: each connects, says hello, registers, subscribes to a broadcast, and then acks
+//! whatever comes. Two million in one process, at some 150 bytes of it each.
+//!
+//! Modules in suggested reading order: what agents are told and what comes of it, the state of one, the wire, the
+//! rings, the swarm. Only `ring` knows io_uring and has `unsafe` code.
+
+mod happening;
+
+mod agent;
+
+mod endpoints;
+
+mod queue;
+
+mod codec;
+
+mod word;
+
+mod ring;
+
+mod swarm;
+
+mod hear;
+
+mod act;
+
+pub use codec::version_hash;
+pub use happening::{End, Happening, Leave, Plan, Times};
+pub use swarm::{Options, Swarm};

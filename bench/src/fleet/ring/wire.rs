@@ -1,0 +1,124 @@
+//! Where connections go to and come from, as the kernel reads it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use socket2::SockAddr;
+
+use crate::agent::upgrade_request;
+
+/// An address at a place of its own.
+pub(super) struct Address(SockAddr);
+
+impl Address {
+    fn new(address: SocketAddr) -> Address {
+        Address(address.into())
+    }
+
+    pub fn pointer(&self) -> *const libc::sockaddr {
+        self.0.as_ptr().cast()
+    }
+
+    pub fn len(&self) -> libc::socklen_t {
+        self.0.len()
+    }
+}
+
+/// A listener, and what is sent to it first.
+pub(super) struct Target {
+    pub address: Address,
+    pub upgrade: Box<[u8]>,
+}
+
+impl Target {
+    pub fn domain(&self) -> i32 {
+        i32::from(self.address.0.family())
+    }
+}
+
+/// Where one agent connects: numbers of a target and of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::fleet) struct Place {
+    target: usize,
+    source: usize,
+}
+
+/// All places. Never changed: the kernel looks into it at any time while a ring lives.
+pub(in crate::fleet) struct Wire {
+    targets: Vec<Target>,
+    /// Source addresses beside the first, which is whatever the kernel takes.
+    sources: Vec<Address>,
+    /// Neighbours on a target that share a source.
+    run: usize,
+}
+
+/// Connections from one source to one target: well below the 28,232 ports that Linux hands out by default.
+const PORTS_PER_SOURCE: usize = 20_000;
+/// Source addresses at most: 127.1.0.1 to 127.1.255.255, two billion connections.
+const SOURCES_MAX: usize = 65_535;
+
+impl Wire {
+    /// For `count` agents that go to these servers from so many addresses; as many as are needed when absent. Only
+    /// loopback has more than one.
+    pub fn new(servers: &[SocketAddr], sources: Option<usize>, count: usize) -> Wire {
+        let targets = servers.iter().map(|server| Target {
+            address: Address::new(*server),
+            upgrade: upgrade_request(&server.to_string()).into_boxed_slice(),
+        });
+        let targets: Vec<Target> = targets.collect();
+        let of_target = count.div_ceil(targets.len().max(1)).max(1);
+        let many = servers.iter().all(|server| server.is_ipv4() && server.ip().is_loopback());
+        let sources = if many { sources.unwrap_or(of_target.div_ceil(PORTS_PER_SOURCE)) } else { 1 };
+        let sources = sources.clamp(1, SOURCES_MAX);
+        let address = |number: usize| {
+            let [.., high, low] = (number as u32).to_be_bytes();
+            Address::new(SocketAddr::from((Ipv4Addr::new(127, 1, high, low), 0)))
+        };
+        Wire { targets, sources: (1..sources).map(address).collect(), run: of_target.div_ceil(sources) }
+    }
+
+    /// Where an agent connects, always the same.
+    pub fn place(&self, agent: usize) -> Place {
+        Place { target: agent % self.targets.len(), source: agent / self.targets.len() / self.run }
+    }
+
+    pub(super) fn target(&self, place: Place) -> &Target {
+        &self.targets[place.target]
+    }
+
+    pub(super) fn source(&self, place: Place) -> Option<&Address> {
+        self.sources.get(place.source.checked_sub(1)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn server(port: u16) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, port).into()
+    }
+
+    #[test]
+    fn no_source_has_more_connections_to_a_target_than_ports() {
+        for (servers, sources, count) in [(1, None, 50_001), (3, None, 1_000_000), (2, Some(7), 100), (1, Some(1), 10)]
+        {
+            let servers: Vec<SocketAddr> = (1..=servers).map(server).collect();
+            let wire = Wire::new(&servers, sources, count);
+            let mut held: HashMap<(usize, usize), usize> = HashMap::new();
+            for place in (0..count).map(|agent| wire.place(agent)) {
+                *held.entry((place.target, place.source)).or_default() += 1;
+                assert!(place.source <= wire.sources.len());
+            }
+            assert!(held.values().all(|&held| held <= PORTS_PER_SOURCE));
+            assert_eq!(held.len(), servers.len() * (wire.sources.len() + 1), "all are used");
+        }
+    }
+
+    #[test]
+    fn hosts_elsewhere_are_reached_from_wherever_the_kernel_says() {
+        let far: SocketAddr = "192.0.2.1:8080".parse().unwrap();
+        let wire = Wire::new(&[far, server(1)], Some(9), 100_000);
+        assert!((0..100_000).all(|agent| wire.source(wire.place(agent)).is_none()));
+    }
+}

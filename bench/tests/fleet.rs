@@ -1,0 +1,306 @@
+//! The swarm of user agents against a real server, with rings so small that everything crosses their borders.
+
+mod common;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, SILENCE, World};
+use murre_bench::fleet::{End, Happening, Leave, Plan, version_hash};
+use murre_bench::metrics;
+use murre_bench::publishers::Template;
+use murre_bench::scenario::Driver;
+use murre_bench::target::Target;
+
+/// Rings of so many agents each.
+const TABLE: u32 = 600;
+
+fn plan(channels: usize) -> Plan {
+    Plan { channels, ack: true, ..Plan::default() }
+}
+
+struct Fleet {
+    driver: Driver,
+    target: Target,
+}
+
+impl Fleet {
+    fn new(world: &World, sessions: usize, plan: Plan) -> Fleet {
+        let target = Target {
+            ws: vec![world.server.websocket()],
+            sources: Some(3),
+            endpoint: world.server.endpoint(),
+            admin: None,
+            sessions,
+            pid: None,
+            json: None,
+        };
+        Fleet { driver: Driver::with_table(&target, plan, 256, TABLE).unwrap(), target }
+    }
+
+    /// Turns until this many of the happenings, those that wait included, are of the wanted kind; all that happened.
+    fn until(&mut self, count: usize, wanted: impl Fn(&Happening) -> bool) -> Vec<Happening> {
+        let mut all: Vec<Happening> = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        while all.iter().filter(|one| wanted(one)).count() < count {
+            assert!(Instant::now() < deadline, "{} of {count}: {:?}", all.len(), all.last());
+            self.driver.turn(Duration::from_millis(20)).unwrap();
+            all.append(&mut self.driver.happenings);
+        }
+        all
+    }
+
+    /// What happens in a moment in which nothing should.
+    fn silence(&mut self) -> Vec<Happening> {
+        self.driver.idle(SILENCE).unwrap();
+        std::mem::take(&mut self.driver.happenings)
+    }
+
+    /// All of them connect and carry out the plan.
+    fn connect(&mut self) {
+        self.driver.swarm.launch(0..self.target.sessions);
+        self.driver.settle(PATIENCE).unwrap();
+        let complaints = self.driver.swarm.complaints();
+        assert_eq!(self.driver.swarm.connected(), self.target.sessions, "{complaints:?}");
+    }
+
+    /// POSTs one message to each agent, with the agent's number in front, and waits for the answers; message ids.
+    fn post_to_each(&mut self) -> Vec<String> {
+        if self.driver.publishers.is_none() {
+            self.driver.open_publishers(&self.target, 32).unwrap();
+        }
+        let count = self.target.sessions;
+        let (mut posted, mut answered, mut ids) = (0, 0, vec![String::new(); count]);
+        let deadline = Instant::now() + PATIENCE;
+        while answered < count {
+            assert!(Instant::now() < deadline, "{answered} of {count} answers");
+            let publishers = self.driver.publishers.as_mut().unwrap();
+            while posted < count && publishers.has_idle() {
+                let url = self.driver.swarm.endpoint(posted, 0).unwrap();
+                let mut request = Vec::new();
+                let body = [&(posted as u64).to_be_bytes()[..], &[3; 50]].concat();
+                Template::new(&url, 600, None, body.len()).unwrap().fill(&body, &mut request);
+                publishers.post(&request, posted as u64).unwrap();
+                posted += 1;
+            }
+            self.driver.turn(Duration::from_millis(20)).unwrap();
+            for answer in self.driver.answers.drain(..) {
+                assert_eq!(answer.status, 201);
+                ids[answer.tag as usize] = answer.id;
+                answered += 1;
+            }
+        }
+        ids
+    }
+}
+
+/// Each agent's notifications, which must have come under the id of the POST to it.
+fn check_notified(happenings: &[Happening], ids: &[String]) {
+    let mut counts = vec![0; ids.len()];
+    for happening in happenings {
+        if let Happening::Notified { agent, sequence, version, text, .. } = happening {
+            assert_eq!(*sequence, Some(*agent as u64), "it is another agent's");
+            assert_eq!((*version, text), (version_hash(&ids[*agent]), &None));
+            counts[*agent] += 1;
+        }
+    }
+    assert_eq!(counts, vec![1; ids.len()]);
+}
+
+fn notified(happening: &Happening) -> bool {
+    matches!(happening, Happening::Notified { .. })
+}
+
+fn ended(happening: &Happening) -> bool {
+    matches!(happening, Happening::Ended { .. })
+}
+
+#[test]
+fn two_thousand_sessions_over_four_rings_do_all_that_user_agents_do() {
+    let world = World::start();
+    let mut fleet = Fleet::new(&world, 2_000, plan(2));
+    fleet.connect();
+    assert_eq!(fleet.driver.swarm.rings(), 4);
+    let ready = fleet.until(2_000, |one| matches!(one, Happening::Ready { .. }));
+    for happening in &ready {
+        let Happening::Ready { times, .. } = happening else { panic!("{happening:?}") };
+        assert!(times.late() <= times.upgrade() && times.upgrade() + times.hello() <= times.ready());
+        assert!(times.ready() > times.late());
+    }
+    let uaids: Vec<Option<String>> = (0..2_000).map(|agent| fleet.driver.swarm.uaid(agent)).collect();
+    assert!((0..2_000).all(|agent| fleet.driver.swarm.endpoints(agent).len() == 2));
+    let ids = fleet.post_to_each();
+    let came = fleet.until(2_000, notified);
+    check_notified(&came, &ids);
+
+    // All leave while nobody's ack is under way, and return at once: nothing comes again, nobody is forgotten.
+    fleet.silence();
+    fleet.driver.swarm.disconnect_all();
+    assert_eq!((fleet.driver.swarm.connected(), fleet.driver.swarm.in_flight()), (0, 0));
+    assert!(fleet.silence().is_empty(), "who leaves on purpose is not told so");
+    fleet.driver.swarm.set_plan(plan(0));
+    fleet.driver.swarm.set_in_flight_max(2_000);
+    fleet.connect();
+    assert!(!fleet.silence().iter().any(notified), "something acked came again");
+    assert_eq!(fleet.driver.swarm.renamed_count(), 0);
+    assert!((0..2_000).all(|agent| fleet.driver.swarm.uaid(agent) == uaids[agent]));
+
+    // Stored while all are away.
+    fleet.driver.swarm.disconnect_all();
+    fleet.driver.idle(SILENCE).unwrap();
+    let ids = fleet.post_to_each();
+    fleet.connect();
+    let came = fleet.until(2_000, notified);
+    check_notified(&came, &ids);
+}
+
+#[test]
+fn sessions_whose_server_is_killed_end_and_come_back() {
+    let mut world = World::start();
+    let mut fleet = Fleet::new(&world, 2_000, plan(1));
+    fleet.connect();
+    fleet.driver.forget();
+    world.server.kill().unwrap();
+    let ends = fleet.until(2_000, ended);
+    assert!(
+        ends.iter()
+            .all(|end| matches!(end, Happening::Ended { reason: End::Finished | End::Reset, was_ready: true, .. }))
+    );
+    fleet.driver.swarm.launch(0..2_000);
+    let refused = fleet.until(2_000, ended);
+    assert!(refused.iter().all(|end| matches!(end, Happening::Ended { reason: End::Refused, was_ready: false, .. })));
+    assert!(fleet.driver.swarm.settled());
+    world.server.start_again().unwrap();
+    fleet.driver.swarm.set_plan(plan(0));
+    fleet.connect();
+    assert_eq!(fleet.driver.swarm.renamed_count(), 0);
+    assert!(world.restart_is_told(&mut fleet), "a server that stops says so");
+}
+
+impl World {
+    /// Stops the server in good order; whether every session was told with a close frame.
+    fn restart_is_told(&mut self, fleet: &mut Fleet) -> bool {
+        fleet.driver.forget();
+        assert_eq!(self.server.terminate().unwrap(), Some(0), "{}", self.server.log());
+        let ends = fleet.until(2_000, ended);
+        ends.iter().all(|end| matches!(end, Happening::Ended { reason: End::Closed(_), was_ready: true, .. }))
+    }
+}
+
+#[test]
+fn some_leave_while_others_connect_and_the_server_knows_how_many_are_there() {
+    let world = World::start();
+    let mut fleet = Fleet::new(&world, 1_500, plan(1));
+    fleet.driver.swarm.launch(0..1_500);
+    // In the midst of their handshakes, each in its own way.
+    for (at, how) in [(100, Leave::Fin), (700, Leave::Reset), (1_300, Leave::Close)] {
+        fleet.until(50, |one| matches!(one, Happening::Ready { .. }));
+        fleet.driver.swarm.disconnect(at..at + 100, how);
+    }
+    fleet.driver.settle(PATIENCE).unwrap();
+    let there = fleet.driver.swarm.connected();
+    assert!(fleet.silence().iter().all(|one| matches!(one, Happening::Ready { .. })), "nobody else ended");
+    assert_eq!((0..1_500).filter(|&agent| fleet.driver.swarm.is_connected(agent)).count(), there);
+    let deadline = Instant::now() + PATIENCE;
+    let sessions = || {
+        metrics::Metrics::read(world.server.admin())
+            .unwrap()
+            .named("murre_sessions")
+            .map(|(_, value)| value)
+            .sum::<f64>()
+    };
+    while sessions() as usize != there {
+        assert!(Instant::now() < deadline, "the server has {} sessions, not {there}", sessions());
+        fleet.driver.turn(Duration::from_millis(50)).unwrap();
+    }
+    fleet.connect();
+    for how in [Leave::Close, Leave::Reset, Leave::Fin] {
+        fleet.driver.swarm.disconnect(0..1_500, how);
+        fleet.connect();
+    }
+    assert_eq!(fleet.driver.swarm.renamed_count(), 0);
+}
+
+#[test]
+fn each_action_has_its_answer() {
+    let world = World::start();
+    metrics::set_broadcast(world.server.admin(), "test/fleet", "v1").unwrap();
+    let broadcast = Some("test/fleet".to_owned());
+    let mut fleet = Fleet::new(&world, 700, Plan { broadcast, versions: true, ..plan(1) });
+    assert!(!fleet.driver.swarm.ping(0) && !fleet.driver.swarm.register(0), "nobody is there");
+    fleet.connect();
+    fleet.driver.forget();
+    assert!((0..700).all(|agent| fleet.driver.swarm.ping(agent)));
+    fleet.until(700, |one| matches!(one, Happening::Pong { .. }));
+    assert_eq!(fleet.driver.swarm.pongs(), 700);
+
+    let first = fleet.driver.swarm.endpoint(650, 0).unwrap();
+    assert!(fleet.driver.swarm.register(650) && !fleet.driver.swarm.register(650), "one at a time");
+    fleet.until(1, |one| matches!(one, Happening::Registered { agent: 650, status: 200 }));
+    assert_eq!(fleet.driver.swarm.endpoints(650).len(), 2);
+    assert!(fleet.driver.swarm.unregister(650, 0) && !fleet.driver.swarm.unregister(650, 1));
+    fleet.until(1, |one| matches!(one, Happening::Unregistered { agent: 650, status: 200 }));
+    assert_ne!(fleet.driver.swarm.endpoint(650, 0).unwrap(), first);
+    let ids = fleet.post_to_each();
+    let came = fleet.until(700, notified);
+    let mut texts = HashMap::new();
+    for happening in came {
+        if let Happening::Notified { agent, text, .. } = happening {
+            texts.insert(agent, text.unwrap());
+        }
+    }
+    assert!((0..700).all(|agent| *texts[&agent] == *ids[agent]), "with Plan.versions the text comes too");
+
+    assert!(fleet.driver.swarm.subscribe(3, "test/fleet", "other"));
+    fleet.until(1, |one| matches!(one, Happening::Broadcast { agent: 3 }));
+    assert!(fleet.driver.swarm.nack(4, &ids[4], 301));
+    assert!(fleet.driver.swarm.send_text(5, r#"{"messageType":"strange"}"#));
+    let end = fleet.until(1, ended);
+    assert!(matches!(end[..], [Happening::Ended { agent: 5, reason: End::Closed(1011), .. }]), "{end:?}");
+}
+
+#[test]
+fn who_does_not_ack_gets_it_again_and_who_is_slow_does_not() {
+    let world = World::start();
+    let mut fleet = Fleet::new(&world, 700, Plan { ack_delay: Duration::from_millis(100), ..plan(1) });
+    fleet.driver.swarm.set_slow(600..700, true);
+    fleet.connect();
+    fleet.driver.forget();
+    let ids = fleet.post_to_each();
+    fleet.until(700, notified);
+    fleet.silence();
+    fleet.driver.swarm.set_plan(Plan { ack: false, ..plan(0) });
+    fleet.driver.swarm.disconnect_all();
+    fleet.connect();
+    assert!(!fleet.silence().iter().any(notified), "slow acks are acks");
+    let again = fleet.post_to_each();
+    assert!(ids.iter().all(|id| !again.contains(id)));
+    fleet.until(700, notified);
+    fleet.driver.swarm.disconnect_all();
+    fleet.driver.swarm.set_plan(plan(0));
+    fleet.driver.idle(SILENCE).unwrap();
+    fleet.connect();
+    let came = fleet.until(700, notified);
+    check_notified(&came, &again);
+}
+
+#[test]
+fn an_open_loop_connects_everybody_and_says_how_late() {
+    let world = World::start();
+    let mut fleet = Fleet::new(&world, 1_000, plan(0));
+    let begin = Instant::now() - Duration::from_secs(5);
+    fleet.driver.swarm.launch_at_rate(0..1_000, begin, 1_000.0);
+    fleet.driver.settle(PATIENCE).unwrap();
+    for happening in std::mem::take(&mut fleet.driver.happenings) {
+        let Happening::Ready { agent, times } = happening else { panic!("{happening:?}") };
+        let due = begin + Duration::from_millis(agent as u64);
+        assert!(times.late() >= Duration::from_secs(4), "it was due five seconds ago or less by its place");
+        assert!(times.ready() <= due.elapsed());
+    }
+    fleet.driver.swarm.disconnect_all();
+    let future = Instant::now() + Duration::from_millis(300);
+    fleet.driver.swarm.launch_at_rate(0..10, future, 1_000.0);
+    assert_eq!((fleet.driver.swarm.waiting(), fleet.driver.swarm.settled()), (10, false));
+    fleet.driver.settle(PATIENCE).unwrap();
+    assert!(Instant::now() >= future && fleet.driver.swarm.connected() == 10);
+}
