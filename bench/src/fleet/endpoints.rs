@@ -50,7 +50,7 @@ impl Endpoints {
         let decoded = URL_SAFE_NO_PAD.decode(&url[cut..]).ok();
         let (prefix, token): (u8, &[u8]) = match (&decoded, self.prefix(&url[..cut])) {
             (Some(token), Some(prefix)) => (prefix, token),
-            (None, Some(prefix)) => (prefix | AS_TEXT, url[cut..].as_bytes()),
+            (None, Some(prefix)) => (prefix | AS_TEXT, &url.as_bytes()[cut..]),
             (_, None) => (AS_TEXT, url.as_bytes()),
         };
         let Ok(len) = u8::try_from(token.len()) else { return false };
