@@ -185,8 +185,15 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
 fn builder(shard: ShardId, core: Option<usize>) -> LocalExecutorBuilder {
     let placement = core.map_or(Placement::Unbound, Placement::Fixed);
     // The executor's own rings carry one eventfd read, the ledger's and the store's nothing: keep them small.
-    LocalExecutorBuilder::new(placement).name(&format!("shard{}", shard.0)).io_memory(64 << 10).ring_depth(64)
+    LocalExecutorBuilder::new(placement)
+        .name(&format!("shard{}", shard.0))
+        .io_memory(64 << 10)
+        .ring_depth(64)
+        .preempt_timer(EXECUTOR_PASS)
 }
+
+/// How often a busy shard gives its executor a pass. The shard is its only task, so nobody waits for one.
+const EXECUTOR_PASS: Duration = Duration::from_secs(1);
 
 fn refused(shard: ShardId, core: Option<usize>, error: GlommioError<()>) -> StartError {
     match (error, core) {

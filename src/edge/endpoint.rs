@@ -73,7 +73,7 @@ impl PushEdge {
             }
             self.stats.posts += 1;
             return match self.plan_post(now, head, path) {
-                Ok(draft) => Plan::Post(Box::new(draft)),
+                Ok(draft) => Plan::Post(draft),
                 Err(reply) => Plan::Reply(reply),
             };
         }

@@ -28,6 +28,9 @@ pub const BODY_CUT_BYTES: u64 = 64 * 1024;
 /// The longest `Origin` that is echoed and list of headers that is allowed by echo.
 const ECHO_BYTES_MAX: usize = 1024;
 
+/// Places for requests under way that are kept for the next: 16 KiB.
+const EXCHANGES_KEPT: usize = 64;
+
 /// A request between its head and its answer.
 #[derive(Default)]
 pub struct Exchange {
@@ -87,7 +90,7 @@ pub(super) enum Plan {
     /// Ask the machine this; the body does not matter.
     Ask(Command),
     /// Publish the body.
-    Post(Box<PostDraft>),
+    Post(PostDraft),
     /// Publish a version update; the body is a form.
     Update(Box<UpdateDraft>),
     /// Read the body as a notification of another node.
@@ -103,7 +106,7 @@ impl Plan {
     /// Memory that it holds beside itself, in bytes.
     fn heap_bytes(&self) -> usize {
         match self {
-            Plan::Post(draft) => size_of::<PostDraft>() + draft.payload.heap_bytes(),
+            Plan::Post(draft) => draft.payload.heap_bytes(),
             Plan::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
             Plan::NodePush { body, .. } => body.capacity(),
             Plan::Reply(Reply::Options(Some(requested), _)) => requested.len(),
@@ -301,8 +304,28 @@ impl PushEdge {
                 }
             }
         };
-        *exchange = Some(Box::new(Exchange { context, stage }));
+        *exchange = Some(self.under_way(Exchange { context, stage }));
         Ingest::Command { consumed, command }
+    }
+
+    /// Puts a request aside until its answer comes.
+    fn under_way(&mut self, exchange: Exchange) -> Box<Exchange> {
+        match self.exchanges.pop() {
+            Some(mut place) => {
+                *place = exchange;
+                place
+            }
+            None => Box::new(exchange),
+        }
+    }
+
+    /// Takes such a request; its place serves the next one.
+    pub(super) fn answered(&mut self, mut place: Box<Exchange>) -> Exchange {
+        let exchange = std::mem::take(&mut *place);
+        if self.exchanges.len() < EXCHANGES_KEPT {
+            self.exchanges.push(place);
+        }
+        exchange
     }
 
     fn reply(&mut self, context: &Context, reply: &Reply, consumed: usize, out: &mut Vec<u8>) -> Ingest {

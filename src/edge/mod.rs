@@ -134,6 +134,8 @@ pub struct PushEdge {
     reconcile: bool,
     relays: bool,
     unfinished: Quota,
+    /// Places for requests under way that nobody uses.
+    exchanges: Vec<Box<Exchange>>,
     stats: EdgeStats,
 }
 
@@ -189,6 +191,7 @@ impl PushEdge {
             reconcile: config.reconcile,
             relays: config.relays,
             unfinished: Quota::new(config.unfinished_bytes_max),
+            exchanges: Vec::new(),
             stats: EdgeStats::default(),
         })
     }
@@ -246,7 +249,10 @@ impl Edge for PushEdge {
     fn emit(&mut self, now: Now, codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {
         match codec {
             Codec::Http { exchange, .. } => match exchange.take() {
-                Some(exchange) => self.emit_http(now, *exchange, event, out),
+                Some(exchange) => {
+                    let exchange = self.answered(exchange);
+                    self.emit_http(now, exchange, event, out)
+                }
                 // Nothing was asked: nothing is answered.
                 None => Emitted::Stay,
             },

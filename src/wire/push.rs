@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
+use std::slice;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -42,7 +44,7 @@ pub enum ClientMessage<'a> {
         code: u32,
     },
     /// Notifications it has seen.
-    Ack(Vec<Ack<'a>>),
+    Ack(Acks<'a>),
     /// A service worker failed.
     Nack {
         /// 301 to 303, 0 for anything else.
@@ -63,13 +65,64 @@ pub struct Ack<'a> {
     pub code: u16,
 }
 
+/// The updates of an ack. Almost all have one, which needs no list.
+#[derive(Debug)]
+pub enum Acks<'a> {
+    /// One.
+    One(Ack<'a>),
+    /// Any number, in the order in which they were sent.
+    Many(Vec<Ack<'a>>),
+}
+
+impl<'a> Deref for Acks<'a> {
+    type Target = [Ack<'a>];
+
+    fn deref(&self) -> &[Ack<'a>] {
+        match self {
+            Acks::One(ack) => slice::from_ref(ack),
+            Acks::Many(acks) => acks,
+        }
+    }
+}
+
+impl PartialEq for Acks<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Acks<'_> {}
+
 /// Not a message of BEHAVIOUR.md 1.5: close 1011 `Json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadMessage;
 
 /// Reads one message.
 pub fn read(message: &str) -> Result<ClientMessage<'_>, BadMessage> {
-    parse(message).map_err(|_| BadMessage)
+    match plain_ack(message) {
+        Some(ack) => Ok(ClientMessage::Ack(Acks::One(ack))),
+        None => parse(message).map_err(|_| BadMessage),
+    }
+}
+
+/// The ack of one notification exactly as Firefox spells it: one comes for each notification, and needs neither a JSON
+/// reader nor a list. `None` for everything else, which is read as any message.
+fn plain_ack(message: &str) -> Option<Ack<'_>> {
+    let rest = message.strip_prefix(r#"{"messageType":"ack","updates":[{"channelID":""#)?;
+    let (channel, rest) = rest.split_at_checked(36)?;
+    text::parse_uuid(channel.as_bytes())?;
+    let rest = rest.strip_prefix(r#"","version":""#)?;
+    let (version, rest) = rest.split_at(text::position(b'"', rest.as_bytes())?);
+    if version.bytes().any(|byte| byte == b'\\' || byte < b' ') {
+        return None;
+    }
+    let code = match rest.strip_prefix('"')?.strip_suffix("}]}")? {
+        "" | r#","code":100"# => 100,
+        r#","code":101"# => 101,
+        r#","code":102"# => 102,
+        _ => return None,
+    };
+    Some(Ack { version: Cow::Borrowed(version), code })
 }
 
 fn parse(message: &str) -> Result<ClientMessage<'_>, serde_json::Error> {
@@ -96,8 +149,8 @@ fn parse(message: &str) -> Result<ClientMessage<'_>, serde_json::Error> {
             Ok(ClientMessage::Unregister { channel: unregister.channel.0, code: unregister.code.unwrap_or(0) })
         }
         "ack" => {
-            let acks: Acks<'_> = serde_json::from_str(message)?;
-            Ok(ClientMessage::Ack(acks.updates.0))
+            let acks: AckFields<'_> = serde_json::from_str(message)?;
+            Ok(ClientMessage::Ack(Acks::Many(acks.updates.0)))
         }
         "nack" => {
             let nack: Nack<'_> = serde_json::from_str(message)?;
@@ -154,7 +207,7 @@ struct Unregister {
 }
 
 #[derive(Deserialize)]
-struct Acks<'a> {
+struct AckFields<'a> {
     #[serde(borrow)]
     updates: Bounded<'a>,
 }

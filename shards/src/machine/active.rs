@@ -26,7 +26,7 @@ pub(super) struct Active {
     pub paged: u16,
     pub next_emission: u32,
     pub drain: StoredDrain,
-    /// The deadline that stands for this entry in the machine's heap; nothing is armed twice.
+    /// The deadline that stands for this entry; earlier and later ones of the session do not.
     pub armed: Option<Instant>,
     /// A register or unregister is at storage.
     pub command_waits: bool,
@@ -149,13 +149,13 @@ impl Active {
         EmissionId(self.next_emission)
     }
 
-    /// Nothing is under way any more.
+    /// Nothing is under way any more. What a check has covered is kept until the deadline: it rides with the next delete.
     pub fn idle(&self) -> bool {
-        self.window.is_empty()
+        (self.armed.is_none() || self.drain.covered == Clock::default())
+            && self.window.is_empty()
             && self.parked.is_empty()
             && self.drain.clear()
             && !self.drain.reading
-            && self.armed.is_none()
             && !self.command_waits
     }
 }
@@ -178,7 +178,11 @@ impl ShardMachine {
         // Invariant: callers hold a reference to a live session.
         let session = self.sessions.get_mut(at).expect("a live session");
         if session.active == NONE {
-            session.active = self.actives.insert(Active::default()).index;
+            let window = self.windows.pop().unwrap_or_default();
+            // A frame of an entry before this one may still come back unsent: it must not be taken for one of these.
+            self.emissions = self.emissions.wrapping_add(EMISSIONS_APART);
+            let next_emission = self.emissions;
+            session.active = self.actives.insert(Active { window, next_emission, ..Active::default() }).index;
         }
         let index = session.active;
         self.active_of_mut(index).expect("a session's active index names its entry")
@@ -194,8 +198,37 @@ impl ShardMachine {
         if let Some((active_at, active)) = self.actives.at(index)
             && active.idle()
         {
-            self.actives.remove(active_at);
+            let active = self.actives.remove(active_at);
             session.active = NONE;
+            self.keep_window(active);
+            self.forget_stale_deadlines();
         }
     }
+
+    /// The buffer of a window that was emptied serves the next session that becomes active.
+    fn keep_window(&mut self, active: Option<Active>) {
+        if let Some(Active { window, .. }) = active
+            && window.capacity() <= WINDOW_ENTRIES_KEPT
+            && self.windows.len() < WINDOWS_KEPT
+        {
+            self.windows.push(window);
+        }
+    }
+
+    fn forget_stale_deadlines(&mut self) {
+        let mut deadlines = std::mem::take(&mut self.deadlines);
+        let stands = |due, at| {
+            let active = self.sessions.get(at).and_then(|session| self.active_of(session.active));
+            active.is_some_and(|active| active.armed == Some(due))
+        };
+        let actives = self.actives.len();
+        deadlines.forget_stale(actives, stands);
+        self.deadlines = deadlines;
+    }
 }
+
+/// Names of frames that an entry has before it uses those of the next.
+const EMISSIONS_APART: u32 = 1_024;
+/// Empty windows that are kept, and the room each may have: 0.3 MB.
+const WINDOWS_KEPT: usize = 256;
+const WINDOW_ENTRIES_KEPT: usize = 8;

@@ -19,6 +19,7 @@ mod command;
 mod config;
 mod conns;
 mod dead;
+mod deadlines;
 mod depart;
 mod drain;
 mod greet;
@@ -61,19 +62,19 @@ pub use relay::{MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEven
 pub use stats::MachineStats;
 pub use store::{Page, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::ids::{Claim, ConnId, EmissionId, Stamp, Uaid};
 use crate::limits;
 use crate::time::{Instant, Now};
 
 use acks::{SettledLately, Settling};
-use active::Active;
+use active::{Active, Entry};
 use broadcast::{Broadcasts, Spread};
 use clock::HybridClock;
 use conns::{ConnState, ConnTable};
 use dead::DeadEndpoints;
+use deadlines::Deadlines;
 use depart::Departure;
 use greet::Greeting;
 use publish::LedgerSlots;
@@ -98,6 +99,10 @@ pub struct ShardMachine {
     users: UserIndex,
     sessions: Slab<Session>,
     actives: Slab<Active>,
+    /// Buffers of windows that are over, for the next.
+    windows: Vec<VecDeque<Entry>>,
+    /// Where the names of the next entry's frames begin.
+    emissions: u32,
     greetings: Slab<Greeting>,
     /// Greetings of other shards' sockets by claim.
     claims: BTreeMap<Claim, Ref>,
@@ -126,8 +131,8 @@ pub struct ShardMachine {
     receipts: Receipts,
     ledger_slots: LedgerSlots,
     ledger_bytes: u64,
-    /// Deadlines of sessions with something under way; stale ones are told by `Active::armed`.
-    deadlines: BinaryHeap<Reverse<(Instant, Ref)>>,
+    /// Of sessions with something under way.
+    deadlines: Deadlines,
     broadcasts: Broadcasts,
     /// The push of a broadcast change, while one is under way.
     spread: Option<Spread>,
@@ -166,6 +171,8 @@ impl ShardMachine {
             users: UserIndex::new(config.sessions_max),
             sessions: Slab::new(),
             actives: Slab::new(),
+            windows: Vec::new(),
+            emissions: 0,
             greetings: Slab::new(),
             claims: BTreeMap::new(),
             claims_made: 0,
@@ -187,7 +194,7 @@ impl ShardMachine {
             receipts: Receipts::new(),
             ledger_slots: LedgerSlots::default(),
             ledger_bytes: 0,
-            deadlines: BinaryHeap::new(),
+            deadlines: Deadlines::default(),
             broadcasts: Broadcasts::new(),
             spread: None,
             sweep: Sweep::default(),
@@ -234,7 +241,7 @@ impl ShardMachine {
             self.spread.as_ref().map(|spread| spread.due),
             self.hello_check,
             self.greeting_due(),
-            self.deadlines.peek().map(|Reverse((due, _))| *due),
+            self.deadlines.first().map(|(due, _)| due),
             self.sweep.due,
             self.pongs_due.front().map(|(due, _)| *due),
             self.tickets.due(),

@@ -1,9 +1,8 @@
 //! Time in the window: a direct that is unacked for `delivery.spill_after` goes to storage; a notification that is
 //! unacked for `delivery.retry_after` is sent again, at most three times, and then waits in storage (DESIGN.md 6).
 //!
-//! One deadline per session that has something under way, in a heap; stale ones are told by `Active::armed`.
+//! One deadline per session that has something under way (`deadlines`); stale ones are told by `Active::armed`.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::ids::Stamp;
@@ -46,13 +45,13 @@ impl ShardMachine {
         let active = self.activate(at);
         if active.armed.is_none_or(|armed| due < armed) {
             active.armed = Some(due);
-            self.deadlines.push(Reverse((due, at)));
+            self.deadlines.push(due, at);
         }
     }
 
     /// Works on the sessions whose deadline has come.
     pub(super) fn active_timeouts(&mut self, turn: &mut Turn<'_>) {
-        while let Some(Reverse((due, at))) = self.deadlines.peek().copied() {
+        while let Some((due, at)) = self.deadlines.first() {
             if due > turn.now.mono || !turn.has_room() {
                 return;
             }

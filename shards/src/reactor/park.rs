@@ -1,9 +1,9 @@
 //! Sleeping and waking: the one place where a shard waits (DESIGN.md 4.1).
 //!
-//! A *cold* shard awaits its eventfd through glommio, which costs no CPU while idle and a good deal for each wake. A
-//! shard that is woken all the time is *warm*: it blocks in its hub ring, which polls that eventfd, and spares the way
-//! through the executor. Nothing else runs on that executor, so nobody waits for it meanwhile. Warm sleeps are bounded;
-//! the first that is long makes the shard cold again.
+//! A *cold* shard awaits its eventfd through glommio, which costs no CPU while idle and a good deal for each wake, and
+//! some allocations. A shard that is woken now and then is *warm*: it blocks in its hub ring, which polls that eventfd,
+//! and spares the way through the executor. Nothing else runs on that executor, so nobody waits for it meanwhile. Warm
+//! sleeps are bounded; the first that is long makes the shard cold again.
 
 use crate::ports::Edge;
 use crate::time::{Instant, Span};
@@ -11,14 +11,14 @@ use crate::time::{Instant, Span};
 use super::turn::PUBLISH_EVERY;
 use super::{Machine, Reactor};
 
-/// A cold sleep shorter than this speaks for a busy shard.
-const SHORT_SLEEP: Span = Span::from_ms(1);
+/// A cold sleep shorter than this speaks for a shard that has something to do.
+const SHORT_SLEEP: Span = Span::from_ms(50);
 /// So many of them in a row make the shard warm.
 const SHORT_SLEEPS_TO_WARM: u32 = 8;
 /// A warm sleep ends after this. It may begin late, or end with a deadline that was armed before.
-const WARM_SLEEP_MAX: Span = Span::from_ms(5);
+const WARM_SLEEP_MAX: Span = Span::from_secs(2);
 /// A warm sleep of this length makes the shard cold.
-const LONG_SLEEP: Span = Span::from_ms(2);
+const LONG_SLEEP: Span = Span::from_secs(1);
 
 /// How the shard sleeps.
 #[derive(Default)]
@@ -111,13 +111,13 @@ mod tests {
         for _ in 0..SHORT_SLEEPS_TO_WARM - 1 {
             parking.slept(Span::from_ms(0));
         }
-        parking.slept(Span::from_ms(1));
+        parking.slept(SHORT_SLEEP);
         assert!(!parking.warm, "in a row");
         (0..SHORT_SLEEPS_TO_WARM).for_each(|_| parking.slept(Span::from_ms(0)));
         assert!(parking.warm);
-        parking.slept(Span::from_ms(1));
-        assert!(parking.warm);
-        parking.slept(Span::from_ms(2));
+        parking.slept(SHORT_SLEEP);
+        assert!(parking.warm, "a shard that warmed up does not cool at once");
+        parking.slept(LONG_SLEEP);
         assert!(!parking.warm);
     }
 }

@@ -397,6 +397,7 @@ impl Plane {
         for ring in &mut self.rings {
             ring.announce(true);
         }
+        Ring::announced();
         let quiet = self.ready.is_empty() && self.sent.is_empty() && !self.rings.iter_mut().any(Ring::busy);
         if !quiet {
             self.awake();
@@ -435,6 +436,7 @@ impl Plane {
         for ring in others.iter_mut() {
             ring.announce(true);
         }
+        Ring::announced();
         let quiet = self.ready.is_empty() && self.sent.is_empty() && !hub.busy() && !others.iter_mut().any(Ring::busy);
         if quiet {
             hub.wait(&mut self.ready);

@@ -63,12 +63,15 @@ impl Ring {
     pub fn announce(&mut self, on: bool) {
         if on {
             self.io.completion().enable_eventfd();
-            // Pairs with the kernel's full barrier between setting TASKRUN and reading this flag: either it
-            // sees the flag and signals, or `busy` sees TASKRUN.
-            fence(Ordering::SeqCst);
         } else {
             self.io.completion().disable_eventfd();
         }
+    }
+
+    /// Behind the last `announce(true)` of a shard and before the first `busy`. Pairs with the kernel's full barrier
+    /// between setting TASKRUN and reading that flag: either it sees the flag and signals, or `busy` sees TASKRUN.
+    pub fn announced() {
+        fence(Ordering::SeqCst);
     }
 
     /// Room for this many more entries without submitting.

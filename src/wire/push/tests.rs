@@ -35,8 +35,11 @@ fn other_messages_read_their_fields() {
             {{"channelID":"{DASHED}","version":"v2","code":102}},{{"channelID":"{DASHED}","version":"","code":7}}]}}"#
     );
     let entry = |version: &'static str, code| Ack { version: version.into(), code };
-    assert_eq!(read(&ack), Ok(ClientMessage::Ack(vec![entry("v1", 100), entry("v2", 102), entry("", 100)])));
-    assert_eq!(read(r#"{"messageType":"ack","updates":[]}"#), Ok(ClientMessage::Ack(vec![])));
+    assert_eq!(
+        read(&ack),
+        Ok(ClientMessage::Ack(Acks::Many(vec![entry("v1", 100), entry("v2", 102), entry("", 100)])))
+    );
+    assert_eq!(read(r#"{"messageType":"ack","updates":[]}"#), Ok(ClientMessage::Ack(Acks::Many(vec![]))));
     let nack = |code| Ok(ClientMessage::Nack { code });
     assert_eq!(read(r#"{"messageType":"nack","version":"v","code":302}"#), nack(302));
     assert_eq!(read(r#"{"messageType":"nack","version":"v","code":-5}"#), nack(0));
@@ -119,11 +122,51 @@ fn what_the_probe_says_is_read() {
     assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(unregister));
     out.clear();
     client::ack(&CHANNEL, "v\"", &mut out);
-    let ack = ClientMessage::Ack(vec![Ack { version: "v\"".into(), code: 100 }]);
+    let ack = ClientMessage::Ack(Acks::Many(vec![Ack { version: "v\"".into(), code: 100 }]));
     assert_eq!(read(std::str::from_utf8(&out).unwrap()), Ok(ack));
 }
 
+/// The short way to read an ack and the long one agree, also where the short one gives up.
+#[test]
+fn an_ack_is_the_same_on_the_short_way() {
+    let ack = |fields: &str| format!(r#"{{"messageType":"ack","updates":[{{{fields}}}]}}"#);
+    for (fields, short) in [
+        (format!(r#""channelID":"{DASHED}","version":"v1""#), true),
+        (format!(r#""channelID":"{DASHED}","version":"v1","code":100"#), true),
+        (format!(r#""channelID":"{DASHED}","version":"","code":101"#), true),
+        (format!(r#""channelID":"{}","version":"v1","code":102"#, DASHED.to_uppercase()), true),
+        (format!(r#""channelID":"{DASHED}","version":"v1","code":103"#), false),
+        (format!(r#""channelID":"{DASHED}","version":"v1","code":1020"#), false),
+        (format!(r#""channelID":"{DASHED}","version":"v\u0031""#), false),
+        (format!("\"channelID\":\"{DASHED}\",\"version\":\"v\t\""), false),
+        (format!(r#""channelID":"{DASHED}","version":"v1","version":"v2""#), false),
+        (format!(r#""version":"v1","channelID":"{DASHED}""#), false),
+        (r#""channelID":"eadbeef-0000-4000-8000-0000000000011","version":"v1""#.to_owned(), false),
+    ] {
+        let message = ack(&fields);
+        assert_eq!(plain_ack(&message).is_some(), short, "{message}");
+        assert_eq!(read(&message), parse(&message).map_err(|_| BadMessage), "{message}");
+    }
+    let two = format!(r#""channelID":"{DASHED}","version":"v1"}},{{"channelID":"{DASHED}","version":"v2""#);
+    let two = ack(&two);
+    assert_eq!(read(&two), parse(&two).map_err(|_| BadMessage));
+    assert!(matches!(read(&two), Ok(ClientMessage::Ack(acks)) if acks.len() == 2));
+}
+
 proptest! {
+    #[test]
+    fn the_short_way_takes_nothing_that_the_long_one_refuses(
+        channel in r#"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[ -~]{30,40}"#,
+        version in r#"[ -~]{0,8}|[A-Za-z0-9_-]{80}|\PC{0,4}"#,
+        tail in r#"|,"code":10[0-2]|,"code":[0-9]{1,4}|[ -~]{0,8}"#,
+    ) {
+        let message =
+            format!(r#"{{"messageType":"ack","updates":[{{"channelID":"{channel}","version":"{version}"{tail}}}]}}"#);
+        if let Some(ack) = plain_ack(&message) {
+            prop_assert_eq!(parse(&message).ok(), Some(ClientMessage::Ack(Acks::One(ack))));
+        }
+    }
+
     #[test]
     fn never_panics(text in any::<String>(), near in r#"\{"messageType":"(ack|hello|nack)"[ -~]{0,60}\}?"#) {
         let _ = read(&text);

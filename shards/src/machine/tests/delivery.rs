@@ -14,9 +14,29 @@ fn a_live_session_gets_it_direct_and_the_ledger_holds_it_until_the_ack() {
     mesh.ack(socket, stamp);
     assert!(mesh.ledger.is_empty());
     assert_eq!(mesh.store.seen.len(), operations, "a direct costs storage nothing");
-    assert_eq!(mesh.machines[1].stats().actives, 1, "its deadline still stands");
-    mesh.pass(61);
     assert_eq!(mesh.machines[1].stats().actives, 0);
+    assert_eq!(mesh.machines[1].deadlines.len(), 0, "nobody is woken for what was acked");
+}
+
+#[test]
+fn deadlines_of_what_was_acked_go_although_one_in_front_stands() {
+    let mut mesh = Mesh::new(1);
+    let (slow, quick) = (mesh.known_user(0), mesh.known_user(0));
+    let (slow_socket, socket) = (mesh.session(0, Some(slow)), mesh.session(0, Some(quick)));
+    let waits = mesh.accept(0, message(slow), Disposition::Direct);
+    for _ in 0..5 {
+        let stamp = mesh.accept(0, message(quick), Disposition::Direct);
+        mesh.ack(socket, stamp);
+    }
+    assert_eq!((mesh.machines[0].stats().actives, mesh.machines[0].deadlines.len()), (1, 6));
+    mesh.ack(slow_socket, waits);
+    assert_eq!((mesh.machines[0].stats().actives, mesh.machines[0].deadlines.len()), (0, 0));
+    let last = mesh.accept(0, message(quick), Disposition::Direct);
+    mesh.pass(9);
+    assert_eq!(mesh.machines[0].stats().spills, 0);
+    mesh.pass(2);
+    assert_eq!(mesh.machines[0].stats().spills, 1, "its own deadline stands, whatever went before");
+    mesh.ack(socket, last);
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! When something that is under way must be looked at: the deadlines of sessions, the earliest first.
+//!
+//! Almost all are the same span from now, so they come in order and stand in a line; the few that are earlier than the
+//! last go to a heap. Most stand for what was acked long before they come due: those are told by their session
+//! (`Active::armed`) and dropped as soon as they are first in line, so that no shard is woken for them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::time::Instant;
+
+use super::hello::give_back;
+use super::slab::Ref;
+
+/// Owner shard only. At most twice as many as sessions have something under way, and `STALE_MAX`.
+#[derive(Default)]
+pub(super) struct Deadlines {
+    line: VecDeque<(Instant, Ref)>,
+    heap: BinaryHeap<Reverse<(Instant, Ref)>>,
+}
+
+impl Deadlines {
+    /// The earliest.
+    pub fn first(&self) -> Option<(Instant, Ref)> {
+        let in_heap = self.heap.peek().map(|Reverse(first)| *first);
+        match (self.line.front().copied(), in_heap) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Takes the earliest out.
+    pub fn pop(&mut self) {
+        if self.first() == self.line.front().copied() {
+            self.line.pop_front();
+        } else {
+            self.heap.pop();
+        }
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, due: Instant, at: Ref) {
+        if self.line.back().is_none_or(|(last, _)| *last <= due) {
+            self.line.push_back((due, at));
+        } else {
+            self.heap.push(Reverse((due, at)));
+        }
+    }
+
+    /// Drops those in front that stand for nothing any more; and all of these when they are most of what is here.
+    pub fn forget_stale(&mut self, actives: usize, stands: impl Fn(Instant, Ref) -> bool) {
+        while self.first().is_some_and(|(due, at)| !stands(due, at)) {
+            self.pop();
+        }
+        if self.len() > 2 * actives + STALE_MAX {
+            self.line.retain(|(due, at)| stands(*due, *at));
+            self.heap.retain(|Reverse((due, at))| stands(*due, *at));
+        }
+        give_back(&mut self.line);
+        if self.heap.capacity() > HEAP_KEPT && self.heap.len() < self.heap.capacity() / 4 {
+            self.heap.shrink_to(HEAP_KEPT.max(self.heap.len() * 2));
+        }
+    }
+
+    /// How many there are, those that stand for nothing included.
+    pub fn len(&self) -> usize {
+        self.line.len() + self.heap.len()
+    }
+}
+
+/// Behind one session that does not ack, others leave so many before they are swept out: 1.5 MB.
+const STALE_MAX: usize = 65_536;
+/// Entries of the heap that are kept whatever happens.
+const HEAP_KEPT: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(index: u32) -> Ref {
+        Ref { index, generation: 0 }
+    }
+
+    proptest! {
+        #[test]
+        fn come_in_their_order(dues in prop::collection::vec(0u64..50, 0..200)) {
+            let mut deadlines = Deadlines::default();
+            for (n, due) in dues.iter().enumerate() {
+                deadlines.push(Instant(*due), at(n as u32));
+            }
+            prop_assert_eq!(deadlines.len(), dues.len());
+            let mut came = Vec::new();
+            while let Some(first) = deadlines.first() {
+                deadlines.pop();
+                came.push(first);
+            }
+            let mut expected: Vec<_> = dues.iter().enumerate().map(|(n, due)| (Instant(*due), at(n as u32))).collect();
+            expected.sort_unstable();
+            prop_assert_eq!(came, expected);
+        }
+    }
+
+    #[test]
+    fn what_stands_for_nothing_is_dropped_in_front_and_swept_when_it_is_most() {
+        let mut deadlines = Deadlines::default();
+        deadlines.push(Instant(9), at(9));
+        deadlines.push(Instant(1), at(1));
+        deadlines.push(Instant(2), at(2));
+        deadlines.forget_stale(3, |_, of| of != at(1));
+        assert_eq!((deadlines.first(), deadlines.len()), (Some((Instant(2), at(2))), 2));
+        for n in 0..STALE_MAX as u64 + 10 {
+            deadlines.push(Instant(10 + n), at(3));
+        }
+        deadlines.forget_stale(2, |_, of| of != at(3));
+        assert_eq!(deadlines.len(), 2, "one that stands in front does not keep the others");
+    }
+}
