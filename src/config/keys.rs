@@ -184,6 +184,27 @@ keys! {
         "Other nodes must present one of them; the first is presented to them. By default one is made in data_dir.",
         |c, raw| { c.node.keys = parse::bearer_keys(raw)?; Some(()) };
 
+    "node.connections" = "16",
+        "a number from 1 to 256",
+        "Connections to each other node; more calls than that wait.",
+        |c, raw| { c.node.connections = parse::number(raw, 1, 256)? as u16; Some(()) };
+    "node.connect_timeout" = "1",
+        SECONDS,
+        "A connection to another node that is not there by then counts as failed.",
+        |c, raw| { c.node.connect_timeout = parse::positive_duration(raw)?; Some(()) };
+    "node.request_timeout" = "3",
+        "seconds from 0.001 to 30, as 5, 2.5 or \"250ms\"",
+        "A call of another node that is not answered by then has failed.",
+        |c, raw| {
+            let allowed = |span: &Duration| *span <= Duration::from_secs(30);
+            c.node.request_timeout = parse::positive_duration(raw).filter(allowed)?;
+            Some(())
+        };
+    "node.ca" = "",
+        PEM,
+        "PEM certificates that sign those of other nodes whose node.url begins with https; by default those this host trusts.",
+        |c, raw| { c.node.ca = parse::path(raw)?; Some(()) };
+
     "admin.listen" ("admin" "ADDR") = "127.0.0.1:8083",
         ADDRESSES,
         "Where operators find the admin page, health routes, metrics and PUT /broadcasts. Not for the public.",

@@ -138,6 +138,14 @@ pub struct Node {
     pub url: Option<String>,
     /// Bearer keys; the first is sent, all are accepted. Empty: one is made in the data directory.
     pub keys: Vec<Secret>,
+    /// Connections to each other node.
+    pub connections: u16,
+    /// For a connection to another node.
+    pub connect_timeout: Duration,
+    /// For a call of another node.
+    pub request_timeout: Duration,
+    /// PEM certificates of who signs those of other nodes; `None`: whom this host trusts.
+    pub ca: Option<PathBuf>,
 }
 
 /// `admin.*`.
@@ -187,6 +195,16 @@ pub enum StoreKind {
     Memory,
     /// In ScyllaDB or Cassandra, shared by the nodes of a cluster.
     Scylla,
+}
+
+impl StoreKind {
+    /// Whether several nodes share it: then each must be found by the others.
+    pub fn is_shared(self) -> bool {
+        match self {
+            StoreKind::Embedded | StoreKind::Memory => false,
+            StoreKind::Scylla => true,
+        }
+    }
 }
 
 /// `delivery.*` (DESIGN.md 6).

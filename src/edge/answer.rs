@@ -37,6 +37,10 @@ impl Context {
 /// Seconds after which a refused sender may try again, when nothing better is known.
 const RETRY_AFTER: u32 = 120;
 
+/// Tells other nodes that it is the session that is not there, or takes nothing now: a 404 of another server says
+/// nothing of sessions, nor does the 503 of a node that has too many connections.
+const SESSION: &str = "Murre-Session";
+
 /// The whole answer beyond `--max-connections`.
 pub const TOO_MANY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 120\r\nContent-Length: 0\r\n\r\n";
@@ -71,6 +75,8 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: Fault, retry_after
     response = match status {
         401 if fault == Fault::NodeKey => response.header("WWW-Authenticate", b"Bearer"),
         401 => response.header("WWW-Authenticate", b"vapid"),
+        404 if fault == Fault::NoSession => response.header(SESSION, b"none"),
+        503 if fault == Fault::SessionBusy => response.header(SESSION, b"busy"),
         410 => response.header("Cache-Control", b"max-age=86400"),
         426 => upgrade::required_headers(response),
         429 | 503 => response.header_with("Retry-After", |out| push_u64(u64::from(retry_after), out)),

@@ -122,7 +122,7 @@ impl PushEdge {
             chid: opened.chid,
             payload: Draft::new(&encryption, body_len),
             delivery: Delivery::read(head.header("ttl"), head.header("topic"), head.every("urgency")),
-            receipt: Preferences::read(head.every("prefer")).respond_async,
+            receipt: self.offers_receipts && Preferences::read(head.every("prefer")).respond_async,
         })
     }
 

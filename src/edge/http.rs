@@ -7,14 +7,14 @@
 use std::sync::Arc;
 
 use shards::ids::Uaid;
-use shards::machine::{CloseReason, Command, Event, NodePush, Publish};
-use shards::message::Message;
+use shards::machine::{CloseReason, Command, Event, Publish};
 use shards::ports::{Emitted, Ingest, Port};
 use shards::quota::{Quota, Share};
 use shards::time::Now;
 
 use super::answer::{self, Context};
 use super::endpoint::{PostDraft, Posted};
+use super::node::Call as NodeCall;
 use super::simple::UpdateDraft;
 use super::{Codec, PushEdge};
 use crate::webpush::errno::Fault;
@@ -93,9 +93,11 @@ pub(super) enum Plan {
     Post(PostDraft),
     /// Publish a version update; the body is a form.
     Update(Box<UpdateDraft>),
-    /// Read the body as a notification of another node.
-    NodePush {
-        /// For whom, by the path.
+    /// Read the body as that of a call of another node.
+    Node {
+        /// Which.
+        call: NodeCall,
+        /// Of whom, by the path.
         uaid: Uaid,
         /// The body so far.
         body: Vec<u8>,
@@ -108,7 +110,7 @@ impl Plan {
         match self {
             Plan::Post(draft) => draft.payload.heap_bytes(),
             Plan::Update(draft) => size_of::<UpdateDraft>() + draft.heap_bytes(),
-            Plan::NodePush { body, .. } => body.capacity(),
+            Plan::Node { body, .. } => body.capacity(),
             Plan::Reply(Reply::Options(Some(requested), _)) => requested.len(),
             Plan::Reply(Reply::Page(path)) => path.len(),
             Plan::Reply(_) | Plan::Ask(_) => 0,
@@ -220,7 +222,7 @@ impl PushEdge {
             Plan::Reply(_) => false,
             Plan::Post(_) => length <= self.body_bytes_max as u64,
             Plan::Update(_) => length <= self.form_bytes_max(),
-            Plan::Ask(_) | Plan::NodePush { .. } => true,
+            Plan::Ask(_) | Plan::Node { .. } => true,
         };
         if wanted {
             out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -265,9 +267,9 @@ impl PushEdge {
         pending.seen += piece.len() as u64;
         match &mut pending.plan {
             Plan::Post(draft) if pending.seen <= self.body_bytes_max as u64 => draft.payload.extend(piece),
-            Plan::NodePush { body, .. } if pending.seen <= super::node::BODY_BYTES_MAX => body.extend_from_slice(piece),
+            Plan::Node { body, .. } if pending.seen <= super::node::BODY_BYTES_MAX => body.extend_from_slice(piece),
             Plan::Update(draft) if pending.seen <= self.form_bytes_max() => draft.extend(piece),
-            Plan::Post(_) | Plan::Update(_) | Plan::NodePush { .. } | Plan::Reply(_) | Plan::Ask(_) => {}
+            Plan::Post(_) | Plan::Update(_) | Plan::Node { .. } | Plan::Reply(_) | Plan::Ask(_) => {}
         }
     }
 
@@ -295,11 +297,11 @@ impl PushEdge {
                 let publish = Publish { uaid, chid, message: message.map(Arc::new).map_err(Fault::refusal) };
                 (Command::Publish(Box::new(publish)), Stage::Updated)
             }
-            Plan::NodePush { uaid, body } => {
+            Plan::Node { call, uaid, body } => {
                 let fits = !cut && pending.seen <= super::node::BODY_BYTES_MAX;
-                let message = if fits { self.read_node_push(uaid, &body) } else { Err(Fault::TooLarge) };
-                match message {
-                    Ok(message) => (node_push(message), Stage::Asked),
+                let command = if fits { self.read_node_call(call, uaid, &body) } else { Err(Fault::TooLarge) };
+                match command {
+                    Ok(command) => (command, Stage::Asked),
                     Err(fault) => return self.reply(&context, &Reply::Fault(fault), consumed, out),
                 }
             }
@@ -406,10 +408,6 @@ impl PushEdge {
         self.stats.refused(fault);
         answer::fault_until(&self.date, context, fault, retry_after, out);
     }
-}
-
-fn node_push(message: Message) -> Command {
-    Command::NodePush(Box::new(NodePush { message: Arc::new(message), stored: false }))
 }
 
 fn context_of(port: Port, head: &Head<'_, '_>) -> Context {

@@ -65,6 +65,11 @@ pub struct EdgeConfig {
     pub relays: bool,
     /// `hello.reconcile`: the machine is told the channels of a hello.
     pub reconcile: bool,
+    /// Which run of this node it is: other nodes say whom they mean (DESIGN.md 7.3).
+    pub boot: u64,
+    /// Whether `Prefer: respond-async` is heard. One node remembers what became of a message, so that several behind
+    /// one name must not promise a receipt.
+    pub receipts: bool,
     /// `endpoint.origin_rate`: messages per second of one application server; 0 is off.
     pub origin_rate: u32,
     /// What `/__version__` says.
@@ -124,6 +129,8 @@ pub struct PushEdge {
     date: HttpDate,
     location: String,
     receipts: receipts::Receipts,
+    offers_receipts: bool,
+    boot: u64,
     senders: senders::Senders,
     endpoint_url: String,
     form: TokenForm,
@@ -182,6 +189,8 @@ impl PushEdge {
             date: HttpDate::default(),
             location: format!("{base}/m/"),
             receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
+            offers_receipts: config.receipts,
+            boot: config.boot,
             senders: senders::Senders::new(config.origin_rate),
             endpoint_url: config.endpoint_url.clone(),
             form: config.tokens,

@@ -2,52 +2,29 @@
 //!
 //! Everything but the health pages needs `Authorization: Bearer` with one of the configured keys.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
-use serde::Deserialize;
-use shards::ids::{Chid, Uaid};
-use shards::machine::{Command, NodeAnswer, NodeNotify};
-use shards::message::Message;
-use shards::time::UnixSeconds;
+use shards::ids::Uaid;
+use shards::machine::{Command, NodeAnswer, NodeNotify, NodePush};
 
 use super::PushEdge;
 use super::answer::{self, Context};
 use super::http::{Plan, Reply, method_refused};
 use crate::webpush::errno::Fault;
-use crate::webpush::headers::{Encryption, TTL_MAX, read_urgency};
-use crate::webpush::payload::Draft;
-use crate::wire::base64url;
+use crate::webpush::node_call::{Pushed, Told, parse_boot, read_push, read_told};
 use crate::wire::http1::Head;
 use crate::wire::text::{parse_u64, parse_uuid};
 
-/// The longest body of `PUT /push`: the largest payload in base64, and its headers.
+/// The longest body of another node: the largest payload in base64, and its headers.
 pub(super) const BODY_BYTES_MAX: u64 = 32 * 1024;
 
-/// BEHAVIOUR.md 4.2; the topic is taken from `version`, which seals it.
-#[derive(Deserialize)]
-struct Notification<'a> {
-    #[serde(borrow, rename = "channelID")]
-    channel: Cow<'a, str>,
-    #[serde(borrow)]
-    version: Cow<'a, str>,
-    timestamp: u64,
-    #[serde(default)]
-    ttl: u64,
-    #[serde(default)]
-    urgency: Option<String>,
-    #[serde(default)]
-    data: Option<String>,
-    #[serde(default)]
-    headers: Option<Headers>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Headers {
-    encoding: Option<String>,
-    encryption: Option<String>,
-    crypto_key: Option<String>,
-    encryption_key: Option<String>,
+/// A call with a body.
+#[derive(Clone, Copy)]
+pub(super) enum Call {
+    /// `PUT /push`.
+    Push,
+    /// `PUT /notif`.
+    Notify,
 }
 
 impl PushEdge {
@@ -62,60 +39,60 @@ impl PushEdge {
         self.stats.node_requests += 1;
         let uaid = |text: &str| parse_uuid(text.as_bytes()).map(Uaid);
         let plan = match (push, notif.map(|rest| rest.split_once('/').unwrap_or((rest, "")))) {
-            (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| Plan::NodePush { uaid, body: Vec::new() }),
+            (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| with_body(Call::Push, uaid)),
             (Some(_), _) => return method_refused(head, "PUT, HEAD, OPTIONS"),
-            (None, Some((text, ""))) if head.method == "PUT" => {
-                uaid(text).map(|uaid| Plan::Ask(Command::NodeNotify(Box::new(NodeNotify { uaid, unsure: None }))))
-            }
+            (None, Some((text, ""))) if head.method == "PUT" => uaid(text).map(|uaid| with_body(Call::Notify, uaid)),
             (None, Some((_, ""))) => return method_refused(head, "PUT, HEAD, OPTIONS"),
-            (None, Some((text, time))) if head.method == "DELETE" => uaid(text)
-                .zip(parse_u64(time.as_bytes()))
-                .map(|(uaid, connected_at)| Plan::Ask(Command::NodeDisconnect { uaid, connected_at })),
+            (None, Some((text, time))) if head.method == "DELETE" => {
+                uaid(text).zip(parse_u64(time.as_bytes())).map(|(uaid, connected_at)| match self.names_us(head.query) {
+                    Ok(true) => Plan::Ask(Command::NodeDisconnect { uaid, connected_at }),
+                    Ok(false) => Plan::Reply(Reply::Fault(Fault::NoSession)),
+                    Err(fault) => Plan::Reply(Reply::Fault(fault)),
+                })
+            }
             (None, _) => return method_refused(head, "DELETE, HEAD, OPTIONS"),
         };
         plan.unwrap_or(Plan::Reply(Reply::Fault(Fault::NotFound)))
     }
 
-    /// Reads the body of `PUT /push/{uaid}`. `version` must be an id sealed for this user and channel.
-    pub(super) fn read_node_push(&self, uaid: Uaid, body: &[u8]) -> Result<Message, Fault> {
-        let bad = Fault::BadNodeBody;
-        let notification: Notification<'_> = serde_json::from_slice(body).map_err(|_| bad)?;
-        let chid = parse_uuid(notification.channel.as_bytes()).map(Chid).ok_or(bad)?;
-        let id = self.ids.open(notification.version.as_bytes()).ok_or(bad)?;
-        if id.uaid != uaid || id.chid != chid {
-            return Err(bad);
-        }
-        let data = base64url::decode(notification.data.as_deref().unwrap_or_default().as_bytes()).ok_or(bad)?;
-        let headers = notification.headers.unwrap_or_default();
-        let encryption = Encryption {
-            encoding: headers.encoding.as_deref().map(str::as_bytes),
-            encryption: headers.encryption.as_deref().map(str::as_bytes),
-            crypto_key: headers.crypto_key.as_deref().map(str::as_bytes),
-            encryption_key: headers.encryption_key.as_deref().map(str::as_bytes),
+    /// Reads the body of a call.
+    ///
+    /// # Errors
+    /// [`Fault::NoSession`] for a call that means an earlier run of this node: its sessions are gone.
+    pub(super) fn read_node_call(&self, call: Call, uaid: Uaid, body: &[u8]) -> Result<Command, Fault> {
+        let (command, boot) = match call {
+            Call::Push => {
+                let Pushed { message, stored, boot } = read_push(uaid, body, &self.ids)?;
+                (Command::NodePush(Box::new(NodePush { message: Arc::new(message), stored })), boot)
+            }
+            Call::Notify => {
+                let Told { unsure, boot } = read_told(uaid, body, &self.ids)?;
+                (Command::NodeNotify(Box::new(NodeNotify { uaid, unsure })), boot)
+            }
         };
-        let mut draft = Draft::new(&encryption, data.len());
-        draft.extend(&data);
-        draft.verdict().map_err(|_| bad)?;
-        Ok(Message {
-            uaid,
-            chid,
-            stamp: id.stamp,
-            ttl: notification.ttl.min(u64::from(TTL_MAX)) as u32,
-            accepted: UnixSeconds(notification.timestamp),
-            urgency: notification.urgency.map_or_else(Default::default, |text| read_urgency(text.as_bytes())),
-            topic: id.topic,
-            // The node that accepted it keeps its receipt.
-            receipt: false,
-            payload: draft.finish()?,
-        })
+        if boot.is_none_or(|boot| boot == self.boot) { Ok(command) } else { Err(Fault::NoSession) }
+    }
+
+    /// Whether `boot=` of a query is absent or this run of this node.
+    fn names_us(&self, query: &str) -> Result<bool, Fault> {
+        let boot = query.split('&').find_map(|item| item.strip_prefix("boot="));
+        match boot.map(parse_boot) {
+            None => Ok(true),
+            Some(Some(boot)) => Ok(boot == self.boot),
+            Some(None) => Err(Fault::BadNodeBody),
+        }
     }
 
     pub(super) fn emit_node_answer(&mut self, context: &Context, node_answer: NodeAnswer, out: &mut Vec<u8>) {
         match node_answer {
             NodeAnswer::Done => answer::start(&self.date, context, 200, out).empty(),
             NodeAnswer::Noted => answer::start(&self.date, context, 202, out).empty(),
-            NodeAnswer::NotHere => answer::fault(&self.date, context, Fault::NoSession, out),
-            NodeAnswer::Busy => answer::fault(&self.date, context, Fault::Unavailable, out),
+            NodeAnswer::NotHere => self.emit_fault(context, Fault::NoSession, out),
+            NodeAnswer::Busy => self.emit_fault(context, Fault::SessionBusy, out),
         }
     }
+}
+
+fn with_body(call: Call, uaid: Uaid) -> Plan {
+    Plan::Node { call, uaid, body: Vec::new() }
 }

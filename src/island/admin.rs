@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use shards::stats::{Board, Kind, Meaning};
 
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
+use super::peers::{Showcase, Shown};
 use super::process::Process;
 use super::{Exhibits, Health, Host, megaphone, metrics};
 
@@ -34,13 +35,15 @@ pub(super) struct Own {
     pub source: Option<Arc<Mutex<megaphone::State>>>,
     /// Of whatever calls out.
     pub boards: Vec<Arc<Board>>,
+    /// The other nodes, on a shared store.
+    pub nodes: Option<Arc<Showcase>>,
 }
 
 impl View {
     /// `started` is when the process was; memory use is compared with that of now.
     pub(super) fn new(exhibits: Exhibits, host: Arc<dyn Host>, own: Own, started: Instant) -> View {
         let exhibits = Arc::new(exhibits);
-        let registry = metrics::registry(Arc::clone(&exhibits), own.boards.clone());
+        let registry = metrics::registry(Arc::clone(&exhibits), own.boards.clone(), own.nodes.clone());
         View { exhibits, host, registry, started, at_start: Process::read(), own }
     }
 
@@ -167,6 +170,7 @@ async fn stats(State(view): State<Arc<View>>) -> Json<Value> {
         "island_meanings": view.own.boards.iter().flat_map(|board| meanings(board)).collect::<Vec<_>>(),
         "broadcasts": view.own.broadcasts.count(),
         "broadcast_source": view.own.source.as_ref().map(|state| source(&megaphone::lock(state))),
+        "nodes": view.own.nodes.as_ref().map(|nodes| nodes.look().iter().map(node).collect::<Vec<_>>()),
         "process": {
             "resident_bytes": process.resident_bytes,
             "private_bytes": process.private_bytes,
@@ -192,6 +196,17 @@ fn meanings(board: &Board) -> Vec<Value> {
         json!({ "name": meaning.name, "kind": kind, "help": meaning.help })
     };
     board.read().map(shown).collect()
+}
+
+/// One other node of the cluster.
+fn node(shown: &Shown) -> Value {
+    json!({
+        "url": shown.url,
+        "circuit_open": shown.circuit_open,
+        "connections": shown.connections,
+        "waiting": shown.waiting,
+        "owed": shown.owed,
+    })
 }
 
 /// Whom it asks, how that goes, since when.

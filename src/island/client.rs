@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, HeaderValue, LOCATION, USER_AGENT};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -32,6 +34,11 @@ pub(super) struct Client {
     tls: OnceLock<TlsConnector>,
     lookups: Arc<Semaphore>,
 }
+
+/// TCP, or TLS over it.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// What came back.
 pub(super) struct Answer {
@@ -75,9 +82,24 @@ impl Client {
     }
 
     /// One that trusts these certificates and no others.
-    #[cfg(test)]
     pub fn trusting(roots: RootCertStore) -> Client {
         Client { tls: connector(roots).into(), ..Client::new() }
+    }
+
+    /// One that trusts the certificates of this PEM file and no others.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds none.
+    pub fn trusting_file(path: &Path) -> std::io::Result<Client> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(path).map_err(std::io::Error::other)? {
+            let certificate = certificate.map_err(std::io::Error::other)?;
+            roots.add(certificate).map_err(std::io::Error::other)?;
+        }
+        if roots.is_empty() {
+            return Err(std::io::Error::other("there is no certificate in it"));
+        }
+        Ok(Client::trusting(roots))
     }
 
     /// Sends `request` to `url`; the head is completed here. With `body_bytes_max` 0 a body is not even read.
@@ -96,14 +118,23 @@ impl Client {
         request.headers_mut().insert(HOST, authority);
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        exchange(self.open(origin).await?, request, body_bytes_max).await
+    }
+
+    /// A connection to speak HTTP on.
+    ///
+    /// # Errors
+    /// [`Trouble::Connect`].
+    pub async fn open(&self, origin: &Origin) -> Result<Box<dyn Stream>, Trouble> {
         let stream = self.connect(origin).await?;
+        // Requests are one segment or two; the answer is waited for.
+        stream.set_nodelay(true).map_err(|error| broken(&error))?;
         if !origin.https {
-            return exchange(stream, request, body_bytes_max).await;
+            return Ok(Box::new(stream));
         }
         let name = ServerName::try_from(origin.host.clone()).map_err(|error| broken(&error))?;
         let tls = self.tls.get_or_init(|| connector(host_roots()));
-        let stream = tls.connect(name, stream).await.map_err(|error| broken(&error))?;
-        exchange(stream, request, body_bytes_max).await
+        Ok(Box::new(tls.connect(name, stream).await.map_err(|error| broken(&error))?))
     }
 
     /// The first address of this host that takes a connection.
@@ -147,12 +178,10 @@ const CONNECT_PATIENCE: Duration = Duration::from_millis(1_500);
 /// Bytes of a head, and of what is read ahead of a body. Refuse: [`Trouble::Connect`].
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 
-const AGENT: &str = concat!("murre/", env!("CARGO_PKG_VERSION"));
+/// `User-Agent` of whoever calls.
+pub(super) const AGENT: &str = concat!("murre/", env!("CARGO_PKG_VERSION"));
 
-async fn exchange<S>(stream: S, request: Request<String>, body_bytes_max: usize) -> Result<Answer, Trouble>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn exchange(stream: Box<dyn Stream>, request: Request<String>, body_bytes_max: usize) -> Result<Answer, Trouble> {
     let mut builder = http1::Builder::new();
     let made = builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = made.map_err(|error| broken(&error))?;

@@ -189,7 +189,7 @@ fn parse(body: &[u8]) -> Result<Values, Trouble> {
 }
 
 /// From 0 to 1.
-fn random_part() -> f64 {
+pub(super) fn random_part() -> f64 {
     let mut bytes = [0; 4];
     // Without randomness every node asks at the same point of its interval; that harms nobody.
     let _ = SystemRandom::new().fill(&mut bytes);

@@ -12,12 +12,14 @@ use prometheus_client::registry::Registry;
 use shards::stats::{Board, Kind, Meaning};
 
 use super::Exhibits;
+use super::peers::{Showcase, Shown};
 use super::process::Process;
 
 /// Every number of the shards, the store and the island, as the metrics `murre_*`.
-pub(super) fn registry(exhibits: Arc<Exhibits>, island: Vec<Arc<Board>>) -> Registry {
+pub(super) fn registry(exhibits: Arc<Exhibits>, island: Vec<Arc<Board>>, nodes: Option<Arc<Showcase>>) -> Registry {
     let mut registry = Registry::with_prefix("murre");
     registry.register_collector(Box::new(Boards { exhibits, island }));
+    registry.register_collector(Box::new(Nodes(nodes)));
     registry.register_collector(Box::new(ProcessGauges));
     registry
 }
@@ -89,6 +91,37 @@ fn encode(
     }
 }
 
+/// The other nodes of a cluster, one line for each of those that were called lately: `peers::NODES_MAX` at most.
+struct Nodes(Option<Arc<Showcase>>);
+
+impl fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nodes")
+    }
+}
+
+impl Collector for Nodes {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let Some(nodes) = &self.0 else { return Ok(()) };
+        type Gauge = (&'static str, &'static str, fn(&Shown) -> u64);
+        let gauges: [Gauge; 4] = [
+            ("peer_node_circuit_open", "1 while the node does not answer.", |node| u64::from(node.circuit_open)),
+            ("peer_node_connections", "Connections to the node.", |node| node.connections as u64),
+            ("peer_node_waiting", "Calls that wait for a connection to the node.", |node| node.waiting as u64),
+            ("peer_node_owed", "Notifications owed to the node.", |node| node.owed as u64),
+        ];
+        let nodes = nodes.look().clone();
+        for (name, help, value) in gauges {
+            let meaning = Meaning { name, kind: Kind::Gauge, help };
+            let mut family = encoder.encode_descriptor(name, help, None, kind(meaning))?;
+            for node in &nodes {
+                encode(family.encode_family(&[("node", &*node.url)])?, meaning, value(node))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 struct ProcessGauges;
 
@@ -131,7 +164,10 @@ mod tests {
         Numbers { hellos: 5, sessions: 2 }.write_to(&boards[1], 0);
         let store = Some(Arc::new(Board::new(&[Numbers::MEANINGS])));
         let mut text = String::new();
-        let registry = registry(Arc::new(Exhibits { shards: boards, store }), vec![]);
+        let nodes = Arc::<Showcase>::default();
+        let url = "http://n:8081".into();
+        nodes.look().push(Shown { url, circuit_open: true, connections: 2, waiting: 3, owed: 4 });
+        let registry = registry(Arc::new(Exhibits { shards: boards, store }), vec![], Some(nodes));
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
         let wanted = "# HELP murre_hellos Hellos answered.\n# TYPE murre_hellos counter\n\
                       murre_hellos_total{shard=\"0\"} 3\nmurre_hellos_total{shard=\"1\"} 5\n";
@@ -139,6 +175,8 @@ mod tests {
         assert!(text.contains("murre_sessions{shard=\"1\"} 2\n"), "{text}");
         assert!(text.contains("murre_store_hellos_total 0\n"), "{text}");
         assert!(text.contains("murre_process_resident_bytes "), "{text}");
+        assert!(text.contains("murre_peer_node_circuit_open{node=\"http://n:8081\"} 1\n"), "{text}");
+        assert!(text.contains("murre_peer_node_owed{node=\"http://n:8081\"} 4\n"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -16,12 +16,15 @@ mod megaphone;
 
 mod wakes;
 
+mod peers;
+
 mod client;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use megaphone::Source;
+pub use peers::{PeerCalls, Peers};
 pub use wakes::Wakes;
 
 use std::net::{SocketAddr, TcpListener};
@@ -121,6 +124,7 @@ pub struct Prepared {
     broadcasts: Arc<Broadcasts>,
     megaphone: Option<Megaphone>,
     caller: Option<wakes::Caller>,
+    peers: Option<peers::Caller>,
 }
 
 impl Prepared {
@@ -139,7 +143,16 @@ impl Prepared {
         let megaphone = |source| Megaphone::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let megaphone = calls.source.map(megaphone);
         let caller = calls.wake.map(|(url, wakes)| wakes::Caller::new(url, wakes, Arc::clone(&client)));
-        Ok(Prepared { runtime, signals: signal_came, broadcasts, megaphone, caller })
+        Ok(Prepared { runtime, signals: signal_came, broadcasts, megaphone, caller, peers: None })
+    }
+
+    /// Has the island call other nodes.
+    ///
+    /// # Errors
+    /// When the certificates of `node.ca` cannot be used.
+    pub fn call_nodes(&mut self, calls: PeerCalls) -> std::io::Result<()> {
+        self.peers = Some(peers::Caller::new(calls)?);
+        Ok(())
     }
 
     /// Asks the broadcast source once, if there is one, for 5 s at most: a user agent that says hello before the first
@@ -170,7 +183,7 @@ impl Island {
         exhibits: Exhibits,
         host: Arc<dyn Host>,
     ) -> std::io::Result<Island> {
-        let Prepared { runtime, signals, broadcasts, megaphone, caller } = prepared;
+        let Prepared { runtime, signals, broadcasts, megaphone, caller, peers } = prepared;
         let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let mut served = Vec::new();
         for listener in listeners {
@@ -179,9 +192,14 @@ impl Island {
             served.push(tokio::net::TcpListener::from_std(listener)?);
         }
         broadcasts.attach(Arc::clone(&host));
-        let boards = [megaphone.as_ref().map(Megaphone::board), caller.as_ref().map(wakes::Caller::board)];
+        let boards = [
+            megaphone.as_ref().map(Megaphone::board),
+            caller.as_ref().map(wakes::Caller::board),
+            peers.as_ref().map(peers::Caller::board),
+        ];
         let source = megaphone.as_ref().map(Megaphone::state);
-        let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect() };
+        let nodes = peers.as_ref().map(peers::Caller::showcase);
+        let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect(), nodes };
         let (stop, stopped) = watch::channel(false);
         let view = Arc::new(admin::View::new(exhibits, host, own, Instant::now()));
         let body = move || {
@@ -191,6 +209,9 @@ impl Island {
             }
             if let Some(caller) = caller {
                 tokio::spawn(report("the wake-up calls", caller.run()));
+            }
+            if let Some(peers) = peers {
+                tokio::spawn(report("the calls of other nodes", peers.run()));
             }
             runtime.block_on(run(served, view, stopped));
         };

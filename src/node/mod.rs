@@ -9,6 +9,8 @@ mod backup;
 
 mod banner;
 
+mod cluster;
+
 mod data_dir;
 
 mod fault;
@@ -39,9 +41,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
-use shards::ids::{Clock, Origin, ShardId};
+use shards::ids::{Clock, Origin, ShardId, Uaid};
 use shards::ledger::{self, LedgerError, Log};
-use shards::machine::MachineConfig;
+use shards::machine::{MachineConfig, NodeId};
 use shards::place::Placement;
 use shards::ports::{Alone, Port};
 use shards::reactor::PlaneLimits;
@@ -52,6 +54,7 @@ use shards::time::Span;
 use crate::config::{self, Config};
 use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo};
 use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Wakes};
+use cluster::Cluster;
 use listeners::{Bound, Public};
 use running::Stage;
 use storage::Storage;
@@ -100,16 +103,28 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let data = DataDir::open(&config.data_dir)?;
     let keys = data.keys(config)?;
     let storage = Arc::new(Storage::open(&config.store, &data.store())?);
-    let logs = renew_ledgers(config, &data, &storage, shard_count)?;
+    let Renewed { logs, users } = renew_ledgers(config, &data, &storage, shard_count)?;
 
     prepared.ask_source().map_err(no_island)?;
     let Public { shards: bound, addresses } = listeners::bind(config, shard_count)?;
-    let plan = Plan::new(config, &keys, &addresses, shard_count);
+    let boot = cluster::random_boot()?;
+    let mut plan = Plan::new(config, &keys, &addresses, shard_count, boot);
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
+    let me = NodeId { url: cluster::url(&config.node, &of(&addresses, Port::Node)), boot };
+    let cluster = storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?;
+    let cluster = cluster.map(Arc::new);
+    if let Some(cluster) = &cluster {
+        let no_ca = |error| Fault::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"));
+        prepared.call_nodes(cluster.calls(&config.node)).map_err(no_ca)?;
+        cluster.enter()?;
+        plan.node = Some(Arc::clone(cluster.me()));
+        tracing::info!(node = ?cluster.me(), "in a cluster");
+        cluster.tell(&storage, users);
+    }
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         let core = cores[index % cores.len()];
-        plan.shard((ShardId(index as u16), core), log, bound, &storage, wakes.clone())
+        plan.shard((ShardId(index as u16), core), log, bound, &storage, (wakes.clone(), cluster.clone()))
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
@@ -118,7 +133,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let host: Arc<dyn Host> = Arc::clone(&stage) as Arc<dyn Host>;
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
     let addresses = plan.addresses(&addresses, island.admin());
-    Ok(Running { addresses, cores, drain_rate: config.drain.rate, island, stage, shards, storage, data })
+    let drain_rate = config.drain.rate;
+    Ok(Running { addresses, cores, drain_rate, island, stage, shards, storage, data, cluster })
 }
 
 /// Whom the island calls.
@@ -149,7 +165,7 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
 
 /// Saves what the logs of earlier runs hold, makes new logs that carry the clock on, and removes the old ones; in
 /// this order, so that a kill at any point repeats it and loses nothing.
-fn renew_ledgers(config: &Config, data: &DataDir, storage: &Storage, shard_count: u16) -> Result<Vec<Ledgered>, Fault> {
+fn renew_ledgers(config: &Config, data: &DataDir, storage: &Storage, shard_count: u16) -> Result<Renewed, Fault> {
     let fault = |error: LedgerError| Fault::Ledger(error.to_string());
     let dir = data.ledger();
     let replay = ledger::replay(&dir).map_err(fault)?;
@@ -164,8 +180,15 @@ fn renew_ledgers(config: &Config, data: &DataDir, storage: &Storage, shard_count
         let log = Log::create(&dir, shard, origin, config.delivery.ledger_bytes, floor).map_err(fault)?;
         logs.push(Ledgered { log, origin, floor });
     }
+    let users = replay.messages.iter().map(|message| message.uaid).collect();
     replay.discard().map_err(fault)?;
-    Ok(logs)
+    Ok(Renewed { logs, users })
+}
+
+/// New logs in shard order, and whose messages the old ones held.
+struct Renewed {
+    logs: Vec<Ledgered>,
+    users: Vec<Uaid>,
 }
 
 /// A shard's new log and what belongs to it.
@@ -190,10 +213,12 @@ struct Plan<'a> {
     placement: Placement,
     edge: EdgeConfig,
     connections_max: u32,
+    /// Who this node is to the others, if there are others.
+    node: Option<Arc<NodeId>>,
 }
 
 impl<'a> Plan<'a> {
-    fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16) -> Plan<'a> {
+    fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16, boot: u64) -> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
         let bound = of(addresses, Port::Endpoint);
         // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
@@ -207,13 +232,15 @@ impl<'a> Plan<'a> {
             body_bytes_max: BODY_BYTES_DEFAULT,
             simplepush: config.simplepush.enabled,
             relays: config.relay.members > 0,
+            boot,
+            receipts: !config.store.kind.is_shared(),
             vapid_cache_max: VAPID_CACHE_DEFAULT,
             origin_rate: config.endpoint.origin_rate,
             unfinished_bytes_max: UNFINISHED_BYTES_MAX,
             reconcile: config.hello.reconcile,
             version: version(),
         };
-        Plan { config, placement, edge, connections_max: share(config.max_connections, shard_count) }
+        Plan { config, placement, edge, connections_max: share(config.max_connections, shard_count), node: None }
     }
 
     fn shard(
@@ -222,7 +249,7 @@ impl<'a> Plan<'a> {
         ledger: Ledgered,
         listeners: Bound,
         storage: &Arc<Storage>,
-        wakes: Option<Arc<Wakes>>,
+        (wakes, cluster): (Option<Arc<Wakes>>, Option<Arc<Cluster>>),
     ) -> ShardSetup<PushEdge> {
         let edge = EdgeConfig { shard, ..self.edge.clone() };
         let storage = Arc::clone(storage);
@@ -239,7 +266,10 @@ impl<'a> Plan<'a> {
             // Invariant: `start_in` has made one of the same configuration.
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
             store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
-            peers: Box::new(|_| Box::new(Alone)),
+            peers: Box::new(move |waker| match cluster {
+                Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
+                None => Box::new(Alone),
+            }),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
                 // Without a wake-up service what is stored waits for the next hello.
@@ -272,6 +302,7 @@ impl<'a> Plan<'a> {
             broadcast_spread: span(self.config.broadcast.spread),
             reconcile: self.config.hello.reconcile,
             relay_members: self.config.relay.members,
+            node: self.node.clone(),
             ..MachineConfig::new(shard, self.placement)
         }
     }

@@ -14,6 +14,7 @@ use shards::thread::{Handle, Shards};
 
 use super::backup::backup;
 use super::banner::Addresses;
+use super::cluster::Cluster;
 use super::data_dir::DataDir;
 use super::fault::Fault;
 use super::storage::Storage;
@@ -33,6 +34,7 @@ pub struct Running {
     pub(super) shards: Shards<PushEdge>,
     pub(super) storage: Arc<Storage>,
     pub(super) data: DataDir,
+    pub(super) cluster: Option<Arc<Cluster>>,
 }
 
 /// How a node ended.
@@ -124,6 +126,9 @@ impl Running {
     pub fn reload(&self, config: &Config) -> Result<(), Fault> {
         let keys = self.data.known_keys(config)?.for_edge();
         keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
+        if let Some(cluster) = &self.cluster {
+            cluster.rekey(keys.clone());
+        }
         let (took, taken) = mpsc::channel();
         self.stage.shards.control(Control::Edge(Arc::new(move |edge: &mut PushEdge| {
             // Invariant: these keys were checked above.
@@ -145,7 +150,7 @@ impl Running {
     /// # Errors
     /// [`Fault::Ledger`] when the logs cannot be read afterwards.
     pub fn stop(self) -> Result<Stopped, Fault> {
-        let Running { island, stage, shards, storage, data, drain_rate, .. } = self;
+        let Running { island, stage, shards, storage, data, drain_rate, cluster, .. } = self;
         stage.draining.store(true, Ordering::Relaxed);
         let sessions = sum(stage.boards(), "conns");
         let shard_count = stage.boards().len() as u32;
@@ -169,6 +174,9 @@ impl Running {
         let drained = reports.len() as u32 == shard_count && reports.iter().all(|report| report.drained);
         for report in reports.iter().filter(|report| !report.drained) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain not complete");
+        }
+        if let Some(cluster) = cluster {
+            cluster.leave();
         }
         drop(island);
         drop(stage);

@@ -13,6 +13,7 @@ use super::fault::Fault;
 use crate::config::{self, StoreKind};
 use crate::store::embedded::{Copied, Embedded, Options};
 use crate::store::model::Model;
+use crate::store::nodes::Nodes;
 use crate::store::transfer::Transfer;
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
@@ -62,6 +63,13 @@ impl Storage {
         match self {
             Storage::Embedded(store) => Some(store.board()),
             Storage::Memory(_) => None,
+        }
+    }
+
+    /// The table of nodes of a store that several nodes share.
+    pub(super) fn nodes(&self) -> Option<Arc<dyn Nodes>> {
+        match self {
+            Storage::Embedded(_) | Storage::Memory(_) => None,
         }
     }
 

@@ -93,6 +93,8 @@ pub enum Fault {
     Unavailable,
     /// No such session on this node.
     NoSession,
+    /// The session is here and takes nothing more now.
+    SessionBusy,
 }
 
 /// One row of the table.
@@ -151,6 +153,7 @@ impl Fault {
             Fault::OverBudget => (429, Some(204), "Too many bytes are stored for this subscription today"),
             Fault::Unavailable => (503, Some(201), "Service unavailable, retry later"),
             Fault::NoSession => (404, None, "Client not available"),
+            Fault::SessionBusy => (503, None, "Client takes nothing now"),
         };
         Row { status, errno, message }
     }
@@ -230,7 +233,7 @@ mod tests {
             VapidKeyMismatch,
             VapidRequired,
         ];
-        let rows: [(u16, Option<u16>, &[Fault]); 17] = [
+        let rows: [(u16, Option<u16>, &[Fault]); 18] = [
             (400, None, &[BadRequest, BadUpgrade, BadMessageId, Urgency, BadUpdate, BadNodeBody]),
             (400, Some(108), &[OtherMode]),
             (400, Some(110), &[VapidCryptoKey, Encryption]),
@@ -248,6 +251,7 @@ mod tests {
             (413, Some(104), &[TooLarge]),
             (426, None, &[UpgradeRequired]),
             (431, None, &[HeadTooLarge]),
+            (503, None, &[SessionBusy]),
         ];
         for (status, errno, faults) in rows {
             for fault in faults {

@@ -71,6 +71,16 @@ pub fn read_urgency(text: &[u8]) -> Urgency {
     }
 }
 
+/// As [`read_urgency`] reads it.
+pub fn urgency_name(urgency: Urgency) -> &'static str {
+    match urgency {
+        Urgency::VeryLow => "very-low",
+        Urgency::Low => "low",
+        Urgency::Normal => "normal",
+        Urgency::High => "high",
+    }
+}
+
 /// How a body is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -3,7 +3,7 @@
 //! [`endpoint`] seals and opens push URLs ([`short`] those of version 3), [`message_id`] the `Location` and `version`
 //! of a message and [`receipt`] the path to what became of it (both [`sealed`]), [`headers`] and [`prefer`] turn
 //! request headers into values, [`payload`] is how they are kept with the body, [`vapid`] who may send, [`errno`] the
-//! one table of refusals.
+//! one table of refusals, [`node_call`] what nodes of one cluster send each other.
 
 pub mod endpoint;
 pub mod entropy;
@@ -11,6 +11,7 @@ pub mod errno;
 pub mod headers;
 pub mod key;
 pub mod message_id;
+pub mod node_call;
 pub mod payload;
 pub mod prefer;
 pub mod receipt;

@@ -26,9 +26,18 @@ pub struct Draft {
 impl Draft {
     /// Takes the headers; makes room for a body of `body_len` bytes.
     pub fn new(headers: &Encryption<'_>, body_len: usize) -> Draft {
+        Draft::with(headers, body_len, push_clean)
+    }
+
+    /// As [`Draft::new`], of headers that another node cleaned: cleaning them again could change them.
+    pub fn kept(headers: &Encryption<'_>, body_len: usize) -> Draft {
+        Draft::with(headers, body_len, push_kept)
+    }
+
+    fn with(headers: &Encryption<'_>, body_len: usize, push: PushHeader) -> Draft {
         let mut bytes = Vec::with_capacity(1 + header_room(headers) + body_len);
         bytes.push(0);
-        let verdict = push_headers(headers, &mut bytes);
+        let verdict = push_headers(headers, push, &mut bytes);
         Draft { body: bytes.len(), bytes, verdict }
     }
 
@@ -66,7 +75,18 @@ fn header_room(headers: &Encryption<'_>) -> usize {
     [headers.encryption, headers.crypto_key, headers.encryption_key].iter().flatten().map(|h| h.len() + 2).sum()
 }
 
-fn push_headers(headers: &Encryption<'_>, bytes: &mut Vec<u8>) -> Result<(), Fault> {
+/// Writes one header as it is kept.
+type PushHeader = fn(&[u8], &mut Vec<u8>) -> Result<(), Fault>;
+
+fn push_kept(value: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    if !value.iter().all(|byte| (0x20..=0x7e).contains(byte)) {
+        return Err(Fault::Encryption);
+    }
+    out.extend_from_slice(value);
+    Ok(())
+}
+
+fn push_headers(headers: &Encryption<'_>, push: PushHeader, bytes: &mut Vec<u8>) -> Result<(), Fault> {
     let encoding = headers.encoding.and_then(Encoding::named).ok_or(Fault::Encryption)?;
     let encryption_key = headers.encryption_key.filter(|_| encoding == Encoding::Aesgcm128);
     let mut mark = encoding as u8;
@@ -75,7 +95,7 @@ fn push_headers(headers: &Encryption<'_>, bytes: &mut Vec<u8>) -> Result<(), Fau
         let Some(value) = value else { continue };
         let length_at = bytes.len();
         bytes.extend_from_slice(&[0, 0]);
-        push_clean(value, bytes)?;
+        push(value, bytes)?;
         let length = bytes.len() - length_at - 2;
         if length == 0 {
             bytes.truncate(length_at);

@@ -29,6 +29,8 @@ pub(super) const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 pub(super) const OTHER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 pub(super) const ORIGIN: &str = "https://push.example.com";
 pub(super) const NODE_KEY: &str = "node-key";
+/// The run of the node that is tested.
+pub(super) const BOOT: u64 = 0x0123_4567_89ab_cdef;
 /// Wall time of every test, in seconds.
 pub(super) const NOW: u64 = 1_700_000_000;
 
@@ -43,6 +45,8 @@ pub(super) fn config() -> EdgeConfig {
         shard: ShardId(1),
         body_bytes_max: BODY_BYTES_DEFAULT,
         simplepush: false,
+        boot: BOOT,
+        receipts: true,
         vapid_cache_max: 64,
         origin_rate: 0,
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,

@@ -10,6 +10,9 @@ use crate::webpush::message_id::MessageId;
 use crate::webpush::payload;
 
 const UAID: &str = "01010101010101010101010101010101";
+/// [`BOOT`] as it is written.
+const OURS: &str = "0123456789abcdef";
+const ANOTHER: &str = "0123456789abcdee";
 const CHANNEL: &str = "02020202-0202-0202-0202-020202020202";
 
 fn request(method: &str, path: &str, body: &str) -> String {
@@ -57,6 +60,60 @@ fn a_push_without_data_has_no_headers() {
     let Some(Command::NodePush(publish)) = harness.commands.last() else { panic!() };
     let message = &publish.message;
     assert_eq!((message.ttl, message.urgency, &*message.payload), (0, Urgency::Normal, &[0][..]));
+}
+
+#[test]
+fn a_push_says_what_is_stored_and_whom_it_means() {
+    let version = version(&Harness::new(Port::Node), None);
+    let good = format!(r#"{{"channelID":"{CHANNEL}","version":"{version}","timestamp":1,"stored":true}}"#);
+    for (boot, wanted) in [("", Some(true)), (OURS, Some(true)), (ANOTHER, None)] {
+        let mut harness = Harness::new(Port::Node);
+        let body = if boot.is_empty() { good.clone() } else { good.replace('}', &format!(r#","boot":"{boot}"}}"#)) };
+        harness.feed(request("PUT", &format!("/push/{UAID}"), &body).as_bytes());
+        let stored = |command: &Command| if let Command::NodePush(push) = command { push.stored } else { panic!() };
+        assert_eq!(harness.commands.last().map(stored), wanted, "{boot}");
+        assert_eq!(harness.response().0, if wanted.is_some() { 200 } else { 404 });
+    }
+}
+
+#[test]
+fn a_nudge_may_name_a_message_and_whom_it_means() {
+    let version = version(&Harness::new(Port::Node), Some(b"news"));
+    for (body, wanted) in [
+        (String::new(), Some(None)),
+        (format!(r#"{{"boot":"{OURS}"}}"#), Some(None)),
+        (format!(r#"{{"boot":"{OURS}","unsure":"{version}"}}"#), Some(Some((STAMP, Topic::new(b"news"))))),
+        (format!(r#"{{"boot":"{ANOTHER}","unsure":"{version}"}}"#), None),
+    ] {
+        let mut harness = Harness::new(Port::Node);
+        harness.feed(request("PUT", &format!("/notif/{UAID}"), &body).as_bytes());
+        let unsure = |command: &Command| {
+            let Command::NodeNotify(notify) = command else { panic!("{command:?}") };
+            notify.unsure.map(|row| (row.stamp, row.topic))
+        };
+        assert_eq!(harness.commands.last().map(unsure), wanted, "{body}");
+        assert_eq!(harness.response().0, if wanted.is_some() { 200 } else { 404 });
+    }
+    for body in ["x", r#"{"unsure":"x"}"#, r#"{"boot":"1"}"#] {
+        let mut harness = Harness::new(Port::Node);
+        harness.feed(request("PUT", &format!("/notif/{UAID}"), body).as_bytes());
+        assert_eq!(harness.fault(), (400, None), "{body}");
+        assert!(harness.commands.is_empty());
+    }
+}
+
+#[test]
+fn a_takeover_may_say_whom_it_means() {
+    for (query, status) in [
+        (format!("?boot={OURS}"), 200),
+        (format!("?boot={ANOTHER}"), 404),
+        ("?boot=1".to_owned(), 400),
+        ("?other=1".to_owned(), 200),
+    ] {
+        let mut harness = Harness::new(Port::Node);
+        harness.feed(request("DELETE", &format!("/notif/{UAID}/17{query}"), "").as_bytes());
+        assert_eq!((harness.response().0, harness.commands.len()), (status, usize::from(status == 200)), "{query}");
+    }
 }
 
 #[test]

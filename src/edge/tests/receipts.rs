@@ -50,6 +50,17 @@ fn respond_async_is_answered_202_with_a_link() {
 }
 
 #[test]
+fn without_receipts_the_preference_is_ignored() {
+    let edge = PushEdge::new(&EdgeConfig { receipts: false, ..config() }).unwrap();
+    let mut harness = Harness::with(edge, Port::Endpoint);
+    harness.feed(post(&path(None), &format!("{GOOD}Prefer: respond-async\r\n"), "body").as_bytes());
+    let (status, head, _) = harness.response();
+    assert!(status == 201 && !head.contains("Link:"), "{head}");
+    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!() };
+    assert!(!publish.message.as_ref().unwrap().receipt);
+}
+
+#[test]
 fn a_refused_post_has_no_receipt() {
     let mut harness = Harness::new(Port::Endpoint);
     let path = path(None);

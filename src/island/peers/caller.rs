@@ -1,0 +1,385 @@
+//! The one task that calls other nodes. Takes what the shards ask, decides by what is known of the node, spawns one
+//! task for each call under way, and answers the shards.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use shards::machine::{NodeId, PeerOp, PeerReply};
+use shards::stats::{Board, Counters as _};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+use super::PeerCalls;
+use super::lane::Job;
+use super::node::{Circuit, NODES_MAX, Node, OWED_CALLS_MAX, WAITING_MAX};
+use super::numbers::{PeerNumbers, Showcase, Shown};
+use super::owed::Debt;
+use super::wire::{self, Called, Failure, Speech};
+use crate::island::client::{Client, Trouble};
+use crate::island::megaphone::random_part;
+use crate::store::nodes::NodeRow;
+use crate::wire::url::HttpUrl;
+
+/// Who makes the calls. Lives on the island.
+pub(in crate::island) struct Caller {
+    nodes: HashMap<Box<str>, Node>,
+    desk: Desk,
+    board: Arc<Board>,
+    showcase: Arc<Showcase>,
+}
+
+/// Everything of it that is not about one node.
+struct Desk {
+    calls: PeerCalls,
+    client: Arc<Client>,
+    /// What number the keys had, and what they are good for.
+    keyed: u64,
+    speech: Option<Speech>,
+    tasks: JoinSet<Ended>,
+    numbers: PeerNumbers,
+    complained: Option<Instant>,
+}
+
+/// A task that has ended. Nodes are named by their URLs.
+enum Ended {
+    Called { url: Box<str>, job: Job, owed: bool, called: Called },
+    Probed { url: Box<str>, called: Called },
+    Looked { url: Box<str>, boots: Vec<u64>, row: Option<NodeRow> },
+}
+
+impl Caller {
+    /// With nothing under way.
+    ///
+    /// # Errors
+    /// When `node.ca` cannot be read.
+    pub fn new(calls: PeerCalls) -> io::Result<Caller> {
+        let client = match &calls.ca {
+            Some(path) => Client::trusting_file(path)?,
+            None => Client::new(),
+        };
+        let desk = Desk {
+            calls,
+            client: Arc::new(client),
+            keyed: 0,
+            speech: None,
+            tasks: JoinSet::new(),
+            numbers: PeerNumbers::default(),
+            complained: None,
+        };
+        let board = Arc::new(Board::new(&[PeerNumbers::MEANINGS]));
+        Ok(Caller { nodes: HashMap::new(), desk, board, showcase: Arc::default() })
+    }
+
+    /// Its numbers.
+    pub fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
+    /// What it knows of each node.
+    pub fn showcase(&self) -> Arc<Showcase> {
+        Arc::clone(&self.showcase)
+    }
+
+    /// Makes calls for ever.
+    ///
+    /// # Errors
+    /// When the operating system refuses to listen for the bell.
+    pub async fn run(mut self) -> io::Result<()> {
+        let peers = Arc::clone(&self.desk.calls.peers);
+        let ear = tokio::net::UnixStream::from_std(peers.ear.try_clone()?)?;
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                job = peers.pop(&ear) => {
+                    self.desk.reread_keys();
+                    self.take(job?);
+                    for _ in 1..JOBS_AT_ONCE {
+                        let Some(job) = peers.try_pop() else { break };
+                        self.take(job);
+                    }
+                }
+                // Nobody cancels a task, and a panic ends the process.
+                Some(Ok(ended)) = self.desk.tasks.join_next() => self.ended(ended),
+                _ = tick.tick() => self.tick(),
+            }
+        }
+    }
+
+    /// A call of a shard, or word that is owed from the start.
+    fn take(&mut self, job: Job) {
+        let now = Instant::now();
+        let to = Arc::clone(to_of(&job.op));
+        let Some(node) = node_of(&mut self.nodes, &to, now) else {
+            return self.desk.reply(job, PeerReply::Unreachable);
+        };
+        (node.wanted, node.boot) = (now, to.boot);
+        if node.is_over(to.boot) {
+            self.desk.reply(job, PeerReply::NotHere);
+        } else if node.is_open() || node.waiting.len() >= WAITING_MAX {
+            self.desk.fail(node, job, PeerReply::Unreachable, now);
+        } else {
+            node.waiting.push_back(job);
+            self.desk.pump(&to.url, node, now);
+        }
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        let now = Instant::now();
+        let (Ended::Called { url, .. } | Ended::Probed { url, .. } | Ended::Looked { url, .. }) = &ended;
+        let url = url.clone();
+        let Some(node) = self.nodes.get_mut(&url) else { return };
+        match ended {
+            Ended::Called { job, owed, called: (conn, result), .. } => {
+                node.ended(conn, now);
+                node.owed_under_way -= usize::from(owed);
+                self.desk.called(&url, node, job, result, now);
+            }
+            Ended::Probed { called: (_, Ok(_)), .. } => {
+                if node.answered(now) {
+                    tracing::info!(node = %url, owed = node.owed.len(), "a node answers again");
+                }
+            }
+            Ended::Probed { .. } => node.probe_failed(now),
+            Ended::Looked { boots, row, .. } => {
+                node.looking = false;
+                if let Some(row) = row {
+                    self.desk.looked(node, &boots, row);
+                }
+            }
+        }
+        self.desk.pump(&url, node, now);
+    }
+
+    /// What time brings about.
+    fn tick(&mut self) {
+        let now = Instant::now();
+        for (url, node) in &mut self.nodes {
+            self.desk.expire(node, now);
+            node.close_idle(now);
+            if node.begin_probe(now) {
+                self.desk.probe(url, node);
+            }
+            if node.begin_look(now) {
+                self.desk.look(url, node);
+            }
+            self.desk.pump(url, node, now);
+        }
+        self.nodes.retain(|_, node| !node.is_forgotten(now));
+        self.show();
+    }
+
+    fn show(&mut self) {
+        let (desk, nodes) = (&mut self.desk, &self.nodes);
+        let numbers = &mut desk.numbers;
+        numbers.peer_nodes = nodes.len() as u64;
+        numbers.peer_circuits_open = nodes.values().filter(|node| node.is_open()).count() as u64;
+        numbers.peer_owed = nodes.values().map(|node| (node.owed.len() + node.owed_under_way) as u64).sum();
+        numbers.peer_calls_under_way = nodes.values().map(|node| node.under_way as u64).sum();
+        numbers.peer_calls_waiting = nodes.values().map(|node| node.waiting.len() as u64).sum();
+        let lost = desk.calls.peers.dropped.swap(0, Ordering::Relaxed);
+        numbers.peer_owed_dropped += lost;
+        numbers.write_to(&self.board, 0);
+        let shown = |(url, node): (_, &Node)| Shown {
+            url: Box::clone(url),
+            circuit_open: node.is_open(),
+            connections: node.connections(),
+            waiting: node.waiting.len(),
+            owed: node.owed.len() + node.owed_under_way,
+        };
+        let mut all: Vec<Shown> = nodes.iter().map(shown).collect();
+        all.sort_by(|a, b| a.url.cmp(&b.url));
+        *self.showcase.look() = all;
+    }
+}
+
+impl Desk {
+    fn reread_keys(&mut self) {
+        if let Some((keyed, keys)) = self.calls.peers.keys_since(self.keyed) {
+            (self.keyed, self.speech) = (keyed, Speech::new(&keys));
+        }
+    }
+
+    /// Tells who asked.
+    fn reply(&mut self, job: Job, reply: PeerReply) {
+        self.calls.peers.unsettled.fetch_sub(1, Ordering::SeqCst);
+        match job.back {
+            Some((outbox, ticket)) => {
+                self.numbers.replied(&job.op, reply);
+                outbox.push(ticket, reply);
+            }
+            None => self.numbers.peer_owed_answered += u64::from(matches!(reply, PeerReply::Done | PeerReply::NotHere)),
+        }
+    }
+
+    /// Tells who asked that nobody answered; a notification stays owed.
+    fn fail(&mut self, node: &mut Node, job: Job, reply: PeerReply, now: Instant) {
+        if let Some(debt) = Debt::of(&job.op) {
+            let before = node.owed.len();
+            let forgotten = node.owed.insert(debt);
+            self.numbers.peer_owed_dropped += u64::from(forgotten.is_some());
+            self.calls.peers.unsettled.fetch_add(node.owed.len() - before, Ordering::SeqCst);
+            if node.owed.is_due(now) {
+                node.owed.failed(now, random_part());
+            }
+        }
+        self.reply(job, reply);
+    }
+
+    /// Makes as many of the calls that wait as there are connections for.
+    fn pump(&mut self, url: &str, node: &mut Node, now: Instant) {
+        while !node.is_open() && node.under_way < self.calls.connections_max {
+            let room = OWED_CALLS_MAX.min(self.calls.connections_max.div_ceil(2));
+            if node.owed.is_due(now) && node.owed_under_way < room {
+                let Some(debt) = node.owed.take() else { return };
+                let job = Job { op: debt.to_op(), back: None, since: std::time::Instant::now() };
+                self.start(url, node, job, true);
+                continue;
+            }
+            let Some(job) = node.waiting.pop_front() else { return };
+            self.start(url, node, job, false);
+        }
+    }
+
+    fn start(&mut self, url: &str, node: &mut Node, job: Job, owed: bool) {
+        let request = self.speech.as_ref().and_then(|speech| speech.request(&job.op, &node.base));
+        let Some(request) = request else {
+            // The machine stores it then, as it does whatever cannot be handed over.
+            return self.reply(job, PeerReply::Unreachable);
+        };
+        let kept = node.take_idle();
+        self.numbers.peer_connects += u64::from(kept.is_none());
+        let within = (self.calls.connect_timeout, self.calls.request_timeout);
+        let (client, base, url) = (Arc::clone(&self.client), Arc::clone(&node.base), url.into());
+        node.under_way += 1;
+        node.owed_under_way += usize::from(owed);
+        self.tasks.spawn(async move {
+            let called = wire::call(client, base, request, kept, within).await;
+            Ended::Called { url, job, owed, called }
+        });
+    }
+
+    /// What a call came to.
+    fn called(&mut self, url: &str, node: &mut Node, job: Job, result: Result<wire::Answer, Failure>, now: Instant) {
+        let (reply, why) = match result {
+            Ok(answer) => {
+                self.numbers.answered(job.since.elapsed());
+                node.answered(now);
+                let reply = answer.reply(&job.op);
+                if reply.is_none() {
+                    self.numbers.peer_refused += 1;
+                    self.complain(url, answer.status.as_u16(), now);
+                }
+                match reply.unwrap_or(PeerReply::Unreachable) {
+                    PeerReply::Unreachable => return self.fail(node, job, PeerReply::Unreachable, now),
+                    reply => {
+                        if let Some(debt) = Debt::of(&job.op) {
+                            let owed = usize::from(node.owed.remove(&debt));
+                            self.calls.peers.unsettled.fetch_sub(owed, Ordering::SeqCst);
+                            node.owed.answered(now);
+                        }
+                        return self.reply(job, reply);
+                    }
+                }
+            }
+            Err(Failure::Connect(trouble)) => {
+                self.numbers.peer_connects_failed += 1;
+                (PeerReply::Unreachable, trouble)
+            }
+            Err(Failure::NoAnswer(why)) => (PeerReply::NoAnswer, Trouble::Connect(why.to_owned())),
+        };
+        self.fail(node, job, reply, now);
+        if node.failed(now) {
+            self.numbers.peer_circuits_opened += 1;
+            tracing::warn!(node = %url, %why, "a node does not answer; calls of it fail until it does");
+            for job in std::mem::take(&mut node.waiting) {
+                self.fail(node, job, PeerReply::Unreachable, now);
+            }
+        }
+    }
+
+    /// A status that is nobody's plan: at most one line a minute.
+    fn complain(&mut self, url: &str, status: u16, now: Instant) {
+        if self.complained.is_none_or(|at| now.duration_since(at) >= QUIET) {
+            self.complained = Some(now);
+            let why = match status {
+                401 => "the first of our node.keys is none of its",
+                400 => "it cannot read what we say: endpoint.crypto_keys or versions differ",
+                _ => "node.url does not lead to a node of this cluster, or versions differ",
+            };
+            tracing::error!(node = %url, status, "a node refuses our calls: {why}");
+        }
+    }
+
+    /// Ends what has waited for a connection for too long.
+    fn expire(&mut self, node: &mut Node, now: Instant) {
+        while node.waiting.front().is_some_and(|job| job.since.elapsed() >= self.calls.request_timeout) {
+            let Some(job) = node.waiting.pop_front() else { return };
+            self.fail(node, job, PeerReply::Unreachable, now);
+        }
+    }
+
+    fn probe(&mut self, url: &str, node: &mut Node) {
+        let within = (self.calls.connect_timeout, self.calls.request_timeout);
+        let (client, base, url) = (Arc::clone(&self.client), Arc::clone(&node.base), url.into());
+        let Some(request) = wire::probe(&base) else { return };
+        self.tasks.spawn(async move {
+            let called = wire::call(client, base, request, None, within).await;
+            Ended::Probed { url, called }
+        });
+    }
+
+    /// Looks up which run of the node is the last. Only of runs that are known by now can it say that they are over.
+    fn look(&mut self, url: &str, node: &Node) {
+        let mut boots: Vec<u64> = node.owed.boots().chain([node.boot]).collect();
+        boots.sort_unstable();
+        boots.dedup();
+        let (row, url) = (self.calls.nodes.look(url), Box::from(url));
+        self.tasks.spawn(async move {
+            let row = timeout(LOOK_TIME_MAX, row).await.ok().flatten();
+            Ended::Looked { url, boots, row }
+        });
+    }
+
+    fn looked(&mut self, node: &mut Node, boots: &[u64], row: NodeRow) {
+        boots.iter().filter(|boot| row.is_over(**boot)).for_each(|boot| node.set_over(*boot));
+        let gone = node.owed.forget(|boot| boots.contains(&boot) && row.is_over(boot));
+        self.numbers.peer_owed_over += gone as u64;
+        self.calls.peers.unsettled.fetch_sub(gone, Ordering::SeqCst);
+        if gone > 0 {
+            tracing::info!(node = %node.base, owed = gone, "a run of a node is over; what it was owed is dropped");
+        }
+    }
+}
+
+/// What is known of this node; `None` when it has no URL that can be called, or there are too many.
+fn node_of<'n>(nodes: &'n mut HashMap<Box<str>, Node>, to: &NodeId, now: Instant) -> Option<&'n mut Node> {
+    if !nodes.contains_key(&to.url) {
+        if nodes.len() >= NODES_MAX {
+            nodes.retain(|_, node| {
+                let in_use = node.under_way > 0 || node.owed.len() > 0 || !node.waiting.is_empty();
+                in_use || node.looking || matches!(node.circuit, Circuit::Open { probing: true, .. })
+            });
+        }
+        let base = HttpUrl::parse(&to.url).filter(|_| nodes.len() < NODES_MAX)?;
+        nodes.insert(to.url.clone(), Node::new(base, to.boot, now));
+    }
+    nodes.get_mut(&to.url)
+}
+
+fn to_of(op: &PeerOp) -> &Arc<NodeId> {
+    let (PeerOp::Push { to, .. } | PeerOp::Notify { to, .. } | PeerOp::Leave { to, .. }) = op;
+    to
+}
+
+/// Calls taken from the lane before what has ended is looked at.
+const JOBS_AT_ONCE: usize = 64;
+/// How often waits and probes are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// For one look at a node's row.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(3);
+/// After a complaint.
+const QUIET: Duration = Duration::from_secs(60);

@@ -1,0 +1,51 @@
+//! Calls of the other nodes of a cluster (BEHAVIOUR.md 4, DESIGN.md 7.3).
+//!
+//! [`lane`] carries calls from the shards to the island and replies back; [`caller`] is the one task that makes them;
+//! [`node`] is what is known of one other node: its connections, its circuit, who waits for it; [`owed`] the
+//! notifications that are called until somebody answers; [`wire`] one call as bytes.
+//!
+//! Every part is bounded and every call gets its reply: what finds no place, no connection or an open circuit is
+//! answered `Unreachable` at once, what gets no answer in time `NoAnswer`.
+
+mod lane;
+
+mod caller;
+
+mod node;
+
+mod owed;
+
+mod wire;
+
+mod numbers;
+
+#[cfg(test)]
+mod tests;
+
+pub use lane::Peers;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::store::nodes::Nodes;
+
+pub(super) use caller::Caller;
+pub(super) use numbers::{Showcase, Shown};
+
+/// How other nodes are called.
+#[derive(Clone)]
+pub struct PeerCalls {
+    /// What the shards push to.
+    pub peers: Arc<Peers>,
+    /// Which runs of which nodes are over.
+    pub nodes: Arc<dyn Nodes>,
+    /// `node.connections`: to each node, kept open while they are used.
+    pub connections_max: usize,
+    /// `node.connect_timeout`: name, TCP and TLS.
+    pub connect_timeout: Duration,
+    /// `node.request_timeout`: from a request to the end of its answer, and what a call waits for a connection at most.
+    pub request_timeout: Duration,
+    /// `node.ca`: a PEM file with whom to trust for `https`, and nobody else; `None`: whom this host trusts.
+    pub ca: Option<PathBuf>,
+}

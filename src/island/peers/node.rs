@@ -1,0 +1,249 @@
+//! What is known of one other node: connections that wait for the next call, calls that wait for a connection, whether
+//! it answers at all, and what it is owed. Decides, and does nothing itself.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::lane::Job;
+use super::owed::Owed;
+use super::wire::Conn;
+use crate::wire::url::HttpUrl;
+
+/// One other node.
+pub(super) struct Node {
+    pub base: Arc<HttpUrl>,
+    pub circuit: Circuit,
+    pub owed: Owed,
+    /// Calls that wait for a connection, oldest first.
+    pub waiting: VecDeque<Job>,
+    /// Calls under way, each with a connection of its own.
+    pub under_way: usize,
+    /// Those of them that are owed.
+    pub owed_under_way: usize,
+    /// Connections without a call, and since when; the last one used is used first.
+    idle: Vec<(Conn, Instant)>,
+    /// When somebody last wanted it.
+    pub wanted: Instant,
+    /// Its row is being looked up; or was, at that time.
+    pub looking: bool,
+    pub looked: Option<Instant>,
+    /// Runs of it that are over for good, the latest last.
+    over: VecDeque<u64>,
+    /// The run that was called last.
+    pub boot: u64,
+}
+
+/// Whether a node is called at all.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Circuit {
+    /// It is; so many calls in a row went wrong.
+    Closed { failures: u32 },
+    /// It is not, but for one probe at a time.
+    Open { probe_at: Instant, probing: bool },
+}
+
+impl Node {
+    pub fn new(base: HttpUrl, boot: u64, now: Instant) -> Node {
+        Node {
+            base: Arc::new(base),
+            circuit: Circuit::Closed { failures: 0 },
+            owed: Owed::new(now),
+            waiting: VecDeque::new(),
+            under_way: 0,
+            owed_under_way: 0,
+            idle: Vec::new(),
+            wanted: now,
+            looking: false,
+            looked: None,
+            over: VecDeque::new(),
+            boot,
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.circuit, Circuit::Open { .. })
+    }
+
+    /// Whether this run of it is over, as far as is known.
+    pub fn is_over(&self, boot: u64) -> bool {
+        self.over.contains(&boot)
+    }
+
+    /// Remembers that a run is over.
+    pub fn set_over(&mut self, boot: u64) {
+        if !self.is_over(boot) {
+            if self.over.len() >= OVER_MAX {
+                self.over.pop_front();
+            }
+            self.over.push_back(boot);
+        }
+    }
+
+    /// A connection to use again.
+    pub fn take_idle(&mut self) -> Option<Conn> {
+        std::iter::from_fn(|| self.idle.pop()).map(|(conn, _)| conn).find(|conn| !conn.is_closed())
+    }
+
+    /// A call has ended; its connection can be used again, if there is one.
+    pub fn ended(&mut self, conn: Option<Conn>, now: Instant) {
+        self.under_way -= 1;
+        self.idle.extend(conn.map(|conn| (conn, now)));
+    }
+
+    pub fn connections(&self) -> usize {
+        self.idle.len() + self.under_way
+    }
+
+    /// It answered. Whether it had not before.
+    pub fn answered(&mut self, now: Instant) -> bool {
+        let was_open = self.is_open();
+        self.circuit = Circuit::Closed { failures: 0 };
+        if was_open {
+            self.owed.answered(now);
+        }
+        was_open
+    }
+
+    /// It did not. Whether that was once too often.
+    pub fn failed(&mut self, now: Instant) -> bool {
+        match &mut self.circuit {
+            Circuit::Closed { failures } if *failures + 1 < FAILURES_MAX => {
+                *failures += 1;
+                false
+            }
+            Circuit::Closed { .. } => {
+                self.circuit = Circuit::Open { probe_at: now + PROBE_INTERVAL, probing: false };
+                self.idle.clear();
+                true
+            }
+            Circuit::Open { .. } => false,
+        }
+    }
+
+    /// Whether it is to be probed now: then it is noted as being so. Only while somebody wants it.
+    pub fn begin_probe(&mut self, now: Instant) -> bool {
+        let wanted = self.owed.len() > 0 || now.duration_since(self.wanted) < WANTED_TIME;
+        match &mut self.circuit {
+            Circuit::Open { probe_at, probing } if wanted && !*probing && now >= *probe_at => {
+                *probing = true;
+                true
+            }
+            Circuit::Open { .. } | Circuit::Closed { .. } => false,
+        }
+    }
+
+    /// A probe was not answered.
+    pub fn probe_failed(&mut self, now: Instant) {
+        if self.is_open() {
+            self.circuit = Circuit::Open { probe_at: now + PROBE_INTERVAL, probing: false };
+        }
+    }
+
+    /// Whether its row is to be looked up now: it does not answer as it should, and somebody wants to know.
+    pub fn begin_look(&mut self, now: Instant) -> bool {
+        let lacks = self.is_open() || self.owed.len() > 0;
+        let due = self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_INTERVAL);
+        if !lacks || !due || self.looking {
+            return false;
+        }
+        (self.looking, self.looked) = (true, Some(now));
+        true
+    }
+
+    /// Lets go of connections that nobody has used for a while: the other end would, soon.
+    pub fn close_idle(&mut self, now: Instant) {
+        self.idle.retain(|(conn, since)| now.duration_since(*since) < IDLE_TIME && !conn.is_closed());
+    }
+
+    /// Whether nothing would be lost if it were forgotten.
+    pub fn is_forgotten(&self, now: Instant) -> bool {
+        self.under_way == 0
+            && self.waiting.is_empty()
+            && self.owed.len() == 0
+            && !self.looking
+            && !matches!(self.circuit, Circuit::Open { probing: true, .. })
+            && now.duration_since(self.wanted) >= FORGET_TIME
+    }
+}
+
+/// Nodes that are known. Beyond it those that nobody wants are forgotten. Refuse: `Unreachable`.
+pub(super) const NODES_MAX: usize = 256;
+/// Calls of one node that wait for a connection. Refuse: `Unreachable`.
+pub(super) const WAITING_MAX: usize = 4_096;
+/// Owed notifications of one node under way; the other connections are for news.
+pub(super) const OWED_CALLS_MAX: usize = 4;
+/// Calls in a row without an answer that open the circuit.
+const FAILURES_MAX: u32 = 3;
+/// Between probes of a node whose circuit is open.
+pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after the last call a node that owes us nothing is probed.
+const WANTED_TIME: Duration = Duration::from_secs(10);
+/// Between looks at the row of a node that does not answer.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a connection is kept without a call; the other end keeps it for `http.keep_alive`, 75 s.
+const IDLE_TIME: Duration = Duration::from_secs(30);
+/// When a node is forgotten that nobody called and that is owed nothing.
+const FORGET_TIME: Duration = Duration::from_secs(300);
+/// Runs of one node that are known to be over.
+const OVER_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(now: Instant) -> Node {
+        Node::new(HttpUrl::parse("http://127.0.0.1:1").unwrap(), 1, now)
+    }
+
+    #[test]
+    fn a_circuit_opens_after_failures_in_a_row_and_is_probed_while_somebody_wants_it() {
+        let now = Instant::now();
+        let mut node = node(now);
+        assert!(!node.failed(now) && !node.failed(now));
+        assert!(!node.answered(now));
+        assert!(!node.failed(now) && !node.failed(now) && node.failed(now) && node.is_open());
+        assert!(!node.begin_probe(now));
+        let later = now + PROBE_INTERVAL;
+        assert!(node.begin_probe(later) && !node.begin_probe(later));
+        node.probe_failed(later);
+        assert!(!node.begin_probe(later));
+        assert!(!node.begin_probe(now + WANTED_TIME));
+        node.wanted = now + WANTED_TIME;
+        assert!(node.begin_probe(now + WANTED_TIME));
+        assert!(node.answered(now + WANTED_TIME) && !node.is_open());
+    }
+
+    #[test]
+    fn a_row_is_looked_at_now_and_then_while_the_node_does_not_answer() {
+        let now = Instant::now();
+        let mut node = node(now);
+        assert!(!node.begin_look(now));
+        assert_eq!((0..FAILURES_MAX).filter(|_| node.failed(now)).count(), 1);
+        assert!(node.begin_look(now));
+        node.looking = false;
+        assert!(!node.begin_look(now));
+        assert!(node.begin_look(now + LOOK_INTERVAL) && !node.begin_look(now + LOOK_INTERVAL));
+    }
+
+    #[test]
+    fn runs_that_are_over_are_known_up_to_a_bound() {
+        let mut node = node(Instant::now());
+        (0..20).for_each(|boot| node.set_over(boot));
+        node.set_over(19);
+        assert!(!node.is_over(3) && node.is_over(4) && node.is_over(19));
+        assert_eq!(node.over.len(), OVER_MAX);
+    }
+
+    #[test]
+    fn a_node_that_nobody_needs_is_forgotten_after_a_while() {
+        let now = Instant::now();
+        let mut node = node(now);
+        assert!(!node.is_forgotten(now));
+        assert!(node.is_forgotten(now + FORGET_TIME));
+        node.under_way = 1;
+        assert!(!node.is_forgotten(now + FORGET_TIME));
+    }
+}

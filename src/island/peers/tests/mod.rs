@@ -1,0 +1,408 @@
+//! Calls of a fake node over loopback: every answer and the lack of one, connections, circuits, debts.
+
+mod fake;
+
+mod owed;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use shards::ids::{Chid, Clock, Origin, Stamp, StoreTicket, Uaid};
+use shards::machine::{NodeId, PeerOp, PeerReply, RowKey};
+use shards::message::{Message, Topic, Urgency};
+use shards::simple::Update;
+use shards::stats::Board;
+use shards::time::UnixSeconds;
+
+use super::*;
+use crate::edge::EdgeKeys;
+use crate::store::nodes::{Look, NodeRow};
+use crate::webpush::message_id::MessageIds;
+use crate::webpush::node_call::{Told, read_push, read_told};
+use fake::FakeNode;
+
+const CRYPTO: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
+const BOOT: u64 = 0x0123_4567_89ab_cdef;
+/// Longer than anything takes that goes well.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The table of nodes with one row that a test may change.
+#[derive(Default)]
+struct Table(std::sync::Mutex<Option<NodeRow>>);
+
+impl Nodes for Table {
+    fn enter(&self, _: &NodeId) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn leave(&self, _: &NodeId) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn look(&self, _: &str) -> Look {
+        let row = *self.0.lock().unwrap();
+        Box::pin(async move { row })
+    }
+}
+
+/// A caller on a thread of its own, and a shard's hand.
+struct Kit {
+    peers: Arc<Peers>,
+    lane: Box<dyn shards::ports::Peers>,
+    table: Arc<Table>,
+    board: Arc<Board>,
+    showcase: Arc<Showcase>,
+    woken: mpsc::Receiver<()>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    submitted: u32,
+}
+
+impl Kit {
+    fn new() -> Kit {
+        Kit::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut PeerCalls)) -> Kit {
+        let keys = EdgeKeys { crypto: vec![CRYPTO.to_owned()], node: vec!["node-key".to_owned(), "other".to_owned()] };
+        let peers = Arc::new(Peers::new(keys).unwrap());
+        let table = Arc::<Table>::default();
+        let mut calls = PeerCalls {
+            peers: Arc::clone(&peers),
+            nodes: Arc::clone(&table) as Arc<dyn Nodes>,
+            connections_max: 4,
+            connect_timeout: PATIENCE,
+            request_timeout: PATIENCE,
+            ca: None,
+        };
+        change(&mut calls);
+        let caller = Caller::new(calls).unwrap();
+        let (board, showcase) = (caller.board(), caller.showcase());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let body = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    ended = caller.run() => panic!("{ended:?}"),
+                    _ = stopped => {}
+                }
+            });
+        };
+        let thread = Some(std::thread::spawn(body));
+        let (wake, woken) = mpsc::channel();
+        let lane = peers.lane(Arc::new(move || {
+            // A test that is over listens no more.
+            let _ = wake.send(());
+        }));
+        Kit { peers, lane, table, board, showcase, woken, stop: Some(stop), thread, submitted: 0 }
+    }
+
+    fn submit(&mut self, op: PeerOp) -> StoreTicket {
+        self.submitted += 1;
+        let ticket = StoreTicket { index: self.submitted, generation: 7 };
+        self.lane.submit(ticket, op);
+        ticket
+    }
+
+    fn collect(&mut self) -> (StoreTicket, PeerReply) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(reply) = self.lane.collect() {
+                return reply;
+            }
+            assert!(Instant::now() < until, "no reply");
+            let _ = self.woken.recv_timeout(Duration::from_millis(50));
+        }
+    }
+
+    fn ask(&mut self, op: PeerOp) -> PeerReply {
+        let ticket = self.submit(op);
+        let (came, reply) = self.collect();
+        assert_eq!(came, ticket);
+        reply
+    }
+
+    /// One number, as of the last tick.
+    fn number(&self, name: &str) -> u64 {
+        self.board.read().find(|(meaning, _)| meaning.name == name).unwrap_or_else(|| panic!("no {name}")).1
+    }
+
+    /// Waits for a number.
+    fn await_number(&self, name: &str, wanted: u64) {
+        eventually(name, || self.number(name) == wanted);
+    }
+}
+
+impl Drop for Kit {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // Its panic is printed already.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn eventually(what: &str, done: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < until, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn to(url: &str) -> Arc<NodeId> {
+    Arc::new(NodeId { url: url.into(), boot: BOOT })
+}
+
+fn message(n: u8) -> Message {
+    Message {
+        uaid: Uaid([n; 16]),
+        chid: Chid([2; 16]),
+        stamp: Stamp { clock: Clock(77), origin: Origin(8) },
+        ttl: 60,
+        accepted: UnixSeconds(1_700_000_000),
+        urgency: Urgency::High,
+        topic: Topic::new(b"news"),
+        receipt: false,
+        payload: vec![2, 9, 8, 7].into(),
+    }
+}
+
+fn push(url: &str) -> PeerOp {
+    PeerOp::Push { to: to(url), message: Arc::new(message(1)), stored: false }
+}
+
+fn notify(url: &str, n: u8) -> PeerOp {
+    PeerOp::Notify { to: to(url), uaid: Uaid([n; 16]), unsure: None }
+}
+
+fn leave(url: &str) -> PeerOp {
+    PeerOp::Leave { to: to(url), uaid: Uaid([1; 16]), connected_at: 1_234 }
+}
+
+fn ids() -> MessageIds {
+    MessageIds::new(&[CRYPTO.to_owned()]).unwrap()
+}
+
+/// A port of this host where nobody listens.
+fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+#[test]
+fn a_push_says_the_whole_message() {
+    let node = FakeNode::answering("200 OK", "");
+    let mut kit = Kit::new();
+    let pushed = PeerOp::Push { to: to(&node.url()), message: Arc::new(message(1)), stored: true };
+    assert_eq!(kit.ask(pushed), PeerReply::Done);
+    let heard = node.heard().remove(0);
+    assert!(heard.head.starts_with("PUT /push/01010101010101010101010101010101 HTTP/1.1\r\n"), "{}", heard.head);
+    assert!(heard.head.contains("authorization: Bearer node-key\r\n"), "{}", heard.head);
+    let read = read_push(Uaid([1; 16]), &heard.body, &ids()).unwrap();
+    assert_eq!((read.message, read.stored, read.boot), (message(1), true, Some(BOOT)));
+}
+
+#[test]
+fn word_says_whom_it_means_and_which_message() {
+    let node = FakeNode::answering("202 Accepted", "");
+    let mut kit = Kit::new();
+    let row = RowKey::of(&message(1));
+    let unsure = PeerOp::Notify { to: to(&node.url()), uaid: Uaid([1; 16]), unsure: Some(row) };
+    assert_eq!(kit.ask(unsure), PeerReply::Done);
+    assert_eq!(kit.ask(leave(&format!("{}/base", node.url()))), PeerReply::Done);
+    let [told, left] = <[fake::Heard; 2]>::try_from(node.heard()).unwrap();
+    assert!(told.head.starts_with("PUT /notif/01010101010101010101010101010101 HTTP/1.1\r\n"), "{}", told.head);
+    let wanted = Told { unsure: Some(row), boot: Some(BOOT) };
+    assert_eq!(read_told(Uaid([1; 16]), &told.body, &ids()), Ok(wanted));
+    let wanted = "DELETE /base/notif/01010101010101010101010101010101/1234?boot=0123456789abcdef HTTP/1.1\r\n";
+    assert!(left.head.starts_with(wanted), "{}", left.head);
+}
+
+#[test]
+fn every_status_has_its_reply() {
+    use PeerReply::{Busy, Done, NotHere, Unreachable};
+    let (none, busy) = ("murre-session: none\r\n", "murre-session: busy\r\n");
+    for (status, fields, replies) in [
+        ("200 OK", "", [Done, Done, Done]),
+        ("202 Accepted", "", [Done, Done, Done]),
+        ("404 Not Found", none, [NotHere, NotHere, NotHere]),
+        // Of a server that is no node of ours.
+        ("404 Not Found", "", [Unreachable, Unreachable, Unreachable]),
+        ("503 Service Unavailable", busy, [Busy, Unreachable, Unreachable]),
+        // Of a node with too many connections.
+        ("503 Service Unavailable", "connection: close\r\n", [Unreachable, Unreachable, Unreachable]),
+        ("401 Unauthorized", "", [Unreachable, Unreachable, Unreachable]),
+        ("400 Bad Request", "", [Unreachable, Unreachable, Unreachable]),
+        ("302 Found", "location: http://127.0.0.1:1/\r\n", [Unreachable, Unreachable, Unreachable]),
+    ] {
+        let node = FakeNode::answering(status, fields);
+        let mut kit = Kit::new();
+        let url = node.url();
+        let came = [push(&url), leave(&url), notify(&url, 1)].map(|op| kit.ask(op));
+        assert_eq!(came, [replies[0], replies[1], replies[2]], "{status} {fields}");
+        kit.await_number("peer_answers", if replies[2] == Unreachable { kit.number("peer_answers") } else { 3 });
+    }
+}
+
+#[test]
+fn a_version_update_is_not_sent() {
+    let node = FakeNode::answering("200 OK", "");
+    let mut kit = Kit::new();
+    let update = Update { version: 1, data: "" }.to_message(Uaid([1; 16]), Chid([2; 16]), UnixSeconds(1), 9);
+    let pushed = PeerOp::Push { to: to(&node.url()), message: Arc::new(update), stored: false };
+    assert_eq!(kit.ask(pushed), PeerReply::Unreachable);
+    assert!(node.heard().is_empty());
+}
+
+#[test]
+fn a_url_that_is_none_is_unreachable() {
+    let mut kit = Kit::new();
+    assert_eq!(kit.ask(push("gopher://n")), PeerReply::Unreachable);
+    assert_eq!(kit.ask(push("")), PeerReply::Unreachable);
+}
+
+#[test]
+fn one_call_after_another_takes_one_connection_and_many_at_once_take_as_many_as_allowed() {
+    let node = FakeNode::answering("200 OK", "");
+    let mut kit = Kit::new();
+    for _ in 0..20 {
+        assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
+    }
+    assert_eq!(node.connections(), 1);
+    // Nobody is answered until as many connections as are allowed have asked.
+    node.hold(4);
+    for _ in 0..40 {
+        kit.submit(push(&node.url()));
+    }
+    for _ in 0..40 {
+        assert_eq!(kit.collect().1, PeerReply::Done);
+    }
+    assert_eq!((node.connections(), node.heard().len()), (4, 60));
+    assert_eq!(kit.peers.unsettled(), 0);
+}
+
+#[test]
+fn a_connection_that_the_other_end_has_closed_is_made_anew() {
+    let node = FakeNode::answering("200 OK", "");
+    let mut kit = Kit::new();
+    assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
+    // The next request on it is read and not answered.
+    node.hang_up_once();
+    assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
+    assert_eq!((node.connections(), node.heard().len()), (2, 3));
+}
+
+#[test]
+fn who_says_close_is_connected_to_again() {
+    let node = FakeNode::answering("200 OK", "connection: close\r\n");
+    let mut kit = Kit::new();
+    for _ in 0..3 {
+        assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
+    }
+    assert_eq!(node.connections(), 3);
+}
+
+#[test]
+fn no_answer_in_time_is_no_answer() {
+    let node = FakeNode::silent();
+    let mut kit = Kit::with(|calls| calls.request_timeout = Duration::from_millis(100));
+    assert_eq!(kit.ask(push(&node.url())), PeerReply::NoAnswer);
+    assert_eq!(kit.ask(leave(&node.url())), PeerReply::NoAnswer);
+    kit.await_number("peer_push_no_answer", 1);
+}
+
+#[test]
+fn a_connection_that_breaks_before_the_answer_is_no_answer() {
+    let node = FakeNode::answering("200 OK", "");
+    node.hang_up_always();
+    let mut kit = Kit::new();
+    assert_eq!(kit.ask(push(&node.url())), PeerReply::NoAnswer);
+}
+
+#[test]
+fn calls_of_a_node_that_is_not_there_fail_at_once_until_it_answers_a_probe() {
+    let url = nobody();
+    let mut kit = Kit::new();
+    for _ in 0..3 {
+        assert_eq!(kit.ask(push(&url)), PeerReply::Unreachable);
+    }
+    kit.await_number("peer_circuits_open", 1);
+    let before = kit.number("peer_connects");
+    for _ in 0..100 {
+        assert_eq!(kit.ask(push(&url)), PeerReply::Unreachable);
+    }
+    kit.await_number("peer_push_unreachable", 103);
+    assert_eq!(kit.number("peer_connects"), before);
+    assert!(kit.showcase.look().iter().any(|shown| *shown.url == *url && shown.circuit_open));
+    let _node = FakeNode::at(&url, "200 OK", "");
+    kit.await_number("peer_circuits_open", 0);
+    assert_eq!(kit.ask(push(&url)), PeerReply::Done);
+}
+
+#[test]
+fn what_waits_too_long_for_a_connection_is_unreachable() {
+    let node = FakeNode::answering("200 OK", "");
+    let mut kit = Kit::with(|calls| {
+        calls.connections_max = 1;
+        calls.request_timeout = Duration::from_secs(2);
+    });
+    // Never enough for it to answer.
+    node.hold(usize::MAX);
+    let first = kit.submit(push(&node.url()));
+    let second = kit.submit(push(&node.url()));
+    let mut came = [kit.collect(), kit.collect()];
+    came.sort_by_key(|(ticket, _)| ticket.index);
+    assert_eq!(came[0], (first, PeerReply::NoAnswer));
+    // It waited for as long as the first call took, whichever of the two was noticed first.
+    assert_eq!(came[1].0, second);
+    assert!(matches!(came[1].1, PeerReply::Unreachable | PeerReply::NoAnswer));
+}
+
+#[test]
+fn no_more_wait_for_a_node_than_there_is_room_for() {
+    let node = FakeNode::answering("200 OK", "");
+    let mut kit = Kit::with(|calls| calls.connections_max = 1);
+    node.hold(usize::MAX);
+    kit.submit(push(&node.url()));
+    eventually("a call under way", || node.heard().len() == 1);
+    for _ in 0..super::node::WAITING_MAX {
+        kit.submit(push(&node.url()));
+    }
+    kit.await_number("peer_calls_waiting", super::node::WAITING_MAX as u64);
+    assert_eq!(kit.ask(push(&node.url())), PeerReply::Unreachable);
+    node.hold(0);
+    for _ in 0..=super::node::WAITING_MAX {
+        assert_eq!(kit.collect().1, PeerReply::Done);
+    }
+}
+
+#[test]
+fn keys_change_while_it_runs() {
+    let node = FakeNode::answering("200 OK", "");
+    let mut kit = Kit::new();
+    assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
+    kit.peers.rekey(EdgeKeys { crypto: vec![CRYPTO.to_owned()], node: vec!["newer".to_owned()] });
+    assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
+    assert!(node.heard()[1].head.contains("authorization: Bearer newer\r\n"));
+}
+
+#[test]
+fn a_node_behind_tls_is_called_when_its_authority_is_trusted() {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    let der = base64::engine::general_purpose::STANDARD.encode(made.cert.der());
+    std::fs::write(&ca, format!("-----BEGIN CERTIFICATE-----\n{der}\n-----END CERTIFICATE-----\n")).unwrap();
+    let node = FakeNode::tls(&made);
+    let url = node.url().replace("http://127.0.0.1", "https://localhost");
+    let mut kit = Kit::with(|calls| calls.ca = Some(ca));
+    for _ in 0..3 {
+        assert_eq!(kit.ask(push(&url)), PeerReply::Done);
+    }
+    assert_eq!(node.connections(), 1);
+    let mut stranger = Kit::new();
+    assert_eq!(stranger.ask(push(&url)), PeerReply::Unreachable);
+}

@@ -1,0 +1,92 @@
+//! Notifications that nobody answered: they are called again until somebody does, or the node's run is over.
+
+use super::*;
+
+#[test]
+fn an_owed_notification_is_delivered_when_the_node_is_there() {
+    let url = nobody();
+    let mut kit = Kit::new();
+    let row = RowKey::of(&message(2));
+    assert_eq!(kit.ask(notify(&url, 1)), PeerReply::Unreachable);
+    let unsure = PeerOp::Notify { to: to(&url), uaid: Uaid([2; 16]), unsure: Some(row) };
+    assert_eq!(kit.ask(unsure.clone()), PeerReply::Unreachable);
+    // Once is enough, however often it is asked for.
+    assert_eq!(kit.ask(unsure), PeerReply::Unreachable);
+    kit.await_number("peer_owed", 2);
+    assert_eq!(kit.peers.unsettled(), 2);
+    let node = FakeNode::at(&url, "200 OK", "");
+    eventually("all is settled", || kit.peers.unsettled() == 0);
+    kit.await_number("peer_owed_answered", 2);
+    kit.await_number("peer_owed", 0);
+    let mut told: Vec<_> =
+        node.heard().into_iter().filter(|heard| heard.head.starts_with("PUT")).map(|heard| heard.body).collect();
+    told.sort();
+    assert_eq!(told.len(), 2);
+    let unsure = |body: &[u8]| read_told(Uaid([2; 16]), body, &ids()).unwrap().unsure;
+    assert!(told.iter().any(|body| unsure(body) == Some(row)));
+    assert!(kit.lane.collect().is_none());
+}
+
+#[test]
+fn no_answer_leaves_a_debt_and_any_answer_ends_it() {
+    for (status, fields) in [("200 OK", ""), ("404 Not Found", "murre-session: none\r\n")] {
+        let node = FakeNode::answering(status, fields);
+        node.hang_up_always();
+        let mut kit = Kit::new();
+        assert_eq!(kit.ask(notify(&node.url(), 1)), PeerReply::NoAnswer);
+        assert_eq!(kit.peers.unsettled(), 1);
+        node.hang_up_never();
+        eventually("all is settled", || kit.peers.unsettled() == 0);
+    }
+}
+
+#[test]
+fn a_notification_that_is_answered_ends_the_debt_of_the_same() {
+    let node = FakeNode::answering("200 OK", "");
+    node.hang_up_always();
+    let mut kit = Kit::new();
+    assert_eq!(kit.ask(notify(&node.url(), 1)), PeerReply::NoAnswer);
+    node.hang_up_never();
+    assert_eq!(kit.ask(notify(&node.url(), 1)), PeerReply::Done);
+    eventually("all is settled", || kit.peers.unsettled() == 0);
+}
+
+#[test]
+fn word_without_a_shard_is_carried_too() {
+    let url = nobody();
+    let kit = Kit::new();
+    kit.peers.tell(to(&url), Uaid([1; 16]));
+    kit.await_number("peer_owed", 1);
+    let node = FakeNode::at(&url, "200 OK", "");
+    eventually("all is settled", || kit.peers.unsettled() == 0);
+    assert!(node.heard().iter().any(|heard| heard.head.starts_with("PUT /notif/01010101010101010101010101010101 ")));
+}
+
+#[test]
+fn a_debt_to_a_run_that_is_over_is_dropped() {
+    for (row, over) in [
+        (NodeRow { boot: BOOT, left: true }, true),
+        (NodeRow { boot: BOOT + 1, left: false }, true),
+        (NodeRow { boot: BOOT, left: false }, false),
+    ] {
+        let url = nobody();
+        let mut kit = Kit::new();
+        assert_eq!(kit.ask(notify(&url, 1)), PeerReply::Unreachable);
+        kit.await_number("peer_owed", 1);
+        *kit.table.0.lock().unwrap() = Some(row);
+        for _ in 0..3 {
+            // The circuit opens, and whether the node has left is looked up.
+            let _ = kit.ask(push(&url));
+        }
+        if over {
+            kit.await_number("peer_owed_over", 1);
+            eventually("all is settled", || kit.peers.unsettled() == 0);
+            assert_eq!(kit.ask(push(&url)), PeerReply::NotHere);
+            assert_eq!(kit.ask(notify(&url, 2)), PeerReply::NotHere);
+        } else {
+            kit.await_number("peer_circuits_open", 1);
+            assert_eq!(kit.ask(push(&url)), PeerReply::Unreachable);
+            assert_eq!(kit.peers.unsettled(), 1);
+        }
+    }
+}

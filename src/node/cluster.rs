@@ -1,0 +1,254 @@
+//! A node among others on a shared store: who it is to them, how it calls them, and what it says when it comes and
+//! goes (DESIGN.md 7.3).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use shards::ids::{StoreTicket, Uaid};
+use shards::machine::{NodeId, Presence, StoreOp, StoreReply};
+use shards::ports::Peers as Lane;
+
+use super::fault::Fault;
+use super::storage::Storage;
+use crate::config::{Config, Node};
+use crate::edge::EdgeKeys;
+use crate::island::{PeerCalls, Peers};
+use crate::store::nodes::Nodes;
+
+/// This node and the others.
+pub(super) struct Cluster {
+    me: Arc<NodeId>,
+    /// Whether sessions are held here, so that others must know of this node.
+    listed: bool,
+    peers: Arc<Peers>,
+    nodes: Arc<dyn Nodes>,
+}
+
+impl Cluster {
+    /// Without a word to anybody yet.
+    ///
+    /// # Errors
+    /// [`Fault::Edge`] without keys in the configuration: made here, no other node would have them.
+    pub(super) fn new(config: &Config, me: NodeId, keys: EdgeKeys, nodes: Arc<dyn Nodes>) -> Result<Cluster, Fault> {
+        if config.endpoint.crypto_keys.is_empty() || config.node.keys.is_empty() {
+            return Err(Fault::Edge(
+                "a shared store needs endpoint.crypto_keys and node.keys in the configuration, the same on every \
+                 node; make them once with `murre keygen`"
+                    .to_owned(),
+            ));
+        }
+        let no_lane = |error| Fault::Host { what: "a pair of sockets", error };
+        let peers = Arc::new(Peers::new(keys).map_err(no_lane)?);
+        Ok(Cluster { me: Arc::new(me), listed: config.roles.connect, peers, nodes })
+    }
+
+    /// Who this node is to the others.
+    pub(super) fn me(&self) -> &Arc<NodeId> {
+        &self.me
+    }
+
+    /// What the island is to do for it.
+    pub(super) fn calls(&self, config: &Node) -> PeerCalls {
+        PeerCalls {
+            peers: Arc::clone(&self.peers),
+            nodes: Arc::clone(&self.nodes),
+            connections_max: usize::from(config.connections),
+            connect_timeout: config.connect_timeout,
+            request_timeout: config.request_timeout,
+            ca: config.ca.clone(),
+        }
+    }
+
+    /// A shard's hand to the other nodes.
+    pub(super) fn lane(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Lane> {
+        self.peers.lane(waker)
+    }
+
+    /// Takes other keys from now on.
+    pub(super) fn rekey(&self, keys: EdgeKeys) {
+        self.peers.rekey(keys);
+    }
+
+    /// Says that this run has begun. Before its first session.
+    ///
+    /// # Errors
+    /// [`Fault::Store`].
+    pub(super) fn enter(&self) -> Result<(), Fault> {
+        if self.listed { self.nodes.enter(&self.me).map_err(Fault::Store) } else { Ok(()) }
+    }
+
+    /// Has the nodes that hold these users look at storage, where something was saved for them.
+    pub(super) fn tell(&self, storage: &Storage, users: Vec<Uaid>) {
+        let mut told = 0;
+        let asked = users.len();
+        let unknown = find(storage, users, LOOK_UP_TIME_MAX, |uaid, presence| {
+            // Earlier runs of this node are over, and this one has no session yet.
+            for Presence { node, .. } in presence.iter().filter(|presence| presence.node.url != self.me.url) {
+                self.peers.tell(Arc::clone(node), uaid);
+                told += 1;
+            }
+        });
+        if asked > 0 {
+            tracing::info!(
+                users = asked,
+                told,
+                "users of the ledger were looked up, and the nodes that hold them are told"
+            );
+        }
+        if unknown > 0 {
+            tracing::warn!(
+                users = unknown,
+                "storage does not say where these users are; they read what was saved at their next hello"
+            );
+        }
+    }
+
+    /// Waits until every call is answered and every notification that is owed has arrived, but not for long; then says
+    /// that this run is over.
+    pub(super) fn leave(&self) {
+        let until = Instant::now() + SETTLE_TIME_MAX;
+        while self.peers.unsettled() > 0 && Instant::now() < until {
+            std::thread::sleep(SETTLE_LOOK);
+        }
+        let owed = self.peers.unsettled();
+        if owed > 0 {
+            tracing::warn!(
+                owed,
+                "notifications of other nodes that nobody answered are given up; what they speak of is stored"
+            );
+        }
+        if self.listed
+            && let Err(reason) = self.nodes.leave(&self.me)
+        {
+            tracing::warn!("other nodes are not told that this one leaves: {reason}");
+        }
+    }
+}
+
+/// How this node is reached: `node.url`, or its first address. A node without sessions is never called.
+pub(super) fn url(config: &Node, bound: &[std::net::SocketAddr]) -> Box<str> {
+    let address = || bound.first().or(config.listen.first()).map(|address| format!("http://{address}"));
+    config.url.clone().or_else(address).unwrap_or_default().into()
+}
+
+/// Which run of this node this is: random, so that no two are the same.
+///
+/// # Errors
+/// [`Fault::Host`] when the kernel gives no random bytes.
+pub(super) fn random_boot() -> Result<u64, Fault> {
+    let mut bytes = [0; 8];
+    let no_bytes = |_| Fault::Host { what: "random bytes", error: std::io::Error::other("getrandom failed") };
+    SystemRandom::new().fill(&mut bytes).map_err(no_bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Looks up where each of these users is connected, some at a time. Waits, at most for `within`. Returns of how many
+/// storage did not say it.
+fn find(storage: &Storage, mut users: Vec<Uaid>, within: Duration, mut found: impl FnMut(Uaid, &[Presence])) -> usize {
+    users.sort_unstable();
+    users.dedup();
+    let waiting = std::thread::current();
+    let mut port = storage.port(Arc::new(move || waiting.unpark()));
+    let until = Instant::now() + within;
+    let (mut asked, mut answered, mut unknown) = (0, 0, 0);
+    while answered < users.len() && Instant::now() < until {
+        while asked < users.len() && asked - answered < LOOK_UPS_MAX {
+            let ticket = StoreTicket { index: asked as u32, generation: 0 };
+            port.submit(ticket, StoreOp::LoadUser { uaid: users[asked] });
+            asked += 1;
+        }
+        let Some((ticket, reply)) = port.collect() else {
+            std::thread::park_timeout(SETTLE_LOOK);
+            continue;
+        };
+        answered += 1;
+        match reply {
+            Ok(StoreReply::User(Some(row))) => found(users[ticket.index as usize], &row.presence),
+            // Nobody is left to be told.
+            Ok(_) => {}
+            Err(_) => unknown += 1,
+        }
+    }
+    unknown + users.len() - answered
+}
+
+/// Users that are looked up at a time.
+const LOOK_UPS_MAX: usize = 64;
+/// For all of them together. What is not looked up by then waits for the next hello.
+const LOOK_UP_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a node that leaves waits for the last answers.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
+const SETTLE_LOOK: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Sources, StoreKind};
+    use crate::store::model::Model;
+    use crate::store::nodes::Look;
+
+    struct Nobody;
+
+    impl Nodes for Nobody {
+        fn enter(&self, _: &NodeId) -> Result<(), String> {
+            Err("no table".to_owned())
+        }
+
+        fn leave(&self, _: &NodeId) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn look(&self, _: &str) -> Look {
+            Box::pin(async { None })
+        }
+    }
+
+    const KEYS: [&str; 2] =
+        ["endpoint.crypto_keys=YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", "node.keys=0123456789abcdef"];
+
+    fn config(sets: &[&str]) -> Config {
+        let sets = sets.iter().map(|text| (*text).to_owned()).collect();
+        Config::load(&Sources { sets, ..Sources::default() }).unwrap()
+    }
+
+    fn cluster(sets: &[&str]) -> Result<Cluster, Fault> {
+        let config = config(sets);
+        let me = NodeId { url: url(&config.node, &[]), boot: 1 };
+        Cluster::new(&config, me, EdgeKeys::default(), Arc::new(Nobody))
+    }
+
+    #[test]
+    fn keys_that_no_other_node_has_are_refused() {
+        for sets in [&KEYS[..1], &KEYS[1..]] {
+            let fault = cluster(sets).err().unwrap();
+            assert!(fault.to_string().contains("make them once with `murre keygen`"), "{fault}");
+            assert_eq!(fault.status(), crate::commands::status::CONFIG);
+        }
+        assert!(cluster(&KEYS).is_ok());
+    }
+
+    #[test]
+    fn a_node_is_reached_by_its_url_or_its_first_address() {
+        let bound = ["10.0.0.7:1".parse().unwrap(), "10.0.0.8:1".parse().unwrap()];
+        assert_eq!(&*url(&config(&[]).node, &bound), "http://10.0.0.7:1");
+        assert_eq!(&*url(&config(&["node.url=https://n/"]).node, &bound), "https://n");
+        assert_eq!(&*url(&config(&["node.listen=[::1]:81"]).node, &[]), "http://[::1]:81");
+    }
+
+    #[test]
+    fn only_a_node_with_sessions_is_listed() {
+        assert!(cluster(&KEYS).unwrap().enter().is_err());
+        assert!(cluster(&[KEYS[0], KEYS[1], "roles=endpoint"]).unwrap().enter().is_ok());
+    }
+
+    #[test]
+    fn users_are_looked_up_and_those_that_storage_does_not_know_are_nowhere() {
+        let storage = Storage::Memory(Model::new(u64::MAX));
+        let users: Vec<Uaid> = (0..200u8).map(|n| Uaid([n; 16])).collect();
+        let unknown = find(&storage, users, Duration::from_secs(20), |_, _| panic!("nobody is there"));
+        assert_eq!(unknown, 0);
+        cluster(&KEYS).unwrap().tell(&storage, vec![Uaid([1; 16])]);
+        assert!(!StoreKind::Memory.is_shared());
+    }
+}
