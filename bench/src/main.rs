@@ -1,10 +1,11 @@
 //! The binary `murre-bench`: one scenario against a running server or the crash test.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use murre::commands::serve;
-use murre_bench::scenario::{backlog, crash, hold, push, sim, storm};
+use murre::commands::{schema, serve};
+use murre_bench::scenario::{backlog, crash, drill, hold, push, sim, storm};
 use murre_bench::{capacity, html, reference};
 
 /// The command line.
@@ -33,10 +34,25 @@ enum Command {
     Report(html::Options),
     /// Predict from a small run what a host for many sessions needs.
     Capacity(capacity::Options),
+    /// Break nodes, lines and the database of a cluster, and count what arrives all the same.
+    Drill(drill::Options),
     /// Run the deterministic simulator over a range of seeds.
     Sim(sim::Options),
     /// Run the server itself, exactly as `murre serve` does: what tests and the crash scenario start.
     Serve(serve::Args),
+    /// The same, with a wall clock that is so many milliseconds ahead of the host's: what the drill of clocks starts.
+    ServeAhead(ServeAhead),
+    /// The tables of a shared store, exactly as `murre schema` does.
+    Schema(schema::Args),
+}
+
+/// Arguments of `serve-ahead`.
+#[derive(clap::Args, Debug)]
+struct ServeAhead {
+    /// How far ahead.
+    milliseconds: u64,
+    #[command(flatten)]
+    serve: serve::Args,
 }
 
 fn main() -> ExitCode {
@@ -49,8 +65,11 @@ fn main() -> ExitCode {
         Command::Reference(options) => reference::run(&options),
         Command::Report(options) => html::run(&options),
         Command::Capacity(options) => capacity::run(&options),
+        Command::Drill(options) => drill::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Serve(args) => return serve::run(args),
+        Command::ServeAhead(ahead) => return serve::run_ahead(ahead.serve, Duration::from_millis(ahead.milliseconds)),
+        Command::Schema(args) => return schema::run(args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -36,8 +36,11 @@ pub struct Server {
 /// Each server of this process listens on its own loopback address, so that ports never collide.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// 127.64.0.0 to 127.191.255.255 by process id and count: neighbours of other processes do not meet.
-fn own_address() -> Ipv4Addr {
+/// Where a server listens for other nodes.
+pub const NODE_PORT: u16 = 8081;
+
+/// A loopback address for one server, 127.64.0.0 to 127.191.255.255 by process id and count: neighbours of other processes do not meet.
+pub fn own_address() -> Ipv4Addr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let count = COUNT.fetch_add(1, Ordering::Relaxed) % 128;
     Ipv4Addr::new(127, 64 + count as u8, high, low.max(1))
@@ -46,7 +49,11 @@ fn own_address() -> Ipv4Addr {
 impl Server {
     /// Starts a server on `data` and waits until all its listeners answer.
     pub fn start(options: Options, data: &Path) -> io::Result<Server> {
-        let ip = own_address();
+        Server::start_on(own_address(), options, data)
+    }
+
+    /// As [`Server::start`], on an address that [`own_address`] gave.
+    pub fn start_on(ip: Ipv4Addr, options: Options, data: &Path) -> io::Result<Server> {
         let child = spawn(&options, data, ip)?;
         let mut server = Server { options, data: data.to_owned(), child, ip };
         server.wait_until_ready()?;
@@ -97,7 +104,7 @@ impl Server {
         self.child.kill()?;
         self.child.wait()?;
         let deadline = Instant::now() + self.options.patience;
-        for address in [self.admin(), self.node(), self.endpoint(), self.websocket()] {
+        for address in self.listeners() {
             while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
                 if Instant::now() > deadline {
                     return Err(io::Error::other(format!("{address} is still open after a kill")));
@@ -140,9 +147,20 @@ impl Server {
         Ok(kill_process(pid, signal)?)
     }
 
+    /// Which of its addresses it listens on, by its roles.
+    fn listeners(&self) -> Vec<SocketAddr> {
+        let arguments = &self.options.arguments;
+        let roles = arguments.iter().position(|argument| argument == "--roles").and_then(|at| arguments.get(at + 1));
+        match roles.map(String::as_str) {
+            Some("connect") => vec![self.admin(), self.node(), self.websocket()],
+            Some("endpoint") => vec![self.admin(), self.endpoint()],
+            _ => vec![self.admin(), self.node(), self.endpoint(), self.websocket()],
+        }
+    }
+
     fn wait_until_ready(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + self.options.patience;
-        let mut waiting = vec![self.admin(), self.node(), self.endpoint(), self.websocket()];
+        let mut waiting = self.listeners();
         while let Some(&address) = waiting.last() {
             if let Some(status) = self.child.try_wait()? {
                 return Err(io::Error::other(format!("ended at start, {status}\n{}", self.log())));
@@ -181,7 +199,7 @@ fn spawn(options: &Options, data: &Path, ip: Ipv4Addr) -> io::Result<Child> {
         .args(leading)
         .arg("--data-dir")
         .arg(data)
-        .args(["--websocket", &format!("{ip}:8080"), "--node", &format!("{ip}:8081")])
+        .args(["--websocket", &format!("{ip}:8080"), "--node", &format!("{ip}:{NODE_PORT}")])
         .args(["--endpoint", &format!("{ip}:8082"), "--admin", &format!("{ip}:8083")])
         .args(["--endpoint-url", ENDPOINT_URL])
         .args(&options.arguments)

@@ -27,6 +27,8 @@ pub struct ShardSetup<E: Edge> {
     pub machine: MachineConfig,
     /// The core it is pinned to; several shards may share one. `None`: wherever the kernel likes.
     pub core: Option<usize>,
+    /// How far its wall clock is ahead of the host's: zero but in tests of nodes whose clocks differ.
+    pub clock_ahead: Duration,
     /// Limits of its connections.
     pub limits: PlaneLimits,
     /// Its listening sockets, from [`crate::ring::listen`].
@@ -153,6 +155,7 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
         let (say_go, go) = sync_channel(1);
         let handshake = Handshake { ready, go, over: Arc::clone(&over) };
         let core = setup.core;
+        let clock = clock.ahead(setup.clock_ahead);
         let life = Life { setup, mailbox, control: Arc::clone(&lane), board: Arc::clone(&board), clock, handshake };
         let thread = builder(shard, core).spawn({
             let make = make.clone();

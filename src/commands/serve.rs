@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tracing_subscriber::EnvFilter;
@@ -29,12 +30,18 @@ impl Args {
 
 /// Runs until SIGTERM or SIGINT, then drains; a second one ends the drain. SIGHUP reads the keys again.
 pub fn run(args: Args) -> ExitCode {
+    run_ahead(args, Duration::ZERO)
+}
+
+/// As [`run`], with a wall clock that is ahead of the host's: for tests of nodes whose clocks differ.
+pub fn run_ahead(args: Args, clock_ahead: Duration) -> ExitCode {
     let config = match Config::load(&args.sources()) {
         Ok(config) => config,
         Err(error) => return fail(status::CONFIG, &error),
     };
     log_to_stderr(&config.log);
-    let running = match node::start_in(&config, Surroundings { signals: true, ..Surroundings::default() }) {
+    let running = match node::start_in(&config, Surroundings { signals: true, clock_ahead, ..Surroundings::default() })
+    {
         Ok(running) => running,
         Err(fault) => return fail(fault.status(), &fault),
     };

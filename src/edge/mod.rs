@@ -142,6 +142,7 @@ pub struct PushEdge {
     relays: bool,
     unfinished: Quota,
     /// Places for requests under way that nobody uses.
+    #[expect(clippy::vec_box, reason = "the boxes are what is used again: connections own one each")]
     exchanges: Vec<Box<Exchange>>,
     stats: EdgeStats,
 }

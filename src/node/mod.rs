@@ -64,6 +64,8 @@ use storage::Storage;
 pub struct Surroundings {
     /// Take over SIGTERM, SIGINT and SIGHUP; [`Running::wait_for_signal`] hands them out.
     pub signals: bool,
+    /// How far the wall clock of the shards is ahead of the host's.
+    pub clock_ahead: Duration,
     /// Whether the kernel has what the rings need.
     pub probe: fn() -> Result<(), ProbeError>,
     /// How long an address in use is waited for; the listeners of a process outlive its kill by some milliseconds.
@@ -72,7 +74,12 @@ pub struct Surroundings {
 
 impl Default for Surroundings {
     fn default() -> Surroundings {
-        Surroundings { signals: false, probe: shards::ring::probe, address_patience: Duration::from_secs(3) }
+        Surroundings {
+            signals: false,
+            clock_ahead: Duration::ZERO,
+            probe: shards::ring::probe,
+            address_patience: Duration::from_secs(3),
+        }
     }
 }
 
@@ -109,6 +116,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let Public { shards: bound, addresses } = listeners::bind(config, shard_count)?;
     let boot = cluster::random_boot()?;
     let mut plan = Plan::new(config, &keys, &addresses, shard_count, boot);
+    plan.clock_ahead = surroundings.clock_ahead;
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
     let me = NodeId { url: cluster::url(&config.node, &of(&addresses, Port::Node)), boot };
     let cluster = storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?;
@@ -215,6 +223,7 @@ struct Plan<'a> {
     connections_max: u32,
     /// Who this node is to the others, if there are others.
     node: Option<Arc<NodeId>>,
+    clock_ahead: Duration,
 }
 
 impl<'a> Plan<'a> {
@@ -240,7 +249,14 @@ impl<'a> Plan<'a> {
             reconcile: config.hello.reconcile,
             version: version(),
         };
-        Plan { config, placement, edge, connections_max: share(config.max_connections, shard_count), node: None }
+        Plan {
+            config,
+            placement,
+            edge,
+            connections_max: share(config.max_connections, shard_count),
+            clock_ahead: Duration::ZERO,
+            node: None,
+        }
     }
 
     fn shard(
@@ -257,6 +273,7 @@ impl<'a> Plan<'a> {
         ShardSetup {
             machine,
             core: Some(core as usize),
+            clock_ahead: self.clock_ahead,
             limits: PlaneLimits {
                 request_timeout: span(self.config.http.request_timeout),
                 keep_alive_timeout: span(self.config.http.keep_alive),

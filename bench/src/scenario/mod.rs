@@ -12,6 +12,8 @@ pub mod crash;
 
 pub mod sim;
 
+pub mod drill;
+
 use std::io;
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,214 @@
+//! User agents and app servers of a drill, each on a thread, and what they count.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::town::{Addresses, Town};
+use crate::agent::{self, Agent, Note, Received};
+use crate::fleet::sequence;
+use crate::http::Client;
+
+/// What was counted.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// Sequence numbers that were answered 201.
+    pub accepted: HashSet<u64>,
+    received: HashSet<u64>,
+    acked: HashSet<u64>,
+    /// Received again after an ack was sent.
+    pub again: u64,
+    /// Hellos answered with another UAID.
+    pub renamed: u64,
+    /// Answers to POSTs; 0 is none.
+    pub statuses: BTreeMap<u16, u64>,
+}
+
+struct Shared {
+    addresses: Arc<Mutex<Addresses>>,
+    tally: Mutex<Tally>,
+    posting: AtomicBool,
+    living: AtomicBool,
+    next: AtomicU64,
+    endpoints: Vec<String>,
+    gentle: bool,
+}
+
+impl Shared {
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn any(&self, which: impl Fn(&Addresses) -> &[SocketAddr], dice: &mut Dice) -> Option<SocketAddr> {
+        let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = which(&addresses);
+        (!known.is_empty()).then(|| known[dice.below(known.len())])
+    }
+}
+
+/// Everybody.
+pub(super) struct Crowd {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// App servers; each has one POST under way.
+const POSTERS: usize = 8;
+
+impl Crowd {
+    /// Registers the users and sets everybody going. `gentle`: nobody leaves without a word, so that no ack is lost.
+    pub(super) fn gather(town: &Town, users: usize, rate: u32, gentle: bool) -> io::Result<Crowd> {
+        let addresses = town.addresses();
+        let mut dice = Dice(1);
+        let mut known = Vec::new();
+        let mut endpoints = Vec::new();
+        for _ in 0..users {
+            let all = addresses.lock().unwrap_or_else(PoisonError::into_inner).websocket.clone();
+            let mut agent = Agent::connect(all[dice.below(all.len())])?;
+            known.push(agent.hello(None)?);
+            endpoints.push(agent.register(&agent::channel_id(), None)?);
+        }
+        let shared = Arc::new(Shared {
+            addresses,
+            tally: Mutex::default(),
+            posting: AtomicBool::new(true),
+            living: AtomicBool::new(true),
+            next: AtomicU64::new(1),
+            endpoints,
+            gentle,
+        });
+        let mut threads = Vec::new();
+        for (n, uaid) in known.into_iter().enumerate() {
+            let shared = Arc::clone(&shared);
+            threads.push(thread::spawn(move || live(&shared, uaid, Dice(n as u64 + 10))));
+        }
+        let pause = Duration::from_secs(1) * POSTERS as u32 / rate.max(1);
+        for n in 0..POSTERS {
+            let shared = Arc::clone(&shared);
+            threads.push(thread::spawn(move || post(&shared, pause, Dice(n as u64 + 1_000))));
+        }
+        Ok(Crowd { shared, threads })
+    }
+
+    /// No POST from now on.
+    pub(super) fn stop_posting(&self) {
+        self.shared.posting.store(false, Ordering::Relaxed);
+    }
+
+    /// How many accepted notifications nobody has received.
+    pub(super) fn missing(&self) -> usize {
+        let tally = self.shared.tally();
+        tally.accepted.difference(&tally.received).count()
+    }
+
+    /// Sends everybody home.
+    pub(super) fn disperse(self) -> Tally {
+        self.stop_posting();
+        self.shared.living.store(false, Ordering::Relaxed);
+        for thread in self.threads {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+        std::mem::take(&mut *self.shared.tally())
+    }
+}
+
+/// The life of a user agent: connects anywhere, acks, and now and then goes elsewhere, with a word or without.
+fn live(shared: &Shared, uaid: String, mut dice: Dice) {
+    while shared.living.load(Ordering::Relaxed) {
+        let connected =
+            shared.any(|known| &known.websocket, &mut dice).map(|address| stay(shared, address, &uaid, &mut dice));
+        if !matches!(connected, Some(Ok(()))) {
+            thread::sleep(Duration::from_millis(100 + dice.below(200) as u64));
+        }
+    }
+}
+
+fn stay(shared: &Shared, address: SocketAddr, uaid: &str, dice: &mut Dice) -> io::Result<()> {
+    let mut agent = Agent::connect(address)?;
+    if agent.hello(Some(uaid))? != uaid {
+        shared.tally().renamed += 1;
+        return Err(io::Error::other("another UAID"));
+    }
+    let moves = Instant::now() + Duration::from_millis(500 + dice.below(4_000) as u64);
+    while shared.living.load(Ordering::Relaxed) {
+        match agent.receive(Duration::from_millis(100))? {
+            Received::Message(message) => {
+                if let Some(note) = Note::read(&message) {
+                    take(shared, &mut agent, &note)?;
+                }
+            }
+            Received::Close(_) | Received::End => return Err(io::Error::other("closed")),
+            Received::Nothing if Instant::now() > moves => {
+                return match dice.below(3) {
+                    _ if shared.gentle => agent.close(),
+                    0 => agent.close(),
+                    1 => agent.reset(),
+                    _ => Ok(()),
+                };
+            }
+            Received::Nothing => {}
+        }
+    }
+    Ok(())
+}
+
+fn take(shared: &Shared, agent: &mut Agent, note: &Note) -> io::Result<()> {
+    let number = sequence(&note.data).unwrap_or(0);
+    {
+        let mut tally = shared.tally();
+        tally.received.insert(number);
+        if tally.acked.contains(&number) {
+            tally.again += 1;
+        }
+    }
+    agent.ack([note])?;
+    shared.tally().acked.insert(number);
+    Ok(())
+}
+
+/// An app server: posts to any node for any user.
+fn post(shared: &Shared, pause: Duration, mut dice: Dice) {
+    let mut clients: HashMap<SocketAddr, Client> = HashMap::new();
+    while shared.posting.load(Ordering::Relaxed) {
+        thread::sleep(pause);
+        let Some(address) = shared.any(|known| &known.endpoint, &mut dice) else { continue };
+        let number = shared.next.fetch_add(1, Ordering::Relaxed);
+        let mut body = number.to_be_bytes().to_vec();
+        body.resize(100, 7);
+        let url = &shared.endpoints[dice.below(shared.endpoints.len())];
+        let client = match clients.remove(&address) {
+            Some(client) => Ok(client),
+            None => Client::connect(address),
+        };
+        let answer = client.and_then(|mut client| Ok((agent::post(&mut client, url, 3_600, &[], &body)?, client)));
+        let status = match answer {
+            Ok((response, client)) => {
+                clients.insert(address, client);
+                response.status
+            }
+            Err(_) => 0,
+        };
+        let mut tally = shared.tally();
+        *tally.statuses.entry(status).or_default() += 1;
+        if status == 201 {
+            tally.accepted.insert(number);
+        }
+    }
+}
+
+/// Numbers that look random (xorshift64*); the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n.max(1)
+    }
+}

@@ -1,0 +1,116 @@
+//! What breaks in a drill, and how it heals.
+
+use std::fmt;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::town::Town;
+
+/// One fault.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing: nodes of both roles, users that move.
+    None,
+    /// Nothing: nodes with one role each.
+    Split,
+    /// A node is killed with signal 9 and comes back with its ledger.
+    Kill,
+    /// `delivery.durable`: a node is killed and never comes back.
+    KillForGood,
+    /// Every node in turn is told to stop, and starts again.
+    Rolling,
+    /// The nodes do not reach each other; users and the database are reached.
+    Cut,
+    /// One of three database nodes is killed and comes back.
+    DatabaseNode,
+    /// The whole database stands still.
+    DatabaseStopped,
+    /// The database answers late: it stands still three quarters of the time.
+    DatabaseSlow,
+    /// The clock of one node is three seconds ahead.
+    Clocks,
+}
+
+impl Fault {
+    /// All of them, in the order of the table.
+    pub const ALL: [Fault; 10] = [
+        Fault::None,
+        Fault::Split,
+        Fault::Kill,
+        Fault::KillForGood,
+        Fault::Rolling,
+        Fault::Cut,
+        Fault::DatabaseNode,
+        Fault::DatabaseStopped,
+        Fault::DatabaseSlow,
+        Fault::Clocks,
+    ];
+
+    /// Whether an ack may go unheard or its delete be lost, so that a message may come again.
+    pub fn loses_acks(self) -> bool {
+        !matches!(self, Fault::None | Fault::Split | Fault::Clocks)
+    }
+
+    /// Breaks it, waits, and heals it.
+    pub(super) fn strike(self, town: &mut Town, outage: Duration) -> io::Result<()> {
+        match self {
+            Fault::None | Fault::Split | Fault::Clocks => Ok(()),
+            Fault::Kill => {
+                town.kill(0)?;
+                thread::sleep(Duration::from_secs(3));
+                town.revive(0)
+            }
+            Fault::KillForGood => town.kill(0),
+            Fault::Rolling => (0..town.nodes()).try_for_each(|node| {
+                town.stop(node)?;
+                thread::sleep(Duration::from_millis(500));
+                town.revive(node)
+            }),
+            Fault::Cut => {
+                town.cut(true);
+                thread::sleep(outage);
+                town.cut(false);
+                Ok(())
+            }
+            Fault::DatabaseNode => {
+                town.database("kill", 2)?;
+                thread::sleep(outage.min(Duration::from_secs(10)));
+                town.database("revive", 2)
+            }
+            Fault::DatabaseStopped => {
+                town.all_databases("pause")?;
+                thread::sleep(outage);
+                town.all_databases("resume")
+            }
+            Fault::DatabaseSlow => {
+                let end = Instant::now() + outage;
+                while Instant::now() < end {
+                    town.all_databases("pause")?;
+                    thread::sleep(Duration::from_millis(150));
+                    town.all_databases("resume")?;
+                    thread::sleep(Duration::from_millis(50));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Fault::None => "none",
+            Fault::Split => "split",
+            Fault::Kill => "kill",
+            Fault::KillForGood => "kill-for-good",
+            Fault::Rolling => "rolling",
+            Fault::Cut => "cut",
+            Fault::DatabaseNode => "database-node",
+            Fault::DatabaseStopped => "database-stopped",
+            Fault::DatabaseSlow => "database-slow",
+            Fault::Clocks => "clocks",
+        };
+        f.pad(name)
+    }
+}

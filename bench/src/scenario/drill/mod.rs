@@ -1,0 +1,138 @@
+//! `drill`: several nodes on one database, and everything that can go wrong with them (DESIGN.md 7.3). A crowd of user
+//! agents connects, acks and moves about, app servers post to any node, something breaks and heals; then every
+//! notification that was answered 201 must have been received. Prints the table of faults with counts.
+//!
+//! Runs the real database (`bench/cassandra/cassandra`) and real server processes, all on loopback.
+
+mod crowd;
+mod fault;
+mod line;
+mod town;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use self::crowd::Crowd;
+pub use self::fault::Fault;
+use self::town::Town;
+use crate::report::Report;
+
+/// Which faults, and how many of everything.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Faults to drill, separated by commas; all when absent.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub faults: Vec<Fault>,
+    /// Server nodes, at least 2.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub nodes: usize,
+    /// Database nodes: 1 or 3. The fault `database-node` needs 3.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub databases: usize,
+    /// User agents, each on a thread.
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    pub users: usize,
+    /// POSTs a second in all.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub rate: u32,
+    /// Seconds that the database is stopped or slow, or the nodes are cut off.
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub outage: u64,
+    /// Seconds of calm before a fault and after it.
+    #[arg(long, value_name = "S", default_value_t = 3)]
+    pub calm: u64,
+    /// The server binary; when absent this executable, which has `serve` too.
+    #[arg(long, value_name = "PATH")]
+    pub murre: Option<PathBuf>,
+    /// Also write every figure to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// How long after the end of posting everything must have arrived: storage that was down is tried again after seconds,
+/// what stays unacked on a dead connection after a Ping.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the drills one after the other and reports.
+pub fn run(options: &Options) -> io::Result<bool> {
+    let faults = if options.faults.is_empty() { Fault::ALL.to_vec() } else { options.faults.clone() };
+    let mut report = Report::new("drill");
+    let mut town = Town::build(options)?;
+    println!(
+        "{:<16} {:>8} {:>8} {:>8} {:>5} {:>9} {:>9} {:>10}",
+        "fault", "accepted", "refused", "unsure", "lost", "twice", "new uaid", "settled s"
+    );
+    for fault in faults {
+        let drilled =
+            drill(&mut town, fault, options).map_err(|error| io::Error::other(format!("{fault}: {error}")))?;
+        println!(
+            "{:<16} {:>8} {:>8} {:>8} {:>5} {:>9} {:>9} {:>10.1}",
+            fault.to_string(),
+            drilled.accepted,
+            drilled.refused,
+            drilled.unsure,
+            drilled.lost,
+            drilled.again,
+            drilled.renamed,
+            drilled.settled.as_secs_f64()
+        );
+        report.add(format!("{fault}: accepted"), drilled.accepted, "");
+        report.add(format!("{fault}: refused with 5xx"), drilled.refused, "");
+        report.add(format!("{fault}: POSTs without an answer"), drilled.unsure, "");
+        report.add(format!("{fault}: received again after an ack"), drilled.again, "");
+        report.add(format!("{fault}: seconds until all was received"), drilled.settled.as_secs_f64(), "s");
+        if drilled.accepted == 0 {
+            report.fail(format!("{fault}: nothing was accepted, so nothing was tested"));
+        }
+        report.check(format!("{fault}: lost"), drilled.lost, 0);
+        report.check(format!("{fault}: UAIDs changed"), drilled.renamed, 0);
+        report.check(format!("{fault}: answers that are neither 201 nor 5xx"), drilled.strange, 0);
+        if !fault.loses_acks() {
+            report.check(format!("{fault}: again after an ack"), drilled.again, 0);
+        }
+    }
+    report.finish(options.json.as_deref())
+}
+
+/// What came of one drill.
+struct Drilled {
+    accepted: u64,
+    refused: u64,
+    unsure: u64,
+    strange: u64,
+    lost: u64,
+    again: u64,
+    renamed: u64,
+    settled: Duration,
+}
+
+fn drill(town: &mut Town, fault: Fault, options: &Options) -> io::Result<Drilled> {
+    town.open(fault)?;
+    let crowd = Crowd::gather(town, options.users, options.rate, !fault.loses_acks())?;
+    std::thread::sleep(Duration::from_secs(options.calm));
+    fault.strike(town, Duration::from_secs(options.outage))?;
+    let healed = Instant::now();
+    std::thread::sleep(Duration::from_secs(options.calm));
+    crowd.stop_posting();
+    while crowd.missing() > 0 && healed.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let settled = healed.elapsed();
+    let missing = crowd.missing();
+    if missing > 0 {
+        eprintln!("{fault}: {missing} missing; {}", town.logs());
+    }
+    let tally = crowd.disperse();
+    town.close()?;
+    Ok(Drilled {
+        accepted: tally.accepted.len() as u64,
+        refused: tally.statuses.range(500..600).map(|(_, count)| count).sum(),
+        unsure: tally.statuses.get(&0).copied().unwrap_or(0),
+        strange: tally.statuses.range(1..500).filter(|(status, _)| **status != 201).map(|(_, count)| count).sum(),
+        lost: missing as u64,
+        again: tally.again,
+        renamed: tally.renamed,
+        settled,
+    })
+}

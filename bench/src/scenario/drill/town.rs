@@ -1,0 +1,224 @@
+//! The nodes and their database.
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::line::Line;
+use super::{Fault, Options};
+use crate::cassandra::{self, Database};
+use crate::process::{self, Server};
+
+/// Where user agents and app servers may go now.
+#[derive(Default)]
+pub(super) struct Addresses {
+    pub websocket: Vec<SocketAddr>,
+    pub endpoint: Vec<SocketAddr>,
+}
+
+/// Everything that runs.
+pub(super) struct Town {
+    database: Database,
+    databases: usize,
+    program: String,
+    count: usize,
+    directory: TempDir,
+    drills: usize,
+    servers: Vec<Node>,
+    addresses: Arc<Mutex<Addresses>>,
+}
+
+struct Node {
+    server: Server,
+    line: Line,
+    connects: bool,
+    posts: bool,
+}
+
+/// Made up for drills: all nodes share them.
+const CRYPTO_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+const NODE_KEY: &str = "a-key-that-all-nodes-of-a-drill-share";
+
+impl Town {
+    /// Starts the database.
+    pub(super) fn build(options: &Options) -> io::Result<Town> {
+        let count = options.databases.to_string();
+        let program = match &options.murre {
+            Some(path) => path.clone(),
+            None => std::env::current_exe()?,
+        };
+        Ok(Town {
+            database: Database::start(&["--nodes", &count])?,
+            databases: options.databases,
+            program: program.to_string_lossy().into_owned(),
+            count: options.nodes.max(2),
+            directory: tempfile::tempdir()?,
+            drills: 0,
+            servers: Vec::new(),
+            addresses: Arc::default(),
+        })
+    }
+
+    /// Starts the nodes for a drill, on tables and data directories of their own.
+    pub(super) fn open(&mut self, fault: Fault) -> io::Result<()> {
+        self.drills += 1;
+        let keyspace = cassandra::keyspace();
+        let settings = self.settings(&keyspace, fault);
+        self.schema(&settings)?;
+        for n in 0..self.count {
+            let (connects, posts) = match fault {
+                // The last one takes the POSTs.
+                Fault::Split => (n + 1 < self.count, n + 1 == self.count),
+                _ => (true, true),
+            };
+            let mut arguments = settings.clone();
+            if fault == Fault::Split {
+                arguments.extend(["--roles".into(), if connects { "connect" } else { "endpoint" }.into()]);
+            }
+            let ahead = if fault == Fault::Clocks && n == 0 { CLOCK_AHEAD } else { Duration::ZERO };
+            self.servers.push(self.start(n, arguments, ahead, (connects, posts))?);
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn settings(&self, keyspace: &str, fault: Fault) -> Vec<String> {
+        let sets = [
+            format!("store.scylla.keyspace={keyspace}"),
+            format!("store.scylla.replication_factor={}", self.databases),
+            format!("endpoint.crypto_keys={CRYPTO_KEY}"),
+            format!("node.keys={NODE_KEY}"),
+            format!("delivery.durable={}", fault == Fault::KillForGood),
+            "delivery.spill_after=3".to_owned(),
+            "delivery.ledger_bytes=1MiB".to_owned(),
+            // Connections that nobody reads any more are found while the drill waits.
+            "websocket.auto_ping_interval=20".to_owned(),
+        ];
+        let mut all = vec!["--store".to_owned(), "scylla".into(), "--scylla".into(), self.database.nodes().into()];
+        all.extend(["--shards".into(), "2".into(), "--max-connections".into(), "1000".into()]);
+        all.extend(sets.into_iter().flat_map(|set| ["--set".to_owned(), set]));
+        all
+    }
+
+    fn schema(&self, settings: &[String]) -> io::Result<()> {
+        // The command takes the settings that it knows: all `--set`, and where the database is.
+        let pairs = settings.chunks(2).filter(|pair| matches!(pair[0].as_str(), "--set" | "--scylla"));
+        let arguments: Vec<&String> = pairs.flatten().collect();
+        let output = Command::new(&self.program).args(["schema", "create"]).args(arguments).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(()) } else { Err(io::Error::other(format!("schema create: {said}"))) }
+    }
+
+    fn start(
+        &self,
+        n: usize,
+        mut arguments: Vec<String>,
+        ahead: Duration,
+        (connects, posts): (bool, bool),
+    ) -> io::Result<Node> {
+        let mut command = vec![self.program.clone(), "serve".to_owned()];
+        if !ahead.is_zero() {
+            command = vec![self.program.clone(), "serve-ahead".into(), format!("{}", ahead.as_millis())];
+        }
+        let data = self.directory.path().join(format!("drill{}-node{n}", self.drills));
+        // The line has to be there before the server, whose address is known only then.
+        let ip = process::own_address();
+        let line = Line::to(SocketAddr::from((ip, process::NODE_PORT)))?;
+        arguments.extend(["--node-url".into(), line.url()]);
+        let options = process::Options { command, arguments, patience: Duration::from_secs(60) };
+        Ok(Node { server: Server::start_on(ip, options, &data)?, line, connects, posts })
+    }
+
+    /// Stops what still runs.
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        self.servers.clear();
+        self.publish();
+        Ok(())
+    }
+
+    /// How many nodes there are.
+    pub(super) fn nodes(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Where to go now.
+    pub(super) fn addresses(&self) -> Arc<Mutex<Addresses>> {
+        Arc::clone(&self.addresses)
+    }
+
+    /// Kills a node with signal 9.
+    pub(super) fn kill(&mut self, n: usize) -> io::Result<()> {
+        let killed = self.servers[n].server.kill();
+        self.publish();
+        killed
+    }
+
+    /// Tells a node to stop and waits for it. Whoever looks for a node does not find it from the start.
+    pub(super) fn stop(&mut self, n: usize) -> io::Result<()> {
+        self.leave_out(Some(n));
+        let code = self.servers[n].server.terminate()?;
+        if code != Some(0) {
+            return Err(io::Error::other(format!("ended with {code:?}\n{}", self.servers[n].server.log())));
+        }
+        Ok(())
+    }
+
+    /// Starts a node again on its data.
+    pub(super) fn revive(&mut self, n: usize) -> io::Result<()> {
+        self.servers[n].server.start_again()?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Cuts the nodes off from each other, or joins them again.
+    pub(super) fn cut(&self, cut: bool) {
+        self.servers.iter().for_each(|node| node.line.cut(cut));
+    }
+
+    /// Does something to a node of the database, counted from 1.
+    pub(super) fn database(&self, verb: &str, n: usize) -> io::Result<()> {
+        self.database.node(verb, n as u8)
+    }
+
+    /// Does something to all of them.
+    pub(super) fn all_databases(&self, verb: &str) -> io::Result<()> {
+        (1..=self.databases).try_for_each(|n| self.database(verb, n))
+    }
+
+    /// The ends of what the nodes said.
+    pub(super) fn logs(&self) -> String {
+        let tail = |node: &Node| {
+            let log = node.server.log();
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(8)..].join("\n")
+        };
+        self.servers.iter().map(tail).collect::<Vec<_>>().join("\n--\n")
+    }
+
+    fn publish(&mut self) {
+        self.leave_out(None);
+    }
+
+    fn leave_out(&mut self, who: Option<usize>) {
+        let mut found = Addresses::default();
+        for (n, node) in self.servers.iter_mut().enumerate() {
+            if who == Some(n) || !node.server.running() {
+                continue;
+            }
+            if node.connects {
+                found.websocket.push(node.server.websocket());
+            }
+            if node.posts {
+                found.endpoint.push(node.server.endpoint());
+            }
+        }
+        *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+}
+
+/// How far the clock of one node is ahead in `clocks`.
+const CLOCK_AHEAD: Duration = Duration::from_secs(3);
