@@ -19,6 +19,7 @@ mod wakes;
 mod peers;
 
 mod client;
+mod ebb;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -201,9 +202,11 @@ impl Island {
         let nodes = peers.as_ref().map(peers::Caller::showcase);
         let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect(), nodes };
         let (stop, stopped) = watch::channel(false);
+        let crowd = exhibits.shards.clone();
         let view = Arc::new(admin::View::new(exhibits, host, own, Instant::now()));
         let body = move || {
             let _inside = runtime.enter();
+            tokio::spawn(ebb::watch(crowd));
             if let Some(megaphone) = megaphone {
                 tokio::spawn(megaphone.run());
             }

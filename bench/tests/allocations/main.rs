@@ -33,8 +33,8 @@ const NAMED: &[&str] = &[
     "the request to the machine, which may travel to another shard",
     "the list of acks that the machine is told",
 ];
-/// What a shard may allocate beside its work in a phase, and in each second of it: one that slept for more than a second
-/// wakes up through its executor, and the executor gets a pass once a second. Both allocate a handful.
+/// What a shard may allocate beside its work in a phase, and in each second of it: one that slept for more than a
+/// second wakes up through its executor, and the executor gets a pass once a second. Both allocate a handful.
 const STRAY: u64 = 24;
 const STRAY_PER_SECOND: u64 = 4;
 

@@ -149,7 +149,7 @@ impl Active {
         EmissionId(self.next_emission)
     }
 
-    /// Nothing is under way any more. What a check has covered is kept until the deadline: it rides with the next delete.
+    /// Nothing is under way any more. What a check has covered stays until the deadline: it rides with the next delete.
     pub fn idle(&self) -> bool {
         (self.armed.is_none() || self.drain.covered == Clock::default())
             && self.window.is_empty()
@@ -185,6 +185,7 @@ impl ShardMachine {
             session.active = self.actives.insert(Active { window, next_emission, ..Active::default() }).index;
         }
         let index = session.active;
+        // Invariant: it names an entry from when it is set until the entry is removed.
         self.active_of_mut(index).expect("a session's active index names its entry")
     }
 

@@ -21,14 +21,23 @@ pub(super) enum ConnState {
     Relay(u32),
 }
 
-/// Slot -> state, in chunks that never move.
+/// Slot -> state, in chunks that never move and go when nobody is in them.
 pub(super) struct ConnTable {
-    chunks: Vec<Box<[Entry; CHUNK_SLOTS]>>,
+    chunks: Vec<Option<Box<Chunk>>>,
     len: usize,
     /// How many are `Opened`.
     opened: usize,
     /// Connections by name only; no number here counts them.
     pub seats: Seats,
+}
+
+struct Chunk {
+    entries: [Entry; CHUNK_SLOTS],
+    len: u32,
+    /// How many are `Opened`.
+    opened: u32,
+    /// None of these was opened before this tick: most chunks need not be looked through for who is late.
+    oldest: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -49,7 +58,8 @@ impl ConnTable {
         if is_seat(conn) {
             return self.seats.state(conn);
         }
-        let entry = self.chunks.get(conn.slot as usize / CHUNK_SLOTS)?[conn.slot as usize % CHUNK_SLOTS];
+        let chunk = self.chunks.get(conn.slot as usize / CHUNK_SLOTS)?.as_ref()?;
+        let entry = chunk.entries[conn.slot as usize % CHUNK_SLOTS];
         if entry.packed == EMPTY || entry.generation != conn.generation {
             return None;
         }
@@ -79,16 +89,20 @@ impl ConnTable {
         };
         assert!(index <= INDEX_MASK, "limits::SESSIONS_MAX keeps indices below the tag");
         let chunk = conn.slot as usize / CHUNK_SLOTS;
-        while self.chunks.len() <= chunk {
-            self.chunks.push(Box::new([Entry { generation: 0, packed: EMPTY }; CHUNK_SLOTS]));
+        if self.chunks.len() <= chunk {
+            self.chunks.resize_with(chunk + 1, || None);
         }
-        let entry = &mut self.chunks[chunk][conn.slot as usize % CHUNK_SLOTS];
-        if entry.packed == EMPTY {
-            self.len += 1;
-        }
-        self.opened -= usize::from(is_opened(entry.packed));
-        self.opened += usize::from(tag == 0);
+        let chunk = self.chunks[chunk].get_or_insert_with(Chunk::new);
+        let entry = &mut chunk.entries[conn.slot as usize % CHUNK_SLOTS];
+        let (was_empty, was_opened) = (entry.packed == EMPTY, is_opened(entry.packed));
         *entry = Entry { generation: conn.generation, packed: (tag << TAG_SHIFT) | index };
+        chunk.len += u32::from(was_empty);
+        self.len += usize::from(was_empty);
+        if tag == 0 {
+            chunk.oldest = chunk.oldest.min(index);
+        }
+        chunk.opened = chunk.opened - u32::from(was_opened) + u32::from(tag == 0);
+        self.opened = self.opened - usize::from(was_opened) + usize::from(tag == 0);
     }
 
     pub fn remove(&mut self, conn: ConnId) -> Option<ConnState> {
@@ -96,9 +110,18 @@ impl ConnTable {
             return self.seats.leave(conn);
         }
         let state = self.get(conn)?;
-        self.opened -= usize::from(matches!(state, ConnState::Opened(_)));
-        self.chunks[conn.slot as usize / CHUNK_SLOTS][conn.slot as usize % CHUNK_SLOTS].packed = EMPTY;
+        let was_opened = matches!(state, ConnState::Opened(_));
+        let place = &mut self.chunks[conn.slot as usize / CHUNK_SLOTS];
+        let chunk = place.as_mut()?;
+        chunk.entries[conn.slot as usize % CHUNK_SLOTS].packed = EMPTY;
+        chunk.opened -= u32::from(was_opened);
+        self.opened -= usize::from(was_opened);
+        chunk.len -= 1;
         self.len -= 1;
+        // The first is kept: a small server has no other.
+        if chunk.len == 0 && conn.slot as usize >= CHUNK_SLOTS {
+            *place = None;
+        }
         Some(state)
     }
 
@@ -111,26 +134,48 @@ impl ConnTable {
         self.opened
     }
 
-    /// Those that were opened at `tick` or before and have not said hello, at most `most` of them.
-    pub fn opened_until(&self, tick: u32, most: usize) -> Vec<ConnId> {
-        let entries = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
-        entries
-            .filter(|(_, entry)| is_opened(entry.packed) && entry.packed & INDEX_MASK <= tick)
-            .map(|(slot, entry)| ConnId { slot: slot as u32, generation: entry.generation })
-            .take(most)
-            .collect()
+    /// Those that were opened at `tick` or before and have not said hello, at most `most` of them. The caller removes
+    /// them; they are not found a second time.
+    pub fn opened_until(&mut self, tick: u32, most: usize) -> Vec<ConnId> {
+        let mut late = Vec::new();
+        for (number, chunk) in self.chunks.iter_mut().enumerate() {
+            let Some(chunk) = chunk.as_mut().filter(|chunk| chunk.opened > 0 && chunk.oldest <= tick) else { continue };
+            let mut oldest = u32::MAX;
+            for (at, entry) in chunk.entries.iter().enumerate().filter(|(_, entry)| is_opened(entry.packed)) {
+                let opened = entry.packed & INDEX_MASK;
+                if opened > tick {
+                    oldest = oldest.min(opened);
+                    continue;
+                }
+                if late.len() == most {
+                    // The rest of this chunk is looked through again.
+                    return late;
+                }
+                late.push(ConnId { slot: (number * CHUNK_SLOTS + at) as u32, generation: entry.generation });
+            }
+            // Whoever was found here is closed now.
+            chunk.oldest = oldest;
+        }
+        late
     }
 
     /// Every connection in use whose slot is at or behind `from`, at most `most` of them.
     pub fn scan(&self, from: u32, most: usize) -> Vec<ConnId> {
-        let slots = from as usize..self.chunks.len() * CHUNK_SLOTS;
-        slots
-            .filter_map(|slot| {
-                let entry = self.chunks[slot / CHUNK_SLOTS][slot % CHUNK_SLOTS];
-                (entry.packed != EMPTY).then_some(ConnId { slot: slot as u32, generation: entry.generation })
-            })
-            .take(most)
-            .collect()
+        let first = from as usize / CHUNK_SLOTS;
+        let chunks = self.chunks.iter().enumerate().skip(first).filter_map(|(at, chunk)| Some((at, chunk.as_ref()?)));
+        let entries = chunks.flat_map(|(number, chunk)| {
+            let slots = (number * CHUNK_SLOTS) as u32..;
+            slots.zip(chunk.entries.iter()).filter(|(_, entry)| entry.packed != EMPTY)
+        });
+        let conns = entries.map(|(slot, entry)| ConnId { slot, generation: entry.generation });
+        conns.filter(|conn| conn.slot >= from).take(most).collect()
+    }
+}
+
+impl Chunk {
+    fn new() -> Box<Chunk> {
+        let entries = [Entry { generation: 0, packed: EMPTY }; CHUNK_SLOTS];
+        Box::new(Chunk { entries, len: 0, opened: 0, oldest: u32::MAX })
     }
 }
 
@@ -172,5 +217,35 @@ mod tests {
         assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), Some(ConnState::Opened(6)));
         assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), None);
         assert_eq!(table.opened(), 0);
+    }
+
+    #[test]
+    fn who_is_late_is_found_once_wherever_it_is_and_empty_chunks_go() {
+        let mut table = ConnTable::new();
+        let conn = |slot| ConnId { slot, generation: 1 };
+        let slots = (0..5 * CHUNK_SLOTS as u32).step_by(10);
+        for slot in slots.clone() {
+            table.set(conn(slot), ConnState::Opened(if slot % 20 == 0 { 100 } else { 200 }));
+        }
+        assert!(table.opened_until(99, 9).is_empty());
+        let mut found = Vec::new();
+        loop {
+            let late = table.opened_until(150, 100);
+            for conn in &late {
+                assert!(table.remove(*conn).is_some());
+            }
+            found.extend(late.iter().map(|conn| conn.slot));
+            if late.len() < 100 {
+                break;
+            }
+        }
+        assert_eq!(found, slots.clone().filter(|slot| slot % 20 == 0).collect::<Vec<_>>());
+        assert_eq!(table.opened_until(200, usize::MAX).len(), table.opened());
+        let rest = table.scan(0, usize::MAX);
+        assert_eq!(table.scan(rest[9].slot + 1, 3), rest[10..13]);
+        for conn in rest {
+            table.remove(conn);
+        }
+        assert_eq!((table.len(), table.chunks.iter().flatten().count()), (0, 1), "the first is kept");
     }
 }

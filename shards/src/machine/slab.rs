@@ -1,5 +1,8 @@
 //! A slab that grows by chunks and never moves what is in it (DESIGN.md 4.3): no rehash-like pause when a
 //! shard passes a power of two. Every place counts its uses, so a stale reference finds nobody.
+//!
+//! New entries go to the lowest place there is, so that after a crowd has left the chunks behind it run empty: an empty
+//! chunk gives its memory back.
 
 /// Names one use of one place of a slab.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -8,64 +11,106 @@ pub(super) struct Ref {
     pub generation: u32,
 }
 
-/// Entries in chunks of `CHUNK_ENTRIES`; `free` names the places that were used and are empty.
+/// Entries in chunks of `CHUNK_ENTRIES`.
 pub(super) struct Slab<T> {
-    chunks: Vec<Chunk<T>>,
-    free: Vec<u32>,
+    chunks: Vec<Option<Box<Chunk<T>>>>,
+    /// Where the generations of a chunk begin when it is made: behind every one that it ever gave out.
+    begins: Vec<u32>,
+    /// One bit for each chunk that has a free place, those without memory included.
+    room: Vec<u64>,
     /// Places ever used; `len <= used <= chunks * CHUNK_ENTRIES`.
     used: u32,
     len: u32,
+    /// An empty chunk that is kept, so that one entry more or less does not make and drop one each time.
+    spare: Option<u32>,
 }
 
 struct Chunk<T> {
-    entries: Box<[Option<T>]>,
-    generations: Box<[u32]>,
+    entries: [Option<T>; CHUNK_ENTRIES],
+    generations: [u32; CHUNK_ENTRIES],
+    /// One bit for each place in use.
+    taken: [u64; CHUNK_ENTRIES / 64],
+    len: u32,
+}
+
+impl<T> Chunk<T> {
+    fn new(begin: u32) -> Box<Chunk<T>> {
+        Box::new(Chunk {
+            entries: [const { None }; CHUNK_ENTRIES],
+            generations: [begin; CHUNK_ENTRIES],
+            taken: [0; CHUNK_ENTRIES / 64],
+            len: 0,
+        })
+    }
+
+    /// The lowest free place.
+    fn free(&self) -> Option<usize> {
+        let word = self.taken.iter().position(|word| *word != u64::MAX)?;
+        Some(word * 64 + self.taken[word].trailing_ones() as usize)
+    }
 }
 
 impl<T> Slab<T> {
     pub fn new() -> Slab<T> {
-        Slab { chunks: Vec::new(), free: Vec::new(), used: 0, len: 0 }
+        Slab { chunks: Vec::new(), begins: Vec::new(), room: Vec::new(), used: 0, len: 0, spare: None }
     }
 
     pub fn insert(&mut self, value: T) -> Ref {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => self.grow(),
-        };
-        let (chunk, at) = place(index);
-        let chunk = &mut self.chunks[chunk];
+        let number = self.with_room();
+        let begin = self.begins[number];
+        let chunk = self.chunks[number].get_or_insert_with(|| Chunk::new(begin));
+        // Invariant: a chunk whose bit is set has a free place.
+        let at = chunk.free().expect("a chunk with room has a free place");
         assert!(chunk.entries[at].is_none(), "a free place is empty");
         chunk.entries[at] = Some(value);
+        chunk.taken[at / 64] |= 1 << (at % 64);
+        chunk.len += 1;
+        let generation = chunk.generations[at];
+        if chunk.len as usize == CHUNK_ENTRIES {
+            self.room[number / 64] &= !(1 << (number % 64));
+        }
+        if self.spare == Some(number as u32) {
+            self.spare = None;
+        }
+        let index = (number * CHUNK_ENTRIES + at) as u32;
         self.len += 1;
-        Ref { index, generation: chunk.generations[at] }
+        self.used = self.used.max(index + 1);
+        Ref { index, generation }
     }
 
     pub fn remove(&mut self, wanted: Ref) -> Option<T> {
         self.get(wanted)?;
-        let (chunk, at) = place(wanted.index);
-        let chunk = &mut self.chunks[chunk];
+        let (number, at) = place(wanted.index);
+        let chunk = self.chunks[number].as_mut()?;
         chunk.generations[at] = chunk.generations[at].wrapping_add(1);
-        self.free.push(wanted.index);
+        chunk.taken[at / 64] &= !(1 << (at % 64));
+        chunk.len -= 1;
+        let value = chunk.entries[at].take();
+        let empty = chunk.len == 0;
+        self.room[number / 64] |= 1 << (number % 64);
         self.len -= 1;
-        chunk.entries[at].take()
+        if empty {
+            self.run_empty(number as u32);
+        }
+        value
     }
 
     pub fn get(&self, wanted: Ref) -> Option<&T> {
         let (chunk, at) = place(wanted.index);
-        let chunk = self.chunks.get(chunk)?;
+        let chunk = self.chunks.get(chunk)?.as_ref()?;
         if chunk.generations[at] != wanted.generation { None } else { chunk.entries[at].as_ref() }
     }
 
     pub fn get_mut(&mut self, wanted: Ref) -> Option<&mut T> {
         let (chunk, at) = place(wanted.index);
-        let chunk = self.chunks.get_mut(chunk)?;
+        let chunk = self.chunks.get_mut(chunk)?.as_mut()?;
         if chunk.generations[at] != wanted.generation { None } else { chunk.entries[at].as_mut() }
     }
 
     /// The present use of a place, if any.
     pub fn at(&self, index: u32) -> Option<(Ref, &T)> {
         let (chunk, at) = place(index);
-        let chunk = self.chunks.get(chunk)?;
+        let chunk = self.chunks.get(chunk)?.as_ref()?;
         let value = chunk.entries[at].as_ref()?;
         Some((Ref { index, generation: chunk.generations[at] }, value))
     }
@@ -78,22 +123,51 @@ impl<T> Slab<T> {
         self.len == 0
     }
 
-    /// One more than the greatest index ever used: where a sweep ends.
+    /// One more than the greatest index that may be in use: where a sweep ends.
     pub fn end(&self) -> u32 {
         self.used
     }
 
-    fn grow(&mut self) -> u32 {
-        let index = self.used;
-        if index as usize == self.chunks.len() * CHUNK_ENTRIES {
-            self.chunks.push(Chunk {
-                entries: (0..CHUNK_ENTRIES).map(|_| None).collect(),
-                generations: vec![0; CHUNK_ENTRIES].into_boxed_slice(),
-            });
+    /// The lowest chunk that has a free place, made when there is none.
+    fn with_room(&mut self) -> usize {
+        let word = self.room.iter().position(|word| *word != 0);
+        if let Some(word) = word {
+            return word * 64 + self.room[word].trailing_zeros() as usize;
         }
-        self.used += 1;
-        index
+        let number = self.chunks.len();
+        self.chunks.push(None);
+        if self.begins.len() == number {
+            self.begins.push(0);
+        }
+        if self.room.len() * 64 == number {
+            self.room.push(0);
+        }
+        self.room[number / 64] |= 1 << (number % 64);
+        number
     }
+
+    /// This chunk has no entry any more: it is the spare one, and the spare one before it goes.
+    fn run_empty(&mut self, number: u32) {
+        let Some(before) = self.spare.replace(number).filter(|before| *before != number) else { return };
+        // The lower one is kept: it is filled again first.
+        let (kept, gone) = (before.min(number), before.max(number));
+        self.spare = Some(kept);
+        if let Some(chunk) = self.chunks[gone as usize].take() {
+            let newest = chunk.generations.iter().copied().reduce(later).unwrap_or_default();
+            self.begins[gone as usize] = newest;
+        }
+        while let Some(None) = self.chunks.last() {
+            self.chunks.pop();
+            let number = self.chunks.len();
+            self.room[number / 64] &= !(1 << (number % 64));
+            self.used = self.used.min((number * CHUNK_ENTRIES) as u32);
+        }
+    }
+}
+
+/// The one of two generations that came later, as long as they are less than half a round apart.
+fn later(one: u32, other: u32) -> u32 {
+    if other.wrapping_sub(one) < 1 << 31 { other } else { one }
 }
 
 fn place(index: u32) -> (usize, usize) {
@@ -105,6 +179,7 @@ const CHUNK_ENTRIES: usize = 512;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_stale_reference_finds_nobody() {
@@ -126,5 +201,48 @@ mod tests {
         assert!(refs.iter().enumerate().all(|(n, r)| slab.get(*r) == Some(&(n as u32))));
         assert_eq!(slab.len(), refs.len());
         assert_eq!(slab.end() as usize, refs.len());
+    }
+
+    #[test]
+    fn what_a_crowd_needed_is_given_back_and_its_names_stay_stale() {
+        let mut slab = Slab::new();
+        let refs: Vec<_> = (0..CHUNK_ENTRIES as u32 * 70).map(|n| slab.insert(n)).collect();
+        for r in &refs[1..] {
+            assert_eq!(slab.remove(*r), Some(r.index));
+        }
+        assert_eq!((slab.len(), slab.chunks.iter().flatten().count()), (1, 2), "its chunk, and a spare one");
+        assert_eq!(slab.end() as usize, 2 * CHUNK_ENTRIES);
+        let again: Vec<_> = (0..CHUNK_ENTRIES as u32 * 70).map(|n| slab.insert(n)).collect();
+        assert!(refs[1..].iter().all(|r| slab.get(*r).is_none()), "a stale name finds nobody in a chunk made anew");
+        assert!(again.iter().enumerate().all(|(n, r)| slab.get(*r) == Some(&(n as u32))));
+    }
+
+    proptest! {
+        #[test]
+        fn a_slab_is_a_map_from_names(
+            crowd in 0usize..3 * CHUNK_ENTRIES,
+            ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..400),
+        ) {
+            let (mut slab, mut model, mut gone) = (Slab::new(), Vec::new(), Vec::new());
+            for n in 0..crowd {
+                model.push((slab.insert(n), n));
+            }
+            for (n, (add, which)) in ops.into_iter().enumerate() {
+                if add || model.is_empty() {
+                    model.push((slab.insert(n), n));
+                } else {
+                    let (at, value) = model.swap_remove(which.index(model.len()));
+                    prop_assert_eq!(slab.remove(at), Some(value));
+                    gone.push(at);
+                }
+            }
+            for (at, _) in model.drain(..model.len() / 2) {
+                slab.remove(at);
+                gone.push(at);
+            }
+            prop_assert_eq!(slab.len(), model.len());
+            prop_assert!(model.iter().all(|(at, value)| slab.get(*at) == Some(value) && at.index < slab.end()));
+            prop_assert!(gone.iter().all(|at| slab.get(*at).is_none()));
+        }
     }
 }

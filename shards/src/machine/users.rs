@@ -22,6 +22,7 @@ pub(super) enum Resident {
 }
 
 /// `u32` slots only: the key lives in the session or greeting that the slot names.
+#[derive(Default)]
 pub(super) struct UserIndex {
     segments: Box<[HashTable<u32>]>,
 }
@@ -45,14 +46,24 @@ impl UserIndex {
     }
 
     /// Removes exactly this resident; false when it is not there.
-    pub fn remove(&mut self, hash: u64, resident: Resident) -> bool {
+    /// `hash_of` gives the hash of any other resident, when the segment shrinks.
+    pub fn remove(&mut self, hash: u64, resident: Resident, hash_of: impl Fn(Resident) -> u64) -> bool {
         let segment = self.segment(hash);
         match self.segments[segment].find_entry(hash, |slot| *slot == pack(resident)) {
             Ok(entry) => {
                 entry.remove();
+                self.give_back(segment, hash_of);
                 true
             }
             Err(_) => false,
+        }
+    }
+
+    /// Gives back what a crowd that has left needed.
+    fn give_back(&mut self, segment: usize, hash_of: impl Fn(Resident) -> u64) {
+        let segment = &mut self.segments[segment];
+        if segment.capacity() > SEGMENT_KEPT && segment.len() < segment.capacity() / 8 {
+            segment.shrink_to(segment.len() * 2, |slot| hash_of(unpack(*slot)));
         }
     }
 
@@ -75,6 +86,8 @@ fn unpack(slot: u32) -> Resident {
 
 const SEGMENTS_MAX: u32 = 1_024;
 const SEGMENT_ENTRIES: u32 = 1_024;
+/// Slots that a segment keeps.
+const SEGMENT_KEPT: usize = 28;
 const GREETING: u32 = 1 << 31;
 
 const _: () = assert!(crate::limits::SESSIONS_MAX < GREETING as usize);
@@ -109,22 +122,21 @@ impl ShardMachine {
 
     pub(super) fn add_resident(&mut self, uaid: Uaid, resident: Resident) {
         assert!(self.resident(uaid).is_none(), "one resident per UAID");
-        let hash = self.config.placement.hash(uaid);
-        let (sessions, greetings, placement) = (&self.sessions, &self.greetings, &self.config.placement);
-        self.users.insert(hash, resident, |other| {
-            let uaid = match other {
-                Resident::Session(index) => sessions.at(index).map(|(_, session)| session.uaid),
-                Resident::Greeting(index) => greetings.at(index).map(|(_, greeting)| greeting.uaid),
-            };
-            // Invariant: the index names live entries only.
-            placement.hash(uaid.expect("the index of users names live entries"))
-        });
+        let (hash, mut users) = (self.config.placement.hash(uaid), std::mem::take(&mut self.users));
+        users.insert(hash, resident, |other| self.hash_of(other));
+        self.users = users;
     }
 
     pub(super) fn remove_resident(&mut self, uaid: Uaid, resident: Resident) {
-        let hash = self.config.placement.hash(uaid);
-        let was_there = self.users.remove(hash, resident);
+        let (hash, mut users) = (self.config.placement.hash(uaid), std::mem::take(&mut self.users));
+        let was_there = users.remove(hash, resident, |other| self.hash_of(other));
+        self.users = users;
         assert!(was_there, "a resident is in the index until it is removed");
+    }
+
+    fn hash_of(&self, resident: Resident) -> u64 {
+        // Invariant: the index names live entries only.
+        self.config.placement.hash(self.uaid_of(resident).expect("the index of users names live entries"))
     }
 }
 
@@ -143,8 +155,14 @@ mod tests {
         }
         let hash = hash_of(Resident::Session(77));
         assert_eq!(index.find(hash, |r| r == Resident::Session(77)), Some(Resident::Session(77)));
-        assert!(!index.remove(hash, Resident::Greeting(77)));
-        assert!(index.remove(hash, Resident::Session(77)));
+        assert!(!index.remove(hash, Resident::Greeting(77), hash_of));
+        assert!(index.remove(hash, Resident::Session(77), hash_of));
         assert_eq!(index.find(hash, |r| r == Resident::Session(77)), None);
+        for n in (0..5_000).filter(|n| *n != 77 && *n != 4_000) {
+            assert!(index.remove(hash_of(Resident::Session(n)), Resident::Session(n), hash_of));
+        }
+        assert!(index.segments.iter().all(|segment| segment.capacity() <= SEGMENT_KEPT), "a crowd's memory is kept");
+        let last = Resident::Session(4_000);
+        assert_eq!(index.find(hash_of(last), |r| r == last), Some(last));
     }
 }

@@ -1,4 +1,5 @@
-//! The slab of connections: one small entry per direct descriptor, in chunks that never move.
+//! The slab of connections: one small entry per direct descriptor, in chunks that never move and go when nobody is in
+//! them.
 //!
 //! This is what an idle connection costs in user memory (DESIGN.md 4.3). Anything rare is in [`super::Sides`].
 
@@ -117,9 +118,18 @@ pub(crate) struct Opened {
 
 const CHUNK: usize = 512;
 
-/// All connections of a shard. Chunks come with the first use of a slot in them.
+struct Chunk<C> {
+    conns: Box<[Conn<C>]>,
+    /// How many are not free.
+    occupied: u32,
+}
+
+/// All connections of a shard. Chunks come with the first use of a slot in them, and go with the last; the first of
+/// each ring stays.
 pub(crate) struct Conns<C> {
-    chunks: Vec<Option<Box<[Conn<C>]>>>,
+    chunks: Vec<Option<Chunk<C>>>,
+    /// Where the generations of a chunk begin: behind every one that it ever gave out.
+    begins: Vec<u32>,
     /// Occupied slots of each ring, closing ones included.
     occupied: Vec<u32>,
     shift: u32,
@@ -130,8 +140,8 @@ impl<C> Conns<C> {
     /// For `rings` tables whose slots have `shift` bits.
     pub(crate) fn new(rings: u16, shift: u32) -> Conns<C> {
         let slots = usize::from(rings) << shift;
-        let chunks = (0..slots.div_ceil(CHUNK)).map(|_| None).collect();
-        Conns { chunks, occupied: vec![0; usize::from(rings)], shift, open: 0 }
+        let chunks: Vec<_> = (0..slots.div_ceil(CHUNK)).map(|_| None).collect();
+        Conns { begins: vec![0; chunks.len()], chunks, occupied: vec![0; usize::from(rings)], shift, open: 0 }
     }
 
     /// Connections that are not closing.
@@ -148,12 +158,14 @@ impl<C> Conns<C> {
     /// Close; that completion then names an earlier generation and is ignored.
     pub(crate) fn open(&mut self, slot: u32, port: Port, codec: Option<C>, since: u32) -> Opened {
         let ring = (slot >> self.shift) as usize;
+        let begin = self.begins[slot as usize / CHUNK];
         let chunk = &mut self.chunks[slot as usize / CHUNK];
-        let chunk = chunk.get_or_insert_with(|| (0..CHUNK).map(|_| Conn::free()).collect());
-        let entry = &mut chunk[slot as usize % CHUNK];
+        let chunk = chunk.get_or_insert_with(|| Chunk::new(begin));
+        let entry = &mut chunk.conns[slot as usize % CHUNK];
         assert!(matches!(entry.state, State::Free | State::Closing), "the kernel gave out a slot that is in use");
         if entry.state == State::Free {
             self.occupied[ring] += 1;
+            chunk.occupied += 1;
         }
         self.open += 1;
         let stale_side = std::mem::replace(&mut entry.side, NO_SIDE);
@@ -181,12 +193,30 @@ impl<C> Conns<C> {
         }
         entry.state = State::Free;
         self.occupied[ring] -= 1;
+        self.one_left(done.slot);
         true
+    }
+
+    /// A slot is free again: when it was the last of its chunk, that goes.
+    fn one_left(&mut self, slot: u32) {
+        let number = slot as usize / CHUNK;
+        let Some(chunk) = &mut self.chunks[number] else { return };
+        chunk.occupied -= 1;
+        let in_ring = (slot & ((1 << self.shift) - 1)) as usize;
+        // The slots of a small ring share a chunk with those of another.
+        let is_first = in_ring < CHUNK;
+        if chunk.occupied > 0 || is_first || chunk.conns.iter().any(|conn| conn.side != NO_SIDE) {
+            return;
+        }
+        let generations = chunk.conns.iter().map(|conn| conn.generation);
+        let later = |one: u32, other: u32| if other.wrapping_sub(one) < 1 << 31 { other } else { one };
+        self.begins[number] = generations.reduce(later).unwrap_or_default();
+        self.chunks[number] = None;
     }
 
     /// The full name of the connection that a completion is for, if it still is in the slot.
     pub(crate) fn name(&self, done: Done) -> Option<ConnId> {
-        let entry = self.chunks.get(done.slot as usize / CHUNK)?.as_ref()?.get(done.slot as usize % CHUNK)?;
+        let entry = self.chunks.get(done.slot as usize / CHUNK)?.as_ref()?.conns.get(done.slot as usize % CHUNK)?;
         let current = entry.generation as u16 == done.generation;
         let alive = !matches!(entry.state, State::Free | State::Closing);
         (current && alive).then_some(ConnId { slot: done.slot, generation: entry.generation })
@@ -194,7 +224,7 @@ impl<C> Conns<C> {
 
     /// The connection of that name, unless it is closing or gone.
     pub(crate) fn get(&self, conn: ConnId) -> Option<&Conn<C>> {
-        let entry = self.chunks.get(conn.slot as usize / CHUNK)?.as_ref()?.get(conn.slot as usize % CHUNK)?;
+        let entry = self.chunks.get(conn.slot as usize / CHUNK)?.as_ref()?.conns.get(conn.slot as usize % CHUNK)?;
         let alive = !matches!(entry.state, State::Free | State::Closing);
         (entry.generation == conn.generation && alive).then_some(entry)
     }
@@ -207,13 +237,20 @@ impl<C> Conns<C> {
     }
 
     fn entry_mut(&mut self, slot: u32) -> Option<&mut Conn<C>> {
-        self.chunks.get_mut(slot as usize / CHUNK)?.as_mut()?.get_mut(slot as usize % CHUNK)
+        self.chunks.get_mut(slot as usize / CHUNK)?.as_mut()?.conns.get_mut(slot as usize % CHUNK)
     }
 
     /// Bytes of heap the slab holds.
     pub(crate) fn heap_bytes(&self) -> usize {
         let chunks = self.chunks.iter().flatten().count();
-        chunks * CHUNK * size_of::<Conn<C>>() + self.chunks.len() * size_of::<Option<Box<[Conn<C>]>>>()
+        chunks * CHUNK * size_of::<Conn<C>>() + self.chunks.len() * (size_of::<Option<Chunk<C>>>() + 4)
+    }
+}
+
+impl<C> Chunk<C> {
+    fn new(begin: u32) -> Chunk<C> {
+        let conns = (0..CHUNK).map(|_| Conn { generation: begin, ..Conn::free() });
+        Chunk { conns: conns.collect(), occupied: 0 }
     }
 }
 
@@ -245,6 +282,22 @@ mod tests {
         let second = conns.open(17, Port::WebSocket, Some(Codec::Idle), 0).conn;
         assert_ne!(first, second);
         assert!(conns.get(first).is_none() && conns.get(second).is_some());
+    }
+
+    #[test]
+    fn chunks_that_a_crowd_needed_go_and_old_names_stay_stale() {
+        let mut conns = Conns::new(2, 12);
+        let names: Vec<_> =
+            (0..8_192).map(|slot| conns.open(slot, Port::WebSocket, Some(Codec::Idle), 0).conn).collect();
+        let full = conns.heap_bytes();
+        for conn in &names {
+            conns.closing(*conn);
+            assert!(conns.closed(Done { slot: conn.slot, generation: conn.generation as u16 }));
+        }
+        assert!(conns.heap_bytes() * 7 < full, "the first chunk of each ring is kept");
+        let again = conns.open(4_000, Port::WebSocket, Some(Codec::Idle), 0).conn;
+        assert!(conns.get(names[4_000]).is_none() && conns.get(again).is_some());
+        assert!(conns.name(Done { slot: 4_000, generation: names[4_000].generation as u16 }).is_none());
     }
 
     #[test]

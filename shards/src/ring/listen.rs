@@ -66,6 +66,15 @@ fn try_listen(address: SocketAddr, port: Port) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Of the listeners on one address, this one gets the connections whose first packet CPU `cpu` worked on (SO_INCOMING_CPU;
+/// kernels before 6.2 ignore it). Which CPU that is, interrupts and RPS decide.
+///
+/// # Errors
+/// What setsockopt says.
+pub fn steer(fd: &OwnedFd, cpu: u32) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, cpu as i32)
+}
+
 /// The address a socket is bound to: with port 0 in the configuration, where it really listens.
 pub fn local_address(fd: &impl AsFd) -> io::Result<SocketAddr> {
     // SAFETY: all zeroes is a valid sockaddr_storage.
@@ -145,6 +154,38 @@ mod tests {
             assert_ne!(address.port(), 0);
             let second = listen(address, Port::Endpoint).unwrap();
             assert_eq!(local_address(&second).unwrap(), address);
+        }
+    }
+
+    /// On loopback the CPU that connects works on the packet.
+    #[test]
+    fn a_steered_listener_gets_the_connections_of_its_cpu() {
+        // SAFETY: an all-zero set is a valid one, and the calls get its size.
+        let allowed = unsafe {
+            let mut set: libc::cpu_set_t = zeroed();
+            assert_eq!(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set), 0);
+            (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).collect::<Vec<_>>()
+        };
+        let first = listen("127.0.0.1:0".parse().unwrap(), Port::WebSocket).unwrap();
+        let address = local_address(&first).unwrap();
+        let mut listeners = vec![first];
+        listeners.extend(allowed.iter().skip(1).map(|_| listen(address, Port::WebSocket).unwrap()));
+        for (listener, cpu) in listeners.iter().zip(&allowed) {
+            steer(listener, *cpu as u32).unwrap();
+        }
+        let listeners: Vec<std::net::TcpListener> = listeners.into_iter().map(Into::into).collect();
+        for (listener, cpu) in listeners.iter().zip(&allowed) {
+            // SAFETY: as above.
+            unsafe {
+                let mut set: libc::cpu_set_t = zeroed();
+                libc::CPU_SET(*cpu, &mut set);
+                assert_eq!(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set), 0);
+            }
+            listener.set_nonblocking(true).unwrap();
+            for _ in 0..50 {
+                let _peer = std::net::TcpStream::connect(address).unwrap();
+                assert!(listener.accept().is_ok(), "a connection of CPU {cpu} went elsewhere");
+            }
         }
     }
 

@@ -17,6 +17,7 @@ mod conns;
 mod hub;
 mod inbox;
 mod listen;
+mod memory;
 mod op;
 mod outbox;
 mod plane;
@@ -27,7 +28,8 @@ mod uring;
 #[cfg(test)]
 mod tests;
 
-pub use listen::{ListenError, listen, local_address};
+pub use listen::{ListenError, listen, local_address, steer};
+pub use memory::give_memory_back;
 pub use probe::{ProbeError, nofile_limit, probe, raise_nofile};
 
 pub(crate) use arena::{Span, SpanSize};
