@@ -117,6 +117,9 @@ impl Prediction {
             self.off.0 * 100.0,
             self.off.1 * 100.0
         );
+        if self.off.0.max(self.off.1) > PROMISE {
+            println!("  That is more than is promised: the host was not quiet. Measure again, with more sessions.");
+        }
         println!(
             "  Give the host {}: that, {:.0} % for the prediction, a quarter for buffers of busy and blocked sockets, the page \
              cache of the store and the system.",
@@ -204,7 +207,7 @@ fn kernel(basis: &Basis<'_>) -> io::Result<(Vec<Item>, f64)> {
     let item = |name: &str, fixed: f64, each: f64, how: &str| Item { name: name.into(), fixed, each, how: how.into() };
     let items = vec![
         item("socket, file, inode, armed poll", 0.0, line.slope * share, how),
-        item("slabs that are there anyway", line.fixed * share, 0.0, "start of that line"),
+        item("what is there anyway", line.fixed * share, 0.0, "start of that line"),
     ];
     Ok((items, line.off))
 }
@@ -221,7 +224,7 @@ fn fitted(points: &[[f64; 2]], name: &str) -> io::Result<Line> {
 /// Bytes in a unit that people can compare.
 pub(super) fn mib(bytes: f64) -> String {
     match bytes.abs() {
-        large if large >= 10.0 * f64::from(1 << 30) => format!("{:.1} GiB", bytes / f64::from(1 << 30)),
+        large if large >= f64::from(1 << 30) => format!("{:.2} GiB", bytes / f64::from(1 << 30)),
         small if small < 0.05 * f64::from(1 << 20) => format!("{:.1} KiB", bytes / 1024.0),
         _ => format!("{:.1} MiB", bytes / f64::from(1 << 20)),
     }
