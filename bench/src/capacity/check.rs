@@ -99,11 +99,13 @@ fn bytes(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> io::Result<Vec<Compare
     Ok(lines)
 }
 
-/// What each further session takes between the first and the last reading with sessions.
+/// What each further session takes, from the reading at which the measured server was warm to the last.
 fn slope(last: &Prediction, mix: &Mix, basis: &Basis<'_>, real: &Outcome) -> io::Result<Option<Compared>> {
     let points = real.series(names::USER_BYTES).map_or(&[][..], |series| &series.points);
-    let with_sessions: Vec<[f64; 2]> = points.iter().copied().filter(|point| point[0] > 0.0).collect();
-    let (Some(first), Some(end)) = (with_sessions.first(), with_sessions.last()) else { return Ok(None) };
+    let warm = basis.sessions() * super::fit::WARM_SHARE;
+    let (Some(first), Some(end)) = (points.iter().find(|point| point[0] >= warm), points.last()) else {
+        return Ok(None);
+    };
     let added = end[0] - first[0];
     if added <= 0.0 {
         return Ok(None);

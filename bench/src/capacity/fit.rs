@@ -11,6 +11,9 @@ pub(super) struct Line {
     pub off: f64,
 }
 
+/// Share of the largest number of sessions from which on a server has made what it makes once.
+pub(super) const WARM_SHARE: f64 = 0.49;
+
 impl Line {
     /// By least squares, through the readings of the upper half: the first few thousand sessions pay for what is made once (arenas,
     /// lanes, reader threads, caches), and that must not be taken for a slope. Fewer than two there: through all with sessions, else
@@ -19,7 +22,7 @@ impl Line {
         let last = points.last().map_or(0.0, |point| point[0]);
         let from = |least: f64| points.iter().copied().filter(|point| point[0] >= least).collect::<Vec<_>>();
         let distinct = |points: &[[f64; 2]]| points.windows(2).any(|pair| pair[1][0] > pair[0][0]);
-        let parts = [from(last * 0.49), from(f64::MIN_POSITIVE), points.to_vec()];
+        let parts = [from(last * WARM_SHARE), from(f64::MIN_POSITIVE), points.to_vec()];
         let points = parts.iter().find(|part| distinct(part))?;
         let count = points.len() as f64;
         let mean = |at: usize| points.iter().map(|point| point[at]).sum::<f64>() / count;

@@ -65,6 +65,23 @@ fn a_million_is_predicted_from_ten_thousand_where_a_straight_line_would_fail() {
 }
 
 #[test]
+fn of_a_recorded_run_the_first_12_000_sessions_predict_the_rest() {
+    let recorded: [&[u8]; 2] = [
+        include_bytes!("../../python/results/hold-murre.json"),
+        include_bytes!("../../python/results/hold-reference.json"),
+    ];
+    for bytes in recorded {
+        let real = Outcome::parse(bytes).unwrap();
+        let mut first = real.clone();
+        first.series.iter_mut().for_each(|one| one.points.retain(|point| point[0] <= 12_000.0));
+        let all = [first];
+        let compared = lines(&Basis::new(&all).unwrap(), &mix(), &[real]).unwrap();
+        assert_eq!(compared.iter().filter(|line| line.promise.is_some()).count(), 3, "{compared:?}");
+        assert!(compared.iter().all(super::check::Compared::held), "{compared:?}");
+    }
+}
+
+#[test]
 fn a_full_run_that_is_further_off_than_promised_is_told() {
     let all = [hold(&[0.0, 2_500.0, 5_000.0, 10_000.0])];
     let basis = Basis::new(&all).unwrap();
