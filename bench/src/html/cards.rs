@@ -69,15 +69,22 @@ pub(super) fn sections(runs: &Runs) -> io::Result<Vec<Section>> {
     Ok(sections)
 }
 
-/// What each further session cost at each count: the slope from the first reading with sessions to it.
+/// What each further session cost at each count: the slope from a first reading to it. That is the first at which the server was warm,
+/// if two follow: the first few thousand sessions pay for what is made once.
 pub(super) fn per_session(series: &Series) -> Option<(f64, Vec<[f64; 2]>)> {
-    let with_sessions: Vec<[f64; 2]> = series.points.iter().copied().filter(|point| point[0] > 0.0).collect();
-    // Two readings with sessions give one slope without the fixed part; with one only the fixed part has to be in it.
-    let [from, base] = if with_sessions.len() >= 2 { with_sessions[0] } else { *series.points.first()? };
+    let last = series.points.last()?[0];
+    let from = |least: f64| series.points.iter().position(|point| point[0] >= least);
+    let follow = |first: &usize, count: usize| series.points.len() - first > count;
+    let warm = from(WARM_SESSIONS.min(last * 0.3)).filter(|first| follow(first, 2));
+    let with_sessions = || from(f64::MIN_POSITIVE).filter(|first| follow(first, 1));
+    let [from, base] = series.points[warm.or_else(with_sessions).unwrap_or(0)];
     let later = series.points.iter().filter(|point| point[0] > from);
     let slopes: Vec<[f64; 2]> = later.map(|[count, bytes]| [*count, (bytes - base) / (count - from)]).collect();
     (!slopes.is_empty()).then_some((from, slopes))
 }
+
+/// Sessions after which a server has made its arenas and caches.
+const WARM_SESSIONS: f64 = 8_000.0;
 
 fn memory(runs: &Runs) -> io::Result<Vec<Card>> {
     let mut cards = Vec::new();
@@ -220,16 +227,22 @@ fn operations(runs: &Runs) -> io::Result<Vec<Card>> {
     let mut groups: Vec<Group> = Vec::new();
     let mut shown: BTreeSet<&str> = BTreeSet::new();
     for run in &runs.all {
+        // Steps of a run that differ in a number only (ramp to 1000, ramp to 2000) would fill a page: the last one counts.
+        let mut of_run: BTreeMap<String, (&str, f64)> = BTreeMap::new();
         for figure in &run.outcome.figures {
             let is_cost =
                 figure.unit == "us" && figure.name.contains("server CPU per ") && !figure.name.starts_with(' ');
-            let Some(value) = figure.value.as_f64().filter(|value| is_cost && *value >= 0.0) else { continue };
+            if let Some(value) = figure.value.as_f64().filter(|value| is_cost && *value >= 0.0) {
+                of_run.insert(without_digits(&figure.name), (&figure.name, value));
+            }
+        }
+        for (key, (name, value)) in of_run {
             shown.insert(&run.letter);
-            match groups.iter_mut().find(|group| group.name == figure.name) {
+            match groups.iter_mut().find(|group| without_digits(&group.name) == key) {
                 Some(group) => group.bars.push((run.colour, value)),
                 None => {
-                    let limit = BUDGETS.iter().find(|(name, _)| *name == figure.name).map(|(_, limit)| *limit);
-                    groups.push(Group { name: figure.name.clone(), bars: vec![(run.colour, value)], limit });
+                    let limit = BUDGETS.iter().find(|(known, _)| *known == name).map(|(_, limit)| *limit);
+                    groups.push(Group { name: name.into(), bars: vec![(run.colour, value)], limit });
                 }
             }
         }
@@ -269,84 +282,94 @@ fn operations(runs: &Runs) -> io::Result<Vec<Card>> {
     groups.chunks(GROUPS_OF_A_CARD).enumerate().map(card).collect()
 }
 
+fn without_digits(name: &str) -> String {
+    name.chars().filter(|letter| !letter.is_ascii_digit()).collect()
+}
+
 fn latencies(runs: &Runs) -> io::Result<Vec<Card>> {
     let mut cards = Vec::new();
-    for name in distinct(runs, |outcome| outcome.histograms.iter().map(|one| one.name.as_str()).collect()) {
-        let found: Vec<(&Run, &Distribution)> =
-            runs.all.iter().filter_map(|run| Some((run, run.outcome.histogram(name)?))).collect();
-        let Some((_, first)) = found.first() else { continue };
-        // One tail of 10 samples is an accident: a curve ends where fewer than that are left.
-        let end = |one: &Distribution| (1.0 - 10.0 / one.count.max(20) as f64).min(1.0 - 10f64.powf(-TAIL_MAX));
-        let last = found.iter().map(|(_, one)| end(one)).fold(0.9, f64::max);
-        let points = |one: &Distribution| -> Vec<[f64; 2]> {
-            let end = end(one);
-            let within = one.points.iter().copied().filter(|point| point[0] < end);
-            within.chain(one.at(end).map(|value| [end, value])).collect()
-        };
-        let drawn: Vec<(&Run, Vec<[f64; 2]>)> = found.iter().map(|(run, one)| (*run, points(one))).collect();
-        let largest = drawn.iter().flat_map(|(_, points)| points.iter().map(|point| point[1])).fold(0.0, f64::max);
-        let is_time = first.unit == "us";
-        let (unit, divisor) = if is_time { time_unit(largest) } else { (first.unit.as_str(), 1.0) };
-        let scaled = |points: &[[f64; 2]]| points.iter().map(|[q, value]| [tail(*q), value / divisor]).collect();
-        let curves = drawn.iter().map(|(run, points)| curve(run, scaled(points))).collect();
-        let drawing = Lines { curves, x_name: "share of all that was this fast or faster".into(), ..Lines::default() };
-        let (x, y) = (Axis::of_quantiles(last), Axis::from_zero(largest / divisor * 1.04, 5));
-        let said = found.iter().map(|(run, one)| {
-            let at = |quantile| one.at(quantile).map_or_else(String::new, |value| number(value / divisor));
-            format!(
-                "{}: p50 {}, p99 {}, largest {} {unit} of {}",
-                run.label,
-                at(0.5),
-                at(0.99),
-                at(1.0),
-                number(one.count as f64)
-            )
-        });
-        let said: Vec<String> = said.collect();
-        cards.push(Card {
-            title: capital(name),
-            subtitle: format!("{unit}, by percentile; each further nine has the same room"),
-            caption: format!(
-                "{}. From the instant at which an operation was due, not from when it was sent, where the load is open. A curve \
-                 ends where fewer than ten operations were slower.",
-                said.join("; ")
-            ),
-            legend: legend(found.iter().map(|(run, _)| *run)),
-            svg: plot::lines(&drawing, &x, &y)?,
-        });
+    for (scenario, part) in runs.by_scenario() {
+        for name in distinct(part, |outcome| outcome.histograms.iter().map(|one| one.name.as_str()).collect()) {
+            let found: Vec<(&Run, &Distribution)> =
+                part.iter().filter_map(|run| Some((run, run.outcome.histogram(name)?))).collect();
+            if !found.is_empty() {
+                cards.push(latency(scenario, name, &found)?);
+            }
+        }
     }
     Ok(cards)
 }
+
+/// One distribution of one scenario, in every run of it.
+fn latency(scenario: &str, name: &str, found: &[(&Run, &Distribution)]) -> io::Result<Card> {
+    // One tail of 10 samples is an accident: a curve ends where fewer than that are left.
+    let end = |one: &Distribution| (1.0 - 10.0 / one.count.max(20) as f64).min(1.0 - 10f64.powf(-TAIL_MAX));
+    let last = found.iter().map(|(_, one)| end(one)).fold(0.9, f64::max);
+    let points = |one: &Distribution| -> Vec<[f64; 2]> {
+        let end = end(one);
+        let within = one.points.iter().copied().filter(|point| point[0] < end);
+        within.chain(one.at(end).map(|value| [end, value])).collect()
+    };
+    let drawn: Vec<(&Run, Vec<[f64; 2]>)> = found.iter().map(|(run, one)| (*run, points(one))).collect();
+    let largest = drawn.iter().flat_map(|(_, points)| points.iter().map(|point| point[1])).fold(0.0, f64::max);
+    let measured = found.first().map_or("", |(_, one)| one.unit.as_str());
+    let (unit, divisor) = if measured == "us" { time_unit(largest) } else { (measured, 1.0) };
+    let scaled = |points: &[[f64; 2]]| points.iter().map(|[q, value]| [tail(*q), value / divisor]).collect();
+    let curves = drawn.iter().map(|(run, points)| curve(run, scaled(points))).collect();
+    let drawing = Lines { curves, x_name: "share of all that was this fast or faster".into(), ..Lines::default() };
+    let (x, y) = (Axis::of_quantiles(last), Axis::from_zero(largest / divisor * 1.04, 5));
+    let said = found.iter().map(|(run, one)| {
+        let at = |quantile| one.at(quantile).map_or_else(String::new, |value| number(value / divisor));
+        let count = number(one.count as f64);
+        format!("{}: p50 {}, p99 {}, largest {} {unit} of {count}", run.label, at(0.5), at(0.99), at(1.0))
+    });
+    let said: Vec<String> = said.collect();
+    Ok(Card {
+        title: format!("{} ({scenario})", capital(name)),
+        subtitle: format!("{unit}, by percentile; each further nine has the same room"),
+        caption: format!(
+            "{}. From the instant at which an operation was due, not from when it was sent, where the load is open. A curve ends \
+             where fewer than ten operations were slower.",
+            said.join("; ")
+        ),
+        legend: legend(found.iter().map(|(run, _)| *run)),
+        svg: plot::lines(&drawing, &x, &y)?,
+    })
+}
+
+/// Scenarios in which sessions connect only to be there for something else.
+const CONNECT_ONCE: &[&str] = &["push", "store", "ping", "backlog", "mixed"];
 
 fn over_time(runs: &Runs) -> io::Result<Vec<Card>> {
     let mut cards = Vec::new();
     let cpu = [names::SERVER_CPU, names::GENERATOR_CPU];
-    let mut all = distinct(runs, |outcome| over(outcome, "s"));
-    all.retain(|name| !cpu.contains(name));
-    for name in all {
-        let title = match name {
-            names::CONNECTS => "Connect rate",
-            names::NOTIFICATIONS => "Notifications delivered",
-            other => other,
-        };
-        let what = match name {
-            names::CONNECTS => {
-                "Sessions that became ready (accepted, upgraded, hello answered, plan done) in each second."
+    for (scenario, part) in runs.by_scenario() {
+        for name in distinct(part, |outcome| over(outcome, "s")) {
+            if cpu.contains(&name) || (name == names::CONNECTS && CONNECT_ONCE.contains(&scenario)) {
+                continue;
             }
-            names::NOTIFICATIONS => "Notifications that arrived in user agents in each second.",
-            _ => "As the generator recorded it.",
-        };
-        cards.extend(time_card(runs, title, what, &[(name, false)])?);
+            let (title, what) = match name {
+                names::CONNECTS => {
+                    ("Connect rate", "Sessions that became ready (accepted, upgraded, plan done) in each second.")
+                }
+                names::NOTIFICATIONS => {
+                    ("Notifications delivered", "Notifications that arrived in user agents in each second.")
+                }
+                other => (other, "As the generator recorded it."),
+            };
+            cards.extend(time_card(part, &format!("{title} ({scenario})"), what, &[(name, false)])?);
+        }
+        let what = "Cores' worth of CPU in each interval: server and its children solid, generator dashed.";
+        let title = format!("CPU used ({scenario})");
+        cards.extend(time_card(part, &title, what, &[(cpu[0], false), (cpu[1], true)])?);
     }
-    let what = "Cores' worth of CPU in each interval: server and its children solid, generator dashed.";
-    cards.extend(time_card(runs, "CPU used", what, &[(cpu[0], false), (cpu[1], true)])?);
     Ok(cards)
 }
 
 /// Curves over seconds of these series, for every run that has them.
-fn time_card(runs: &Runs, title: &str, what: &str, wanted: &[(&str, bool)]) -> io::Result<Option<Card>> {
+fn time_card(runs: &[Run], title: &str, what: &str, wanted: &[(&str, bool)]) -> io::Result<Option<Card>> {
     let (mut curves, mut legend, mut unit, mut end) = (Vec::new(), Vec::new(), String::new(), 0f64);
-    for run in &runs.all {
+    for run in runs {
         for (name, dashed) in wanted {
             let Some(series) = run.outcome.series(name) else { continue };
             let start = series.points[0][0];
@@ -355,10 +378,11 @@ fn time_card(runs: &Runs, title: &str, what: &str, wanted: &[(&str, bool)]) -> i
             unit.clone_from(&series.unit);
             curves.push(Curve { dashed: *dashed, ..curve(run, thinned(&points)) });
             let part = if wanted.len() > 1 && *dashed { " (generator)" } else { "" };
-            legend.push((run.colour, *dashed, format!("{} {}{part}", run.outcome.scenario, run.label)));
+            legend.push((run.colour, *dashed, format!("{}{part}", run.label)));
         }
     }
-    if curves.is_empty() {
+    // What never happened in a run needs no plot: notifications of a hold.
+    if curves.iter().all(|curve| curve.points.iter().all(|point| point[1] == 0.0)) {
         return Ok(None);
     }
     let largest = curves.iter().flat_map(|curve| curve.points.iter().map(|point| point[1])).fold(0.0, f64::max);
@@ -401,7 +425,7 @@ fn shards(runs: &Runs) -> io::Result<Vec<Card>> {
 fn others(runs: &Runs) -> io::Result<Vec<Card>> {
     let known = [names::USER_BYTES, names::KERNEL_BYTES, names::KERNEL_BYTES_BOTH_ENDS, names::SHARD_SESSIONS];
     let mut cards = Vec::new();
-    let all = distinct(runs, |outcome| {
+    let all = distinct(&runs.all, |outcome| {
         let unknown = |one: &&Series| one.x_unit != "s" && !known.contains(&one.name.as_str());
         let unknown = outcome.series.iter().filter(unknown).filter(|one| !one.name.starts_with(names::TABLE_BYTES));
         unknown.filter(|one| !one.points.is_empty()).map(|one| one.name.as_str()).collect()
@@ -447,9 +471,9 @@ fn legend<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<(usize, bool, String)>
 }
 
 /// Names in all runs, in the order of their first appearance.
-fn distinct<'a>(runs: &'a Runs, of: impl Fn(&'a Outcome) -> Vec<&'a str>) -> Vec<&'a str> {
+fn distinct<'a>(runs: &'a [Run], of: impl Fn(&'a Outcome) -> Vec<&'a str>) -> Vec<&'a str> {
     let mut seen = Vec::new();
-    for name in runs.all.iter().flat_map(|run| of(&run.outcome)) {
+    for name in runs.iter().flat_map(|run| of(&run.outcome)) {
         if !seen.contains(&name) {
             seen.push(name);
         }
