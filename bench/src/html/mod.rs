@@ -1,8 +1,8 @@
 //! `murre-bench report`: results of any scenarios, runs and servers become one HTML file that needs nothing else: plots are drawn
 //! into it as SVG, it has no script, follows the reader's light or dark setting and prints.
 //!
-//! Reading order: [`runs`] says which run is which, [`axis`] makes honest axes, [`plot`] draws, [`cards`] decides what is drawn from
-//! what, [`tables`] holds the numbers, [`page`] puts it together.
+//! Reading order: [`runs`] says which run is which, [`axis`] makes honest axes, [`plot`] draws, [`cards`] and [`costs`] decide
+//! what is drawn from what, [`tables`] holds the numbers, [`page`] puts it together.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ mod axis;
 mod plot;
 
 mod cards;
+
+mod costs;
 
 mod tables;
 
