@@ -3,6 +3,7 @@
 //! Each check is a function from files to complaints, and each has a test that feeds it a bad sample: a check
 //! that cannot fail is a defect. `cargo test tidy` runs them all.
 
+mod compose;
 mod deploy;
 mod docs;
 mod imports;
@@ -105,6 +106,11 @@ fn the_seccomp_profile_is_valid_and_allows_io_uring() {
 #[test]
 fn the_service_unit_raises_the_limits_that_murre_needs() {
     refuse(deploy::service(&Tree::load()));
+}
+
+#[test]
+fn the_compose_file_runs_what_exists_with_settings_that_murre_takes() {
+    refuse(compose::compose(&Tree::load()));
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn instructions(text: &str) -> Vec<Vec<String>> {
 }
 
 /// `name@sha256:...`, or `name:1.2...` with at least two numbers.
-fn is_pinned(image: &str) -> bool {
+pub(super) fn is_pinned(image: &str) -> bool {
     let Some((_, tag)) = image.split_once(':') else { return false };
     let version = tag.split('-').next().unwrap_or(tag);
     image.contains("@sha256:") || version.split('.').filter(|p| p.parse::<u32>().is_ok()).count() >= 2
