@@ -136,6 +136,10 @@ keys! {
         SECONDS_OR_ZERO,
         "A user agent that sends {} again sooner than this is closed with 4774.",
         |c, raw| { c.websocket.ping_min_interval = parse::duration(raw)?; Some(()) };
+    "websocket.welcome" = "0",
+        "a number from 0 (no limit) to 16777216",
+        "Beyond so many WebSockets a new one is answered 503 with Retry-After, so that a load balancer spreads them; read again on SIGHUP.",
+        |c, raw| { c.websocket.welcome = parse::number(raw, 0, 1 << 24)? as u32; Some(()) };
 
     "endpoint.listen" ("endpoint" "ADDR") = "127.0.0.1:8082",
         ADDRESSES,

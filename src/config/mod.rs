@@ -101,6 +101,8 @@ pub struct WebSocket {
     pub auto_ping_timeout: Duration,
     /// `{}` more often than this closes with 4774.
     pub ping_min_interval: Duration,
+    /// WebSockets beyond which new ones are sent elsewhere; 0: none are.
+    pub welcome: u32,
 }
 
 /// `endpoint.*`.

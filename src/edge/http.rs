@@ -25,6 +25,9 @@ use crate::wire::upgrade::{self, UpgradeFault};
 /// The most bytes of a body, its framing included, that are read for the sake of the connection. A wanted body is
 /// smaller, unless it comes in chunks of next to nothing with extensions as long as they may be.
 pub const BODY_CUT_BYTES: u64 = 64 * 1024;
+/// When a user agent that was sent elsewhere may come again: the next node is there at once.
+const ELSEWHERE_SECONDS: u32 = 1;
+const NOT_WELCOME: Reply = Reply::FaultUntil(Fault::NotWelcome, ELSEWHERE_SECONDS);
 /// The longest `Origin` that is echoed and list of headers that is allowed by echo.
 const ECHO_BYTES_MAX: usize = 1024;
 
@@ -173,24 +176,20 @@ impl PushEdge {
             return self.malformed(&context, Malformed::Syntax, out);
         }
         let plan = match port {
-            Port::WebSocket if head.path == "/" && head.method == "GET" => match upgrade::check(&head) {
-                Ok(accepted) => {
-                    self.stats.upgrades += 1;
-                    accepted.write(out);
-                    let agent_family = accepted.agent_family;
+            Port::WebSocket if head.path == "/" && head.method == "GET" => match self.upgrade(&head, out) {
+                Ok(agent_family) => {
                     *codec =
                         Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false, relay: false };
                     return Ingest::Upgraded { consumed: length };
                 }
-                Err(fault) => {
+                Err(reply) => {
                     context.keep_alive = false;
-                    Plan::Reply(Reply::Fault(match fault {
-                        UpgradeFault::Required => Fault::UpgradeRequired,
-                        UpgradeFault::Malformed => Fault::BadUpgrade,
-                    }))
+                    Plan::Reply(reply)
                 }
             },
             Port::WebSocket if head.path == "/" => method_refused(&head, "GET, HEAD, OPTIONS"),
+            // What a load balancer asks before it sends more.
+            Port::WebSocket if head.path == "/__lbheartbeat__" && self.gate.is_full() => Plan::Reply(NOT_WELCOME),
             Port::WebSocket => self.plan_page(&head),
             Port::Endpoint => self.plan_endpoint(now, &head),
             Port::Node => self.plan_node(&head),
@@ -202,6 +201,23 @@ impl PushEdge {
             return self.finish(context, pending, true, Turn { now, base: length, exchange, out });
         }
         self.read_body(context, pending, &bytes[length..], Turn { now, base: length, exchange, out })
+    }
+
+    /// Writes the 101, if this is an upgrade and there is room; the family of the user agent.
+    fn upgrade(&mut self, head: &Head<'_, '_>, out: &mut Vec<u8>) -> Result<u16, Reply> {
+        let accepted = upgrade::check(head).map_err(|fault| {
+            Reply::Fault(match fault {
+                UpgradeFault::Required => Fault::UpgradeRequired,
+                UpgradeFault::Malformed => Fault::BadUpgrade,
+            })
+        })?;
+        if self.gate.is_full() {
+            return Err(NOT_WELCOME);
+        }
+        self.stats.upgrades += 1;
+        self.gate.enter();
+        accepted.write(out);
+        Ok(accepted.agent_family)
     }
 
     /// Whether the body is not even begun: it is too long to be discarded, or the peer asked first and the answer

@@ -8,6 +8,7 @@ mod answer;
 mod close;
 mod endpoint;
 mod fresh;
+mod gate;
 mod http;
 mod node;
 mod receipts;
@@ -19,6 +20,8 @@ mod websocket;
 
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use shards::ids::ShardId;
 use shards::machine::{CloseReason, Event};
@@ -36,6 +39,7 @@ use crate::webpush::vapid::Verifier;
 
 use answer::{HttpDate, Pages};
 use fresh::FreshUaids;
+pub use gate::Gate;
 use http::Exchange;
 pub use stats::EdgeStats;
 use websocket::{Fragments, Session};
@@ -67,6 +71,8 @@ pub struct EdgeConfig {
     pub reconcile: bool,
     /// Which run of this node it is: other nodes say whom they mean (DESIGN.md 7.3).
     pub boot: u64,
+    /// Whether WebSockets are welcome; the same for all shards.
+    pub gate: Arc<Gate>,
     /// Whether `Prefer: respond-async` is heard. One node remembers what became of a message, so that several behind
     /// one name must not promise a receipt.
     pub receipts: bool,
@@ -130,6 +136,7 @@ pub struct PushEdge {
     location: String,
     receipts: receipts::Receipts,
     offers_receipts: bool,
+    gate: Arc<Gate>,
     boot: u64,
     senders: senders::Senders,
     endpoint_url: String,
@@ -191,6 +198,7 @@ impl PushEdge {
             location: format!("{base}/m/"),
             receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
             offers_receipts: config.receipts,
+            gate: Arc::clone(&config.gate),
             boot: config.boot,
             senders: senders::Senders::new(config.origin_rate),
             endpoint_url: config.endpoint_url.clone(),

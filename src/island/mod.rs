@@ -25,7 +25,7 @@ mod ebb;
 pub(crate) mod tests;
 
 pub use megaphone::Source;
-pub use peers::{PeerCalls, Peers};
+pub use peers::{PeerCalls, Peers, settle};
 pub use wakes::Wakes;
 
 use std::net::{SocketAddr, TcpListener};
@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shards::machine::BroadcastVersion;
 use shards::stats::Board;
@@ -48,6 +48,9 @@ use megaphone::Megaphone;
 pub trait Host: Send + Sync + 'static {
     /// Tells every shard these broadcast values. Waits while a shard has too many controls unread.
     fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>);
+
+    /// Takes note of what the shards hold. Called about once a second; it takes no time.
+    fn look_around(&self);
 
     /// How the node is.
     fn health(&self) -> Health;
@@ -203,6 +206,7 @@ impl Island {
         let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect(), nodes };
         let (stop, stopped) = watch::channel(false);
         let crowd = exhibits.shards.clone();
+        let looking = Arc::clone(&host);
         let view = Arc::new(admin::View::new(exhibits, host, own, Instant::now()));
         let body = move || {
             let _inside = runtime.enter();
@@ -216,6 +220,7 @@ impl Island {
             if let Some(peers) = peers {
                 tokio::spawn(report("the calls of other nodes", peers.run()));
             }
+            tokio::spawn(look_around(looking));
             runtime.block_on(run(served, view, stopped));
         };
         let thread = std::thread::Builder::new().name("island".to_owned()).spawn(body)?;
@@ -252,6 +257,18 @@ async fn run(listeners: Vec<tokio::net::TcpListener>, view: Arc<admin::View>, mu
     // An error means that the island was dropped; either way it is over.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
+
+/// Has the node look around for ever.
+async fn look_around(host: Arc<dyn Host>) {
+    let mut tick = tokio::time::interval(LOOK_INTERVAL);
+    loop {
+        tick.tick().await;
+        host.look_around();
+    }
+}
+
+/// As often as the shards write their boards.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Says so if this ends with an error.
 async fn report(what: &'static str, task: impl Future<Output = std::io::Result<()>>) {

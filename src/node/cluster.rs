@@ -13,7 +13,7 @@ use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::{Config, Node};
 use crate::edge::EdgeKeys;
-use crate::island::{PeerCalls, Peers};
+use crate::island::{PeerCalls, Peers, settle};
 use crate::store::nodes::Nodes;
 
 /// This node and the others.
@@ -104,6 +104,24 @@ impl Cluster {
         }
     }
 
+    /// For a node that does not run and will not: makes the calls, and says that its last run is over. Waits.
+    ///
+    /// # Errors
+    /// [`Fault::Edge`] for `node.ca`, [`Fault::Store`].
+    pub(super) fn bury(&self, last: Option<&NodeId>, config: &Node) -> Result<(), Fault> {
+        if let Some(last) = last {
+            self.nodes.leave(last).map_err(Fault::Store)?;
+        }
+        let left = settle(self.calls(config), SETTLE_TIME_MAX).map_err(no_ca)?;
+        if left > 0 {
+            tracing::warn!(
+                left,
+                "nodes that do not answer are not told; their users read what was saved at their next hello"
+            );
+        }
+        Ok(())
+    }
+
     /// Waits until every call is answered and every notification that is owed has arrived, but not for long; then says
     /// that this run is over.
     pub(super) fn leave(&self) {
@@ -124,6 +142,11 @@ impl Cluster {
             tracing::warn!("other nodes are not told that this one leaves: {reason}");
         }
     }
+}
+
+/// For certificates that are none.
+pub(super) fn no_ca(error: std::io::Error) -> Fault {
+    Fault::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"))
 }
 
 /// How this node is reached: `node.url`, or its first address. A node without sessions is never called.

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use ring::rand::{SecureRandom as _, SystemRandom};
+use shards::machine::NodeId;
 
 use super::fault::Fault;
 use crate::config::{Config, Secret};
@@ -89,6 +90,23 @@ impl DataDir {
     /// Where the ledger logs are.
     pub fn ledger(&self) -> PathBuf {
         self.path.join("ledger")
+    }
+
+    /// Keeps who this node is to others, for [`DataDir::last_run`].
+    ///
+    /// # Errors
+    /// [`Fault::DataDir`].
+    pub fn set_run(&self, node: &NodeId) -> Result<(), Fault> {
+        let path = self.path.join("run");
+        let text = format!("{:016x} {}\n", node.boot, node.url);
+        fs::write(&path, text).map_err(|error| fault(&path, "write", error))
+    }
+
+    /// The run of a node that had this directory last; `None` when it was never one among others.
+    pub fn last_run(&self) -> Option<NodeId> {
+        let text = fs::read_to_string(self.path.join("run")).ok()?;
+        let (boot, url) = text.trim().split_once(' ')?;
+        Some(NodeId { url: url.into(), boot: u64::from_str_radix(boot, 16).ok()? })
     }
 
     /// The secrets of this node; what is missing is made and kept.
@@ -257,6 +275,20 @@ mod tests {
         let path = dir.path().join("keys/crypto");
         assert!(said.contains(&format!("there is no {}; set the key again", path.display())), "{said}");
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_last_run_is_known_if_there_was_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert_eq!(data.last_run(), None);
+        for boot in [1, u64::MAX] {
+            let node = NodeId { url: "http://n:8081".into(), boot };
+            data.set_run(&node).unwrap();
+            assert_eq!(data.last_run(), Some(node));
+        }
+        fs::write(dir.path().join("run"), "x").unwrap();
+        assert_eq!(data.last_run(), None);
     }
 
     #[test]

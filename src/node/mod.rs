@@ -52,7 +52,9 @@ use shards::thread::ShardSetup;
 use shards::time::Span;
 
 use crate::config::{self, Config};
-use crate::edge::{BODY_BYTES_DEFAULT, EdgeConfig, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo};
+use crate::edge::{
+    BODY_BYTES_DEFAULT, EdgeConfig, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
+};
 use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Wakes};
 use cluster::Cluster;
 use listeners::{Bound, Public};
@@ -122,9 +124,9 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let cluster = storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?;
     let cluster = cluster.map(Arc::new);
     if let Some(cluster) = &cluster {
-        let no_ca = |error| Fault::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"));
-        prepared.call_nodes(cluster.calls(&config.node)).map_err(no_ca)?;
+        prepared.call_nodes(cluster.calls(&config.node)).map_err(cluster::no_ca)?;
         cluster.enter()?;
+        data.set_run(cluster.me())?;
         plan.node = Some(Arc::clone(cluster.me()));
         tracing::info!(node = ?cluster.me(), "in a cluster");
         cluster.tell(&storage, users);
@@ -136,7 +138,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
-    let stage = Arc::new(Stage::new(shards.handle(), Arc::clone(&storage), data.path()));
+    let gate = Arc::clone(&plan.edge.gate);
+    let stage = Arc::new(Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate));
     let exhibits = Exhibits { shards: shards.boards().to_vec(), store: storage.board() };
     let host: Arc<dyn Host> = Arc::clone(&stage) as Arc<dyn Host>;
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
@@ -155,8 +158,8 @@ fn calls(config: &Config) -> Result<Calls, Fault> {
     Ok(Calls { source, wake })
 }
 
-/// Saves what the ledger logs of a node that will not start again hold to its storage, and removes them. Returns how
-/// many messages that were.
+/// Saves what the ledger logs of a node that will not start again hold to its storage, tells the nodes that have its
+/// users now, tells all that it is gone, and removes the logs. Returns how many messages that were.
 ///
 /// # Errors
 /// [`Fault::InUse`] when it runs after all, [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
@@ -166,6 +169,12 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
     let replay = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
     let messages = replay.messages.len();
     storage.save_all(&replay.messages)?;
+    if let Some(nodes) = storage.nodes() {
+        let me = NodeId { url: cluster::url(&config.node, &[]), boot: 0 };
+        let cluster = Cluster::new(config, me, data.known_keys(config)?.for_edge(), nodes)?;
+        cluster.tell(&storage, replay.messages.iter().map(|message| message.uaid).collect());
+        cluster.bury(data.last_run().as_ref(), &config.node)?;
+    }
     storage.close();
     replay.discard().map_err(|error| Fault::Ledger(error.to_string()))?;
     Ok(messages)
@@ -242,6 +251,7 @@ impl<'a> Plan<'a> {
             simplepush: config.simplepush.enabled,
             relays: config.relay.members > 0,
             boot,
+            gate: Arc::new(Gate::new(config.websocket.welcome)),
             receipts: !config.store.kind.is_shared(),
             vapid_cache_max: VAPID_CACHE_DEFAULT,
             origin_rate: config.endpoint.origin_rate,

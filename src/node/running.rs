@@ -19,7 +19,7 @@ use super::data_dir::DataDir;
 use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::Config;
-use crate::edge::PushEdge;
+use crate::edge::{Gate, PushEdge};
 use crate::island::{Backup, Health, Host, Island, Signal};
 use crate::store::embedded::Copied;
 
@@ -55,11 +55,12 @@ pub(super) struct Stage {
     storage: Arc<Storage>,
     data: PathBuf,
     draining: AtomicBool,
+    gate: Arc<Gate>,
 }
 
 impl Stage {
-    pub(super) fn new(shards: Handle<PushEdge>, storage: Arc<Storage>, data: &Path) -> Stage {
-        Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false) }
+    pub(super) fn new(shards: Handle<PushEdge>, storage: Arc<Storage>, data: &Path, gate: Arc<Gate>) -> Stage {
+        Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false), gate }
     }
 
     fn boards(&self) -> &[Arc<Board>] {
@@ -70,6 +71,10 @@ impl Stage {
 impl Host for Stage {
     fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>) {
         self.shards.control(Control::Broadcasts(values));
+    }
+
+    fn look_around(&self) {
+        self.gate.set_held(sum(self.boards(), "conns"));
     }
 
     fn health(&self) -> Health {
@@ -116,9 +121,9 @@ impl Running {
         self.island.signals().recv().unwrap_or(Signal::Stop)
     }
 
-    /// Takes `endpoint.crypto_keys` and `node.keys` of this configuration on every shard; sessions and requests under
-    /// way go on. The other settings are not looked at. Returns when every shard has them; not for a shard or the
-    /// island.
+    /// Takes `endpoint.crypto_keys`, `node.keys` and `websocket.welcome` of this configuration on every shard; sessions
+    /// and requests under way go on. The other settings are not looked at. Returns when every shard has them; not for a
+    /// shard or the island.
     ///
     /// # Errors
     /// [`Fault::DataDir`], [`Fault::Key`], [`Fault::NoKey`], [`Fault::Edge`]; then the keys stay what they were.
@@ -126,6 +131,7 @@ impl Running {
     pub fn reload(&self, config: &Config) -> Result<(), Fault> {
         let keys = self.data.known_keys(config)?.for_edge();
         keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
+        self.stage.gate.set_limit(config.websocket.welcome);
         if let Some(cluster) = &self.cluster {
             cluster.rekey(keys.clone());
         }

@@ -438,3 +438,28 @@ fn connections_are_shared_out_with_a_little_room() {
     assert_eq!(share(100_000, 4), 25_500);
     assert_eq!(share(3, 4), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beyond_the_welcome_new_sessions_go_elsewhere_until_a_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let welcome = |count| config(dir.path(), &["store.kind=memory", &format!("websocket.welcome={count}")]);
+    let running = start(&welcome(1)).unwrap();
+    let address = running.addresses().websocket[0];
+    let heartbeat =
+        || ask(address, "GET /__lbheartbeat__ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")[9..12].to_owned();
+    assert_eq!(heartbeat(), "200");
+    let (mut socket, _) = hello(&running, "").await;
+    // What the shards hold is known a second later.
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while running.total("conns") == 0 || heartbeat() == "200" {
+        assert!(std::time::Instant::now() < until, "never full");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(tokio_tungstenite::connect_async(format!("ws://{address}/")).await.is_err());
+    say(&mut socket, json!({})).await;
+    assert_eq!(hear(&mut socket).await, json!({}), "who is there stays");
+    running.reload(&welcome(2)).unwrap();
+    assert_eq!(heartbeat(), "200");
+    hello(&running, "").await;
+    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+}

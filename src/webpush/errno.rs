@@ -95,6 +95,8 @@ pub enum Fault {
     NoSession,
     /// The session is here and takes nothing more now.
     SessionBusy,
+    /// More WebSockets than `websocket.welcome`: another node should have the next one.
+    NotWelcome,
 }
 
 /// One row of the table.
@@ -154,6 +156,7 @@ impl Fault {
             Fault::Unavailable => (503, Some(201), "Service unavailable, retry later"),
             Fault::NoSession => (404, None, "Client not available"),
             Fault::SessionBusy => (503, None, "Client takes nothing now"),
+            Fault::NotWelcome => (503, None, "This node has enough connections, connect again"),
         };
         Row { status, errno, message }
     }
@@ -251,7 +254,7 @@ mod tests {
             (413, Some(104), &[TooLarge]),
             (426, None, &[UpgradeRequired]),
             (431, None, &[HeadTooLarge]),
-            (503, None, &[SessionBusy]),
+            (503, None, &[SessionBusy, NotWelcome]),
         ];
         for (status, errno, faults) in rows {
             for fault in faults {

@@ -12,6 +12,8 @@ mod simple;
 mod unfinished;
 mod websocket;
 
+use std::sync::Arc;
+
 use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
 use shards::machine::{
     CloseReason, Command, Disposition, Event, NodeAnswer, Published, ReceiptAnswer, RelayCommand, RelayEvent,
@@ -20,7 +22,7 @@ use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::time::{Instant, Now};
 
-use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, PushEdge, UNFINISHED_BYTES_MAX, VersionInfo};
+use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Gate, PushEdge, UNFINISHED_BYTES_MAX, VersionInfo};
 use crate::webpush::endpoint::tests::{open_url, url};
 use crate::webpush::endpoint::{Subscription, TokenForm, Tokens};
 use crate::wire::ws::{self, Opcode};
@@ -47,6 +49,7 @@ pub(super) fn config() -> EdgeConfig {
         simplepush: false,
         boot: BOOT,
         receipts: true,
+        gate: Arc::default(),
         vapid_cache_max: 64,
         origin_rate: 0,
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,

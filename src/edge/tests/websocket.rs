@@ -239,3 +239,31 @@ fn fragments_are_joined_with_control_frames_between() {
     harness.feed_text("{}");
     assert_eq!(harness.commands.len(), 2);
 }
+
+#[test]
+fn beyond_the_welcome_a_websocket_is_sent_elsewhere_and_the_others_stay() {
+    let gate = Arc::new(Gate::new(1));
+    let edge = || PushEdge::new(&EdgeConfig { gate: Arc::clone(&gate), ..config() }).unwrap();
+    let ask = |port, path: &str| {
+        let mut harness = Harness::with(edge(), port);
+        harness.feed(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+        harness.response()
+    };
+    assert_eq!(ask(Port::WebSocket, "/__lbheartbeat__").0, 200);
+    let mut first = Harness::with(edge(), Port::WebSocket);
+    first.feed(UPGRADE.as_bytes());
+    assert_eq!(first.statuses(), [101]);
+    let mut second = Harness::with(edge(), Port::WebSocket);
+    second.feed(UPGRADE.as_bytes());
+    assert_eq!(second.fault(), (503, None));
+    assert!(second.response().1.contains("Retry-After: 1\r\n") && second.ended());
+    assert_eq!(second.edge.stats().upgrades_elsewhere, 1);
+    let (status, head, _) = ask(Port::WebSocket, "/__lbheartbeat__");
+    assert!(status == 503 && head.contains("Retry-After"), "{head}");
+    // App servers and those who look after the process are answered as always.
+    assert_eq!((ask(Port::Endpoint, "/__lbheartbeat__").0, ask(Port::WebSocket, "/health").0), (200, 200));
+    gate.set_held(0);
+    let mut third = Harness::with(edge(), Port::WebSocket);
+    third.feed(UPGRADE.as_bytes());
+    assert_eq!(third.statuses(), [101]);
+}

@@ -103,7 +103,13 @@ impl Caller {
                     }
                 }
                 // Nobody cancels a task, and a panic ends the process.
-                Some(Ok(ended)) = self.desk.tasks.join_next() => self.ended(ended),
+                Some(Ok(ended)) = self.desk.tasks.join_next() => {
+                    self.ended(ended);
+                    for _ in 1..JOBS_AT_ONCE {
+                        let Some(Ok(ended)) = self.desk.tasks.try_join_next() else { break };
+                        self.ended(ended);
+                    }
+                }
                 _ = tick.tick() => self.tick(),
             }
         }
@@ -157,6 +163,7 @@ impl Caller {
     /// What time brings about.
     fn tick(&mut self) {
         let now = Instant::now();
+        self.desk.reread_keys();
         for (url, node) in &mut self.nodes {
             self.desk.expire(node, now);
             node.close_idle(now);
@@ -355,6 +362,31 @@ impl Desk {
     }
 }
 
+/// Makes the calls that are in the lane, for whoever has no island, until all are settled or `within` is over; returns
+/// how many are not. Waits; not for a thread that is inside a runtime.
+///
+/// # Errors
+/// As [`Caller::new`], and when the operating system refuses a runtime.
+pub fn settle(calls: PeerCalls, within: Duration) -> io::Result<usize> {
+    let peers = Arc::clone(&calls.peers);
+    let caller = Caller::new(calls)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut making = tokio::spawn(caller.run());
+        let settled = async {
+            while peers.unsettled() > 0 {
+                tokio::time::sleep(TICK).await;
+            }
+        };
+        tokio::select! {
+            _ = timeout(within, settled) => {}
+            // It ends only with an error, and what is not settled then is said below.
+            _ = &mut making => {}
+        }
+    });
+    Ok(peers.unsettled())
+}
+
 /// What is known of this node; `None` when it has no URL that can be called, or there are too many.
 fn node_of<'n>(nodes: &'n mut HashMap<Box<str>, Node>, to: &NodeId, now: Instant) -> Option<&'n mut Node> {
     if !nodes.contains_key(&to.url) {
@@ -375,7 +407,7 @@ fn to_of(op: &PeerOp) -> &Arc<NodeId> {
     to
 }
 
-/// Calls taken from the lane before what has ended is looked at.
+/// Calls taken from the lane before what has ended is looked at, and the reverse.
 const JOBS_AT_ONCE: usize = 64;
 /// How often waits and probes are looked at.
 const TICK: Duration = Duration::from_millis(100);

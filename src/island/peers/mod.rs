@@ -31,6 +31,7 @@ use std::time::Duration;
 use crate::store::nodes::Nodes;
 
 pub(super) use caller::Caller;
+pub use caller::settle;
 pub(super) use numbers::{Showcase, Shown};
 
 /// How other nodes are called.

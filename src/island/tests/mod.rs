@@ -50,6 +50,8 @@ impl Host for Recorder {
         self.broadcasts.lock().unwrap().push(values);
     }
 
+    fn look_around(&self) {}
+
     fn health(&self) -> Health {
         *self.health.lock().unwrap()
     }

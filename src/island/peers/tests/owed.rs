@@ -90,3 +90,25 @@ fn a_debt_to_a_run_that_is_over_is_dropped() {
         }
     }
 }
+
+#[test]
+fn who_has_no_island_settles_what_can_be_settled() {
+    let node = FakeNode::answering("200 OK", "");
+    let keys = EdgeKeys { crypto: vec![CRYPTO.to_owned()], node: vec!["node-key".to_owned()] };
+    let peers = Arc::new(Peers::new(keys).unwrap());
+    let calls = PeerCalls {
+        peers: Arc::clone(&peers),
+        nodes: Arc::<Table>::default(),
+        connections_max: 4,
+        connect_timeout: PATIENCE,
+        request_timeout: PATIENCE,
+        ca: None,
+    };
+    for n in 0..40 {
+        peers.tell(to(&node.url()), Uaid([n; 16]));
+    }
+    assert_eq!(settle(calls.clone(), PATIENCE).unwrap(), 0);
+    assert_eq!(node.heard().len(), 40);
+    peers.tell(to(&nobody()), Uaid([1; 16]));
+    assert_eq!(settle(calls, Duration::from_millis(300)).unwrap(), 1);
+}
