@@ -1,8 +1,9 @@
 //! A real database for tests and measurements: `bench/cassandra/cassandra` as an object.
 //!
-//! Whoever needs any database shares one ([`shared`]) and makes a keyspace of its own ([`keyspace`]); who needs passwords,
-//! TLS, three nodes or their faults starts one ([`Database::start`]). It ends with the process that started it, however
-//! that ends: the command stops the database when its standard input does. Tests of the package `murre` include this file.
+//! Whoever needs any database shares one ([`shared`]) and makes a keyspace of its own ([`keyspace`]); who needs
+//! passwords, TLS, three nodes or their faults starts one ([`Database::start`]). It ends with the process that started
+//! it, however that ends: the command stops the database when its standard input does. Tests of the package `murre`
+//! include this file.
 
 // Every test file uses its part of this.
 #![allow(dead_code)]
@@ -83,14 +84,14 @@ impl Drop for Database {
     }
 }
 
-/// Contact points of a database without passwords that all tests share: that of `MURRE_TEST_CQL`, else one that this
+/// Contact points of a database without passwords that all tests share: that of `TEST_CQL`, else one that this
 /// process starts.
 ///
 /// # Panics
 /// It does not start: a test that needs a database fails without.
 pub fn shared() -> &'static str {
     static SHARED: OnceLock<(Option<Database>, String)> = OnceLock::new();
-    let (_, nodes) = SHARED.get_or_init(|| match std::env::var("MURRE_TEST_CQL") {
+    let (_, nodes) = SHARED.get_or_init(|| match std::env::var("TEST_CQL") {
         Ok(nodes) if !nodes.is_empty() => (None, nodes),
         _ => {
             let started = Database::start(&[]).unwrap_or_else(|error| panic!("{error}"));
