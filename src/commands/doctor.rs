@@ -12,7 +12,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::status;
+use super::{ConfigArgs, fail, status};
+use crate::config::{Config, StoreKind};
+use crate::store::scylla::preflight;
 use checks::{Finding, Verdict, Wanted};
 use facts::Facts;
 
@@ -28,17 +30,55 @@ pub struct Args {
     /// Say it as JSON, one object.
     #[arg(long)]
     pub json: bool,
+    /// Where the configuration is: with a shared store its database is looked at, too.
+    #[command(flatten)]
+    pub config: ConfigArgs,
 }
 
 /// 0 when murre runs here (there may be advice), `status::UNAVAILABLE` when it would not.
 pub fn run(args: Args) -> ExitCode {
     let facts = Facts::read(&args.root, args.root == Path::new("/"));
-    let findings = checks::examine(&facts, Wanted { connections: args.max_connections });
+    let mut findings = checks::examine(&facts, Wanted { connections: args.max_connections });
+    if args.root == Path::new("/") {
+        match args.config.load() {
+            Ok(config) if config.store.kind == StoreKind::Scylla => findings.extend(shared_store(&config)),
+            Ok(_) => {}
+            Err(error) => return fail(status::CONFIG, &error),
+        }
+    }
     let text = if args.json { to_json(&findings) } else { to_table(&findings) };
     if io::stdout().write_all(text.as_bytes()).is_err() {
         return ExitCode::FAILURE;
     }
     if runs_here(&findings) { ExitCode::SUCCESS } else { ExitCode::from(status::UNAVAILABLE) }
+}
+
+/// What the preflight of a server with this configuration would say of its database.
+fn shared_store(config: &Config) -> Vec<Finding> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let faults: Vec<String> = match runtime {
+        Ok(runtime) => runtime.block_on(preflight::examine(config)).1.iter().map(ToString::to_string).collect(),
+        Err(error) => vec![format!("this host refuses a runtime: {error}")],
+    };
+    let good = Finding {
+        what: "shared store",
+        found: "tables, permissions, replicas and clocks are as wanted".to_owned(),
+        wanted: format!("store.scylla.nodes = {}", config.store.scylla.nodes.join(",")),
+        verdict: Verdict::Good,
+        why: String::new(),
+        mend: Vec::new(),
+    };
+    if faults.is_empty() {
+        return vec![good];
+    }
+    let bad = |why: String| Finding {
+        found: "not as wanted".to_owned(),
+        verdict: Verdict::Fail,
+        why,
+        mend: vec!["murre schema check   # again, after it is mended".to_owned()],
+        ..good.clone()
+    };
+    faults.into_iter().map(bad).collect()
 }
 
 /// Whether nothing found keeps murre from starting.

@@ -148,3 +148,67 @@ fn said(config: &Scylla, applied: &[i32], done: &str) -> String {
         _ => format!("{keyspace}: the tables are {done}, version {VERSION}\n"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::commands::{Cli, Command};
+    use crate::store::scylla::cassandra;
+
+    async fn run(line: &[&str]) -> Result<String, (u8, String)> {
+        let line = ["murre", "schema"].iter().chain(line);
+        let Command::Schema(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not schema") };
+        perform(args.task).await.map_err(|failure| (failure.status, failure.said))
+    }
+
+    #[tokio::test]
+    async fn statements_are_printed_without_a_database() {
+        let scylla = run(&["print", "--set", "store.scylla.keyspace=push"]).await.unwrap();
+        assert!(scylla.starts_with("CREATE KEYSPACE IF NOT EXISTS push "), "{scylla}");
+        assert!(scylla.contains("IncrementalCompactionStrategy"));
+        let cassandra = run(&["print", "--for", "cassandra"]).await.unwrap();
+        assert!(cassandra.contains("UnifiedCompactionStrategy") && !cassandra.contains("tombstone_gc"));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_done_without_a_contact_point_or_with_a_wrong_setting() {
+        for task in ["create", "migrate", "check"] {
+            let (status, said) = run(&[task]).await.expect_err("nobody to ask");
+            assert_eq!(status, status::CONFIG);
+            assert!(said.contains("give --scylla HOST:PORT"), "{said}");
+        }
+        let (status, said) = run(&["create", "--scylla", "nowhere"]).await.expect_err("no port");
+        assert_eq!(status, status::CONFIG);
+        assert!(said.starts_with("flag --scylla: \"nowhere\" is not a value of store.scylla.nodes"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn tables_are_made_and_checked_as_the_command_says() {
+        let keyspace = cassandra::keyspace();
+        let at = ["--scylla", cassandra::shared(), "--set", "store.scylla.replication_factor=1", "--set"];
+        let place = format!("store.scylla.keyspace={keyspace}");
+        let with = |task: &'static str, more: &[&'static str]| [&[task], &at[..], &[place.as_str()], more].concat();
+        let keys = [
+            "--set",
+            "endpoint.crypto_keys=YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=",
+            "--set",
+            "node.keys=0123456789abcdef",
+        ];
+        let (status, said) = run(&with("check", &keys)).await.expect_err("there is nothing");
+        assert_eq!(
+            (status, said),
+            (status::FAILED, format!("there is no keyspace {keyspace}; run `murre schema create`"))
+        );
+        let said = run(&with("create", &[])).await.unwrap();
+        assert_eq!(said, format!("{keyspace}: the tables are made, version {VERSION}\n"));
+        let said = run(&with("migrate", &[])).await.unwrap();
+        assert_eq!(said, format!("{keyspace}: the tables are of version {VERSION} already\n"));
+        let said = run(&with("check", &keys)).await.unwrap();
+        assert_eq!(said, format!("{keyspace}: the tables are of version {VERSION}, and nothing is wrong\n"));
+        let (_, said) = run(&with("check", &[])).await.expect_err("there are no keys");
+        assert_eq!(said.matches("is not set").count(), 2, "{said}");
+        assert!(run(&with("print", &[])).await.unwrap().contains("UnifiedCompactionStrategy"), "it asks which it is");
+    }
+}

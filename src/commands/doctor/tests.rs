@@ -224,3 +224,15 @@ fn this_host_is_understood() {
     assert!(facts.kernel.is_some() && facts.cpus.is_some() && facts.files_hard.is_some(), "{facts:?}");
     assert!(facts.ring.is_some());
 }
+
+#[test]
+fn a_shared_store_that_is_not_there_keeps_murre_from_running() {
+    let sets = ["store.kind=scylla", "store.scylla.nodes=127.255.255.254:9042", "store.scylla.connect_timeout=1"];
+    let sets = sets.map(str::to_owned).to_vec();
+    let config = crate::config::Config::load(&crate::config::Sources { sets, ..Default::default() }).unwrap();
+    let findings = super::shared_store(&config);
+    let said: Vec<&str> = findings.iter().map(|finding| finding.why.as_str()).collect();
+    assert!(!runs_here(&findings) && said.len() == 3, "{said:?}");
+    assert!(said[0].contains("endpoint.crypto_keys") && said[2].contains("Connection refused"), "{said:?}");
+    assert!(to_table(&findings).contains("murre schema check"));
+}
