@@ -1,5 +1,6 @@
-//! `murre maintain`: replay ledgers, salvage a damaged store, back up.
+//! `murre maintain`: replay ledgers, salvage a damaged store, back up, look after a shared store.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -11,6 +12,8 @@ use clap::Subcommand;
 use super::{ConfigArgs, fail, status};
 use crate::config::Config;
 use crate::node::{self, Copy, Fault, is_backup_name};
+use crate::store::scylla::connect::connect;
+use crate::store::scylla::upkeep::{self, AGES, Census, Purge, Space};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -44,6 +47,14 @@ enum Task {
         #[command(flatten)]
         config: ConfigArgs,
     },
+    /// Say what a shared store holds and takes, and drop users that are gone
+    Shared {
+        /// Drop users that were not seen for so many days and are connected nowhere, and what others left behind
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
+        purge_idle: Option<u16>,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
 }
 
 /// Runs it.
@@ -55,6 +66,10 @@ pub fn run(args: Args) -> ExitCode {
             Ok(format!("saved {messages} messages to storage; the ledger logs are removed"))
         }),
         Task::Salvage { dir, dest } => finish(node::salvage(&dir, &dest).map(|copy| salvaged(&copy))),
+        Task::Shared { purge_idle, config } => with_config(config.load(), |config| {
+            let span = |days: u16| Purge::Idle(Duration::from_secs(u64::from(days) * 86_400));
+            look_after(&config, purge_idle.map_or(Purge::Nobody, span))
+        }),
         Task::Backup { name, config } => with_config(config.load(), |config| {
             let name = name.unwrap_or_else(seconds_now);
             if !is_backup_name(&name) {
@@ -66,6 +81,39 @@ pub fn run(args: Args) -> ExitCode {
             }
         }),
     }
+}
+
+/// What is said of a shared store, one line for each figure.
+fn look_after(config: &Config, purge: Purge) -> Result<String, Fault> {
+    let no_runtime = |error| Fault::Host { what: "a runtime", error };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
+    runtime.block_on(async {
+        let scylla = &config.store.scylla;
+        let fault = |fault: &dyn std::fmt::Display| Fault::Store(fault.to_string());
+        let session = connect(scylla).await.map_err(|error| fault(&error))?;
+        let census = upkeep::census(&session, scylla, purge).await.map_err(|error| fault(&error))?;
+        let spaces = upkeep::space(&session, scylla).await.map_err(|error| fault(&error))?;
+        Ok(told(&census, &spaces))
+    })
+}
+
+fn told(census: &Census, spaces: &BTreeMap<&'static str, Space>) -> String {
+    let Census { users, idle, leftovers, channels, presences, purged } = census;
+    let ages: Vec<String> = AGES.iter().zip(idle).map(|(days, users)| format!("{users} within {days} days")).collect();
+    let mut lines = vec![
+        format!("users: {users}, last seen: {}", ages.join(", ")),
+        format!("channels: {channels}, rows of presence: {presences}"),
+        format!("users that are gone and left rows behind: {leftovers}; dropped: {purged}"),
+    ];
+    for (table, space) in spaces {
+        let Space { nodes, partitions, bytes, .. } = space;
+        let tombstones = match (space.tombstones_p99, space.tombstones_max) {
+            (Some(p99), Some(max)) => format!("a read passes {p99} tombstones at p99, {max} at most"),
+            _ => "how many tombstones reads pass is in the metrics of the database".to_owned(),
+        };
+        lines.push(format!("{table}: about {bytes} bytes in {partitions} partitions on {nodes} nodes; {tombstones}"));
+    }
+    lines.join("\n")
 }
 
 fn with_config(

@@ -14,6 +14,8 @@ mod explain;
 
 pub mod preflight;
 
+pub mod upkeep;
+
 #[cfg(test)]
 #[path = "../../../bench/src/cassandra.rs"]
 pub(crate) mod cassandra;
@@ -26,3 +28,6 @@ mod connect_tests;
 
 #[cfg(test)]
 mod preflight_tests;
+
+#[cfg(test)]
+mod upkeep_tests;

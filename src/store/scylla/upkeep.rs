@@ -1,0 +1,242 @@
+//! `murre maintain shared`: how many users there are, since when they are gone, and what tables take; drops users.
+//!
+//! Reads the whole table `user`, a page at a time, so that it takes long rather than much. Lives on: the runtime of the
+//! command.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use scylla::client::session::Session;
+use scylla::policies::load_balancing::{NodeIdentifier, SingleTargetLoadBalancingPolicy};
+use scylla::response::{PagingState, PagingStateResponse};
+use scylla::statement::{Consistency, Statement};
+
+use super::connect::consistency;
+use super::explain;
+use super::schema::{Server, TABLES, family};
+use super::schema_apply::server;
+use crate::config::Scylla;
+use crate::store::IDLE_SECONDS_MAX;
+
+/// Why it ended early, in one sentence. Nothing is half done by that: it may be run again.
+#[derive(Debug)]
+pub struct UpkeepFault(String);
+
+impl fmt::Display for UpkeepFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UpkeepFault {}
+
+/// What the table of users holds.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Census {
+    /// Partitions with a record.
+    pub users: u64,
+    /// Of those, by the days since they were last seen, in steps of [`AGES`].
+    pub idle: [u64; AGES.len()],
+    /// Partitions whose record is gone and other rows are not: they go by their TTL, or are purged.
+    pub leftovers: u64,
+    /// Rows of channels.
+    pub channels: u64,
+    /// Rows of presence.
+    pub presences: u64,
+    /// Users that were dropped.
+    pub purged: u64,
+}
+
+/// Days that users are counted by: seen within so many.
+pub const AGES: [u64; 4] = [1, 7, 30, 60];
+
+/// Which users go.
+#[derive(Clone, Copy, Debug)]
+pub enum Purge {
+    /// None.
+    Nobody,
+    /// Who was not seen for so long and is connected nowhere, and what users that are gone left behind.
+    Idle(Duration),
+}
+
+/// One partition of `user` while its rows pass by.
+#[derive(Default)]
+struct Seen {
+    uaid: Vec<u8>,
+    /// Seconds of TTL that its record has left.
+    record: Option<i32>,
+    channels: u64,
+    presences: u64,
+    /// The greatest timestamp of its rows: what is dropped is this version and nothing newer.
+    newest: i64,
+}
+
+/// Counts users, and drops those of `purge`.
+///
+/// # Errors
+/// The database refuses or does not answer.
+pub async fn census(session: &Session, config: &Scylla, purge: Purge) -> Result<Census, UpkeepFault> {
+    let keyspace = &config.keyspace;
+    let query = format!("SELECT uaid, family, TTL(value), WRITETIME(value) FROM {keyspace}.user");
+    let mut scan = Statement::new(query).with_page_size(PAGE_ROWS);
+    scan.set_consistency(consistency(config.read_consistency));
+    scan.set_request_timeout(Some(PAGE_TIME_MAX));
+    let fault = |error: &dyn fmt::Display| UpkeepFault(format!("the users in {keyspace} cannot be read: {error}"));
+    let mut census = Census::default();
+    let mut seen = Seen::default();
+    let mut page = PagingState::start();
+    loop {
+        let asked = session.query_single_page(scan.clone(), (), page).await;
+        let (result, next) = asked.map_err(|error| fault(&explain::say(&error)))?;
+        let result = result.into_rows_result().map_err(|error| fault(&error))?;
+        let rows = result.rows::<(Vec<u8>, i8, Option<i32>, Option<i64>)>().map_err(|error| fault(&error))?;
+        for row in rows {
+            let (uaid, family, ttl, written) = row.map_err(|error| fault(&error))?;
+            // What the preflight wrote is no user.
+            if uaid.len() != UAID_BYTES {
+                continue;
+            }
+            if uaid != seen.uaid {
+                settle(session, config, &mut census, &seen, purge).await?;
+                seen = Seen { uaid, ..Seen::default() };
+            }
+            match family {
+                family::RECORD => seen.record = Some(ttl.unwrap_or(i32::MAX)),
+                family::CHANNEL => seen.channels += 1,
+                family::PRESENCE => seen.presences += 1,
+                _ => {}
+            }
+            seen.newest = seen.newest.max(written.unwrap_or(0));
+        }
+        match next {
+            PagingStateResponse::HasMorePages { state } => page = state,
+            PagingStateResponse::NoMorePages => break,
+        }
+    }
+    settle(session, config, &mut census, &seen, purge).await?;
+    Ok(census)
+}
+
+const UAID_BYTES: usize = 16;
+const PAGE_ROWS: i32 = 1_000;
+const PAGE_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Counts one partition, and drops it if it is to go.
+async fn settle(
+    session: &Session,
+    config: &Scylla,
+    census: &mut Census,
+    seen: &Seen,
+    purge: Purge,
+) -> Result<(), UpkeepFault> {
+    if seen.uaid.is_empty() {
+        return Ok(());
+    }
+    census.channels += seen.channels;
+    census.presences += seen.presences;
+    let goes = match (seen.record, purge) {
+        (None, purge) => {
+            census.leftovers += 1;
+            matches!(purge, Purge::Idle(_)) && seen.presences == 0
+        }
+        (Some(left), purge) => {
+            census.users += 1;
+            let idle = IDLE_SECONDS_MAX.saturating_sub(u64::try_from(left).unwrap_or(0));
+            let age = AGES.iter().position(|days| idle <= days * 86_400).unwrap_or(AGES.len() - 1);
+            census.idle[age] += 1;
+            matches!(purge, Purge::Idle(span) if idle >= span.as_secs()) && seen.presences == 0
+        }
+    };
+    if goes {
+        drop_user(session, config, seen).await?;
+        census.purged += 1;
+    }
+    Ok(())
+}
+
+/// Drops what was read and nothing newer: who comes back meanwhile registers at a later clock.
+async fn drop_user(session: &Session, config: &Scylla, seen: &Seen) -> Result<(), UpkeepFault> {
+    let keyspace = &config.keyspace;
+    for table in ["message", "user"] {
+        let mut delete = Statement::new(format!("DELETE FROM {keyspace}.{table} USING TIMESTAMP ? WHERE uaid = ?"));
+        delete.set_consistency(consistency(config.write_consistency));
+        delete.set_is_idempotent(true);
+        let done = session.query_unpaged(delete, (seen.newest, &seen.uaid)).await;
+        done.map_err(|error| UpkeepFault(format!("a user in {keyspace} cannot be dropped: {}", explain::say(&error))))?;
+    }
+    Ok(())
+}
+
+/// What one table takes on all nodes that answer. Each of them knows its own part.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Space {
+    /// How many nodes answered.
+    pub nodes: u64,
+    /// Partitions, an estimate; each copy counts.
+    pub partitions: u64,
+    /// Bytes of them, an estimate; each copy counts.
+    pub bytes: u64,
+    /// The greatest p99 of tombstones that a read passed; `None` where the database does not say (ScyllaDB).
+    pub tombstones_p99: Option<u64>,
+    /// The most tombstones that a read passed.
+    pub tombstones_max: Option<u64>,
+}
+
+/// What the two large tables take, by name.
+///
+/// # Errors
+/// The database does not say what it is.
+pub async fn space(session: &Session, config: &Scylla) -> Result<BTreeMap<&'static str, Space>, UpkeepFault> {
+    let kind = server(session).await.map_err(|fault| UpkeepFault(fault.to_string()))?;
+    let mut spaces = BTreeMap::new();
+    for table in TABLES.iter().take(LARGE_TABLES) {
+        let mut space = Space::default();
+        for node in session.get_cluster_state().get_nodes_info().iter().filter(|node| node.is_connected()) {
+            let ask = Ask { session, node: NodeIdentifier::Node(Arc::clone(node)), keyspace: &config.keyspace };
+            space.nodes += 1;
+            let sizes = "SELECT partitions_count, mean_partition_size FROM system.size_estimates";
+            for (partitions, mean) in ask.rows::<(i64, i64)>(sizes, table.name).await {
+                let (partitions, mean) = (u64::try_from(partitions).unwrap_or(0), u64::try_from(mean).unwrap_or(0));
+                space.partitions += partitions;
+                space.bytes += partitions * mean;
+            }
+            if matches!(kind, Server::Cassandra(_)) {
+                let tombstones = "SELECT p99th, max FROM system_views.tombstones_per_read";
+                for (p99, max) in ask.rows::<(f64, f64)>(tombstones, table.name).await {
+                    space.tombstones_p99 = space.tombstones_p99.max(Some(p99 as u64));
+                    space.tombstones_max = space.tombstones_max.max(Some(max as u64));
+                }
+            }
+        }
+        spaces.insert(table.name, space);
+    }
+    Ok(spaces)
+}
+
+/// `user` and `message` are the first of [`TABLES`].
+const LARGE_TABLES: usize = 2;
+
+/// One node, asked about its own part.
+struct Ask<'a> {
+    session: &'a Session,
+    node: NodeIdentifier,
+    keyspace: &'a str,
+}
+
+impl Ask<'_> {
+    /// What it says of one table; nothing when it says nothing: these are estimates.
+    async fn rows<R>(&self, select: &str, table: &str) -> Vec<R>
+    where
+        R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,
+    {
+        let mut ask = Statement::new(format!("{select} WHERE keyspace_name = ? AND table_name = ?"));
+        ask.set_consistency(Consistency::One);
+        ask.set_load_balancing_policy(Some(SingleTargetLoadBalancingPolicy::new(self.node.clone(), None)));
+        let answer = self.session.query_unpaged(ask, (self.keyspace, table)).await;
+        let rows = answer.ok().and_then(|answer| answer.into_rows_result().ok());
+        let Some(rows) = rows else { return Vec::new() };
+        rows.rows::<R>().map(|rows| rows.flatten().collect()).unwrap_or_default()
+    }
+}
