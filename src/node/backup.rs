@@ -57,7 +57,7 @@ pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<Copy,
 /// As [`backup`], and [`Fault::InUse`]: ask the process that has it instead.
 pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<Copy, Fault> {
     let data = DataDir::open(&config.data_dir)?;
-    let storage = Storage::open(&config.store, &data.store())?;
+    let storage = Storage::open(config, &data.store())?;
     let copy = backup(data.path(), &storage, name);
     storage.close();
     copy

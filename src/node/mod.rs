@@ -111,7 +111,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
 
     let data = DataDir::open(&config.data_dir)?;
     let keys = data.keys(config)?;
-    let storage = Arc::new(Storage::open(&config.store, &data.store())?);
+    let storage = Arc::new(Storage::open(config, &data.store())?);
     let Renewed { logs, users } = renew_ledgers(config, &data, &storage, shard_count)?;
 
     prepared.ask_source().map_err(no_island)?;
@@ -165,7 +165,7 @@ fn calls(config: &Config) -> Result<Calls, Fault> {
 /// [`Fault::InUse`] when it runs after all, [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
 pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
     let data = DataDir::open(&config.data_dir)?;
-    let storage = Storage::open(&config.store, &data.store())?;
+    let storage = Storage::open(config, &data.store())?;
     let replay = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
     let messages = replay.messages.len();
     storage.save_all(&replay.messages)?;

@@ -10,10 +10,11 @@ use shards::ports::Store;
 use shards::stats::Board;
 
 use super::fault::Fault;
-use crate::config::{self, StoreKind};
+use crate::config::{Config, StoreKind};
 use crate::store::embedded::{Copied, Embedded, Options};
 use crate::store::model::Model;
 use crate::store::nodes::Nodes;
+use crate::store::scylla::Scylla;
 use crate::store::transfer::Transfer;
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
@@ -22,6 +23,8 @@ pub(super) enum Storage {
     Embedded(Embedded),
     /// `store.kind = memory`.
     Memory(Model),
+    /// `store.kind = scylla`.
+    Scylla(Scylla),
 }
 
 impl Storage {
@@ -29,13 +32,14 @@ impl Storage {
     ///
     /// # Errors
     /// [`Fault::Store`].
-    pub(super) fn open(config: &config::Store, dir: &Path) -> Result<Storage, Fault> {
-        let bytes_max = if config.max_bytes == 0 { u64::MAX } else { config.max_bytes };
-        Ok(match config.kind {
+    pub(super) fn open(config: &Config, dir: &Path) -> Result<Storage, Fault> {
+        let store = &config.store;
+        let bytes_max = if store.max_bytes == 0 { u64::MAX } else { store.max_bytes };
+        Ok(match store.kind {
             StoreKind::Memory => Storage::Memory(Model::new(bytes_max)),
-            StoreKind::Scylla => return Err(Fault::Store("store.kind = scylla is not assembled yet".to_owned())),
+            StoreKind::Scylla => Storage::Scylla(Scylla::open(config).map_err(Fault::Store)?),
             StoreKind::Embedded => {
-                let options = Options { cache_bytes: config.cache, bytes_max, ..Options::default() };
+                let options = Options { cache_bytes: store.cache, bytes_max, ..Options::default() };
                 let store = Embedded::open(dir, options);
                 Storage::Embedded(store.map_err(|fault| Fault::Store(fault.to_string()))?)
             }
@@ -47,6 +51,7 @@ impl Storage {
         match self {
             Storage::Embedded(store) => store.port(waker),
             Storage::Memory(store) => store.port(waker),
+            Storage::Scylla(store) => store.port(waker),
         }
     }
 
@@ -54,7 +59,8 @@ impl Storage {
     pub(super) fn clock_floor(&self) -> Clock {
         match self {
             Storage::Embedded(store) => store.clock_floor(),
-            Storage::Memory(_) => Clock::default(),
+            // A shared store is read before a write on a user; the ledgers say where this node's clocks were.
+            Storage::Memory(_) | Storage::Scylla(_) => Clock::default(),
         }
     }
 
@@ -63,6 +69,7 @@ impl Storage {
         match self {
             Storage::Embedded(store) => Some(store.board()),
             Storage::Memory(_) => None,
+            Storage::Scylla(store) => Some(store.board()),
         }
     }
 
@@ -70,6 +77,7 @@ impl Storage {
     pub(super) fn nodes(&self) -> Option<Arc<dyn Nodes>> {
         match self {
             Storage::Embedded(_) | Storage::Memory(_) => None,
+            Storage::Scylla(store) => Some(store.nodes()),
         }
     }
 
@@ -82,6 +90,9 @@ impl Storage {
             Storage::Embedded(store) => store
                 .save_all(messages)
                 .map_err(|fault| Fault::Replay { messages: messages.len(), reason: fault.to_string() }),
+            Storage::Scylla(store) => {
+                store.save_all(messages).map_err(|reason| Fault::Replay { messages: messages.len(), reason })
+            }
             Storage::Memory(store) => {
                 let mut port = store.port(Arc::new(|| {}));
                 for message in messages {
@@ -102,6 +113,7 @@ impl Storage {
     pub(super) fn backup(&self, dest: &Path) -> Result<Copied, Fault> {
         match self {
             Storage::Embedded(store) => store.backup(dest).map_err(|fault| Fault::Store(fault.to_string())),
+            Storage::Scylla(_) => Err(Fault::Backup("store.kind = scylla is backed up with the tools of the database")),
             Storage::Memory(_) => Err(Fault::Backup("store.kind = memory keeps nothing that could be backed up")),
         }
     }
@@ -113,6 +125,7 @@ impl Storage {
     pub(super) fn transfer(&self) -> Result<Box<dyn Transfer + '_>, Fault> {
         match self {
             Storage::Embedded(store) => Ok(store.transfer()),
+            Storage::Scylla(store) => Ok(store.transfer()),
             Storage::Memory(_) => {
                 Err(Fault::Transfer("store.kind = memory keeps nothing: set one that does".to_owned()))
             }
@@ -123,6 +136,7 @@ impl Storage {
     pub(super) fn close(self) {
         match self {
             Storage::Embedded(store) => store.close(),
+            Storage::Scylla(store) => store.close(),
             Storage::Memory(_) => {}
         }
     }

@@ -66,6 +66,6 @@ impl Opened {
             StoreKind::Memory | StoreKind::Scylla => None,
         };
         let dir = data.as_ref().map_or_else(|| config.data_dir.join("store"), DataDir::store);
-        Ok(Opened { storage: Storage::open(&config.store, &dir)?, data })
+        Ok(Opened { storage: Storage::open(config, &dir)?, data })
     }
 }

@@ -1,12 +1,13 @@
 //! The laws of storage, written against the port and run against every backend.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use shards::ids::{Chid, Clock, KeyDigest, Origin, Stamp, StoreTicket, Uaid};
 use shards::limits;
-use shards::machine::{Page, RowKey, StoreError, StoreOp, StoreReply, UserRow};
+use shards::machine::{NodeId, Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use shards::message::{Message, Topic, Urgency};
 use shards::ports::Store;
 use shards::simple::{Contact, Mode, Update, WakeData};
@@ -442,6 +443,43 @@ fn channels_are_bounded(hand: &mut Hand) {
     assert_eq!(user.channels, all);
 }
 
+/// A session stands until exactly it is cleared or a newer one of its node and boot comes; the newest is first. Only on
+/// stores that several nodes read.
+fn presence_is_cleared_exactly(hand: &mut Hand) {
+    let node = |boot| Arc::new(NodeId { url: "http://192.0.2.1:8082".into(), boot });
+    let at = |boot, connected_at| Presence { node: node(boot), connected_at };
+    let set = |presence| StoreOp::SetPresence { uaid: uaid(1), presence };
+    let clear = |presence| StoreOp::ClearPresence { uaid: uaid(1), presence };
+    let found = |hand: &mut Hand| hand.user(uaid(1)).expect("it is known").presence;
+    hand.done(clear(at(1, 5)));
+    assert_eq!(hand.user(uaid(1)), None, "nobody is made by it");
+    let registered = match register(1, 2, 1) {
+        StoreOp::Register { uaid, chid, key, at: clock, seen, contact, .. } => {
+            StoreOp::Register { uaid, chid, key, at: clock, seen, contact, presence: Some(at(1, 10)) }
+        }
+        other => panic!("{other:?}"),
+    };
+    hand.done(registered);
+    assert_eq!(found(hand), [at(1, 10)]);
+    hand.done(set(at(2, 30)));
+    hand.done(set(at(3, 20)));
+    assert_eq!(found(hand), [at(2, 30), at(3, 20), at(1, 10)]);
+    hand.done(set(at(1, 40)));
+    hand.done(set(at(2, 25)));
+    assert_eq!(found(hand), [at(1, 40), at(2, 30), at(3, 20)], "an older one of the same boot changes nothing");
+    hand.done(clear(at(1, 10)));
+    assert_eq!(found(hand), [at(1, 40), at(2, 30), at(3, 20)], "a newer one stays");
+    hand.done(clear(at(2, 30)));
+    hand.done(clear(at(2, 30)));
+    assert_eq!(found(hand), [at(1, 40), at(3, 20)]);
+    hand.done(StoreOp::Touch { uaid: uaid(1), seen: UnixSeconds(NOW.0 + 1) });
+    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(50) });
+    assert_eq!(found(hand), [at(1, 40), at(3, 20)]);
+    assert_eq!(hand.user(uaid(1)).expect("it is known").seen, UnixSeconds(NOW.0 + 1));
+    hand.done(StoreOp::DropUser { uaid: uaid(1) });
+    assert_eq!(hand.user(uaid(1)), None);
+}
+
 fn on_model(law: fn(&mut Hand)) {
     law(&mut Hand::new(Model::new(u64::MAX).port(Arc::new(|| {}))));
 }
@@ -453,10 +491,19 @@ fn on_embedded(law: fn(&mut Hand)) {
     store.close();
 }
 
+fn on_scylla(law: fn(&mut Hand)) {
+    let store = super::scylla::tests::open();
+    let mut hand = Hand::new(Box::new(super::scylla::tests::Apart::new(&store)));
+    law(&mut hand);
+    drop(hand);
+    store.close();
+}
+
 macro_rules! laws {
     ($($law:ident),+ $(,)?) => {
         mod model { $(#[test] fn $law() { super::on_model(super::$law); })+ }
         mod embedded { $(#[test] fn $law() { super::on_embedded(super::$law); })+ }
+        mod scylla { $(#[test] fn $law() { super::on_scylla(super::$law); })+ }
     };
 }
 
@@ -473,6 +520,16 @@ laws! {
     expired_rows_do_not_block,
     one_users_operations_keep_their_order,
     channels_are_bounded,
+}
+
+#[test]
+fn the_model_clears_presence_exactly() {
+    on_model(presence_is_cleared_exactly);
+}
+
+#[test]
+fn scylla_clears_presence_exactly() {
+    on_scylla(presence_is_cleared_exactly);
 }
 
 /// An operation on two users with three channels and few stamps, so that they meet often.
@@ -572,5 +629,82 @@ proptest! {
         }
         drop(embedded);
         store.close();
+    }
+}
+
+/// The same operations as machines would say them: a stamp names one message and is never given twice, what comes after
+/// the drop of a user is later than it, and only sessions of users that are there raise their low water. A store whose
+/// conflicts are settled by clocks relies on that.
+fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
+    let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
+    let mut base = 0;
+    let mut given: BTreeMap<(Uaid, Chid, Option<Topic>, u64), Clock> = BTreeMap::new();
+    let mut said = Vec::new();
+    for (at, op) in ops.iter().enumerate() {
+        let mut fresh = |message: &Message, n: usize| {
+            let clock = Clock(base + message.stamp.clock.0 * 1_000 + 4 * at as u64 % 1_000 + n as u64);
+            given.insert((message.uaid, message.chid, message.topic, message.stamp.clock.0), clock);
+            Arc::new(Message { stamp: Stamp { clock, ..message.stamp }, ..message.clone() })
+        };
+        let op = match op.clone() {
+            StoreOp::Publish { message, checked } => StoreOp::Publish { message: fresh(&message, 0), checked },
+            StoreOp::Save { messages } => {
+                StoreOp::Save { messages: messages.iter().enumerate().map(|(n, message)| fresh(message, n)).collect() }
+            }
+            StoreOp::Read { row, now } => StoreOp::Read { row: renamed(&given, base, row), now },
+            StoreOp::Settle { rows, low_water, durable } => {
+                let there = model.user(rows[0].uaid).is_some();
+                let low_water = low_water.filter(|_| there).map(|clock| Clock(base + clock.0 * 1_000));
+                let rows = rows.into_iter().map(|row| renamed(&given, base, row)).collect();
+                StoreOp::Settle { rows, low_water, durable }
+            }
+            StoreOp::Messages { uaid, after, limit, now } => {
+                let clock = Clock(base + after.clock.0 * 1_000);
+                StoreOp::Messages { uaid, after: Stamp { clock, ..after }, limit, now }
+            }
+            StoreOp::Register { uaid, chid, key, at, seen, contact, presence } => {
+                StoreOp::Register { uaid, chid, key, at: Clock(base + at.0), seen, contact, presence }
+            }
+            StoreOp::Unregister { uaid, chid, at } => StoreOp::Unregister { uaid, chid, at: Clock(base + at.0) },
+            StoreOp::DropUser { uaid } => {
+                base += 1_000_000;
+                StoreOp::DropUser { uaid }
+            }
+            other => other,
+        };
+        let _ = model.ask(op.clone());
+        said.push(op);
+    }
+    said
+}
+
+fn renamed(given: &BTreeMap<(Uaid, Chid, Option<Topic>, u64), Clock>, base: u64, row: RowKey) -> RowKey {
+    let name = (row.uaid, row.chid, row.topic, row.stamp.clock.0);
+    let clock = given.get(&name).copied().unwrap_or(Clock(base + row.stamp.clock.0 * 1_000 + 999));
+    RowKey { stamp: Stamp { clock, ..row.stamp }, ..row }
+}
+
+proptest! {
+    // Each case is some thousand requests to a database.
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn scylla_and_model_agree(ops in prop::collection::vec(any_op(), 1..150), together in any::<bool>()) {
+        let ops = as_machines_say(&ops);
+        let store = super::scylla::tests::open();
+        let mut shared = Hand::new(Box::new(super::scylla::tests::Apart::new(&store)));
+        let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
+        let expected: Vec<_> = ops.iter().map(|op| comparable(&model.ask(op.clone()))).collect();
+        let found: Vec<_> = if together {
+            shared.ask_all(ops.clone()).iter().map(comparable).collect()
+        } else {
+            ops.iter().map(|op| comparable(&shared.ask(op.clone()))).collect()
+        };
+        drop(shared);
+        store.close();
+        for (at, op) in ops.iter().enumerate() {
+            let before = || ops[..at].iter().map(|op| format!("{op:?}")).collect::<Vec<_>>();
+            prop_assert_eq!(&found[at], &expected[at], "operation {}: {:?} after {:#?}", at, op, before());
+        }
     }
 }

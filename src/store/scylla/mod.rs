@@ -1,8 +1,10 @@
 //! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (DESIGN.md 7.2).
 //!
 //! [`schema`] is what the tables are, [`schema_apply`] makes them, [`connect`] opens a session as configured, and
-//! [`preflight`] says what is wrong before anything is promised.
-//! Lives on: the island's runtime; shards reach it through bounded queues only.
+//! [`preflight`] says what is wrong before anything is promised. [`Scylla`] is the store: `port` is a shard's hand into
+//! it, `lane` keeps the operations of each user in order, `ops` says what each of them is in statements, and `client`
+//! sends these within limits of time, number and patience.
+//! Lives on: a runtime of its own; shards reach it through bounded queues only.
 
 pub mod schema;
 
@@ -15,6 +17,33 @@ mod explain;
 pub mod preflight;
 
 pub mod upkeep;
+
+mod backend;
+
+mod breaker;
+
+mod client;
+
+mod known;
+
+mod lane;
+
+mod nodes;
+
+mod ops;
+
+mod port;
+
+mod rows;
+
+mod stats;
+
+mod transfer;
+
+pub use backend::{Scylla, Surroundings};
+
+#[cfg(test)]
+pub(crate) mod tests;
 
 #[cfg(test)]
 #[path = "../../../bench/src/cassandra.rs"]

@@ -1,0 +1,253 @@
+//! The open store: one session with the database for the whole process, on a runtime of its own.
+//!
+//! Lives on: made and closed by the thread that starts the node; its work is done on its own threads, and every shard
+//! has a port into it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use scylla::client::session::Session;
+use shards::ids::{StoreTicket, Uaid};
+use shards::machine::StoreOp;
+use shards::message::Message;
+use shards::ports::Store;
+use shards::stats::Board;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use crate::config::{self, Config};
+
+use super::client::Client;
+use super::connect::connect;
+use super::known::Known;
+use super::lane::{Lane, Shared};
+use super::nodes::Table;
+use super::port::{Outbox, Port};
+use super::preflight;
+use super::stats::Numbers;
+use crate::store::nodes::Nodes;
+
+/// Threads of the runtime: the driver and all lanes share them, and one encodes and decodes for several shards.
+const THREADS_MAX: usize = 4;
+/// Shards that one of them serves.
+const SHARDS_PER_THREAD: usize = 4;
+/// How long what is under way at the end may take.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+/// How long the messages of ledgers may take at start, and the pause after a refusal.
+const SAVE_WITHIN: Duration = Duration::from_secs(120);
+const SAVE_PAUSE: Duration = Duration::from_millis(500);
+/// Users whose messages are saved beside each other.
+const SAVES_MAX: usize = 64;
+
+/// The shared store, open.
+pub struct Scylla {
+    pub(super) runtime: Runtime,
+    pub(super) client: Arc<Client>,
+    board: Arc<Board>,
+    lanes: std::sync::Mutex<Vec<JoinHandle<()>>>,
+    in_flight: usize,
+}
+
+/// What surroundings decide. Everything but tests takes the default.
+#[derive(Clone, Copy)]
+pub struct Surroundings {
+    /// Wall time in microseconds.
+    pub wall: fn() -> u64,
+}
+
+impl Default for Surroundings {
+    fn default() -> Surroundings {
+        Surroundings { wall: wall_now }
+    }
+}
+
+/// Wall time in microseconds.
+fn wall_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+impl Scylla {
+    /// Looks whether everything is as it must be (`preflight`), connects and prepares.
+    ///
+    /// # Errors
+    /// Every fault, a line each.
+    pub fn open(config: &Config) -> Result<Scylla, String> {
+        let runtime = runtime()?;
+        let session = match block_on(runtime.handle(), preflight::examine(config)) {
+            (Some(session), faults) if faults.is_empty() => session,
+            (_, faults) => {
+                let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+                return Err(faults.join("\n"));
+            }
+        };
+        Scylla::with(runtime, session, &config.store.scylla, Surroundings::default())
+    }
+
+    /// Connects and prepares without looking: for commands, and for tests with surroundings of their own.
+    ///
+    /// # Errors
+    /// One sentence: nobody is there, nobody takes us, or the tables are not there (`murre schema create`).
+    pub fn connect(config: &config::Scylla, surroundings: Surroundings) -> Result<Scylla, String> {
+        let runtime = runtime()?;
+        let session = block_on(runtime.handle(), connect(config)).map_err(|fault| fault.to_string())?;
+        Scylla::with(runtime, session, config, surroundings)
+    }
+
+    fn with(
+        runtime: Runtime,
+        session: Session,
+        config: &config::Scylla,
+        surroundings: Surroundings,
+    ) -> Result<Scylla, String> {
+        let client = Arc::new(block_on(runtime.handle(), Client::prepare(session, config, surroundings.wall))?);
+        let board = Arc::new(Numbers::board());
+        let (watched, copied, shown) = (Arc::clone(&client), Arc::clone(&client), Arc::clone(&board));
+        runtime.spawn(async move { watched.watch().await });
+        runtime.spawn(async move {
+            let mut second = tokio::time::interval(Duration::from_secs(1));
+            for look in 1.. {
+                second.tick().await;
+                copied.numbers.write_to(&shown, look);
+            }
+        });
+        let in_flight = usize::from(config.in_flight.max(1));
+        Ok(Scylla { runtime, client, board, lanes: std::sync::Mutex::default(), in_flight })
+    }
+
+    /// A shard's hand into it. `waker` is called when there are replies to collect.
+    pub fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
+        let (lane, inbox) = mpsc::unbounded_channel();
+        let outbox = Arc::new(Outbox::new(waker));
+        let shared = Shared {
+            client: Arc::clone(&self.client),
+            permits: Semaphore::new(self.in_flight),
+            known: Known::default(),
+            outbox: Arc::clone(&outbox),
+        };
+        let task = Lane::new(Arc::new(shared), inbox, self.in_flight);
+        let task = self.runtime.spawn(task.run());
+        self.lanes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(task);
+        let (breaker, numbers) = (Arc::clone(&self.client.breaker), Arc::clone(&self.client.numbers));
+        Box::new(Port::new(outbox, lane, breaker, numbers))
+    }
+
+    /// Its numbers.
+    pub fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
+    /// The table of nodes.
+    pub fn nodes(&self) -> Arc<dyn Nodes> {
+        Arc::new(Table::new(self.runtime.handle().clone(), Arc::clone(&self.client)))
+    }
+
+    /// Saves what ledgers kept over a restart; durable when it returns. Tries for two minutes.
+    ///
+    /// # Errors
+    /// How many could not be saved; the logs must stay.
+    pub fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), String> {
+        let mut users: std::collections::BTreeMap<Uaid, Vec<Arc<Message>>> = std::collections::BTreeMap::new();
+        for message in messages {
+            users.entry(message.uaid).or_default().push(Arc::clone(message));
+        }
+        let mut left: Vec<Vec<Arc<Message>>> = users.into_values().collect();
+        let (until, mut hand) = (Instant::now() + SAVE_WITHIN, Asker::new(self));
+        loop {
+            let mut refused = Vec::new();
+            for some in left.chunks(SAVES_MAX) {
+                let ops = some.iter().map(|messages| StoreOp::Save { messages: messages.clone() });
+                let done = hand.ask(ops.collect());
+                refused.extend(some.iter().zip(done).filter(|(_, done)| !done).map(|(messages, _)| messages.clone()));
+            }
+            if refused.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(format!("the database has not taken messages of {} users", refused.len()));
+            }
+            left = refused;
+            std::thread::sleep(SAVE_PAUSE);
+        }
+    }
+
+    /// Answers everything submitted, then ends its threads. Ports must be gone.
+    pub fn close(self) {
+        let lanes = std::mem::take(&mut *self.lanes.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let all = async {
+            for lane in lanes {
+                // A lane ends when its port is gone and everything is answered.
+                let _ = lane.await;
+            }
+        };
+        let ended = block_on(self.runtime.handle(), async { tokio::time::timeout(CLOSE_WITHIN, all).await });
+        if ended.is_err() {
+            tracing::warn!("the store was closed while operations were under way");
+        }
+        self.runtime.shutdown_timeout(Duration::from_secs(1));
+    }
+}
+
+fn runtime() -> Result<Runtime, String> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.div_ceil(SHARDS_PER_THREAD).min(THREADS_MAX))
+        .thread_name("store")
+        .enable_all()
+        .build()
+        .map_err(|error| format!("the system refuses a runtime for the store: {error}"))
+}
+
+/// Waits on a thread of its own, because whoever starts a node may be inside a runtime himself.
+pub(super) fn block_on<T: Send>(runtime: &Handle, future: impl Future<Output = T> + Send) -> T {
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| runtime.block_on(future));
+        match waiting.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Asks and waits, for what happens before there are shards.
+struct Asker {
+    port: Box<dyn Store>,
+    woken: std::sync::mpsc::Receiver<()>,
+    next: AtomicU32,
+}
+
+impl Asker {
+    fn new(store: &Scylla) -> Asker {
+        let (wake, woken) = std::sync::mpsc::channel();
+        let waker = move || {
+            // The receiver lives as long as the port.
+            let _ = wake.send(());
+        };
+        Asker { port: store.port(Arc::new(waker)), woken, next: AtomicU32::new(0) }
+    }
+
+    /// Whether each was done, in this order.
+    fn ask(&mut self, ops: Vec<StoreOp>) -> Vec<bool> {
+        let first = self.next.load(Ordering::Relaxed);
+        let mut done = vec![false; ops.len()];
+        for op in ops {
+            let ticket = StoreTicket { index: self.next.fetch_add(1, Ordering::Relaxed), generation: 0 };
+            self.port.submit(ticket, op);
+        }
+        for _ in 0..done.len() {
+            loop {
+                if let Some((ticket, answer)) = self.port.collect() {
+                    done[ticket.index.wrapping_sub(first) as usize] = answer.is_ok();
+                    break;
+                }
+                // Every operation is answered within its time.
+                if let Err(RecvTimeoutError::Disconnected) = self.woken.recv_timeout(Duration::from_secs(1)) {
+                    return done;
+                }
+            }
+        }
+        done
+    }
+}

@@ -1,0 +1,454 @@
+//! One session with the database, its prepared statements, and what stands around each of them: a time limit, retries
+//! within a budget, the circuit, and numbers.
+//!
+//! Every statement may be sent twice: its timestamp is ours, so the second time changes nothing.
+//! Lives on: the store's runtime; shared by all lanes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use scylla::client::session::Session;
+use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+use scylla::response::query_result::QueryRowsResult;
+use scylla::response::{PagingState, PagingStateResponse};
+use scylla::serialize::SerializationError;
+use scylla::serialize::row::{RowSerializationContext, SerializeRow};
+use scylla::serialize::writers::RowWriter;
+use scylla::statement::batch::{Batch, BatchType};
+use scylla::statement::prepared::PreparedStatement;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::config::Scylla;
+
+use super::breaker::{Breaker, Budget, jittered};
+use super::connect::consistency;
+use super::rows::{self, Place};
+use super::stats::{Numbers, STATEMENTS, Statement, count};
+
+/// The first pause before a statement is sent again; it doubles.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// How often a statement is sent again at most.
+const RETRIES_MAX: u32 = 3;
+/// Attempts that fit the time of one statement.
+const ATTEMPTS_IN_TIMEOUT: u32 = 2;
+/// From the opening of the circuit to the first look, and between looks at first.
+const PROBE_PAUSE: Duration = Duration::from_millis(250);
+const PROBE_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Rows of a page where a user agent is sent the whole of it and one more says whether there are others.
+pub(super) const PAGE_ROWS: i32 = shards::limits::PAGE_MESSAGES as i32 + 1;
+/// Rows of a page where all of them are wanted.
+const PAGE_ROWS_LONG: i32 = 500;
+/// The least and the greatest number of seconds the database keeps a row; no message is accepted for longer.
+const TTL_SECONDS: std::ops::RangeInclusive<u64> = 1..=crate::store::IDLE_SECONDS_MAX;
+/// Rows stay a little longer than their messages: their exact end is looked at when they are read.
+const TTL_SLACK_SECONDS: u64 = 60;
+/// How long the probe leaves its row.
+const PROBE_TTL_SECONDS: i32 = 600;
+
+/// The operation failed, and may have taken effect. What it was has been logged and counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failed;
+
+/// A page of rows and where the next one begins.
+pub(super) type Rows = (QueryRowsResult, Option<PagingState>);
+
+/// What one row of `user` or `message` is to become.
+pub(super) enum Change {
+    UserPut { family: i8, key: Vec<u8>, value: Vec<u8>, at: i64, ttl: i32 },
+    UserDelete { family: i8, key: Vec<u8>, at: i64 },
+    MessagePut { place: Place, value: Vec<u8>, at: i64, ttl: i32 },
+    MessageDelete { place: Place, at: i64 },
+}
+
+impl Change {
+    fn statement(&self) -> Statement {
+        match self {
+            Change::UserPut { .. } => Statement::UserPut,
+            Change::UserDelete { .. } => Statement::UserDelete,
+            Change::MessagePut { .. } => Statement::MessagePut,
+            Change::MessageDelete { .. } => Statement::MessageDelete,
+        }
+    }
+
+    fn of_messages(&self) -> bool {
+        matches!(self, Change::MessagePut { .. } | Change::MessageDelete { .. })
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Change::UserPut { value, .. } | Change::MessagePut { value, .. } => value.len() + CHANGE_BYTES,
+            Change::UserDelete { .. } | Change::MessageDelete { .. } => CHANGE_BYTES,
+        }
+    }
+}
+
+/// About what a change takes beside its value.
+const CHANGE_BYTES: usize = 100;
+/// Bytes of one batch: far below what both databases refuse, and one batch of this much holds nobody up for long.
+const BATCH_BYTES_MAX: usize = 256 * 1024;
+
+/// A change of one user's row as it is bound.
+struct Bound<'a>(&'a [u8], &'a Change);
+
+impl SerializeRow for Bound<'_> {
+    fn serialize(&self, ctx: &RowSerializationContext<'_>, writer: &mut RowWriter) -> Result<(), SerializationError> {
+        let uaid = self.0;
+        match self.1 {
+            Change::UserPut { family, key, value, at, ttl } => {
+                (at, ttl, value, uaid, family, key).serialize(ctx, writer)
+            }
+            Change::UserDelete { family, key, at } => (at, uaid, family, key).serialize(ctx, writer),
+            Change::MessagePut { place, value, at, ttl } => {
+                (at, ttl, value, uaid, place.family, place.clock, place.origin, &place.key).serialize(ctx, writer)
+            }
+            Change::MessageDelete { place, at } => {
+                (at, uaid, place.family, place.clock, place.origin, &place.key).serialize(ctx, writer)
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// A session with everything prepared.
+pub(super) struct Client {
+    session: Session,
+    prepared: Vec<PreparedStatement>,
+    long: Vec<PreparedStatement>,
+    write_level: scylla::statement::Consistency,
+    pub(super) breaker: Arc<Breaker>,
+    budget: Budget,
+    pub(super) numbers: Arc<Numbers>,
+    request_timeout: Duration,
+    /// Wall time in microseconds.
+    pub(super) wall: fn() -> u64,
+}
+
+impl Client {
+    /// Prepares every statement.
+    ///
+    /// # Errors
+    /// What the database says of the first that it does not take; the tables are missing or others.
+    pub(super) async fn prepare(session: Session, config: &Scylla, wall: fn() -> u64) -> Result<Client, String> {
+        let keyspace = &config.keyspace;
+        let (mut prepared, mut long) = (Vec::new(), Vec::new());
+        for statement in STATEMENTS {
+            let text = text(*statement, keyspace);
+            let made = session.prepare(text.as_str()).await;
+            let mut made = made.map_err(|error| format!("the database does not take our statements: {error}"))?;
+            let level = if reads(*statement) { config.read_consistency } else { config.write_consistency };
+            made.set_consistency(consistency(level));
+            made.set_is_idempotent(true);
+            made.set_use_cached_result_metadata(true);
+            made.set_page_size(PAGE_ROWS_LONG);
+            long.push(made.clone());
+            made.set_page_size(PAGE_ROWS);
+            prepared.push(made);
+        }
+        Ok(Client {
+            session,
+            prepared,
+            long,
+            write_level: consistency(config.write_consistency),
+            breaker: Arc::new(Breaker::new(config.request_timeout / ATTEMPTS_IN_TIMEOUT)),
+            budget: Budget::new(),
+            numbers: Arc::new(Numbers::new()),
+            request_timeout: config.request_timeout,
+            wall,
+        })
+    }
+
+    /// For how many seconds the database keeps what ends then.
+    pub(super) fn ttl(&self, expires: shards::time::UnixSeconds) -> i32 {
+        let now = (self.wall)() / 1_000_000;
+        let left = expires.0.saturating_sub(now).saturating_add(TTL_SLACK_SECONDS);
+        left.clamp(*TTL_SECONDS.start(), *TTL_SECONDS.end()) as i32
+    }
+
+    /// Looks until the database is back, then closes the circuit. Ends with the store.
+    pub(super) async fn watch(&self) {
+        let mut changes = self.breaker.watch();
+        loop {
+            // Invariant: the sender lives in the breaker, and that in self.
+            changes.wait_for(|open| *open).await.expect("the breaker is alive");
+            self.numbers.others.circuit_open.store(1, Ordering::Relaxed);
+            let mut pause = PROBE_PAUSE;
+            loop {
+                tokio::time::sleep(jittered(pause)).await;
+                if self.probe().await {
+                    break;
+                }
+                pause = (pause * 2).min(PROBE_PAUSE_MAX);
+            }
+            self.breaker.close();
+            self.numbers.others.circuit_open.store(0, Ordering::Relaxed);
+            tracing::info!("the database answers again; operations are taken");
+        }
+    }
+
+    /// Whether it takes a write. Nobody has the UAID of zeros.
+    async fn probe(&self) -> bool {
+        let _sent = self.numbers.sent(Statement::Probe);
+        let at = i64::try_from((self.wall)()).unwrap_or(i64::MAX);
+        let values = (at, PROBE_TTL_SECONDS, &[0u8; 8][..], &[0u8; 16][..]);
+        let sent = self.session.execute_unpaged(&self.prepared[Statement::Probe as usize], values);
+        let limit = self.request_timeout / ATTEMPTS_IN_TIMEOUT;
+        let answer = tokio::time::timeout(limit, sent).await;
+        matches!(answer, Ok(Ok(_)))
+    }
+
+    /// One attempt after another, as the budget, the circuit and the time allow.
+    async fn run<T, F>(
+        &self,
+        hand: &Hand<'_>,
+        statement: Statement,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, Failed>
+    where
+        F: Future<Output = Result<T, ExecutionError>>,
+    {
+        let until = hand.until.min(Instant::now() + self.request_timeout);
+        let permit = tokio::time::timeout_at(until, hand.permits.acquire()).await;
+        let Ok(Ok(_permit)) = permit else { return Err(Failed) };
+        self.budget.earn();
+        let mut pause = RETRY_PAUSE;
+        for left in (0..=RETRIES_MAX).rev() {
+            let limit = until.min(Instant::now() + self.request_timeout / ATTEMPTS_IN_TIMEOUT);
+            let sent = self.numbers.sent(statement);
+            let answer = tokio::time::timeout_at(limit, attempt()).await;
+            drop(sent);
+            let error = match answer {
+                Ok(Ok(value)) => {
+                    self.breaker.answered();
+                    return Ok(value);
+                }
+                Ok(Err(error)) => Some(error),
+                Err(_) => None,
+            };
+            if !self.take_failure(statement, error.as_ref()) || left == 0 || Instant::now() + pause >= until {
+                return Err(Failed);
+            }
+            if !self.budget.spend() {
+                count(&self.numbers.others.retries_refused);
+                return Err(Failed);
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            if self.breaker.is_open() {
+                return Err(Failed);
+            }
+            count(&self.numbers.others.retries);
+            pause *= 4;
+        }
+        Err(Failed)
+    }
+
+    /// Counts and logs a failed attempt; says whether another may help.
+    fn take_failure(&self, statement: Statement, error: Option<&ExecutionError>) -> bool {
+        let others = &self.numbers.others;
+        let Some(error) = error else {
+            count(&others.timeouts);
+            return !self.weigh_failure(&"no answer in time");
+        };
+        let before = others.errors.fetch_add(1, Ordering::Relaxed);
+        if before == 0 || (before + 1).is_power_of_two() {
+            tracing::warn!(count = before + 1, ?statement, %error, "the database failed a statement");
+        }
+        // What it refuses once it refuses again; and it does answer.
+        !is_refusal(error) && !self.weigh_failure(error)
+    }
+
+    /// Whether the circuit is open now.
+    fn weigh_failure(&self, why: &dyn std::fmt::Display) -> bool {
+        if self.breaker.failed() {
+            count(&self.numbers.others.circuit_opened);
+            tracing::error!(last = %why, "the database does not answer; operations are refused until it does");
+        }
+        self.breaker.is_open()
+    }
+}
+
+/// What one operation has of the client: its lane's share of requests in flight, and its time.
+#[derive(Clone, Copy)]
+pub(super) struct Hand<'a> {
+    pub(super) client: &'a Client,
+    pub(super) permits: &'a Semaphore,
+    pub(super) until: Instant,
+}
+
+impl Hand<'_> {
+    /// Sends a statement whose answer has no rows.
+    pub(super) async fn send(&self, statement: Statement, values: &impl SerializeRow) -> Result<(), Failed> {
+        let prepared = &self.client.prepared[statement as usize];
+        let session = &self.client.session;
+        let attempt = || session.execute_unpaged(prepared, values);
+        self.client.run(self, statement, attempt).await.map(drop)
+    }
+
+    /// Reads the page of a short answer that begins at `state`, or a long one behind it.
+    pub(super) async fn read(
+        &self,
+        statement: Statement,
+        values: &impl SerializeRow,
+        state: Option<PagingState>,
+        long: bool,
+    ) -> Result<Rows, Failed> {
+        let prepared = if long { &self.client.long } else { &self.client.prepared };
+        let (prepared, session) = (&prepared[statement as usize], &self.client.session);
+        let attempt = || {
+            let state = state.clone().unwrap_or_else(PagingState::start);
+            session.execute_single_page(prepared, values, state)
+        };
+        let (found, next) = self.client.run(self, statement, attempt).await?;
+        let next = match next {
+            PagingStateResponse::HasMorePages { state } => Some(state),
+            PagingStateResponse::NoMorePages => None,
+        };
+        let rows = found.into_rows_result().map_err(|error| {
+            tracing::error!(?statement, %error, "the database answered a read with something else");
+            Failed
+        })?;
+        Ok((rows, next))
+    }
+
+    /// Makes these changes of one user; those of one table at once, as far as they fit a batch.
+    pub(super) async fn change(&self, uaid: &shards::ids::Uaid, changes: &[Change]) -> Result<(), Failed> {
+        let mut rest = changes;
+        while let Some(first) = rest.first() {
+            let mut bytes = 0;
+            let fit = rest.iter().take_while(|change| {
+                bytes += change.bytes();
+                change.of_messages() == first.of_messages() && bytes <= BATCH_BYTES_MAX
+            });
+            let (batch, behind) = rest.split_at(fit.count().max(1));
+            self.change_at_once(rows::uaid(uaid), batch).await?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    async fn change_at_once(&self, uaid: &[u8], changes: &[Change]) -> Result<(), Failed> {
+        let bound: Vec<Bound<'_>> = changes.iter().map(|change| Bound(uaid, change)).collect();
+        if let [one] = changes {
+            return self.send(one.statement(), &bound[0]).await;
+        }
+        // All of one partition: one mutation, so no log is needed to make it atomic.
+        let mut batch = Batch::new(BatchType::Unlogged);
+        batch.set_consistency(self.client.write_level);
+        batch.set_is_idempotent(true);
+        for change in changes {
+            batch.append_statement(self.client.prepared[change.statement() as usize].clone());
+        }
+        let statement = match changes.first() {
+            Some(change) if change.of_messages() => Statement::MessageBatch,
+            _ => Statement::UserBatch,
+        };
+        let session = &self.client.session;
+        self.client.run(self, statement, || session.batch(&batch, &bound)).await.map(drop)
+    }
+
+    /// Wall time in microseconds.
+    pub(super) fn wall(&self) -> u64 {
+        (self.client.wall)()
+    }
+}
+
+/// Whether the database has understood the statement and will not do it.
+fn is_refusal(error: &ExecutionError) -> bool {
+    match error {
+        ExecutionError::BadQuery(_) => true,
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, _)) => matches!(
+            error,
+            DbError::SyntaxError
+                | DbError::Invalid
+                | DbError::Unauthorized
+                | DbError::ConfigError
+                | DbError::AlreadyExists { .. }
+                | DbError::FunctionFailure { .. }
+        ),
+        _ => false,
+    }
+}
+
+fn reads(statement: Statement) -> bool {
+    matches!(
+        statement,
+        Statement::UserRead
+            | Statement::UserCheck
+            | Statement::UserTimes
+            | Statement::TopicsRead
+            | Statement::TopicRead
+            | Statement::UpdatesRead
+            | Statement::MessagesRead
+            | Statement::RowRead
+            | Statement::KeysRead
+            | Statement::UsersFirst
+            | Statement::UsersBehind
+            | Statement::NodeRead
+    )
+}
+
+/// The statement as the database reads it. Batches have no text of their own; theirs is that of a put.
+fn text(statement: Statement, keyspace: &str) -> String {
+    let user = format!("{keyspace}.user");
+    let message = format!("{keyspace}.message");
+    let row = "uaid = ? AND family = ? AND clock = ? AND origin = ? AND key = ?";
+    match statement {
+        Statement::UserRead => format!("SELECT family, key, value FROM {user} WHERE uaid = ?"),
+        // Record, low water, user clock, contact and one channel.
+        Statement::UserCheck => format!(
+            "SELECT family, key, value FROM {user} WHERE uaid = ? AND (family, key) IN \
+             ((0, 0x), (1, 0x), (2, 0x), (3, 0x), (5, ?))"
+        ),
+        Statement::UserTimes => {
+            format!("SELECT family, key, value, WRITETIME(value) FROM {user} WHERE uaid = ?")
+        }
+        Statement::UserPut | Statement::UserBatch => {
+            format!("UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = ? AND key = ?")
+        }
+        Statement::UserDelete => {
+            format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ? AND family = ? AND key = ?")
+        }
+        Statement::UserDrop => format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ?"),
+        Statement::TopicsRead => format!(
+            "SELECT key, value FROM {message} WHERE uaid = ? AND family = 0 AND clock = 0 AND origin = 0 AND key > ?"
+        ),
+        Statement::TopicRead => format!(
+            "SELECT value FROM {message} WHERE uaid = ? AND family = 0 AND clock = 0 AND origin = 0 AND key = ?"
+        ),
+        Statement::UpdatesRead => format!(
+            "SELECT key, value FROM {message} WHERE uaid = ? AND family = 0 AND clock = 0 AND origin = 0 AND key > ? \
+             AND key < ?"
+        ),
+        Statement::MessagesRead => format!(
+            "SELECT clock, origin, key, value FROM {message} WHERE uaid = ? AND family = ? AND (clock, origin) > (?, ?)"
+        ),
+        Statement::RowRead => format!(
+            "SELECT family, value FROM {message} WHERE uaid = ? AND family IN (1, 2) AND clock = ? AND origin = ? AND \
+             key = ?"
+        ),
+        Statement::KeysRead => {
+            format!("SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ?")
+        }
+        Statement::MessagePut | Statement::MessageBatch => {
+            format!("UPDATE {message} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE {row}")
+        }
+        Statement::MessageDelete => format!("DELETE FROM {message} USING TIMESTAMP ? WHERE {row}"),
+        Statement::MessageDrop => format!("DELETE FROM {message} USING TIMESTAMP ? WHERE uaid = ?"),
+        Statement::UsersFirst => format!("SELECT uaid, family, key, value FROM {user}"),
+        Statement::UsersBehind => {
+            format!("SELECT uaid, family, key, value FROM {user} WHERE token(uaid) > token(?)")
+        }
+        Statement::NodeRead => format!("SELECT boot, left_at, WRITETIME(boot) FROM {keyspace}.node WHERE url = ?"),
+        Statement::NodeEnter => format!(
+            "INSERT INTO {keyspace}.node (url, boot, started_at, left_at) VALUES (?, ?, ?, null) USING TIMESTAMP ?"
+        ),
+        Statement::NodeLeave => format!("UPDATE {keyspace}.node USING TIMESTAMP ? SET left_at = ? WHERE url = ?"),
+        Statement::Probe => format!(
+            "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = 2 AND key = 0x"
+        ),
+    }
+}

@@ -1,0 +1,132 @@
+//! What a shard's lane remembers of users that it lately had to do with: enough to spare reads and tombstones, nothing
+//! that must be right. Every answer is the same when all of it is forgotten.
+//!
+//! Only the node that has a user's session settles its messages and changes its channels, and its hello reads the user:
+//! so what is remembered is as of that read or newer.
+//! Lives on: the store's runtime, one for each shard.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use shards::ids::{Clock, Stamp, Uaid};
+
+/// Users of one shard: 16,384 x about 80 B = 1.3 MB. Shed: the user that has the place.
+const PLACES: usize = 16_384;
+/// Rows of one user. Shed: the one read longest ago; its ack costs a delete more.
+const ROWS_MAX: usize = 64;
+
+/// What is remembered of one user.
+#[derive(Default)]
+pub(super) struct User {
+    /// Every message row at or below it is settled; remembered of users that are there only.
+    pub(super) low_water: Option<Clock>,
+    /// How many channels it has.
+    pub(super) channels: Option<usize>,
+    /// The timestamp of the drop of the user that was there before: what is written now must be later.
+    pub(super) dropped_at: Clock,
+    /// Rows that were read from the message family and not from the saved one: an ack that low water covers needs no
+    /// delete.
+    plain: Vec<Stamp>,
+}
+
+impl User {
+    /// Nobody, since then.
+    pub(super) fn dropped(at: Clock) -> User {
+        User { dropped_at: at, ..User::default() }
+    }
+
+    /// A drain has read this row in the message family only.
+    pub(super) fn is_plain(&mut self, stamp: Stamp) {
+        if !self.plain.contains(&stamp) {
+            if self.plain.len() >= ROWS_MAX {
+                self.plain.remove(0);
+            }
+            self.plain.push(stamp);
+        }
+    }
+
+    /// Whether it was; it is settled now, or saved.
+    pub(super) fn was_plain(&mut self, stamp: Stamp) -> bool {
+        let place = self.plain.iter().position(|one| *one == stamp);
+        place.map(|place| self.plain.remove(place)).is_some()
+    }
+
+    /// The user was read and is there. Low water only rises.
+    pub(super) fn is_there(&mut self, low_water: Clock) {
+        self.low_water = self.low_water.max(Some(low_water));
+    }
+
+    /// Low water was written.
+    pub(super) fn raise(&mut self, low_water: Clock) {
+        self.low_water = self.low_water.map(|before| before.max(low_water));
+    }
+}
+
+/// A place for each of so many users, by their ids.
+#[derive(Default)]
+pub(super) struct Known(Mutex<Vec<Option<(Uaid, User)>>>);
+
+impl Known {
+    /// What is remembered of this user.
+    pub(super) fn get<T>(&self, uaid: Uaid, look: impl FnOnce(&User) -> T) -> Option<T> {
+        let places = self.lock();
+        let (kept, user) = places.get(place(uaid))?.as_ref()?;
+        (*kept == uaid).then(|| look(user))
+    }
+
+    /// Changes it; a user that is not remembered takes the place of another.
+    pub(super) fn change<T>(&self, uaid: Uaid, change: impl FnOnce(&mut User) -> T) -> T {
+        let mut places = self.lock();
+        if places.is_empty() {
+            places.resize_with(PLACES, || None);
+        }
+        let kept = &mut places[place(uaid)];
+        if kept.as_ref().is_none_or(|(other, _)| *other != uaid) {
+            *kept = Some((uaid, User::default()));
+        }
+        // Invariant: it was just put there.
+        change(&mut kept.as_mut().expect("a user").1)
+    }
+
+    /// It is whole between calls, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<(Uaid, User)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// UAIDs are random.
+fn place(uaid: Uaid) -> usize {
+    let [a, b, c, d, ..] = uaid.0;
+    u32::from_be_bytes([a, b, c, d]) as usize % PLACES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_taken_by_the_last_and_rows_are_bounded() {
+        let known = Known::default();
+        let (one, other) = (
+            Uaid([1; 16]),
+            Uaid({
+                let mut id = [1; 16];
+                id[9] = 2;
+                id
+            }),
+        );
+        known.change(one, |user| user.raise(Clock(9)));
+        assert_eq!(known.get(one, |user| user.low_water), Some(None), "nobody has read that it is there");
+        known.change(one, |user| user.is_there(Clock(5)));
+        known.change(one, |user| user.raise(Clock(3)));
+        assert_eq!(known.get(one, |user| user.low_water), Some(Some(Clock(5))));
+        known.change(other, |user| {
+            for n in 0..1_000 {
+                user.is_plain(Stamp { clock: Clock(n), ..Stamp::default() });
+            }
+            assert!(user.plain.len() <= ROWS_MAX);
+            assert!(user.was_plain(Stamp { clock: Clock(999), ..Stamp::default() }));
+            assert!(!user.was_plain(Stamp { clock: Clock(999), ..Stamp::default() }));
+        });
+        assert_eq!(known.get(one, |_| ()), None, "its place was taken");
+    }
+}

@@ -1,0 +1,121 @@
+//! What each operation of the port is in statements.
+//!
+//! Timestamps are DESIGN.md 7.2's: a message at its clock and deleted at exactly that, a presence at the time of its
+//! session and cleared at exactly that, low water at its own value; what belongs to the user itself is later than
+//! everything read of it, and says so in the user clock.
+//!
+//! Lives on: the store's runtime, inside the task of one operation.
+
+mod pages;
+
+mod settle;
+
+pub(super) mod store;
+
+pub(super) mod updates;
+
+pub(super) mod users;
+
+use shards::ids::{Chid, Clock, Uaid};
+use shards::machine::{StoreError, StoreOp};
+
+use super::client::{Failed, Hand};
+use super::known::Known;
+use super::port::Answer;
+use super::rows::{self, UserPart};
+use super::stats::{Statement, count};
+
+impl From<Failed> for StoreError {
+    fn from(_: Failed) -> StoreError {
+        StoreError::Transient
+    }
+}
+
+/// Does one operation.
+pub(super) async fn carry_out(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> Answer {
+    match op {
+        StoreOp::LoadUser { uaid } => users::load(hand, known, *uaid).await,
+        StoreOp::Touch { uaid, seen } => users::touch(hand, *uaid, *seen).await,
+        StoreOp::Register { .. } => users::register(hand, known, op).await,
+        StoreOp::SetContact { uaid, contact } => users::set_contact(hand, known, *uaid, contact).await,
+        StoreOp::SetPresence { uaid, presence } => users::set_presence(hand, *uaid, presence).await,
+        StoreOp::ClearPresence { uaid, presence } => users::clear_presence(hand, *uaid, presence).await,
+        StoreOp::Unregister { uaid, chid, at } => users::unregister(hand, known, *uaid, *chid, *at).await,
+        StoreOp::DropUser { uaid } => users::drop(hand, known, *uaid).await,
+        StoreOp::Publish { message, checked } => store::publish(hand, known, message, *checked).await,
+        StoreOp::Save { messages } => store::save(hand, known, messages).await,
+        StoreOp::Topics { uaid, after, limit, now } => pages::topics(hand, known, *uaid, *after, *limit, *now).await,
+        StoreOp::Messages { uaid, after, limit, now } => {
+            pages::messages(hand, known, *uaid, *after, *limit, *now).await
+        }
+        StoreOp::Read { row, now } => pages::read(hand, known, row, *now).await,
+        StoreOp::Settle { rows, low_water, durable: _ } => settle::settle(hand, known, rows, *low_water).await,
+    }
+}
+
+/// Reads the whole partition of a user and remembers what is worth it.
+pub(super) async fn read_user(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<UserPart, Failed> {
+    let part = read_part(hand, Statement::UserRead, &(rows::uaid(&uaid),)).await?;
+    let channels = part.channels.len();
+    if part.record.is_some() {
+        known.change(uaid, |user| {
+            user.is_there(part.low_water);
+            user.channels = Some(channels);
+        });
+    }
+    Ok(part)
+}
+
+/// Reads rows of a user's partition.
+async fn read_part(
+    hand: &Hand<'_>,
+    statement: Statement,
+    values: &impl scylla::serialize::row::SerializeRow,
+) -> Result<UserPart, Failed> {
+    let (mut part, mut state) = (UserPart::default(), None);
+    loop {
+        let (found, next) = hand.read(statement, values, state, true).await?;
+        let found = found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))?;
+        for row in found {
+            let (family, key, value) = row.map_err(|error| misread(hand, &error))?;
+            part.take(family, key, value);
+        }
+        match next {
+            Some(_) => state = next,
+            None => break,
+        }
+    }
+    if part.damaged > 0 {
+        hand.client.numbers.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
+    }
+    Ok(part)
+}
+
+/// Up to where the messages of a user are settled, as remembered, else as read; `None` when there is no such user.
+async fn settled_to(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<Option<Clock>, Failed> {
+    if let Some(low_water) = known.get(uaid, |user| user.low_water).flatten() {
+        return Ok(Some(low_water));
+    }
+    let part = users::check(hand, uaid, Chid([0; 16])).await?;
+    if part.record.is_none() {
+        return Ok(None);
+    }
+    known.change(uaid, |user| user.is_there(part.low_water));
+    Ok(Some(part.low_water))
+}
+
+/// Counts an answer that is none; says so the first time and ever more rarely.
+fn misread(hand: &Hand<'_>, error: &dyn std::fmt::Display) -> Failed {
+    damaged(hand, error);
+    Failed
+}
+
+/// Counts a row that cannot be read; says so the first time and ever more rarely.
+fn damaged(hand: &Hand<'_>, error: &dyn std::fmt::Display) {
+    let rows = &hand.client.numbers.others.damaged_rows;
+    count(rows);
+    let count = rows.load(std::sync::atomic::Ordering::Relaxed);
+    if count.is_power_of_two() {
+        tracing::error!(count, %error, "the shared store has a row that is none of this version");
+    }
+}

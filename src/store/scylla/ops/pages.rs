@@ -1,0 +1,196 @@
+//! `Topics`, `Messages` and `Read`.
+
+use std::sync::Arc;
+
+use scylla::response::PagingState;
+use shards::ids::{Chid, Origin, Stamp, Uaid};
+use shards::machine::{Page, RowKey, StoreReply};
+use shards::message::{Message, Topic};
+use shards::time::UnixSeconds;
+
+use super::super::client::{Failed, Hand};
+use super::super::known::Known;
+use super::super::port::Answer;
+use super::super::rows::{self, micros};
+use super::super::schema::family;
+use super::super::stats::Statement;
+use super::{damaged, misread, settled_to, updates};
+
+/// Pages begin in short requests: what a user agent is sent at once fits the first.
+fn is_long(limit: usize, first: bool) -> bool {
+    !first || limit > usize::from(shards::limits::PAGE_MESSAGES)
+}
+
+/// Rows without a user wait for a transfer to bring it; nobody sees them before.
+fn nothing() -> StoreReply {
+    StoreReply::Page(Box::new(Page { messages: Vec::new(), exhausted: true }))
+}
+
+pub(super) async fn topics(
+    hand: &Hand<'_>,
+    known: &Known,
+    uaid: Uaid,
+    after: Option<(Chid, Topic)>,
+    limit: u16,
+    now: UnixSeconds,
+) -> Answer {
+    if settled_to(hand, known, uaid).await?.is_none() {
+        return Ok(nothing());
+    }
+    let (limit, after) = (usize::from(limit), rows::topic_cursor(after));
+    let mut live: Vec<Arc<Message>> = Vec::new();
+    // Updates of the channel that is being read; all of them must be seen before one of them counts.
+    let mut of_channel: Vec<Message> = Vec::new();
+    let (mut state, mut first) = (None, true);
+    'pages: loop {
+        let values = (rows::uaid(&uaid), &after);
+        let (found, next) = hand.read(Statement::TopicsRead, &values, state, is_long(limit, first)).await?;
+        first = false;
+        for row in found.rows::<(&[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
+            let (key, value) = row.map_err(|error| misread(hand, &error))?;
+            if !rows::is_update(key) && rows::expires(value).is_none_or(|end| end <= now) {
+                continue;
+            }
+            let Some(message) = rows::message(value) else {
+                damaged(hand, &"a topic row");
+                continue;
+            };
+            if of_channel.first().is_some_and(|update| !rows::is_update(key) || update.chid != message.chid) {
+                live.extend(live_update(&mut of_channel, now));
+            }
+            if rows::is_update(key) {
+                of_channel.push(message);
+            } else {
+                live.push(Arc::new(message));
+            }
+            if live.len() > limit {
+                break 'pages;
+            }
+        }
+        match next {
+            Some(_) => state = next,
+            None => break,
+        }
+    }
+    live.extend(live_update(&mut of_channel, now));
+    let exhausted = live.len() <= limit;
+    live.truncate(limit);
+    Ok(StoreReply::Page(Box::new(Page { messages: live, exhausted })))
+}
+
+/// The update that counts, when it has not expired: an expired one hides those it replaced.
+fn live_update(of_channel: &mut Vec<Message>, now: UnixSeconds) -> Option<Arc<Message>> {
+    updates::counts(std::mem::take(of_channel)).filter(|update| !update.expired(now)).map(Arc::new)
+}
+
+pub(super) async fn messages(
+    hand: &Hand<'_>,
+    known: &Known,
+    uaid: Uaid,
+    after: Stamp,
+    limit: u16,
+    now: UnixSeconds,
+) -> Answer {
+    let Some(settled) = settled_to(hand, known, uaid).await? else { return Ok(nothing()) };
+    let (limit, settled) = (usize::from(limit), Stamp { clock: settled, origin: Origin(u32::MAX) });
+    let mut saved = Slice::new(family::SAVED, after);
+    let mut plain = Slice::new(family::MESSAGE, after.max(settled));
+    tokio::try_join!(saved.fill(hand, uaid, limit, now), plain.fill(hand, uaid, limit, now))?;
+    let exhausted = saved.live.len() + plain.live.len() <= limit;
+    known.change(uaid, |user| {
+        for message in &plain.live {
+            if !saved.live.iter().any(|other| other.stamp == message.stamp) {
+                user.is_plain(message.stamp);
+            }
+        }
+    });
+    Ok(StoreReply::Page(Box::new(merge(saved.live, plain.live, limit, exhausted))))
+}
+
+/// The first rows of both in the order of stamps; one that is in both forms counts once.
+fn merge(saved: Vec<Arc<Message>>, plain: Vec<Arc<Message>>, limit: usize, exhausted: bool) -> Page {
+    let mut messages = [saved, plain].concat();
+    messages.sort_by_key(|message| (message.stamp, message.chid));
+    messages.dedup_by(|b, a| (a.stamp, a.chid) == (b.stamp, b.chid));
+    let exhausted = exhausted || messages.len() <= limit;
+    messages.truncate(limit);
+    Page { messages, exhausted }
+}
+
+/// One family, read in order of stamps as far as it is wanted.
+struct Slice {
+    family: i8,
+    after: Stamp,
+    state: State,
+    live: Vec<Arc<Message>>,
+}
+
+enum State {
+    Start,
+    More(PagingState),
+    End,
+}
+
+impl Slice {
+    fn new(family: i8, after: Stamp) -> Slice {
+        Slice { family, after, state: State::Start, live: Vec::new() }
+    }
+
+    /// Reads until there is one row more than wanted, or no more.
+    async fn fill(&mut self, hand: &Hand<'_>, uaid: Uaid, limit: usize, now: UnixSeconds) -> Result<(), Failed> {
+        let (clock, origin) = (micros(self.after.clock), i64::from(self.after.origin.0));
+        while self.live.len() <= limit {
+            let (state, first) = match &self.state {
+                State::Start => (None, true),
+                State::More(state) => (Some(state.clone()), false),
+                State::End => return Ok(()),
+            };
+            let values = (rows::uaid(&uaid), self.family, clock, origin);
+            let (found, next) = hand.read(Statement::MessagesRead, &values, state, is_long(limit, first)).await?;
+            for row in found.rows::<(i64, i64, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
+                let (_, _, _, value) = row.map_err(|error| misread(hand, &error))?;
+                if rows::expires(value).is_some_and(|end| end <= now) {
+                    continue;
+                }
+                match rows::message(value) {
+                    Some(message) => self.live.push(Arc::new(message)),
+                    None => damaged(hand, &"a message row"),
+                }
+            }
+            self.state = next.map_or(State::End, State::More);
+        }
+        Ok(())
+    }
+}
+
+pub(super) async fn read(hand: &Hand<'_>, known: &Known, row: &RowKey, now: UnixSeconds) -> Answer {
+    let found = match &row.topic {
+        Some(topic) if *topic == Topic::UPDATE => updates::of_channel(hand, row.uaid, row.chid).await?,
+        Some(topic) => read_topic(hand, row, topic).await?,
+        None => read_plain(hand, known, row).await?,
+    };
+    let live = found.filter(|message| message.stamp == row.stamp && !message.expired(now));
+    let messages = live.map(Arc::new).into_iter().collect();
+    Ok(StoreReply::Page(Box::new(Page { messages, exhausted: true })))
+}
+
+async fn read_topic(hand: &Hand<'_>, row: &RowKey, topic: &Topic) -> Result<Option<Message>, Failed> {
+    let key = [&row.chid.0[..], topic.as_bytes()].concat();
+    let (found, _) = hand.read(Statement::TopicRead, &(rows::uaid(&row.uaid), key), None, false).await?;
+    let value = found.maybe_first_row::<(&[u8],)>().map_err(|error| misread(hand, &error))?;
+    Ok(value.and_then(|(value,)| rows::message(value)))
+}
+
+async fn read_plain(hand: &Hand<'_>, known: &Known, row: &RowKey) -> Result<Option<Message>, Failed> {
+    let Some(settled) = settled_to(hand, known, row.uaid).await? else { return Ok(None) };
+    let (clock, origin) = (micros(row.stamp.clock), i64::from(row.stamp.origin.0));
+    let values = (rows::uaid(&row.uaid), clock, origin, &row.chid.0[..]);
+    let (found, _) = hand.read(Statement::RowRead, &values, None, false).await?;
+    for kept in found.rows::<(i8, &[u8])>().map_err(|error| misread(hand, &error))? {
+        let (family, value) = kept.map_err(|error| misread(hand, &error))?;
+        if family == family::SAVED || row.stamp.clock > settled {
+            return Ok(rows::message(value));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,53 @@
+//! `Settle`: acks, cancels and replacements, each in exactly its version.
+//!
+//! Low water is one write for as many acks as it covers and leaves no tombstone, so a message row that it covers is
+//! not deleted. A saved row it does not cover; of a row whose form nobody remembers both forms are deleted.
+
+use shards::ids::{Clock, Uaid};
+use shards::machine::{RowKey, StoreReply};
+use shards::message::Topic;
+
+use super::super::client::{Failed, Hand};
+use super::super::known::Known;
+use super::super::port::Answer;
+use super::super::rows::Place;
+use super::super::schema::family;
+use super::super::stats::count;
+use super::store::delete;
+use super::{updates, users};
+
+pub(super) async fn settle(hand: &Hand<'_>, known: &Known, rows: &[RowKey], low_water: Option<Clock>) -> Answer {
+    let Some(first) = rows.first() else { return Ok(StoreReply::Done) };
+    let uaid = first.uaid;
+    let before = known.get(uaid, |user| user.low_water).flatten().unwrap_or_default();
+    let covered = before.max(low_water.unwrap_or_default());
+    let mut deletes = Vec::new();
+    for row in rows {
+        match &row.topic {
+            Some(topic) if *topic == Topic::UPDATE => deletes.extend(updates::settle(hand, row).await?),
+            Some(topic) => deletes.push(delete(Place::topic(row.chid, topic, row.stamp), row.stamp.clock)),
+            None => {
+                if row.stamp.clock > covered {
+                    deletes.push(delete(Place::plain(family::MESSAGE, row.stamp, row.chid), row.stamp.clock));
+                } else {
+                    count(&hand.client.numbers.others.deletes_spared);
+                }
+                if !known.change(uaid, |user| user.was_plain(row.stamp)) {
+                    deletes.push(delete(Place::plain(family::SAVED, row.stamp, row.chid), row.stamp.clock));
+                }
+            }
+        }
+    }
+    // Two tables, so two requests, and neither needs the other.
+    tokio::try_join!(raise(hand, known, uaid, low_water.filter(|low_water| *low_water > before)), async {
+        hand.change(&uaid, &deletes).await
+    })?;
+    Ok(StoreReply::Done)
+}
+
+async fn raise(hand: &Hand<'_>, known: &Known, uaid: Uaid, low_water: Option<Clock>) -> Result<(), Failed> {
+    let Some(low_water) = low_water else { return Ok(()) };
+    hand.change(&uaid, &[users::low_water(low_water)]).await?;
+    known.change(uaid, |user| user.raise(low_water));
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! `Publish` and `Save`.
+
+use std::sync::Arc;
+
+use shards::ids::{Chid, Clock};
+use shards::machine::{StoreError, StoreReply};
+use shards::message::{Message, Topic};
+use shards::simple::Mode;
+
+use super::super::client::{Change, Hand};
+use super::super::known::Known;
+use super::super::port::Answer;
+use super::super::rows::{self, Place, micros};
+use super::super::schema::family;
+use super::super::stats::count;
+use super::{read_user, updates, users};
+
+/// A message that is not written this long after its clock is refused: low water may pass it later
+/// (`store.settle_lag`, DESIGN.md 7).
+const WRITE_WITHIN_US: u64 = 30_000_000;
+
+pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, checked: bool) -> Answer {
+    let mut low_water = known.get(message.uaid, |user| user.low_water).flatten().unwrap_or_default();
+    if !checked {
+        let part = users::check(hand, message.uaid, message.chid).await?;
+        if part.record.is_none() || !part.has_channel(message.chid) {
+            return Ok(StoreReply::NoSubscription);
+        }
+        if message.mode() != part.contact.mode {
+            return Ok(StoreReply::OtherMode);
+        }
+        low_water = low_water.max(part.low_water);
+    }
+    if message.ttl == 0 {
+        return Ok(StoreReply::Done);
+    }
+    if message.mode() == Mode::Simple {
+        let changes = updates::publish(hand, message).await?;
+        hand.change(&message.uaid, &changes).await?;
+    } else {
+        // Nobody settled what was not there: a message that comes late is kept like one from a ledger.
+        let late = message.topic.is_none() && message.stamp.clock <= low_water;
+        let family = if late { family::SAVED } else { family::MESSAGE };
+        hand.change(&message.uaid, &[put(hand, message, family)]).await?;
+    }
+    if hand.wall() > message.stamp.clock.0.saturating_add(WRITE_WITHIN_US) {
+        count(&hand.client.numbers.others.late);
+        return Err(StoreError::Transient);
+    }
+    Ok(StoreReply::Done)
+}
+
+pub(super) async fn save(hand: &Hand<'_>, known: &Known, messages: &[Arc<Message>]) -> Answer {
+    let Some(first) = messages.first() else { return Ok(StoreReply::Done) };
+    let uaid = first.uaid;
+    let part = read_user(hand, known, uaid).await?;
+    if part.record.is_none() {
+        return Ok(StoreReply::Done);
+    }
+    let mut changes = Vec::new();
+    let mut updated: Vec<Chid> = Vec::new();
+    for message in messages.iter().filter(|message| part.has_channel(message.chid)) {
+        if message.topic != Some(Topic::UPDATE) {
+            known.change(uaid, |user| user.was_plain(message.stamp));
+            changes.push(put(hand, message, family::SAVED));
+        } else if !updated.contains(&message.chid) {
+            updated.push(message.chid);
+        }
+    }
+    for chid in updated {
+        let of_channel = messages.iter().filter(|m| m.chid == chid && m.topic == Some(Topic::UPDATE));
+        changes.extend(updates::save(hand, uaid, chid, of_channel.map(|message| &**message)).await?);
+    }
+    hand.change(&uaid, &changes).await?;
+    Ok(StoreReply::Done)
+}
+
+/// Writes a message to the topic it has, else to this family.
+fn put(hand: &Hand<'_>, message: &Message, family: i8) -> Change {
+    let place = match &message.topic {
+        Some(topic) => Place::topic(message.chid, topic, message.stamp),
+        None => Place::plain(family, message.stamp, message.chid),
+    };
+    write(hand, message, place)
+}
+
+/// Writes a message to this place, at its clock.
+pub(in super::super) fn write(hand: &Hand<'_>, message: &Message, place: Place) -> Change {
+    let ttl = hand.client.ttl(message.expires());
+    Change::MessagePut { place, value: rows::value(message), at: micros(message.stamp.clock), ttl }
+}
+
+/// Deletes exactly the version with this clock.
+pub(super) fn delete(place: Place, clock: Clock) -> Change {
+    Change::MessageDelete { place, at: micros(clock) }
+}

@@ -1,0 +1,88 @@
+//! Version updates (SimplePush): which row of a channel counts.
+//!
+//! A higher version replaces a lower one whenever it comes, so time cannot settle it: every update has a row of its
+//! own, whoever stores one deletes those that it replaces, and whoever reads takes what would be left if they had been
+//! stored one after another. Two nodes that store at the same moment leave two rows; the next store or ack sees to it.
+
+use shards::ids::{Chid, Uaid};
+use shards::machine::RowKey;
+use shards::message::{Message, Topic};
+
+use super::super::client::{Change, Failed, Hand};
+use super::super::rows::{self, Place};
+use super::super::stats::Statement;
+use super::store::{delete, write};
+use super::{damaged, misread};
+
+/// What is to be done to store this update; nothing when a row stands above it.
+pub(in super::super) async fn publish(hand: &Hand<'_>, message: &Message) -> Result<Vec<Change>, Failed> {
+    save(hand, message.uaid, message.chid, std::iter::once(message)).await
+}
+
+/// As [`publish`] for several of one channel, in this order.
+pub(super) async fn save(
+    hand: &Hand<'_>,
+    uaid: Uaid,
+    chid: Chid,
+    messages: impl Iterator<Item = &Message>,
+) -> Result<Vec<Change>, Failed> {
+    let rows = read(hand, uaid, chid).await?;
+    let held = counts(rows.clone());
+    let mut last = held.clone();
+    for message in messages {
+        if last.as_ref().is_none_or(|held| message.replaces(&held.held())) {
+            last = Some(message.clone());
+        }
+    }
+    let (Some(last), true) = (&last, last != held) else { return Ok(Vec::new()) };
+    let replaced = rows.iter().filter(|row| row.stamp != last.stamp);
+    let mut changes: Vec<Change> = replaced.map(|row| delete(place(row), row.stamp.clock)).collect();
+    changes.push(write(hand, last, place(last)));
+    Ok(changes)
+}
+
+/// What is to be done to settle this one: those that it replaced go with it.
+pub(super) async fn settle(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<Change>, Failed> {
+    let rows = read(hand, row.uaid, row.chid).await?;
+    let counts = counts(rows.clone()).is_some_and(|held| held.stamp == row.stamp);
+    let mut changes = vec![delete(Place::topic(row.chid, &Topic::UPDATE, row.stamp), row.stamp.clock)];
+    if counts {
+        let others = rows.iter().filter(|other| other.stamp != row.stamp);
+        changes.extend(others.map(|other| delete(place(other), other.stamp.clock)));
+    }
+    Ok(changes)
+}
+
+/// The one that counts among the rows of one channel.
+pub(super) async fn of_channel(hand: &Hand<'_>, uaid: Uaid, chid: Chid) -> Result<Option<Message>, Failed> {
+    Ok(counts(read(hand, uaid, chid).await?))
+}
+
+/// Of all rows of one channel the one that would be left, had they been stored in the order of their acceptance.
+pub(super) fn counts(mut rows: Vec<Message>) -> Option<Message> {
+    rows.sort_by_key(|row| (row.accepted, row.stamp));
+    rows.into_iter().reduce(|held, next| if next.replaces(&held.held()) { next } else { held })
+}
+
+async fn read(hand: &Hand<'_>, uaid: Uaid, chid: Chid) -> Result<Vec<Message>, Failed> {
+    let (from, to) = rows::update_range(chid);
+    let (mut messages, mut state) = (Vec::new(), None);
+    loop {
+        let (found, next) = hand.read(Statement::UpdatesRead, &(rows::uaid(&uaid), &from, &to), state, true).await?;
+        for row in found.rows::<(&[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
+            let (_, value) = row.map_err(|error| misread(hand, &error))?;
+            match rows::message(value) {
+                Some(message) => messages.push(message),
+                None => damaged(hand, &"a version update"),
+            }
+        }
+        match next {
+            Some(_) => state = next,
+            None => return Ok(messages),
+        }
+    }
+}
+
+fn place(message: &Message) -> Place {
+    Place::of(message)
+}

@@ -1,0 +1,98 @@
+//! A shard's hand into the shared store: a bounded lane there and a queue of replies back.
+//!
+//! Lives on: its shard. Nothing here waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crossbeam::queue::SegQueue;
+use shards::ids::StoreTicket;
+use shards::limits;
+use shards::machine::{StoreError, StoreOp, StoreReply};
+use shards::ports::Store;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
+
+use super::breaker::Breaker;
+use super::stats::{Numbers, count};
+
+/// What a port answers.
+pub(super) type Answer = Result<StoreReply, StoreError>;
+
+/// Replies on their way to one shard, and how to wake it. Bounded by the operations the port lets out.
+pub(super) struct Outbox {
+    replies: SegQueue<(StoreTicket, Answer)>,
+    waker: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Outbox {
+    pub(super) fn new(waker: Arc<dyn Fn() + Send + Sync>) -> Outbox {
+        Outbox { replies: SegQueue::new(), waker }
+    }
+
+    /// Leaves a reply and wakes the shard.
+    pub(super) fn push(&self, ticket: StoreTicket, answer: Answer) {
+        self.replies.push((ticket, answer));
+        (self.waker)();
+    }
+}
+
+/// One operation under way.
+pub(super) struct Job {
+    pub(super) ticket: StoreTicket,
+    pub(super) op: StoreOp,
+    pub(super) arrived: Instant,
+}
+
+/// One shard's port.
+pub(super) struct Port {
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) lane: UnboundedSender<Job>,
+    pub(super) breaker: Arc<Breaker>,
+    pub(super) numbers: Arc<Numbers>,
+    outstanding: usize,
+    refused: VecDeque<StoreTicket>,
+}
+
+impl Port {
+    pub(super) fn new(
+        outbox: Arc<Outbox>,
+        lane: UnboundedSender<Job>,
+        breaker: Arc<Breaker>,
+        numbers: Arc<Numbers>,
+    ) -> Port {
+        Port { outbox, lane, breaker, numbers, outstanding: 0, refused: VecDeque::new() }
+    }
+
+    /// Refuses at once; the reply is collected like any other.
+    fn refuse(&mut self, ticket: StoreTicket) {
+        count(&self.numbers.others.transient);
+        self.refused.push_back(ticket);
+        (self.outbox.waker)();
+    }
+}
+
+impl Store for Port {
+    fn submit(&mut self, ticket: StoreTicket, op: StoreOp) {
+        self.numbers.asked(&op);
+        // The lane is not bounded by itself: this is its bound.
+        if self.breaker.is_open() || self.outstanding >= limits::STORE_TICKETS_MAX {
+            return self.refuse(ticket);
+        }
+        if self.lane.send(Job { ticket, op, arrived: Instant::now() }).is_err() {
+            // The store has been closed.
+            return self.refuse(ticket);
+        }
+        self.outstanding += 1;
+    }
+
+    fn collect(&mut self) -> Option<(StoreTicket, Answer)> {
+        if let Some(ticket) = self.refused.pop_front() {
+            return Some((ticket, Err(StoreError::Transient)));
+        }
+        let reply = self.outbox.replies.pop()?;
+        assert!(self.outstanding > 0, "a reply answers an operation");
+        self.outstanding -= 1;
+        Some(reply)
+    }
+}

@@ -1,0 +1,292 @@
+//! Keys and values of the shared store's rows (`super::schema` has the tables). Big-endian, so that byte order is the
+//! order of the laws.
+//!
+//! ```text
+//! user     record      0 format, 1 record version, 2 seen 8
+//!          low_water   clock 8           user_clock  clock 8
+//!          contact     0 format, 1 mode, 2 wake data
+//!          presence    connected at 8    key: boot 8, node url
+//!          channel     0 format, 1 registered at 8, 9 key 32 or nothing
+//! message  value       0 zero, 1 expires 8, 9 the message layout of `shards`
+//!          key         chid 16; of a topic row chid 16, topic; of a version update chid 16, zero, clock 8, origin 4
+//! ```
+//!
+//! A topic is replaced in place, by the write with the later timestamp. A version update is not: its place among others
+//! is its version, which is no timestamp, so each has a row of its own and `super::updates` says which one counts. No
+//! topic begins with a zero byte.
+
+use std::sync::Arc;
+
+use shards::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
+use shards::machine::{NodeId, Presence, UserRow};
+use shards::message::{Message, Topic};
+use shards::simple::{Contact, Mode, WakeData};
+use shards::time::UnixSeconds;
+
+use super::schema::family;
+
+const FORMAT: u8 = 1;
+const VALUE_HEAD_BYTES: usize = 9;
+const CHID_BYTES: usize = 16;
+const UPDATE_KEY_BYTES: usize = 29;
+
+/// The value of a record.
+pub(super) fn record(record_version: u8, seen: UnixSeconds) -> Vec<u8> {
+    [&[FORMAT, record_version][..], &seen.0.to_be_bytes()].concat()
+}
+
+/// What [`record`] wrote.
+pub(super) fn parse_record(value: &[u8]) -> Option<(u8, UnixSeconds)> {
+    let (head, seen) = value.split_first_chunk::<2>()?;
+    (head[0] == FORMAT).then_some((head[1], UnixSeconds(word(seen)?)))
+}
+
+/// The value of a low water or a user clock.
+pub(super) fn clock(clock: Clock) -> Vec<u8> {
+    clock.0.to_be_bytes().to_vec()
+}
+
+/// The value of a contact.
+pub(super) fn contact(contact: &Contact) -> Vec<u8> {
+    let mode = u8::from(contact.mode == Mode::Simple);
+    [&[FORMAT, mode][..], contact.wake.as_ref().map_or("", WakeData::as_str).as_bytes()].concat()
+}
+
+fn parse_contact(value: &[u8]) -> Option<Contact> {
+    let (head, wake) = value.split_first_chunk::<2>()?;
+    let mode = if head[1] == 1 { Mode::Simple } else { Mode::WebPush };
+    (head[0] == FORMAT).then(|| Contact { mode, wake: WakeData::new(std::str::from_utf8(wake).unwrap_or_default()) })
+}
+
+/// The key of a presence.
+pub(super) fn presence_key(node: &NodeId) -> Vec<u8> {
+    [&node.boot.to_be_bytes()[..], node.url.as_bytes()].concat()
+}
+
+fn parse_presence(key: &[u8], value: &[u8]) -> Option<Presence> {
+    let (boot, url) = key.split_first_chunk::<8>()?;
+    let url = std::str::from_utf8(url).ok()?.into();
+    Some(Presence { node: Arc::new(NodeId { url, boot: u64::from_be_bytes(*boot) }), connected_at: word(value)? })
+}
+
+/// The value of a channel.
+pub(super) fn channel(registered_at: Clock, key: Option<&KeyDigest>) -> Vec<u8> {
+    [&[FORMAT][..], &registered_at.0.to_be_bytes(), key.map_or(&[][..], |key| &key.0)].concat()
+}
+
+/// What [`channel`] wrote.
+pub(super) fn parse_channel(value: &[u8]) -> Option<(Clock, Option<KeyDigest>)> {
+    let (head, key) = value.split_first_chunk::<9>()?;
+    let key = if key.is_empty() { None } else { Some(KeyDigest(key.try_into().ok()?)) };
+    (head[0] == FORMAT).then_some((Clock(word(&head[1..])?), key))
+}
+
+/// The value of a message in any family.
+pub(super) fn value(message: &Message) -> Vec<u8> {
+    let mut out = Vec::with_capacity(VALUE_HEAD_BYTES + message.encoded_len());
+    out.push(0);
+    out.extend_from_slice(&message.expires().0.to_be_bytes());
+    message.encode(&mut out);
+    out
+}
+
+/// When the message of this value expires, without decoding it.
+pub(super) fn expires(value: &[u8]) -> Option<UnixSeconds> {
+    Some(UnixSeconds(word(value.get(1..VALUE_HEAD_BYTES)?)?))
+}
+
+/// The message of a value.
+pub(super) fn message(value: &[u8]) -> Option<Message> {
+    Message::decode(value.get(VALUE_HEAD_BYTES..)?)
+}
+
+/// Where a message has its row, but for the UAID.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) family: i8,
+    pub(super) clock: i64,
+    pub(super) origin: i64,
+    pub(super) key: Vec<u8>,
+}
+
+impl Place {
+    /// Of a message without topic, in `family::MESSAGE` or `family::SAVED`.
+    pub(super) fn plain(family: i8, stamp: Stamp, chid: Chid) -> Place {
+        Place { family, clock: micros(stamp.clock), origin: i64::from(stamp.origin.0), key: chid.0.to_vec() }
+    }
+
+    /// Of a message with this topic.
+    pub(super) fn topic(chid: Chid, topic: &Topic, stamp: Stamp) -> Place {
+        let key = if *topic == Topic::UPDATE {
+            let (clock, origin) = (stamp.clock.0.to_be_bytes(), stamp.origin.0.to_be_bytes());
+            [&chid.0[..], topic.as_bytes(), &clock, &origin].concat()
+        } else {
+            [&chid.0[..], topic.as_bytes()].concat()
+        };
+        Place { family: family::TOPIC, clock: 0, origin: 0, key }
+    }
+
+    /// Of this message, as a POST stores it.
+    pub(super) fn of(message: &Message) -> Place {
+        match &message.topic {
+            Some(topic) => Place::topic(message.chid, topic, message.stamp),
+            None => Place::plain(family::MESSAGE, message.stamp, message.chid),
+        }
+    }
+
+    /// The channel of a message row's key.
+    pub(super) fn chid(key: &[u8]) -> Option<Chid> {
+        key.first_chunk::<CHID_BYTES>().map(|chid| Chid(*chid))
+    }
+}
+
+/// Behind which key of `family::TOPIC` the rows of the next page are.
+pub(super) fn topic_cursor(after: Option<(Chid, Topic)>) -> Vec<u8> {
+    match after {
+        None => Vec::new(),
+        // Behind every update of the channel and before its topics.
+        Some((chid, Topic::UPDATE)) => [&chid.0[..], &[1]].concat(),
+        Some((chid, topic)) => [&chid.0[..], topic.as_bytes()].concat(),
+    }
+}
+
+/// Whether this key of `family::TOPIC` is that of a version update.
+pub(super) fn is_update(key: &[u8]) -> bool {
+    key.len() == UPDATE_KEY_BYTES && key[CHID_BYTES] == 0
+}
+
+/// Before and behind the keys of the version updates of a channel.
+pub(super) fn update_range(chid: Chid) -> (Vec<u8>, Vec<u8>) {
+    ([&chid.0[..], &[0]].concat(), [&chid.0[..], &[1]].concat())
+}
+
+/// A clock as the database has timestamps.
+pub(super) fn micros(clock: Clock) -> i64 {
+    i64::try_from(clock.0).unwrap_or(i64::MAX)
+}
+
+/// A channel as its row has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ChannelRow {
+    pub(super) chid: Chid,
+    pub(super) registered_at: Clock,
+    pub(super) key: Option<KeyDigest>,
+}
+
+/// What a read of a user's partition, or of part of it, has found.
+#[derive(Default)]
+pub(super) struct UserPart {
+    /// Version of the record and when the user was seen; without a record there is no user.
+    pub(super) record: Option<(u8, UnixSeconds)>,
+    pub(super) low_water: Clock,
+    user_clock: Clock,
+    pub(super) contact: Contact,
+    /// In the order of their ids.
+    pub(super) channels: Vec<ChannelRow>,
+    presence: Vec<Presence>,
+    /// Rows that are none of ours.
+    pub(super) damaged: u64,
+}
+
+impl UserPart {
+    /// Takes one row of the partition.
+    pub(super) fn take(&mut self, family: i8, key: &[u8], value: &[u8]) {
+        if self.read(family, key, value).is_none() {
+            self.damaged += 1;
+        }
+    }
+
+    fn read(&mut self, family: i8, key: &[u8], value: &[u8]) -> Option<()> {
+        match family {
+            family::RECORD => self.record = Some(parse_record(value)?),
+            family::LOW_WATER => self.low_water = Clock(word(value)?),
+            family::USER_CLOCK => self.user_clock = Clock(word(value)?),
+            family::CONTACT => self.contact = parse_contact(value)?,
+            family::PRESENCE => self.presence.push(parse_presence(key, value)?),
+            family::CHANNEL => {
+                let (registered_at, digest) = parse_channel(value)?;
+                self.channels.push(ChannelRow { chid: Place::chid(key)?, registered_at, key: digest });
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    pub(super) fn has_channel(&self, chid: Chid) -> bool {
+        self.channels.iter().any(|channel| channel.chid == chid)
+    }
+
+    /// The greatest clock of anything read.
+    pub(super) fn highest(&self) -> Clock {
+        let channels = self.channels.iter().map(|channel| channel.registered_at);
+        let presence = self.presence.iter().map(|presence| Clock(presence.connected_at));
+        channels.chain(presence).max().unwrap_or_default().max(self.user_clock).max(self.low_water)
+    }
+
+    /// As the machine wants it, when the whole partition was read.
+    pub(super) fn into_row(mut self) -> Option<UserRow> {
+        let (record_version, seen) = self.record?;
+        self.presence.sort_by_key(|one| std::cmp::Reverse(one.connected_at));
+        Some(UserRow {
+            record_version,
+            seen,
+            low_water: self.low_water,
+            user_clock: self.highest(),
+            // A shared store keeps no mark: it would have to be written before every message.
+            may_have_messages: true,
+            contact: self.contact,
+            channels: self.channels.iter().map(|channel| channel.chid).collect(),
+            presence: self.presence,
+        })
+    }
+}
+
+/// A UAID as it is bound.
+pub(super) fn uaid(uaid: &Uaid) -> &[u8] {
+    &uaid.0
+}
+
+fn word(bytes: &[u8]) -> Option<u64> {
+    bytes.try_into().ok().map(u64::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn users_are_read_as_they_were_written() {
+        let node = Arc::new(NodeId { url: "http://a:1".into(), boot: 7 });
+        let said = Contact { mode: Mode::Simple, wake: WakeData::new("ip=1") };
+        let mut part = UserPart::default();
+        part.take(family::RECORD, &[], &record(1, UnixSeconds(5)));
+        part.take(family::LOW_WATER, &[], &clock(Clock(6)));
+        part.take(family::USER_CLOCK, &[], &clock(Clock(7)));
+        part.take(family::CONTACT, &[], &contact(&said));
+        part.take(family::PRESENCE, &presence_key(&node), &clock(Clock(9)));
+        part.take(family::CHANNEL, &[2; 16], &channel(Clock(3), Some(&KeyDigest([4; 32]))));
+        part.take(family::CHANNEL, &[3; 16], &channel(Clock(4), None));
+        assert_eq!(part.channels[0].key, Some(KeyDigest([4; 32])));
+        let row = part.into_row().expect("it has a record");
+        assert_eq!((row.seen, row.low_water, row.user_clock), (UnixSeconds(5), Clock(6), Clock(9)));
+        assert_eq!(row.presence, [Presence { node, connected_at: 9 }]);
+        assert_eq!((row.contact, row.channels), (said, vec![Chid([2; 16]), Chid([3; 16])]));
+    }
+
+    proptest! {
+        #[test]
+        fn odd_rows_are_counted_and_never_panic(
+            family in -1i8..8,
+            key in prop::collection::vec(any::<u8>(), 0..40),
+            value in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let mut part = UserPart::default();
+            part.take(family, &key, &value);
+            prop_assert!(family <= 5 || part.damaged == 1);
+            let _ = (message(&value), expires(&value), is_update(&key), Place::chid(&key));
+            let _ = part.into_row();
+        }
+    }
+}

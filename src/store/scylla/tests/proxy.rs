@@ -1,0 +1,82 @@
+//! A relay between the store and the database that can be silent, slow or gone, so that tests of faults share one
+//! database with all others.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Listens on the address of the database with another port: the driver asks every node on the port of its contact
+/// point.
+pub(super) struct Proxy {
+    pub(super) address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    silent: AtomicBool,
+    refuses: AtomicBool,
+    delay_ms: AtomicU64,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+impl Proxy {
+    pub(super) fn new(database: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind((database.ip(), 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        // It ends with the process: the threads hold nothing but sockets.
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if shared.refuses.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let Ok(server) = TcpStream::connect(database) else { continue };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
+                    let state = Arc::clone(&shared);
+                    std::thread::spawn(move || state.carry(from, to));
+                }
+                shared.open.lock().expect("no panic").push(client);
+            }
+        });
+        Proxy { address, state }
+    }
+
+    /// From now on nothing is carried, or everything again, as with a stopped process.
+    pub(super) fn silent(&self, silent: bool) {
+        self.state.silent.store(silent, Ordering::Relaxed);
+    }
+
+    /// Every answer and every question takes this much longer.
+    pub(super) fn delay(&self, delay: Duration) {
+        self.state.delay_ms.store(delay.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Connections end and new ones do too, as with a killed process; or not any more.
+    pub(super) fn refuse(&self, refuses: bool) {
+        self.state.refuses.store(refuses, Ordering::Relaxed);
+        for client in self.state.open.lock().expect("no panic").drain(..) {
+            let _ = client.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl State {
+    fn carry(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut bytes = vec![0; 64 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            while self.silent.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::Relaxed)));
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+}
