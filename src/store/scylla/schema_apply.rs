@@ -1,4 +1,4 @@
-//! Makes the tables and brings older ones up to date. Every statement may be repeated, so an interrupted run is run again.
+//! Makes the tables and brings older ones up to date. Every statement may be repeated: an interrupted run is run again.
 //!
 //! Lives on: the runtime of `murre schema`, or the island's.
 
@@ -100,7 +100,8 @@ pub async fn version(session: &Session, config: &Scylla) -> Result<Option<i32>, 
     }
 }
 
-/// Makes the keyspace and every table that is not there. Returns the versions that were applied, none when all was there.
+/// Makes the keyspace and every table that is not there. Returns the versions that were applied, none when all was
+/// there.
 ///
 /// # Errors
 /// The database refuses a statement, or the tables are newer than this build.
