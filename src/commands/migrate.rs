@@ -21,7 +21,7 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where the users are: embedded:DATA_DIR, or KIND:FILE with the configuration file that describes the store
+    /// Where the users are: embedded:DATA_DIR, or embedded: or scylla:FILE with the configuration that describes it
     #[arg(long, value_name = "KIND:WHERE", value_parser = Place::parse)]
     from: Place,
     /// Where they are to be, spelled likewise
@@ -45,7 +45,11 @@ impl Place {
         let (kind, path) = text.split_once(':').ok_or("it must be spelled KIND:WHERE, as embedded:/var/lib/murre")?;
         let kind = match kind {
             "embedded" => StoreKind::Embedded,
-            _ => return Err(format!("{kind} is not a kind of store that users can be moved from or to: embedded is")),
+            "scylla" => StoreKind::Scylla,
+            _ => {
+                let known = "embedded and scylla are";
+                return Err(format!("{kind} is not a kind of store that users can be moved from or to: {known}"));
+            }
         };
         if path.is_empty() {
             return Err("behind the colon there must be a data directory or a configuration file".into());

@@ -88,6 +88,35 @@ fn a_directory_is_moved_with_what_its_ledgers_hold_and_a_second_run_finds_it_the
     assert!(without.text().contains("1 differ"));
 }
 
+/// A single node becomes a cluster and one node again.
+#[test]
+fn a_directory_is_moved_to_a_shared_store_and_back() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [from, back] = [dirs[0].path(), dirs[1].path()];
+    fill(from, 3);
+    let (nodes, keyspace) = crate::store::scylla::tests::empty();
+    let file = from.join("cluster.toml");
+    let text = format!(
+        "[endpoint]\ncrypto_keys = [\"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"]\n\
+         [node]\nkeys = [\"0123456789abcdef\"]\nurl = \"http://a:8081\"\n\
+         [store]\nkind = \"scylla\"\n\
+         [store.scylla]\nnodes = [\"{}\"]\nkeyspace = \"{}\"\nreplication_factor = 1\n",
+        nodes.join("\", \""),
+        keyspace.name()
+    );
+    fs::write(&file, text).unwrap();
+    let shared = Place::parse(&format!("scylla:{}", file.display())).unwrap().config().unwrap();
+    let there = migrate(&place(from), &shared, false, &mut |_| {}).unwrap();
+    assert!(there.text().starts_with("copied 3 users with 3 channels and 4 messages"), "{}", there.text());
+    let returned = migrate(&shared, &place(back), false, &mut |_| {}).unwrap();
+    for outcome in [&there, &returned] {
+        assert!(outcome.compared.is_complete(), "{}", outcome.text());
+        assert_eq!(outcome.compared.digest_there, there.compared.digest);
+    }
+    assert!(keys(&place(from), &shared).contains("all nodes need the same"));
+    drop(keyspace);
+}
+
 #[test]
 fn the_keys_to_carry_over_are_named_and_not_shown() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());

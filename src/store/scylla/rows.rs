@@ -218,9 +218,14 @@ impl UserPart {
 
     /// The greatest clock of anything read.
     pub(super) fn highest(&self) -> Clock {
-        let channels = self.channels.iter().map(|channel| channel.registered_at);
         let presence = self.presence.iter().map(|presence| Clock(presence.connected_at));
-        channels.chain(presence).max().unwrap_or_default().max(self.user_clock).max(self.low_water)
+        presence.max().unwrap_or_default().max(self.highest_but_presence())
+    }
+
+    /// The greatest clock of anything that says what the user is, not where.
+    pub(super) fn highest_but_presence(&self) -> Clock {
+        let channels = self.channels.iter().map(|channel| channel.registered_at);
+        channels.max().unwrap_or_default().max(self.user_clock).max(self.low_water)
     }
 
     /// As the machine wants it, when the whole partition was read.

@@ -108,11 +108,6 @@ impl Work {
         let hand = self.hand();
         let there = ops::read_user(&hand, &self.known, user.uaid).await?;
         let mut changes: Vec<Change> = Vec::new();
-        if there.record.is_none() {
-            let record = rows::record(user.record_version, user.seen);
-            changes.push(users::put(family::RECORD, Vec::new(), record, user.user_clock));
-            changes.push(users::put(family::CONTACT, Vec::new(), rows::contact(&user.contact), user.user_clock));
-        }
         if user.low_water > there.low_water {
             changes.push(users::low_water(user.low_water));
         }
@@ -122,6 +117,12 @@ impl Work {
         for channel in user.channels.iter().filter(|channel| !there.has_channel(channel.chid)) {
             let value = rows::channel(channel.registered_at, channel.key.as_ref());
             changes.push(users::put(family::CHANNEL, channel.chid.0.to_vec(), value, channel.registered_at));
+        }
+        // Last: a user with very many channels takes two batches, and without the record nobody sees the first.
+        if there.record.is_none() {
+            changes.push(users::put(family::CONTACT, Vec::new(), rows::contact(&user.contact), user.user_clock));
+            let record = rows::record(user.record_version, user.seen);
+            changes.push(users::put(family::RECORD, Vec::new(), record, user.user_clock));
         }
         hand.change(&user.uaid, &changes).await?;
         if there.record.is_some_and(|(_, seen)| user.seen > seen) {
@@ -139,7 +140,7 @@ fn whole(uaid: Uaid, part: UserPart) -> Option<WholeUser> {
         record_version,
         seen,
         low_water: part.low_water,
-        user_clock: part.highest(),
+        user_clock: part.highest_but_presence(),
         may_have_messages: true,
         channels: part.channels.iter().map(channel).collect(),
         contact: part.contact,

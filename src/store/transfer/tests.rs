@@ -309,6 +309,49 @@ fn embedded_to_scylla_and_back_is_the_same_store() {
     shared.close();
 }
 
+/// What a live user has done in the shared store since it was read is later than what is written of it, and where it
+/// is connected does not count as done.
+#[test]
+fn a_write_to_scylla_that_comes_late_undoes_nothing() {
+    let (shared, _keyspace) = crate::store::scylla::tests::open_alone();
+    let store = &mut *shared.transfer();
+    let sent = Arc::new(message(1, 3, 30));
+    let whole = user(1, &[channel(2, 9), channel(3, 9)]);
+    store.put_rows(&[Arc::clone(&sent)]).unwrap();
+    store.put_users(std::slice::from_ref(&whole)).unwrap();
+    let node = Arc::new(shards::machine::NodeId { url: "http://a:1".into(), boot: 7 });
+    let presence = shards::machine::Presence { node, connected_at: 70 };
+    done(store, StoreOp::SetPresence { uaid: uaid(1), presence });
+    assert_same(found(store, 1).unwrap(), &whole);
+    done(store, StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(80) });
+    done(store, StoreOp::Settle { rows: vec![RowKey::of(&sent)], low_water: None, durable: true });
+    store.put_rows(&[Arc::clone(&sent)]).unwrap();
+    store.put_users(std::slice::from_ref(&whole)).unwrap();
+    assert_eq!(found(store, 1).unwrap().channels, [channel(3, 9)]);
+    assert!(rows(store, 1).is_empty());
+    done(store, StoreOp::DropUser { uaid: uaid(1) });
+    store.put_users(&[whole]).unwrap();
+    assert_eq!(found(store, 1), None);
+}
+
+/// More than one batch holds.
+#[test]
+fn a_user_of_scylla_with_every_channel_it_may_have_is_whole() {
+    let (shared, _keyspace) = crate::store::scylla::tests::open_alone();
+    let store = &mut *shared.transfer();
+    let channels: Vec<_> = (0..shards::limits::CHANNELS_MAX as u128)
+        .map(|n| Channel {
+            chid: shards::ids::Chid(n.to_be_bytes()),
+            key: Some(KeyDigest([1; 32])),
+            registered_at: Clock(5),
+        })
+        .collect();
+    let whole = user(1, &channels);
+    store.put_users(std::slice::from_ref(&whole)).unwrap();
+    assert_same(found(store, 1).unwrap(), &whole);
+    assert_eq!(store.users(None, 5).unwrap().len(), 1);
+}
+
 #[test]
 fn embedded_to_model_and_back_is_the_same_store() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());

@@ -69,6 +69,13 @@ pub(crate) fn open_with(config: &config::Scylla) -> Scylla {
 /// A keyspace that goes with the test.
 pub(crate) struct Keyspace(config::Scylla);
 
+impl Keyspace {
+    /// What it is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.keyspace
+    }
+}
+
 impl Drop for Keyspace {
     fn drop(&mut self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -85,6 +92,13 @@ pub(crate) fn open_alone() -> (Scylla, Keyspace) {
     let config = config(shared().nodes.clone());
     make_tables(&config);
     (open_with(&config), Keyspace(config))
+}
+
+/// Contact points, and a keyspace with tables that nobody else has, for who opens it by a configuration file.
+pub(crate) fn empty() -> (Vec<String>, Keyspace) {
+    let config = config(shared().nodes.clone());
+    make_tables(&config);
+    (config.nodes.clone(), Keyspace(config))
 }
 
 /// A port that no other test meets: the laws name their users by small numbers.
