@@ -1,6 +1,6 @@
 //! A user agent and an app server on blocking sockets: what they allocate is on their own thread.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -15,6 +15,19 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
+}
+
+/// Appends what has come. The node runs in this process, and with it whoever sends signals to its threads.
+fn read(stream: &mut TcpStream, to: &mut Vec<u8>) {
+    let mut buffer = [0; 4096];
+    let len = loop {
+        match stream.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => break read.unwrap(),
+        }
+    };
+    assert!(len > 0, "the server has closed the connection");
+    to.extend_from_slice(&buffer[..len]);
 }
 
 /// A user agent that has said hello.
@@ -121,10 +134,7 @@ impl Agent {
     }
 
     fn read_more(&mut self) {
-        let mut buffer = [0; 4096];
-        let len = self.stream.read(&mut buffer).unwrap();
-        assert!(len > 0, "the server has closed the connection");
-        self.heard.extend_from_slice(&buffer[..len]);
+        read(&mut self.stream, &mut self.heard);
     }
 }
 
@@ -148,10 +158,7 @@ impl Sender {
         self.stream.write_all(&request).unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
-            let mut buffer = [0; 4096];
-            let len = self.stream.read(&mut buffer).unwrap();
-            assert!(len > 0, "the server has closed the connection");
-            answer.extend_from_slice(&buffer[..len]);
+            read(&mut self.stream, &mut answer);
         }
         assert!(answer.starts_with(b"HTTP/1.1 201"), "{}", String::from_utf8_lossy(&answer));
     }
