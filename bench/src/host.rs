@@ -20,17 +20,34 @@ pub struct CpuTime {
 impl CpuTime {
     /// Sums every live thread of `pid` and of its descendants. A thread that ended in between is missing from `run_ns`.
     pub fn read(pid: u32) -> io::Result<CpuTime> {
+        CpuTime::of(&[pid])
+    }
+
+    /// The same for several processes; one that descends from another counts once.
+    pub fn of(pids: &[u32]) -> io::Result<CpuTime> {
         let mut sum = CpuTime::default();
-        for pid in family(pid)? {
-            sum.add_process(pid)?;
+        for pid in families(pids)? {
+            match sum.add_process(pid) {
+                // A descendant may end while the others are read.
+                Err(error) if pids.contains(&pid) => return Err(error),
+                _ => {}
+            }
         }
+        Ok(sum)
+    }
+
+    /// Of this process alone: servers that it started are not the generator.
+    pub fn own() -> io::Result<CpuTime> {
+        let mut sum = CpuTime::default();
+        sum.add_process(std::process::id())?;
         Ok(sum)
     }
 
     fn add_process(&mut self, pid: u32) -> io::Result<()> {
         for task in fs::read_dir(format!("/proc/{pid}/task"))? {
             // A thread may end while the directory is read: it is left out.
-            if let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) {
+            let Ok(task) = task else { continue };
+            if let Ok(text) = fs::read_to_string(task.path().join("schedstat")) {
                 self.run_ns += text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
             }
         }
@@ -54,21 +71,31 @@ impl CpuTime {
     }
 }
 
-/// `pid` and all its descendants.
-fn family(pid: u32) -> io::Result<Vec<u32>> {
-    let mut found = vec![pid];
+/// These processes and all their descendants, each once. One of `pids` that is not there is an error.
+fn families(pids: &[u32]) -> io::Result<Vec<u32>> {
+    let mut found = pids.to_vec();
     let mut next = 0;
     while let Some(&pid) = found.get(next) {
         next += 1;
-        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-            let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
+            Ok(tasks) => tasks,
+            Err(error) if pids.contains(&pid) => {
+                return Err(io::Error::new(error.kind(), format!("no process {pid}, named by --pid: {error}")));
+            }
+            // A descendant may end while its siblings are read.
+            Err(_) => continue,
+        };
+        for task in tasks.flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
             found.extend(children.split_whitespace().filter_map(|n| n.parse::<u32>().ok()));
         }
     }
+    found.sort_unstable();
+    found.dedup();
     Ok(found)
 }
 
-/// Memory of one process in bytes.
+/// Memory of a server in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     /// `Private_Dirty` of `smaps_rollup`: what the process alone made dirty and still holds.
@@ -88,20 +115,55 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Reads it all for `pid`. Walks its page tables: milliseconds for a large process.
+    /// Reads it all for `pid` and its descendants. Walks their page tables: milliseconds for a large process.
     pub fn read(pid: u32) -> io::Result<Memory> {
-        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        Memory::of(&[pid])
+    }
+
+    /// The same for several processes; one that descends from another counts once.
+    pub fn of(pids: &[u32]) -> io::Result<Memory> {
         let meminfo = fs::read_to_string("/proc/meminfo")?;
-        Ok(Memory {
-            private_dirty: kilobytes(&rollup, "Private_Dirty:"),
-            shared_dirty: kilobytes(&rollup, "Shared_Dirty:"),
-            resident: kilobytes(&rollup, "Rss:"),
-            huge: kilobytes(&rollup, "AnonHugePages:"),
-            by_mapping: by_mapping(&fs::read_to_string(format!("/proc/{pid}/smaps"))?),
+        let mut memory = Memory {
             host_slab: kilobytes(&meminfo, "Slab:"),
             host_socket_buffers: socket_buffers(&fs::read_to_string("/proc/net/sockstat")?),
-        })
+            ..Memory::default()
+        };
+        for pid in families(pids)? {
+            let rollup = match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+                Ok(rollup) => rollup,
+                Err(error) if pids.contains(&pid) => return Err(error),
+                Err(_) => continue,
+            };
+            memory.private_dirty += kilobytes(&rollup, "Private_Dirty:");
+            memory.shared_dirty += kilobytes(&rollup, "Shared_Dirty:");
+            memory.resident += kilobytes(&rollup, "Rss:");
+            memory.huge += kilobytes(&rollup, "AnonHugePages:");
+            for (name, bytes) in by_mapping(&fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default()) {
+                *memory.by_mapping.entry(name).or_default() += bytes;
+            }
+        }
+        Ok(memory)
     }
+}
+
+impl Memory {
+    /// `Private_Dirty` without file mappings. Pages of a shared file mapping count as dirty only until the kernel has
+    /// written them back, so that the sum falls by whole ledger logs in the middle of a run.
+    pub fn anonymous(&self) -> u64 {
+        let own = |name: &&String| name.starts_with('[') || *name == "anonymous";
+        self.by_mapping.keys().filter(own).filter_map(|name| self.by_mapping.get(name)).sum()
+    }
+}
+
+/// Resident bytes of these processes alone, from `statm`: cheap enough to read every second.
+pub fn resident(pids: &[u32]) -> u64 {
+    let pages = |pid: &u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+        let mut words = text.split_whitespace().skip(1).filter_map(|word| word.parse::<u64>().ok());
+        Some(words.next()?.saturating_sub(words.next()?))
+    };
+    let sum: u64 = families(pids).unwrap_or_default().iter().filter_map(pages).sum();
+    sum * rustix::param::page_size() as u64
 }
 
 fn kilobytes(text: &str, key: &str) -> u64 {
@@ -174,6 +236,15 @@ mod tests {
     }
 
     #[test]
+    fn a_process_named_twice_counts_once_and_one_that_is_gone_is_an_error() {
+        let own = std::process::id();
+        assert_eq!(families(&[own, own]).unwrap(), families(&[own]).unwrap());
+        assert!(resident(&[own]) > 100_000);
+        let error = CpuTime::of(&[own, u32::MAX]).unwrap_err().to_string();
+        assert!(error.contains("--pid"), "{error}");
+    }
+
+    #[test]
     fn smaps_are_summed_by_name() {
         let text = "55-56 rw-p 00000000 00:00 0 [heap]\nPrivate_Dirty: 8 kB\n57-58 rw-p 00000000 00:00 0 \n\
                     Private_Dirty: 4 kB\n59-60 rw-s 00000000 00:00 7 /a/b/ledger\nPrivate_Dirty: 12 kB\n";
@@ -181,5 +252,7 @@ mod tests {
         assert_eq!(sums.get("[heap]"), Some(&8192));
         assert_eq!(sums.get("anonymous"), Some(&4096));
         assert_eq!(sums.get("ledger"), Some(&12288));
+        let memory = Memory { by_mapping: sums, ..Memory::default() };
+        assert_eq!(memory.anonymous(), 12_288, "without the ledger");
     }
 }

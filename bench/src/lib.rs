@@ -9,6 +9,8 @@ pub mod target;
 
 pub mod host;
 
+pub mod slab;
+
 pub mod process;
 
 pub mod cassandra;
@@ -25,6 +27,14 @@ pub mod fleet;
 
 pub mod publishers;
 
+pub mod letter;
+
+pub mod pace;
+
+pub mod latency;
+
+pub mod ledger;
+
 pub mod alarm;
 
 pub mod metrics;
@@ -32,6 +42,14 @@ pub mod metrics;
 pub mod result;
 
 pub mod report;
+
+pub mod usage;
+
+pub mod reading;
+
+pub mod view;
+
+pub mod interrupt;
 
 pub mod scenario;
 

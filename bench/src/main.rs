@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
-use murre_bench::scenario::{backlog, crash, drill, hold, push, sim, storm};
-use murre_bench::{capacity, html, reference};
+use murre_bench::scenario::{backlog, churn, crash, drill, hold, mixed, ping, push, sim, store, storm};
+use murre_bench::{capacity, html, interrupt, reference};
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -22,8 +22,16 @@ enum Command {
     Hold(hold::Options),
     /// Push direct notifications and say what each costs.
     Push(push::Options),
-    /// All sessions leave and return at once; stored messages; strangers.
+    /// Store messages for users who are away, then let them come and get them.
+    Store(store::Options),
+    /// All sessions leave and return at once; stored messages; strangers; a server that is killed under them.
     Storm(storm::Options),
+    /// Sessions leave and return all the time while the others are notified.
+    Churn(churn::Options),
+    /// The traffic mix of the peer's load test.
+    Mixed(mixed::Options),
+    /// Pings of user agents and of the server.
+    Ping(ping::Options),
     /// Drain a long backlog of one user and measure what its neighbours notice.
     Backlog(backlog::Options),
     /// Break connections and the server itself, and count what comes back.
@@ -55,11 +63,27 @@ struct ServeAhead {
     serve: serve::Args,
 }
 
+/// The others end at once, as any program does.
+fn looks_for_interrupts(command: &Command) -> bool {
+    use Command::{Backlog, Churn, Hold, Mixed, Ping, Push, Store, Storm};
+    matches!(command, Hold(_) | Push(_) | Store(_) | Storm(_) | Churn(_) | Mixed(_) | Ping(_) | Backlog(_))
+}
+
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if looks_for_interrupts(&command)
+        && let Err(error) = interrupt::install()
+    {
+        eprintln!("murre-bench: signals are not caught: {error}");
+    }
+    let outcome = match command {
         Command::Hold(options) => hold::run(&options),
         Command::Push(options) => push::run(&options),
+        Command::Store(options) => store::run(&options),
         Command::Storm(options) => storm::run(&options),
+        Command::Churn(options) => churn::run(&options),
+        Command::Mixed(options) => mixed::run(&options),
+        Command::Ping(options) => ping::run(&options),
         Command::Backlog(options) => backlog::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Reference(options) => reference::run(&options),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token, event::Event};
 
-use crate::http::{self, Url};
+use crate::http;
 
 /// Tokens of publishers start here.
 pub const TOKEN_BASE: usize = 1 << 40;
@@ -148,40 +148,4 @@ fn open(address: SocketAddr, index: usize, registry: &Registry) -> io::Result<Tc
     stream.set_nodelay(true)?;
     registry.register(&mut stream, Token(TOKEN_BASE + index), Interest::READABLE | Interest::WRITABLE)?;
     Ok(stream)
-}
-
-/// The constant part of the POSTs to one endpoint URL.
-pub struct Template {
-    head: Vec<u8>,
-}
-
-impl Template {
-    /// A POST to `url` with this TTL; `authorization` when there is a VAPID identity. `None` for a bad URL.
-    pub fn new(url: &str, ttl: u32, authorization: Option<&str>, body_bytes: usize) -> Option<Template> {
-        let url = Url::parse(url)?;
-        let ttl = ttl.to_string();
-        let mut headers = vec![("TTL", ttl.as_str()), ("Content-Encoding", "aes128gcm")];
-        if let Some(authorization) = authorization {
-            headers.push(("Authorization", authorization));
-        }
-        let mut head = http::request("POST", &url.host, &url.path, &headers, &vec![0; body_bytes]);
-        head.truncate(head.len() - body_bytes);
-        Some(Template { head })
-    }
-
-    /// The whole request with this body, into `out`.
-    pub fn fill(&self, body: &[u8], out: &mut Vec<u8>) {
-        out.clear();
-        out.extend_from_slice(&self.head);
-        out.extend_from_slice(body);
-    }
-
-    /// As [`Template::fill`], with an `Authorization` of its own.
-    pub fn fill_signed(&self, authorization: &str, body: &[u8], out: &mut Vec<u8>) {
-        out.clear();
-        // Before the empty line.
-        out.extend_from_slice(&self.head[..self.head.len() - 2]);
-        out.extend_from_slice(format!("Authorization: {authorization}\r\n\r\n").as_bytes());
-        out.extend_from_slice(body);
-    }
 }

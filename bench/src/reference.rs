@@ -1,6 +1,9 @@
 //! A small server of the same protocol to compare with: tokio, tokio-tungstenite, one task per connection,
-//! everything in memory behind one lock. It knows hello, register, ack, POST, TTL 0 and nothing that makes a push
-//! service hard.
+//! everything in memory behind one lock. It knows hello, register, ack, POST, TTL, topics, broadcasts and pings, and
+//! nothing that makes a push service hard: nothing survives its end, and a VAPID key given with `register` is not
+//! looked at.
+//!
+//! It can be told to do wrong, so that a scenario can be shown to notice.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -8,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,7 +20,10 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::interval_at;
+use tokio_tungstenite::accept_async_with_config;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 /// Where it listens. The flags are those of `murre serve`, so that one can stand in for the other.
 #[derive(clap::Args, Clone, Debug)]
@@ -39,10 +46,41 @@ pub struct Options {
     /// Not used: nothing survives.
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+    /// Seconds between pings to a session that is idle.
+    #[arg(long, value_name = "S", default_value_t = 300.0)]
+    pub ping_interval: f64,
+    /// What it does wrong.
+    #[command(flatten)]
+    pub faults: Faults,
+}
+
+/// Faults for tests of scenarios: each must make a check fail. All off by default.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Faults {
+    /// Answer every N-th POST 201 and drop it.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub drop_every: u64,
+    /// Deliver every N-th notification twice.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub double_every: u64,
+    /// Know no user that comes back.
+    #[arg(long)]
+    pub forget_users: bool,
+    /// Ignore acks: what was delivered comes again.
+    #[arg(long)]
+    pub ignore_acks: bool,
+    /// Ignore TTL and topics: what has expired or was replaced comes too.
+    #[arg(long)]
+    pub ignore_ttl: bool,
+    /// Never answer a `{}`.
+    #[arg(long)]
+    pub ignore_pings: bool,
 }
 
 struct Shared {
     endpoint_url: String,
+    ping_interval: Duration,
+    faults: Faults,
     users: Mutex<HashMap<String, User>>,
     next_id: AtomicU64,
 }
@@ -58,6 +96,9 @@ struct User {
 struct Kept {
     id: String,
     text: String,
+    /// Channel and topic.
+    topic: Option<(String, String)>,
+    expires: Instant,
 }
 
 impl Shared {
@@ -78,6 +119,8 @@ pub fn run(options: &Options) -> io::Result<bool> {
 async fn serve(options: &Options) -> io::Result<()> {
     let shared = Arc::new(Shared {
         endpoint_url: options.endpoint_url.clone(),
+        ping_interval: Duration::from_secs_f64(options.ping_interval.max(0.01)),
+        faults: options.faults.clone(),
         users: Mutex::default(),
         next_id: AtomicU64::new(1),
     });
@@ -85,10 +128,27 @@ async fn serve(options: &Options) -> io::Result<()> {
         (TcpListener::bind(options.websocket).await?, TcpListener::bind(options.endpoint).await?);
     // Bound so that whoever waits for all four ports of a server does not wait for ever.
     let _unanswered = (TcpListener::bind(options.node).await?, TcpListener::bind(options.admin).await?);
+    println!("reference: {}, endpoint {}; VAPID keys are accepted unseen", options.websocket, options.endpoint);
     loop {
         tokio::select! {
-            accepted = agents.accept() => { tokio::spawn(session(accepted?.0, shared.clone())); }
-            accepted = publishers.accept() => { tokio::spawn(publisher(accepted?.0, shared.clone())); }
+            accepted = agents.accept() => {
+                if let Some(stream) = connection(accepted).await { tokio::spawn(session(stream, shared.clone())); }
+            }
+            accepted = publishers.accept() => {
+                if let Some(stream) = connection(accepted).await { tokio::spawn(publisher(stream, shared.clone())); }
+            }
+        }
+    }
+}
+
+/// A connection that went before it was accepted is no reason to end; without descriptors it helps to wait.
+async fn connection(accepted: io::Result<(TcpStream, SocketAddr)>) -> Option<TcpStream> {
+    match accepted {
+        Ok((stream, _)) => Some(stream),
+        Err(error) => {
+            eprintln!("reference: accept: {error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            None
         }
     }
 }
@@ -96,11 +156,15 @@ async fn serve(options: &Options) -> io::Result<()> {
 /// One user agent. Any error ends the connection.
 async fn session(stream: TcpStream, shared: Arc<Shared>) -> Option<()> {
     stream.set_nodelay(true).ok()?;
-    let (mut write, mut read) = tokio_tungstenite::accept_async(stream).await.ok()?.split();
+    // The default of 128 KiB for each connection would make a poor comparison.
+    let config = WebSocketConfig::default().read_buffer_size(4_096).write_buffer_size(4_096);
+    let (mut write, mut read) = accept_async_with_config(stream, Some(config)).await.ok()?.split();
     let (sender, mut queue) = mpsc::unbounded_channel::<String>();
     let mut uaid = String::new();
+    let mut beat = interval_at(tokio::time::Instant::now() + shared.ping_interval, shared.ping_interval);
     loop {
         tokio::select! {
+            _ = beat.tick() => write.send(Message::Ping(Default::default())).await.ok()?,
             text = queue.recv() => write.send(Message::text(text?)).await.ok()?,
             frame = read.next() => match frame?.ok()? {
                 Message::Text(text) => {
@@ -121,10 +185,13 @@ fn handle(request: &Value, uaid: &mut String, sender: &mpsc::UnboundedSender<Str
         Some("hello") => {
             let offered = request["uaid"].as_str().unwrap_or("");
             let mut users = shared.users();
-            *uaid = if users.contains_key(offered) { offered.to_owned() } else { fresh_id() };
+            let known = users.contains_key(offered) && !shared.faults.forget_users;
+            *uaid = if known { offered.to_owned() } else { fresh_id() };
             say(json!({"messageType": "hello", "uaid": uaid, "status": 200, "use_webpush": true, "broadcasts": {}}))?;
             let user = users.entry(uaid.clone()).or_default();
             user.session = Some(sender.clone());
+            let now = Instant::now();
+            user.mailbox.retain(|kept| kept.expires > now);
             user.mailbox.iter().try_for_each(|kept| sender.send(kept.text.clone()).ok())
         }
         Some("register") => {
@@ -138,6 +205,7 @@ fn handle(request: &Value, uaid: &mut String, sender: &mpsc::UnboundedSender<Str
             shared.users().get_mut(uaid.as_str())?.channels.retain(|known| known != channel);
             say(json!({"messageType": "unregister", "channelID": channel, "status": 200}))
         }
+        Some("ack") if shared.faults.ignore_acks => Some(()),
         Some("ack") => {
             let acked: Vec<&str> =
                 request["updates"].as_array()?.iter().filter_map(|u| u["version"].as_str()).collect();
@@ -151,6 +219,7 @@ fn handle(request: &Value, uaid: &mut String, sender: &mpsc::UnboundedSender<Str
             say(json!({"messageType": "broadcast", "broadcasts": {"errors": errors}}))
         }
         Some("nack") => Some(()),
+        None if shared.faults.ignore_pings => Some(()),
         None if request.as_object().is_some_and(|object| object.is_empty()) => say(json!({})),
         _ => None,
     }
@@ -187,7 +256,8 @@ fn take_request(bytes: &[u8], shared: &Shared) -> Option<Option<(String, usize)>
     let len: usize = header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
     let Some(body) = bytes.get(start..start.checked_add(len)?) else { return Some(None) };
     let ttl: Option<u32> = header("ttl").and_then(|text| text.parse().ok());
-    let answer = match accept(head.path.unwrap_or(""), ttl, body, header("content-encoding"), shared) {
+    let letter = Letter { ttl, body, encoding: header("content-encoding"), topic: header("topic") };
+    let answer = match accept(head.path.unwrap_or(""), &letter, shared) {
         Ok(id) => {
             format!("HTTP/1.1 201 Created\r\nLocation: {}/m/{id}\r\nContent-Length: 0\r\n\r\n", shared.endpoint_url)
         }
@@ -199,32 +269,52 @@ fn take_request(bytes: &[u8], shared: &Shared) -> Option<Option<(String, usize)>
     Some(Some((answer, start + len)))
 }
 
-fn accept(
-    path: &str,
+/// What a POST carries.
+struct Letter<'a> {
     ttl: Option<u32>,
-    body: &[u8],
-    encoding: Option<&str>,
-    shared: &Shared,
-) -> Result<String, (u16, u16)> {
+    body: &'a [u8],
+    encoding: Option<&'a str>,
+    topic: Option<&'a str>,
+}
+
+fn accept(path: &str, letter: &Letter<'_>, shared: &Shared) -> Result<String, (u16, u16)> {
     let token = path.strip_prefix("/wpush/v1/").ok_or((404, 102))?;
     let (uaid, channel) = token.split_once('.').ok_or((404, 102))?;
-    let ttl = ttl.ok_or((400, 111))?;
+    let ttl = letter.ttl.ok_or((400, 111))?;
     let mut users = shared.users();
     let user = users.get_mut(uaid).filter(|user| user.channels.iter().any(|known| known == channel));
     let user = user.ok_or((410, 106))?;
-    let id = format!("{:016x}", shared.next_id.fetch_add(1, Ordering::Relaxed));
-    let text = json!({
-        "messageType": "notification", "channelID": channel, "version": id,
-        "data": URL_SAFE_NO_PAD.encode(body), "headers": {"encoding": encoding},
-    })
-    .to_string();
-    if let Some(session) = &user.session
-        && session.send(text.clone()).is_err()
-    {
-        user.session = None;
+    let number = shared.next_id.fetch_add(1, Ordering::Relaxed);
+    let every = |n: u64| n > 0 && number.is_multiple_of(n);
+    let id = format!("{number:016x}");
+    if every(shared.faults.drop_every) {
+        return Ok(id);
+    }
+    let mut text =
+        json!({"messageType": "notification", "channelID": channel, "version": id, "data": "", "headers": {}});
+    text["data"] = URL_SAFE_NO_PAD.encode(letter.body).into();
+    if letter.body.is_empty() {
+        // A message without a body has neither (BEHAVIOUR.md 1.6).
+        text.as_object_mut().into_iter().for_each(|text| text.retain(|key, _| key != "data" && key != "headers"));
+    } else {
+        text["headers"] = json!({ "encoding": letter.encoding });
+    }
+    let text = text.to_string();
+    for _ in 0..1 + u8::from(every(shared.faults.double_every)) {
+        if let Some(session) = &user.session
+            && session.send(text.clone()).is_err()
+        {
+            user.session = None;
+        }
     }
     if ttl > 0 {
-        user.mailbox.push_back(Kept { id: id.clone(), text });
+        let lasting = if shared.faults.ignore_ttl { u32::MAX } else { ttl };
+        let topic = letter.topic.filter(|_| !shared.faults.ignore_ttl).map(|topic| (channel.into(), topic.into()));
+        if topic.is_some() {
+            user.mailbox.retain(|kept| kept.topic != topic);
+        }
+        let expires = Instant::now() + Duration::from_secs(lasting.into());
+        user.mailbox.push_back(Kept { id: id.clone(), text, topic, expires });
     }
     Ok(id)
 }

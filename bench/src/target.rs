@@ -1,7 +1,10 @@
-//! What every scenario is told: where the server listens, how many sessions, where to write.
+//! What every scenario is told: where the server listens, how many sessions, what to measure, where to write.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+use crate::report::Report;
+use crate::result::names;
 
 /// Options that all scenarios share.
 #[derive(clap::Args, Clone, Debug)]
@@ -15,18 +18,35 @@ pub struct Target {
     /// Where app servers connect.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8082")]
     pub endpoint: SocketAddr,
-    /// Where the server's metrics are; without it no counter of the server is shown.
+    /// Where murre's metrics are; without it no counter of the server is shown.
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
     /// User agents.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub sessions: usize,
-    /// Process id of the server; without it neither its CPU time nor its memory is measured.
-    #[arg(long, value_name = "PID")]
-    pub pid: Option<u32>,
+    /// Process id of the server, several with commas or given again; their children are counted too. Without it
+    /// neither CPU time nor memory of the server is measured.
+    #[arg(long = "pid", value_name = "PID", value_delimiter = ',')]
+    pub pids: Vec<u32>,
     /// Also write every figure to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// What the server is called in results: two that differ stand side by side in a report.
+    #[arg(long, value_name = "NAME", default_value = "murre")]
+    pub label: String,
+    /// No live view, even on a terminal: a line of progress every few seconds.
+    #[arg(long)]
+    pub no_view: bool,
+}
+
+impl Target {
+    /// An empty report of this scenario that says which server it is about, and of how many sessions.
+    pub fn report(&self, scenario: &'static str) -> Report {
+        let mut report = Report::new(scenario);
+        report.server(&self.label);
+        report.option(names::OPTION_SESSIONS, self.sessions);
+        report
+    }
 }
 
 impl Target {

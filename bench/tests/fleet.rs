@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, SILENCE, World};
 use murre_bench::fleet::{End, Happening, Leave, Plan, version_hash};
+use murre_bench::letter::{Letter, Letters, Signing};
 use murre_bench::metrics;
-use murre_bench::publishers::Template;
 use murre_bench::scenario::Driver;
 use murre_bench::target::Target;
 
@@ -32,8 +32,10 @@ impl Fleet {
             endpoint: world.server.endpoint(),
             admin: None,
             sessions,
-            pid: None,
+            pids: Vec::new(),
             json: None,
+            label: "murre".into(),
+            no_view: true,
         };
         Fleet { driver: Driver::with_table(&target, plan, 256, TABLE).unwrap(), target }
     }
@@ -71,16 +73,15 @@ impl Fleet {
         }
         let count = self.target.sessions;
         let (mut posted, mut answered, mut ids) = (0, 0, vec![String::new(); count]);
+        let mut letters = Letters::new(Signing::None);
         let deadline = Instant::now() + PATIENCE;
         while answered < count {
             assert!(Instant::now() < deadline, "{answered} of {count} answers");
             let publishers = self.driver.publishers.as_mut().unwrap();
             while posted < count && publishers.has_idle() {
                 let url = self.driver.swarm.endpoint(posted, 0).unwrap();
-                let mut request = Vec::new();
-                let body = [&(posted as u64).to_be_bytes()[..], &[3; 50]].concat();
-                Template::new(&url, 600, None, body.len()).unwrap().fill(&body, &mut request);
-                publishers.post(&request, posted as u64).unwrap();
+                let letter = Letter { url: &url, ttl: 600, topic: None, body_bytes: 58, number: posted as u64 };
+                publishers.post(letters.write(&letter).unwrap(), letter.number).unwrap();
                 posted += 1;
             }
             self.driver.turn(Duration::from_millis(20)).unwrap();

@@ -157,11 +157,11 @@ fn bytes_may_come_in_any_pieces() {
     });
     let mut swarm = swarm(vec![address], 5, Plan { ack: true, ..Plan::default() });
     swarm.launch(0..5);
-    // Ready, notified, two pongs of the server.
-    let happenings = until(&mut swarm, 20);
+    // Ready, notified, a ping and two pongs of the server.
+    let happenings = until(&mut swarm, 25);
     let notified = happenings.iter().filter(|one| matches!(one, Happening::Notified { sequence: Some(7), .. })).count();
     let pongs = happenings.iter().filter(|one| matches!(one, Happening::Pong { .. })).count();
-    assert_eq!((notified, pongs, swarm.connected()), (5, 10, 5), "{happenings:?}");
+    assert_eq!((notified, pongs, swarm.pings(), swarm.connected()), (5, 10, 5, 5), "{happenings:?}");
 }
 
 #[test]

@@ -89,6 +89,11 @@ impl Swarm {
         self.pongs
     }
 
+    /// Server pings that were answered, ever.
+    pub fn pings(&self) -> u64 {
+        self.pings
+    }
+
     /// Bytes of heap for what is known of agents, idle ones and those away.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&self.agents[..]) + self.endpoints.heap_bytes()

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// What an agent does before it is idle, and what it does with notifications.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Channels to register.
+    /// Channels to have: an agent registers those that it lacks.
     pub channels: usize,
     /// VAPID key to register them with.
     pub key: Option<String>,
@@ -128,6 +128,11 @@ pub enum Happening {
     /// A client ping was answered.
     Pong {
         /// Whose.
+        agent: usize,
+    },
+    /// A WebSocket ping of the server came and was answered.
+    Pinged {
+        /// Whom.
         agent: usize,
     },
     /// A `register` beside the plan was answered.

@@ -87,7 +87,11 @@ impl Swarm {
             match frame.opcode {
                 frame::TEXT => self.message(name, payload, happenings)?,
                 _ if payload.len() > CONTROL_MAX => return Err(self.nonsense("a long control frame", rest)),
-                frame::PING => frame::push(&mut self.out, frame::PONG, payload),
+                frame::PING => {
+                    frame::push(&mut self.out, frame::PONG, payload);
+                    self.pings += 1;
+                    happenings.push(Happening::Pinged { agent: name.agent as usize });
+                }
                 frame::PONG => {}
                 frame::CLOSE => {
                     frame::push(&mut self.out, frame::CLOSE, payload);

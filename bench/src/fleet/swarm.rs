@@ -56,6 +56,7 @@ pub struct Swarm {
     pub(super) in_flight_max: usize,
     pub(super) connected: usize,
     pub(super) pongs: u64,
+    pub(super) pings: u64,
     /// What channel ids are made from.
     pub(super) seed: u64,
     /// When what is being handled was reaped.
@@ -99,6 +100,7 @@ impl Swarm {
             in_flight_max: options.in_flight_max,
             connected: 0,
             pongs: 0,
+            pings: 0,
             seed,
             now: Instant::now(),
             out: Vec::new(),
@@ -186,7 +188,8 @@ impl Swarm {
             agent.generation = agent.generation.wrapping_add(1);
             agent.phase = Phase::Upgrading;
             let mut side = Side::new(due, self.now);
-            side.to_register = self.plan.channels;
+            // Who comes back has its channels.
+            side.to_register = self.plan.channels.saturating_sub(self.endpoints.numbers(agent.endpoints).count());
             agent.side = self.sides.add(side);
             self.in_flight += 1;
             let name = agent.name(index);

@@ -1,42 +1,64 @@
-//! `hold`: sessions that do nothing, and what each costs the server. The figure is the slope of `Private_Dirty`
-//! between two session counts, so what the process needs without sessions does not count (DESIGN.md 9).
+//! `hold`: sessions that do nothing, and what each costs the server and the kernel. The figure is the slope of
+//! `Private_Dirty` (of heap, stacks and anonymous mappings; the ledger's files are lines of their own) between two
+//! session counts, so what the process needs without sessions does not count (DESIGN.md 9).
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::Driver;
-use crate::fleet::Plan;
-use crate::host::{CpuTime, Memory};
+use super::ramp::{Climb, Ramp};
+use super::traffic::Traffic;
+use crate::fleet::{Happening, Plan};
+use crate::letter::Signing;
 use crate::metrics::{self, Metrics};
+use crate::pace::Pace;
+use crate::reading::{self, Reading};
 use crate::report::Report;
+use crate::result::names;
 use crate::target::Target;
+use crate::usage::{Spent, Usage};
 
 /// What to hold.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Server and size; `--sessions` is the larger of the two counts.
+    /// Server and size; `--sessions` is the largest count.
     #[command(flatten)]
     pub target: Target,
-    /// The smaller of the two counts; a third of the larger when absent.
-    #[arg(long, value_name = "N")]
-    pub from: Option<usize>,
+    /// How sessions arrive.
+    #[command(flatten)]
+    pub ramp: Ramp,
+    /// Counts at which memory is read, with commas; a quarter and a half of `--sessions` when absent. All of them are
+    /// always one. The slope is from the first count to the last; the first few thousand sessions also pay for what a
+    /// server makes once.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    pub at: Vec<usize>,
     /// Channels each session registers.
     #[arg(long, value_name = "K", default_value_t = 2)]
     pub channels: usize,
     /// Sessions do not subscribe to a broadcast.
     #[arg(long)]
     pub no_broadcast: bool,
-    /// Handshakes under way at once.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub ramp: usize,
-    /// Seconds of quiet before memory is read.
+    /// First all say hello, then all register: each has a figure of its own. No broadcast then.
+    #[arg(long)]
+    pub split: bool,
+    /// Seconds of quiet before each reading; idle CPU is measured over them.
     #[arg(long, value_name = "S", default_value_t = 5)]
     pub quiet: u64,
     /// Seconds to go on holding at the end.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub stay: u64,
+    /// At the end every session sends `{}` and must be answered.
+    #[arg(long)]
+    pub answer: bool,
+    /// Those a second, as an open loop.
+    #[arg(long, value_name = "N", default_value_t = 20_000.0)]
+    pub answer_rate: f64,
+    /// At the very end all leave, and memory is read once more.
+    #[arg(long)]
+    pub release: bool,
+    /// Seconds between the leaving and that reading.
+    #[arg(long, value_name = "S", default_value_t = 20)]
+    pub release_wait: u64,
     /// A list of UAIDs. When the file exists, sessions say hello with them and register nothing, so that the store has
     /// nothing to write: run once to register and make the file, start the server anew, run again to measure.
     #[arg(long, value_name = "FILE")]
@@ -44,107 +66,202 @@ pub struct Options {
 }
 
 const BROADCAST: &str = "murre-bench/hold";
-
-/// One reading at a session count.
-struct Reading {
-    sessions: usize,
-    memory: Option<Memory>,
-    metrics: Option<Metrics>,
-    cpu: Option<CpuTime>,
-    wall: Instant,
-}
+/// How long the last answer may take.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Holds them and reports.
 pub fn run(options: &Options) -> io::Result<bool> {
     let target = &options.target;
-    let mut report = Report::new("hold");
+    let mut report = target.report("hold");
     if let Some(admin) = target.admin.filter(|_| !options.no_broadcast) {
         metrics::set_broadcast(admin, BROADCAST, "v1")?;
     }
-    let broadcast = (!options.no_broadcast).then(|| BROADCAST.to_owned());
-    let plan = Plan { channels: options.channels, broadcast, ack: true, ..Plan::default() };
-    let mut driver = Driver::new(target, plan.clone(), options.ramp)?;
+    let broadcast = (!options.no_broadcast && !options.split).then(|| BROADCAST.to_owned());
+    let channels = if options.split { 0 } else { options.channels };
+    let plan = Plan { channels, broadcast: broadcast.clone(), ack: true, ..Plan::default() };
+    let mut traffic = Traffic::new(target, plan.clone(), Signing::None)?;
     let known = options.uaids.as_deref().map(std::fs::read_to_string).and_then(Result::ok);
     if let Some(known) = &known {
-        driver.swarm.set_plan(Plan { channels: 0, ..plan });
-        for (agent, uaid) in (0..driver.swarm.count()).zip(known.lines()) {
-            driver.swarm.set_uaid(agent, uaid);
+        traffic.driver.swarm.set_plan(Plan { channels: 0, ..plan });
+        for (agent, uaid) in known.lines().enumerate().take(target.sessions) {
+            traffic.driver.swarm.set_uaid(agent, uaid);
         }
     }
-    let from = options.from.unwrap_or(target.sessions / 3).min(target.sessions);
-    let none = read(target, &driver)?;
-    let low = hold_up_to(&mut driver, options, 0, from)?;
-    let high = hold_up_to(&mut driver, options, from, target.sessions)?;
     report.add("channels of each session", options.channels as u64, "");
-    report.add("broadcasts of each session", u64::from(!options.no_broadcast), "");
-    report.check("sessions held", high.sessions as u64, target.sessions as u64);
-    show_slope(&mut report, &none, &low, &high);
-    if known.is_some() {
-        let renamed = driver.swarm.renamed_count();
-        report.check("sessions whose UAID was not known", renamed as u64, 0);
-    } else if let Some(file) = &options.uaids {
-        let uaid = |agent| driver.swarm.uaid(agent).unwrap_or_default() + "\n";
-        let lines: String = (0..driver.swarm.count()).map(uaid).collect();
-        std::fs::write(file, lines)?;
+    report.add("broadcasts of each session", u64::from(broadcast.is_some()), "");
+    report.option(names::OPTION_CHANNELS, options.channels);
+    let mut readings = vec![Reading::take(target, 0)?];
+    let mut from = 0;
+    for to in counts(options) {
+        readings.push(hold_up_to(&mut traffic, options, from..to, &mut report)?);
+        from = to;
     }
+    let held = traffic.driver.swarm.connected() as u64;
+    report.check("sessions held", held, target.sessions as u64);
+    reading::show(&mut report, &readings);
+    traffic.driver.view.curves(&mut report);
+    remember(&mut traffic, options, known.is_some(), &mut report)?;
     if options.stay > 0 {
-        driver.idle(Duration::from_secs(options.stay))?;
-        report.check("sessions still held", driver.swarm.connected() as u64, target.sessions as u64);
+        stay(&mut traffic, options, &mut report)?;
+    }
+    if options.answer {
+        answer(&mut traffic, options, &mut report)?;
+    }
+    if options.release {
+        release(&mut traffic, options, &readings, &mut report)?;
     }
     report.finish(target.json.as_deref())
 }
 
-fn hold_up_to(driver: &mut Driver, options: &Options, from: usize, to: usize) -> io::Result<Reading> {
-    driver.swarm.launch(from..to);
-    driver.settle(Duration::from_secs(600))?;
-    let wall = Instant::now();
-    driver.idle(Duration::from_secs(options.quiet))?;
-    driver.forget();
-    Ok(Reading { wall, ..read(&options.target, driver)? })
+/// The counts to stop at, in order, the last of them `--sessions`.
+fn counts(options: &Options) -> Vec<usize> {
+    let all = options.target.sessions;
+    let mut counts = if options.at.is_empty() { vec![all / 4, all / 2] } else { options.at.clone() };
+    counts.retain(|count| (1..all).contains(count));
+    counts.push(all);
+    counts.sort_unstable();
+    counts.dedup();
+    counts
 }
 
-fn read(target: &Target, driver: &Driver) -> io::Result<Reading> {
-    Ok(Reading {
-        sessions: driver.swarm.connected(),
-        memory: target.pid.map(Memory::read).transpose()?,
-        metrics: target.admin.map(Metrics::read).transpose()?,
-        cpu: target.pid.map(CpuTime::read).transpose()?,
-        wall: Instant::now(),
-    })
+fn hold_up_to(
+    traffic: &mut Traffic,
+    options: &Options,
+    agents: std::ops::Range<usize>,
+    report: &mut Report,
+) -> io::Result<Reading> {
+    let (target, to, count) = (&options.target, agents.end, agents.len());
+    traffic.driver.view.stage(format!("ramp to {to}"), to);
+    let before = Usage::read(target)?;
+    let climb: Climb = options.ramp.climb(traffic, agents)?;
+    let spent = before.spent(target)?;
+    climb.show(report, &format!("ramp to {to}"), count);
+    spent.show(report, &format!("new session, ramp to {to}"), count as u64);
+    if let Some(us) = spent.us_each(count as u64).filter(|_| options.split) {
+        report.add(names::CPU_HELLO, us, "us");
+        register(traffic, options, to - count..to, report)?;
+    }
+    traffic.driver.view.stage(format!("quiet at {to}"), to);
+    // What the ramp left to be written is no idle work.
+    traffic.idle(Duration::from_secs(options.quiet.min(2)))?;
+    let (quiet, pings) = (Usage::read(target)?, traffic.driver.swarm.pings());
+    traffic.idle(Duration::from_secs(options.quiet))?;
+    let spent = quiet.spent(target)?;
+    show_idle(report, &spent, traffic.driver.swarm.pings() - pings, &format!("at {to}"));
+    if to == target.sessions && spent.cpu.is_some() {
+        report.add(names::CPU_IDLE, spent.cores(), "cores");
+    }
+    Reading::take(target, traffic.driver.swarm.connected())
 }
 
-fn show_slope(report: &mut Report, none: &Reading, low: &Reading, high: &Reading) {
-    let sessions = (high.sessions - low.sessions.min(high.sessions)).max(1) as f64;
-    let slope = |low: u64, high: u64| (high as f64 - low as f64) / sessions;
-    if let (Some(at_none), Some(at_low), Some(at_high)) = (&none.memory, &low.memory, &high.memory) {
-        for (reading, memory) in [(none, at_none), (low, at_low), (high, at_high)] {
-            report.add(format!("Private_Dirty at {} sessions", reading.sessions), memory.private_dirty, "B");
+/// Each of `agents` registers its channels, one after the other.
+fn register(
+    traffic: &mut Traffic,
+    options: &Options,
+    agents: std::ops::Range<usize>,
+    report: &mut Report,
+) -> io::Result<()> {
+    let total = (agents.len() * options.channels) as u64;
+    let before = Usage::read(&options.target)?;
+    let mut done = 0;
+    for _ in 0..options.channels {
+        done += register_once(traffic, options.ramp.ramp, agents.clone())?;
+    }
+    report.check("channels registered", done, total);
+    if let Some(us) = before.spent(&options.target)?.us_each(total) {
+        report.add(names::CPU_REGISTER, us, "us");
+    }
+    Ok(())
+}
+
+/// One channel of each, so many under way at once; how many were answered with an endpoint.
+fn register_once(traffic: &mut Traffic, at_once: usize, mut agents: std::ops::Range<usize>) -> io::Result<u64> {
+    let (mut under_way, mut done) = (0usize, 0u64);
+    let mut deadline = Instant::now() + ANSWER_PATIENCE;
+    while (under_way > 0 || !agents.is_empty()) && Instant::now() < deadline {
+        while under_way < at_once
+            && let Some(agent) = agents.next()
+        {
+            under_way += usize::from(traffic.driver.swarm.register(agent));
         }
-        report.add("user memory per session (slope)", slope(at_low.private_dirty, at_high.private_dirty), "B");
-        let names: BTreeSet<&String> = at_low.by_mapping.keys().chain(at_high.by_mapping.keys()).collect();
-        for name in names {
-            let bytes = |memory: &Memory| memory.by_mapping.get(name).copied().unwrap_or(0);
-            if bytes(at_low) != bytes(at_high) {
-                report.add(format!("  of it {name}"), slope(bytes(at_low), bytes(at_high)), "B");
+        traffic.turn_by(Instant::now() + Duration::from_millis(5))?;
+        for happening in traffic.others.drain(..) {
+            if let Happening::Registered { status, .. } = happening {
+                under_way = under_way.saturating_sub(1);
+                done += u64::from(status == 200);
+                deadline = Instant::now() + ANSWER_PATIENCE;
             }
         }
-        report.add("  (not in it) Shared_Dirty", slope(at_low.shared_dirty, at_high.shared_dirty), "B");
-        report.add("host Slab per session, both ends", slope(at_low.host_slab, at_high.host_slab), "B");
-        let buffers = slope(at_low.host_socket_buffers, at_high.host_socket_buffers);
-        report.add("host socket buffers per session, both ends", buffers, "B");
-        report.add("huge pages of the server at the end", at_high.huge, "B");
     }
-    if let (Some(before), Some(after)) = (low.cpu, high.cpu) {
-        let cpu = after.since(before);
-        report.add("server CPU per session, whole plan", cpu.run_ns as f64 / 1e3 / sessions, "us");
-        let ticks = (cpu.user_ns + cpu.system_ns) as f64 / 1e3 / sessions;
-        report.add("server CPU per session, user + system ticks", ticks, "us");
+    Ok(done)
+}
+
+fn show_idle(report: &mut Report, spent: &Spent, pings: u64, when: &str) {
+    if spent.cpu.is_some() {
+        report.add(format!("idle {when}: server cores busy"), spent.cores(), "");
     }
-    let seconds = high.wall.duration_since(low.wall).as_secs_f64();
-    report.add("seconds between the readings, quiet included", seconds, "s");
-    if let (Some(before), Some(after)) = (&low.metrics, &high.metrics) {
-        for (name, change) in after.since(before).matching("bytes") {
-            report.add(format!("  {name}, per session"), change / sessions, "B");
+    report.add(format!("idle {when}: server pings answered"), pings, "");
+}
+
+/// Checks that known UAIDs were kept, or writes the new ones down.
+fn remember(traffic: &mut Traffic, options: &Options, known: bool, report: &mut Report) -> io::Result<()> {
+    let swarm = &traffic.driver.swarm;
+    if known {
+        let renamed = swarm.renamed_count();
+        report.check("sessions whose UAID was not known", renamed as u64, 0);
+    } else if let Some(file) = &options.uaids {
+        let uaids = (0..swarm.count()).map(|agent| swarm.uaid(agent).unwrap_or_default());
+        let lines: String = uaids.map(|uaid| uaid + "\n").collect();
+        std::fs::write(file, lines)?;
+    }
+    Ok(())
+}
+
+fn stay(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Result<()> {
+    let all = options.target.sessions;
+    traffic.driver.view.stage(format!("stay for {} s", options.stay), all);
+    let (before, pings) = (Usage::read(&options.target)?, traffic.driver.swarm.pings());
+    traffic.idle(Duration::from_secs(options.stay))?;
+    let spent = before.spent(&options.target)?;
+    show_idle(report, &spent, traffic.driver.swarm.pings() - pings, &format!("for {} s", options.stay));
+    report.check("sessions still held", traffic.driver.swarm.connected() as u64, all as u64);
+    Ok(())
+}
+
+/// Every session says `{}` once.
+fn answer(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Result<()> {
+    let all = options.target.sessions;
+    traffic.driver.view.stage("every session asks", all);
+    let pace = Pace::new(Instant::now(), options.answer_rate);
+    let (mut asked, mut answered, mut absent) = (0, 0, 0);
+    let mut deadline = Instant::now() + ANSWER_PATIENCE;
+    traffic.others.clear();
+    while answered + absent < all as u64 && Instant::now() < deadline {
+        while asked < pace.owed(Instant::now()).min(all as u64) {
+            absent += u64::from(!traffic.driver.swarm.ping(asked as usize));
+            asked += 1;
+            deadline = Instant::now() + ANSWER_PATIENCE;
         }
+        traffic.turn_by(Instant::now() + Duration::from_millis(5))?;
+        let is_answer = |one: &Happening| matches!(one, Happening::Pong { .. });
+        answered += traffic.others.drain(..).filter(is_answer).count() as u64;
     }
+    report.check("sessions that answered at the end", answered, all as u64);
+    Ok(())
+}
+
+/// All leave; what comes back.
+fn release(traffic: &mut Traffic, options: &Options, readings: &[Reading], report: &mut Report) -> io::Result<()> {
+    let target = &options.target;
+    traffic.driver.view.stage("release", 0);
+    let before = Usage::read(target)?;
+    traffic.driver.swarm.disconnect_all();
+    traffic.idle(Duration::from_secs(options.release_wait))?;
+    before.spent(target)?.show(report, "session that left", target.sessions as u64);
+    if let Some(admin) = target.admin {
+        let left: f64 = Metrics::read(admin)?.named("murre_sessions").map(|(_, value)| value).sum();
+        report.check("sessions that the server still counts", left as u64, 0);
+    }
+    reading::show_release(report, readings, &Reading::take(target, 0)?);
+    Ok(())
 }

@@ -1,10 +1,27 @@
 //! The scenarios, one module each with `Options` and `run`. Each prints a table and says whether its checks held.
+//! What several need is beside them: `traffic` posts and keeps count, `ramp` brings sessions there.
+
+pub mod traffic;
+
+pub mod ramp;
 
 pub mod hold;
 
 pub mod push;
 
+pub mod rounds;
+
+pub mod store;
+
 pub mod storm;
+
+pub mod restart;
+
+pub mod churn;
+
+pub mod mixed;
+
+pub mod ping;
 
 pub mod backlog;
 
@@ -24,6 +41,7 @@ use crate::alarm::{self, Alarm};
 use crate::fleet::{self, Happening, Plan, Swarm};
 use crate::publishers::{Answer, Publishers};
 use crate::target::Target;
+use crate::view::View;
 
 /// What the rings of the agents signal; publishers have smaller tokens, the alarm the next one.
 const AGENTS: Token = Token(usize::MAX - 1);
@@ -35,6 +53,8 @@ pub struct Driver {
     poll: Poll,
     events: Events,
     alarm: Alarm,
+    /// What a person sees of it.
+    pub view: View,
     /// The user agents.
     pub swarm: Swarm,
     /// The app servers; none until `open_publishers`.
@@ -62,6 +82,7 @@ impl Driver {
         Ok(Driver {
             alarm: Alarm::new(poll.registry())?,
             poll,
+            view: View::open(target),
             events: Events::with_capacity(1024),
             swarm,
             publishers: None,
@@ -82,6 +103,7 @@ impl Driver {
 
     /// Starts what is due, waits for events at most this long, and reacts to them.
     pub fn turn(&mut self, patience: Duration) -> io::Result<()> {
+        crate::interrupt::check()?;
         let known = self.happenings.len();
         self.swarm.step(&mut self.happenings)?;
         let nothing = self.happenings.len() == known && self.swarm.quiet();
@@ -102,7 +124,9 @@ impl Driver {
                 publishers.ready(event, self.poll.registry(), &mut self.answers)?;
             }
         }
-        self.swarm.step(&mut self.happenings)
+        self.swarm.step(&mut self.happenings)?;
+        self.view.sessions(self.swarm.connected());
+        Ok(())
     }
 
     /// Waits for events until this instant at the latest, to the microsecond, and reacts to them.

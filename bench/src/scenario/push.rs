@@ -1,20 +1,19 @@
 //! `push`: direct notifications to acked clients, as many as the server takes or at a fixed rate. The figure is server
-//! CPU time per notification: POST in, WebSocket frame out, ack in (DESIGN.md 9).
+//! CPU time per notification: POST in, WebSocket frame out, ack in (DESIGN.md 9). Latencies count from when a POST was
+//! due.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hdrhistogram::Histogram;
-
-use super::Driver;
-use crate::fleet::{Happening, Plan};
-use crate::host::CpuTime;
-use crate::http::Url;
-use crate::metrics::Metrics;
-use crate::publishers::Template;
+use super::ramp::Ramp;
+use super::rounds;
+use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
+use crate::ledger::Expect;
+use crate::letter::Signing;
 use crate::report::Report;
+use crate::result::names;
 use crate::target::Target;
+use crate::usage::{Spent, Usage};
 use crate::vapid::Identity;
 
 /// What to push.
@@ -23,240 +22,152 @@ pub struct Options {
     /// Server and size.
     #[command(flatten)]
     pub target: Target,
-    /// Bytes of each body, at least 9.
-    #[arg(long, value_name = "BYTES", default_value_t = 200)]
-    pub body: usize,
+    /// How sessions arrive.
+    #[command(flatten)]
+    pub ramp: Ramp,
+    /// Bytes of bodies; several with commas take turns. 1 to 8 count as 9, which hold a number.
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "200")]
+    pub body: Vec<usize>,
     /// App server connections, each with one POST under way.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub in_flight: usize,
+    /// Seconds without any arrival after which what is missing counts as lost.
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    pub patience: u64,
     /// Register with a VAPID key and sign every POST with one token, used again as libraries do.
     #[arg(long)]
     pub vapid: bool,
     /// With a VAPID key, sign every POST anew: no token comes twice.
     #[arg(long)]
     pub fresh_tokens: bool,
-    /// POSTs a second; as many as the server takes when absent.
+    /// POSTs a second as an open loop; as many as the server takes when absent.
     #[arg(long, value_name = "N")]
-    pub rate: Option<u64>,
+    pub rate: Option<f64>,
     /// Seconds before measuring.
-    #[arg(long, value_name = "S", default_value_t = 2)]
-    pub warmup: u64,
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub warmup: f64,
     /// Seconds of measuring.
-    #[arg(long, value_name = "S", default_value_t = 10)]
-    pub seconds: u64,
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub seconds: f64,
     /// TTL of every POST in seconds.
     #[arg(long, value_name = "S", default_value_t = 3600)]
     pub ttl: u32,
+    /// Measure so many times, in windows aligned to the clock on the wall, and show the median.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rounds: usize,
+    /// A window begins whenever the clock is at a multiple of this many seconds ...
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    pub period: f64,
+    /// ... plus this many. Two generators with two offsets push in turn.
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    pub offset: f64,
+    /// Wait for this file before the first window: whoever starts several generators makes it when all are ready.
+    #[arg(long, value_name = "FILE")]
+    pub gate: Option<std::path::PathBuf>,
 }
 
-/// Start times of the POSTs under way, by sequence number modulo this.
-const STARTS: usize = 1 << 20;
+impl Options {
+    fn signing(&self) -> Signing {
+        match (self.vapid, self.fresh_tokens) {
+            (_, true) => Signing::Each(Identity::generate()),
+            (true, false) => Signing::Once(Identity::generate()),
+            (false, false) => Signing::None,
+        }
+    }
 
-struct Load<'a> {
-    driver: Driver,
-    options: &'a Options,
-    templates: Vec<Template>,
-    /// Signs each POST, and for which audience.
-    signer: Option<(Identity, String)>,
-    starts: Vec<Instant>,
-    body: Vec<u8>,
-    request: Vec<u8>,
-    posted: u64,
-    statuses: BTreeMap<u16, u64>,
-    notified: u64,
-    /// `notified` when measuring began.
-    measured_from: u64,
-    ended: u64,
-    to_answer: Histogram<u64>,
-    to_frame: Histogram<u64>,
+    /// Posts for this long, to all agents in turn.
+    pub fn go(&self, traffic: &mut Traffic, seconds: f64) -> io::Result<()> {
+        let agents = self.target.sessions;
+        let style = |number: u64| Style {
+            ttl: self.ttl,
+            topic: None,
+            body_bytes: self.body[number as usize % self.body.len()],
+            // With TTL 0 a session that is just gone costs its message.
+            expect: if self.ttl == 0 { Expect::Perhaps } else { Expect::Once },
+        };
+        let stream = Stream::lasting(self.rate, Duration::from_secs_f64(seconds.max(0.0)));
+        traffic.run(stream, |_, number| Some((spread(number, agents), style(number))))
+    }
+}
+
+/// What one window came to.
+pub struct Measured {
+    /// Notifications that came in its time.
+    pub counted: u64,
+    /// What they cost.
+    pub spent: Spent,
 }
 
 /// Pushes and reports.
 pub fn run(options: &Options) -> io::Result<bool> {
     let target = &options.target;
-    let identity = (options.vapid || options.fresh_tokens).then(Identity::generate);
-    let key = identity.as_ref().map(Identity::public_key);
-    let plan = Plan { channels: 1, key, ack: true, ..Plan::default() };
-    let mut driver = Driver::new(target, plan, 128)?;
-    driver.swarm.launch(0..target.sessions);
-    driver.settle(Duration::from_secs(300))?;
-    if driver.swarm.connected() < target.sessions {
-        return Err(io::Error::other(format!("only {} sessions could connect", driver.swarm.connected())));
+    if options.body.is_empty() || target.sessions == 0 {
+        return Err(io::Error::other("at least one size of --body and one of --sessions"));
     }
-    driver.forget();
-    let repeated = identity.as_ref().filter(|_| !options.fresh_tokens);
-    let templates = templates(&driver, options, repeated)?;
-    driver.open_publishers(target, options.in_flight)?;
-    let signer = identity.filter(|_| options.fresh_tokens).zip(origin(&driver));
-    let mut load = Load::new(driver, options, templates, signer)?;
-    load.go(Duration::from_secs(options.warmup))?;
-    load.reset();
-    let metrics = target.admin.map(Metrics::read).transpose()?;
-    let before = (cpu(target.pid)?, CpuTime::read(std::process::id())?);
-    let wall = Instant::now();
-    load.go(Duration::from_secs(options.seconds))?;
-    let wall = wall.elapsed();
-    let server = cpu(target.pid)?.zip(before.0).map(|(now, before)| now.since(before));
-    let own = CpuTime::read(std::process::id())?.since(before.1);
-    let counted = load.notified - load.measured_from;
-    load.drain()?;
-    let mut report = Report::new("push");
-    load.show(&mut report, counted, wall, server, own);
-    if let (Some(before), Some(admin)) = (metrics, target.admin) {
-        println!("{}", Metrics::read(admin)?.since(&before).json());
+    let mut report = target.report("push");
+    let mut traffic = Traffic::new(target, ONE_CHANNEL, options.signing())?;
+    traffic.driver.view.stage("ramp", target.sessions);
+    let climb = options.ramp.climb(&mut traffic, 0..target.sessions)?;
+    if traffic.driver.swarm.connected() < target.sessions {
+        let connected = traffic.driver.swarm.connected();
+        return Err(io::Error::other(format!("only {connected} of {} sessions could connect", target.sessions)));
     }
+    climb.show(&mut report, "ramp", target.sessions);
+    traffic.driver.open_publishers(target, options.in_flight)?;
+    describe(&mut report, options);
+    if options.rounds > 0 {
+        rounds::run(&mut traffic, options, &mut report)?;
+    } else {
+        traffic.driver.view.stage("warm up", target.sessions);
+        options.go(&mut traffic, options.warmup)?;
+        let measured = measure(&mut traffic, options)?;
+        traffic.drain(Duration::from_secs(options.patience))?;
+        show(&mut report, &traffic, options, &measured)?;
+    }
+    traffic.check(&mut report, "push", Once::Always);
+    report.check("sessions lost", traffic.ended, climb.again);
+    traffic.driver.view.curves(&mut report);
     report.finish(target.json.as_deref())
 }
 
-fn cpu(pid: Option<u32>) -> io::Result<Option<CpuTime>> {
-    pid.map(CpuTime::read).transpose()
+/// Measures for the seconds of the options.
+pub fn measure(traffic: &mut Traffic, options: &Options) -> io::Result<Measured> {
+    traffic.driver.view.stage("push", options.target.sessions);
+    let before = Usage::read(&options.target)?;
+    let delivered = traffic.ledger.delivered_count();
+    traffic.open_window();
+    options.go(traffic, options.seconds)?;
+    traffic.close_window();
+    let spent = before.spent(&options.target)?;
+    Ok(Measured { counted: traffic.ledger.delivered_count() - delivered, spent })
 }
 
-/// Of the endpoints: what tokens are for.
-fn origin(driver: &Driver) -> Option<String> {
-    let endpoint = (0..driver.swarm.count()).find_map(|agent| driver.swarm.endpoint(agent, 0))?;
-    Some(Url::parse(&endpoint)?.origin)
+fn describe(report: &mut Report, options: &Options) {
+    report.option("body", options.body.clone());
+    report.option("vapid", options.vapid || options.fresh_tokens);
+    report.option("fresh_tokens", options.fresh_tokens);
+    report.option("in_flight", options.in_flight);
+    report.option("rate", options.rate);
+    report.add("sessions", options.target.sessions as u64, "");
+    report.add("body", format!("{:?}", options.body), "B");
+    report.add("VAPID", options.vapid || options.fresh_tokens, "");
+    report.add("POSTs under way at once", options.in_flight as u64, "");
 }
 
-fn templates(driver: &Driver, options: &Options, identity: Option<&Identity>) -> io::Result<Vec<Template>> {
-    let mut authorization = None;
-    let mut templates = Vec::new();
-    for agent in 0..driver.swarm.count() {
-        let url = &driver.swarm.endpoint(agent, 0).unwrap_or_default();
-        let bad = || io::Error::other(format!("not an endpoint URL: {url}"));
-        let origin = Url::parse(url).ok_or_else(bad)?.origin;
-        if let (Some(identity), None) = (identity, &authorization) {
-            authorization = Some(identity.authorization(&origin));
-        }
-        templates.push(Template::new(url, options.ttl, authorization.as_deref(), options.body).ok_or_else(bad)?);
+fn show(report: &mut Report, traffic: &Traffic, options: &Options, measured: &Measured) -> io::Result<()> {
+    let Measured { counted, spent } = measured;
+    report.add("notifications in the measured time", *counted, "");
+    report.add("notifications a second", *counted as f64 / spent.wall.as_secs_f64(), "/s");
+    spent.show(report, "notification", *counted);
+    if let Some(us) = spent.us_each(*counted).filter(|_| options.vapid && !options.fresh_tokens) {
+        report.add(names::CPU_NOTIFICATION_VAPID, us, "us");
     }
-    Ok(templates)
-}
-
-impl<'a> Load<'a> {
-    fn new(
-        driver: Driver,
-        options: &'a Options,
-        templates: Vec<Template>,
-        signer: Option<(Identity, String)>,
-    ) -> io::Result<Load<'a>> {
-        let histogram = || Histogram::new_with_bounds(100, 60_000_000_000, 3).map_err(io::Error::other);
-        Ok(Load {
-            driver,
-            options,
-            templates,
-            signer,
-            starts: vec![Instant::now(); STARTS],
-            body: (0..options.body.max(9)).map(|n| (n * 151) as u8).collect(),
-            request: Vec::new(),
-            posted: 0,
-            statuses: BTreeMap::new(),
-            notified: 0,
-            measured_from: 0,
-            ended: 0,
-            to_answer: histogram()?,
-            to_frame: histogram()?,
-        })
+    traffic.window()?.to_answer.show(report, names::TO_ANSWER);
+    traffic.window()?.to_frame.show(report, names::TO_FRAME);
+    traffic.window()?.lag.show(report, "generator late");
+    traffic.window()?.series.show(report, names::TO_FRAME);
+    if let Some(metrics) = &spent.metrics {
+        crate::view::say(metrics.json().to_string());
     }
-
-    fn reset(&mut self) {
-        self.measured_from = self.notified;
-        self.to_answer.clear();
-        self.to_frame.clear();
-    }
-
-    /// POSTs for this long.
-    fn go(&mut self, span: Duration) -> io::Result<()> {
-        let (begin, base) = (Instant::now(), self.posted);
-        while begin.elapsed() < span {
-            let owed = |rate: u64| base + (begin.elapsed().as_secs_f64() * rate as f64) as u64;
-            self.post_while_idle(self.options.rate.map_or(u64::MAX, owed))?;
-            self.turn(Duration::from_millis(1))?;
-        }
-        Ok(())
-    }
-
-    fn post_while_idle(&mut self, due: u64) -> io::Result<()> {
-        let Some(publishers) = &mut self.driver.publishers else { return Ok(()) };
-        while self.posted < due && publishers.has_idle() {
-            // A large odd step visits all agents and keeps neighbours apart.
-            let agent = (self.posted as usize).wrapping_mul(7_919) % self.templates.len();
-            self.body[..8].copy_from_slice(&self.posted.to_be_bytes());
-            let template = &self.templates[agent];
-            match &self.signer {
-                None => template.fill(&self.body, &mut self.request),
-                Some((identity, origin)) => {
-                    template.fill_signed(&identity.authorization(origin), &self.body, &mut self.request);
-                }
-            }
-            self.starts[self.posted as usize % STARTS] = Instant::now();
-            publishers.post(&self.request, self.posted)?;
-            self.posted += 1;
-        }
-        Ok(())
-    }
-
-    fn turn(&mut self, patience: Duration) -> io::Result<()> {
-        self.driver.turn(patience)?;
-        let now = Instant::now();
-        for answer in self.driver.answers.drain(..) {
-            *self.statuses.entry(answer.status).or_default() += 1;
-            let start = self.starts[answer.tag as usize % STARTS];
-            self.to_answer.saturating_record(now.duration_since(start).as_nanos() as u64);
-        }
-        for happening in self.driver.happenings.drain(..) {
-            match happening {
-                Happening::Notified { sequence, at, .. } => {
-                    self.notified += 1;
-                    if let Some(start) = sequence.map(|n| self.starts[n as usize % STARTS]) {
-                        self.to_frame.saturating_record(at.saturating_duration_since(start).as_nanos() as u64);
-                    }
-                }
-                Happening::Ended { .. } => self.ended += 1,
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for what is under way.
-    fn drain(&mut self) -> io::Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < deadline && self.driver.publishers.as_ref().is_some_and(|pool| pool.busy() > 0) {
-            self.turn(Duration::from_millis(10))?;
-        }
-        let quiet = Instant::now() + Duration::from_millis(200);
-        while Instant::now() < quiet {
-            self.turn(Duration::from_millis(10))?;
-        }
-        Ok(())
-    }
-
-    fn show(&self, report: &mut Report, counted: u64, wall: Duration, server: Option<CpuTime>, own: CpuTime) {
-        let count = counted.max(1) as f64;
-        report.add("sessions", self.templates.len() as u64, "");
-        report.add("body", self.body.len() as u64, "B");
-        report.add("VAPID", self.options.vapid, "");
-        report.add("POSTs under way at once", self.options.in_flight as u64, "");
-        report.add("notifications in the measured time", counted, "");
-        report.add("notifications a second", count / wall.as_secs_f64(), "/s");
-        if let Some(cpu) = server {
-            report.add("server CPU per notification", cpu.run_ns as f64 / 1e3 / count, "us");
-            report.add("  user, by ticks", cpu.user_ns as f64 / 1e3 / count, "us");
-            report.add("  system, by ticks", cpu.system_ns as f64 / 1e3 / count, "us");
-            report.add("server cores busy", cpu.run_ns as f64 / wall.as_nanos() as f64, "");
-        }
-        report.add("generator CPU per notification", own.run_ns as f64 / 1e3 / count, "us");
-        for (what, histogram) in [("POST to 201", &self.to_answer), ("POST to frame", &self.to_frame)] {
-            for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
-                report.add(format!("{what} {name}"), histogram.value_at_quantile(quantile) as f64 / 1e3, "us");
-            }
-        }
-        let answered: u64 = self.statuses.values().sum();
-        let created = self.statuses.get(&201).copied().unwrap_or(0);
-        report.add("answers by status", format!("{:?}", self.statuses), "");
-        report.check("answers other than 201", answered - created, 0);
-        report.check("notifications not received", created.saturating_sub(self.notified), 0);
-        report.check("sessions lost", self.ended, 0);
-    }
+    Ok(())
 }

@@ -1,18 +1,22 @@
 //! `storm`: everybody comes back at once. Each session registers and receives one notification; all leave and return
-//! with their UAIDs at the same time; stored messages wait for some; and then as many strangers with invented UAIDs.
-//! Checked: nobody lost, nothing lost, nothing twice after its ack. Shown: how long, and the server's own counters.
+//! with their UAIDs, together or within T seconds; stored messages wait for some; and then as many strangers with
+//! invented UAIDs. Checked: nobody lost, nothing lost, nothing twice after its ack. Shown: how long, and the server's
+//! own counters. With `--kill` or `--restart` the server itself goes instead: see `restart`.
 
-use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Driver;
-use crate::fleet::{Happening, Plan};
-use crate::host::CpuTime;
+use super::ramp::{self, Climb, Ramp};
+use super::restart;
+use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
+use crate::fleet::Plan;
+use crate::ledger::Expect;
+use crate::letter::Signing;
 use crate::metrics::Metrics;
-use crate::publishers::Template;
 use crate::report::Report;
+use crate::result::names;
 use crate::target::Target;
+use crate::usage::Usage;
 
 /// How large a storm.
 #[derive(clap::Args, Clone, Debug)]
@@ -20,154 +24,191 @@ pub struct Options {
     /// Server and size.
     #[command(flatten)]
     pub target: Target,
+    /// How the first visit goes.
+    #[command(flatten)]
+    pub ramp: Ramp,
     /// App server connections.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub in_flight: usize,
-    /// Handshakes under way at once in the storm itself; all of them when absent.
-    #[arg(long, value_name = "N")]
-    pub ramp: Option<usize>,
-    /// Seconds to wait for any step.
+    /// Seconds over which all return, evenly, as an open loop; all in the same instant when absent.
+    #[arg(long, value_name = "S")]
+    pub within: Option<f64>,
+    /// Of a hundred users so many find a stored message when they return.
+    #[arg(long, value_name = "PERCENT", default_value_t = 100)]
+    pub stored: usize,
+    /// Leave out the strangers with invented UAIDs.
+    #[arg(long)]
+    pub no_strangers: bool,
+    /// Seconds without progress after which a step is given up.
     #[arg(long, value_name = "S", default_value_t = 120)]
     pub patience: u64,
+    /// The server goes and comes again.
+    #[command(flatten)]
+    pub restart: restart::Restart,
 }
 
 /// Longer than a counter takes to be seen.
 const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
 
-struct Storm<'a> {
-    options: &'a Options,
-    driver: Driver,
-    report: Report,
-    /// Hashes of the versions that were received, all of them acked.
-    seen: HashSet<u64>,
-    /// Versions that came again after their ack.
-    twice: u64,
-    templates: Vec<Template>,
-    before: Option<Metrics>,
-    cpu: Option<CpuTime>,
+/// A run, step by step.
+pub(super) struct Storm<'a> {
+    pub options: &'a Options,
+    pub traffic: Traffic,
+    pub report: Report,
+    before: Option<Usage>,
     /// Sockets that arrived on their owner in the last step.
     moved: f64,
-}
-
-fn plan(channels: usize) -> Plan {
-    Plan { channels, ack: true, ..Plan::default() }
+    /// The server that took the place of the first; it lives as long as the storm.
+    serving: Option<restart::Serving>,
 }
 
 /// Runs all steps and reports.
 pub fn run(options: &Options) -> io::Result<bool> {
-    let driver = Driver::new(&options.target, plan(1), 128)?;
     let mut storm = Storm {
         options,
-        driver,
-        report: Report::new("storm"),
-        seen: HashSet::new(),
-        twice: 0,
-        templates: Vec::new(),
+        traffic: Traffic::new(&options.target, ONE_CHANNEL, Signing::None)?,
+        report: options.target.report("storm"),
         before: None,
-        cpu: None,
         moved: 0.0,
+        serving: None,
     };
+    storm.report.option("within", options.within);
+    storm.report.option("stored", options.stored);
     storm.first_visit()?;
-    storm.everybody_returns()?;
-    storm.stored_for_everybody()?;
+    if options.restart.wanted() {
+        restart::run(&mut storm)?;
+    } else {
+        storm.everybody_returns()?;
+        storm.stored_for_some()?;
+    }
     storm.nothing_comes_twice()?;
-    storm.invented()?;
+    if !options.no_strangers && !options.restart.wanted() {
+        storm.invented()?;
+    }
+    storm.traffic.driver.view.curves(&mut storm.report);
     storm.report.finish(options.target.json.as_deref())
 }
 
 impl Storm<'_> {
+    /// Keeps a server running until the storm is over.
+    pub(super) fn keep(&mut self, serving: Option<restart::Serving>) {
+        self.serving = serving;
+    }
+
     fn count(&self) -> u64 {
         self.options.target.sessions as u64
     }
 
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         Duration::from_secs(self.options.patience)
     }
 
     fn first_visit(&mut self) -> io::Result<()> {
-        self.begin()?;
-        let seconds = self.connect_all(128)?;
-        self.report.add("first visit, hello and register", seconds, "s");
-        self.report.check("sessions that registered", self.driver.swarm.connected() as u64, self.count());
-        for agent in 0..self.driver.swarm.count() {
-            let url = self.driver.swarm.endpoint(agent, 0);
-            let template = url.and_then(|url| Template::new(&url, 3600, None, 200));
-            self.templates.push(template.ok_or_else(|| io::Error::other("a session has no endpoint"))?);
-        }
-        self.driver.open_publishers(&self.options.target, self.options.in_flight)?;
-        let (created, received) = self.post_to_each(true)?;
-        self.report.check("first visit: POSTs answered 201", created, self.count());
-        self.report.check("first visit: notifications received", received, self.count());
+        self.begin("first visit")?;
+        let sessions = self.options.target.sessions;
+        let climb = self.options.ramp.climb(&mut self.traffic, 0..sessions)?;
+        climb.show(&mut self.report, "first visit", sessions);
+        self.report.check("sessions that registered", self.traffic.driver.swarm.connected() as u64, self.count());
+        self.traffic.driver.open_publishers(&self.options.target, self.options.in_flight)?;
+        self.post_to_each(100, "first visit")?;
         self.end("first visit")
     }
 
     fn everybody_returns(&mut self) -> io::Result<()> {
         self.leave()?;
-        self.driver.swarm.set_plan(plan(0));
-        self.begin()?;
-        let seconds = self.connect_all(self.options.ramp.unwrap_or(self.options.target.sessions))?;
-        self.report.add("return of all at once", seconds, "s");
-        self.check_served("return")?;
-        self.end("return")?;
-        if let Some(admin) = self.options.target.admin {
-            let shards = Metrics::read(admin)?.named("murre_sessions").count().max(1) as f64;
-            let expected = self.count() as f64 * (shards - 1.0) / shards;
-            self.report.add("return: sockets moved to their owner", self.moved, "");
-            let off = (self.moved - expected).abs() > expected / 10.0;
-            self.report.check("return: moves more than 10 % off (shards - 1) / shards", u64::from(off), 0);
+        self.traffic.driver.swarm.set_plan(Plan { channels: 0, ..ONE_CHANNEL });
+        self.begin("return")?;
+        let climb = self.connect_all()?;
+        climb.show(&mut self.report, "return", self.options.target.sessions);
+        if climb.took.count() > 0 {
+            climb.took.show(&mut self.report, names::TO_HELLO);
         }
-        let (created, received) = self.post_to_each(true)?;
-        self.report.check("return: POSTs answered 201", created, self.count());
-        self.report.check("return: notifications received", received, self.count());
+        let cpu = self.spent_each()?;
+        if let Some(us) = cpu {
+            self.report.add(names::CPU_RETURN, us, "us");
+        }
+        self.check_served("return");
+        self.end("return")?;
+        self.check_moves()?;
+        self.post_to_each(100, "return")
+    }
+
+    fn check_moves(&mut self) -> io::Result<()> {
+        let Some(admin) = self.options.target.admin else { return Ok(()) };
+        let shards = Metrics::read(admin)?.named("murre_sessions").count().max(1) as f64;
+        let expected = self.count() as f64 * (shards - 1.0) / shards;
+        self.report.add("return: sockets moved to their owner", self.moved, "");
+        let off = (self.moved - expected).abs() > expected / 10.0;
+        self.report.check("return: moves more than 10 % off (shards - 1) / shards", u64::from(off), 0);
         Ok(())
     }
 
-    fn stored_for_everybody(&mut self) -> io::Result<()> {
+    fn stored_for_some(&mut self) -> io::Result<()> {
         self.leave()?;
-        self.begin()?;
-        let begin = Instant::now();
-        let (created, _) = self.post_to_each(false)?;
-        self.report.add("one stored message for each", begin.elapsed().as_secs_f64(), "s");
-        self.report.check("stored: POSTs answered 201", created, self.count());
+        self.begin("store")?;
+        self.store_for(self.options.stored)?;
         self.end("store")?;
-        let known = self.seen.len() as u64;
-        self.begin()?;
-        let seconds = self.connect_all(self.options.ramp.unwrap_or(self.options.target.sessions))?;
-        self.report.add("return with a stored message each", seconds, "s");
-        self.check_served("stored")?;
-        let deadline = Instant::now() + self.patience();
-        while (self.seen.len() as u64) < known + self.count() && Instant::now() < deadline {
-            self.turn()?;
-        }
-        self.report.check("stored: notifications received", self.seen.len() as u64 - known, self.count());
+        self.begin("return to stored messages")?;
+        let climb = self.connect_all()?;
+        climb.show(&mut self.report, "stored", self.options.target.sessions);
+        self.check_served("stored");
+        self.traffic.await_all(self.patience())?;
+        self.report.check("stored: accepted and lost", self.traffic.ledger.missing(), 0);
         self.end("stored")
     }
 
-    fn nothing_comes_twice(&mut self) -> io::Result<()> {
+    /// One message for each of so many in a hundred users, who are away; waits for the answers only.
+    pub(super) fn store_for(&mut self, percent: usize) -> io::Result<()> {
+        let begin = Instant::now();
+        let chosen = self.chosen(percent);
+        let created = self.traffic.ledger.created();
+        self.post(&chosen)?;
+        self.report.add("one stored message for each of them", begin.elapsed().as_secs_f64(), "s");
+        self.report.check("stored: POSTs answered 201", self.traffic.ledger.created() - created, chosen.len() as u64);
+        Ok(())
+    }
+
+    /// Evenly so many in a hundred of the users.
+    pub(super) fn chosen(&self, percent: usize) -> Vec<usize> {
+        (0..self.options.target.sessions).filter(|agent| agent % 100 < percent).collect()
+    }
+
+    pub(super) fn nothing_comes_twice(&mut self) -> io::Result<()> {
+        let known = self.traffic.ledger.delivered_count();
+        let doubled = self.traffic.ledger.sums().doubled;
         self.leave()?;
-        let known = self.seen.len() as u64;
-        self.connect_all(128)?;
-        self.check_served("last return")?;
-        self.quiet(Duration::from_secs(2))?;
-        self.report.check("last return: new notifications", self.seen.len() as u64 - known, 0);
-        self.report.check("duplicated after ack, all steps", self.twice, 0);
+        self.traffic.driver.view.stage("last return", self.options.target.sessions);
+        self.options.ramp.climb(&mut self.traffic, 0..self.options.target.sessions)?;
+        self.check_served("last return");
+        self.traffic.idle(Duration::from_secs(2))?;
+        self.report.check("last return: new notifications", self.traffic.ledger.delivered_count() - known, 0);
+        let sums = self.traffic.ledger.sums();
+        self.report.check("last return: duplicated after ack", sums.doubled - doubled, 0);
+        self.report.check("all steps: accepted and lost", sums.lost, 0);
+        if self.options.restart.wanted() {
+            // A kill right after an ack may lose the deletion of a stored copy, never the message: at least once.
+            self.report.add("all steps: delivered twice", sums.doubled, "");
+        } else {
+            self.report.check("all steps: delivered twice", sums.doubled, 0);
+        }
         Ok(())
     }
 
     fn invented(&mut self) -> io::Result<()> {
         self.leave()?;
-        for agent in 0..self.driver.swarm.count() {
-            self.driver.swarm.set_uaid(agent, &uuid::Uuid::new_v4().simple().to_string());
+        for agent in 0..self.options.target.sessions {
+            self.traffic.driver.swarm.set_uaid(agent, &uuid::Uuid::new_v4().simple().to_string());
         }
-        self.begin()?;
-        let seconds = self.connect_all(self.options.ramp.unwrap_or(self.options.target.sessions))?;
-        self.report.add("hellos with invented UAIDs", seconds, "s");
-        let renamed = self.driver.swarm.renamed_count();
-        self.report.check("invented: sessions", self.driver.swarm.connected() as u64, self.count());
-        self.report.check("invented: given another UAID", renamed as u64, self.count());
+        self.begin("invented UAIDs")?;
+        let climb = self.connect_all()?;
+        climb.show(&mut self.report, "hellos with invented UAIDs", self.options.target.sessions);
+        let renamed = self.renamed();
+        self.report.check("invented: sessions", self.traffic.driver.swarm.connected() as u64, self.count());
+        self.report.check("invented: given another UAID", renamed, self.count());
         self.end("invented")?;
         if let Some(admin) = self.options.target.admin {
             let metrics = Metrics::read(admin)?;
+            self.report.shards(&metrics);
             let held: Vec<f64> = metrics.named("murre_sessions").map(|(_, value)| value).collect();
             let mean = held.iter().sum::<f64>() / held.len().max(1) as f64;
             self.report.add("invented: sessions of each shard", format!("{held:?}"), "");
@@ -177,95 +218,70 @@ impl Storm<'_> {
         Ok(())
     }
 
-    fn connect_all(&mut self, ramp: usize) -> io::Result<f64> {
-        let begin = Instant::now();
-        self.driver.swarm.set_in_flight_max(ramp);
-        self.driver.swarm.launch(0..self.options.target.sessions);
-        let deadline = begin + self.patience();
-        while !self.driver.swarm.settled() && Instant::now() < deadline {
-            self.turn()?;
-        }
-        Ok(begin.elapsed().as_secs_f64())
+    fn connect_all(&mut self) -> io::Result<Climb> {
+        let span = Duration::from_secs_f64(self.options.within.unwrap_or(0.0));
+        ramp::arrive(&mut self.traffic, 0..self.options.target.sessions, span)
     }
 
-    fn check_served(&mut self, step: &str) -> io::Result<()> {
-        let renamed = self.driver.swarm.renamed_count();
-        self.report.check(format!("{step}: sessions"), self.driver.swarm.connected() as u64, self.count());
-        self.report.check(format!("{step}: UAIDs lost"), renamed as u64, 0);
+    fn renamed(&self) -> u64 {
+        self.traffic.driver.swarm.renamed_count() as u64
+    }
+
+    pub(super) fn check_served(&mut self, step: &str) {
+        let (connected, renamed) = (self.traffic.driver.swarm.connected() as u64, self.renamed());
+        self.report.check(format!("{step}: sessions"), connected, self.count());
+        self.report.check(format!("{step}: UAIDs lost"), renamed, 0);
+    }
+
+    /// POSTs once to each of so many in a hundred, who are there, and waits for all of it.
+    fn post_to_each(&mut self, percent: usize, step: &str) -> io::Result<()> {
+        let chosen = self.chosen(percent);
+        let (created, delivered) = (self.traffic.ledger.created(), self.traffic.ledger.delivered_count());
+        self.post(&chosen)?;
+        self.traffic.await_all(self.patience())?;
+        let ledger = &self.traffic.ledger;
+        let (created, delivered) = (ledger.created() - created, ledger.delivered_count() - delivered);
+        self.report.check(format!("{step}: POSTs answered 201"), created, chosen.len() as u64);
+        self.report.check(format!("{step}: notifications received"), delivered, chosen.len() as u64);
         Ok(())
     }
 
-    /// POSTs once to each; returns how many were answered 201 and how many new notifications came.
-    fn post_to_each(&mut self, wait: bool) -> io::Result<(u64, u64)> {
-        let known = self.seen.len();
-        let (mut next, mut answered, mut created) = (0, 0, 0);
-        let mut request = Vec::new();
-        let deadline = Instant::now() + self.patience();
-        let target = self.templates.len();
-        while Instant::now() < deadline {
-            let received = self.seen.len() - known;
-            if answered == target && (!wait || received >= target) {
-                break;
-            }
-            if let Some(publishers) = &mut self.driver.publishers {
-                while next < target && publishers.has_idle() {
-                    self.templates[next].fill(&[7; 200], &mut request);
-                    publishers.post(&request, next as u64)?;
-                    next += 1;
-                }
-            }
-            self.turn()?;
-            for answer in self.driver.answers.drain(..) {
-                answered += 1;
-                created += u64::from(answer.status == 201);
-            }
-        }
-        Ok((created, (self.seen.len() - known) as u64))
-    }
-
-    fn turn(&mut self) -> io::Result<()> {
-        self.driver.turn(Duration::from_millis(10))?;
-        for happening in self.driver.happenings.drain(..) {
-            if let Happening::Notified { version, .. } = happening
-                && !self.seen.insert(version)
-            {
-                self.twice += 1;
-            }
-        }
-        Ok(())
-    }
-
-    fn quiet(&mut self, span: Duration) -> io::Result<()> {
-        let deadline = Instant::now() + span;
-        while Instant::now() < deadline {
-            self.turn()?;
-        }
-        Ok(())
+    fn post(&mut self, chosen: &[usize]) -> io::Result<()> {
+        let style = Style { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+        let mut agents = chosen.iter();
+        let stream = Stream::counting(None, chosen.len() as u64);
+        self.traffic.run(stream, |_, _| agents.next().map(|agent| (*agent, style)))?;
+        self.traffic.await_answers(self.patience())
     }
 
     /// All hang up, after what they have sent was surely read.
     fn leave(&mut self) -> io::Result<()> {
-        self.quiet(Duration::from_secs(1))?;
-        self.driver.swarm.disconnect_all();
-        self.quiet(Duration::from_secs(1))
+        self.traffic.idle(Duration::from_secs(1))?;
+        self.traffic.driver.swarm.disconnect_all();
+        self.traffic.idle(Duration::from_secs(1))
     }
 
-    fn begin(&mut self) -> io::Result<()> {
-        self.before = self.options.target.admin.map(Metrics::read).transpose()?;
-        self.cpu = self.options.target.pid.map(CpuTime::read).transpose()?;
+    pub(super) fn begin(&mut self, step: &str) -> io::Result<()> {
+        self.traffic.driver.view.stage(step, self.options.target.sessions);
+        self.before = Some(Usage::read(&self.options.target)?);
         Ok(())
     }
 
+    /// Server CPU for each session since the step began.
+    fn spent_each(&self) -> io::Result<Option<f64>> {
+        let Some(before) = &self.before else { return Ok(None) };
+        Ok(before.spent(&self.options.target)?.us_each(self.count()))
+    }
+
     fn end(&mut self, step: &str) -> io::Result<()> {
-        if let (Some(pid), Some(before)) = (self.options.target.pid, self.cpu) {
-            let used = CpuTime::read(pid)?.since(before).run_ns as f64 / 1e3 / self.count() as f64;
+        if let Some(used) = self.spent_each()? {
             self.report.add(format!("{step}: server CPU per session"), used, "us");
         }
-        if let Some(admin) = self.options.target.admin {
+        if self.options.target.admin.is_some() {
             // The server publishes its counters about once a second.
-            self.quiet(COUNTERS_LAG)?;
+            self.traffic.idle(COUNTERS_LAG)?;
             let Some(before) = &self.before else { return Ok(()) };
-            let change = Metrics::read(admin)?.since(before);
+            let Some(change) = before.spent(&self.options.target)?.metrics else { return Ok(()) };
             for (name, value) in change.matching("moves") {
                 self.report.add(format!("{step}: {name}"), value, "");
             }

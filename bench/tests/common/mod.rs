@@ -4,6 +4,8 @@
 // Every test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
+pub mod scenario;
+
 pub mod wire;
 
 use std::net::SocketAddr;

@@ -1,0 +1,175 @@
+//! `ping`: what upkeep costs. Every session sends `{}` in turn and must be answered; the server's own WebSocket pings
+//! are answered and must not come more often than told; sessions that ask too often must be closed (BEHAVIOUR.md 1.5).
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::ramp::Ramp;
+use super::traffic::Traffic;
+use crate::fleet::{End, Happening, Plan};
+use crate::latency::Latency;
+use crate::letter::Signing;
+use crate::pace::Pace;
+use crate::report::Report;
+use crate::result::names;
+use crate::target::Target;
+use crate::usage::Usage;
+
+/// How many pings.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Server and size.
+    #[command(flatten)]
+    pub target: Target,
+    /// How sessions arrive.
+    #[command(flatten)]
+    pub ramp: Ramp,
+    /// Seconds from one `{}` of a session to its next; murre closes a session that asks within its
+    /// `websocket.ping_min_interval`.
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    pub every: f64,
+    /// Seconds of it.
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    pub seconds: f64,
+    /// The server's own interval (`websocket.auto_ping_interval`): its pings to a session must not be closer.
+    #[arg(long, value_name = "S")]
+    pub server_interval: Option<f64>,
+    /// So many sessions ask twice at the end and must be closed for it.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub too_soon: usize,
+}
+
+/// Timers of a server may be early by this share of the interval: they are kept in coarse steps.
+const EARLY: f64 = 0.9;
+/// How long the last answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// When things happened to a session.
+#[derive(Clone, Copy, Default)]
+struct Beat {
+    asked: Option<Instant>,
+    pinged: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Tally {
+    asked: u64,
+    answered: u64,
+    pinged: u64,
+    early: u64,
+    gap_min: Option<Duration>,
+    closed: BTreeMap<End, u64>,
+    took: Latency,
+}
+
+/// Pings and reports.
+pub fn run(options: &Options) -> io::Result<bool> {
+    let target = &options.target;
+    let mut report = target.report("ping");
+    let plan = Plan { ack: true, ..Plan::default() };
+    let mut traffic = Traffic::new(target, plan, Signing::None)?;
+    traffic.driver.view.stage("ramp", target.sessions);
+    options.ramp.climb(&mut traffic, 0..target.sessions)?.show(&mut report, "ramp", target.sessions);
+    traffic.driver.view.stage("ping", target.sessions);
+    let mut beats = vec![Beat::default(); target.sessions];
+    let mut tally = Tally::default();
+    let before = Usage::read(target)?;
+    upkeep(&mut traffic, options, &mut beats, &mut tally)?;
+    let spent = before.spent(target)?;
+    show(&mut report, options, &tally);
+    spent.show(&mut report, "ping and pong, both directions", tally.answered + tally.pinged);
+    if let Some(us) = spent.us_each(tally.answered + tally.pinged) {
+        report.add(names::CPU_PING, us, "us");
+    }
+    report.check("sessions still there", traffic.driver.swarm.connected() as u64, target.sessions as u64);
+    if options.too_soon > 0 {
+        too_soon(&mut traffic, options, &mut report)?;
+    }
+    traffic.driver.view.curves(&mut report);
+    report.finish(target.json.as_deref())
+}
+
+fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &mut Tally) -> io::Result<()> {
+    let begin = Instant::now();
+    let pace = Pace::spread(begin, beats.len(), Duration::from_secs_f64(options.every.max(0.001)));
+    let end = begin + Duration::from_secs_f64(options.seconds.max(0.0));
+    traffic.others.clear();
+    while Instant::now() < end || tally.answered < tally.asked && Instant::now() < end + PATIENCE {
+        let owed = pace.owed(Instant::now().min(end));
+        while tally.asked < owed {
+            let agent = (tally.asked % beats.len().max(1) as u64) as usize;
+            let due = pace.due(tally.asked);
+            if traffic.driver.swarm.ping(agent) {
+                beats[agent].asked = Some(due);
+            }
+            tally.asked += 1;
+        }
+        let next = pace.due(tally.asked).min(Instant::now() + Duration::from_millis(20));
+        traffic.turn_by(next)?;
+        for happening in std::mem::take(&mut traffic.others) {
+            tally.enter(&happening, beats, options.server_interval);
+        }
+    }
+    Ok(())
+}
+
+impl Tally {
+    fn enter(&mut self, happening: &Happening, beats: &mut [Beat], interval: Option<f64>) {
+        let now = Instant::now();
+        match happening {
+            Happening::Pong { agent } => {
+                if let Some(asked) = beats[*agent].asked.take() {
+                    self.answered += 1;
+                    self.took.record(now.saturating_duration_since(asked));
+                }
+            }
+            Happening::Pinged { agent } => {
+                self.pinged += 1;
+                let gap = beats[*agent].pinged.replace(now).map(|last| now - last);
+                self.early +=
+                    u64::from(gap.zip(interval).is_some_and(|(gap, least)| gap.as_secs_f64() < least * EARLY));
+                self.gap_min = self.gap_min.into_iter().chain(gap).min();
+            }
+            Happening::Ended { reason, .. } => *self.closed.entry(*reason).or_default() += 1,
+            _ => {}
+        }
+    }
+}
+
+fn show(report: &mut Report, options: &Options, tally: &Tally) {
+    report.add("pings of user agents", tally.asked, "");
+    report.check("pings of user agents answered", tally.answered, tally.asked);
+    tally.took.show(report, "ping due to its answer");
+    report.add("pings of the server, all answered", tally.pinged, "");
+    if let Some(gap) = tally.gap_min {
+        report.add("shortest gap between two of them to a session", gap.as_secs_f64(), "s");
+    }
+    if let Some(interval) = options.server_interval {
+        report.add("their interval as told", interval, "s");
+        report.check("pings of the server that came too early", tally.early, 0);
+    }
+    report.add("sessions closed, by code", format!("{:?}", tally.closed), "");
+}
+
+/// Two questions in a row: the second is too soon whatever came before.
+fn too_soon(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Result<()> {
+    let impatient: HashSet<usize> = (0..options.too_soon.min(options.target.sessions)).collect();
+    traffic.others.clear();
+    for agent in &impatient {
+        for _ in 0..2 {
+            traffic.driver.swarm.ping(*agent);
+        }
+    }
+    let (mut closed, end) = (0, Instant::now() + PATIENCE);
+    while closed < impatient.len() as u64 && Instant::now() < end {
+        traffic.turn_by(Instant::now() + Duration::from_millis(20))?;
+        for happening in traffic.others.drain(..) {
+            if let Happening::Ended { agent, reason, .. } = happening {
+                closed += u64::from(impatient.contains(&agent) && matches!(reason, End::Closed(4774 | 1011)));
+            }
+        }
+    }
+    report.check("sessions closed for asking too soon", closed, impatient.len() as u64);
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! How sessions come to be there: so many handshakes under way at once, or so many arrivals a second whatever the
+//! server does.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::traffic::Traffic;
+use crate::fleet::Happening;
+use crate::latency::Latency;
+use crate::pace::Pace;
+use crate::report::Report;
+
+/// How fast.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Ramp {
+    /// Handshakes under way at once.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub ramp: usize,
+    /// Arrivals a second as an open loop; then `--ramp` does not limit them.
+    #[arg(long, value_name = "N")]
+    pub ramp_rate: Option<f64>,
+}
+
+/// What an arrival took.
+#[derive(Debug, Default)]
+pub struct Climb {
+    /// From the first connect to the last session's readiness.
+    pub seconds: f64,
+    /// From when a session was due to when it had done its plan; of open loops only.
+    pub took: Latency,
+    /// Attempts that failed and were made again.
+    pub again: u64,
+    /// Sessions that are not there after all attempts.
+    pub failed: u64,
+}
+
+/// Attempts of each session.
+const ATTEMPTS: u32 = 4;
+/// Without any arrival for this long it is given up.
+const STALL: Duration = Duration::from_secs(60);
+/// Before a failed attempt is made again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+impl Ramp {
+    /// Brings `agents` there and waits until each has done its plan or failed.
+    pub fn climb(&self, traffic: &mut Traffic, agents: Range<usize>) -> io::Result<Climb> {
+        let begin = Instant::now();
+        let pace = self.ramp_rate.map(|rate| Pace::new(begin, rate));
+        climb(traffic, agents, pace, self.ramp)
+    }
+}
+
+/// All of `agents` arrive within `span`, evenly.
+pub fn arrive(traffic: &mut Traffic, agents: Range<usize>, span: Duration) -> io::Result<Climb> {
+    let pace = Pace::spread(Instant::now(), agents.len(), span);
+    climb(traffic, agents, Some(pace), usize::MAX)
+}
+
+fn climb(traffic: &mut Traffic, agents: Range<usize>, pace: Option<Pace>, at_once: usize) -> io::Result<Climb> {
+    let begin = Instant::now();
+    let (first, count) = (agents.start, agents.len() as u64);
+    let mut climb = Climb::default();
+    let (mut launched, mut done, mut progress) = (0, 0, begin);
+    let mut failures: HashMap<usize, u32> = HashMap::new();
+    // At one pause for all, the queue is in order of time.
+    let mut retries: std::collections::VecDeque<(Instant, usize)> = std::collections::VecDeque::new();
+    traffic.driver.swarm.set_in_flight_max(if pace.is_some() { usize::MAX } else { at_once });
+    while done < count && progress.elapsed() < STALL {
+        let now = Instant::now();
+        let owed = pace.map_or(count, |pace| pace.owed(now).min(count));
+        if owed > launched {
+            traffic.driver.swarm.launch(first + launched as usize..first + owed as usize);
+            launched = owed;
+        }
+        while let Some((_, agent)) = retries.pop_front_if(|(at, _)| *at <= now) {
+            traffic.driver.swarm.launch([agent]);
+        }
+        let next = pace.filter(|_| launched < count).map(|pace| pace.due(launched));
+        traffic.turn_by(next.unwrap_or(now + Duration::from_millis(10)).min(now + Duration::from_millis(10)))?;
+        let now = Instant::now();
+        for happening in std::mem::take(&mut traffic.others) {
+            match happening {
+                Happening::Ready { agent, .. } => {
+                    (done, progress) = (done + 1, now);
+                    if let Some(pace) = pace {
+                        climb.took.record(now.saturating_duration_since(pace.due(agent.saturating_sub(first) as u64)));
+                    }
+                }
+                Happening::Ended { agent, .. } if agents.contains(&agent) => {
+                    let failed = failures.entry(agent).or_default();
+                    *failed += 1;
+                    if *failed < ATTEMPTS {
+                        climb.again += 1;
+                        retries.push_back((now + PAUSE, agent));
+                    } else {
+                        (done, climb.failed) = (done + 1, climb.failed + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    climb.failed += count - done;
+    climb.seconds = begin.elapsed().as_secs_f64();
+    Ok(climb)
+}
+
+impl Climb {
+    /// Shows how long it took and what failed.
+    pub fn show(&self, report: &mut Report, what: &str, sessions: usize) {
+        report.add(format!("{what}: time until all were there"), self.seconds, "s");
+        report.add(format!("{what}: sessions a second"), sessions as f64 / self.seconds.max(1e-9), "/s");
+        if self.took.count() > 0 {
+            self.took.show(report, &format!("{what}: due to ready"));
+        }
+        report.add(format!("{what}: attempts made again"), self.again, "");
+        report.check(format!("{what}: sessions that failed"), self.failed, 0);
+    }
+}

@@ -1,0 +1,258 @@
+//! The server goes and comes again under all sessions: killed with signal 9, told to stop, or restarted by a command.
+//! Every user agent then comes back as Firefox does (BEHAVIOUR.md 1.3): after 5 s, and twice as long after each attempt
+//! that failed. Figures: when the first and when the last was back; checks: nobody and nothing is lost.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::storm::Storm;
+use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
+use crate::fleet::{Happening, Leave, Plan};
+use crate::latency::Latency;
+use crate::ledger::Expect;
+
+/// What happens to the server.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Restart {
+    /// Restart the server with this shell command, which returns when it is under way, and let everybody come back.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "kill")]
+    pub restart: Option<String>,
+    /// End this process (with signal 9 unless `--drain`), start `--serve`, and let everybody come back.
+    #[arg(long, value_name = "PID", requires = "serve")]
+    pub kill: Option<u32>,
+    /// The shell command that serves in its place; it is stopped when the scenario ends.
+    #[arg(long, value_name = "COMMAND")]
+    pub serve: Option<String>,
+    /// Tell the process to stop (SIGTERM) and wait until it has, instead of killing it.
+    #[arg(long)]
+    pub drain: bool,
+    /// Seconds that the place stays empty.
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    pub down: f64,
+    /// Firefox waits 5 s before its first attempt; all its waits are multiplied by this.
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub back_off: f64,
+    /// Handshakes that the generator itself has under way at once while all come back.
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub at_once: usize,
+    /// Messages a second while the server goes: those answered 201 must come.
+    #[arg(long, value_name = "N", default_value_t = 100.0)]
+    pub doomed_rate: f64,
+}
+
+impl Restart {
+    /// Whether the server goes at all.
+    pub fn wanted(&self) -> bool {
+        self.restart.is_some() || self.kill.is_some()
+    }
+}
+
+/// Of a hundred users so many are away with a stored message when the server goes.
+const AWAY_PERCENT: usize = 10;
+/// Longest wait for a process to be gone.
+const GONE_PATIENCE: Duration = Duration::from_secs(120);
+
+/// The step of the storm in which the server goes.
+pub(super) fn run(storm: &mut Storm<'_>) -> io::Result<()> {
+    let options = &storm.options.restart;
+    storm.traffic.idle(Duration::from_secs(1))?;
+    let away = storm.chosen(AWAY_PERCENT.min(storm.options.stored));
+    storm.traffic.driver.swarm.disconnect(away.iter().copied(), Leave::Fin);
+    storm.traffic.idle(Duration::from_secs(1))?;
+    storm.store_for(AWAY_PERCENT.min(storm.options.stored))?;
+    storm.traffic.driver.swarm.set_plan(Plan { channels: 0, ..ONE_CHANNEL });
+    storm.traffic.driver.swarm.set_in_flight_max(options.at_once);
+    storm.traffic.driver.view.stage("the server goes", storm.options.target.sessions);
+    let (refused, created) = (storm.traffic.ledger.sums().refused, storm.traffic.ledger.created());
+    doomed(&mut storm.traffic, options, storm.options.target.sessions)?;
+    let went = Instant::now();
+    let serving = replace(options)?;
+    storm.keep(serving);
+    storm.traffic.driver.view.stage("all come back", storm.options.target.sessions);
+    let patience = storm.patience();
+    let back = come_back(&mut storm.traffic, options, &away, went, patience)?;
+    back.show(storm);
+    storm.traffic.await_all(Duration::from_secs(10))?;
+    let sums = storm.traffic.ledger.sums();
+    storm.report.add("messages accepted while the server went", storm.traffic.ledger.created() - created, "");
+    storm.report.add("POSTs that the server took with it", sums.refused - refused, "");
+    storm.report.check("restart: accepted and lost", sums.lost, 0);
+    storm.check_served("restart");
+    Ok(())
+}
+
+/// Posts for a moment, so that some messages are half way when the server goes.
+fn doomed(traffic: &mut Traffic, options: &Restart, sessions: usize) -> io::Result<()> {
+    let style = Style { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+    let there = |number: u64| (number as usize * 101 + AWAY_PERCENT) % sessions.max(1);
+    let stream = Stream::lasting(Some(options.doomed_rate), Duration::from_secs(1));
+    traffic.run(stream, |_, number| Some((there(number), style)))
+}
+
+/// A server that this scenario started; killed when dropped.
+#[derive(Debug)]
+pub(super) struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn shell(command: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null());
+    shell
+}
+
+fn replace(options: &Restart) -> io::Result<Option<Serving>> {
+    if let Some(command) = &options.restart {
+        let status = shell(command).status()?;
+        return match status.success() {
+            true => Ok(None),
+            false => Err(io::Error::other(format!("--restart ended with {status}"))),
+        };
+    }
+    let pid = options.kill.and_then(|pid| Pid::from_raw(pid as i32));
+    let (Some(pid), Some(serve)) = (pid, &options.serve) else {
+        return Err(io::Error::other("--kill needs a process id and --serve"));
+    };
+    kill_process(pid, if options.drain { Signal::TERM } else { Signal::KILL })?;
+    let deadline = Instant::now() + GONE_PATIENCE;
+    while running(pid) {
+        if Instant::now() > deadline {
+            return Err(io::Error::other(format!("{pid:?} is still there after {GONE_PATIENCE:?}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_secs_f64(options.down.max(0.0)));
+    Ok(Some(Serving(shell(&format!("exec {serve}")).spawn()?)))
+}
+
+/// Whether it still runs; one that waits for its parent to look is gone.
+fn running(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let state = stat.rsplit(") ").next().unwrap_or("").chars().next();
+    test_kill_process(pid).is_ok() && state != Some('Z')
+}
+
+/// How they came back.
+struct Back {
+    took: Latency,
+    attempts: u64,
+    first: Option<Duration>,
+    all: Option<Duration>,
+}
+
+impl Back {
+    fn show(&self, storm: &mut Storm<'_>) {
+        let seconds = |span: Option<Duration>| span.map_or(f64::NAN, |span| span.as_secs_f64());
+        storm.report.add("restart: until the first was back", seconds(self.first), "s");
+        storm.report.add("restart: until all were back", seconds(self.all), "s");
+        self.took.show(&mut storm.report, "restart: until back");
+        storm.report.add("restart: attempts", self.attempts, "");
+        storm.report.add("restart: back-off scaled by", storm.options.restart.back_off, "");
+    }
+}
+
+fn come_back(
+    traffic: &mut Traffic,
+    options: &Restart,
+    away: &[usize],
+    went: Instant,
+    patience: Duration,
+) -> io::Result<Back> {
+    let all = traffic.driver.swarm.count() as u64;
+    let mut failures = vec![0u8; all as usize];
+    let mut waiting: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
+    let mut back = Back { took: Latency::default(), attempts: 0, first: None, all: None };
+    waiting.extend(away.iter().map(|agent| Reverse((went + wait(*agent, 0, options.back_off), *agent))));
+    let mut progress = Instant::now();
+    loop {
+        let now = Instant::now();
+        while waiting.peek().is_some_and(|next| next.0.0 <= now)
+            && let Some(Reverse((_, agent))) = waiting.pop()
+        {
+            back.attempts += 1;
+            traffic.driver.swarm.launch([agent]);
+        }
+        let next = waiting.peek().map_or(now + Duration::from_millis(10), |next| next.0.0);
+        traffic.turn_by(next.min(now + Duration::from_millis(10)))?;
+        let now = Instant::now();
+        for happening in std::mem::take(&mut traffic.others) {
+            match happening {
+                Happening::Ready { .. } => {
+                    back.took.record(now - went);
+                    back.first.get_or_insert(now - went);
+                    progress = now;
+                }
+                Happening::Ended { agent, .. } => {
+                    let failed = &mut failures[agent];
+                    waiting.push(Reverse((now + wait(agent, *failed, options.back_off), agent)));
+                    *failed = failed.saturating_add(1);
+                }
+                _ => {}
+            }
+        }
+        if traffic.driver.swarm.connected() as u64 == all {
+            back.all = Some(now - went);
+            return Ok(back);
+        }
+        if progress.elapsed() > patience {
+            return Ok(back);
+        }
+    }
+}
+
+/// Firefox's wait before the next attempt after so many that failed, a quarter more or less.
+fn wait(agent: usize, failures: u8, scale: f64) -> Duration {
+    // Any even spread will do; this one is the same in every run.
+    let mut mixed = (agent as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(failures) << 32);
+    mixed ^= mixed >> 29;
+    mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let share = (mixed >> 11) as f64 / (1u64 << 53) as f64;
+    let seconds = 5.0 * 2f64.powi(i32::from(failures.min(16)));
+    Duration::from_secs_f64(seconds.min(1_800.0) * (0.75 + share / 2.0) * scale.max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_spread_and_are_bounded() {
+        for failures in 0..40u8 {
+            let base = (5.0 * 2f64.powi(i32::from(failures))).min(1_800.0);
+            let waits: Vec<f64> = (0..1_000).map(|agent| wait(agent, failures, 1.0).as_secs_f64()).collect();
+            let (least, most) = waits.iter().fold((f64::MAX, 0f64), |(a, b), one| (a.min(*one), b.max(*one)));
+            assert!(least >= base * 0.75 && most <= base * 1.25, "{failures}: {least} to {most}");
+            assert!(most - least > base * 0.4, "they are spread");
+        }
+        assert_eq!(wait(5, 3, 0.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_restart_that_fails_is_an_error() {
+        let options = |restart: Option<&str>| Restart {
+            restart: restart.map(str::to_owned),
+            kill: None,
+            serve: None,
+            drain: false,
+            down: 0.0,
+            back_off: 1.0,
+            at_once: 1,
+            doomed_rate: 1.0,
+        };
+        assert!(replace(&options(Some("true"))).unwrap().is_none());
+        assert!(replace(&options(Some("exit 3"))).unwrap_err().to_string().contains('3'));
+        assert!(!options(None).wanted());
+        assert!(replace(&options(None)).is_err());
+    }
+}

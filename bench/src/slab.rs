@@ -1,0 +1,107 @@
+//! Memory of the kernel by object cache, from `/proc/slabinfo` (root only). Bytes are those of the pages that a cache
+//! holds, so what a cache wastes is in it.
+//!
+//! Server and clients of a measurement on loopback share a kernel. A cache that both ends fill alike is halved; ports
+//! are the client's alone; of `io_kiocb` the client has one for each idle session (an armed poll), the rest is the
+//! server's; `eventpoll` caches are the server's, because these clients use none. Caches that have nothing to do with
+//! sockets belong to other processes and are left out. The split is by name and said in the report.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Bytes by cache.
+pub type Slabs = BTreeMap<String, u64>;
+
+/// Whose a cache is when both ends of every connection are on this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Share {
+    /// Each end fills it alike.
+    Half,
+    /// Only clients fill it.
+    Client,
+    /// One object of a client for each session, the rest is the server's.
+    Polls,
+    /// Only the server fills it.
+    Server,
+    /// Not of sockets.
+    Other,
+}
+
+/// Bytes of one `io_kiocb`.
+const POLL_BYTES: f64 = 256.0;
+
+/// By the beginning of the name; the first that fits.
+const SHARES: [(&str, Share); 16] = [
+    ("tcp_bind", Share::Client),
+    ("inet_bind", Share::Client),
+    ("io_kiocb", Share::Polls),
+    ("eventpoll", Share::Server),
+    ("ep_head", Share::Server),
+    ("TCP", Share::Half),
+    ("request_sock_TCP", Share::Half),
+    ("tw_sock_TCP", Share::Half),
+    ("sock_", Share::Half),
+    ("filp", Share::Half),
+    ("dentry", Share::Half),
+    ("lsm_", Share::Half),
+    ("kmalloc", Share::Half),
+    ("skbuff", Share::Half),
+    ("io_", Share::Half),
+    ("nf_conntrack", Share::Half),
+];
+
+/// The pages of each cache in bytes; `None` when the file cannot be read.
+pub fn read() -> Option<Slabs> {
+    fs::read_to_string("/proc/slabinfo").ok().map(|text| parse(&text, rustix::param::page_size() as u64))
+}
+
+/// Whose this cache is.
+pub fn share(cache: &str) -> Share {
+    SHARES.iter().find(|(start, _)| cache.starts_with(start)).map_or(Share::Other, |(_, share)| *share)
+}
+
+/// The server's part of what a cache grew by while so many sessions came.
+pub fn server_part(cache: &str, bytes: f64, sessions: f64) -> f64 {
+    match share(cache) {
+        Share::Half => bytes / 2.0,
+        Share::Polls => bytes - POLL_BYTES * sessions,
+        Share::Server => bytes,
+        Share::Client | Share::Other => 0.0,
+    }
+}
+
+/// `name active num size per_slab pages_per_slab : tunables a b c : slabdata active_slabs num_slabs shared`.
+fn parse(text: &str, page_bytes: u64) -> Slabs {
+    let cache = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let pages: u64 = words.get(5)?.parse().ok()?;
+        let slabs: u64 = words.get(words.iter().position(|word| *word == "slabdata")? + 2)?.parse().ok()?;
+        Some((words.first()?.to_string(), pages * slabs * page_bytes))
+    };
+    text.lines().skip(2).filter_map(cache).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_counted_not_objects() {
+        let text = "slabinfo - version: 2.1\n# name <active_objs> ...\n\
+            TCP    20 26 2368 13 8 : tunables 0 0 0 : slabdata 2 2 0\nbroken line\n\
+            tcp_bind2_bucket 1 32 128 32 1 : tunables 0 0 0 : slabdata 1 1 0\n";
+        let slabs = parse(text, 4096);
+        assert_eq!(slabs.get("TCP"), Some(&(2 * 8 * 4096)));
+        assert_eq!((slabs.len(), slabs["tcp_bind2_bucket"]), (2, 4096));
+        let part = |cache| server_part(cache, 1_024.0, 2.0);
+        assert_eq!((part("TCP"), part("tcp_bind2_bucket"), part("io_kiocb")), (512.0, 0.0, 512.0));
+        assert_eq!((part("eventpoll_epi"), part("task_struct")), (1_024.0, 0.0));
+    }
+
+    #[test]
+    fn the_file_of_this_host_is_read_where_it_may_be() {
+        if let Some(slabs) = read() {
+            assert!(slabs.get("dentry").is_some_and(|bytes| *bytes > 0), "{slabs:?}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Scenarios run in this process against a server that was started for it: murre, or the reference server.
+
+use std::io;
+
+use clap::{Args, Command};
+use murre_bench::process::{Options, Server};
+use murre_bench::result::Outcome;
+use tempfile::TempDir;
+
+use super::PATIENCE;
+
+/// A reference server with these faults.
+pub struct Reference {
+    pub server: Server,
+    _directory: TempDir,
+}
+
+impl Reference {
+    pub fn with(faults: &[&str]) -> Reference {
+        let directory = tempfile::tempdir().unwrap();
+        let command = vec![env!("CARGO_BIN_EXE_murre-bench").to_owned(), "reference".into()];
+        let arguments = faults.iter().map(|text| (*text).to_owned()).collect();
+        let options = Options { command, arguments, patience: PATIENCE };
+        let server = Server::start(options, &directory.path().join("data")).unwrap();
+        Reference { server, _directory: directory }
+    }
+}
+
+/// What a scenario said.
+pub struct Verdict {
+    pub held: bool,
+    pub outcome: Outcome,
+}
+
+impl Verdict {
+    /// The names of the checks that failed.
+    pub fn failed(&self) -> Vec<&str> {
+        self.outcome.checks.iter().filter(|check| !check.ok).map(|check| check.name.as_str()).collect()
+    }
+
+    /// All checks held.
+    pub fn good(self) -> Outcome {
+        assert!(self.held, "{:?}", self.failed());
+        self.outcome
+    }
+
+    /// Exactly these checks failed.
+    pub fn bad(self, wanted: &[&str]) {
+        assert!(!self.held);
+        assert_eq!(self.failed(), wanted);
+    }
+}
+
+/// Runs a scenario with these words of its command line. Murre's counters are read when `admin` says so.
+pub fn run<O: Args>(server: &Server, admin: bool, words: &[&str], run: fn(&O) -> io::Result<bool>) -> Verdict {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("result.json");
+    let mut line: Vec<String> = vec!["scenario".into(), "--no-view".into(), "--json".into()];
+    line.push(json.to_str().unwrap().into());
+    for (flag, address) in [("--ws", server.websocket()), ("--endpoint", server.endpoint())] {
+        line.extend([flag.to_owned(), address.to_string()]);
+    }
+    if admin {
+        line.extend(["--admin".to_owned(), server.admin().to_string()]);
+    }
+    // A test that replaces the server says so itself.
+    line.extend(["--pid".to_owned(), server.pid().to_string()]);
+    line.extend(words.iter().map(|word| (*word).to_owned()));
+    let matches = O::augment_args(Command::new("scenario")).try_get_matches_from(line).unwrap();
+    let options = O::from_arg_matches(&matches).unwrap();
+    let held = run(&options).unwrap();
+    Verdict { held, outcome: Outcome::read(&json).unwrap() }
+}
