@@ -1,0 +1,62 @@
+//! `bench/measure` at a hundredth of its counts, with the binary of this build: it starts servers and generators, writes
+//! results, and leaves nothing running.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use murre_bench::result::Outcome;
+
+fn measure(arguments: &[&str], binaries: &Path) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("measure");
+    // Loopback addresses that no other server of the tests has.
+    let net = format!("127.{}", 200 + std::process::id() % 50);
+    Command::new(script)
+        .args(arguments)
+        .envs([("SMALL", "1"), ("SHARDS", "2"), ("MEASURE_NET", &net)])
+        .env("MEASURE_BIN", binaries)
+        .output()
+        .unwrap()
+}
+
+fn binaries() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_murre-bench")).parent().unwrap()
+}
+
+fn read(directory: &Path, name: &str) -> Outcome {
+    Outcome::read(&directory.join(name).with_extension("json")).unwrap()
+}
+
+#[test]
+fn two_generators_take_turns_and_a_killed_server_comes_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let output = measure(&["latency", "restart", "--out", out.to_str().unwrap()], binaries());
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("p99 into 10000 sessions to p99 into 100"), "{text}");
+    for name in ["latency-many", "latency-few"] {
+        let outcome = read(&out, name);
+        assert_eq!(outcome.series("p99 by round").unwrap().points.len(), 2, "{name}");
+        assert!(outcome.all_held(), "{name}");
+    }
+    let restart = read(&out, "restart");
+    assert_eq!(restart.figure("restart: sessions"), Some(10_000.0));
+    assert!(out.join("report.html").exists());
+    let left: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("work.")), "{left:?}");
+}
+
+#[test]
+fn what_it_cannot_do_it_says() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str], binaries: &Path, wanted: &str| {
+        let output = measure(arguments, binaries);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(wanted), "{text}");
+    };
+    refused(&["milion"], binaries(), "there are: million flatness");
+    refused(&[], binaries(), "which figure?");
+    refused(&["push"], nowhere.path(), "cargo build --profile ci");
+    assert!(measure(&["--help"], binaries()).status.success());
+}
