@@ -35,7 +35,8 @@ def browser(directory, page, *arguments):
     chromium = shutil.which("chromium")
     assert chromium, "there is no Chromium: apt-get install chromium"
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-    command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9", f"--user-data-dir={directory}/profile"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9"]
+    command += [f"--user-data-dir={directory}/profile"]
     command += [*arguments, page.as_uri()]
     ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
     assert ran.returncode == 0, ran.stderr.decode(errors="replace")
@@ -47,7 +48,8 @@ def report(tmp_path_factory):
     """The report of the recorded results, and what a browser made of it."""
     directory = tmp_path_factory.mktemp("report")
     page = directory / "report.html"
-    ran = subprocess.run([bench(), "report", *map(str, RESULTS), "--out", str(page)], capture_output=True, text=True, timeout=60)
+    command = [bench(), "report", *map(str, RESULTS), "--out", str(page)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return directory, page, browser(directory, page, "--dump-dom")
 

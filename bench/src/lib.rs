@@ -1,7 +1,8 @@
 //! murre-bench: everything that drives the server from outside, over its public sockets only.
 //!
 //! Modules in suggested reading order: the target and its process, the wire, the many-connection client, the
-//! scenarios. The load generator shares its host with the server it measures, so it is one thread that waits in one place.
+//! scenarios. The load generator shares its host with the server it measures, so it is one thread that waits in one
+//! place.
 
 #![deny(unsafe_code)]
 

@@ -39,7 +39,8 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Where a server listens for other nodes.
 pub const NODE_PORT: u16 = 8081;
 
-/// A loopback address for one server, 127.64.0.0 to 127.191.255.255 by process id and count: neighbours of other processes do not meet.
+/// A loopback address for one server, 127.64.0.0 to 127.191.255.255 by process id and count: neighbours of other
+/// processes do not meet.
 pub fn own_address() -> Ipv4Addr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let count = COUNT.fetch_add(1, Ordering::Relaxed) % 128;

@@ -1,4 +1,5 @@
-//! What a scenario found: a table for people as it goes, and the whole as an [`Outcome`] in JSON for scripts and reports.
+//! What a scenario found: a table for people as it goes, and the whole as an [`Outcome`] in JSON for scripts and
+//! reports.
 
 use std::io;
 use std::path::Path;
@@ -37,7 +38,8 @@ impl Report {
         }
     }
 
-    /// Says which server was measured; `murre` when never called. Two results that differ in it stand side by side in a report.
+    /// Says which server was measured; `murre` when never called. Two results that differ in it stand side by side in a
+    /// report.
     pub fn server(&mut self, label: impl Into<String>) {
         self.outcome.server = label.into();
     }
@@ -91,8 +93,8 @@ impl Report {
         self.outcome.series.push(Series { name: name.into(), x_unit: x_unit.into(), unit: unit.into(), points });
     }
 
-    /// Adds one point to the curve of this name, which is made when it is the first. For what is read while a run goes on;
-    /// x must not be less than the last.
+    /// Adds one point to the curve of this name, which is made when it is the first. For what is read while a run goes
+    /// on; x must not be less than the last.
     pub fn point(&mut self, name: &str, x_unit: &str, unit: &str, x: f64, y: f64) {
         if !self.outcome.series.iter().any(|one| one.name == name) {
             self.series(name, x_unit, unit, []);

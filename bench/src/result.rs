@@ -1,7 +1,9 @@
-//! What one run of one scenario found, as a JSON object: written by [`crate::report::Report`], read by `murre-bench report` and
-//! `murre-bench capacity`. Several runs become one report, so every result says what it measured, on what and how.
+//! What one run of one scenario found, as a JSON object: written by [`crate::report::Report`], read by `murre-bench
+//! report` and `murre-bench capacity`. Several runs become one report, so every result says what it measured, on what
+//! and how.
 //!
-//! Names of figures and series are text, and new ones may come at any time. Those that a reader looks for are in [`names`].
+//! Names of figures and series are text, and new ones may come at any time. Those that a reader looks for are in
+//! [`names`].
 
 use std::io;
 use std::path::Path;
@@ -126,7 +128,8 @@ pub mod names {
     /// Series over `sessions`, in `B`: memory of the server process that nobody shares and that was written
     /// (`Private_Dirty`), all of it, at each session count. A first point at 0 or few sessions is the fixed part.
     pub const USER_BYTES: &str = "user bytes";
-    /// Series over `sessions`, in `B`: kernel memory (slab) of the server's sockets, all of it, the generator's end taken off.
+    /// Series over `sessions`, in `B`: kernel memory (slab) of the server's sockets, all of it, the generator's end
+    /// taken off.
     pub const KERNEL_BYTES: &str = "kernel bytes";
     /// The same for both ends of every connection, when server and generator share the kernel: what was really read.
     pub const KERNEL_BYTES_BOTH_ENDS: &str = "kernel bytes, both ends";

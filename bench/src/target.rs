@@ -12,7 +12,8 @@ pub struct Target {
     /// Where user agents connect; several listeners of one server, separated by commas, share them evenly.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_delimiter = ',')]
     pub ws: Vec<SocketAddr>,
-    /// Addresses that user agents come from, on loopback 127.1.0.1 and following; as many as ports call for when absent.
+    /// Addresses that user agents come from, on loopback 127.1.0.1 and following; as many as ports call for when
+    /// absent.
     #[arg(long, value_name = "N")]
     pub sources: Option<usize>,
     /// Where app servers connect.

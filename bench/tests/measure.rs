@@ -1,5 +1,5 @@
-//! `bench/measure` at a hundredth of its counts, with the binary of this build: it starts servers and generators, writes
-//! results, and leaves nothing running.
+//! `bench/measure` at a hundredth of its counts, with the binary of this build: it starts servers and generators,
+//! writes results, and leaves nothing running.
 
 use std::path::Path;
 use std::process::{Command, Output};

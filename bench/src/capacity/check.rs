@@ -81,7 +81,8 @@ fn bytes(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> io::Result<Vec<Compare
         is_bytes: true,
     };
     let promise = Some(memory::PROMISE);
-    // In the sum of the process is what the store happened to buffer: it is shown, and promised as a part of everything only.
+    // In the sum of the process is what the store happened to buffer: it is shown, and promised as a part of everything
+    // only.
     let mut lines = vec![line("user bytes", predicted.user_bytes(), user, None)];
     lines.extend(slope(&predicted, &mix, basis, real)?);
     let kernel = last(names::KERNEL_BYTES)

@@ -1,8 +1,10 @@
-//! Cores: each operation's rate times what it costs, and what it costs more when a hundred times the sessions are there.
+//! Cores: each operation's rate times what it costs, and what it costs more when a hundred times the sessions are
+//! there.
 //!
-//! An operation was measured with as many sessions as fit near the caches (10,000 x 4.3 KB = 43 MB). With a million it touches
-//! memory that nobody touched for minutes: some forty cache lines of socket, file, poll, connection and session, and the page tables on
-//! the way. That is added for each tenfold of the sessions, in microseconds ([`COLD_US_DEFAULT`]), unless measurements say it.
+//! An operation was measured with as many sessions as fit near the caches (10,000 x 4.3 KB = 43 MB). With a million it
+//! touches memory that nobody touched for minutes: some forty cache lines of socket, file, poll, connection and
+//! session, and the page tables on the way. That is added for each tenfold of the sessions, in microseconds
+//! ([`COLD_US_DEFAULT`]), unless measurements say it.
 
 use super::{Basis, Mix};
 use crate::result::{Outcome, names};
@@ -13,8 +15,8 @@ pub(super) const PROMISE: f64 = 0.20;
 /// Forty lines, of which a tenfold of the sessions makes half miss, at 100 ns each.
 const COLD_US_DEFAULT: f64 = 2.0;
 
-/// What is assumed for what was not measured, as server CPU in microseconds: the budgets (DESIGN.md section 9), and for a ping a third of
-/// a notification.
+/// What is assumed for what was not measured, as server CPU in microseconds: the budgets (DESIGN.md section 9), and for
+/// a ping a third of a notification.
 const ASSUMED: &[(&str, f64)] = &[
     (names::CPU_NOTIFICATION, 20.0),
     (names::CPU_STORE, 60.0),
@@ -151,8 +153,8 @@ fn colder(at: Option<f64>, sessions: f64) -> f64 {
     at.map_or(0.0, |at| (sessions / at.max(1.0)).log10().max(0.0))
 }
 
-/// The measured cost of an operation at the rate that is nearest to `rate`: at a few operations a second every one wakes a shard and
-/// pays for that alone, under load they share it.
+/// The measured cost of an operation at the rate that is nearest to `rate`: at a few operations a second every one
+/// wakes a shard and pays for that alone, under load they share it.
 pub(super) fn cost(basis: &Basis<'_>, name: &str, rate: f64) -> Cost {
     let distance = |one: &Outcome| {
         // A result without a rate was as fast as the server could be.
@@ -168,7 +170,8 @@ pub(super) fn cost(basis: &Basis<'_>, name: &str, rate: f64) -> Cost {
     }
 }
 
-/// Microseconds for each tenfold of the sessions between the pushes with fewest and with most of them, at the same rate.
+/// Microseconds for each tenfold of the sessions between the pushes with fewest and with most of them, at the same
+/// rate.
 fn cold_us(all: &[Outcome]) -> Option<f64> {
     let pushes = || {
         all.iter().filter_map(|one| {

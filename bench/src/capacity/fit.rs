@@ -15,9 +15,9 @@ pub(super) struct Line {
 pub(super) const WARM_SHARE: f64 = 0.49;
 
 impl Line {
-    /// By least squares, through the readings of the upper half: the first few thousand sessions pay for what is made once (arenas,
-    /// lanes, reader threads, caches), and that must not be taken for a slope. Fewer than two there: through all with sessions, else
-    /// through all.
+    /// By least squares, through the readings of the upper half: the first few thousand sessions pay for what is made
+    /// once (arenas, lanes, reader threads, caches), and that must not be taken for a slope. Fewer than two there:
+    /// through all with sessions, else through all.
     pub fn through(points: &[[f64; 2]]) -> Option<Line> {
         let last = points.last().map_or(0.0, |point| point[0]);
         let from = |least: f64| points.iter().copied().filter(|point| point[0] >= least).collect::<Vec<_>>();
@@ -35,8 +35,9 @@ impl Line {
     }
 }
 
-/// Bytes that the index of user agents takes: up to 1,024 segments a shard, each a table of 4-byte slots and 1-byte tags that doubles
-/// when it is seven eighths full (DESIGN.md 4.3, `shards/src/machine/users.rs`). So its bytes per session go up and down between
+/// Bytes that the index of user agents takes: up to 1,024 segments a shard, each a table of 4-byte slots and 1-byte
+/// tags that doubles when it is seven eighths full (DESIGN.md 4.3, `shards/src/machine/users.rs`). So its bytes per
+/// session go up and down between
 /// 6 and 12 with the number of sessions.
 pub(super) fn index_bytes(sessions: f64, shards: f64, max_connections: f64) -> f64 {
     const SEGMENTS_MAX: f64 = 1_024.0;

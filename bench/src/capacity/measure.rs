@@ -1,4 +1,5 @@
-//! Runs the scenarios that a prediction needs, each as a process of its own, so that it measures exactly what an operator would.
+//! Runs the scenarios that a prediction needs, each as a process of its own, so that it measures exactly what an
+//! operator would.
 
 use std::io;
 use std::path::Path;
@@ -20,11 +21,12 @@ pub(super) fn run(measured: &Measured) -> io::Result<Vec<Outcome>> {
     let count = measured.measure_sessions;
     // Where the line is fitted; the first half warms the server up.
     let counts = format!("{},{},{},{}", count / 2, count / 8 * 5, count / 4 * 3, count / 8 * 7);
-    // Pages of the ledgers are the process's own until they are written back, which takes half a minute unless it is told to.
+    // Pages of the ledgers are the process's own until they are written back, which takes half a minute unless it is
+    // told to.
     let _ = Command::new("sync").stdin(Stdio::null()).status();
     let scenarios: [(&str, &[&str]); 3] = [
-        // Without channels: a session keeps four of them in its slot at no cost, and what the store buffers of two million
-        // registrations would hide what sessions take.
+        // Without channels: a session keeps four of them in its slot at no cost, and what the store buffers of two
+        // million registrations would hide what sessions take.
         ("hold", &["--channels", "0", "--at", &counts]),
         ("push", &["--rate", "1000", "--seconds", "15"]),
         ("ping", &[]),

@@ -41,7 +41,8 @@ pub(super) struct Prediction {
 const RING_SLOT_BYTES: f64 = 8.0;
 /// A ring has a twentieth more slots than its share of the connections.
 const RING_SPARE: f64 = 1.05;
-/// Default of `store.cache`, and the write buffers of the four tables of the embedded store (`src/store/embedded/database.rs`).
+/// Default of `store.cache`, and the write buffers of the four tables of the embedded store
+/// (`src/store/embedded/database.rs`).
 const STORE_BYTES: f64 = (96 + 16 + 32 + 16 + 16) as f64 * 1024.0 * 1024.0;
 
 impl Prediction {

@@ -1,7 +1,9 @@
-//! `murre-bench capacity`: what a host needs for so many sessions and such a traffic, from measurements at a hundredth of it. Bytes
-//! are promised within 5 % and CPU within 20 % of what a full run then shows; `--check RESULT` says how far off it was, line by line.
+//! `murre-bench capacity`: what a host needs for so many sessions and such a traffic, from measurements at a hundredth
+//! of it. Bytes are promised within 5 % and CPU within 20 % of what a full run then shows; `--check RESULT` says how
+//! far off it was, line by line.
 //!
-//! Reading order: [`fit`] has the curves, [`memory`] and [`cpu`] the two models, [`measure`] runs the scenarios, [`check`] compares.
+//! Reading order: [`fit`] has the curves, [`memory`] and [`cpu`] the two models, [`measure`] runs the scenarios,
+//! [`check`] compares.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,15 +24,15 @@ mod check;
 /// What is wanted and what is known.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Results of `hold`, `push`, `store`, `storm`, `ping` to predict from. Without them `hold`, `push` and `ping` are run now
-    /// against --ws, --endpoint and --pid.
+    /// Results of `hold`, `push`, `store`, `storm`, `ping` to predict from. Without them `hold`, `push` and `ping` are
+    /// run now against --ws, --endpoint and --pid.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub from: Vec<PathBuf>,
     /// What is asked for.
     #[command(flatten)]
     pub mix: Mix,
-    /// Compare the prediction with these results of full runs, line by line; status 1 when one is off by more than was promised.
-    /// The number of sessions is theirs then, whatever --sessions says.
+    /// Compare the prediction with these results of full runs, line by line; status 1 when one is off by more than was
+    /// promised. The number of sessions is theirs then, whatever --sessions says.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub check: Vec<PathBuf>,
     /// The running server, when there is no --from.
@@ -71,12 +73,12 @@ pub struct Mix {
     /// The server's --max-connections; a tenth more than --sessions when absent.
     #[arg(long, value_name = "N")]
     pub max_connections: Option<u64>,
-    /// Share of the cores (0 to 1) that may be busy in a normal second: the rest is for crowds that come back and for a node that
-    /// fails.
+    /// Share of the cores (0 to 1) that may be busy in a normal second: the rest is for crowds that come back and for a
+    /// node that fails.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     pub utilisation: f64,
-    /// Microseconds that an operation costs more with ten times the sessions, because their memory is colder. Taken from the `push`
-    /// results when they differ four times in sessions or more.
+    /// Microseconds that an operation costs more with ten times the sessions, because their memory is colder. Taken
+    /// from the `push` results when they differ four times in sessions or more.
     #[arg(long, value_name = "US")]
     pub cold_us: Option<f64>,
 }

@@ -115,7 +115,8 @@ impl Swarm {
     }
 
     /// Queues these agents to connect, the first at `begin` and then so many a second, whatever the server does: an
-    /// open loop. Handshakes under way are bounded all the same; who waits for that is late, and says so in its `Times`.
+    /// open loop. Handshakes under way are bounded all the same; who waits for that is late, and says so in its
+    /// `Times`.
     pub fn launch_at_rate(&mut self, agents: impl IntoIterator<Item = usize>, begin: Instant, per_second: f64) {
         self.queue.add(agents, begin, Some(per_second));
     }

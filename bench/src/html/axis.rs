@@ -1,5 +1,5 @@
-//! Axes and numbers. An axis of amounts starts at zero and ends at a round number; one of session counts is logarithmic when they
-//! span more than a factor of eight.
+//! Axes and numbers. An axis of amounts starts at zero and ends at a round number; one of session counts is logarithmic
+//! when they span more than a factor of eight.
 
 use serde_json::Value;
 
@@ -24,7 +24,8 @@ impl Axis {
         Axis { range: (0.0, steps * step), labels, logarithmic: false }
     }
 
-    /// For counts: logarithmic when they span much, else from zero. The counts themselves are labelled where they have room.
+    /// For counts: logarithmic when they span much, else from zero. The counts themselves are labelled where they have
+    /// room.
     pub fn of_counts(counts: &[f64]) -> Axis {
         let positive = || counts.iter().copied().filter(|count| *count > 0.0);
         let (low, high) = (positive().fold(f64::INFINITY, f64::min), positive().fold(0.0, f64::max));
@@ -139,7 +140,8 @@ pub(super) fn time_unit(largest_us: f64) -> (&'static str, f64) {
 
 /// Day and minute of an instant in seconds since 1970, UTC.
 pub(super) fn date(when: u64) -> String {
-    // Days to a date in the proleptic Gregorian calendar: years begin in March, so that a leap day is the last of its year.
+    // Days to a date in the proleptic Gregorian calendar: years begin in March, so that a leap day is the last of its
+    // year.
     let days = (when / 86_400) as i64 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,4 +1,5 @@
-//! What is drawn from what: each card is one plot with its title, unit, legend and a caption that says how it was measured.
+//! What is drawn from what: each card is one plot with its title, unit, legend and a caption that says how it was
+//! measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -30,8 +30,8 @@ const KNOWN: &[&str] = &[
 ];
 const USER_BUDGET: f64 = 160.0;
 
-/// What each further session cost at each count: the slope from a first reading to it. That is the first at which the server was warm,
-/// if two follow: the first few thousand sessions pay for what is made once.
+/// What each further session cost at each count: the slope from a first reading to it. That is the first at which the
+/// server was warm, if two follow: the first few thousand sessions pay for what is made once.
 pub(super) fn per_session(series: &Series) -> Option<(f64, Vec<[f64; 2]>)> {
     let last = series.points.last()?[0];
     let from = |least: f64| series.points.iter().position(|point| point[0] >= least);
@@ -190,7 +190,8 @@ pub(super) fn operations(runs: &Runs) -> io::Result<Vec<Card>> {
     let mut groups: Vec<Group> = Vec::new();
     let mut shown: BTreeSet<&str> = BTreeSet::new();
     for run in &runs.all {
-        // Steps of a run that differ in a number only (ramp to 1000, ramp to 2000) would fill a page: the last one counts.
+        // Steps of a run that differ in a number only (ramp to 1000, ramp to 2000) would fill a page: the last one
+        // counts.
         let mut of_run: BTreeMap<String, (&str, f64)> = BTreeMap::new();
         for figure in &run.outcome.figures {
             let is_cost =

@@ -1,8 +1,8 @@
-//! `murre-bench report`: results of any scenarios, runs and servers become one HTML file that needs nothing else: plots are drawn
-//! into it as SVG, it has no script, follows the reader's light or dark setting and prints.
+//! `murre-bench report`: results of any scenarios, runs and servers become one HTML file that needs nothing else: plots
+//! are drawn into it as SVG, it has no script, follows the reader's light or dark setting and prints.
 //!
-//! Reading order: [`runs`] says which run is which, [`axis`] makes honest axes, [`plot`] draws, [`cards`] and [`costs`] decide
-//! what is drawn from what, [`tables`] holds the numbers, [`page`] puts it together.
+//! Reading order: [`runs`] says which run is which, [`axis`] makes honest axes, [`plot`] draws, [`cards`] and [`costs`]
+//! decide what is drawn from what, [`tables`] holds the numbers, [`page`] puts it together.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,8 +41,8 @@ pub struct Options {
 /// More results than this are refused: nobody reads such a report, and it would take all memory.
 const RUNS_MAX: usize = 200;
 
-/// Writes the report. What cannot be read is said in one sentence each, here and in the report; a file that was named and cannot be
-/// read makes the outcome false, one that happens to lie in a directory does not.
+/// Writes the report. What cannot be read is said in one sentence each, here and in the report; a file that was named
+/// and cannot be read makes the outcome false, one that happens to lie in a directory does not.
 pub fn run(options: &Options) -> io::Result<bool> {
     let mut named_failed = false;
     let (mut runs, mut left_out) = (Vec::new(), Vec::new());

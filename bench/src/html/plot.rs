@@ -1,4 +1,5 @@
-//! Draws. Every function returns one SVG whose colours are those of the light page; the style sheet of the page has the dark ones.
+//! Draws. Every function returns one SVG whose colours are those of the light page; the style sheet of the page has the
+//! dark ones.
 
 use std::io;
 use std::ops::Range;

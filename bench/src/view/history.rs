@@ -67,7 +67,8 @@ impl History {
         }
     }
 
-    /// Takes a snapshot of this instant; once a second works out rates, which it returns, and reads what the server uses.
+    /// Takes a snapshot of this instant; once a second works out rates, which it returns, and reads what the server
+    /// uses.
     pub fn take(&mut self, now: Snapshot, at: Instant) -> Option<Rates> {
         self.now = now;
         self.elapsed = at.saturating_duration_since(self.begin);

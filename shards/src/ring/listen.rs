@@ -66,8 +66,8 @@ fn try_listen(address: SocketAddr, port: Port) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Of the listeners on one address, this one gets the connections whose first packet CPU `cpu` worked on (SO_INCOMING_CPU;
-/// kernels before 6.2 ignore it). Which CPU that is, interrupts and RPS decide.
+/// Of the listeners on one address, this one gets the connections whose first packet CPU `cpu` worked on
+/// (SO_INCOMING_CPU; kernels before 6.2 ignore it). Which CPU that is, interrupts and RPS decide.
 ///
 /// # Errors
 /// What setsockopt says.

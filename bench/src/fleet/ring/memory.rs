@@ -87,8 +87,8 @@ impl Spans {
         self.memory.pointer(span.index() * SPAN_BYTES, SPAN_BYTES)
     }
 
-    /// The first `len` bytes of a span whose receive is over. Whoever has a `Span` knows that the kernel has not: staging
-    /// a receive takes it away and its completion brings it back.
+    /// The first `len` bytes of a span whose receive is over. Whoever has a `Span` knows that the kernel has not:
+    /// staging a receive takes it away and its completion brings it back.
     pub fn bytes(&self, span: &Span, len: usize) -> &[u8] {
         self.memory.read(span.index() * SPAN_BYTES, len.min(SPAN_BYTES))
     }
