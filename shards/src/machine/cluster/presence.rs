@@ -141,8 +141,11 @@ impl ShardMachine {
             Some(Resident::Session(index)) => self.sessions.at(index).and_then(|(_, s)| self.presence_of(s)),
             Some(Resident::Greeting(_)) | None => None,
         };
-        for row in own.into_iter().filter(|row| Some(row) != here.as_ref()) {
-            self.clear_presence(turn, uaid, row);
+        // A node that leaves says so once, for all its rows.
+        if !self.draining() {
+            for row in own.into_iter().filter(|row| Some(row) != here.as_ref()) {
+                self.clear_presence(turn, uaid, row);
+            }
         }
         others.reverse();
         others
