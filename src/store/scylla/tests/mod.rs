@@ -7,6 +7,8 @@ mod faults;
 
 mod proxy;
 
+mod ring;
+
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 

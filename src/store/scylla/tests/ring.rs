@@ -1,0 +1,38 @@
+//! A ring of three nodes of which one is killed.
+
+use std::sync::Arc;
+
+use shards::machine::{StoreOp, StoreReply};
+
+use super::{Apart, config, make_tables, open_with};
+use crate::store::laws::{Hand, message, uaid};
+use crate::store::scylla::cassandra::Database;
+
+#[test]
+fn one_of_three_nodes_is_killed_and_writes_go_on() {
+    let database = Database::start(&["--nodes", "3"]).expect("three nodes");
+    let mut config = config(database.nodes().split(',').map(str::to_owned).collect());
+    config.replication_factor = 3;
+    make_tables(&config);
+    let store = open_with(&config);
+    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    (1..=20).for_each(|user| hand.register(user, 2));
+    let publish = |clock: u64| StoreOp::Publish {
+        message: Arc::new(message((clock % 20 + 1) as u8, 2, clock)),
+        checked: clock.is_multiple_of(2),
+    };
+    let stored = |hand: &mut Hand, clocks: std::ops::Range<u64>| {
+        let answers = hand.ask_all(clocks.map(publish).collect());
+        answers.iter().filter(|answer| matches!(answer, Ok(StoreReply::Done))).count()
+    };
+    assert_eq!(stored(&mut hand, 1_000..1_200), 200);
+    // Some are on their way to the node when it goes.
+    let tickets: Vec<_> = (2_000..2_200).map(|clock| hand.submit(publish(clock))).collect();
+    database.node("kill", 3).expect("it is killed");
+    let under_way = tickets.iter().map(|_| hand.collect().1).filter(Result::is_ok).count();
+    assert_eq!((under_way, stored(&mut hand, 3_000..3_200)), (200, 200));
+    let kept: usize = (1..=20).map(|user| hand.clocks(uaid(user)).len()).sum();
+    assert_eq!(kept, 600, "two of three have everything");
+    drop(hand);
+    store.close();
+}
