@@ -96,7 +96,8 @@ fn a_server_that_is_killed_loses_nobody_and_nothing() {
     let world = World::start();
     let server = &world.server;
     let serve = format!(
-        "{} serve --data-dir {} --websocket {} --endpoint {} --node {} --admin {} --endpoint-url {} --shards 3 --set delivery.ledger_bytes=4MiB 2>/dev/null",
+        "{} serve --data-dir {} --websocket {} --endpoint {} --node {} --admin {} --endpoint-url {} \
+         --shards 3 --set delivery.ledger_bytes=4MiB 2>/dev/null",
         env!("CARGO_BIN_EXE_murre-bench"),
         world.data_dir().display(),
         server.websocket(),
