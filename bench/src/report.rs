@@ -236,7 +236,8 @@ mod tests {
     #[test]
     fn shards_and_tables_come_from_the_metrics() {
         let text = "murre_sessions{shard=\"0\"} 3\nmurre_sessions{shard=\"1\"} 5\nmurre_index_bytes{shard=\"0\"} 8\n\
-                    murre_index_bytes{shard=\"1\"} 9\nmurre_read_bytes_total{shard=\"0\"} 1\nmurre_process_private_bytes 4\n";
+                    murre_index_bytes{shard=\"1\"} 9\nmurre_read_bytes_total{shard=\"0\"} 1\n\
+                    murre_process_private_bytes 4\n";
         let mut report = Report::new("hold");
         report.shards(&Metrics::parse(text));
         report.tables(&Metrics::parse(text), 8);

@@ -18,7 +18,8 @@ pub(super) fn write(title: &str, runs: &Runs, left_out: &[String]) -> io::Result
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n",
         escaped(title)
     );
     html.push_str(&header(title, runs));

@@ -41,7 +41,8 @@ fn hold(server: &str, each: f64) -> String {
             "checks": [{ "name": "sessions held", "got": 1_000_000, "want": 1_000_000, "ok": true }],
             "series": [
                 { "name": "user bytes", "x_unit": "sessions", "unit": "B", "points": points },
-                { "name": "sessions by shard", "x_unit": "shard", "unit": "sessions", "points": [[0, 499_000], [1, 501_000]] },
+                { "name": "sessions by shard", "x_unit": "shard", "unit": "sessions",
+                  "points": [[0, 499_000], [1, 501_000]] },
                 { "name": "connects", "x_unit": "s", "unit": "/s", "points": [[0, 30_000], [1, 31_000], [2, 0]] },
             ],
         }),

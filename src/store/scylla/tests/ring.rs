@@ -26,13 +26,13 @@ fn one_of_three_nodes_is_killed_and_writes_go_on() {
         answers.iter().filter(|answer| matches!(answer, Ok(StoreReply::Done))).count()
     };
     assert_eq!(stored(&mut hand, 1_000..1_200), 200);
-    // Some are on their way to the node when it goes.
+    // Some are on their way to the node when it goes: each is answered, and one that is not refused is kept.
     let tickets: Vec<_> = (2_000..2_200).map(|clock| hand.submit(publish(clock))).collect();
     database.node("kill", 3).expect("it is killed");
     let under_way = tickets.iter().map(|_| hand.collect().1).filter(Result::is_ok).count();
-    assert_eq!((under_way, stored(&mut hand, 3_000..3_200)), (200, 200));
+    assert_eq!(stored(&mut hand, 3_000..3_200), 200, "two of three are enough");
     let kept: usize = (1..=20).map(|user| hand.clocks(uaid(user)).len()).sum();
-    assert_eq!(kept, 600, "two of three have everything");
+    assert!((400 + under_way..=600).contains(&kept), "{kept} rows of 400 and {under_way} acknowledged");
     drop(hand);
     store.close();
 }
