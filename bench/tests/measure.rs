@@ -18,8 +18,11 @@ fn measure(arguments: &[&str], binaries: &Path) -> Output {
         .unwrap()
 }
 
-fn binaries() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_murre-bench")).parent().unwrap()
+/// The generator of this build alone: a `murre` beside it may be of another build, and the script would take it.
+fn binaries() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_murre-bench"), directory.path().join("murre-bench")).unwrap();
+    directory
 }
 
 fn read(directory: &Path, name: &str) -> Outcome {
@@ -28,9 +31,9 @@ fn read(directory: &Path, name: &str) -> Outcome {
 
 #[test]
 fn two_generators_take_turns_and_a_killed_server_comes_again() {
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, binaries) = (tempfile::tempdir().unwrap(), binaries());
     let out = directory.path().join("out");
-    let output = measure(&["latency", "restart", "--out", out.to_str().unwrap()], binaries());
+    let output = measure(&["latency", "restart", "--out", out.to_str().unwrap()], binaries.path());
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}");
     assert!(text.contains("p99 into 10000 sessions to p99 into 100"), "{text}");
@@ -48,15 +51,15 @@ fn two_generators_take_turns_and_a_killed_server_comes_again() {
 
 #[test]
 fn what_it_cannot_do_it_says() {
-    let nowhere = tempfile::tempdir().unwrap();
+    let (nowhere, binaries) = (tempfile::tempdir().unwrap(), binaries());
     let refused = |arguments: &[&str], binaries: &Path, wanted: &str| {
         let output = measure(arguments, binaries);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(wanted), "{text}");
     };
-    refused(&["milion"], binaries(), "there are: million flatness");
-    refused(&[], binaries(), "which figure?");
+    refused(&["milion"], binaries.path(), "there are: million flatness");
+    refused(&[], binaries.path(), "which figure?");
     refused(&["push"], nowhere.path(), "cargo build --profile ci");
-    assert!(measure(&["--help"], binaries()).status.success());
+    assert!(measure(&["--help"], binaries.path()).status.success());
 }
