@@ -17,9 +17,10 @@ use super::super::{ShardMachine, Turn};
 use super::peer::{PeerOp, PeerReply, Presence};
 
 impl ShardMachine {
-    /// The version of a new session's presence row: unlike any other of this shard.
+    /// When a new session began: the version of its presence row, unlike any other of this shard; alone, where nobody
+    /// has that row, milliseconds since the epoch (BEHAVIOUR.md, identifiers).
     pub(in super::super) fn arrival(&mut self, turn: &mut Turn<'_>) -> u64 {
-        if self.in_cluster() { self.tick(turn).0 } else { turn.now.unix_us }
+        if self.in_cluster() { self.tick(turn).0 } else { turn.now.unix_us / 1_000 }
     }
 
     /// The row of a session; `None` when this node is alone.

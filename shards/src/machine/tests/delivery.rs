@@ -402,7 +402,7 @@ fn a_node_pushes_only_to_live_sessions_and_a_late_copy_is_known() {
     mesh.ack(socket, stamp);
     assert_eq!(mesh.request(0, push(uaid)), "Done");
     assert_eq!(mesh.notifications(socket), [stamp], "settled lately");
-    let connected_at = mesh.now.unix_us;
+    let connected_at = mesh.now.unix_us / 1_000;
     assert_eq!(mesh.request(0, Command::NodeDisconnect { uaid, connected_at: connected_at + 1 }), "NotHere");
     assert_eq!(mesh.request(0, Command::NodeDisconnect { uaid, connected_at }), "Done");
     assert_eq!(mesh.closed(socket), Some(CloseReason::Elsewhere));
