@@ -134,6 +134,7 @@ fn show_kernel(report: &mut Report, low: &Reading, high: &Reading) {
             Share::Client => "the client's",
             Share::Polls => "both ends, one of each client",
             Share::Server => "the server's",
+            Share::Ports => "the server's, but for one of each client",
             Share::Other => "not of sockets, left out",
         };
         report.add(format!("  {name} per session ({whose})"), each, "B");

@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
 
-use io_uring::{IoUring, cqueue, squeue};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use crate::ids::ConnId;
 
-use super::op::{Cqe, Kind, split};
+use super::op::{Cqe, Kind, plain, split};
 use super::outbox::Outbox;
 
 /// The descriptor of another shard's ring, as MSG_RING names it.
@@ -29,9 +29,17 @@ pub(super) struct Ring {
     io: IoUring,
     pub sends: Vec<Sending>,
     pub number: u16,
+    /// Submissions in a row that found a flag and nothing behind it.
+    vain: u32,
 }
 
 const ENTER_GETEVENTS: u32 = 1;
+
+/// After so many vain submissions a ring is given something to do.
+const VAIN_MAX: u32 = 4;
+
+/// What a kick waits for: nothing.
+static AT_ONCE: types::Timespec = types::Timespec::new();
 
 /// The kernel runs 20 pieces of deferred work per visit; a busy ring is visited so often to batch more.
 const VISITS_MAX: u32 = 16;
@@ -47,7 +55,7 @@ impl Ring {
             .setup_cqsize(cq)
             .build(sq)?;
         io.submitter().register_files_sparse(table)?;
-        Ok(Ring { io, sends: Vec::new(), number })
+        Ok(Ring { io, sends: Vec::new(), number, vain: 0 })
     }
 
     pub fn fd(&self) -> RingFd {
@@ -102,7 +110,9 @@ impl Ring {
     /// Submits what is staged, runs deferred work and reaps every completion there is. When it returns, every
     /// SEND that was staged is over, and those of which something was left are marked in `sends`.
     pub fn enter(&mut self, ready: &mut VecDeque<Cqe>) {
+        let mut vain = true;
         for visit in 1.. {
+            let before = ready.len();
             let staged = self.io.submission().len() as u32;
             // SAFETY: no argument is passed; the entries are those of `push`.
             let entered = unsafe { self.io.submitter().enter::<libc::sigset_t>(staged, 0, ENTER_GETEVENTS, None) };
@@ -113,11 +123,29 @@ impl Ring {
                 assert!(matches!(errno, libc::EINTR | libc::EAGAIN | libc::EBUSY), "io_uring_enter: {error}");
             }
             self.reap(ready);
+            vain &= staged == 0 && ready.len() == before;
             let queue = self.io.submission();
-            let more = queue.taskrun() && visit < VISITS_MAX;
-            if queue.is_empty() && !queue.cq_overflow() && !more {
+            let flagged = queue.taskrun();
+            if queue.is_empty() && !queue.cq_overflow() && !(flagged && visit < VISITS_MAX) {
+                drop(queue);
+                self.vain = if vain && flagged { self.vain + 1 } else { 0 };
+                if self.vain >= VAIN_MAX {
+                    self.kick();
+                }
                 return;
             }
+        }
+    }
+
+    /// Gives the ring a piece of deferred work. The kernel queues work and then sets TASKRUN; when we run that work in
+    /// between, the flag is set behind it and stays, since it is cleared only with the next work: a shard whose ring
+    /// is idle otherwise would look at it for ever instead of sleeping. The flag cannot be told from a true one, so it
+    /// is not ignored: the next work, this timeout, clears it.
+    fn kick(&mut self) {
+        self.vain = 0;
+        if self.has_room(1) {
+            let entry = opcode::Timeout::new(&raw const AT_ONCE).build().user_data(plain(Kind::Ignored, 0, 0));
+            self.push(&entry);
         }
     }
 
@@ -145,5 +173,25 @@ impl Ring {
             }
             ready.push_back(Cqe { word, result: entry.result(), more: cqueue::more(entry.flags()), ring: self.number });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kick_is_work_that_nobody_asks_for_and_leaves_the_ring_quiet() {
+        let mut ring = Ring::new(0, 8, 8, 16).unwrap();
+        assert!(!ring.busy());
+        ring.vain = VAIN_MAX;
+        ring.kick();
+        assert!(ring.busy() && ring.vain == 0);
+        let mut ready = VecDeque::new();
+        while ready.is_empty() {
+            ring.enter(&mut ready);
+        }
+        assert_eq!(ready.pop_front().and_then(|cqe| split(cqe.word)).map(|(kind, ..)| kind), Some(Kind::Ignored as u8));
+        assert!(ready.is_empty() && !ring.busy());
     }
 }

@@ -1,0 +1,38 @@
+//! A cluster of real processes on a real database: the drill in the small. What it promises is counted by the drill itself.
+
+use std::path::PathBuf;
+
+use murre_bench::result::Outcome;
+use murre_bench::scenario::drill::{self, Fault, Options};
+
+#[test]
+fn nodes_lines_clocks_and_the_database_break_and_nothing_accepted_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("drill.json");
+    let faults = vec![
+        Fault::None,
+        Fault::Split,
+        Fault::Kill,
+        Fault::KillForGood,
+        Fault::Rolling,
+        Fault::Cut,
+        Fault::DatabaseStopped,
+        Fault::Clocks,
+    ];
+    let options = Options {
+        faults: faults.clone(),
+        nodes: 2,
+        databases: 1,
+        users: 12,
+        rate: 60,
+        outage: 5,
+        calm: 2,
+        murre: Some(PathBuf::from(env!("CARGO_BIN_EXE_murre-bench"))),
+        json: Some(json.clone()),
+    };
+    assert!(drill::run(&options).unwrap(), "the table says which check did not hold");
+    let outcome = Outcome::read(&json).unwrap();
+    for fault in faults {
+        assert!(outcome.figure(&format!("{fault}: accepted")).is_some_and(|accepted| accepted > 0.0), "{fault}");
+    }
+}
