@@ -3,9 +3,10 @@
 //!
 //! Server and clients of a measurement on loopback share a kernel. A cache that both ends fill alike is halved; ports
 //! are the client's alone; of `io_kiocb` the client has one for each idle session (an armed poll), the rest is the
-//! server's; `eventpoll` caches are the server's, because these clients use none, but for 128 bytes of each session: the
-//! kernel keeps `tcp_bind2_bucket`, of which every client port has one, in `eventpoll_epi`, which has its size. Caches that have nothing to do with
-//! sockets belong to other processes and are left out. The split is by name and said in the report.
+//! server's; `eventpoll` caches are the server's, because these clients use none, but for 128 bytes of each session:
+//! the kernel keeps `tcp_bind2_bucket`, of which every client port has one, in `eventpoll_epi`, which has its size.
+//! Caches that have nothing to do with sockets belong to other processes and are left out. The split is by name and
+//! said in the report.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! A cluster of real processes on a real database: the drill in the small. What it promises is counted by the drill itself.
+//! A cluster of real processes on a real database: the drill in the small. What it promises is counted by the drill
+//! itself.
 
 use std::path::PathBuf;
 

@@ -7,8 +7,8 @@ use crate::time::{Instant, Span};
 pub(super) struct Session {
     pub uaid: Uaid,
     pub conn: ConnId,
-    /// When the session was identified: milliseconds since the epoch, or on a shared store a reading of the shard's clock
-    /// in microseconds, so that no two sessions of a shard have the same.
+    /// When the session was identified: milliseconds since the epoch, or on a shared store a reading of the shard's
+    /// clock in microseconds, so that no two sessions of a shard have the same.
     pub connected_at: u64,
     pub channels: ChannelSet,
     /// Interned set of broadcast ids; 0 is none.
