@@ -639,10 +639,18 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
     let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
     let mut base = 0;
     let mut given: BTreeMap<(Uaid, Chid, Option<Topic>, u64), Clock> = BTreeMap::new();
+    let mut newest: BTreeMap<(Uaid, Chid, Topic), Clock> = BTreeMap::new();
     let mut said = Vec::new();
     for (at, op) in ops.iter().enumerate() {
         let mut fresh = |message: &Message, n: usize| {
-            let clock = Clock(base + message.stamp.clock.0 * 1_000 + 4 * at as u64 % 1_000 + n as u64);
+            let mut clock = Clock(base + message.stamp.clock.0 * 1_000 + 4 * at as u64 % 1_000 + n as u64);
+            if let Some(topic) = message.topic {
+                // A slot is taken in the order of its clocks: an older one that comes behind the end of a newer one stays
+                // dead where deletes have a clock, and comes back where they have none.
+                let newest = newest.entry((message.uaid, message.chid, topic)).or_default();
+                clock = clock.max(Clock(newest.0 + 1));
+                *newest = clock;
+            }
             given.insert((message.uaid, message.chid, message.topic, message.stamp.clock.0), clock);
             Arc::new(Message { stamp: Stamp { clock, ..message.stamp }, ..message.clone() })
         };
@@ -680,8 +688,14 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
 
 fn renamed(given: &BTreeMap<(Uaid, Chid, Option<Topic>, u64), Clock>, base: u64, row: RowKey) -> RowKey {
     let name = (row.uaid, row.chid, row.topic, row.stamp.clock.0);
-    let clock = given.get(&name).copied().unwrap_or(Clock(base + row.stamp.clock.0 * 1_000 + 999));
-    RowKey { stamp: Stamp { clock, ..row.stamp }, ..row }
+    match given.get(&name).copied() {
+        Some(clock) => RowKey { stamp: Stamp { clock, ..row.stamp }, ..row },
+        // Nobody settles a version of a topic that never was: to a clock it would be the newest.
+        None => {
+            let clock = Clock(base + row.stamp.clock.0 * 1_000 + 999);
+            RowKey { stamp: Stamp { clock, ..row.stamp }, topic: None, ..row }
+        }
+    }
 }
 
 proptest! {
