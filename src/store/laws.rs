@@ -645,8 +645,8 @@ fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
         let mut fresh = |message: &Message, n: usize| {
             let mut clock = Clock(base + message.stamp.clock.0 * 1_000 + 4 * at as u64 % 1_000 + n as u64);
             if let Some(topic) = message.topic {
-                // A slot is taken in the order of its clocks: an older one that comes behind the end of a newer one stays
-                // dead where deletes have a clock, and comes back where they have none.
+                // A slot is taken in the order of its clocks: an older one that comes behind the end of a newer one
+                // stays dead where deletes have a clock, and comes back where they have none.
                 let newest = newest.entry((message.uaid, message.chid, topic)).or_default();
                 clock = clock.max(Clock(newest.0 + 1));
                 *newest = clock;
