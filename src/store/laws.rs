@@ -499,6 +499,7 @@ fn on_scylla(law: fn(&mut Hand)) {
     store.close();
 }
 
+/// Each law as a test of every backend; `on_model`, `on_embedded` and `on_scylla` stand beside the laws.
 macro_rules! laws {
     ($($law:ident),+ $(,)?) => {
         mod model { $(#[test] fn $law() { super::on_model(super::$law); })+ }
@@ -506,6 +507,8 @@ macro_rules! laws {
         mod scylla { $(#[test] fn $law() { super::on_scylla(super::$law); })+ }
     };
 }
+
+pub(crate) use laws;
 
 laws! {
     acknowledged_is_read_back,

@@ -10,7 +10,7 @@ use shards::time::UnixSeconds;
 
 use super::*;
 use crate::store::embedded::{Embedded, Options};
-use crate::store::laws::{NOW, chid, contact, message, topical, uaid, update};
+use crate::store::laws::{NOW, chid, contact, laws, message, topical, uaid, update};
 use crate::store::model::Model;
 
 fn done(store: &mut dyn Transfer, op: StoreOp) {
@@ -172,14 +172,6 @@ fn on_scylla(law: fn(&mut dyn Transfer)) {
     let (store, _keyspace) = crate::store::scylla::tests::open_alone();
     law(&mut *store.transfer());
     store.close();
-}
-
-macro_rules! laws {
-    ($($law:ident),+ $(,)?) => {
-        mod model { $(#[test] fn $law() { super::on_model(super::$law); })+ }
-        mod embedded { $(#[test] fn $law() { super::on_embedded(super::$law); })+ }
-        mod scylla { $(#[test] fn $law() { super::on_scylla(super::$law); })+ }
-    };
 }
 
 laws! {

@@ -16,6 +16,14 @@ fn nodes_of(mesh: &Mesh, uaid: Uaid) -> Vec<NodeId> {
     mesh.store.presence.get(&uaid).into_iter().flatten().map(|row| NodeId::clone(&row.node)).collect()
 }
 
+/// The first answer of storage comes, and what it causes is on its way there.
+fn answered_and_held(mesh: &mut Mesh) {
+    let (node, ticket, result) = mesh.store.replies.pop_front().expect("storage was asked");
+    mesh.store.mode = Mode::Held;
+    mesh.step(node, Input::Stored { ticket, result });
+    mesh.store.mode = Mode::Prompt;
+}
+
 fn count(mesh: &Mesh, kind: &str) -> usize {
     mesh.store.seen.iter().filter(|seen| **seen == kind).count()
 }
@@ -123,10 +131,7 @@ fn what_is_stored_while_a_hello_reads_is_seen_by_its_first_look() {
     let socket = mesh.open(1);
     mesh.say_hello(socket, Some(uaid));
     // The user is read and the presence row is on its way; nobody finds the session yet.
-    let (node, ticket, result) = mesh.store.replies.pop_front().expect("the user was read");
-    mesh.store.mode = Mode::Held;
-    mesh.step(node, Input::Stored { ticket, result });
-    mesh.store.mode = Mode::Prompt;
+    answered_and_held(&mut mesh);
     let stored = mesh.accept(0, message(uaid), Stored);
     assert!(mesh.notifications(socket).is_empty());
     mesh.store.release();
@@ -140,10 +145,7 @@ fn a_session_that_comes_between_store_and_second_look_is_told() {
     let uaid = mesh.known_user(0);
     let post = mesh.start_post(0, message(uaid));
     // Looked up; the write is under way.
-    let (node, ticket, result) = mesh.store.replies.pop_front().expect("the user was read");
-    mesh.store.mode = Mode::Held;
-    mesh.step(node, Input::Stored { ticket, result });
-    mesh.store.mode = Mode::Prompt;
+    answered_and_held(&mut mesh);
     let socket = mesh.session(1, Some(uaid));
     assert!(mesh.notifications(socket).is_empty());
     mesh.store.release();
@@ -157,10 +159,7 @@ fn a_message_that_outlives_its_channel_while_it_is_stored_is_410_and_gone() {
     let mut mesh = Mesh::nodes(2, |_| {});
     let uaid = mesh.known_user(0);
     let post = mesh.start_post(0, message(uaid));
-    let (node, ticket, result) = mesh.store.replies.pop_front().expect("the user was read");
-    mesh.store.mode = Mode::Held;
-    mesh.step(node, Input::Stored { ticket, result });
-    mesh.store.mode = Mode::Prompt;
+    answered_and_held(&mut mesh);
     // The write takes effect before the unregister, its answer comes behind it.
     let held = std::mem::take(&mut mesh.store.held);
     for (shard, ticket, op) in held {
@@ -379,10 +378,7 @@ fn a_second_look_that_fails_is_made_again_and_the_post_does_not_wait() {
     let mut mesh = Mesh::nodes(2, |_| {});
     let uaid = mesh.known_user(0);
     let post = mesh.start_post(0, message(uaid));
-    let (node, ticket, result) = mesh.store.replies.pop_front().expect("the user was read");
-    mesh.store.mode = Mode::Held;
-    mesh.step(node, Input::Stored { ticket, result });
-    mesh.store.mode = Mode::Prompt;
+    answered_and_held(&mut mesh);
     let socket = mesh.session(1, Some(uaid));
     mesh.store.release();
     let (node, ticket, result) = mesh.store.replies.pop_front().expect("it was stored");
