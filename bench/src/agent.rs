@@ -1,6 +1,6 @@
 //! One user agent that blocks: for tests and scenarios with few clients, where the exact sequence matters.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use socket2::SockRef;
 
 use crate::frame;
-use crate::http::{self, Client, Response, Url};
+use crate::http::{self, Client, Response, Url, read_more};
 
 /// What came from the server.
 #[derive(Debug, Clone, PartialEq)]
@@ -182,10 +182,7 @@ impl Agent {
     }
 
     fn fill(&mut self) -> io::Result<usize> {
-        let mut buffer = [0; 16 * 1024];
-        let n = self.stream.read(&mut buffer)?;
-        self.inbox.extend_from_slice(&buffer[..n]);
-        Ok(n)
+        read_more(&mut self.stream, &mut self.inbox)
     }
 }
 

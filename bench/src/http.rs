@@ -84,15 +84,29 @@ impl Client {
 
     /// Reads one response.
     pub fn response(&mut self) -> io::Result<Response> {
-        let mut buffer = [0; 8192];
         loop {
             if let Some((response, used)) = parse(&self.inbox).map_err(io::Error::other)? {
                 self.inbox.drain(..used);
                 return Ok(response);
             }
-            match self.stream.read(&mut buffer)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => self.inbox.extend_from_slice(&buffer[..n]),
+            if read_more(&mut self.stream, &mut self.inbox)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+/// Waits for bytes and appends them; how many, 0 at the end of the stream. A read with a time limit is not begun again by
+/// the kernel when something interrupts it, and work that a ring of the same thread completes is such a thing.
+pub(crate) fn read_more(stream: &mut impl Read, inbox: &mut Vec<u8>) -> io::Result<usize> {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        match stream.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(n) => {
+                inbox.extend_from_slice(&buffer[..n]);
+                return Ok(n);
             }
         }
     }
@@ -122,6 +136,21 @@ impl Url {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interrupted_read_is_begun_again() {
+        struct Interrupted<'a>(u32, &'a [u8]);
+        impl Read for Interrupted<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.0 += 1;
+                if self.0 < 3 { Err(io::ErrorKind::Interrupted.into()) } else { self.1.read(buffer) }
+            }
+        }
+        let (mut stream, mut inbox) = (Interrupted(0, b"later"), b"sooner ".to_vec());
+        assert_eq!(read_more(&mut stream, &mut inbox).unwrap(), 5);
+        assert_eq!(inbox, b"sooner later");
+        assert_eq!(read_more(&mut stream, &mut inbox).unwrap(), 0);
+    }
 
     #[test]
     fn a_response_is_read_when_its_last_byte_is_there() {
