@@ -12,9 +12,7 @@ use scylla::client::session::Session;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 use scylla::response::query_result::QueryRowsResult;
 use scylla::response::{PagingState, PagingStateResponse};
-use scylla::serialize::SerializationError;
-use scylla::serialize::row::{RowSerializationContext, SerializeRow};
-use scylla::serialize::writers::RowWriter;
+use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use tokio::sync::Semaphore;
@@ -24,7 +22,8 @@ use crate::config::Scylla;
 
 use super::breaker::{Breaker, Budget, jittered};
 use super::connect::consistency;
-use super::rows::{self, Place};
+use super::rows;
+use super::statements::{Bound, Change, reads, text};
 use super::stats::{Numbers, STATEMENTS, Statement, count};
 
 /// The first pause before a statement is sent again; it doubles.
@@ -47,72 +46,15 @@ const TTL_SLACK_SECONDS: u64 = 60;
 /// How long the probe leaves its row.
 const PROBE_TTL_SECONDS: i32 = 600;
 
+/// Bytes of one batch: far below what both databases refuse, and one batch of this much holds nobody up for long.
+const BATCH_BYTES_MAX: usize = 256 * 1024;
+
 /// The operation failed, and may have taken effect. What it was has been logged and counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failed;
 
 /// A page of rows and where the next one begins.
 pub(super) type Rows = (QueryRowsResult, Option<PagingState>);
-
-/// What one row of `user` or `message` is to become.
-pub(super) enum Change {
-    UserPut { family: i8, key: Vec<u8>, value: Vec<u8>, at: i64, ttl: i32 },
-    UserDelete { family: i8, key: Vec<u8>, at: i64 },
-    MessagePut { place: Place, value: Vec<u8>, at: i64, ttl: i32 },
-    MessageDelete { place: Place, at: i64 },
-}
-
-impl Change {
-    fn statement(&self) -> Statement {
-        match self {
-            Change::UserPut { .. } => Statement::UserPut,
-            Change::UserDelete { .. } => Statement::UserDelete,
-            Change::MessagePut { .. } => Statement::MessagePut,
-            Change::MessageDelete { .. } => Statement::MessageDelete,
-        }
-    }
-
-    fn of_messages(&self) -> bool {
-        matches!(self, Change::MessagePut { .. } | Change::MessageDelete { .. })
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Change::UserPut { value, .. } | Change::MessagePut { value, .. } => value.len() + CHANGE_BYTES,
-            Change::UserDelete { .. } | Change::MessageDelete { .. } => CHANGE_BYTES,
-        }
-    }
-}
-
-/// About what a change takes beside its value.
-const CHANGE_BYTES: usize = 100;
-/// Bytes of one batch: far below what both databases refuse, and one batch of this much holds nobody up for long.
-const BATCH_BYTES_MAX: usize = 256 * 1024;
-
-/// A change of one user's row as it is bound.
-struct Bound<'a>(&'a [u8], &'a Change);
-
-impl SerializeRow for Bound<'_> {
-    fn serialize(&self, ctx: &RowSerializationContext<'_>, writer: &mut RowWriter) -> Result<(), SerializationError> {
-        let uaid = self.0;
-        match self.1 {
-            Change::UserPut { family, key, value, at, ttl } => {
-                (at, ttl, value, uaid, family, key).serialize(ctx, writer)
-            }
-            Change::UserDelete { family, key, at } => (at, uaid, family, key).serialize(ctx, writer),
-            Change::MessagePut { place, value, at, ttl } => {
-                (at, ttl, value, uaid, place.family, place.clock, place.origin, &place.key).serialize(ctx, writer)
-            }
-            Change::MessageDelete { place, at } => {
-                (at, uaid, place.family, place.clock, place.origin, &place.key).serialize(ctx, writer)
-            }
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        false
-    }
-}
 
 /// A session with everything prepared.
 pub(super) struct Client {
@@ -370,85 +312,5 @@ fn is_refusal(error: &ExecutionError) -> bool {
                 | DbError::FunctionFailure { .. }
         ),
         _ => false,
-    }
-}
-
-fn reads(statement: Statement) -> bool {
-    matches!(
-        statement,
-        Statement::UserRead
-            | Statement::UserCheck
-            | Statement::UserTimes
-            | Statement::TopicsRead
-            | Statement::TopicRead
-            | Statement::UpdatesRead
-            | Statement::MessagesRead
-            | Statement::RowRead
-            | Statement::KeysRead
-            | Statement::UsersFirst
-            | Statement::UsersBehind
-            | Statement::NodeRead
-    )
-}
-
-/// The statement as the database reads it. Batches have no text of their own; theirs is that of a put.
-fn text(statement: Statement, keyspace: &str) -> String {
-    let user = format!("{keyspace}.user");
-    let message = format!("{keyspace}.message");
-    let row = "uaid = ? AND family = ? AND clock = ? AND origin = ? AND key = ?";
-    match statement {
-        Statement::UserRead => format!("SELECT family, key, value FROM {user} WHERE uaid = ?"),
-        // Record, low water, user clock, contact and one channel.
-        Statement::UserCheck => format!(
-            "SELECT family, key, value FROM {user} WHERE uaid = ? AND (family, key) IN \
-             ((0, 0x), (1, 0x), (2, 0x), (3, 0x), (5, ?))"
-        ),
-        Statement::UserTimes => {
-            format!("SELECT family, key, value, WRITETIME(value) FROM {user} WHERE uaid = ?")
-        }
-        Statement::UserPut | Statement::UserBatch => {
-            format!("UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = ? AND key = ?")
-        }
-        Statement::UserDelete => {
-            format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ? AND family = ? AND key = ?")
-        }
-        Statement::UserDrop => format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ?"),
-        Statement::TopicsRead => format!(
-            "SELECT key, value FROM {message} WHERE uaid = ? AND family = 0 AND clock = 0 AND origin = 0 AND key > ?"
-        ),
-        Statement::TopicRead => format!(
-            "SELECT value FROM {message} WHERE uaid = ? AND family = 0 AND clock = 0 AND origin = 0 AND key = ?"
-        ),
-        Statement::UpdatesRead => format!(
-            "SELECT key, value FROM {message} WHERE uaid = ? AND family = 0 AND clock = 0 AND origin = 0 AND key > ? \
-             AND key < ?"
-        ),
-        Statement::MessagesRead => format!(
-            "SELECT clock, origin, key, value FROM {message} WHERE uaid = ? AND family = ? AND (clock, origin) > (?, ?)"
-        ),
-        Statement::RowRead => format!(
-            "SELECT family, value FROM {message} WHERE uaid = ? AND family IN (1, 2) AND clock = ? AND origin = ? AND \
-             key = ?"
-        ),
-        Statement::KeysRead => {
-            format!("SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ?")
-        }
-        Statement::MessagePut | Statement::MessageBatch => {
-            format!("UPDATE {message} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE {row}")
-        }
-        Statement::MessageDelete => format!("DELETE FROM {message} USING TIMESTAMP ? WHERE {row}"),
-        Statement::MessageDrop => format!("DELETE FROM {message} USING TIMESTAMP ? WHERE uaid = ?"),
-        Statement::UsersFirst => format!("SELECT uaid, family, key, value FROM {user}"),
-        Statement::UsersBehind => {
-            format!("SELECT uaid, family, key, value FROM {user} WHERE token(uaid) > token(?)")
-        }
-        Statement::NodeRead => format!("SELECT boot, left_at, WRITETIME(boot) FROM {keyspace}.node WHERE url = ?"),
-        Statement::NodeEnter => format!(
-            "INSERT INTO {keyspace}.node (url, boot, started_at, left_at) VALUES (?, ?, ?, null) USING TIMESTAMP ?"
-        ),
-        Statement::NodeLeave => format!("UPDATE {keyspace}.node USING TIMESTAMP ? SET left_at = ? WHERE url = ?"),
-        Statement::Probe => format!(
-            "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = 2 AND key = 0x"
-        ),
     }
 }

@@ -15,11 +15,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::backend::{Scylla, block_on};
-use super::client::{Change, Client, Failed, Hand};
+use super::client::{Client, Failed, Hand};
 use super::known::Known;
 use super::ops::{self, store, updates, users};
 use super::rows::{self, Place, UserPart};
 use super::schema::family;
+use super::statements::Change;
 use super::stats::Statement;
 use crate::store::transfer::{Asker, Channel, Transfer, TransferFault, WholeUser, refused};
 

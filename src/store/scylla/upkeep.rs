@@ -15,6 +15,7 @@ use scylla::statement::{Consistency, Statement};
 
 use super::connect::consistency;
 use super::explain;
+use super::purge::Found;
 use super::schema::{Server, TABLES, family};
 use super::schema_apply::server;
 use crate::config::Scylla;
@@ -23,6 +24,12 @@ use crate::store::IDLE_SECONDS_MAX;
 /// Why it ended early, in one sentence. Nothing is half done by that: it may be run again.
 #[derive(Debug)]
 pub struct UpkeepFault(String);
+
+impl UpkeepFault {
+    pub(super) fn new(why: String) -> UpkeepFault {
+        UpkeepFault(why)
+    }
+}
 
 impl fmt::Display for UpkeepFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,6 +68,13 @@ pub enum Purge {
     Idle(Duration),
 }
 
+impl Purge {
+    /// Whether a user goes that was last seen so many seconds ago, or has no record.
+    fn takes(self, idle: Option<u64>, connected: bool) -> bool {
+        matches!(self, Purge::Idle(span) if !connected && idle.is_none_or(|idle| idle >= span.as_secs()))
+    }
+}
+
 /// One partition of `user` while its rows pass by.
 #[derive(Default)]
 struct Seen {
@@ -69,8 +83,6 @@ struct Seen {
     record: Option<i32>,
     channels: u64,
     presences: u64,
-    /// The greatest timestamp of its rows: what is dropped is this version and nothing newer.
-    newest: i64,
 }
 
 /// Counts users, and drops those of `purge`.
@@ -79,7 +91,7 @@ struct Seen {
 /// The database refuses or does not answer.
 pub async fn census(session: &Session, config: &Scylla, purge: Purge) -> Result<Census, UpkeepFault> {
     let keyspace = &config.keyspace;
-    let query = format!("SELECT uaid, family, TTL(value), WRITETIME(value) FROM {keyspace}.user");
+    let query = format!("SELECT uaid, family, TTL(value) FROM {keyspace}.user");
     let mut scan = Statement::new(query).with_page_size(PAGE_ROWS);
     scan.set_consistency(consistency(config.read_consistency));
     scan.set_request_timeout(Some(PAGE_TIME_MAX));
@@ -91,9 +103,9 @@ pub async fn census(session: &Session, config: &Scylla, purge: Purge) -> Result<
         let asked = session.query_single_page(scan.clone(), (), page).await;
         let (result, next) = asked.map_err(|error| fault(&explain::say(&error)))?;
         let result = result.into_rows_result().map_err(|error| fault(&error))?;
-        let rows = result.rows::<(Vec<u8>, i8, Option<i32>, Option<i64>)>().map_err(|error| fault(&error))?;
+        let rows = result.rows::<(Vec<u8>, i8, Option<i32>)>().map_err(|error| fault(&error))?;
         for row in rows {
-            let (uaid, family, ttl, written) = row.map_err(|error| fault(&error))?;
+            let (uaid, family, ttl) = row.map_err(|error| fault(&error))?;
             // What the preflight wrote is no user.
             if uaid.len() != UAID_BYTES {
                 continue;
@@ -108,7 +120,6 @@ pub async fn census(session: &Session, config: &Scylla, purge: Purge) -> Result<
                 family::PRESENCE => seen.presences += 1,
                 _ => {}
             }
-            seen.newest = seen.newest.max(written.unwrap_or(0));
         }
         match next {
             PagingStateResponse::HasMorePages { state } => page = state,
@@ -136,35 +147,22 @@ async fn settle(
     }
     census.channels += seen.channels;
     census.presences += seen.presences;
-    let goes = match (seen.record, purge) {
-        (None, purge) => {
-            census.leftovers += 1;
-            matches!(purge, Purge::Idle(_)) && seen.presences == 0
-        }
-        (Some(left), purge) => {
+    let idle = seen.record.map(|left| IDLE_SECONDS_MAX.saturating_sub(u64::try_from(left).unwrap_or(0)));
+    match idle {
+        None => census.leftovers += 1,
+        Some(idle) => {
             census.users += 1;
-            let idle = IDLE_SECONDS_MAX.saturating_sub(u64::try_from(left).unwrap_or(0));
             let age = AGES.iter().position(|days| idle <= days * 86_400).unwrap_or(AGES.len() - 1);
             census.idle[age] += 1;
-            matches!(purge, Purge::Idle(span) if idle >= span.as_secs()) && seen.presences == 0
         }
-    };
-    if goes {
-        drop_user(session, config, seen).await?;
-        census.purged += 1;
     }
-    Ok(())
-}
-
-/// Drops what was read and nothing newer: who comes back meanwhile registers at a later clock.
-async fn drop_user(session: &Session, config: &Scylla, seen: &Seen) -> Result<(), UpkeepFault> {
-    let keyspace = &config.keyspace;
-    for table in ["message", "user"] {
-        let mut delete = Statement::new(format!("DELETE FROM {keyspace}.{table} USING TIMESTAMP ? WHERE uaid = ?"));
-        delete.set_consistency(consistency(config.write_consistency));
-        delete.set_is_idempotent(true);
-        let done = session.query_unpaged(delete, (seen.newest, &seen.uaid)).await;
-        done.map_err(|error| UpkeepFault(format!("a user in {keyspace} cannot be dropped: {}", explain::say(&error))))?;
+    if !purge.takes(idle, seen.presences > 0) {
+        return Ok(());
+    }
+    // The page may be minutes old.
+    let found = Found::read(session, config, &seen.uaid).await?;
+    if !found.is_gone() && purge.takes(found.idle(), found.connected()) && found.purge().await? {
+        census.purged += 1;
     }
     Ok(())
 }

@@ -7,11 +7,12 @@ use shards::machine::{StoreError, StoreReply};
 use shards::message::{Message, Topic};
 use shards::simple::Mode;
 
-use super::super::client::{Change, Hand};
+use super::super::client::Hand;
 use super::super::known::Known;
 use super::super::port::Answer;
 use super::super::rows::{self, Place, micros};
 use super::super::schema::family;
+use super::super::statements::Change;
 use super::super::stats::count;
 use super::{read_user, updates, users};
 

@@ -8,8 +8,9 @@ use shards::ids::{Chid, Uaid};
 use shards::machine::RowKey;
 use shards::message::{Message, Topic};
 
-use super::super::client::{Change, Failed, Hand};
+use super::super::client::{Failed, Hand};
 use super::super::rows::{self, Place};
+use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::store::{delete, write};
 use super::{damaged, misread};

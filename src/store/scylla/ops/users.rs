@@ -6,11 +6,12 @@ use shards::machine::{Presence, RECORD_VERSION, StoreError, StoreOp, StoreReply}
 use shards::simple::Contact;
 use shards::time::UnixSeconds;
 
-use super::super::client::{Change, Failed, Hand};
+use super::super::client::{Failed, Hand};
 use super::super::known::{Known, User};
 use super::super::port::Answer;
 use super::super::rows::{self, Place, UserPart, micros};
 use super::super::schema::family;
+use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::{misread, read_part, read_user};
 use crate::store::IDLE_SECONDS_MAX;

@@ -1,0 +1,150 @@
+//! What is sent to the database: the text of every statement, and rows as they are bound to it.
+
+use scylla::serialize::SerializationError;
+use scylla::serialize::row::{RowSerializationContext, SerializeRow};
+use scylla::serialize::writers::RowWriter;
+
+use super::rows::Place;
+use super::schema::family::{CHANNEL, CONTACT, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK};
+use super::stats::Statement;
+
+/// What one row of `user` or `message` is to become.
+pub(super) enum Change {
+    UserPut { family: i8, key: Vec<u8>, value: Vec<u8>, at: i64, ttl: i32 },
+    UserDelete { family: i8, key: Vec<u8>, at: i64 },
+    MessagePut { place: Place, value: Vec<u8>, at: i64, ttl: i32 },
+    MessageDelete { place: Place, at: i64 },
+}
+
+impl Change {
+    /// What makes it.
+    pub(super) fn statement(&self) -> Statement {
+        match self {
+            Change::UserPut { .. } => Statement::UserPut,
+            Change::UserDelete { .. } => Statement::UserDelete,
+            Change::MessagePut { .. } => Statement::MessagePut,
+            Change::MessageDelete { .. } => Statement::MessageDelete,
+        }
+    }
+
+    /// Which of the two tables.
+    pub(super) fn of_messages(&self) -> bool {
+        matches!(self, Change::MessagePut { .. } | Change::MessageDelete { .. })
+    }
+
+    /// About what it takes in a batch.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Change::UserPut { value, .. } | Change::MessagePut { value, .. } => value.len() + CHANGE_BYTES,
+            Change::UserDelete { .. } | Change::MessageDelete { .. } => CHANGE_BYTES,
+        }
+    }
+}
+
+/// About what a change takes beside its value.
+const CHANGE_BYTES: usize = 100;
+/// A change of one user's row as it is bound.
+pub(super) struct Bound<'a>(pub(super) &'a [u8], pub(super) &'a Change);
+
+impl SerializeRow for Bound<'_> {
+    fn serialize(&self, ctx: &RowSerializationContext<'_>, writer: &mut RowWriter) -> Result<(), SerializationError> {
+        let uaid = self.0;
+        match self.1 {
+            Change::UserPut { family, key, value, at, ttl } => {
+                (at, ttl, value, uaid, family, key).serialize(ctx, writer)
+            }
+            Change::UserDelete { family, key, at } => (at, uaid, family, key).serialize(ctx, writer),
+            Change::MessagePut { place, value, at, ttl } => {
+                (at, ttl, value, uaid, place.family, place.clock, place.origin, &place.key).serialize(ctx, writer)
+            }
+            Change::MessageDelete { place, at } => {
+                (at, uaid, place.family, place.clock, place.origin, &place.key).serialize(ctx, writer)
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// Whether it is made at the consistency of reads.
+pub(super) fn reads(statement: Statement) -> bool {
+    matches!(
+        statement,
+        Statement::UserRead
+            | Statement::UserCheck
+            | Statement::UserTimes
+            | Statement::TopicsRead
+            | Statement::TopicRead
+            | Statement::UpdatesRead
+            | Statement::MessagesRead
+            | Statement::RowRead
+            | Statement::KeysRead
+            | Statement::UsersFirst
+            | Statement::UsersBehind
+            | Statement::NodeRead
+    )
+}
+
+/// The statement as the database reads it. Batches have no text of their own; theirs is that of a put.
+pub(super) fn text(statement: Statement, keyspace: &str) -> String {
+    let user = format!("{keyspace}.user");
+    let message = format!("{keyspace}.message");
+    let row = "uaid = ? AND family = ? AND clock = ? AND origin = ? AND key = ?";
+    match statement {
+        Statement::UserRead => format!("SELECT family, key, value FROM {user} WHERE uaid = ?"),
+        // Record, low water, user clock, contact and one channel.
+        Statement::UserCheck => format!(
+            "SELECT family, key, value FROM {user} WHERE uaid = ? AND (family, key) IN \
+             (({RECORD}, 0x), ({LOW_WATER}, 0x), ({USER_CLOCK}, 0x), ({CONTACT}, 0x), ({CHANNEL}, ?))"
+        ),
+        Statement::UserTimes => {
+            format!("SELECT family, key, value, WRITETIME(value) FROM {user} WHERE uaid = ?")
+        }
+        Statement::UserPut | Statement::UserBatch => {
+            format!("UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = ? AND key = ?")
+        }
+        Statement::UserDelete => {
+            format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ? AND family = ? AND key = ?")
+        }
+        Statement::UserDrop => format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ?"),
+        Statement::TopicsRead => format!(
+            "SELECT key, value FROM {message} WHERE uaid = ? AND family = {TOPIC} AND clock = 0 AND origin = 0 AND key > ?"
+        ),
+        Statement::TopicRead => format!(
+            "SELECT value FROM {message} WHERE uaid = ? AND family = {TOPIC} AND clock = 0 AND origin = 0 AND key = ?"
+        ),
+        Statement::UpdatesRead => format!(
+            "SELECT key, value FROM {message} WHERE uaid = ? AND family = {TOPIC} AND clock = 0 AND origin = 0 AND key > ? \
+             AND key < ?"
+        ),
+        Statement::MessagesRead => format!(
+            "SELECT clock, origin, key, value FROM {message} WHERE uaid = ? AND family = ? AND (clock, origin) > (?, ?)"
+        ),
+        Statement::RowRead => format!(
+            "SELECT family, value FROM {message} WHERE uaid = ? AND family IN ({SAVED}, {MESSAGE}) AND clock = ? AND origin = ? AND \
+             key = ?"
+        ),
+        Statement::KeysRead => {
+            format!("SELECT family, clock, origin, key, WRITETIME(value) FROM {message} WHERE uaid = ?")
+        }
+        Statement::MessagePut | Statement::MessageBatch => {
+            format!("UPDATE {message} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE {row}")
+        }
+        Statement::MessageDelete => format!("DELETE FROM {message} USING TIMESTAMP ? WHERE {row}"),
+        Statement::MessageDrop => format!("DELETE FROM {message} USING TIMESTAMP ? WHERE uaid = ?"),
+        Statement::UsersFirst => format!("SELECT uaid, family, key, value FROM {user}"),
+        Statement::UsersBehind => {
+            format!("SELECT uaid, family, key, value FROM {user} WHERE token(uaid) > token(?)")
+        }
+        Statement::NodeRead => format!("SELECT boot, left_at, WRITETIME(boot) FROM {keyspace}.node WHERE url = ?"),
+        Statement::NodeEnter => format!(
+            "INSERT INTO {keyspace}.node (url, boot, started_at, left_at) VALUES (?, ?, ?, null) USING TIMESTAMP ?"
+        ),
+        Statement::NodeLeave => format!("UPDATE {keyspace}.node USING TIMESTAMP ? SET left_at = ? WHERE url = ?"),
+        Statement::Probe => format!(
+            "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = {USER_CLOCK} AND key = 0x"
+        ),
+    }
+}
