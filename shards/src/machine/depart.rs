@@ -48,7 +48,10 @@ impl ShardMachine {
         let Some((active_at, _)) = self.actives.at(session.active) else { return };
         let Some(active) = self.actives.remove(active_at) else { return };
         let unregistering = active.unregistering;
-        let rows_left = !active.parked.is_empty() || active.window.iter().any(|entry| entry.source == Source::Row);
+        // Also what a look that was wanted or under way would have found.
+        let looking = !active.drain.clear() || active.drain.reading;
+        let rows_left =
+            looking || !active.parked.is_empty() || active.window.iter().any(|entry| entry.source == Source::Row);
         let mut messages = Vec::new();
         for entry in active.window {
             let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) else {

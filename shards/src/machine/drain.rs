@@ -54,6 +54,7 @@ impl ShardMachine {
             None if active.drain.wanted && !writing => {
                 active.drain.wanted = false;
                 active.drain.horizon = horizon;
+                active.drain.passed_by = false;
                 DrainCursor::Topics(None)
             }
             None => return,
@@ -98,8 +99,12 @@ impl ShardMachine {
             Ok(StoreReply::Page(page)) => {
                 active.drain.at = next_cursor(cursor, &page);
                 let covered = covered_by(cursor, &page, active.drain.horizon);
+                let passed_by = self.stats.rows_passed_by;
                 self.send_page(turn, at, page.messages);
                 self.page_sent(at, covered);
+                if self.stats.rows_passed_by > passed_by {
+                    self.doubt(turn, at);
+                }
                 self.continue_drain(turn, at);
                 self.forget_acked(at);
                 self.reset_old_record(turn, at);
@@ -144,27 +149,46 @@ impl ShardMachine {
         if in_flight || self.is_settling(message.uaid, stamp) {
             return false;
         }
-        // While unsure it is perhaps registered all the same: the next session, which reads the channels, decides.
-        if !registered && !session.has(UNSURE) {
-            self.stats.rows_unregistered += 1;
-            self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
-            self.settle(RowKey::of(message));
-        }
-        if registered && !self.is_for_session(at, message) {
-            self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
+        if self.settled_lately.contains(message.uaid, stamp) {
+            // Acked before another node had stored it: the answer to its push was lost.
             self.settle(RowKey::of(message));
             return false;
         }
-        registered
+        if registered && self.is_for_session(at, message) {
+            return true;
+        }
+        if self.knows_better(at, message) {
+            self.stats.rows_unregistered += u64::from(!registered);
+            self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
+            self.settle(RowKey::of(message));
+        } else {
+            self.pass_by(at);
+        }
+        false
+    }
+
+    /// Whether the session may end a row that is for no channel of its, or for the other mode. While unsure it has the
+    /// channel perhaps all the same. Among nodes the user may have a newer session elsewhere with other channels, and
+    /// only what was stored surely before this one read its own is surely for none; the next session decides the rest.
+    fn knows_better(&self, at: Ref, message: &Message) -> bool {
+        let Some(session) = self.sessions.get(at) else { return false };
+        let before = message.stamp.clock.0.saturating_add(SETTLE_LAG_US) <= session.connected_at;
+        !session.has(UNSURE) && (!self.in_cluster() || before)
+    }
+
+    /// A row stays where it is: the running check vouches for nothing any more.
+    fn pass_by(&mut self, at: Ref) {
+        self.stats.rows_passed_by += 1;
+        self.activate(at).drain.passed_by = true;
     }
 
     /// What a page has sent is in the window: the check vouches for what it read, unless rows were passed by.
     fn page_sent(&mut self, at: Ref, covered: Option<Clock>) {
         let Some(session) = self.sessions.get(at) else { return };
-        let (index, unsure) = (session.active, session.has(UNSURE));
+        let index = session.active;
         let Some(active) = self.active_of_mut(index) else { return };
         if let Some(covered) = covered
-            && !unsure
+            && !active.drain.passed_by
         {
             active.drain.covered = active.drain.covered.max(covered);
         }

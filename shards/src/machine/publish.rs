@@ -34,12 +34,10 @@ impl ShardMachine {
             Some(Resident::Session(index)) => Some(self.session_ref(index)),
             Some(Resident::Greeting(_)) | None => None,
         };
-        let may_exist = match session {
-            Some(at) => self.registered_channel(at, chid),
-            // Another node may have registered it since.
-            None => self.in_cluster() || !self.known_dead(turn.now.mono, uaid, chid),
-        };
-        if !may_exist {
+        let registered = session.is_some_and(|at| self.registered_channel(at, chid));
+        let gone = if session.is_some() { !registered } else { self.known_dead(turn.now.mono, uaid, chid) };
+        // Another node may have registered it since.
+        if gone && !self.in_cluster() {
             self.stats.publishes_unregistered += 1;
             self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
             return;
@@ -48,7 +46,7 @@ impl ShardMachine {
             self.answer(turn, asker, Reply::Publish(Published::TooMany { retry_after }));
             return;
         }
-        if session.is_none() && self.in_cluster() {
+        if !registered && self.in_cluster() {
             self.route(turn, asker, publish);
             return;
         }
@@ -301,8 +299,13 @@ impl ShardMachine {
         if !work.check_only {
             *self.writes.entry(message.uaid).or_insert(0) += 1;
         }
-        let checked = matches!(work.storing, Storing::Routed { .. });
-        self.submit(turn, Work::Publish(work), StoreOp::Publish { message, checked });
+        let op = match &work.storing {
+            // The node that was pushed to may save it from its ledger: two rows would be settled one by one.
+            Storing::Routed { unsure: Some(_), .. } => StoreOp::Save { messages: vec![message] },
+            Storing::Routed { unsure: None, .. } => StoreOp::Publish { message, checked: true },
+            Storing::Here { .. } => StoreOp::Publish { message, checked: false },
+        };
+        self.submit(turn, Work::Publish(work), op);
     }
 
     /// A store_publish came back.
@@ -341,6 +344,9 @@ impl ShardMachine {
             return;
         }
         self.answer(turn, work.asker, Reply::Publish(published));
+        if let Some(tale) = Tale::of_failure(work).filter(|_| published == Published::Unavailable) {
+            self.tell(turn, tale);
+        }
     }
 
     /// What a POST is told of its commit.
@@ -408,7 +414,12 @@ impl ShardMachine {
     /// Whether a session that has to hear of what was stored may be on another node.
     fn must_tell(&self, work: &PublishWork) -> bool {
         let unsure = matches!(work.storing, Storing::Routed { unsure: Some(_), .. });
-        self.in_cluster() && (unsure || self.session_of(work.row.uaid).is_none())
+        self.in_cluster() && (unsure || self.session_with(work.row.uaid, work.row.chid).is_none())
+    }
+
+    /// The session here of a user, if it knows the channel: among nodes one that does not may be over without knowing.
+    pub(super) fn session_with(&self, uaid: Uaid, chid: Chid) -> Option<Ref> {
+        self.session_of(uaid).filter(|at| self.registered_channel(*at, chid))
     }
 
     fn write_done(&mut self, uaid: Uaid) {

@@ -3,7 +3,8 @@
 //! Operations somebody can be refused for (a hello, a POST) need a free ticket. Those that must happen (saving
 //! a ledger, deleting what was acked) wait in a backlog instead and are tried again after an error.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::Chid;
@@ -154,11 +155,13 @@ pub(super) struct Tickets {
     /// Must-do operations without a ticket, oldest first, and when to try them. Bounded by the ledgers and
     /// windows they come from.
     backlog: VecDeque<(Instant, Work, StoreOp)>,
+    /// How many operations of each user are in the backlog.
+    waiting: HashMap<Uaid, u32>,
 }
 
 impl Tickets {
     pub fn new() -> Tickets {
-        Tickets { open: Slab::new(), backlog: VecDeque::new() }
+        Tickets { open: Slab::new(), backlog: VecDeque::new(), waiting: HashMap::new() }
     }
 
     /// Whether something that can be refused may be submitted: a quarter is kept for what must happen.
@@ -185,6 +188,22 @@ impl Tickets {
         self.open.remove(at)
     }
 
+    fn wait(&mut self, due: Instant, work: Work, op: StoreOp) {
+        *self.waiting.entry(op.uaid()).or_insert(0) += 1;
+        self.backlog.push_back((due, work, op));
+    }
+
+    fn next_of_backlog(&mut self) -> Option<(Work, StoreOp)> {
+        let (_, work, op) = self.backlog.pop_front()?;
+        if let Entry::Occupied(mut count) = self.waiting.entry(op.uaid()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some((work, op))
+    }
+
     /// When the oldest backlog entry is due.
     pub fn due(&self) -> Option<Instant> {
         self.backlog.front().map(|(due, ..)| *due)
@@ -195,9 +214,9 @@ impl ShardMachine {
     /// Submits an operation; the caller has asked `room` unless it must happen.
     pub(super) fn submit(&mut self, turn: &mut Turn<'_>, work: Work, op: StoreOp) {
         // Behind a waiting operation of the same user: order per UAID is what the laws promise.
-        let behind = self.tickets.backlog.iter().any(|(.., waiting)| waiting.uaid() == op.uaid());
+        let behind = self.tickets.waiting.contains_key(&op.uaid());
         if behind || self.tickets.open.len() >= limits::STORE_TICKETS_MAX {
-            self.tickets.backlog.push_back((turn.now.mono, work, op));
+            self.tickets.wait(turn.now.mono, work, op);
             return;
         }
         self.submit_now(turn, work, op);
@@ -212,7 +231,7 @@ impl ShardMachine {
     /// Submits a must-do operation again after a pause.
     pub(super) fn submit_later(&mut self, turn: &Turn<'_>, work: Work, op: StoreOp) {
         self.stats.store_retries += 1;
-        self.tickets.backlog.push_back((turn.now.mono.after(BACKLOG_PAUSE), work, op));
+        self.tickets.wait(turn.now.mono.after(BACKLOG_PAUSE), work, op);
     }
 
     /// Tries what waits in the backlog and is due.
@@ -222,7 +241,7 @@ impl ShardMachine {
                 Some(due) if due <= turn.now.mono => {}
                 _ => return,
             }
-            if let Some((_, work, op)) = self.tickets.backlog.pop_front() {
+            if let Some((work, op)) = self.tickets.next_of_backlog() {
                 self.submit_now(turn, work, op);
             }
         }

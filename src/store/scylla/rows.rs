@@ -186,6 +186,9 @@ pub(super) struct UserPart {
     presence: Vec<Presence>,
     /// Rows that are none of ours.
     pub(super) damaged: u64,
+    /// There is a record, of a version that is not ours or damaged: the user is not known, which is not the same as
+    /// unknown.
+    pub(super) record_unreadable: bool,
 }
 
 impl UserPart {
@@ -198,14 +201,20 @@ impl UserPart {
 
     fn read(&mut self, family: i8, key: &[u8], value: &[u8]) -> Option<()> {
         match family {
-            family::RECORD => self.record = Some(parse_record(value)?),
+            family::RECORD => {
+                self.record_unreadable = parse_record(value).is_none();
+                self.record = Some(parse_record(value)?);
+            }
             family::LOW_WATER => self.low_water = Clock(word(value)?),
             family::USER_CLOCK => self.user_clock = Clock(word(value)?),
             family::CONTACT => self.contact = parse_contact(value)?,
             family::PRESENCE => self.presence.push(parse_presence(key, value)?),
             family::CHANNEL => {
-                let (registered_at, digest) = parse_channel(value)?;
-                self.channels.push(ChannelRow { chid: Place::chid(key)?, registered_at, key: digest });
+                let chid = Place::chid(key)?;
+                // Its key says all that it takes to be a channel.
+                let (registered_at, key) = parse_channel(value).unwrap_or_default();
+                self.channels.push(ChannelRow { chid, registered_at, key });
+                parse_channel(value)?;
             }
             _ => return None,
         }
@@ -278,6 +287,16 @@ mod tests {
         assert_eq!((row.seen, row.low_water, row.user_clock), (UnixSeconds(5), Clock(6), Clock(9)));
         assert_eq!(row.presence, [Presence { node, connected_at: 9 }]);
         assert_eq!((row.contact, row.channels), (said, vec![Chid([2; 16]), Chid([3; 16])]));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_not_a_user_that_is_not_there() {
+        let mut part = UserPart::default();
+        part.take(family::RECORD, &[], &[0xff; 3]);
+        assert!(part.record_unreadable && part.record.is_none() && part.damaged == 1);
+        part.take(family::CHANNEL, &[4; 16], &[0xff; 3]);
+        assert!(part.has_channel(Chid([4; 16])), "its key says what it is");
+        assert!(!UserPart::default().record_unreadable);
     }
 
     proptest! {

@@ -69,7 +69,7 @@ impl Work {
                 let (uaid, family, key, value) = row.map_err(|_| Failed)?;
                 let Some(uaid) = uaid.try_into().ok().map(Uaid) else { continue };
                 if reading.as_ref().is_none_or(|(other, _)| *other != uaid) {
-                    users.extend(reading.take().and_then(|(uaid, part)| whole(uaid, part)));
+                    users.extend(reading.take().map(|(uaid, part)| whole(uaid, part)).transpose()?.flatten());
                     if users.len() >= limit {
                         return Ok(users);
                     }
@@ -84,12 +84,12 @@ impl Work {
                 None => break,
             }
         }
-        users.extend(reading.and_then(|(uaid, part)| whole(uaid, part)));
+        users.extend(reading.map(|(uaid, part)| whole(uaid, part)).transpose()?.flatten());
         Ok(users)
     }
 
     async fn find(&self, uaid: Uaid) -> Result<Option<WholeUser>, Failed> {
-        Ok(whole(uaid, ops::read_user(&self.hand(), &self.known, uaid).await?))
+        whole(uaid, ops::read_user(&self.hand(), &self.known, uaid).await?)
     }
 
     async fn put_row(&self, message: &Message) -> Result<(), Failed> {
@@ -133,10 +133,14 @@ impl Work {
     }
 }
 
-fn whole(uaid: Uaid, part: UserPart) -> Option<WholeUser> {
-    let (record_version, seen) = part.record?;
+fn whole(uaid: Uaid, part: UserPart) -> Result<Option<WholeUser>, Failed> {
+    if part.record_unreadable {
+        tracing::error!(?uaid, "the record of this user cannot be read: it is not carried over");
+        return Err(Failed);
+    }
+    let Some((record_version, seen)) = part.record else { return Ok(None) };
     let channel = |row: &rows::ChannelRow| Channel { chid: row.chid, key: row.key, registered_at: row.registered_at };
-    Some(WholeUser {
+    Ok(Some(WholeUser {
         uaid,
         record_version,
         seen,
@@ -145,7 +149,7 @@ fn whole(uaid: Uaid, part: UserPart) -> Option<WholeUser> {
         may_have_messages: true,
         channels: part.channels.iter().map(channel).collect(),
         contact: part.contact,
-    })
+    }))
 }
 
 impl ScyllaTransfer<'_> {

@@ -53,8 +53,9 @@ impl ShardMachine {
         mut route: Box<Route>,
         result: Result<StoreReply, StoreError>,
     ) {
+        let asker = route.asker;
         let refused = |machine: &mut ShardMachine, turn: &mut Turn<'_>, published| {
-            machine.answer(turn, route.asker, Reply::Publish(published));
+            machine.answer(turn, asker, Reply::Publish(published));
         };
         let user = match result {
             Ok(StoreReply::User(user)) => user.filter(|user| user.channels.contains(&route.chid)),
@@ -72,18 +73,22 @@ impl ShardMachine {
         if self.clock.advance(turn.now, seen).is_err() {
             self.stats.clocks_refused += 1;
         }
-        let message = match &route.message {
-            Err(refusal) => return refused(self, turn, Published::Refused(*refusal)),
+        let message = match route.message {
+            Err(refusal) => return refused(self, turn, Published::Refused(refusal)),
             Ok(message) if message.mode() != contact.mode => {
                 self.stats.publishes_other_mode += 1;
                 return refused(self, turn, Published::OtherMode);
             }
-            Ok(message) => self.stamp(turn, message.clone()),
+            Ok(message) => self.stamp(turn, message),
         };
-        if let Some(at) = self.session_of(route.uaid) {
+        if let Some(at) = self.session_with(route.uaid, route.chid) {
             // It came meanwhile.
             self.offer(turn, route.asker, at, message);
             return;
+        }
+        if let Some(at) = self.session_of(route.uaid) {
+            // It does not have the channel: registered elsewhere, or a moment ago here.
+            self.doubt(turn, at);
         }
         route.left = self.others(turn, route.uaid, presence);
         if let Some(Resident::Greeting(index)) = self.resident(route.uaid) {
@@ -128,7 +133,7 @@ impl ShardMachine {
                 if let Some(stale) = route.asked.take() {
                     self.clear_presence(turn, route.uaid, stale);
                 }
-                if let Some(at) = self.session_of(route.uaid) {
+                if let Some(at) = self.session_with(route.uaid, route.chid) {
                     self.offer(turn, route.asker, at, message);
                 } else {
                     self.push_on(turn, route, message);

@@ -44,6 +44,13 @@ impl Tale {
         Tale { uaid: row.uaid, waits, row: Some(row), unsure, send, left: Vec::new(), asked: None }
     }
 
+    /// Of a POST that was refused because it was not surely stored, while a push of it may have been carried out: the node
+    /// that has the user is to know that there may be a row.
+    pub fn of_failure(work: PublishWork) -> Option<Tale> {
+        let Storing::Routed { unsure: Some(unsure), .. } = work.storing else { return None };
+        Some(Tale { row: Some(work.row), unsure: Some(unsure), ..Tale::of_save(work.row.uaid) })
+    }
+
     /// Of a session's unacked directs that were saved.
     pub fn of_save(uaid: Uaid) -> Tale {
         Tale { uaid, waits: None, row: None, unsure: None, send: None, left: Vec::new(), asked: None }
@@ -138,7 +145,15 @@ impl ShardMachine {
                 }
                 self.finish(turn, &mut tale);
             }
-            // Busy: its own flag has the session look.
+            // It knows now that there is a row, if it has the message. The user may have gone on from there since.
+            PeerReply::Done | PeerReply::Busy if tale.unsure.is_some() && tale.asked == tale.unsure => {
+                let before = tale.unsure.take().map_or(0, |unsure| unsure.connected_at);
+                tale.left.retain(|other| other.connected_at > before);
+                tale.send = None;
+                self.tell_next(turn, tale);
+            }
+            // The row is there already, and nothing has told the session of it yet.
+            PeerReply::Busy if sent => self.notify_instead(turn, tale),
             PeerReply::Done | PeerReply::Busy => self.finish(turn, &mut tale),
             PeerReply::NotHere => {
                 if let Some(stale) = tale.asked.take() {
@@ -147,14 +162,17 @@ impl ShardMachine {
                 self.tell_next(turn, tale);
             }
             // The copy from memory was not taken, or perhaps not: the session is to look instead.
-            PeerReply::NoAnswer | PeerReply::Unreachable if sent => {
-                tale.send = None;
-                tale.left.extend(tale.asked.take());
-                self.tell_next(turn, tale);
-            }
+            PeerReply::NoAnswer | PeerReply::Unreachable if sent => self.notify_instead(turn, tale),
             // Whoever carries the call calls again until there is an answer; an older row may lead to the session.
             PeerReply::NoAnswer | PeerReply::Unreachable => self.tell_next(turn, tale),
         }
+    }
+
+    /// The same node once more, without the message.
+    fn notify_instead(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>) {
+        tale.send = None;
+        tale.left.extend(tale.asked.take());
+        self.tell_next(turn, tale);
     }
 
     fn finish(&mut self, turn: &mut Turn<'_>, tale: &mut Tale) {

@@ -172,7 +172,9 @@ impl Mesh {
             let message = self.ledger.remove(&record).expect("listed just now");
             self.store.put(message);
         }
+        // Tickets of the run that died mean something else in the next one.
         self.store.replies.retain(|(shard, ..)| *shard != n);
+        self.store.held.retain(|(shard, ..)| *shard != n);
         self.calls.retain(|(from, ..)| *from != n);
     }
 
@@ -276,6 +278,11 @@ impl Mesh {
         self.sockets.push(Place { shard, conn, said, emissions, ready: true, fed: Vec::new() });
         self.step(shard, Input::Opened { conn });
         Socket(self.sockets.len() - 1)
+    }
+
+    /// Whether the edge would take the next command of this socket.
+    pub fn is_ready(&self, socket: Socket) -> bool {
+        self.sockets[socket.0].ready
     }
 
     pub fn command(&mut self, socket: Socket, command: Command) {

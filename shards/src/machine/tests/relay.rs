@@ -66,10 +66,6 @@ impl Mesh {
         self.said(relay).iter().filter_map(bye).collect()
     }
 
-    fn is_ready(&self, socket: Socket) -> bool {
-        self.sockets[socket.0].ready
-    }
-
     fn count(&mut self, of: impl Fn(&MachineStats) -> u64) -> u64 {
         self.machines.iter_mut().map(|machine| of(machine.stats())).sum()
     }

@@ -85,6 +85,9 @@ async fn read_part(
             None => break,
         }
     }
+    if part.record_unreadable {
+        return Err(misread(hand, &"the record of a user cannot be read"));
+    }
     if part.damaged > 0 {
         hand.client.numbers.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
     }

@@ -1,6 +1,7 @@
 //! `Publish` and `Save`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use shards::ids::{Chid, Clock};
 use shards::machine::{StoreError, StoreReply};
@@ -45,7 +46,14 @@ pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, c
         hand.change(&message.uaid, &[put(hand, message, family)]).await?;
     }
     if hand.wall() > message.stamp.clock.0.saturating_add(WRITE_WITHIN_US) {
-        count(&hand.client.numbers.others.late);
+        let late = &hand.client.numbers.others.late;
+        count(late);
+        if late.load(Ordering::Relaxed).is_power_of_two() {
+            tracing::error!(
+                "a message was not stored within {} s of its clock: if the system's clock was set forward, restart this node",
+                WRITE_WITHIN_US / 1_000_000
+            );
+        }
         return Err(StoreError::Transient);
     }
     Ok(StoreReply::Done)

@@ -201,6 +201,34 @@ fn deletes_are_exact_whatever_comes_first() {
     store.close();
 }
 
+/// A user who is not surely unknown is never told so.
+#[test]
+fn a_damaged_record_is_an_error_and_no_unknown_user() {
+    let store = open();
+    let apart = Apart::new(&store);
+    let known = apart.uaid(uaid(1));
+    let mut hand = Hand::new(Box::new(apart));
+    hand.register(1, 2);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let session = super::super::connect::connect(shared()).await.expect("the database answers");
+        let damage = format!(
+            "UPDATE {}.user USING TIMESTAMP 9000000000000000 SET value = 0xff WHERE uaid = ? AND family = 0 AND key = 0x",
+            shared().keyspace
+        );
+        session.query_unpaged(damage, (&known.0[..],)).await.expect("the record is damaged");
+    });
+    for op in [
+        StoreOp::LoadUser { uaid: uaid(1) },
+        StoreOp::Publish { message: Arc::new(message(1, 2, 40)), checked: false },
+        StoreOp::Save { messages: vec![Arc::new(message(1, 2, 41))] },
+    ] {
+        assert!(hand.ask(op).is_err());
+    }
+    drop(hand);
+    store.close();
+}
+
 /// Reads of one user that wait together are one; none is shared over a write.
 #[test]
 fn reads_of_a_hot_user_are_shared() {

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use super::*;
 
 const NODES: usize = 3;
+/// A channel that the user has only once it has registered it.
+const LATE: Chid = Chid([0xc3; 16]);
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -17,7 +19,13 @@ enum Act {
         seen: bool,
     },
     Disconnect,
+    /// The user agent registers one more channel.
+    Register,
     Post {
+        node: usize,
+    },
+    /// To the channel that is registered on the way.
+    PostLate {
         node: usize,
     },
     /// A message of a topic.
@@ -51,7 +59,9 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => (node.clone(), any::<bool>()).prop_map(|(node, seen)| Act::Connect { node, seen }),
         1 => Just(Act::Disconnect),
+        1 => Just(Act::Register),
         8 => node.clone().prop_map(|node| Act::Post { node }),
+        3 => node.clone().prop_map(|node| Act::PostLate { node }),
         2 => node.clone().prop_map(|node| Act::PostTopic { node }),
         5 => any::<bool>().prop_map(|all| Act::Ack { all }),
         3 => (node.clone(), line).prop_map(|(node, line)| Act::Line { node, line }),
@@ -65,6 +75,8 @@ fn act() -> impl Strategy<Value = Act> {
 struct Post {
     answer: (usize, u32),
     topical: bool,
+    /// Its channel was registered when it was sent, and the user agent had been told so.
+    registered: bool,
     /// An older one of the topic was not answered yet: either may replace the other.
     concurrent: bool,
 }
@@ -77,6 +89,8 @@ struct World {
     current: Option<Socket>,
     /// Notifications on it that were looked at.
     looked: usize,
+    /// [`LATE`] is registered, and the user agent was told so.
+    late: bool,
     posts: Vec<Post>,
     unacked: Vec<Stamp>,
     acked: BTreeSet<Stamp>,
@@ -94,6 +108,7 @@ impl World {
             boots: 1,
             current: None,
             looked: 0,
+            late: false,
             posts: Vec::new(),
             unacked: Vec::new(),
             acked: BTreeSet::new(),
@@ -108,7 +123,9 @@ impl World {
         match act {
             Act::Connect { node, seen } => self.connect(node, seen),
             Act::Disconnect => self.disconnect(),
+            Act::Register => self.register(),
             Act::Post { node } => self.post(node, message(self.uaid)),
+            Act::PostLate { node } => self.post(node, Message { chid: LATE, ..message(self.uaid) }),
             Act::PostTopic { node } => self.post(node, topical(self.uaid, "t")),
             Act::Ack { all } => self.ack(all),
             Act::Line { node, line } => {
@@ -174,13 +191,22 @@ impl World {
         let topical = message.topic.is_some();
         let unanswered = |post: &Post| post.topical && self.mesh.answer_to(post.answer).is_none();
         let concurrent = topical && self.posts.iter().any(unanswered);
+        let registered = message.chid != LATE || self.late;
         let answer = self.mesh.start_post(node, message);
-        self.posts.push(Post { answer, topical, concurrent });
+        self.posts.push(Post { answer, topical, registered, concurrent });
+    }
+
+    fn register(&mut self) {
+        let Some(socket) = self.current.filter(|socket| self.mesh.is_ready(*socket)) else { return };
+        if self.mesh.said(socket).iter().any(|said| matches!(said, Said::Hello(_))) {
+            self.mesh.register(socket, LATE);
+        }
     }
 
     /// Takes in what has come.
     fn look(&mut self) {
         let Some(socket) = self.current else { return };
+        self.late |= self.mesh.said(socket).contains(&Said::Registered(200));
         let come = self.mesh.notifications(socket);
         for stamp in &come[self.looked..] {
             assert!(!self.orderly || !self.acked.contains(stamp), "{stamp:?} was acked and came again");
@@ -196,6 +222,9 @@ impl World {
 
     fn ack(&mut self, all: bool) {
         self.look();
+        if self.current.is_some_and(|socket| !self.mesh.is_ready(socket)) {
+            return;
+        }
         let count = if all { self.unacked.len() } else { self.unacked.len().min(1) };
         for stamp in self.unacked.drain(..count).collect::<Vec<_>>() {
             let Some(socket) = self.current else { return };
@@ -227,7 +256,12 @@ impl World {
         // A newer message of the topic may have ended an older one, also one whose POST was refused in the end.
         let newest = self.posts.iter().rposition(|post| post.topical);
         for (at, post) in self.posts.iter().enumerate() {
-            let Some(Published::Accepted { stamp, .. }) = self.mesh.answer_to(post.answer) else { continue };
+            let answer = self.mesh.answer_to(post.answer);
+            assert!(
+                !post.registered || answer != Some(Published::NoSubscription),
+                "a channel that is there is not gone"
+            );
+            let Some(Published::Accepted { stamp, .. }) = answer else { continue };
             let replaced = post.topical && (post.concurrent || Some(at) != newest);
             assert!(replaced || self.acked.contains(&stamp), "{stamp:?} was accepted and never received");
         }

@@ -1,6 +1,7 @@
 //! Nodes that share a store: every race of DESIGN.md 7.3 by name.
 
 mod explore;
+mod stale;
 
 use super::*;
 use Disposition::{Direct, Dropped, Stored};

@@ -1,0 +1,174 @@
+//! A user has two sessions and one of them does not know that it is over; a push that was carried out and said nothing.
+
+use super::*;
+
+/// A channel that nobody has registered yet.
+const THIRD: Chid = Chid([0xc3; 16]);
+
+/// A user whose older session, on node 0, is half open, and whose newer one is on node 1.
+fn half_open(mesh: &mut Mesh) -> (Uaid, Socket, Socket) {
+    let (uaid, stale) = user_on(mesh, 0);
+    mesh.lines[0] = Line::Down;
+    let live = mesh.session(1, Some(uaid));
+    mesh.lines[0] = Line::Up;
+    assert_eq!(mesh.closed(stale), None, "the call to leave was lost");
+    (uaid, stale, live)
+}
+
+/// A push from node 0 to the session on node 1 is carried out and its answer lost; the write that follows is held.
+fn pushed_and_not_yet_stored(mesh: &mut Mesh, uaid: Uaid) -> (usize, u32) {
+    mesh.lines[1] = Line::Mute;
+    let post = mesh.start_post(0, message(uaid));
+    answered_and_held(mesh);
+    mesh.store.mode = Mode::Held;
+    mesh.run();
+    assert_eq!(mesh.store.held.len(), 1, "the write");
+    mesh.store.mode = Mode::Prompt;
+    post
+}
+
+#[test]
+fn a_half_open_session_ends_nothing_of_a_channel_that_it_never_knew() {
+    let mut mesh = Mesh::nodes(3, |_| {});
+    let (uaid, stale, live) = half_open(&mut mesh);
+    mesh.register(live, THIRD);
+    mesh.close(live);
+    assert_eq!(nodes_of(&mesh, uaid), [node_id(0, 1)]);
+    let to_other = || Message { chid: THIRD, ..message(uaid) };
+    // Landed elsewhere, and landed where the half-open session is: neither is gone.
+    let mut stored = [mesh.accept(2, to_other(), Stored), mesh.accept(0, to_other(), Stored)];
+    stored.sort();
+    mesh.request(0, notify(uaid));
+    assert!(mesh.notifications(stale).is_empty());
+    assert_eq!(mesh.store.rows_of(uaid).len(), 2);
+    let socket = mesh.session(1, Some(uaid));
+    assert_eq!(mesh.notifications(socket), stored);
+}
+
+#[test]
+fn a_row_of_no_channel_finds_a_session_that_is_over() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, stale, live) = half_open(&mut mesh);
+    mesh.register(live, THIRD);
+    let stored = mesh.accept(0, Message { chid: THIRD, ..message(uaid) }, Direct);
+    assert_eq!(mesh.notifications(live), [stored]);
+    assert_eq!(mesh.closed(stale), Some(CloseReason::Elsewhere), "the post raised the doubt");
+}
+
+#[test]
+fn a_row_that_was_there_before_the_session_and_is_for_no_channel_ends() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let uaid = mesh.known_user(0);
+    let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(7) };
+    mesh.store.put(Arc::new(Message { chid: THIRD, stamp, accepted: mesh.now.unix(), ..message(uaid) }));
+    let early = mesh.session(0, Some(uaid));
+    assert_eq!(mesh.store.rows_of(uaid).len(), 1, "younger than a write may take");
+    mesh.close(early);
+    mesh.pass(61);
+    mesh.session(0, Some(uaid));
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn a_session_that_ends_before_it_has_looked_has_the_other_one_look() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, first) = user_on(&mut mesh, 0);
+    mesh.lines[0] = Line::Held;
+    let second = mesh.session(1, Some(uaid));
+    mesh.block(first);
+    let stored = mesh.accept(0, message(uaid), Stored);
+    assert!(mesh.notifications(second).is_empty());
+    mesh.lines[0] = Line::Up;
+    mesh.run();
+    assert_eq!(mesh.closed(first), Some(CloseReason::Elsewhere));
+    assert_eq!(mesh.notifications(second), [stored]);
+}
+
+#[test]
+fn the_newer_session_is_told_also_when_the_older_one_may_have_the_message() {
+    let mut mesh = Mesh::nodes(3, |_| {});
+    let (uaid, stale) = user_on(&mut mesh, 1);
+    let post = pushed_and_not_yet_stored(&mut mesh, uaid);
+    mesh.lines[1] = Line::Down;
+    let live = mesh.session(2, Some(uaid));
+    mesh.lines[1] = Line::Up;
+    mesh.store.release();
+    mesh.run();
+    let Some(Published::Accepted { stamp, .. }) = mesh.answer_to(post) else { panic!() };
+    assert_eq!(mesh.notifications(stale), [stamp]);
+    assert_eq!(mesh.notifications(live), [stamp]);
+}
+
+#[test]
+fn what_was_acked_is_not_sent_from_a_row_that_came_later() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    let post = pushed_and_not_yet_stored(&mut mesh, uaid);
+    let sent = mesh.notifications(socket);
+    mesh.ack(socket, sent[0]);
+    mesh.lines[1] = Line::Down;
+    mesh.store.release();
+    mesh.run();
+    assert!(matches!(mesh.answer_to(post), Some(Published::Accepted { disposition: Stored, .. })));
+    assert_eq!(mesh.store.rows_of(uaid).len(), 1);
+    assert_eq!((count(&mesh, "save"), count(&mesh, "publish")), (1, 0), "as the other node's ledger would be saved");
+    // A look for another reason comes before the call that tells of this row.
+    mesh.request(1, notify(uaid));
+    assert_eq!(mesh.notifications(socket), sent);
+    assert!(mesh.store.rows_of(uaid).is_empty());
+}
+
+#[test]
+fn a_push_that_may_have_arrived_is_known_to_have_a_row_also_when_its_post_was_refused() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    mesh.lines[1] = Line::Mute;
+    let post = mesh.start_post(0, message(uaid));
+    answered_and_held(&mut mesh);
+    mesh.store.mode = Mode::Lossy;
+    mesh.run();
+    assert_eq!(mesh.answer_to(post), Some(Published::Unavailable));
+    assert_eq!(mesh.store.rows_of(uaid).len(), 1, "it took effect all the same");
+    mesh.store.mode = Mode::Prompt;
+    mesh.lines[1] = Line::Up;
+    mesh.pass(2);
+    let sent = mesh.notifications(socket);
+    mesh.ack(socket, sent[0]);
+    assert_eq!(sent.len(), 1);
+    assert!(mesh.store.rows_of(uaid).is_empty(), "its ack takes the row too");
+}
+
+#[test]
+fn a_durable_copy_that_is_not_taken_is_found_in_storage() {
+    let mut mesh = Mesh::nodes(2, |config| config.durable = true);
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    // The clock of node 0 is led ahead, within what is allowed at each step, until node 1 refuses it.
+    let leader = mesh.known_user(0);
+    for ahead in [25_000_000, 50_000_000] {
+        let row = Presence { node: Arc::new(node_id(1, 9)), connected_at: mesh.now.unix_us + ahead };
+        mesh.store.presence.insert(leader, vec![row]);
+        mesh.accept(0, message(leader), Stored);
+    }
+    let stored = mesh.accept(0, message(uaid), Stored);
+    assert_eq!(mesh.notifications(socket), [stored]);
+}
+
+#[test]
+fn a_crowd_that_leaves_at_once_leaves_rows_behind_and_no_queue() {
+    let mut mesh = Mesh::nodes(2, |config| config.sessions_max = 20_000);
+    let room = limits::STORE_TICKETS_MAX / 4 * 3;
+    let crowd: Vec<_> = (0..room + 10).map(|_| user_on(&mut mesh, 0)).collect();
+    mesh.store.seen.clear();
+    mesh.store.mode = Mode::Held;
+    for (_, socket) in &crowd {
+        mesh.close(*socket);
+    }
+    assert_eq!(count(&mesh, "clear"), room);
+    mesh.store.release();
+    mesh.run();
+    // A row that stayed leads to a call, and goes.
+    let (uaid, _) = crowd[room];
+    assert_eq!(nodes_of(&mesh, uaid), [node_id(0, 1)]);
+    mesh.accept(1, message(uaid), Stored);
+    assert!(nodes_of(&mesh, uaid).is_empty());
+}
