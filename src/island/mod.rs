@@ -20,6 +20,7 @@ mod peers;
 
 mod client;
 mod ebb;
+mod lookup;
 
 #[cfg(test)]
 pub(crate) mod tests;
