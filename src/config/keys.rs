@@ -181,7 +181,7 @@ keys! {
         |c, raw| { c.node.listen = parse::addresses(raw)?; Some(()) };
     "node.url" ("node-url" "URL") = "",
         URL,
-        "How other nodes reach this one; by default http:// and the first address of node.listen.",
+        "How other nodes reach this one; by default https:// and the first address of node.tls.listen, else http:// and that of node.listen.",
         |c, raw| { c.node.url = parse::url(raw)?; Some(()) };
     #[secret] "node.keys" = "",
         "keys of 16 to 256 visible characters, [k1,k2] or k1,k2",
@@ -206,8 +206,21 @@ keys! {
         };
     "node.ca" = "",
         PEM,
-        "PEM certificates that sign those of other nodes whose node.url begins with https; by default those this host trusts.",
+        "PEM certificates that sign those of other nodes whose node.url begins with https; by default those this host trusts. Read again on SIGHUP.",
         |c, raw| { c.node.ca = parse::path(raw)?; Some(()) };
+
+    "node.tls.listen" = "",
+        "addresses as 0.0.0.0:8443 or [::1]:8443, separated by commas, or nothing",
+        "Where other nodes call over TLS: it ends here, in front of the first address of node.listen, which may then be one of 127.0.0.1.",
+        |c, raw| { c.node.tls.listen = parse::addresses(raw)?; Some(()) };
+    "node.tls.cert" = "",
+        PEM,
+        "PEM certificate of this node for node.tls.listen, which names the host of node.url, and those that lead to its authority; read again on SIGHUP.",
+        |c, raw| { c.node.tls.cert = parse::path(raw)?; Some(()) };
+    "node.tls.key" = "",
+        PEM,
+        "PEM key of node.tls.cert, without a password; read again on SIGHUP.",
+        |c, raw| { c.node.tls.key = parse::path(raw)?; Some(()) };
 
     "admin.listen" ("admin" "ADDR") = "127.0.0.1:8083",
         ADDRESSES,

@@ -26,7 +26,7 @@ pub use sources::Sources;
 pub use crate::webpush::endpoint::TokenForm;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::wire::url::HttpUrl;
@@ -136,7 +136,8 @@ pub struct Http {
 pub struct Node {
     /// Where other nodes call.
     pub listen: Vec<SocketAddr>,
-    /// What presence stores; `None`: `http://` and the first listen address.
+    /// What presence stores; `None`: `https://` and the first address of `tls.listen`, or `http://` and that of
+    /// `listen`.
     pub url: Option<String>,
     /// Bearer keys; the first is sent, all are accepted. Empty: one is made in the data directory.
     pub keys: Vec<Secret>,
@@ -148,6 +149,45 @@ pub struct Node {
     pub request_timeout: Duration,
     /// PEM certificates of who signs those of other nodes; `None`: whom this host trusts.
     pub ca: Option<PathBuf>,
+    /// `node.tls.*`.
+    pub tls: NodeTls,
+}
+
+/// `node.tls.*`: all of it, or nothing.
+#[derive(Clone, Debug, Default)]
+pub struct NodeTls {
+    /// Where other nodes call over TLS; empty: nowhere.
+    pub listen: Vec<SocketAddr>,
+    /// Our certificate and those that lead to its authority, PEM.
+    pub cert: Option<PathBuf>,
+    /// The key of `cert`, PEM.
+    pub key: Option<PathBuf>,
+}
+
+impl Node {
+    /// What no single key can know.
+    fn check(&self) -> Result<(), ConfigError> {
+        let NodeTls { listen, cert, key } = &self.tls;
+        if !listen.is_empty() && (cert.is_none() || key.is_none()) {
+            return Err(ConfigError::Conflict("node.tls.listen needs node.tls.cert and node.tls.key"));
+        }
+        if listen.is_empty() && (cert.is_some() || key.is_some()) {
+            return Err(ConfigError::Conflict("node.tls.cert and node.tls.key need an address in node.tls.listen"));
+        }
+        if !listen.is_empty() && self.listen.is_empty() {
+            return Err(ConfigError::Conflict(
+                "node.tls.listen needs an address in node.listen, which TLS ends in front of; 127.0.0.1:8081 will do",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl NodeTls {
+    /// Certificate and key, when TLS is wanted.
+    pub fn files(&self) -> Option<(&Path, &Path)> {
+        self.cert.as_deref().zip(self.key.as_deref()).filter(|_| !self.listen.is_empty())
+    }
 }
 
 /// `admin.*`.
@@ -331,6 +371,7 @@ impl Config {
                 "simplepush.wake_timeout needs simplepush.wake_url: nobody would wake who was told to stay away",
             ));
         }
+        self.node.check()?;
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }

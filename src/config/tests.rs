@@ -366,6 +366,22 @@ fn consistency_levels_that_can_miss_a_write_are_refused() {
 }
 
 #[test]
+fn tls_of_other_nodes_is_all_there_or_not_at_all() {
+    let tls = ["node.tls.listen=0.0.0.0:8443", "node.tls.cert=/c", "node.tls.key=/k"];
+    let needs = "node.tls.listen needs node.tls.cert and node.tls.key";
+    let listen = "node.tls.cert and node.tls.key need an address in node.tls.listen";
+    for (left_out, said) in [(0, listen), (1, needs), (2, needs)] {
+        let rest: Vec<&str> = (0..3).filter(|n| *n != left_out).map(|n| tls[n]).collect();
+        assert_eq!(refusal(&sets(&rest)), said);
+    }
+    let refused = refusal(&sets(&[tls[0], tls[1], tls[2], "node.listen="]));
+    assert!(refused.starts_with("node.tls.listen needs an address in node.listen"), "{refused}");
+    let config = Config::load(&sets(&tls)).unwrap();
+    assert_eq!(config.node.tls.files(), Some((Path::new("/c"), Path::new("/k"))));
+    assert_eq!(Config::load(&sets(&[])).unwrap().node.tls.files(), None);
+}
+
+#[test]
 fn settings_of_a_shared_store_that_exclude_each_other_are_refused() {
     for (setting, said) in [
         ("store.kind=scylla", "store.kind = scylla needs a contact point in store.scylla.nodes"),

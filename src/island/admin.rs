@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use shards::stats::{Board, Kind, Meaning};
 
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
-use super::peers::{Showcase, Shown};
+use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
 use super::{Exhibits, Health, Host, megaphone, metrics};
 
@@ -170,7 +170,8 @@ async fn stats(State(view): State<Arc<View>>) -> Json<Value> {
         "island_meanings": view.own.boards.iter().flat_map(|board| meanings(board)).collect::<Vec<_>>(),
         "broadcasts": view.own.broadcasts.count(),
         "broadcast_source": view.own.source.as_ref().map(|state| source(&megaphone::lock(state))),
-        "nodes": view.own.nodes.as_ref().map(|nodes| nodes.look().iter().map(node).collect::<Vec<_>>()),
+        "nodes": view.own.nodes.as_ref().map(nodes),
+        "nodes_known": view.own.nodes.as_ref().map(|nodes| nodes.look().len()),
         "process": {
             "resident_bytes": process.resident_bytes,
             "private_bytes": process.private_bytes,
@@ -198,16 +199,41 @@ fn meanings(board: &Board) -> Vec<Value> {
     board.read().map(shown).collect()
 }
 
-/// One other node of the cluster.
+/// The other nodes of the cluster, as many as are shown.
+fn nodes(nodes: &Arc<Showcase>) -> Vec<Value> {
+    nodes.look().iter().take(NODES_SHOWN_MAX).map(node).collect()
+}
+
+/// One of them.
 fn node(shown: &Shown) -> Value {
+    let Shown { url, state, connections, under_way, waiting, owed, ends, quantiles: (half, most) } = shown;
     json!({
-        "url": shown.url,
-        "circuit_open": shown.circuit_open,
-        "connections": shown.connections,
-        "waiting": shown.waiting,
-        "owed": shown.owed,
+        "url": url,
+        "state": match state {
+            Standing::Open => "open",
+            Standing::BackingOff => "backing off",
+            Standing::Closed => "closed",
+        },
+        "connections": connections,
+        "under_way": under_way,
+        "waiting": waiting,
+        "owed": owed,
+        "calls": {
+            "200": ends.ok,
+            "202": ends.noted,
+            "404": ends.not_here,
+            "503": ends.busy,
+            "other": ends.other,
+            "unreachable": ends.unreachable,
+            "no_answer": ends.no_answer,
+        },
+        "p50_microseconds": half.as_micros() as u64,
+        "p99_microseconds": most.as_micros() as u64,
     })
 }
+
+/// Other nodes that are shown, those that do not answer first. The others are counted.
+const NODES_SHOWN_MAX: usize = 64;
 
 /// Whom it asks, how that goes, since when.
 fn source(state: &megaphone::State) -> Value {

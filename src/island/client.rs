@@ -6,7 +6,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,17 +22,17 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
+use super::lookup::{Lookups, of_the_system};
 use crate::wire::url::{HttpUrl, Origin};
 
 /// Whoever calls out on the island.
 pub(super) struct Client {
     /// Made at the first call that needs it: the root certificates are a file of some hundred KiB.
     tls: OnceLock<TlsConnector>,
-    lookups: Arc<Semaphore>,
+    lookups: Arc<Lookups>,
 }
 
 /// TCP, or TLS over it.
@@ -54,8 +54,10 @@ pub(super) struct Answer {
 pub(super) enum Trouble {
     /// Not complete in time.
     Timeout,
-    /// There is no such name, no connection, no trust, or the connection broke.
+    /// There is no such name, no connection, or the connection broke.
     Connect(String),
+    /// Its certificate is none that we trust for its name.
+    Untrusted(String),
     /// Another status than was hoped for.
     Status(StatusCode),
     /// A body that is too large, incomplete or not what was asked for.
@@ -69,6 +71,7 @@ impl fmt::Display for Trouble {
         match self {
             Trouble::Timeout => f.write_str("no complete answer in time"),
             Trouble::Connect(why) => write!(f, "cannot talk to it: {why}"),
+            Trouble::Untrusted(why) => write!(f, "its certificate is not trusted: {why}"),
             Trouble::Status(status) => write!(f, "it answers {status}"),
             Trouble::Body(why) => write!(f, "its answer cannot be used: {why}"),
             Trouble::Redirect(why) => write!(f, "its redirect is not followed: {why}"),
@@ -78,7 +81,7 @@ impl fmt::Display for Trouble {
 
 impl Client {
     pub fn new() -> Client {
-        Client { tls: OnceLock::new(), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+        Client { tls: OnceLock::new(), lookups: Lookups::new(of_the_system) }
     }
 
     /// One that trusts these certificates and no others.
@@ -105,7 +108,7 @@ impl Client {
     /// Sends `request` to `url`; the head is completed here. With `body_bytes_max` 0 a body is not even read.
     ///
     /// # Errors
-    /// [`Trouble::Connect`] and [`Trouble::Body`]. Any status is an answer.
+    /// [`Trouble::Connect`], [`Trouble::Untrusted`] and [`Trouble::Body`]. Any status is an answer.
     pub async fn call(
         &self,
         url: &HttpUrl,
@@ -124,7 +127,7 @@ impl Client {
     /// A connection to speak HTTP on.
     ///
     /// # Errors
-    /// [`Trouble::Connect`].
+    /// [`Trouble::Connect`] and [`Trouble::Untrusted`].
     pub async fn open(&self, origin: &Origin) -> Result<Box<dyn Stream>, Trouble> {
         let stream = self.connect(origin).await?;
         // Requests are one segment or two; the answer is waited for.
@@ -134,7 +137,7 @@ impl Client {
         }
         let name = ServerName::try_from(origin.host.clone()).map_err(|error| broken(&error))?;
         let tls = self.tls.get_or_init(|| connector(host_roots()));
-        Ok(Box::new(tls.connect(name, stream).await.map_err(|error| broken(&error))?))
+        Ok(Box::new(tls.connect(name, stream).await.map_err(|error| unshaken(&error))?))
     }
 
     /// The first address of this host that takes a connection.
@@ -150,27 +153,15 @@ impl Client {
         TcpStream::connect(last).await.map_err(|error| broken(&error))
     }
 
-    /// Asks the resolver of the system, which blocks, on a thread that nobody waits for: neither the island nor its
-    /// end is held up by a name server that does not answer.
     async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, port)]);
         }
-        let place = Arc::clone(&self.lookups).acquire_owned().await.map_err(|error| broken(&error))?;
-        let (answer, answered) = oneshot::channel();
-        let host = host.to_owned();
-        let body = move || {
-            // Who asked may be gone.
-            let _ = answer.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
-            drop(place);
-        };
-        std::thread::Builder::new().name("lookup".to_owned()).spawn(body).map_err(|error| broken(&error))?;
-        answered.await.map_err(|error| broken(&error))?.map_err(|error| broken(&error))
+        let ips = Lookups::of(&self.lookups, host).await.map_err(Trouble::Connect)?;
+        Ok(ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect())
     }
 }
 
-/// Names that are looked up at a time. Park: the next lookup waits for one to end.
-const LOOKUPS_MAX: usize = 4;
 /// Addresses of one host that are tried. The others are left out.
 const ADDRESSES_MAX: usize = 4;
 /// For every address but the last: a lost SYN is sent again after a second (RFC 6298 section 2.1).
@@ -220,6 +211,14 @@ fn host_roots() -> RootCertStore {
         );
     }
     roots
+}
+
+/// What a handshake that failed says of the other end.
+fn unshaken(error: &std::io::Error) -> Trouble {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(rustls::Error::InvalidCertificate(why)) => Trouble::Untrusted(why.to_string()),
+        _ => broken(error),
+    }
 }
 
 fn broken(error: &dyn Error) -> Trouble {

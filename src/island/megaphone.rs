@@ -110,7 +110,7 @@ impl Megaphone {
         *match &outcome {
             Ok(_) => &mut numbers.broadcast_source_ok,
             Err(Trouble::Timeout) => &mut numbers.broadcast_source_timeout,
-            Err(Trouble::Connect(_)) => &mut numbers.broadcast_source_connect,
+            Err(Trouble::Connect(_) | Trouble::Untrusted(_)) => &mut numbers.broadcast_source_connect,
             Err(Trouble::Status(_)) => &mut numbers.broadcast_source_status,
             Err(Trouble::Body(_)) => &mut numbers.broadcast_source_body,
             Err(Trouble::Redirect(_)) => &mut numbers.broadcast_source_redirect,

@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use shards::stats::{Board, Kind, Meaning};
 
 use super::Exhibits;
-use super::peers::{Showcase, Shown};
+use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
 
 /// Every number of the shards, the store and the island, as the metrics `murre_*`.
@@ -91,7 +91,9 @@ fn encode(
     }
 }
 
-/// The other nodes of a cluster, one line for each of those that were called lately: `peers::NODES_MAX` at most.
+/// The other nodes of a cluster, one line for each of those that were called lately: `peers::NODES_MAX` at most. How
+/// their calls ended is not among them, since every node that ever was would leave seven series more behind; the page
+/// and `/stats` show it.
 struct Nodes(Option<Arc<Showcase>>);
 
 impl fmt::Debug for Nodes {
@@ -105,7 +107,9 @@ impl Collector for Nodes {
         let Some(nodes) = &self.0 else { return Ok(()) };
         type Gauge = (&'static str, &'static str, fn(&Shown) -> u64);
         let gauges: [Gauge; 4] = [
-            ("peer_node_circuit_open", "1 while the node does not answer.", |node| u64::from(node.circuit_open)),
+            ("peer_node_circuit_open", "1 while the node does not answer.", |node| {
+                u64::from(node.state == Standing::Open)
+            }),
             ("peer_node_connections", "Connections to the node.", |node| node.connections as u64),
             ("peer_node_waiting", "Calls that wait for a connection to the node.", |node| node.waiting as u64),
             ("peer_node_owed", "Notifications owed to the node.", |node| node.owed as u64),
@@ -148,6 +152,7 @@ impl Collector for ProcessGauges {
 
 #[cfg(test)]
 mod tests {
+    use super::super::peers::Ends;
     use super::*;
     use shards::counters;
     use shards::stats::Counters;
@@ -166,7 +171,16 @@ mod tests {
         let mut text = String::new();
         let nodes = Arc::<Showcase>::default();
         let url = "http://n:8081".into();
-        nodes.look().push(Shown { url, circuit_open: true, connections: 2, waiting: 3, owed: 4 });
+        nodes.look().push(Shown {
+            url,
+            state: Standing::Open,
+            connections: 2,
+            under_way: 1,
+            waiting: 3,
+            owed: 4,
+            ends: Ends::default(),
+            quantiles: Default::default(),
+        });
         let registry = registry(Arc::new(Exhibits { shards: boards, store }), vec![], Some(nodes));
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
         let wanted = "# HELP murre_hellos Hellos answered.\n# TYPE murre_hellos counter\n\

@@ -1,8 +1,9 @@
 //! The one async runtime (DESIGN.md 3): admin HTTP, metrics, signals, and calls to servers of others; whatever is not
 //! hot.
 //!
-//! One thread of its own. It sees shards only through their boards of counters and what they push to [`Wakes`], and
-//! reaches them only through [`Host`]; no shard ever waits for it.
+//! One thread of its own, and one for TLS in front of the node API if that is wanted ([`front`]). It sees shards only
+//! through their boards of counters and what they push to [`Wakes`], and reaches them only through [`Host`]; no shard
+//! ever waits for it.
 
 mod admin;
 
@@ -21,11 +22,15 @@ mod peers;
 mod client;
 mod ebb;
 
+mod front;
+mod lookup;
+
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use front::Certificate;
 pub use megaphone::Source;
-pub use peers::{PeerCalls, Peers, settle};
+pub use peers::{PeerCalls, Peers, Trust, settle};
 pub use wakes::Wakes;
 
 use std::net::{SocketAddr, TcpListener};
@@ -42,6 +47,7 @@ use tokio::sync::watch;
 use crate::wire::url::HttpUrl;
 use broadcasts::Broadcasts;
 use client::Client;
+use front::Front;
 use megaphone::Megaphone;
 
 /// What the island may ask of the node it serves.
@@ -116,6 +122,7 @@ pub struct Calls {
 pub struct Island {
     admin: Vec<SocketAddr>,
     signals: mpsc::Receiver<Signal>,
+    front: Option<Front>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -129,6 +136,7 @@ pub struct Prepared {
     megaphone: Option<Megaphone>,
     caller: Option<wakes::Caller>,
     peers: Option<peers::Caller>,
+    front: Option<Front>,
 }
 
 impl Prepared {
@@ -147,7 +155,22 @@ impl Prepared {
         let megaphone = |source| Megaphone::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let megaphone = calls.source.map(megaphone);
         let caller = calls.wake.map(|(url, wakes)| wakes::Caller::new(url, wakes, Arc::clone(&client)));
-        Ok(Prepared { runtime, signals: signal_came, broadcasts, megaphone, caller, peers: None })
+        Ok(Prepared { runtime, signals: signal_came, broadcasts, megaphone, caller, peers: None, front: None })
+    }
+
+    /// Ends the TLS of other nodes' calls on `listeners` from now on, and carries them to `behind`, where this process
+    /// listens already.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread, a runtime or a listener.
+    pub fn end_tls(
+        &mut self,
+        listeners: Vec<TcpListener>,
+        behind: SocketAddr,
+        certificate: Certificate,
+    ) -> std::io::Result<()> {
+        self.front = Some(Front::start(listeners, behind, certificate, front::LIMITS)?);
+        Ok(())
     }
 
     /// Has the island call other nodes.
@@ -187,7 +210,7 @@ impl Island {
         exhibits: Exhibits,
         host: Arc<dyn Host>,
     ) -> std::io::Result<Island> {
-        let Prepared { runtime, signals, broadcasts, megaphone, caller, peers } = prepared;
+        let Prepared { runtime, signals, broadcasts, megaphone, caller, peers, front } = prepared;
         let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let mut served = Vec::new();
         for listener in listeners {
@@ -200,6 +223,7 @@ impl Island {
             megaphone.as_ref().map(Megaphone::board),
             caller.as_ref().map(wakes::Caller::board),
             peers.as_ref().map(peers::Caller::board),
+            front.as_ref().map(Front::board),
         ];
         let source = megaphone.as_ref().map(Megaphone::state);
         let nodes = peers.as_ref().map(peers::Caller::showcase);
@@ -224,12 +248,19 @@ impl Island {
             runtime.block_on(run(served, view, stopped));
         };
         let thread = std::thread::Builder::new().name("island".to_owned()).spawn(body)?;
-        Ok(Island { admin, signals, stop, thread: Some(thread) })
+        Ok(Island { admin, signals, front, stop, thread: Some(thread) })
     }
 
     /// Where the admin server listens.
     pub fn admin(&self) -> &[SocketAddr] {
         &self.admin
+    }
+
+    /// Shows this certificate to other nodes from now on, if they call over TLS. From any thread.
+    pub fn renew(&self, certificate: Certificate) {
+        if let Some(front) = &self.front {
+            front.renew(certificate);
+        }
     }
 
     /// One for every signal.

@@ -12,6 +12,8 @@ pub struct Addresses {
     pub endpoint: Vec<SocketAddr>,
     /// Other nodes call here.
     pub node: Vec<SocketAddr>,
+    /// Other nodes call here over TLS.
+    pub node_tls: Vec<SocketAddr>,
     /// Operators look here.
     pub admin: Vec<SocketAddr>,
     /// What endpoint URLs begin with.
@@ -37,6 +39,7 @@ impl Addresses {
         line("user agents", "ws", &self.websocket);
         line("app servers", "http", &self.endpoint);
         line("other nodes", "http", &self.node);
+        line("other nodes", "https", &self.node_tls);
         line("operators", "http", &self.admin);
         if !self.endpoint.is_empty() {
             let _ = writeln!(text, "  endpoint URLs begin with {}", self.endpoint_url);
@@ -54,7 +57,7 @@ impl Addresses {
 }
 
 /// The address a client on this host would use.
-fn reachable(address: SocketAddr) -> SocketAddr {
+pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -82,6 +85,7 @@ mod tests {
             websocket: vec!["0.0.0.0:8080".parse().unwrap(), "[::1]:8080".parse().unwrap()],
             endpoint: vec!["127.0.0.1:8082".parse().unwrap()],
             node: vec![],
+            node_tls: vec!["10.0.0.1:8443".parse().unwrap()],
             admin: vec!["127.0.0.1:8083".parse().unwrap()],
             endpoint_url: "https://push.example.org".to_owned(),
         };
@@ -90,6 +94,7 @@ mod tests {
             "serves with 2 shards on CPU 0, 1, data in murre-data\n",
             "  user agents  ws://0.0.0.0:8080/, ws://[::1]:8080/\n",
             "  app servers  http://127.0.0.1:8082/\n",
+            "  other nodes  https://10.0.0.1:8443/\n",
             "  operators    http://127.0.0.1:8083/\n",
             "  endpoint URLs begin with https://push.example.org\n",
             "dom.push.serverURL to ws://127.0.0.1:8080/\n",
@@ -97,7 +102,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
-        assert!(!text.contains("other nodes"));
+        assert_eq!(text.matches("other nodes").count(), 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A node among others on a shared store: who it is to them, how it calls them, and what it says when it comes and
 //! goes (DESIGN.md 7.3).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::{Config, Node};
 use crate::edge::EdgeKeys;
-use crate::island::{PeerCalls, Peers, settle};
+use crate::island::{Certificate, PeerCalls, Peers, Trust, settle};
 use crate::store::nodes::Nodes;
+use crate::wire::url::HttpUrl;
 
 /// This node and the others.
 pub(super) struct Cluster {
@@ -65,16 +67,20 @@ impl Cluster {
         self.peers.lane(waker)
     }
 
-    /// Takes other keys from now on.
-    pub(super) fn rekey(&self, keys: EdgeKeys) {
-        self.peers.rekey(keys);
+    /// Takes other keys, and trusts others, from now on.
+    pub(super) fn renew(&self, keys: EdgeKeys, trust: Trust) {
+        self.peers.renew(keys, trust);
     }
 
-    /// Says that this run has begun. Before its first session.
+    /// Says that this run has begun, and that the `last` one of this data directory is over. Before its first session.
     ///
     /// # Errors
     /// [`Fault::Store`].
-    pub(super) fn enter(&self) -> Result<(), Fault> {
+    pub(super) fn enter(&self, last: Option<&NodeId>) -> Result<(), Fault> {
+        // Nobody writes the row of an old URL again: without this, others would call there for as long as it lasts.
+        if let Some(last) = last.filter(|last| last.url != self.me.url || !self.listed) {
+            self.nodes.leave(last).map_err(Fault::Store)?;
+        }
         if self.listed { self.nodes.enter(&self.me).map_err(Fault::Store) } else { Ok(()) }
     }
 
@@ -149,10 +155,35 @@ pub(super) fn no_ca(error: std::io::Error) -> Fault {
     Fault::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"))
 }
 
-/// How this node is reached: `node.url`, or its first address. A node without sessions is never called.
-pub(super) fn url(config: &Node, bound: &[std::net::SocketAddr]) -> Box<str> {
-    let address = || bound.first().or(config.listen.first()).map(|address| format!("http://{address}"));
-    config.url.clone().or_else(address).unwrap_or_default().into()
+/// How this node is reached: `node.url`, or its first address, over TLS if that ends here. A node without sessions is
+/// never called.
+pub(super) fn url(config: &Node, bound: &[SocketAddr], bound_tls: &[SocketAddr]) -> Box<str> {
+    let tls = || bound_tls.first().or(config.tls.listen.first()).map(|address| format!("https://{address}"));
+    let plain = || bound.first().or(config.listen.first()).map(|address| format!("http://{address}"));
+    config.url.clone().or_else(tls).or_else(plain).unwrap_or_default().into()
+}
+
+/// What this node shows to those that call it over TLS; `None` when nobody does.
+///
+/// # Errors
+/// [`Fault::Edge`] for files that cannot be used.
+pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, Fault> {
+    let files = config.node.tls.files().filter(|_| config.roles.connect);
+    let certificate = files.map(|(cert, key)| Certificate::read(cert, key)).transpose().map_err(Fault::Edge)?;
+    let url = config.node.url.as_deref().and_then(HttpUrl::parse);
+    if let (Some(certificate), Some(url)) = (&certificate, url) {
+        let host = &url.origin().host;
+        if !url.origin().https {
+            tracing::warn!(%url, "node.tls.listen is open, and node.url still has other nodes call without TLS");
+        } else if !certificate.names(host) {
+            // No refusal: what is called by that name may be a proxy with a certificate of its own.
+            tracing::warn!(
+                host,
+                "node.tls.cert does not name the host of node.url: other nodes that see it refuse it, and store instead"
+            );
+        }
+    }
+    Ok(certificate)
 }
 
 /// Which run of this node this is: random, so that no two are the same.
@@ -211,14 +242,17 @@ mod tests {
     use crate::store::model::Model;
     use crate::store::nodes::Look;
 
-    struct Nobody;
+    /// Remembers who left.
+    #[derive(Default)]
+    struct Nobody(std::sync::Mutex<Vec<NodeId>>);
 
     impl Nodes for Nobody {
         fn enter(&self, _: &NodeId) -> Result<(), String> {
             Err("no table".to_owned())
         }
 
-        fn leave(&self, _: &NodeId) -> Result<(), String> {
+        fn leave(&self, node: &NodeId) -> Result<(), String> {
+            self.0.lock().unwrap().push(node.clone());
             Ok(())
         }
 
@@ -236,9 +270,13 @@ mod tests {
     }
 
     fn cluster(sets: &[&str]) -> Result<Cluster, Fault> {
+        cluster_of(sets, Arc::default())
+    }
+
+    fn cluster_of(sets: &[&str], nodes: Arc<Nobody>) -> Result<Cluster, Fault> {
         let config = config(sets);
-        let me = NodeId { url: url(&config.node, &[]), boot: 1 };
-        Cluster::new(&config, me, EdgeKeys::default(), Arc::new(Nobody))
+        let me = NodeId { url: url(&config.node, &[], &[]), boot: 1 };
+        Cluster::new(&config, me, EdgeKeys::default(), nodes)
     }
 
     #[test]
@@ -254,15 +292,32 @@ mod tests {
     #[test]
     fn a_node_is_reached_by_its_url_or_its_first_address() {
         let bound = ["10.0.0.7:1".parse().unwrap(), "10.0.0.8:1".parse().unwrap()];
-        assert_eq!(&*url(&config(&[]).node, &bound), "http://10.0.0.7:1");
-        assert_eq!(&*url(&config(&["node.url=https://n/"]).node, &bound), "https://n");
-        assert_eq!(&*url(&config(&["node.listen=[::1]:81"]).node, &[]), "http://[::1]:81");
+        assert_eq!(&*url(&config(&[]).node, &bound, &[]), "http://10.0.0.7:1");
+        assert_eq!(&*url(&config(&["node.url=https://n/"]).node, &bound, &bound), "https://n");
+        assert_eq!(&*url(&config(&["node.listen=[::1]:81"]).node, &[], &[]), "http://[::1]:81");
+        let tls = ["node.tls.listen=10.0.0.7:2", "node.tls.cert=c", "node.tls.key=k"];
+        assert_eq!(&*url(&config(&tls).node, &bound, &[]), "https://10.0.0.7:2");
+        assert_eq!(&*url(&config(&tls).node, &bound, &["10.0.0.7:3".parse().unwrap()]), "https://10.0.0.7:3");
     }
 
     #[test]
     fn only_a_node_with_sessions_is_listed() {
-        assert!(cluster(&KEYS).unwrap().enter().is_err());
-        assert!(cluster(&[KEYS[0], KEYS[1], "roles=endpoint"]).unwrap().enter().is_ok());
+        assert!(cluster(&KEYS).unwrap().enter(None).is_err());
+        assert!(cluster(&[KEYS[0], KEYS[1], "roles=endpoint"]).unwrap().enter(None).is_ok());
+    }
+
+    #[test]
+    fn a_run_under_another_url_is_said_to_be_over() {
+        let last = |url: &str| NodeId { url: url.into(), boot: 7 };
+        for (sets, url, left) in [
+            (&[KEYS[0], KEYS[1], "node.url=https://n"][..], "http://n", true),
+            (&[KEYS[0], KEYS[1], "node.url=https://n"], "https://n", false),
+            (&[KEYS[0], KEYS[1], "node.url=https://n", "roles=endpoint"], "https://n", true),
+        ] {
+            let nodes = Arc::<Nobody>::default();
+            let _ = cluster_of(sets, Arc::clone(&nodes)).unwrap().enter(Some(&last(url)));
+            assert_eq!(*nodes.0.lock().unwrap(), if left { vec![last(url)] } else { vec![] }, "{url}");
+        }
     }
 
     #[test]

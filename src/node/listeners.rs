@@ -97,7 +97,19 @@ pub(super) fn bind(config: &Config, shard_count: u16) -> Result<Public, Fault> {
 /// # Errors
 /// [`Fault::Address`].
 pub(super) fn bind_admin(config: &Config) -> Result<Vec<TcpListener>, Fault> {
-    let fault = |address: &SocketAddr, error| Fault::Address { key: "admin.listen", address: *address, error };
+    bind_plainly("admin.listen", &config.admin.listen)
+}
+
+/// The listeners of TLS in front of the node API, which are the island's too; none without the role connect.
+///
+/// # Errors
+/// [`Fault::Address`].
+pub(super) fn bind_tls(config: &Config) -> Result<Vec<TcpListener>, Fault> {
+    if config.roles.connect { bind_plainly("node.tls.listen", &config.node.tls.listen) } else { Ok(Vec::new()) }
+}
+
+fn bind_plainly(key: &'static str, addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Fault> {
+    let fault = |address: &SocketAddr, error| Fault::Address { key, address: *address, error };
     let bind = |address: &SocketAddr| TcpListener::bind(address).map_err(|error| fault(address, error));
-    config.admin.listen.iter().map(bind).collect()
+    addresses.iter().map(bind).collect()
 }

@@ -1,8 +1,8 @@
 //! Assembly: keys, store, ledgers, shards, island; orderly start and stop.
 //!
 //! Start: probe the kernel -> lock the data directory -> keys -> open the store -> save what earlier ledgers hold
-//! -> new logs -> ask the broadcast source -> listen -> shards -> island. Stop is the reverse, after a drain (DESIGN.md
-//! 6, SIGTERM).
+//! -> new logs -> ask the broadcast source -> listen -> shards -> TLS of other nodes -> island. Stop is the reverse,
+//! after a drain (DESIGN.md 6, SIGTERM).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
 
 mod backup;
@@ -36,7 +36,7 @@ pub use fault::Fault;
 pub use running::{Running, Stopped};
 pub use transfer::{with_store, with_stores};
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,6 +108,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
+    let certificate = cluster::certificate(config)?;
+    let tls = listeners::bind_tls(config)?;
 
     let data = DataDir::open(&config.data_dir)?;
     let keys = data.keys(config)?;
@@ -120,12 +122,14 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let mut plan = Plan::new(config, &keys, &addresses, shard_count, boot);
     plan.clock_ahead = surroundings.clock_ahead;
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
-    let me = NodeId { url: cluster::url(&config.node, &of(&addresses, Port::Node)), boot };
+    let bound_tls = tls.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>();
+    let bound_tls = bound_tls.map_err(no_island)?;
+    let me = NodeId { url: cluster::url(&config.node, &of(&addresses, Port::Node), &bound_tls), boot };
     let cluster = storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?;
     let cluster = cluster.map(Arc::new);
     if let Some(cluster) = &cluster {
         prepared.call_nodes(cluster.calls(&config.node)).map_err(cluster::no_ca)?;
-        cluster.enter()?;
+        cluster.enter(data.last_run().as_ref())?;
         data.set_run(cluster.me())?;
         plan.node = Some(Arc::clone(cluster.me()));
         tracing::info!(node = ?cluster.me(), "in a cluster");
@@ -142,8 +146,11 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let stage = Arc::new(Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate));
     let exhibits = Exhibits { shards: shards.boards().to_vec(), store: storage.board() };
     let host: Arc<dyn Host> = Arc::clone(&stage) as Arc<dyn Host>;
+    if let (Some(certificate), Some(behind)) = (certificate, of(&addresses, Port::Node).first()) {
+        prepared.end_tls(tls, banner::reachable(*behind), certificate).map_err(no_island)?;
+    }
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
-    let addresses = plan.addresses(&addresses, island.admin());
+    let addresses = Addresses { node_tls: bound_tls, ..plan.addresses(&addresses, island.admin()) };
     let drain_rate = config.drain.rate;
     Ok(Running { addresses, cores, drain_rate, island, stage, shards, storage, data, cluster })
 }
@@ -170,7 +177,7 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
     let messages = replay.messages.len();
     storage.save_all(&replay.messages)?;
     if let Some(nodes) = storage.nodes() {
-        let me = NodeId { url: cluster::url(&config.node, &[]), boot: 0 };
+        let me = NodeId { url: cluster::url(&config.node, &[], &[]), boot: 0 };
         let cluster = Cluster::new(config, me, data.known_keys(config)?.for_edge(), nodes)?;
         cluster.tell(&storage, replay.messages.iter().map(|message| message.uaid).collect());
         cluster.bury(data.last_run().as_ref(), &config.node)?;
@@ -339,6 +346,7 @@ impl<'a> Plan<'a> {
             websocket: of(bound, Port::WebSocket),
             endpoint: of(bound, Port::Endpoint),
             node: of(bound, Port::Node),
+            node_tls: Vec::new(),
             admin: admin.to_vec(),
             endpoint_url: self.edge.endpoint_url.clone(),
         }

@@ -14,13 +14,13 @@ use shards::thread::{Handle, Shards};
 
 use super::backup::backup;
 use super::banner::Addresses;
-use super::cluster::Cluster;
+use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
 use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::Config;
 use crate::edge::{Gate, PushEdge};
-use crate::island::{Backup, Health, Host, Island, Signal};
+use crate::island::{Backup, Health, Host, Island, Signal, Trust};
 use crate::store::embedded::Copied;
 
 /// A node that serves. Dropped without [`Running::stop`] it ends as if killed: the ledgers keep what is unacked.
@@ -121,19 +121,26 @@ impl Running {
         self.island.signals().recv().unwrap_or(Signal::Stop)
     }
 
-    /// Takes `endpoint.crypto_keys`, `node.keys` and `websocket.welcome` of this configuration on every shard; sessions
-    /// and requests under way go on. The other settings are not looked at. Returns when every shard has them; not for a
-    /// shard or the island.
+    /// Takes `endpoint.crypto_keys`, `node.keys` and `websocket.welcome` of this configuration on every shard, and
+    /// reads the files of `node.ca`, `node.tls.cert` and `node.tls.key` again; sessions, requests under way and
+    /// connections go on. The other settings are not looked at. Returns when every shard has them; not for a shard or
+    /// the island.
     ///
     /// # Errors
-    /// [`Fault::DataDir`], [`Fault::Key`], [`Fault::NoKey`], [`Fault::Edge`]; then the keys stay what they were.
+    /// [`Fault::DataDir`], [`Fault::Key`], [`Fault::NoKey`], [`Fault::Edge`]; then all stays what it was.
     /// [`Fault::Shards`] when a shard does not answer.
     pub fn reload(&self, config: &Config) -> Result<(), Fault> {
         let keys = self.data.known_keys(config)?.for_edge();
         keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
+        let certificate = cluster::certificate(config)?;
+        let trust = self.cluster.as_ref().map(|_| Trust::read(config.node.ca.as_deref())).transpose();
+        let trust = trust.map_err(cluster::no_ca)?;
         self.stage.gate.set_limit(config.websocket.welcome);
-        if let Some(cluster) = &self.cluster {
-            cluster.rekey(keys.clone());
+        if let Some((cluster, trust)) = self.cluster.as_ref().zip(trust) {
+            cluster.renew(keys.clone(), trust);
+        }
+        if let Some(certificate) = certificate {
+            self.island.renew(certificate);
         }
         let (took, taken) = mpsc::channel();
         self.stage.shards.control(Control::Edge(Arc::new(move |edge: &mut PushEdge| {

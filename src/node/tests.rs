@@ -1,5 +1,7 @@
 //! Start, stop and start again in one process; every refusal to start by its sentence.
 
+mod cluster;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::PeerCalls;
-use super::lane::Job;
-use super::node::{Circuit, NODES_MAX, Node, OWED_CALLS_MAX, WAITING_MAX};
+use super::lane::{Job, Trust};
+use super::node::{NODES_MAX, Node, OWED_CALLS_MAX, WAITING_MAX};
 use super::numbers::{PeerNumbers, Showcase, Shown};
 use super::owed::Debt;
 use super::wire::{self, Called, Failure, Speech};
@@ -35,8 +35,8 @@ pub(in crate::island) struct Caller {
 struct Desk {
     calls: PeerCalls,
     client: Arc<Client>,
-    /// What number the keys had, and what they are good for.
-    keyed: u64,
+    /// What number the keys had when they were looked at last, and what they are good for.
+    heard: u64,
     speech: Option<Speech>,
     tasks: JoinSet<Ended>,
     numbers: PeerNumbers,
@@ -56,14 +56,11 @@ impl Caller {
     /// # Errors
     /// When `node.ca` cannot be read.
     pub fn new(calls: PeerCalls) -> io::Result<Caller> {
-        let client = match &calls.ca {
-            Some(path) => Client::trusting_file(path)?,
-            None => Client::new(),
-        };
+        let Trust(client) = Trust::read(calls.ca.as_deref())?;
         let desk = Desk {
             calls,
-            client: Arc::new(client),
-            keyed: 0,
+            client,
+            heard: 0,
             speech: None,
             tasks: JoinSet::new(),
             numbers: PeerNumbers::default(),
@@ -95,7 +92,7 @@ impl Caller {
         loop {
             tokio::select! {
                 job = peers.pop(&ear) => {
-                    self.desk.reread_keys();
+                    self.desk.listen();
                     self.take(job?);
                     for _ in 1..JOBS_AT_ONCE {
                         let Some(job) = peers.try_pop() else { break };
@@ -119,18 +116,41 @@ impl Caller {
     fn take(&mut self, job: Job) {
         let now = Instant::now();
         let to = Arc::clone(to_of(&job.op));
-        let Some(node) = node_of(&mut self.nodes, &to, now) else {
+        if !self.nodes.contains_key(&to.url) {
+            self.meet(&to, now);
+        }
+        let Some(node) = self.nodes.get_mut(&to.url) else {
+            self.desk.numbers.peer_owed_dropped += u64::from(Debt::of(&job.op).is_some());
             return self.desk.reply(job, PeerReply::Unreachable);
         };
         (node.wanted, node.boot) = (now, to.boot);
         if node.is_over(to.boot) {
             self.desk.reply(job, PeerReply::NotHere);
         } else if node.is_open() || node.waiting.len() >= WAITING_MAX {
-            self.desk.fail(node, job, PeerReply::Unreachable, now);
+            self.desk.unreachable(node, job, now);
         } else {
             node.waiting.push_back(job);
             self.desk.pump(&to.url, node, now);
         }
+    }
+
+    /// Gets to know a node, if it has a URL that can be called and there is room. Those that nobody needs make room;
+    /// else the one that does not answer and was wanted longest ago, with what it is owed: a node that is gone for good
+    /// and did not say so would keep its place for ever.
+    fn meet(&mut self, to: &NodeId, now: Instant) {
+        let Some(base) = HttpUrl::parse(&to.url) else { return };
+        if self.nodes.len() >= NODES_MAX {
+            self.nodes.retain(|_, node| node.is_needed());
+        }
+        if self.nodes.len() >= NODES_MAX {
+            let silent = self.nodes.iter().filter(|(_, node)| node.is_open() && node.under_way == 0);
+            let Some(url) = silent.min_by_key(|(_, node)| node.wanted).map(|(url, _)| url.clone()) else { return };
+            let owed = self.nodes.remove(&url).map_or(0, |node| node.owed.len());
+            self.desk.numbers.peer_owed_dropped += owed as u64;
+            self.desk.calls.peers.unsettled.fetch_sub(owed, Ordering::SeqCst);
+            tracing::warn!(node = %url, owed, "a node that does not answer is forgotten, since there are too many");
+        }
+        self.nodes.insert(to.url.clone(), Node::new(base, to.boot, now));
     }
 
     fn ended(&mut self, ended: Ended) {
@@ -163,7 +183,7 @@ impl Caller {
     /// What time brings about.
     fn tick(&mut self) {
         let now = Instant::now();
-        self.desk.reread_keys();
+        self.desk.listen();
         for (url, node) in &mut self.nodes {
             self.desk.expire(node, now);
             node.close_idle(now);
@@ -190,23 +210,20 @@ impl Caller {
         let lost = desk.calls.peers.dropped.swap(0, Ordering::Relaxed);
         numbers.peer_owed_dropped += lost;
         numbers.write_to(&self.board, 0);
-        let shown = |(url, node): (_, &Node)| Shown {
-            url: Box::clone(url),
-            circuit_open: node.is_open(),
-            connections: node.connections(),
-            waiting: node.waiting.len(),
-            owed: node.owed.len() + node.owed_under_way,
-        };
-        let mut all: Vec<Shown> = nodes.iter().map(shown).collect();
-        all.sort_by(|a, b| a.url.cmp(&b.url));
+        let now = Instant::now();
+        let mut all: Vec<Shown> = self.nodes.iter_mut().map(|(url, node)| node.show(url, now)).collect();
+        all.sort_by(|a, b| a.state.cmp(&b.state).then_with(|| a.url.cmp(&b.url)));
         *self.showcase.look() = all;
     }
 }
 
 impl Desk {
-    fn reread_keys(&mut self) {
-        if let Some((keyed, keys)) = self.calls.peers.keys_since(self.keyed) {
-            (self.keyed, self.speech) = (keyed, Speech::new(&keys));
+    fn listen(&mut self) {
+        if let Some((heard, said)) = self.calls.peers.said_since(self.heard) {
+            (self.heard, self.speech) = (heard, Speech::new(&said.keys));
+            if let Some(Trust(client)) = said.trust {
+                self.client = client;
+            }
         }
     }
 
@@ -220,6 +237,12 @@ impl Desk {
             }
             None => self.numbers.peer_owed_answered += u64::from(matches!(reply, PeerReply::Done | PeerReply::NotHere)),
         }
+    }
+
+    /// As [`Desk::fail`], for a call that was never sent.
+    fn unreachable(&mut self, node: &mut Node, job: Job, now: Instant) {
+        node.tally.unreachable();
+        self.fail(node, job, PeerReply::Unreachable, now);
     }
 
     /// Tells who asked that nobody answered; a notification stays owed.
@@ -243,19 +266,20 @@ impl Desk {
             if node.owed.is_due(now) && node.owed_under_way < room {
                 let Some(debt) = node.owed.take() else { return };
                 let job = Job { op: debt.to_op(), back: None, since: std::time::Instant::now() };
-                self.start(url, node, job, true);
+                self.start(url, node, job, true, now);
                 continue;
             }
             let Some(job) = node.waiting.pop_front() else { return };
-            self.start(url, node, job, false);
+            self.start(url, node, job, false, now);
         }
     }
 
-    fn start(&mut self, url: &str, node: &mut Node, job: Job, owed: bool) {
+    fn start(&mut self, url: &str, node: &mut Node, job: Job, owed: bool, now: Instant) {
         let request = self.speech.as_ref().and_then(|speech| speech.request(&job.op, &node.base));
         let Some(request) = request else {
-            // The machine stores it then, as it does whatever cannot be handed over.
-            return self.reply(job, PeerReply::Unreachable);
+            // The machine stores it then, as it does whatever cannot be handed over; a notification stays owed until
+            // there are keys to say it with.
+            return self.unreachable(node, job, now);
         };
         let kept = node.take_idle();
         self.numbers.peer_connects += u64::from(kept.is_none());
@@ -273,7 +297,9 @@ impl Desk {
     fn called(&mut self, url: &str, node: &mut Node, job: Job, result: Result<wire::Answer, Failure>, now: Instant) {
         let (reply, why) = match result {
             Ok(answer) => {
-                self.numbers.answered(job.since.elapsed());
+                let took = job.since.elapsed();
+                self.numbers.answered(took);
+                node.tally.answered(answer.status.as_u16(), took);
                 node.answered(now);
                 let reply = answer.reply(&job.op);
                 if reply.is_none() {
@@ -293,17 +319,22 @@ impl Desk {
                 }
             }
             Err(Failure::Connect(trouble)) => {
+                node.tally.unreachable();
                 self.numbers.peer_connects_failed += 1;
+                self.numbers.peer_connects_untrusted += u64::from(matches!(trouble, Trouble::Untrusted(_)));
                 (PeerReply::Unreachable, trouble)
             }
-            Err(Failure::NoAnswer(why)) => (PeerReply::NoAnswer, Trouble::Connect(why.to_owned())),
+            Err(Failure::NoAnswer(why)) => {
+                node.tally.no_answer();
+                (PeerReply::NoAnswer, Trouble::Connect(why.to_owned()))
+            }
         };
         self.fail(node, job, reply, now);
         if node.failed(now) {
             self.numbers.peer_circuits_opened += 1;
             tracing::warn!(node = %url, %why, "a node does not answer; calls of it fail until it does");
             for job in std::mem::take(&mut node.waiting) {
-                self.fail(node, job, PeerReply::Unreachable, now);
+                self.unreachable(node, job, now);
             }
         }
     }
@@ -325,7 +356,7 @@ impl Desk {
     fn expire(&mut self, node: &mut Node, now: Instant) {
         while node.waiting.front().is_some_and(|job| job.since.elapsed() >= self.calls.request_timeout) {
             let Some(job) = node.waiting.pop_front() else { return };
-            self.fail(node, job, PeerReply::Unreachable, now);
+            self.unreachable(node, job, now);
         }
     }
 
@@ -385,21 +416,6 @@ pub fn settle(calls: PeerCalls, within: Duration) -> io::Result<usize> {
         }
     });
     Ok(peers.unsettled())
-}
-
-/// What is known of this node; `None` when it has no URL that can be called, or there are too many.
-fn node_of<'n>(nodes: &'n mut HashMap<Box<str>, Node>, to: &NodeId, now: Instant) -> Option<&'n mut Node> {
-    if !nodes.contains_key(&to.url) {
-        if nodes.len() >= NODES_MAX {
-            nodes.retain(|_, node| {
-                let in_use = node.under_way > 0 || node.owed.len() > 0 || !node.waiting.is_empty();
-                in_use || node.looking || matches!(node.circuit, Circuit::Open { probing: true, .. })
-            });
-        }
-        let base = HttpUrl::parse(&to.url).filter(|_| nodes.len() < NODES_MAX)?;
-        nodes.insert(to.url.clone(), Node::new(base, to.boot, now));
-    }
-    nodes.get_mut(&to.url)
 }
 
 fn to_of(op: &PeerOp) -> &Arc<NodeId> {

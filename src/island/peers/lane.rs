@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -12,6 +13,7 @@ use shards::ids::{StoreTicket, Uaid};
 use shards::machine::{NodeId, PeerOp, PeerReply};
 
 use crate::edge::EdgeKeys;
+use crate::island::client::Client;
 
 /// The calls that are to be made. Every shard pushes, one task of the island pops.
 pub struct Peers {
@@ -20,13 +22,35 @@ pub struct Peers {
     pub(super) dropped: AtomicU64,
     /// Calls without a reply, and notifications owed.
     pub(super) unsettled: AtomicUsize,
-    keys: Mutex<EdgeKeys>,
-    /// Counts the changes of `keys`.
-    keyed: AtomicU64,
+    said: Mutex<Said>,
+    /// Counts the changes of `said`.
+    changes: AtomicU64,
     /// The island found nothing and listens for the bell.
     waits: AtomicBool,
     bell: UnixStream,
     pub(super) ear: UnixStream,
+}
+
+/// What an operator may change while calls go on.
+#[derive(Clone)]
+pub(super) struct Said {
+    pub keys: EdgeKeys,
+    /// `None`: whoever was trusted from the beginning.
+    pub trust: Option<Trust>,
+}
+
+/// Whom calls over TLS trust: `node.ca`, or the authorities of this host.
+#[derive(Clone)]
+pub struct Trust(pub(super) Arc<Client>);
+
+impl Trust {
+    /// Reads `node.ca`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds no certificate.
+    pub fn read(ca: Option<&Path>) -> io::Result<Trust> {
+        Ok(Trust(Arc::new(ca.map_or_else(|| Ok(Client::new()), Client::trusting_file)?)))
+    }
 }
 
 /// One call, and who waits for its reply.
@@ -65,8 +89,8 @@ impl Peers {
             queue: ArrayQueue::new(JOBS_MAX),
             dropped: AtomicU64::new(0),
             unsettled: AtomicUsize::new(0),
-            keys: Mutex::new(keys),
-            keyed: AtomicU64::new(1),
+            said: Mutex::new(Said { keys, trust: None }),
+            changes: AtomicU64::new(1),
             waits: AtomicBool::new(false),
             bell,
             ear,
@@ -84,16 +108,16 @@ impl Peers {
         self.push(Job { op: PeerOp::Notify { to, uaid, unsure: None }, back: None, since: Instant::now() });
     }
 
-    /// Takes other keys from now on.
-    pub fn rekey(&self, keys: EdgeKeys) {
-        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
-        self.keyed.fetch_add(1, Ordering::SeqCst);
+    /// Takes other keys from now on, and trusts others. Connections that are there go on.
+    pub fn renew(&self, keys: EdgeKeys, trust: Trust) {
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Said { keys, trust: Some(trust) };
+        self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The keys, when they are others than those of change number `known`.
-    pub(super) fn keys_since(&self, known: u64) -> Option<(u64, EdgeKeys)> {
-        let keyed = self.keyed.load(Ordering::SeqCst);
-        (keyed != known).then(|| (keyed, self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()))
+    /// What was said last, when that is something else than change number `known`.
+    pub(super) fn said_since(&self, known: u64) -> Option<(u64, Said)> {
+        let changes = self.changes.load(Ordering::SeqCst);
+        (changes != known).then(|| (changes, self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()))
     }
 
     /// How many calls have no reply yet, and notifications no answer.

@@ -22,7 +22,7 @@ mod numbers;
 #[cfg(test)]
 mod tests;
 
-pub use lane::Peers;
+pub use lane::{Peers, Trust};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,9 @@ use crate::store::nodes::Nodes;
 
 pub(super) use caller::Caller;
 pub use caller::settle;
-pub(super) use numbers::{Showcase, Shown};
+#[cfg(test)]
+pub(super) use numbers::Ends;
+pub(super) use numbers::{Showcase, Shown, Standing};
 
 /// How other nodes are called.
 #[derive(Clone)]

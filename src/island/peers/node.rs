@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::lane::Job;
+use super::numbers::{Shown, Standing, Tally};
 use super::owed::Owed;
 use super::wire::Conn;
 use crate::wire::url::HttpUrl;
@@ -34,6 +35,8 @@ pub(super) struct Node {
     over: VecDeque<u64>,
     /// The run that was called last.
     pub boot: u64,
+    /// What calls of it came to.
+    pub tally: Tally,
 }
 
 /// Whether a node is called at all.
@@ -60,6 +63,7 @@ impl Node {
             looked: None,
             over: VecDeque::new(),
             boot,
+            tally: Tally::new(),
         }
     }
 
@@ -93,8 +97,23 @@ impl Node {
         self.idle.extend(conn.map(|conn| (conn, now)));
     }
 
-    pub fn connections(&self) -> usize {
-        self.idle.len() + self.under_way
+    /// As operators see it.
+    pub fn show(&mut self, url: &str, now: Instant) -> Shown {
+        let (ends, quantiles) = self.tally.look();
+        Shown {
+            url: url.into(),
+            state: match self.circuit {
+                Circuit::Open { .. } => Standing::Open,
+                Circuit::Closed { .. } if self.owed.len() > 0 && !self.owed.is_due(now) => Standing::BackingOff,
+                Circuit::Closed { .. } => Standing::Closed,
+            },
+            connections: self.idle.len() + self.under_way,
+            under_way: self.under_way,
+            waiting: self.waiting.len(),
+            owed: self.owed.len() + self.owed_under_way,
+            ends,
+            quantiles,
+        }
     }
 
     /// It answered. Whether it had not before.
@@ -158,18 +177,20 @@ impl Node {
         self.idle.retain(|(conn, since)| now.duration_since(*since) < IDLE_TIME && !conn.is_closed());
     }
 
-    /// Whether nothing would be lost if it were forgotten.
+    /// Whether something would be lost if it were forgotten.
+    pub fn is_needed(&self) -> bool {
+        let probing = matches!(self.circuit, Circuit::Open { probing: true, .. });
+        self.under_way > 0 || !self.waiting.is_empty() || self.owed.len() > 0 || self.looking || probing
+    }
+
+    /// Whether it is forgotten by itself.
     pub fn is_forgotten(&self, now: Instant) -> bool {
-        self.under_way == 0
-            && self.waiting.is_empty()
-            && self.owed.len() == 0
-            && !self.looking
-            && !matches!(self.circuit, Circuit::Open { probing: true, .. })
-            && now.duration_since(self.wanted) >= FORGET_TIME
+        !self.is_needed() && now.duration_since(self.wanted) >= FORGET_TIME
     }
 }
 
-/// Nodes that are known. Beyond it those that nobody wants are forgotten. Refuse: `Unreachable`.
+/// Nodes that are known. Beyond it those that nobody wants are forgotten, then of those that do not answer the one
+/// wanted longest ago, with what it is owed. Refuse, when all answer: `Unreachable`.
 pub(super) const NODES_MAX: usize = 256;
 /// Calls of one node that wait for a connection. Refuse: `Unreachable`.
 pub(super) const WAITING_MAX: usize = 4_096;

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use shards::counters;
 use shards::machine::{PeerOp, PeerReply};
 
@@ -34,6 +35,7 @@ counters! {
         counter peer_owed_dropped: "Owed notifications forgotten because there were too many.",
         counter peer_connects: "Connections to other nodes made.",
         counter peer_connects_failed: "Connections to other nodes that could not be made.",
+        counter peer_connects_untrusted: "Those of them whose other end showed a certificate that node.ca does not trust for its name.",
         counter peer_circuits_opened: "How often a node was given up until it answers a probe.",
         gauge peer_nodes: "Other nodes called lately.",
         gauge peer_circuits_open: "Nodes that do not answer; calls of them fail at once.",
@@ -76,22 +78,119 @@ impl PeerNumbers {
     }
 }
 
+/// What calls of one node came to, and how long it took to answer lately.
+pub(super) struct Tally {
+    ends: Ends,
+    latency: Histogram<u32>,
+    /// Of the last window in which there were answers.
+    quantiles: (Duration, Duration),
+    looks: u32,
+}
+
+/// How many calls of one node ended how, owed ones included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::island) struct Ends {
+    /// Answered 200: done.
+    pub ok: u64,
+    /// Answered 202: noted, the session looks at storage when it can.
+    pub noted: u64,
+    /// Answered 404: the session is not there.
+    pub not_here: u64,
+    /// Answered 503: the session, or the node, takes nothing now.
+    pub busy: u64,
+    /// Answered otherwise: keys or versions differ.
+    pub other: u64,
+    /// Not sent: no connection, no trust, circuit open, or too many wait.
+    pub unreachable: u64,
+    /// Sent, and not answered in time.
+    pub no_answer: u64,
+}
+
+impl Tally {
+    pub fn new() -> Tally {
+        Tally {
+            ends: Ends::default(),
+            // Invariant: these bounds and two digits make a histogram.
+            latency: Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).expect("a histogram"),
+            quantiles: (Duration::ZERO, Duration::ZERO),
+            looks: 0,
+        }
+    }
+
+    /// An answer that came after this long.
+    pub fn answered(&mut self, status: u16, took: Duration) {
+        *match status {
+            200 => &mut self.ends.ok,
+            202 => &mut self.ends.noted,
+            404 => &mut self.ends.not_here,
+            503 => &mut self.ends.busy,
+            _ => &mut self.ends.other,
+        } += 1;
+        self.latency.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1));
+    }
+
+    pub fn unreachable(&mut self) {
+        self.ends.unreachable += 1;
+    }
+
+    pub fn no_answer(&mut self) {
+        self.ends.no_answer += 1;
+    }
+
+    /// Counts, and the latency that half and all but one in a hundred of the answers had. Called at every tick.
+    pub fn look(&mut self) -> (Ends, (Duration, Duration)) {
+        if self.looks.is_multiple_of(LOOKS_PER_QUANTILE) && !self.latency.is_empty() {
+            let at = |part| Duration::from_micros(self.latency.value_at_quantile(part));
+            self.quantiles = (at(0.5), at(0.99));
+        }
+        self.looks += 1;
+        if self.looks.is_multiple_of(LOOKS_PER_WINDOW) {
+            self.latency.reset();
+        }
+        (self.ends, self.quantiles)
+    }
+}
+
+/// Longer than any call.
+const LATENCY_US_MAX: u64 = 60_000_000;
+/// Ticks between two readings of the histogram: a second.
+const LOOKS_PER_QUANTILE: u32 = 10;
+/// Ticks after which latency begins anew: a minute.
+const LOOKS_PER_WINDOW: u32 = 600;
+
+/// Whether a node is called.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in crate::island) enum Standing {
+    /// It does not answer: calls fail at once, and it is probed.
+    Open,
+    /// It answers, but not what it is owed: those calls wait before they are made again.
+    BackingOff,
+    /// It is called.
+    Closed,
+}
+
 /// One other node as operators see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::island) struct Shown {
     /// Its `node.url`.
     pub url: Box<str>,
-    /// It does not answer.
-    pub circuit_open: bool,
+    /// Of its circuit.
+    pub state: Standing,
     /// Connections to it.
     pub connections: usize,
-    /// Calls that wait for one of them.
+    /// Calls being made.
+    pub under_way: usize,
+    /// Calls that wait for a connection.
     pub waiting: usize,
     /// Notifications owed to it.
     pub owed: usize,
+    /// How calls ended since it is known.
+    pub ends: Ends,
+    /// Within which half, and all but one in a hundred of the answers of the last minute came.
+    pub quantiles: (Duration, Duration),
 }
 
-/// Every node as of a moment ago; as many as [`super::node::NODES_MAX`].
+/// Every node as of a moment ago, those that do not answer first; as many as [`super::node::NODES_MAX`].
 #[derive(Default)]
 pub(in crate::island) struct Showcase(Mutex<Vec<Shown>>);
 
@@ -99,5 +198,32 @@ impl Showcase {
     /// What is shown.
     pub fn look(&self) -> MutexGuard<'_, Vec<Shown>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tally_shows_the_last_minute_in_which_there_were_answers() {
+        let mut tally = Tally::new();
+        assert_eq!(tally.look(), (Ends::default(), (Duration::ZERO, Duration::ZERO)));
+        for n in 1..=100 {
+            tally.answered([200, 202, 404, 503, 401][n % 5], Duration::from_millis(n as u64));
+        }
+        tally.unreachable();
+        let near = |is: Duration, wanted: u64| is.as_millis().abs_diff(u128::from(wanted)) <= 1;
+        (1..LOOKS_PER_QUANTILE).for_each(|_| _ = tally.look());
+        let (ends, (half, most)) = tally.look();
+        assert!(near(half, 50) && near(most, 99), "{half:?} {most:?}");
+        let each = Ends { ok: 20, noted: 20, not_here: 20, busy: 20, other: 20, unreachable: 1, no_answer: 0 };
+        assert_eq!(ends, each);
+        // Longer ago than a minute, and nothing since.
+        (0..2 * LOOKS_PER_WINDOW).for_each(|_| _ = tally.look());
+        assert_eq!(tally.look().1, (half, most));
+        tally.answered(200, Duration::from_millis(7));
+        (0..LOOKS_PER_QUANTILE).for_each(|_| _ = tally.look());
+        assert!(near(tally.look().1.1, 7));
     }
 }

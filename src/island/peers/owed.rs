@@ -20,8 +20,9 @@ pub(super) struct Owed {
     wait: Duration,
 }
 
-/// One session is told once of any number of messages, but for those that it must name.
-type Key = (Uaid, Stamp);
+/// One session is told once of any number of messages, but for those that it must name. The run of the node is part of
+/// it: an answer of one run, that nobody is there, says nothing of the user's session on a later one.
+type Key = (Uaid, Stamp, u64);
 
 /// One notification.
 #[derive(Clone)]
@@ -45,7 +46,7 @@ impl Debt {
     }
 
     fn key(&self) -> Key {
-        (self.uaid, self.unsure.map(|row| row.stamp).unwrap_or_default())
+        (self.uaid, self.unsure.map(|row| row.stamp).unwrap_or_default(), self.to.boot)
     }
 }
 
@@ -143,15 +144,27 @@ mod tests {
     #[test]
     fn one_session_is_told_once_but_of_each_message_it_must_name() {
         let mut owed = owed();
-        for debt in [debt(1, 1, 0), debt(2, 1, 0), debt(1, 2, 0), debt(1, 1, 5), debt(1, 1, 5)] {
+        for debt in [debt(1, 1, 0), debt(2, 1, 0), debt(1, 1, 0), debt(1, 1, 5), debt(1, 1, 5)] {
             assert!(owed.insert(debt).is_none());
         }
         assert_eq!(owed.len(), 3);
-        // Its place stays, for the run that was named last.
-        assert_eq!(owed.take().map(|debt| (debt.uaid, debt.to.boot)), Some((debt(1, 0, 0).uaid, 2)));
+        assert_eq!(owed.take().map(|debt| (debt.uaid, debt.to.boot)), Some((debt(1, 0, 0).uaid, 1)));
         assert!(owed.remove(&debt(2, 1, 0)) && !owed.remove(&debt(2, 1, 0)));
         assert_eq!(owed.take().and_then(|debt| debt.unsure).map(|row| row.stamp.clock), Some(Clock(5)));
         assert!(owed.take().is_none() && owed.places.is_empty());
+    }
+
+    #[test]
+    fn an_answer_of_an_earlier_run_settles_nothing_of_a_later_one() {
+        let mut owed = owed();
+        // The call of the earlier run is under way when word for the later one is owed; then it fails, or is answered.
+        owed.insert(debt(1, 1, 0));
+        let earlier = owed.take().unwrap();
+        owed.insert(debt(1, 2, 0));
+        assert!(!owed.remove(&earlier));
+        owed.insert(earlier);
+        let runs: Vec<u64> = std::iter::from_fn(|| owed.take()).map(|debt| debt.to.boot).collect();
+        assert_eq!(runs, [2, 1]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 pub(crate) mod fake;
 
+pub(crate) mod papers;
+
 mod source;
 
 mod wakes;

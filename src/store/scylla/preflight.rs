@@ -60,11 +60,14 @@ pub fn settings(config: &Config) -> Vec<Fault> {
             )));
         }
     }
-    let concrete = matches!(config.node.listen[..], [one] if !one.ip().is_unspecified());
+    let tls = &config.node.tls.listen;
+    let (key, listen) = if tls.is_empty() { ("node.listen", &config.node.listen) } else { ("node.tls.listen", tls) };
+    let concrete = matches!(listen[..], [one] if !one.ip().is_unspecified());
     if config.roles.connect && config.node.url.is_none() && !concrete {
-        let said = "node.url is not set and node.listen is not one concrete address: other nodes would not find the \
-                    users of this one; set node.url to what they reach it by";
-        faults.push(Fault(said.to_owned()));
+        faults.push(Fault(format!(
+            "node.url is not set and {key} is not one concrete address: other nodes would not find the users of this \
+             one; set node.url to what they reach it by"
+        )));
     }
     faults
 }

@@ -166,6 +166,8 @@ fn nodes_that_share_a_store_need_keys_and_a_way_to_each_other() {
     );
     let everywhere = said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081"]);
     assert!(everywhere.len() == 1 && everywhere[0].contains("set node.url"), "{everywhere:?}");
+    let tls = [keys[0], keys[1], "node.tls.listen=0.0.0.0:8443", "node.tls.cert=c", "node.tls.key=k"];
+    assert!(said(&tls).len() == 1 && said(&tls)[0].contains("node.tls.listen is not one"), "{:?}", said(&tls));
     assert_eq!(said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081", "roles=endpoint"]), [""; 0]);
     assert_eq!(said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081", "node.url=http://10.0.0.1:8081"]), [""; 0]);
 }

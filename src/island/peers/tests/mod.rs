@@ -336,7 +336,7 @@ fn calls_of_a_node_that_is_not_there_fail_at_once_until_it_answers_a_probe() {
     }
     kit.await_number("peer_push_unreachable", 103);
     assert_eq!(kit.number("peer_connects"), before);
-    assert!(kit.showcase.look().iter().any(|shown| *shown.url == *url && shown.circuit_open));
+    assert!(kit.showcase.look().iter().any(|shown| *shown.url == *url && shown.state == Standing::Open));
     let _node = FakeNode::at(&url, "200 OK", "");
     kit.await_number("peer_circuits_open", 0);
     assert_eq!(kit.ask(push(&url)), PeerReply::Done);
@@ -384,7 +384,8 @@ fn keys_change_while_it_runs() {
     let node = FakeNode::answering("200 OK", "");
     let mut kit = Kit::new();
     assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
-    kit.peers.rekey(EdgeKeys { crypto: vec![CRYPTO.to_owned()], node: vec!["newer".to_owned()] });
+    let keys = EdgeKeys { crypto: vec![CRYPTO.to_owned()], node: vec!["newer".to_owned()] };
+    kit.peers.renew(keys, Trust::read(None).unwrap());
     assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
     assert!(node.heard()[1].head.contains("authorization: Bearer newer\r\n"));
 }
@@ -398,11 +399,22 @@ fn a_node_behind_tls_is_called_when_its_authority_is_trusted() {
     std::fs::write(&ca, format!("-----BEGIN CERTIFICATE-----\n{der}\n-----END CERTIFICATE-----\n")).unwrap();
     let node = FakeNode::tls(&made);
     let url = node.url().replace("http://127.0.0.1", "https://localhost");
-    let mut kit = Kit::with(|calls| calls.ca = Some(ca));
+    let mut kit = Kit::with(|calls| calls.ca = Some(ca.clone()));
     for _ in 0..3 {
         assert_eq!(kit.ask(push(&url)), PeerReply::Done);
     }
     assert_eq!(node.connections(), 1);
+    // Who does not trust it cannot reach it, and owes it what it was to be told; until it learns whom to trust.
     let mut stranger = Kit::new();
     assert_eq!(stranger.ask(push(&url)), PeerReply::Unreachable);
+    assert_eq!(stranger.ask(notify(&url, 1)), PeerReply::Unreachable);
+    stranger.await_number("peer_connects_untrusted", 2);
+    assert_eq!(stranger.peers.unsettled(), 1);
+    let keys = EdgeKeys { crypto: vec![CRYPTO.to_owned()], node: vec!["node-key".to_owned()] };
+    stranger.peers.renew(keys, Trust::read(Some(&ca)).unwrap());
+    eventually("all is settled", || stranger.peers.unsettled() == 0);
+    assert_eq!(stranger.ask(push(&url)), PeerReply::Done);
+    // By a name that its certificate does not have.
+    assert_eq!(kit.ask(push(&url.replace("localhost", "127.0.0.1"))), PeerReply::Unreachable);
+    kit.await_number("peer_connects_untrusted", 1);
 }

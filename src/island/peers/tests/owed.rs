@@ -112,3 +112,38 @@ fn who_has_no_island_settles_what_can_be_settled() {
     peers.tell(to(&nobody()), Uaid([1; 16]));
     assert_eq!(settle(calls, Duration::from_millis(300)).unwrap(), 1);
 }
+
+#[test]
+fn nodes_that_never_answer_make_room_for_one_that_does() {
+    let mut kit = Kit::new();
+    let nodes_max = super::super::node::NODES_MAX;
+    let dead = nobody();
+    for n in 0..nodes_max {
+        let url = format!("{dead}/{n}");
+        // The third opens the circuit, and each leaves a debt.
+        for user in 0..3 {
+            assert_eq!(kit.ask(notify(&url, user)), PeerReply::Unreachable);
+        }
+    }
+    kit.await_number("peer_circuits_open", nodes_max as u64);
+    assert_eq!(kit.peers.unsettled(), 3 * nodes_max);
+    let node = FakeNode::answering("200 OK", "");
+    assert_eq!(kit.ask(notify(&node.url(), 1)), PeerReply::Done);
+    kit.await_number("peer_owed_dropped", 3);
+    assert_eq!(kit.peers.unsettled(), 3 * (nodes_max - 1));
+    assert!(!kit.showcase.look().iter().any(|shown| *shown.url == format!("{dead}/0")));
+}
+
+#[test]
+fn a_notification_that_cannot_be_said_yet_stays_owed() {
+    let node = FakeNode::answering("200 OK", "");
+    let mut kit = Kit::new();
+    let keys = |crypto: &str| EdgeKeys { crypto: vec![crypto.to_owned()], node: vec!["node-key".to_owned()] };
+    kit.peers.renew(keys("none"), Trust::read(None).unwrap());
+    assert_eq!(kit.ask(notify(&node.url(), 1)), PeerReply::Unreachable);
+    assert_eq!(kit.peers.unsettled(), 1);
+    assert!(node.heard().is_empty());
+    kit.peers.renew(keys(CRYPTO), Trust::read(None).unwrap());
+    eventually("all is settled", || kit.peers.unsettled() == 0);
+    kit.await_number("peer_owed_answered", 1);
+}

@@ -1,0 +1,135 @@
+//! Addresses of names, from the resolver of the system. It blocks, so each lookup is a thread that nobody waits for:
+//! neither the island nor its end is held up by a name server that does not answer.
+//!
+//! One lookup for a name at a time, whoever asks: a name that nobody answers for takes one place, however often it is
+//! asked for, and leaves the others to names that can be found.
+
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hashbrown::HashMap;
+use tokio::sync::{Semaphore, watch};
+
+/// Addresses, or why there are none.
+type Found = Result<Arc<[IpAddr]>, String>;
+/// Asks for a name, and blocks.
+type Ask = fn(&str) -> std::io::Result<Vec<IpAddr>>;
+
+/// Lookups under way.
+pub(super) struct Lookups {
+    ask: Ask,
+    places: Arc<Semaphore>,
+    /// By name; those that wait for a place are among them. As many as there are callers.
+    under_way: Mutex<HashMap<Box<str>, watch::Receiver<Option<Found>>>>,
+}
+
+impl Lookups {
+    pub fn new(ask: Ask) -> Arc<Lookups> {
+        Arc::new(Lookups { ask, places: Arc::new(Semaphore::new(LOOKUPS_MAX)), under_way: Mutex::default() })
+    }
+
+    /// The addresses of a name; time is the caller's to bound, and giving up costs nobody else the answer.
+    ///
+    /// # Errors
+    /// What the resolver said.
+    pub async fn of(lookups: &Arc<Lookups>, name: &str) -> Found {
+        let mut answer = Lookups::begin(lookups, name);
+        match answer.wait_for(Option::is_some).await {
+            Ok(found) => found.clone().unwrap_or_else(|| Err(GONE.to_owned())),
+            Err(_) => Err(GONE.to_owned()),
+        }
+    }
+
+    /// The lookup of this name that is under way, or a new one.
+    fn begin(lookups: &Arc<Lookups>, name: &str) -> watch::Receiver<Option<Found>> {
+        let mut under_way = lookups.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answer) = under_way.get(name) {
+            return answer.clone();
+        }
+        let (found, answer) = watch::channel(None);
+        under_way.insert(name.into(), answer.clone());
+        drop(under_way);
+        let (lookups, name) = (Arc::clone(lookups), Box::<str>::from(name));
+        tokio::spawn(async move {
+            let Ok(place) = Arc::clone(&lookups.places).acquire_owned().await else { return };
+            let ended = Ending { lookups: Arc::clone(&lookups), name };
+            let body = move || {
+                let said = (lookups.ask)(&ended.name).map(Arc::from).map_err(|error| error.to_string());
+                drop(ended);
+                drop(place);
+                // Who asked may be gone.
+                let _ = found.send(Some(said));
+            };
+            // Without a thread the closure is dropped with `found`, and whoever waits is told.
+            let _ = std::thread::Builder::new().name("lookup".to_owned()).spawn(body);
+        });
+        answer
+    }
+}
+
+/// Takes a lookup from those under way, however it ends.
+struct Ending {
+    lookups: Arc<Lookups>,
+    name: Box<str>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.lookups.under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+    }
+}
+
+/// The resolver of the system.
+pub(super) fn of_the_system(name: &str) -> std::io::Result<Vec<IpAddr>> {
+    // The port is of no use here, and none is looked up.
+    Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+}
+
+/// What is said when no thread could be had.
+const GONE: &str = "this host gives no thread for a lookup";
+/// Names that are looked up at a time. Park: the next lookup waits for one to end.
+const LOOKUPS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Condvar;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static HELD: (Mutex<bool>, Condvar) = (Mutex::new(true), Condvar::new());
+
+    /// Nobody answers for `dead` until the test lets it.
+    fn ask(name: &str) -> std::io::Result<Vec<IpAddr>> {
+        if name == "none" {
+            return Err(std::io::Error::other("no such name"));
+        }
+        if name == "dead" {
+            ASKED.fetch_add(1, Ordering::SeqCst);
+            let _held = HELD.1.wait_while(HELD.0.lock().unwrap(), |held| *held).unwrap();
+        }
+        Ok(vec![IpAddr::from([127, 0, 0, 9])])
+    }
+
+    #[tokio::test]
+    async fn a_name_that_nobody_answers_for_takes_one_place_however_often_it_is_asked_for() {
+        let lookups = Lookups::new(ask);
+        for _ in 0..3 * LOOKUPS_MAX {
+            let given_up = tokio::time::timeout(Duration::from_millis(5), Lookups::of(&lookups, "dead")).await;
+            assert!(given_up.is_err());
+        }
+        let patience = Duration::from_secs(30);
+        let other = tokio::time::timeout(patience, Lookups::of(&lookups, "alive")).await.expect("not held up");
+        assert_eq!(&*other.unwrap(), [IpAddr::from([127, 0, 0, 9])]);
+        assert_eq!(Lookups::of(&lookups, "none").await, Err("no such name".to_owned()));
+        assert_eq!(ASKED.load(Ordering::SeqCst), 1);
+        *HELD.0.lock().unwrap() = false;
+        HELD.1.notify_all();
+        let late = tokio::time::timeout(patience, Lookups::of(&lookups, "dead")).await.expect("in time");
+        assert!(late.is_ok());
+        while !lookups.under_way.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Nodes on a shared database in one process: TLS between them, and who is told of what a dead one left.
+
+use super::*;
+use crate::island::tests::papers::Papers;
+
+const NODE_KEY: &str = "node.keys=0123456789abcdef";
+
+/// Has the database of all tests there.
+async fn database() {
+    blocking(|| _ = crate::store::scylla::tests::shared()).await;
+}
+
+/// Settings of a node on that database.
+fn shared(dir: &Path, sets: &[&str]) -> Config {
+    let database = crate::store::scylla::tests::shared();
+    let crypto = format!("endpoint.crypto_keys={KEY_1}");
+    let nodes = format!("store.scylla.nodes={}", database.nodes.join(","));
+    let keyspace = format!("store.scylla.keyspace={}", database.keyspace);
+    let common = ["shards.count=1", "store.kind=scylla", "store.scylla.replication_factor=1", NODE_KEY];
+    let all: Vec<&str> =
+        common.into_iter().chain([crypto.as_str(), &nodes, &keyspace]).chain(sets.iter().copied()).collect();
+    config(dir, &all)
+}
+
+/// Waiting for the database is not for a thread of the runtime.
+async fn blocking<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(body).await.unwrap()
+}
+
+/// POSTs to a node that another node's endpoint URL does not name: the path is all that counts.
+fn post_at(endpoint: &str, running: &Running) -> String {
+    let (_, path) = endpoint.split_once("/wpush/").unwrap();
+    post(&format!("{}/wpush/{path}", running.addresses().endpoint_url), running)
+}
+
+fn stats(running: &Running) -> Value {
+    let answer = ask(running.addresses().admin[0], "GET /stats HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(std::time::Instant::now() < until, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_while_trust_is_missing() {
+    database().await;
+    let (papers, strange) = (Papers::of(&["127.0.0.1"]), Papers::of(&["127.0.0.1"]));
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let tls = [
+        "node.tls.listen=127.0.0.1:0".to_owned(),
+        format!("node.tls.cert={}", papers.cert().display()),
+        format!("node.tls.key={}", papers.key().display()),
+    ];
+    let trusting = |papers: &Papers| format!("node.ca={}", papers.ca().display());
+    let first = shared(dirs[0].path(), &tls.each_ref().map(String::as_str));
+    let second = |papers: &Papers| shared(dirs[1].path(), &[&trusting(papers)]);
+    let (strangely, well) = (second(&strange), second(&papers));
+    let (a, b) = (blocking(move || start(&first).unwrap()).await, blocking(move || start(&strangely).unwrap()).await);
+    let url = format!("https://{}", a.addresses().node_tls[0]);
+
+    // B does not trust A: to B it is a node that cannot be reached, so it stores, and owes A word of it.
+    let (mut at_a, _) = hello(&a, "").await;
+    let endpoint = register(&mut at_a).await;
+    assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
+    eventually("word is owed", || stats(&b)["island"]["peer_owed"] == 1).await;
+    let seen = stats(&b);
+    assert!(seen["island"]["peer_connects_untrusted"].as_u64() >= Some(1), "{seen}");
+    assert_eq!((&seen["nodes"][0]["url"], &seen["nodes"][0]["owed"]), (&json!(url), &json!(1)), "{seen}");
+    eventually("a refused handshake is counted", || stats(&a)["island"]["node_tls_handshakes_failed"] != 0).await;
+
+    // It learns whom to trust, and A hears of it by itself.
+    let b = blocking(move || b.reload(&well).map(|()| b).unwrap()).await;
+    assert_eq!(hear(&mut at_a).await["messageType"], "notification");
+    eventually("nothing is owed", || stats(&b)["island"]["peer_owed"] == 0).await;
+    assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
+    assert_eq!(hear(&mut at_a).await["messageType"], "notification");
+    eventually("the call is shown", || stats(&b)["nodes"][0]["calls"]["200"] == 1).await;
+    let shown = stats(&b)["nodes"][0].clone();
+    assert_eq!((&shown["state"], stats(&b)["nodes_known"].as_u64()), (&json!("closed"), Some(1)), "{shown}");
+    assert!(shown["calls"]["unreachable"].as_u64() >= Some(1), "{shown}");
+    eventually("latency is shown", || stats(&b)["nodes"][0]["p99_microseconds"] != 0).await;
+    assert!(stats(&a)["island"]["node_tls_handshakes"].as_u64() >= Some(1));
+
+    // The other way there is no TLS yet.
+    let (mut at_b, _) = hello(&b, "").await;
+    let endpoint = register(&mut at_b).await;
+    assert!(post_at(&endpoint, &a).starts_with("HTTP/1.1 201 "));
+    assert_eq!(hear(&mut at_b).await["messageType"], "notification");
+    eventually("the call is shown", || stats(&a)["nodes"][0]["calls"]["200"] == 1).await;
+    assert!(stats(&a)["nodes"][0]["url"].as_str().unwrap().starts_with("http://"));
+    drop((at_a, at_b));
+    blocking(move || (a.stop().unwrap(), b.stop().unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_node_left_is_told_to_the_node_that_has_its_user_now() {
+    database().await;
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let configs = dirs.each_ref().map(|dir| shared(dir.path(), &[]));
+    let [alive, dead] = configs.clone();
+    let (a, b) = (blocking(move || start(&alive).unwrap()).await, blocking(move || start(&dead).unwrap()).await);
+    let (mut at_b, uaid) = hello(&b, "").await;
+    let endpoint = register(&mut at_b).await;
+    assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
+    let left = hear(&mut at_b).await;
+    // As a kill: what is unacked is in its ledger and nowhere else.
+    blocking(move || drop(b)).await;
+    let (mut at_a, again) = hello(&a, &uaid).await;
+    assert_eq!(again, uaid);
+    say(&mut at_a, json!({})).await;
+    assert_eq!(hear(&mut at_a).await, json!({}), "storage has nothing for it yet");
+    let [_, dead] = configs;
+    assert_eq!(blocking(move || replay_ledgers(&dead).unwrap()).await, 1);
+    // Without a hello, and without another message.
+    assert_eq!(hear(&mut at_a).await["version"], left["version"]);
+    drop(at_a);
+    blocking(move || a.stop().unwrap()).await;
+}
+
+#[test]
+fn certificates_are_read_again_and_bad_ones_are_refused() {
+    let (papers, dir) = (Papers::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
+    let with = |cert: &Path| {
+        let (cert, key) =
+            (format!("node.tls.cert={}", cert.display()), format!("node.tls.key={}", papers.key().display()));
+        config(dir.path(), &["store.kind=memory", "node.tls.listen=127.0.0.1:0", &cert, &key])
+    };
+    let (sentence, code) = refusal(&with(&papers.key()));
+    assert!(
+        sentence.starts_with("node.tls.cert: ") && sentence.contains("there is no certificate in it"),
+        "{sentence}"
+    );
+    assert_eq!(code, status::CONFIG);
+    let running = start(&with(&papers.cert())).unwrap();
+    let address = running.addresses().node_tls[0];
+    assert!(running.banner().contains(&format!("  other nodes  https://{address}/\n")), "{}", running.banner());
+    running.reload(&with(&papers.cert())).unwrap();
+    let said = running.reload(&with(&papers.key())).unwrap_err().to_string();
+    assert!(said.starts_with("node.tls.cert: "), "{said}");
+    // Without the role there is nobody to call.
+    let files = format!("node.tls.cert={}", papers.cert().display());
+    let key = format!("node.tls.key={}", papers.key().display());
+    let other = tempfile::tempdir().unwrap();
+    let sets = ["store.kind=memory", "roles=endpoint", "node.tls.listen=127.0.0.1:0", &files, &key];
+    let alone = start(&config(other.path(), &sets)).unwrap();
+    assert!(alone.addresses().node_tls.is_empty());
+    running.stop().unwrap();
+    alone.stop().unwrap();
+}
