@@ -66,7 +66,7 @@ pub(super) struct Client {
     long: Vec<PreparedStatement>,
     write_level: scylla::statement::Consistency,
     pub(super) breaker: Arc<Breaker>,
-    budget: Budget,
+    pub(super) budget: Budget,
     pub(super) numbers: Arc<Numbers>,
     request_timeout: Duration,
     /// Wall time in microseconds.
