@@ -20,6 +20,8 @@ pub struct Database {
     child: Child,
     nodes: String,
     dir: PathBuf,
+    /// What stands before each command.
+    at: Vec<String>,
 }
 
 impl Database {
@@ -29,13 +31,22 @@ impl Database {
     /// # Errors
     /// What the command said: Java or Maven is missing, or the database does not start.
     pub fn start(options: &[&str]) -> io::Result<Database> {
-        let count = STARTED.fetch_add(1, Ordering::Relaxed);
-        let process = std::process::id();
-        let dir = repository().join(format!("target/cassandra/run-{process}-{count}"));
+        let (count, process) = (STARTED.fetch_add(1, Ordering::Relaxed), std::process::id());
         // Of the last number three in a row are used.
         let address = format!("127.{}.{}.{}", 100 + count % 100, process % 256, 4 + process / 256 % 240);
-        let mut child = command()
-            .args(["run", "--address", &address, "--dir"])
+        Database::start_at(&address, Vec::new(), options)
+    }
+
+    /// As [`Database::start`] on this address and the two behind it; `at` stands before each command, and says in which
+    /// network namespace they are.
+    ///
+    /// # Errors
+    /// As [`Database::start`].
+    pub fn start_at(address: &str, at: Vec<String>, options: &[&str]) -> io::Result<Database> {
+        let (count, process) = (STARTED.fetch_add(1, Ordering::Relaxed), std::process::id());
+        let dir = repository().join(format!("target/cassandra/run-{process}-{count}"));
+        let mut child = command(&at)
+            .args(["run", "--address", address, "--dir"])
             .arg(&dir)
             .args(options)
             .stdin(Stdio::piped())
@@ -47,7 +58,7 @@ impl Database {
         let mut stdout = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
         stdout.read_line(&mut said)?;
         match said.trim_end().strip_prefix("ready ") {
-            Some(nodes) => Ok(Database { child, nodes: nodes.to_owned(), dir }),
+            Some(nodes) => Ok(Database { child, nodes: nodes.to_owned(), dir, at }),
             None => {
                 let output = child.wait_with_output()?;
                 let said = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
@@ -71,7 +82,7 @@ impl Database {
     /// # Errors
     /// What the command said.
     pub fn node(&self, verb: &str, number: u8) -> io::Result<()> {
-        let output = command().args([verb, &number.to_string(), "--dir"]).arg(&self.dir).output()?;
+        let output = command(&self.at).args([verb, &number.to_string(), "--dir"]).arg(&self.dir).output()?;
         let said = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
         if output.status.success() { Ok(()) } else { Err(io::Error::other(format!("{verb} {number}: {said}"))) }
     }
@@ -111,8 +122,12 @@ pub fn keyspace() -> String {
 
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
-fn command() -> Command {
-    Command::new(repository().join(COMMAND))
+fn command(at: &[String]) -> Command {
+    let script = repository().join(COMMAND);
+    let Some((first, rest)) = at.split_first() else { return Command::new(script) };
+    let mut command = Command::new(first);
+    command.args(rest).arg(script);
+    command
 }
 
 const COMMAND: &str = "bench/cassandra/cassandra";

@@ -40,6 +40,8 @@ pub mod alarm;
 
 pub mod metrics;
 
+pub mod statements;
+
 pub mod result;
 
 pub mod report;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
-use murre_bench::scenario::{backlog, churn, crash, drill, hold, mixed, ping, push, sim, store, storm};
+use murre_bench::scenario::{backlog, churn, crash, drill, hold, mixed, ping, push, sim, statements, store, storm};
 use murre_bench::{capacity, html, interrupt, reference};
 
 /// The command line.
@@ -24,6 +24,8 @@ enum Command {
     Push(push::Options),
     /// Store messages for users who are away, then let them come and get them.
     Store(store::Options),
+    /// Count the statements that each operation costs a shared store.
+    Statements(statements::Options),
     /// All sessions leave and return at once; stored messages; strangers; a server that is killed under them.
     Storm(storm::Options),
     /// Sessions leave and return all the time while the others are notified.
@@ -65,8 +67,11 @@ struct ServeAhead {
 
 /// The others end at once, as any program does.
 fn looks_for_interrupts(command: &Command) -> bool {
-    use Command::{Backlog, Churn, Hold, Mixed, Ping, Push, Store, Storm};
-    matches!(command, Hold(_) | Push(_) | Store(_) | Storm(_) | Churn(_) | Mixed(_) | Ping(_) | Backlog(_))
+    use Command::{Backlog, Churn, Hold, Mixed, Ping, Push, Statements, Store, Storm};
+    matches!(
+        command,
+        Hold(_) | Push(_) | Store(_) | Statements(_) | Storm(_) | Churn(_) | Mixed(_) | Ping(_) | Backlog(_)
+    )
 }
 
 fn main() -> ExitCode {
@@ -80,6 +85,7 @@ fn main() -> ExitCode {
         Command::Hold(options) => hold::run(&options),
         Command::Push(options) => push::run(&options),
         Command::Store(options) => store::run(&options),
+        Command::Statements(options) => statements::run(&options),
         Command::Storm(options) => storm::run(&options),
         Command::Churn(options) => churn::run(&options),
         Command::Mixed(options) => mixed::run(&options),

@@ -31,6 +31,8 @@ pub struct Server {
     data: PathBuf,
     child: Child,
     ip: Ipv4Addr,
+    /// Where other nodes connect; a network of its own when it differs.
+    node: Ipv4Addr,
 }
 
 /// Each server of this process listens on its own loopback address, so that ports never collide.
@@ -55,8 +57,13 @@ impl Server {
 
     /// As [`Server::start`], on an address that [`own_address`] gave.
     pub fn start_on(ip: Ipv4Addr, options: Options, data: &Path) -> io::Result<Server> {
-        let child = spawn(&options, data, ip)?;
-        let mut server = Server { options, data: data.to_owned(), child, ip };
+        Server::start_apart(ip, ip, options, data)
+    }
+
+    /// As [`Server::start_on`] with another address for other nodes, which need not be reachable from here.
+    pub fn start_apart(ip: Ipv4Addr, node: Ipv4Addr, options: Options, data: &Path) -> io::Result<Server> {
+        let child = spawn(&options, data, ip, node)?;
+        let mut server = Server { options, data: data.to_owned(), child, ip, node };
         server.wait_until_ready()?;
         Ok(server)
     }
@@ -73,7 +80,7 @@ impl Server {
 
     /// Where other nodes connect.
     pub fn node(&self) -> SocketAddr {
-        (self.ip, 8081).into()
+        (self.node, NODE_PORT).into()
     }
 
     /// Where metrics are.
@@ -118,7 +125,7 @@ impl Server {
 
     /// Starts it again on the same addresses and data.
     pub fn start_again(&mut self) -> io::Result<()> {
-        self.child = spawn(&self.options, &self.data, self.ip)?;
+        self.child = spawn(&self.options, &self.data, self.ip, self.node)?;
         self.wait_until_ready()
     }
 
@@ -148,8 +155,14 @@ impl Server {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Which of its addresses it listens on, by its roles.
+    /// Which of its addresses that are reachable from here it listens on, by its roles.
     fn listeners(&self) -> Vec<SocketAddr> {
+        let mut all = self.listeners_of_roles();
+        all.retain(|address| self.node == self.ip || *address != self.node());
+        all
+    }
+
+    fn listeners_of_roles(&self) -> Vec<SocketAddr> {
         let arguments = &self.options.arguments;
         let roles = arguments.iter().position(|argument| argument == "--roles").and_then(|at| arguments.get(at + 1));
         match roles.map(String::as_str) {
@@ -189,7 +202,7 @@ fn log_path(data: &Path) -> PathBuf {
     data.with_extension("log")
 }
 
-fn spawn(options: &Options, data: &Path, ip: Ipv4Addr) -> io::Result<Child> {
+fn spawn(options: &Options, data: &Path, ip: Ipv4Addr, node: Ipv4Addr) -> io::Result<Child> {
     let log = std::fs::File::options().create(true).append(true).open(log_path(data))?;
     let (program, leading) = options.command.split_first().ok_or_else(|| io::Error::other("no server command"))?;
     // A variable of whoever runs this must not configure the server.
@@ -200,7 +213,7 @@ fn spawn(options: &Options, data: &Path, ip: Ipv4Addr) -> io::Result<Child> {
         .args(leading)
         .arg("--data-dir")
         .arg(data)
-        .args(["--websocket", &format!("{ip}:8080"), "--node", &format!("{ip}:{NODE_PORT}")])
+        .args(["--websocket", &format!("{ip}:8080"), "--node", &format!("{node}:{NODE_PORT}")])
         .args(["--endpoint", &format!("{ip}:8082"), "--admin", &format!("{ip}:8083")])
         .args(["--endpoint-url", ENDPOINT_URL])
         .args(&options.arguments)

@@ -8,9 +8,7 @@ use murre_bench::scenario::drill::{self, Fault, Options};
 
 #[test]
 fn nodes_lines_clocks_and_the_database_break_and_nothing_accepted_is_lost() {
-    let directory = tempfile::tempdir().unwrap();
-    let json = directory.path().join("drill.json");
-    let faults = vec![
+    drill(vec![
         Fault::None,
         Fault::Split,
         Fault::Kill,
@@ -19,7 +17,18 @@ fn nodes_lines_clocks_and_the_database_break_and_nothing_accepted_is_lost() {
         Fault::Cut,
         Fault::DatabaseStopped,
         Fault::Clocks,
-    ];
+    ]);
+}
+
+/// Needs root, as whoever makes network namespaces does; the drill says so.
+#[test]
+fn links_of_the_kernel_go_down_and_nothing_accepted_is_lost() {
+    drill(vec![Fault::LinksDown]);
+}
+
+fn drill(faults: Vec<Fault>) {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("drill.json");
     let options = Options {
         faults: faults.clone(),
         nodes: 2,

@@ -3,19 +3,23 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use murre_bench::result::Outcome;
 
 fn measure(arguments: &[&str], binaries: &Path) -> Output {
+    prepared(arguments, binaries).output().unwrap()
+}
+
+fn prepared(arguments: &[&str], binaries: &Path) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("measure");
-    // Loopback addresses that no other server of the tests has.
-    let net = format!("127.{}", 200 + std::process::id() % 50);
-    Command::new(script)
-        .args(arguments)
-        .envs([("SMALL", "1"), ("SHARDS", "2"), ("MEASURE_NET", &net)])
-        .env("MEASURE_BIN", binaries)
-        .output()
-        .unwrap()
+    // Loopback addresses that no other server of the tests has; these run beside each other.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let net = format!("127.{}", 200 + (std::process::id() * 7 + count) % 50);
+    let mut command = Command::new(script);
+    command.args(arguments).envs([("SMALL", "1"), ("SHARDS", "2"), ("MEASURE_NET", &net)]).env("MEASURE_BIN", binaries);
+    command
 }
 
 /// The generator of this build alone: a `murre` beside it may be of another build, and the script would take it.
@@ -47,6 +51,24 @@ fn two_generators_take_turns_and_a_killed_server_comes_again() {
     assert!(out.join("report.html").exists());
     let left: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("work.")), "{left:?}");
+}
+
+#[test]
+fn a_node_on_cassandra_stands_beside_one_on_the_embedded_store() {
+    let (directory, binaries) = (tempfile::tempdir().unwrap(), binaries());
+    let out = directory.path().join("out");
+    let mut command = prepared(&["cassandra", "--out", out.to_str().unwrap()], binaries.path());
+    let output = command.env("TEST_CQL", murre_bench::cassandra::shared()).output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // Where a thousand users go is chance: the check of moves may fail once in a long time, and nothing else.
+    assert!(output.status.success() || text.contains("moves more than 10 % off"), "{text}");
+    for line in ["server CPU per stored notification", "server CPU per returning hello", "statements per operation"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert_eq!(read(&out, "on-cassandra-storm").figure("stored: accepted and lost"), Some(0.0));
+    assert_eq!(read(&out, "on-cassandra-store").figure("UAIDs changed"), Some(0.0));
+    let statements = read(&out, "on-cassandra-statements");
+    assert_eq!(statements.figure("statements per direct to a session of the node itself"), Some(0.0));
 }
 
 #[test]

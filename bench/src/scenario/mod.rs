@@ -13,6 +13,8 @@ pub mod rounds;
 
 pub mod store;
 
+pub mod statements;
+
 pub mod storm;
 
 pub mod restart;

@@ -15,6 +15,7 @@ use crate::letter::Signing;
 use crate::metrics::Metrics;
 use crate::report::Report;
 use crate::result::names;
+use crate::statements::{self, Statements};
 use crate::target::Target;
 use crate::usage::Usage;
 
@@ -42,6 +43,10 @@ pub struct Options {
     /// Seconds without progress after which a step is given up.
     #[arg(long, value_name = "S", default_value_t = 120)]
     pub patience: u64,
+    /// Statements to the database behind a shared store that each shard may have under way at once: its
+    /// `store.scylla.in_flight`.
+    #[arg(long, value_name = "N")]
+    pub statements_max: Option<u32>,
     /// The server goes and comes again.
     #[command(flatten)]
     pub restart: restart::Restart,
@@ -85,6 +90,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     if !options.no_strangers && !options.restart.wanted() {
         storm.invented()?;
     }
+    storm.statements_at_once()?;
     storm.traffic.driver.view.curves(&mut storm.report);
     storm.report.finish(options.target.json.as_deref())
 }
@@ -286,6 +292,27 @@ impl Storm<'_> {
                 self.report.add(format!("{step}: {name}"), value, "");
             }
             self.moved = change.sum("moves_in");
+            let sent = Statements::of(&change);
+            if sent.sum() > 0 {
+                let count = self.count();
+                sent.show(&mut self.report, &format!("session, {step}"), count);
+            }
+        }
+        Ok(())
+    }
+
+    /// However many come at once, the database is asked no more than was configured.
+    fn statements_at_once(&mut self) -> io::Result<()> {
+        let Some(admin) = self.options.target.admin else { return Ok(()) };
+        let metrics = Metrics::read(admin)?;
+        let Some(most) = statements::most_at_once(&metrics) else { return Ok(()) };
+        let what = "statements under way at once, the most";
+        match self.options.statements_max {
+            Some(each) => {
+                let shards = metrics.named("murre_sessions").count() as f64;
+                self.report.check_at_most(what, most, f64::from(each) * shards, "");
+            }
+            None => self.report.add(what, most, ""),
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ use super::rows;
 use super::statements::{Bound, Change, reads, text};
 use super::stats::{Numbers, STATEMENTS, Statement, count};
 
-/// The first pause before a statement is sent again; it doubles.
+/// The first pause before a statement is sent again; each is four times the one before.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// How often a statement is sent again at most.
 const RETRIES_MAX: u32 = 3;
@@ -45,6 +45,9 @@ const TTL_SECONDS: std::ops::RangeInclusive<u64> = 1..=crate::store::IDLE_SECOND
 const TTL_SLACK_SECONDS: u64 = 60;
 /// How long the probe leaves its row.
 const PROBE_TTL_SECONDS: i32 = 600;
+/// Places that the probe looks at in turn: their tokens lie all over the ring, so that with one replica of three gone,
+/// or every third place, some look finds what is left.
+const PROBE_PLACES: u32 = 64;
 
 /// Bytes of one batch: far below what both databases refuse, and one batch of this much holds nobody up for long.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
@@ -63,7 +66,7 @@ pub(super) struct Client {
     long: Vec<PreparedStatement>,
     write_level: scylla::statement::Consistency,
     pub(super) breaker: Arc<Breaker>,
-    budget: Budget,
+    pub(super) budget: Budget,
     pub(super) numbers: Arc<Numbers>,
     request_timeout: Duration,
     /// Wall time in microseconds.
@@ -113,7 +116,7 @@ impl Client {
 
     /// Looks until the database is back, then closes the circuit. Ends with the store.
     pub(super) async fn watch(&self) {
-        let mut changes = self.breaker.watch();
+        let (mut changes, mut look) = (self.breaker.watch(), 0u32);
         loop {
             // Invariant: the sender lives in the breaker, and that in self.
             changes.wait_for(|open| *open).await.expect("the breaker is alive");
@@ -121,7 +124,8 @@ impl Client {
             let mut pause = PROBE_PAUSE;
             loop {
                 tokio::time::sleep(jittered(pause)).await;
-                if self.probe().await {
+                look = look.wrapping_add(1);
+                if self.probe(look).await {
                     break;
                 }
                 pause = (pause * 2).min(PROBE_PAUSE_MAX);
@@ -132,11 +136,13 @@ impl Client {
         }
     }
 
-    /// Whether it takes a write. Nobody has the UAID of zeros.
-    async fn probe(&self) -> bool {
+    /// Whether it takes a write, somewhere: where the replicas of one place are gone others may still be served, so
+    /// each look is at another place.
+    async fn probe(&self, look: u32) -> bool {
         let _sent = self.numbers.sent(Statement::Probe);
         let at = i64::try_from((self.wall)()).unwrap_or(i64::MAX);
-        let values = (at, PROBE_TTL_SECONDS, &[0u8; 8][..], &[0u8; 16][..]);
+        let place = probe_place(look);
+        let values = (at, PROBE_TTL_SECONDS, &[0u8; 8][..], &place[..]);
         let sent = self.session.execute_unpaged(&self.prepared[Statement::Probe as usize], values);
         let limit = self.request_timeout / ATTEMPTS_IN_TIMEOUT;
         let answer = tokio::time::timeout(limit, sent).await;
@@ -312,5 +318,22 @@ fn is_refusal(error: &ExecutionError) -> bool {
                 | DbError::FunctionFailure { .. }
         ),
         _ => false,
+    }
+}
+
+/// The partition of one look. No UAID is so short, so whoever goes through users passes it by.
+fn probe_place(look: u32) -> [u8; 8] {
+    let [a, b, c, d] = (look % PROBE_PLACES).to_be_bytes();
+    [b'p', b'r', b'o', b'b', a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probe_looks_at_many_places_of_which_none_is_a_user() {
+        let places: std::collections::HashSet<[u8; 8]> = (0..1_000).map(probe_place).collect();
+        assert_eq!(places.len(), PROBE_PLACES as usize);
     }
 }

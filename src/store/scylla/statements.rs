@@ -119,8 +119,11 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
             "SELECT key, value FROM {message} WHERE uaid = ? AND family = {TOPIC} AND clock = 0 AND origin = 0 AND key > ? \
              AND key < ?"
         ),
+        // The whole prefix in both bounds: ScyllaDB takes a relation of several columns from the first one on only,
+        // and none of single columns beside it.
         Statement::MessagesRead => format!(
-            "SELECT clock, origin, key, value FROM {message} WHERE uaid = ? AND family = ? AND (clock, origin) > (?, ?)"
+            "SELECT clock, origin, key, value FROM {message} WHERE uaid = ? AND (family, clock, origin) > (?, ?, ?) \
+             AND (family, clock, origin) <= (?, ?, ?)"
         ),
         Statement::RowRead => format!(
             "SELECT family, value FROM {message} WHERE uaid = ? AND family IN ({SAVED}, {MESSAGE}) AND clock = ? AND origin = ? AND \
@@ -146,5 +149,32 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
         Statement::Probe => format!(
             "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = {USER_CLOCK} AND key = 0x"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stats::STATEMENTS;
+    use super::*;
+
+    /// The clustering columns that a statement compares together, and those that it compares alone.
+    fn relations(text: &str) -> (Vec<&str>, Vec<&str>) {
+        let behind = text.split(" WHERE ").nth(1).unwrap_or_default();
+        let clustering = ["family", "clock", "origin", "key"];
+        let (together, alone): (Vec<&str>, Vec<&str>) = behind.split(" AND ").partition(|one| one.starts_with('('));
+        let alone = alone.into_iter().filter(|one| clustering.iter().any(|column| one.starts_with(column))).collect();
+        (together, alone)
+    }
+
+    #[test]
+    fn columns_are_compared_together_only_as_scylla_takes_it() {
+        let mixed = relations("SELECT x FROM t WHERE uaid = ? AND family = ? AND (clock, origin) > (?, ?)");
+        assert_eq!(mixed, (vec!["(clock, origin) > (?, ?)"], vec!["family = ?"]), "what it does not take is seen");
+        for statement in STATEMENTS {
+            let text = text(*statement, "k");
+            let (together, alone) = relations(&text);
+            assert!(together.is_empty() || alone.is_empty(), "{text}");
+            assert!(together.iter().all(|one| one.starts_with("(family, ")), "{text}");
+        }
     }
 }

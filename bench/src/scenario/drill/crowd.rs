@@ -26,6 +26,8 @@ pub(super) struct Tally {
     pub renamed: u64,
     /// Answers to POSTs; 0 is none.
     pub statuses: BTreeMap<u16, u64>,
+    /// Answers 503 that say when to come again.
+    pub orderly: u64,
 }
 
 struct Shared {
@@ -58,6 +60,9 @@ pub(super) struct Crowd {
 
 /// App servers; each has one POST under way.
 const POSTERS: usize = 8;
+/// One user in so many stays where it is as long as it can: nothing is found for it by a next hello, so what another node
+/// stores for it, or owes it, must be told.
+const STAYS: usize = 3;
 
 impl Crowd {
     /// Registers the users and sets everybody going. `gentle`: nobody leaves without a word, so that no ack is lost.
@@ -84,7 +89,8 @@ impl Crowd {
         let mut threads = Vec::new();
         for (n, uaid) in known.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
-            threads.push(thread::spawn(move || live(&shared, uaid, Dice(n as u64 + 10))));
+            let moves = n % STAYS != 0;
+            threads.push(thread::spawn(move || live(&shared, uaid, moves, Dice(n as u64 + 10))));
         }
         let pause = Duration::from_secs(1) * POSTERS as u32 / rate.max(1);
         for n in 0..POSTERS {
@@ -117,24 +123,26 @@ impl Crowd {
     }
 }
 
-/// The life of a user agent: connects anywhere, acks, and now and then goes elsewhere, with a word or without.
-fn live(shared: &Shared, uaid: String, mut dice: Dice) {
+/// The life of a user agent: connects anywhere, acks, and if it `moves` goes elsewhere now and then, with a word or
+/// without.
+fn live(shared: &Shared, uaid: String, moves: bool, mut dice: Dice) {
     while shared.living.load(Ordering::Relaxed) {
-        let connected =
-            shared.any(|known| &known.websocket, &mut dice).map(|address| stay(shared, address, &uaid, &mut dice));
+        let connected = shared
+            .any(|known| &known.websocket, &mut dice)
+            .map(|address| stay(shared, address, &uaid, moves, &mut dice));
         if !matches!(connected, Some(Ok(()))) {
             thread::sleep(Duration::from_millis(100 + dice.below(200) as u64));
         }
     }
 }
 
-fn stay(shared: &Shared, address: SocketAddr, uaid: &str, dice: &mut Dice) -> io::Result<()> {
+fn stay(shared: &Shared, address: SocketAddr, uaid: &str, moves: bool, dice: &mut Dice) -> io::Result<()> {
     let mut agent = Agent::connect(address)?;
     if agent.hello(Some(uaid))? != uaid {
         shared.tally().renamed += 1;
         return Err(io::Error::other("another UAID"));
     }
-    let moves = Instant::now() + Duration::from_millis(500 + dice.below(4_000) as u64);
+    let until = moves.then(|| Instant::now() + Duration::from_millis(500 + dice.below(4_000) as u64));
     while shared.living.load(Ordering::Relaxed) {
         match agent.receive(Duration::from_millis(100))? {
             Received::Message(message) => {
@@ -143,7 +151,7 @@ fn stay(shared: &Shared, address: SocketAddr, uaid: &str, dice: &mut Dice) -> io
                 }
             }
             Received::Close(_) | Received::End => return Err(io::Error::other("closed")),
-            Received::Nothing if Instant::now() > moves => {
+            Received::Nothing if until.is_some_and(|until| Instant::now() > until) => {
                 return match dice.below(3) {
                     _ if shared.gentle => agent.close(),
                     0 => agent.close(),
@@ -186,14 +194,15 @@ fn post(shared: &Shared, pause: Duration, mut dice: Dice) {
             None => Client::connect(address),
         };
         let answer = client.and_then(|mut client| Ok((agent::post(&mut client, url, 3_600, &[], &body)?, client)));
-        let status = match answer {
+        let (status, says_when) = match answer {
             Ok((response, client)) => {
                 clients.insert(address, client);
-                response.status
+                (response.status, response.header("retry-after").is_some())
             }
-            Err(_) => 0,
+            Err(_) => (0, false),
         };
         let mut tally = shared.tally();
+        tally.orderly += u64::from(status == 503 && says_when);
         *tally.statuses.entry(status).or_default() += 1;
         if status == 201 {
             tally.accepted.insert(number);

@@ -22,6 +22,8 @@ pub enum Fault {
     Rolling,
     /// The nodes do not reach each other; users and the database are reached.
     Cut,
+    /// The same by the kernel: each node is in a network namespace, and the links between them go down. Needs root.
+    LinksDown,
     /// One of three database nodes is killed and comes back.
     DatabaseNode,
     /// The whole database stands still.
@@ -34,13 +36,14 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the table.
-    pub const ALL: [Fault; 10] = [
+    pub const ALL: [Fault; 11] = [
         Fault::None,
         Fault::Split,
         Fault::Kill,
         Fault::KillForGood,
         Fault::Rolling,
         Fault::Cut,
+        Fault::LinksDown,
         Fault::DatabaseNode,
         Fault::DatabaseStopped,
         Fault::DatabaseSlow,
@@ -49,7 +52,18 @@ impl Fault {
 
     /// Whether an ack may go unheard or its delete be lost, so that a message may come again.
     pub fn loses_acks(self) -> bool {
-        !matches!(self, Fault::None | Fault::Split | Fault::Clocks)
+        !matches!(self, Fault::None | Fault::Split | Fault::Rolling | Fault::Clocks)
+    }
+
+    /// Whether a POST may be refused with another 5xx than 503 that says when to come again: a node that dies or stops
+    /// answers what it can. In the others a refusal says that the store is away.
+    pub(super) fn refuses_in_order(self) -> bool {
+        matches!(self, Fault::DatabaseNode | Fault::DatabaseStopped | Fault::DatabaseSlow)
+    }
+
+    /// Whether the nodes stand in namespaces of their own.
+    pub(super) fn wants_network(self) -> bool {
+        self == Fault::LinksDown
     }
 
     /// Breaks it, waits, and heals it.
@@ -67,11 +81,10 @@ impl Fault {
                 thread::sleep(Duration::from_millis(500));
                 town.revive(node)
             }),
-            Fault::Cut => {
-                town.cut(true);
+            Fault::Cut | Fault::LinksDown => {
+                town.cut(true)?;
                 thread::sleep(outage);
-                town.cut(false);
-                Ok(())
+                town.cut(false)
             }
             Fault::DatabaseNode => {
                 town.database("kill", 2)?;
@@ -106,6 +119,7 @@ impl fmt::Display for Fault {
             Fault::KillForGood => "kill-for-good",
             Fault::Rolling => "rolling",
             Fault::Cut => "cut",
+            Fault::LinksDown => "links-down",
             Fault::DatabaseNode => "database-node",
             Fault::DatabaseStopped => "database-stopped",
             Fault::DatabaseSlow => "database-slow",

@@ -2,11 +2,13 @@
 //! agents connects, acks and moves about, app servers post to any node, something breaks and heals; then every
 //! notification that was answered 201 must have been received. Prints the table of faults with counts.
 //!
-//! Runs the real database (`bench/cassandra/cassandra`) and real server processes, all on loopback.
+//! Runs the real database (`bench/cassandra/cassandra`) and real server processes: on loopback, and for one fault in
+//! network namespaces.
 
 mod crowd;
 mod fault;
 mod line;
+mod network;
 mod town;
 
 use std::io;
@@ -88,6 +90,9 @@ pub fn run(options: &Options) -> io::Result<bool> {
         report.check(format!("{fault}: lost"), drilled.lost, 0);
         report.check(format!("{fault}: UAIDs changed"), drilled.renamed, 0);
         report.check(format!("{fault}: answers that are neither 201 nor 5xx"), drilled.strange, 0);
+        if fault.refuses_in_order() {
+            report.check(format!("{fault}: refused, and not with 503 and Retry-After"), drilled.disorderly, 0);
+        }
         if !fault.loses_acks() {
             report.check(format!("{fault}: again after an ack"), drilled.again, 0);
         }
@@ -99,6 +104,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
 struct Drilled {
     accepted: u64,
     refused: u64,
+    disorderly: u64,
     unsure: u64,
     strange: u64,
     lost: u64,
@@ -125,9 +131,11 @@ fn drill(town: &mut Town, fault: Fault, options: &Options) -> io::Result<Drilled
     }
     let tally = crowd.disperse();
     town.close()?;
+    let refused = tally.statuses.range(500..600).map(|(_, count)| count).sum();
     Ok(Drilled {
         accepted: tally.accepted.len() as u64,
-        refused: tally.statuses.range(500..600).map(|(_, count)| count).sum(),
+        refused,
+        disorderly: refused - tally.orderly,
         unsure: tally.statuses.get(&0).copied().unwrap_or(0),
         strange: tally.statuses.range(1..500).filter(|(status, _)| **status != 201).map(|(_, count)| count).sum(),
         lost: missing as u64,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::line::Line;
+use super::network::Network;
 use super::{Fault, Options};
 use crate::cassandra::{self, Database};
 use crate::process::{self, Server};
@@ -22,19 +23,22 @@ pub(super) struct Addresses {
 
 /// Everything that runs.
 pub(super) struct Town {
-    database: Database,
+    // What is in the network goes before it.
+    servers: Vec<Node>,
+    database: Option<Database>,
+    network: Option<Network>,
     databases: usize,
     program: String,
     count: usize,
     directory: TempDir,
     drills: usize,
-    servers: Vec<Node>,
     addresses: Arc<Mutex<Addresses>>,
 }
 
 struct Node {
     server: Server,
-    line: Line,
+    /// On loopback; in a network the kernel has it.
+    line: Option<Line>,
     connects: bool,
     posts: bool,
 }
@@ -44,27 +48,46 @@ const CRYPTO_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 const NODE_KEY: &str = "a-key-that-all-nodes-of-a-drill-share";
 
 impl Town {
-    /// Starts the database.
+    /// Nothing yet.
     pub(super) fn build(options: &Options) -> io::Result<Town> {
-        let count = options.databases.to_string();
         let program = match &options.murre {
             Some(path) => path.clone(),
             None => std::env::current_exe()?,
         };
         Ok(Town {
-            database: Database::start(&["--nodes", &count])?,
+            servers: Vec::new(),
+            database: None,
+            network: None,
             databases: options.databases,
             program: program.to_string_lossy().into_owned(),
             count: options.nodes.max(2),
             directory: tempfile::tempdir()?,
             drills: 0,
-            servers: Vec::new(),
             addresses: Arc::default(),
         })
     }
 
+    /// Starts the database where the fault wants it, unless it is there.
+    fn settle(&mut self, fault: Fault) -> io::Result<()> {
+        if self.database.is_some() && fault.wants_network() == self.network.is_some() {
+            return Ok(());
+        }
+        self.database = None;
+        self.network = None;
+        let count = self.databases.to_string();
+        let options = ["--nodes", &count];
+        self.database = Some(if fault.wants_network() {
+            let network = self.network.insert(Network::build(self.count)?);
+            Database::start_at(&network.database_address(0).to_string(), network.at_database(), &options)?
+        } else {
+            Database::start(&options)?
+        });
+        Ok(())
+    }
+
     /// Starts the nodes for a drill, on tables and data directories of their own.
     pub(super) fn open(&mut self, fault: Fault) -> io::Result<()> {
+        self.settle(fault)?;
         self.drills += 1;
         let keyspace = cassandra::keyspace();
         let settings = self.settings(&keyspace, fault);
@@ -98,19 +121,31 @@ impl Town {
             // Connections that nobody reads any more are found while the drill waits.
             "websocket.auto_ping_interval=20".to_owned(),
         ];
-        let mut all = vec!["--store".to_owned(), "scylla".into(), "--scylla".into(), self.database.nodes().into()];
+        let mut all = vec!["--store".to_owned(), "scylla".into(), "--scylla".into(), self.contact_points()];
         all.extend(["--shards".into(), "2".into(), "--max-connections".into(), "1000".into()]);
         all.extend(sets.into_iter().flat_map(|set| ["--set".to_owned(), set]));
         all
+    }
+
+    fn contact_points(&self) -> String {
+        self.database.as_ref().map(|database| database.nodes().to_owned()).unwrap_or_default()
     }
 
     fn schema(&self, settings: &[String]) -> io::Result<()> {
         // The command takes the settings that it knows: all `--set`, and where the database is.
         let pairs = settings.chunks(2).filter(|pair| matches!(pair[0].as_str(), "--set" | "--scylla"));
         let arguments: Vec<&String> = pairs.flatten().collect();
-        let output = Command::new(&self.program).args(["schema", "create"]).args(arguments).output()?;
+        let words = self.command_at(0);
+        let output = Command::new(&words[0]).args(&words[1..]).args(["schema", "create"]).args(arguments).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() { Ok(()) } else { Err(io::Error::other(format!("schema create: {said}"))) }
+    }
+
+    /// The program, where node `n` is.
+    fn command_at(&self, n: usize) -> Vec<String> {
+        let mut words = self.network.as_ref().map(|network| network.at_node(n)).unwrap_or_default();
+        words.push(self.program.clone());
+        words
     }
 
     fn start(
@@ -120,17 +155,26 @@ impl Town {
         ahead: Duration,
         (connects, posts): (bool, bool),
     ) -> io::Result<Node> {
-        let mut command = vec![self.program.clone(), "serve".to_owned()];
-        if !ahead.is_zero() {
-            command = vec![self.program.clone(), "serve-ahead".into(), format!("{}", ahead.as_millis())];
+        let mut command = self.command_at(n);
+        if ahead.is_zero() {
+            command.push("serve".into());
+        } else {
+            command.extend(["serve-ahead".into(), format!("{}", ahead.as_millis())]);
         }
         let data = self.directory.path().join(format!("drill{}-node{n}", self.drills));
+        let patience = Duration::from_secs(60);
+        if let Some(network) = &self.network {
+            let (ip, back) = (network.front(n), network.back(n));
+            arguments.extend(["--node-url".into(), format!("http://{back}:{}", process::NODE_PORT)]);
+            let options = process::Options { command, arguments, patience };
+            return Ok(Node { server: Server::start_apart(ip, back, options, &data)?, line: None, connects, posts });
+        }
         // The line has to be there before the server, whose address is known only then.
         let ip = process::own_address();
         let line = Line::to(SocketAddr::from((ip, process::NODE_PORT)))?;
         arguments.extend(["--node-url".into(), line.url()]);
-        let options = process::Options { command, arguments, patience: Duration::from_secs(60) };
-        Ok(Node { server: Server::start_on(ip, options, &data)?, line, connects, posts })
+        let options = process::Options { command, arguments, patience };
+        Ok(Node { server: Server::start_on(ip, options, &data)?, line: Some(line), connects, posts })
     }
 
     /// Stops what still runs.
@@ -175,13 +219,15 @@ impl Town {
     }
 
     /// Cuts the nodes off from each other, or joins them again.
-    pub(super) fn cut(&self, cut: bool) {
-        self.servers.iter().for_each(|node| node.line.cut(cut));
+    pub(super) fn cut(&self, cut: bool) -> io::Result<()> {
+        self.servers.iter().filter_map(|node| node.line.as_ref()).for_each(|line| line.cut(cut));
+        self.network.as_ref().map_or(Ok(()), |network| network.cut(cut))
     }
 
     /// Does something to a node of the database, counted from 1.
     pub(super) fn database(&self, verb: &str, n: usize) -> io::Result<()> {
-        self.database.node(verb, n as u8)
+        let none = || io::Error::other("there is no database");
+        self.database.as_ref().ok_or_else(none)?.node(verb, n as u8)
     }
 
     /// Does something to all of them.

@@ -145,7 +145,7 @@ impl Slice {
                 State::More(state) => (Some(state.clone()), false),
                 State::End => return Ok(()),
             };
-            let values = (rows::uaid(&uaid), self.family, clock, origin);
+            let values = (rows::uaid(&uaid), self.family, clock, origin, self.family, i64::MAX, i64::MAX);
             let (found, next) = hand.read(Statement::MessagesRead, &values, state, is_long(limit, first)).await?;
             for row in found.rows::<(i64, i64, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
                 let (_, _, _, value) = row.map_err(|error| misread(hand, &error))?;

@@ -17,10 +17,14 @@ use crate::store::laws::{Hand, NOW, chid, message, register, topical, uaid};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn behind_proxy() -> (Proxy, Scylla) {
+    behind_proxy_for(Duration::from_secs(1))
+}
+
+fn behind_proxy_for(request_timeout: Duration) -> (Proxy, Scylla) {
     let proxy = Proxy::new(shared().nodes[0].parse().expect("an address"));
     let mut config = shared().clone();
     config.nodes = vec![proxy.address.to_string()];
-    config.request_timeout = Duration::from_secs(1);
+    config.request_timeout = request_timeout;
     config.connect_timeout = Duration::from_secs(5);
     config.in_flight = 32;
     (proxy, open_with(&config))
@@ -263,6 +267,7 @@ fn statements_are_counted() {
     };
     let node = Arc::new(NodeId { url: "http://n".into(), boot: 1 });
     let presence = Presence { node, connected_at: 5 };
+    let there = presence.clone();
     let publish = |clock, checked| StoreOp::Publish { message: Arc::new(message(1, 2, clock)), checked };
     let settle = |clock, low_water: Option<u64>| StoreOp::Settle {
         rows: vec![RowKey::of(&message(1, 2, clock))],
@@ -282,6 +287,54 @@ fn statements_are_counted() {
     assert_eq!(costs(&mut hand, settle(11, None)), 1, "young: one delete");
     assert_eq!(costs(&mut hand, settle(13, None)), 1, "of unknown form: both forms in one batch");
     assert_eq!(hand.clocks(uaid(1)), [12]);
+    assert_eq!(costs(&mut hand, register(1, 3, 20)), 2, "a read and a batch");
+    assert_eq!(costs(&mut hand, StoreOp::ClearPresence { uaid: uaid(1), presence: there }), 1);
+    assert_eq!(costs(&mut hand, StoreOp::Touch { uaid: uaid(1), seen: NOW }), 2, "a read and a batch");
+    let spill = vec![Arc::new(message(1, 2, 30)), Arc::new(message(1, 2, 31))];
+    assert_eq!(costs(&mut hand, StoreOp::Save { messages: spill }), 2, "a read and a batch, however many");
+    let unregister = |number| StoreOp::Unregister { uaid: uaid(1), chid: chid(number), at: Clock(40) };
+    assert_eq!(costs(&mut hand, unregister(3)), 3, "a check, a batch, and the keys of messages");
+    assert_eq!(costs(&mut hand, unregister(2)), 4, "and a batch of deletes for what waits for it");
+    drop(hand);
+    store.close();
+}
+
+fn number(number: &std::sync::atomic::AtomicU64) -> u64 {
+    number.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// One attempt is not answered: the next one is.
+#[test]
+fn a_statement_without_an_answer_is_sent_again() {
+    let (proxy, store) = behind_proxy_for(Duration::from_secs(16));
+    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    hand.register(1, 2);
+    let others = &store.client.numbers.others;
+    proxy.silent(true);
+    hand.submit(load(1));
+    until("an attempt has ended without an answer", || number(&others.timeouts) == 1);
+    proxy.silent(false);
+    assert!(matches!(hand.collect().1, Ok(StoreReply::User(Some(_)))));
+    assert_eq!((number(&others.retries), number(&others.retries_refused)), (1, 0));
+    assert!(!store.client.breaker.is_open());
+    drop(hand);
+    store.close();
+}
+
+#[test]
+fn without_a_budget_nothing_is_sent_again() {
+    let (proxy, store) = behind_proxy_for(Duration::from_secs(2));
+    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    hand.register(1, 2);
+    while store.client.budget.spend() {}
+    proxy.silent(true);
+    let sent = store.client.numbers.count(Statement::UserRead);
+    assert!(matches!(hand.ask(load(1)), Err(StoreError::Transient)));
+    let others = &store.client.numbers.others;
+    assert_eq!(store.client.numbers.count(Statement::UserRead), sent + 1);
+    assert_eq!((number(&others.retries), number(&others.retries_refused)), (0, 1));
+    proxy.silent(false);
+    until("it is read again", || hand.ask(load(1)).is_ok());
     drop(hand);
     store.close();
 }

@@ -1,0 +1,232 @@
+//! `statements`: what each operation costs a shared store, counted in statements by the running server itself. One kind
+//! of operation after the other, with a pause until the counters have been seen; the table at the end is what
+//! docs/CLUSTER.md sizes a database by. The checks are its rows that are always the same.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::ramp::Ramp;
+use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
+use crate::fleet::{Happening, Plan};
+use crate::ledger::Expect;
+use crate::letter::Signing;
+use crate::metrics::Metrics;
+use crate::report::Report;
+use crate::statements::Statements;
+use crate::target::Target;
+
+/// How many of each.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Server and size; `--admin` is needed.
+    #[command(flatten)]
+    pub target: Target,
+    /// How users arrive.
+    #[command(flatten)]
+    pub ramp: Ramp,
+    /// App server connections. With more than one, messages to one user that arrive together share reads.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub in_flight: usize,
+    /// Messages that wait for each user, a page at most.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10))]
+    pub messages: u64,
+    /// Seconds that others wait before their users come and ack: low water settles those that wait for more than a
+    /// minute. None wait when 0.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub age: u64,
+    /// Seconds without progress after which a step is given up.
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub patience: u64,
+}
+
+/// Longer than a counter takes to be seen.
+const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
+
+/// Runs one step after the other.
+pub fn run(options: &Options) -> io::Result<bool> {
+    let target = &options.target;
+    let admin =
+        target.admin.ok_or_else(|| io::Error::other("statements are read from murre's metrics: --admin ADDR"))?;
+    if !Statements::are_counted(&Metrics::read(admin)?) {
+        return Err(io::Error::other("the server counts no statements: its store is not a shared one"));
+    }
+    let mut report = target.report("statements");
+    report.option("messages", options.messages);
+    report.option("age", options.age);
+    let traffic = Traffic::new(target, Plan { channels: 0, ..ONE_CHANNEL }, Signing::None)?;
+    let mut count = Count { options, admin, traffic, report, rows: Vec::new() };
+    count.traffic.driver.open_publishers(target, options.in_flight)?;
+    count.traffic.idle(COUNTERS_LAG)?;
+    count.lives()?;
+    count.stored()?;
+    count.show()
+}
+
+/// A run, step by step.
+struct Count<'a> {
+    options: &'a Options,
+    admin: SocketAddr,
+    traffic: Traffic,
+    report: Report,
+    rows: Vec<Row>,
+}
+
+/// One line of the table.
+struct Row {
+    what: &'static str,
+    count: u64,
+    sent: Statements,
+}
+
+impl Count<'_> {
+    /// What costs the same each time.
+    fn lives(&mut self) -> io::Result<()> {
+        let users = self.users();
+        self.step("connect of a new user agent", users, Some(0), Count::connect)?;
+        self.step("register", users, Some(2), Count::register)?;
+        self.step("direct to a session of the node itself", self.messages(), Some(0), Count::post_to_those_there)?;
+        self.step("end of a session", users, Some(1), Count::leave)?;
+        self.step("connect of a known user", users, Some(5), Count::connect)?;
+        self.leave()?;
+        self.traffic.idle(COUNTERS_LAG)
+    }
+
+    /// What becomes of messages that wait. A connect without acks and one with them differ by the acks.
+    fn stored(&mut self) -> io::Result<()> {
+        let (users, messages) = (self.users(), self.messages());
+        self.step("POST to an absent user", messages, Some(3), Count::post)?;
+        self.acks(false);
+        let unacked = self.step("connect to messages that wait", users, None, Count::connect_and_receive)?;
+        self.leave()?;
+        self.traffic.idle(COUNTERS_LAG)?;
+        self.acks(true);
+        let acked = self.step("connect to them, and their acks", users, None, Count::connect_and_receive)?;
+        let each = acked.saturating_sub(unacked) as f64 / messages as f64;
+        self.report.add("statements per ack of a message", each, "");
+        self.step("end of a session after acks", users, Some(1), Count::leave)?;
+        if self.options.age > 0 {
+            self.post()?;
+            self.traffic.idle(Duration::from_secs(self.options.age))?;
+            let acked = self.step("connect to old messages, and acks", users, None, Count::connect_and_receive)?;
+            let each = acked.saturating_sub(unacked) as f64 / messages as f64;
+            self.report.add("statements per ack of an old message", each, "");
+            self.leave()?;
+            self.traffic.idle(COUNTERS_LAG)?;
+        }
+        self.step("connect of a known user, all acked", users, Some(5), Count::connect).map(drop)
+    }
+
+    /// Does something `count` times and counts its statements until they are over and seen; each must have cost
+    /// `wanted` when that is known. Returns how many there were in all.
+    fn step(
+        &mut self,
+        what: &'static str,
+        count: u64,
+        wanted: Option<u64>,
+        act: fn(&mut Self) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        self.traffic.driver.view.stage(what, self.options.target.sessions);
+        let before = Metrics::read(self.admin)?;
+        act(self)?;
+        self.traffic.idle(COUNTERS_LAG)?;
+        let sent = Statements::of(&Metrics::read(self.admin)?.since(&before));
+        let sum = sent.sum();
+        sent.show(&mut self.report, what, count);
+        if let Some(each) = wanted {
+            self.report.check(format!("{what}: statements of {count}"), sum, each * count);
+        }
+        self.rows.push(Row { what, count, sent });
+        Ok(sum)
+    }
+
+    fn users(&self) -> u64 {
+        self.options.target.sessions as u64
+    }
+
+    fn messages(&self) -> u64 {
+        self.users() * self.options.messages
+    }
+
+    /// Whether whoever connects from now on acks.
+    fn acks(&mut self, ack: bool) {
+        self.traffic.driver.swarm.set_plan(Plan { channels: 0, ack, ..ONE_CHANNEL });
+    }
+
+    fn connect(&mut self) -> io::Result<()> {
+        let sessions = self.options.target.sessions;
+        let climb = self.options.ramp.climb(&mut self.traffic, 0..sessions)?;
+        self.must(climb.failed == 0, || format!("{} sessions could not connect", climb.failed))
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        self.traffic.driver.swarm.disconnect_all();
+        Ok(())
+    }
+
+    /// One channel of each, one after the other.
+    fn register(&mut self) -> io::Result<()> {
+        let (end, sessions) = (Instant::now() + self.patience(), self.options.target.sessions);
+        for agent in 0..sessions {
+            self.traffic.driver.swarm.register(agent);
+            let mut done = false;
+            while !done && Instant::now() < end {
+                self.traffic.turn_by(Instant::now() + Duration::from_millis(5))?;
+                let registered = |one: Happening| matches!(one, Happening::Registered { status: 200, .. });
+                done = self.traffic.others.drain(..).any(registered);
+            }
+            self.must(done, || format!("user {agent} could not register"))?;
+        }
+        Ok(())
+    }
+
+    fn post_to_those_there(&mut self) -> io::Result<()> {
+        self.post()?;
+        self.receive()
+    }
+
+    /// So many to each; those to one user one after the other.
+    fn post(&mut self) -> io::Result<()> {
+        let (users, messages) = (self.users(), self.messages());
+        let style = Style { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
+        let (first, created) = (self.traffic.ledger.next(), self.traffic.ledger.created());
+        let stream = Stream::counting(None, messages);
+        self.traffic.run(stream, |_, number| Some((((number - first) % users) as usize, style)))?;
+        self.traffic.await_answers(self.patience())?;
+        let accepted = self.traffic.ledger.created() - created;
+        self.must(accepted == messages, || format!("only {accepted} POSTs were accepted"))
+    }
+
+    fn connect_and_receive(&mut self) -> io::Result<()> {
+        self.connect()?;
+        self.receive()
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        self.traffic.await_all(self.patience())?;
+        let missing = self.traffic.ledger.missing();
+        self.must(missing == 0, || format!("{missing} accepted messages have not come"))
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.options.patience)
+    }
+
+    /// An operation that failed has not the statements of one that was done: nothing behind it would be right.
+    fn must(&self, held: bool, what: impl FnOnce() -> String) -> io::Result<()> {
+        if held { Ok(()) } else { Err(io::Error::other(what())) }
+    }
+
+    fn show(mut self) -> io::Result<bool> {
+        let retries: u64 = self.rows.iter().map(|row| row.sent.retries()).sum();
+        self.report.add("statements sent again, in no figure above", retries, "");
+        let say = crate::view::say;
+        say(format!("{:<42} {:>7} {:>7}  {}", "statements per operation", "reads", "writes", "which"));
+        for Row { what, count, sent } in &self.rows {
+            let each = |sent: u64| sent as f64 / *count as f64;
+            let (reads, writes) = (each(sent.reads()), each(sent.writes()));
+            say(format!("{what:<42} {reads:>7.2} {writes:>7.2}  {}", sent.each(*count)));
+        }
+        self.report.finish(self.options.target.json.as_deref())
+    }
+}
