@@ -106,6 +106,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let mut prepared = Prepared::new(surroundings.signals, calls).map_err(no_island)?;
     let cores = host::cores(&config.shards.cores)?;
     let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
+    host::check_steering(&config.shards, shard_count, &cores)?;
+    let pinned: Vec<u32> = cores.iter().copied().cycle().take(usize::from(shard_count)).collect();
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
 
@@ -115,7 +117,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let Renewed { logs, users } = renew_ledgers(config, &data, &storage, shard_count)?;
 
     prepared.ask_source().map_err(no_island)?;
-    let Public { shards: bound, addresses } = listeners::bind(config, shard_count)?;
+    let Public { shards: bound, addresses } = listeners::bind(config, &pinned)?;
     let boot = cluster::random_boot()?;
     let mut plan = Plan::new(config, &keys, &addresses, shard_count, boot);
     plan.clock_ahead = surroundings.clock_ahead;
@@ -133,8 +135,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     }
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        let core = cores[index % cores.len()];
-        plan.shard((ShardId(index as u16), core), log, bound, &storage, (wakes.clone(), cluster.clone()))
+        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wakes.clone(), cluster.clone()))
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
@@ -287,6 +288,7 @@ impl<'a> Plan<'a> {
             limits: PlaneLimits {
                 request_timeout: span(self.config.http.request_timeout),
                 keep_alive_timeout: span(self.config.http.keep_alive),
+                backlog: self.config.shards.backlog,
                 ..PlaneLimits::new(self.connections_max)
             },
             listeners,

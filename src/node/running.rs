@@ -63,7 +63,7 @@ impl Stage {
         Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false), gate }
     }
 
-    fn boards(&self) -> &[Arc<Board>] {
+    pub(super) fn boards(&self) -> &[Arc<Board>] {
         self.shards.boards()
     }
 }
@@ -93,7 +93,7 @@ impl Host for Stage {
 }
 
 /// Sum over some boards of one number.
-fn sum(boards: &[Arc<Board>], name: &str) -> u64 {
+pub(super) fn sum(boards: &[Arc<Board>], name: &str) -> u64 {
     let numbers = boards.iter().flat_map(|board| board.read());
     numbers.filter(|(meaning, _)| meaning.name == name).map(|(_, value)| value).sum()
 }

@@ -1,5 +1,7 @@
 //! Start, stop and start again in one process; every refusal to start by its sentence.
 
+mod steering;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -428,7 +430,7 @@ fn a_kernel_without_io_uring_is_refused() {
 fn a_cpu_that_is_not_there_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (said, code) = refusal(&config(dir.path(), &["shards.cores=8000"]));
-    assert!(said.starts_with("shards.cores: this process may not run on CPU 8000; it may on "), "{said}");
+    assert!(said.starts_with("shards.cores: this process may not run on CPU 8000: it is offline "), "{said}");
     assert_eq!(code, status::CONFIG);
 }
 

@@ -58,6 +58,8 @@ pub struct PlaneLimits {
     pub unfinished_bytes_max: usize,
     /// Slots of one ring's table at most; the soft limit on descriptors and 2^20 bound it too.
     pub table_max: u32,
+    /// The `backlog` of its listening sockets: tables leave room for it.
+    pub backlog: u16,
 }
 
 impl PlaneLimits {
@@ -71,13 +73,14 @@ impl PlaneLimits {
             goodbye_bytes: 64 * 1024,
             unfinished_bytes_max: limits::UNFINISHED_BYTES_MAX,
             table_max: u32::MAX,
+            backlog: limits::BACKLOG_DEFAULT,
         }
     }
 
     /// How many rings of which size hold that many connections under the soft limit on descriptors.
     fn plane(&self) -> PlaneConfig {
         let nofile = crate::ring::nofile_limit().min(u64::from(u32::MAX)) as u32;
-        PlaneConfig::sized(self.connections_max, self.table_max.min(nofile))
+        PlaneConfig::sized(self.connections_max, self.table_max.min(nofile), self.backlog)
     }
 }
 
