@@ -19,6 +19,8 @@ mod host;
 
 mod listeners;
 
+mod manager;
+
 mod running;
 
 mod storage;
@@ -58,13 +60,15 @@ use crate::edge::{
 use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Wakes};
 use cluster::Cluster;
 use listeners::{Bound, Public};
+use manager::Manager;
 use running::Stage;
 use storage::Storage;
 
 /// What the surroundings of a node decide.
 #[derive(Clone, Copy)]
 pub struct Surroundings {
-    /// Take over SIGTERM, SIGINT and SIGHUP; [`Running::wait_for_signal`] hands them out.
+    /// It is the process: take over SIGTERM, SIGINT and SIGHUP, which [`Running::wait_for_signal`] hands out, and tell
+    /// the service manager, if there is one, that the node serves and that it stops.
     pub signals: bool,
     /// How far the wall clock of the shards is ahead of the host's.
     pub clock_ahead: Duration,
@@ -146,7 +150,9 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
     let addresses = plan.addresses(&addresses, island.admin());
     let drain_rate = config.drain.rate;
-    Ok(Running { addresses, cores, drain_rate, island, stage, shards, storage, data, cluster })
+    let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
+    manager.ready();
+    Ok(Running { addresses, cores, drain_rate, manager, island, stage, shards, storage, data, cluster })
 }
 
 /// Whom the island calls.

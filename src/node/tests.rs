@@ -1,6 +1,7 @@
 //! Start, stop and start again in one process; every refusal to start by its sentence.
 
 mod steering;
+mod told;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
