@@ -329,6 +329,16 @@ impl Plane {
         }
     }
 
+    /// How many completions `next` did not hand out yet, those it keeps to itself included.
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Whether some ring wants to be entered again.
+    pub(crate) fn has_more(&mut self) -> bool {
+        self.rings.iter_mut().any(Ring::busy)
+    }
+
     /// Whether completions wait that `next` did not hand out yet.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
