@@ -13,7 +13,7 @@
 # shellcheck disable=SC2034 # plan.sh reads CORES and IRQS, the concerns read TUNING
 set -uo pipefail
 
-ROOT="" MODE=check MAX_CONNECTIONS=1000000 CORES="" IRQS=apart
+ROOT="" MODE=check MAX_CONNECTIONS=1000000 BACKLOG=4096 CORES="" IRQS=apart
 STATUS=0 RELOAD=no
 TUNING=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -26,6 +26,7 @@ usage: $(basename "$0") [--check|--apply|--revert] [OPTION...]$1
   --revert             put back what was recorded
   --root DIR           proc, sys, etc, run and var/lib are below DIR, commands in DIR/bin: a recorded host
   --max-connections N  what limits are judged by, as of \`murre doctor\` (default $MAX_CONNECTIONS)
+  --backlog N          shards.backlog of the configuration (default $BACKLOG)
   --cores LIST         the shards' CPUs, as of \`murre serve --cores\` (default: see murre-tune --plan)
   --irqs apart|shards  who takes interrupts of the network: CPUs without shards (default), or the shards' own
 
@@ -45,7 +46,7 @@ take_option() {
     TAKEN=2
     # An empty value is a variable that somebody forgot to set; an empty --root would be this host.
     case $1 in
-        --root | --max-connections | --cores | --irqs)
+        --root | --max-connections | --backlog | --cores | --irqs)
             [ -n "${2:-}" ] || refuse "$1 needs a value; --help says which"
             ;;
     esac
@@ -53,6 +54,7 @@ take_option() {
         --check | --apply | --revert) MODE=${1#--} TAKEN=1 ;;
         --root) ROOT=$2 ;;
         --max-connections) MAX_CONNECTIONS=$2 ;;
+        --backlog) BACKLOG=$2 ;;
         --cores) CORES=$2 ;;
         --irqs) IRQS=$2 ;;
         *) TAKEN=0 ;;
@@ -63,6 +65,9 @@ take_option() {
 check_options() {
     [[ $MAX_CONNECTIONS =~ ^[1-9][0-9]{0,7}$ ]] ||
         refuse "--max-connections takes a number from 1 to 99999999, not $MAX_CONNECTIONS"
+    if ! [[ $BACKLOG =~ ^[1-9][0-9]{1,4}$ ]] || [ "$BACKLOG" -lt 16 ] || [ "$BACKLOG" -gt 65535 ]; then
+        refuse "--backlog takes a number from 16 to 65535, not $BACKLOG"
+    fi
     [[ $IRQS == apart || $IRQS == shards ]] || refuse "--irqs takes apart or shards, not $IRQS"
     ROOT=${ROOT%/}
     [ -d "$ROOT/proc" ] ||

@@ -29,12 +29,14 @@ class Server:
 
     count = 0
 
-    def __init__(self, directory, shards=3, settings=()):
+    def __init__(self, directory, shards=3, settings=(), prefix=()):
         Server.count += 1
         pid = os.getpid()
         self.host = f"127.{200 + Server.count % 50}.{pid >> 8 & 255}.{max(pid & 255, 1)}"
         self.directory = directory
         self.shards = shards
+        # What starts it, and becomes it.
+        self.prefix = prefix
         self.settings = ["delivery.ledger_bytes=4MiB", *settings]
         self.process = None
 
@@ -43,7 +45,8 @@ class Server:
         return f"{scheme}://{self.host}:{PORTS[port]}"
 
     def start(self):
-        command = [binary(), "serve", "--data-dir", str(self.directory / "data"), "--shards", str(self.shards)]
+        command = [*self.prefix, binary(), "serve", "--data-dir", str(self.directory / "data")]
+        command += ["--shards", str(self.shards)]
         for setting in self.settings:
             command += ["--set", setting]
         for port, number in PORTS.items():

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{ConfigArgs, fail, status};
-use crate::config::{Config, StoreKind};
+use crate::config::{self, Config, StoreKind};
 use crate::store::scylla::preflight;
 use checks::{Finding, Verdict, Wanted};
 use facts::Facts;
@@ -30,27 +30,32 @@ pub struct Args {
     /// Say it as JSON, one object.
     #[arg(long)]
     pub json: bool,
-    /// Where the configuration is: with a shared store its database is looked at, too.
+    /// Where the configuration is: queues are judged by it, and with a shared store its database is looked at, too.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
 
 /// 0 when murre runs here (there may be advice), `status::UNAVAILABLE` when it would not.
 pub fn run(args: Args) -> ExitCode {
-    let facts = Facts::read(&args.root, args.root == Path::new("/"));
-    let mut findings = checks::examine(&facts, Wanted { connections: args.max_connections });
-    if args.root == Path::new("/") {
-        match args.config.load() {
-            Ok(config) if config.store.kind == StoreKind::Scylla => findings.extend(shared_store(&config)),
-            Ok(_) => {}
-            Err(error) => return fail(status::CONFIG, &error),
-        }
+    let here = args.root == Path::new("/");
+    let config = match args.config.load() {
+        Ok(config) => config,
+        Err(error) => return fail(status::CONFIG, &error),
+    };
+    let mut findings = checks::examine(&Facts::read(&args.root, here), wanted(args.max_connections, &config));
+    if here && config.store.kind == StoreKind::Scylla {
+        findings.extend(shared_store(&config));
     }
     let text = if args.json { to_json(&findings) } else { to_table(&findings) };
     if io::stdout().write_all(text.as_bytes()).is_err() {
         return ExitCode::FAILURE;
     }
     if runs_here(&findings) { ExitCode::SUCCESS } else { ExitCode::from(status::UNAVAILABLE) }
+}
+
+fn wanted(connections: u64, config: &Config) -> Wanted {
+    let config::Shards { backlog, steer, .. } = config.shards;
+    Wanted { connections, backlog: u64::from(backlog), steer: steer == config::Steer::Cpu }
 }
 
 /// What the preflight of a server with this configuration would say of its database.

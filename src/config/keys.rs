@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
-use shards::limits::RELAY_MEMBERS_MAX;
+use shards::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::{Config, Level, Roles, StoreKind, TokenForm};
+use super::{Config, Level, Roles, Steer, StoreKind, TokenForm};
 
 /// One setting.
 pub struct Key {
@@ -235,6 +235,17 @@ keys! {
         "a number from 0 (one per core) to 256",
         "How many shards; a data directory may be opened with another number than it was written with.",
         |c, raw| { c.shards.count = parse::number(raw, 0, u64::from(shards::limits::SHARDS_MAX))? as u16; Some(()) };
+    "shards.backlog" = "4096",
+        "a number from 16 to 65535",
+        "Connections that the kernel completes ahead of a shard, on each of its listening sockets; net.core.somaxconn bounds it, too.",
+        |c, raw| {
+            c.shards.backlog = parse::number(raw, u64::from(BACKLOG_MIN), u64::from(BACKLOG_MAX))? as u16;
+            Some(())
+        };
+    "shards.steer" = "off",
+        "off or cpu",
+        "Which shard gets a new connection: any, or that of the CPU which got its first packet; for hosts with as many receive queues as shards.",
+        |c, raw| { c.shards.steer = steer(raw)?; Some(()) };
 
     "store.kind" ("store" "KIND") = "embedded",
         "embedded, scylla for one store that several nodes share, or memory for trials that may forget everything",
@@ -430,6 +441,14 @@ fn roles(raw: &Raw) -> Option<Roles> {
         }
     }
     (roles != Roles::default()).then_some(roles)
+}
+
+fn steer(raw: &Raw) -> Option<Steer> {
+    match raw.text()? {
+        "off" => Some(Steer::Off),
+        "cpu" => Some(Steer::Cpu),
+        _ => None,
+    }
 }
 
 fn token_form(raw: &Raw) -> Option<TokenForm> {

@@ -86,6 +86,20 @@ pub struct Shards {
     pub cores: Vec<u32>,
     /// How many shards; 0: one per core. More than cores: they share cores in turn.
     pub count: u16,
+    /// Connections that wait in each listening socket at most; the kernel's net.core.somaxconn bounds it, too.
+    pub backlog: u16,
+    /// Which shard gets a new connection.
+    pub steer: Steer,
+}
+
+/// `shards.steer`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Steer {
+    /// Any shard: the kernel draws one by the addresses and ports of the connection.
+    #[default]
+    Off,
+    /// The shard of the CPU that worked on its first packet, where there is one (SO_INCOMING_CPU).
+    Cpu,
 }
 
 /// `websocket.*`.

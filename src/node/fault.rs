@@ -43,12 +43,19 @@ pub enum Fault {
         /// Why.
         error: io::Error,
     },
-    /// A CPU of `shards.cores` that this process may not run on.
+    /// A CPU of `shards.cores` that this process may not run on, whatever it asks the kernel for.
     Core {
         /// Its number.
         core: u32,
         /// Those it may, as the kernel writes them.
         allowed: String,
+    },
+    /// `shards.steer = cpu` with shards that share a CPU.
+    Steer {
+        /// How many shards.
+        shards: u16,
+        /// On how many CPUs.
+        cores: usize,
     },
     /// io_uring is missing, forbidden or too old.
     Kernel(String),
@@ -88,7 +95,7 @@ impl Fault {
             Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
             Fault::Address { .. } => status::ADDRESS,
             Fault::Backup(_) | Fault::Transfer(_) => status::FAILED,
-            Fault::Core { .. } | Fault::Edge(_) | Fault::NoKey { .. } => status::CONFIG,
+            Fault::Core { .. } | Fault::Steer { .. } | Fault::Edge(_) | Fault::NoKey { .. } => status::CONFIG,
             Fault::Kernel(_) | Fault::Shards(_) | Fault::Host { .. } => status::UNAVAILABLE,
             Fault::Replay { .. } => status::LEDGER_LEFT,
         }
@@ -133,8 +140,17 @@ impl fmt::Display for Fault {
                 )
             }
             Fault::Core { core, allowed } => {
-                write!(f, "shards.cores: this process may not run on CPU {core}; it may on {allowed}")
+                write!(
+                    f,
+                    "shards.cores: this process may not run on CPU {core}: it is offline or outside the cpuset of its \
+                     control group (AllowedCPUs=, --cpuset-cpus); it may on {allowed}"
+                )
             }
+            Fault::Steer { shards, cores } => write!(
+                f,
+                "shards.steer = cpu wants every shard pinned to a CPU of its own, and {shards} shards share {cores}; \
+                 set shards.count to {cores} or fewer, or shards.steer to off"
+            ),
             Fault::Kernel(sentence)
             | Fault::Store(sentence)
             | Fault::Ledger(sentence)

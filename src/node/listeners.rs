@@ -11,7 +11,7 @@ use shards::ports::Port;
 use shards::ring;
 
 use super::fault::Fault;
-use crate::config::Config;
+use crate::config::{Config, Steer};
 
 /// The public ports of this configuration with their settings' names. A role that is not served has none.
 pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])> {
@@ -68,19 +68,23 @@ pub(super) struct Public {
     pub addresses: Vec<(Port, SocketAddr)>,
 }
 
-/// Listens for every shard. With port 0 the first shard's choice is everybody's.
+/// Listens for every shard, of which `cores` has the CPUs. With port 0 the first shard's choice is everybody's.
 ///
 /// # Errors
 /// [`Fault::Address`].
-pub(super) fn bind(config: &Config, shard_count: u16) -> Result<Public, Fault> {
-    let mut shards: Vec<Bound> = (0..shard_count).map(|_| Vec::new()).collect();
+pub(super) fn bind(config: &Config, cores: &[u32]) -> Result<Public, Fault> {
+    let mut shards: Vec<Bound> = cores.iter().map(|_| Vec::new()).collect();
     let mut bound = Vec::new();
     for (port, key, addresses) in public(config) {
         for wanted in addresses {
             let fault = |error: io::Error| Fault::Address { key, address: *wanted, error };
             let mut address = *wanted;
             for (index, shard) in shards.iter_mut().enumerate() {
-                let listener = ring::listen(address, port).map_err(|error| fault(io::Error::other(error)))?;
+                let listener = ring::listen(address, port, config.shards.backlog)
+                    .map_err(|error| fault(io::Error::other(error)))?;
+                if config.shards.steer == Steer::Cpu {
+                    ring::steer(&listener, cores[index]).map_err(fault)?;
+                }
                 if index == 0 {
                     address = ring::local_address(&listener).map_err(fault)?;
                     bound.push((port, address));

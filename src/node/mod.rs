@@ -19,6 +19,8 @@ mod host;
 
 mod listeners;
 
+mod manager;
+
 mod running;
 
 mod storage;
@@ -58,13 +60,15 @@ use crate::edge::{
 use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Wakes};
 use cluster::Cluster;
 use listeners::{Bound, Public};
+use manager::Manager;
 use running::Stage;
 use storage::Storage;
 
 /// What the surroundings of a node decide.
 #[derive(Clone, Copy)]
 pub struct Surroundings {
-    /// Take over SIGTERM, SIGINT and SIGHUP; [`Running::wait_for_signal`] hands them out.
+    /// It is the process: take over SIGTERM, SIGINT and SIGHUP, which [`Running::wait_for_signal`] hands out, and tell
+    /// the service manager, if there is one, that the node serves and that it stops.
     pub signals: bool,
     /// How far the wall clock of the shards is ahead of the host's.
     pub clock_ahead: Duration,
@@ -106,6 +110,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let mut prepared = Prepared::new(surroundings.signals, calls).map_err(no_island)?;
     let cores = host::cores(&config.shards.cores)?;
     let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
+    host::check_steering(&config.shards, shard_count, &cores)?;
+    let pinned: Vec<u32> = cores.iter().copied().cycle().take(usize::from(shard_count)).collect();
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
     let certificate = cluster::certificate(config)?;
@@ -117,7 +123,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let Renewed { logs, users } = renew_ledgers(config, &data, &storage, shard_count)?;
 
     prepared.ask_source().map_err(no_island)?;
-    let Public { shards: bound, addresses } = listeners::bind(config, shard_count)?;
+    let Public { shards: bound, addresses } = listeners::bind(config, &pinned)?;
     let boot = cluster::random_boot()?;
     let mut plan = Plan::new(config, &keys, &addresses, shard_count, boot);
     plan.clock_ahead = surroundings.clock_ahead;
@@ -137,8 +143,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     }
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
-        let core = cores[index % cores.len()];
-        plan.shard((ShardId(index as u16), core), log, bound, &storage, (wakes.clone(), cluster.clone()))
+        plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wakes.clone(), cluster.clone()))
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
@@ -152,7 +157,9 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
     let addresses = Addresses { node_tls: bound_tls, ..plan.addresses(&addresses, island.admin()) };
     let drain_rate = config.drain.rate;
-    Ok(Running { addresses, cores, drain_rate, island, stage, shards, storage, data, cluster })
+    let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
+    manager.ready();
+    Ok(Running { addresses, cores, drain_rate, manager, island, stage, shards, storage, data, cluster })
 }
 
 /// Whom the island calls.
@@ -294,6 +301,7 @@ impl<'a> Plan<'a> {
             limits: PlaneLimits {
                 request_timeout: span(self.config.http.request_timeout),
                 keep_alive_timeout: span(self.config.http.keep_alive),
+                backlog: self.config.shards.backlog,
                 ..PlaneLimits::new(self.connections_max)
             },
             listeners,

@@ -17,6 +17,7 @@ use super::banner::Addresses;
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
 use super::fault::Fault;
+use super::manager::Manager;
 use super::storage::Storage;
 use crate::config::Config;
 use crate::edge::{Gate, PushEdge};
@@ -28,6 +29,7 @@ pub struct Running {
     pub(super) addresses: Addresses,
     pub(super) cores: Vec<u32>,
     pub(super) drain_rate: u32,
+    pub(super) manager: Manager,
     // In the order in which they end when they are dropped.
     pub(super) island: Island,
     pub(super) stage: Arc<Stage>,
@@ -63,7 +65,7 @@ impl Stage {
         Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false), gate }
     }
 
-    fn boards(&self) -> &[Arc<Board>] {
+    pub(super) fn boards(&self) -> &[Arc<Board>] {
         self.shards.boards()
     }
 }
@@ -93,7 +95,7 @@ impl Host for Stage {
 }
 
 /// Sum over some boards of one number.
-fn sum(boards: &[Arc<Board>], name: &str) -> u64 {
+pub(super) fn sum(boards: &[Arc<Board>], name: &str) -> u64 {
     let numbers = boards.iter().flat_map(|board| board.read());
     numbers.filter(|(meaning, _)| meaning.name == name).map(|(_, value)| value).sum()
 }
@@ -163,15 +165,18 @@ impl Running {
     /// # Errors
     /// [`Fault::Ledger`] when the logs cannot be read afterwards.
     pub fn stop(self) -> Result<Stopped, Fault> {
-        let Running { island, stage, shards, storage, data, drain_rate, cluster, .. } = self;
+        let Running { island, stage, shards, storage, data, drain_rate, mut manager, cluster, .. } = self;
         stage.draining.store(true, Ordering::Relaxed);
         let sessions = sum(stage.boards(), "conns");
         let shard_count = stage.boards().len() as u32;
         tracing::info!(sessions, drain_rate, "draining");
         let within = DRAIN_TIME_MIN + Duration::from_secs(sessions / u64::from(drain_rate));
+        manager.stopping(&format!("closing {sessions} sessions, {drain_rate} a second"));
         shards.drain(drain_rate.div_ceil(shard_count), within);
         let ending = std::thread::spawn(move || shards.wait());
         while !ending.is_finished() {
+            // Shards end within that time, whatever happens: this does not go on for ever.
+            manager.still_stopping();
             match island.signals().recv_timeout(DRAIN_LOOK) {
                 Ok(Signal::Stop) => {
                     tracing::warn!("told to hurry: what is not saved stays in the ledger");
@@ -188,6 +193,7 @@ impl Running {
         for report in reports.iter().filter(|report| !report.drained) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain not complete");
         }
+        manager.ask_for(CLOSE_TIME);
         if let Some(cluster) = cluster {
             cluster.leave();
         }
@@ -210,6 +216,8 @@ impl Running {
 
 /// What a drain may take beside the closing of sessions.
 const DRAIN_TIME_MIN: Duration = Duration::from_secs(30);
+/// What leaving the cluster, closing storage and reading the ledgers may take without a word to the service manager.
+const CLOSE_TIME: Duration = Duration::from_secs(90);
 /// How long each shard may take to answer that it has new keys; a turn takes milliseconds.
 const RELOAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often the end of a drain is looked for.

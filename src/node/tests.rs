@@ -1,6 +1,8 @@
 //! Start, stop and start again in one process; every refusal to start by its sentence.
 
 mod cluster;
+mod steering;
+mod told;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -430,7 +432,7 @@ fn a_kernel_without_io_uring_is_refused() {
 fn a_cpu_that_is_not_there_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (said, code) = refusal(&config(dir.path(), &["shards.cores=8000"]));
-    assert!(said.starts_with("shards.cores: this process may not run on CPU 8000; it may on "), "{said}");
+    assert!(said.starts_with("shards.cores: this process may not run on CPU 8000: it is offline "), "{said}");
     assert_eq!(code, status::CONFIG);
 }
 

@@ -120,8 +120,18 @@ pub fn service(tree: &Tree) -> Vec<String> {
     if value("User") == Some("root") {
         complaints.push(format!("{path}: runs as root"));
     }
+    let stop = value("TimeoutStopSec").and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
+    let drain = DRAIN_SECONDS + descriptors / DRAIN_RATE;
+    if stop < drain {
+        complaints.push(format!("{path}: TimeoutStopSec={stop} ends a drain of {descriptors}, which takes {drain} s"));
+    }
     complaints
 }
+
+/// The default of `drain.rate`.
+const DRAIN_RATE: u64 = 10_000;
+/// What a drain may take beside the closing of sessions: 30 s for the ledgers, and then goodbyes, threads and storage.
+const DRAIN_SECONDS: u64 = 30 + 15;
 
 /// Every `murre COMMAND --flag` that a document, the image or the unit writes down is understood by this build.
 pub fn flags(tree: &Tree) -> Vec<String> {
@@ -228,13 +238,14 @@ fn a_profile_that_forbids_io_uring_or_is_no_json_is_refused() {
 
 #[test]
 fn a_unit_with_small_limits_is_refused() {
-    let good = "User=murre\nExecStart=/usr/local/bin/murre serve\nRestart=on-failure\nTimeoutStopSec=120\n\
+    let good = "User=murre\nExecStart=/usr/local/bin/murre serve\nRestart=on-failure\nTimeoutStopSec=180\n\
                 LimitNOFILE=1200000\nLimitMEMLOCK=infinity\n";
     let check = |text: &str| service(&Tree::of(&[("tuning/murre.service", text)])).len();
     assert_eq!(check(good), 0);
     assert_eq!(check(&good.replace("1200000", "65536")), 1);
     assert_eq!(check(&good.replace("LimitMEMLOCK=infinity\n", "")), 1);
     assert_eq!(check(&good.replace("User=murre", "User=root")), 1);
+    assert_eq!(check(&good.replace("TimeoutStopSec=180", "TimeoutStopSec=160")), 1);
 }
 
 #[test]

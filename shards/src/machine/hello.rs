@@ -44,10 +44,11 @@ impl ShardMachine {
     /// Closes the sockets whose hello did not come in time. Looks through the table of connections a few times per
     /// timeout while there are such sockets: a queue of clocks would grow with every storm.
     pub(super) fn hello_timeouts(&mut self, turn: &mut Turn<'_>) {
-        if self.hello_check.is_none_or(|due| due > turn.now.mono) {
+        // A hello that waits in its socket for a shard that is late is in time.
+        if self.hello_check.is_none_or(|due| due > turn.now.mono || due > self.heard) {
             return;
         }
-        let overdue = ticks(turn.now.mono).saturating_sub(span_ticks(self.config.hello_timeout));
+        let overdue = ticks(turn.now.mono.min(self.heard)).saturating_sub(span_ticks(self.config.hello_timeout));
         for conn in self.conns.opened_until(overdue, limits::SWEEP_SESSIONS_PER_TURN) {
             self.close_conn(turn, conn, CloseReason::HandshakeTimeout);
         }

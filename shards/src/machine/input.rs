@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::ids::{Claim, Clock, ConnId, EmissionId, LedgerSlot, ShardId, StoreTicket};
 use crate::message::Message;
 use crate::simple::WakeData;
+use crate::time::Instant;
 
 use super::cluster::{PeerOp, PeerReply};
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
@@ -67,6 +68,14 @@ pub enum Input {
         conn: ConnId,
         /// The claim that came to nothing.
         claim: Claim,
+    },
+    /// What had arrived at the sockets at `until` has been told. Sent before `Timeout`, since nobody is ended for a
+    /// silence that the shard has not heard out; a driver that never says so hears at once.
+    Heard {
+        /// That instant.
+        until: Instant,
+        /// Hearing it took long: what was sent since then has only now gone out.
+        late: bool,
     },
     /// Storage answered.
     Stored {

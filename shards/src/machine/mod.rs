@@ -138,6 +138,8 @@ pub struct ShardMachine {
     spread: Option<Spread>,
     sweep: Sweep,
     pongs_due: VecDeque<(Instant, Ref)>,
+    /// A silence is judged up to here.
+    heard: Instant,
     relays: Relays,
     shutdown: Option<Shutdown>,
     simple: Simple,
@@ -199,6 +201,7 @@ impl ShardMachine {
             spread: None,
             sweep: Sweep::default(),
             pongs_due: VecDeque::new(),
+            heard: Instant(u64::MAX),
             relays: Relays::new(),
             shutdown: None,
             simple: Simple::default(),
@@ -225,6 +228,7 @@ impl ShardMachine {
             Input::Stored { ticket, result } => self.stored(turn, ticket, result),
             Input::Peer { ticket, reply } => self.peer_replied(turn, ticket, reply),
             Input::Timeout => self.timeout(turn),
+            Input::Heard { until, late } => self.heard(turn, until, late),
             Input::Broadcasts(values) => self.set_broadcasts(turn, &values),
             Input::Drain { rate } => self.begin_drain(turn, rate),
         }

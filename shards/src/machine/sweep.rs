@@ -94,20 +94,44 @@ impl ShardMachine {
         turn.effects.push_back(Effect::Emit(conn, Event::Ping));
     }
 
-    /// Ends the sessions whose Pong did not come.
+    /// Ends the sessions whose Pong did not come. Not for a silence of ours: one that waits in a socket until the shard
+    /// comes to it, or behind a command that storage has not answered yet, is in time.
     pub(super) fn pong_timeouts(&mut self, turn: &mut Turn<'_>) {
         while let Some((due, at)) = self.pongs_due.front().copied() {
             if due > turn.now.mono || !turn.has_room() {
                 break;
             }
+            let silent = self.sessions.get(at).filter(|session| session.has(AWAITING_PONG));
+            let busy = silent.map(|session| self.active_of(session.active).is_some_and(|active| active.command_waits));
+            if busy.is_some() && due > self.heard {
+                // The timeout stands, and the next turns hear on.
+                break;
+            }
             self.pongs_due.pop_front();
-            let Some(session) = self.sessions.get(at) else { continue };
-            if session.has(AWAITING_PONG) {
-                self.stats.pong_timeouts += 1;
-                self.end_session(turn, at, Some(CloseReason::PongTimeout));
+            match busy {
+                None => {}
+                // Storage answers every command, so this ends.
+                Some(true) => self.pongs_due.push_back((turn.now.mono.after(self.config.pong_timeout), at)),
+                Some(false) => {
+                    self.stats.pong_timeouts += 1;
+                    self.end_session(turn, at, Some(CloseReason::PongTimeout));
+                }
             }
         }
         give_back(&mut self.pongs_due);
+    }
+
+    /// Until when the shard has heard. Pings that it wrote since, and was then held up, count from now.
+    pub(super) fn heard(&mut self, turn: &Turn<'_>, until: Instant, late: bool) {
+        self.heard = until;
+        if !late {
+            return;
+        }
+        let (since, due) = (until.after(self.config.pong_timeout), turn.now.mono.after(self.config.pong_timeout));
+        for (at, _) in self.pongs_due.iter_mut().rev().take_while(|(at, _)| *at >= since) {
+            *at = due;
+        }
+        self.relays_were_held_up(since, due);
     }
 
     pub(super) fn pong(&mut self, at: Ref) {

@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::ids::ConnId;
 use crate::ports::{Edge, Port};
 use crate::ring::{Departure, Flags, Opened, State, accept_limit};
-
 use crate::time::{Instant, Span};
 
 use super::{Machine, Reactor};
@@ -192,13 +191,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     fn is_full(&self, ring: u16) -> bool {
-        self.conns.occupied(ring) >= accept_limit(self.plane.table())
+        self.conns.occupied(ring) >= self.accept_limit()
+    }
+
+    fn accept_limit(&self) -> u32 {
+        accept_limit(self.plane.table(), self.limits.backlog)
     }
 
     /// A slot of this ring is free again.
     pub(super) fn slot_freed(&mut self, ring: u16) {
         if self.accepting.ring.is_none() {
-            let limit = accept_limit(self.plane.table());
+            let limit = self.accept_limit();
             // Not at once, so that one connection more or less does not cost an arming each time.
             self.accepting.due |= self.conns.occupied(ring) + limit / 64 < limit;
         }

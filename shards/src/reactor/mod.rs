@@ -3,7 +3,7 @@
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
 //! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`send`], [`goodbye`], [`hand_off`],
-//! [`watch`] (HTTP timeouts), [`park`]; [`turn`] is the loop itself.
+//! [`watch`] (HTTP timeouts), [`hearing`] (silences), [`park`]; [`turn`] is the loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
@@ -12,6 +12,7 @@ mod clock;
 mod control;
 mod goodbye;
 mod hand_off;
+mod hearing;
 mod numbers;
 mod park;
 mod recv;
@@ -58,6 +59,8 @@ pub struct PlaneLimits {
     pub unfinished_bytes_max: usize,
     /// Slots of one ring's table at most; the soft limit on descriptors and 2^20 bound it too.
     pub table_max: u32,
+    /// The `backlog` of its listening sockets: tables leave room for it.
+    pub backlog: u16,
 }
 
 impl PlaneLimits {
@@ -71,13 +74,14 @@ impl PlaneLimits {
             goodbye_bytes: 64 * 1024,
             unfinished_bytes_max: limits::UNFINISHED_BYTES_MAX,
             table_max: u32::MAX,
+            backlog: limits::BACKLOG_DEFAULT,
         }
     }
 
     /// How many rings of which size hold that many connections under the soft limit on descriptors.
     fn plane(&self) -> PlaneConfig {
         let nofile = crate::ring::nofile_limit().min(u64::from(u32::MAX)) as u32;
-        PlaneConfig::sized(self.connections_max, self.table_max.min(nofile))
+        PlaneConfig::sized(self.connections_max, self.table_max.min(nofile), self.backlog)
     }
 }
 
@@ -150,6 +154,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     http: watch::Watch,
     goodbyes: VecDeque<goodbye::Deadline>,
 
+    hearing: hearing::Hearing,
+
     /// What the machine has not been told yet.
     inputs: VecDeque<Input>,
     effects: EffectQueue,
@@ -207,6 +213,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             accepting: accept::Accepting::default(),
             http: watch::Watch::new(&limits),
             goodbyes: VecDeque::new(),
+            hearing: hearing::Hearing::new(now.mono),
             inputs: VecDeque::new(),
             effects: EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX),
             dirty: Vec::new(),

@@ -90,6 +90,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.plane.awake();
         }
         self.stats.parks += 1;
+        self.hearing.slept();
         self.parking.slept(self.clock.now().mono.since(before));
     }
 

@@ -8,6 +8,7 @@ use crate::ports::Edge;
 use crate::ring::{Completion, Departure, Flags, State};
 use crate::time::Span;
 
+use super::hearing::Entered;
 use super::{Control, Machine, Reactor};
 
 // What one turn takes from each source at most, so that none starves another.
@@ -41,17 +42,25 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.now = self.clock.now();
         self.stats.turns += 1;
         let mut worked = self.plane.enter();
+        let (ready, more) = (self.plane.ready(), self.hearing.reaps() && self.plane.has_more());
+        self.hearing.entered(self.now.mono, Entered { ready, more, connections: self.conns.open_count() });
         while let Some(sent) = self.plane.next_sent() {
             self.sent(sent);
         }
         self.drive();
-        for _ in 0..SOCKETS_PER_TURN {
-            let Some(completion) = self.plane.next() else { break };
+        let mut handled = 0;
+        while handled < SOCKETS_PER_TURN
+            && let Some(completion) = self.plane.next()
+        {
             worked = true;
+            handled += 1;
             self.unpublished |= !matches!(completion, Completion::Woken);
             self.complete(completion);
             self.drive();
         }
+        // Some completions are of nobody's: when none is left, all were handled.
+        let handled = if self.plane.has_ready() { handled } else { usize::MAX };
+        self.hearing.handled(handled, self.starved.len(), self.undecoded.len());
         let mut told = self.read_controls();
         told |= self.read_lanes();
         told |= self.read_store();
@@ -59,7 +68,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         told |= self.run_timers();
         told |= self.decode_waiting();
         self.unpublished |= told;
+        let starved = self.starved.len();
         self.feed_starved();
+        self.hearing.fed(starved - self.starved.len());
         self.flush();
         self.steer_accepting();
         if self.unpublished && self.now.mono.since(self.published) >= PUBLISH_EVERY {
@@ -225,6 +236,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let mut worked = false;
         if self.machine.next_timeout().is_some_and(|at| at <= self.now.mono) {
             worked = true;
+            self.inputs.extend(self.hearing.news().map(|until| Input::Heard { until, late: false }));
             self.inputs.push_back(Input::Timeout);
             self.drive();
         }
@@ -241,6 +253,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         for _ in 0..due {
             let Some(conn) = self.undecoded.pop_front() else { break };
             self.decode_inbox(conn);
+            self.drive();
+        }
+        if let Some(until) = self.hearing.decoded(self.now.mono, due) {
+            self.inputs.push_back(Input::Heard { until, late: true });
             self.drive();
         }
         due > 0

@@ -8,9 +8,6 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::ports::Port;
 
-/// Connections the kernel completes ahead of us. Fewer than the part of a table that accepting leaves free, so
-/// that one burst cannot fill it.
-pub(super) const BACKLOG: i32 = 1_024;
 /// What a peer that never reads can pin: 48 KB of kernel memory with this, 3.8 MB by default (DESIGN.md 4.2 rule 6).
 const SEND_BUFFER: i32 = 16 * 1024;
 
@@ -40,12 +37,13 @@ impl fmt::Display for ListenError {
 impl std::error::Error for ListenError {}
 
 /// A listening socket on `address`. Sockets accepted from it inherit TCP_NODELAY and, but for other nodes, which
-/// are ours and read, a send buffer of 16 KiB. With port 0 the kernel chooses: see [`local_address`].
-pub fn listen(address: SocketAddr, port: Port) -> Result<OwnedFd, ListenError> {
-    try_listen(address, port).map_err(|error| ListenError { address, error })
+/// are ours and read, a send buffer of 16 KiB. `backlog` connections wait in it at most, fewer where
+/// net.core.somaxconn is smaller. With port 0 the kernel chooses: see [`local_address`].
+pub fn listen(address: SocketAddr, port: Port, backlog: u16) -> Result<OwnedFd, ListenError> {
+    try_listen(address, port, backlog).map_err(|error| ListenError { address, error })
 }
 
-fn try_listen(address: SocketAddr, port: Port) -> io::Result<OwnedFd> {
+fn try_listen(address: SocketAddr, port: Port, backlog: u16) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
@@ -62,12 +60,14 @@ fn try_listen(address: SocketAddr, port: Port) -> io::Result<OwnedFd> {
     // SAFETY: `raw` holds a socket address of `len` bytes and outlives the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len) })?;
     // SAFETY: no pointers are passed.
-    check(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
+    check(unsafe { libc::listen(fd.as_raw_fd(), i32::from(backlog)) })?;
     Ok(fd)
 }
 
 /// Of the listeners on one address, this one gets the connections whose first packet CPU `cpu` worked on
-/// (SO_INCOMING_CPU; kernels before 6.2 ignore it). Which CPU that is, interrupts and RPS decide.
+/// (SO_INCOMING_CPU; kernels before 6.2 ignore it). Which CPU that is, interrupts and RPS decide. A connection of a CPU
+/// that no listener is for goes to any. Not a classic BPF program: that would name listeners by their place in the
+/// group, and places change when a listener closes.
 ///
 /// # Errors
 /// What setsockopt says.
@@ -143,6 +143,12 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::BACKLOG_DEFAULT;
+
+    /// A listening socket of which nothing but its address matters.
+    fn listen(address: SocketAddr, port: Port) -> Result<OwnedFd, ListenError> {
+        super::listen(address, port, BACKLOG_DEFAULT)
+    }
 
     #[test]
     fn every_shard_listens_on_the_same_port() {
@@ -155,6 +161,19 @@ mod tests {
             let second = listen(address, Port::Endpoint).unwrap();
             assert_eq!(local_address(&second).unwrap(), address);
         }
+    }
+
+    /// The kernel completes one more than asked for; the next SYN is not answered.
+    #[test]
+    fn the_kernel_completes_as_many_connections_as_were_asked_for() {
+        let listener = super::listen("127.0.0.1:0".parse().unwrap(), Port::WebSocket, 4).unwrap();
+        let address = local_address(&listener).unwrap();
+        let connect = || std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_millis(300));
+        let clients: Vec<_> = (0..5).map(|_| connect().unwrap()).collect();
+        let refused = connect().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        let listener = std::net::TcpListener::from(listener);
+        clients.iter().for_each(|_| drop(listener.accept().unwrap()));
     }
 
     /// On loopback the CPU that connects works on the packet.

@@ -1,14 +1,21 @@
 //! Judges the facts: one function per subject, each pure, each with the command that mends what it finds.
 
+mod network;
+
 use shards::ring::ProbeError;
 
 use super::facts::Facts;
+use network::{conntrack, port_range, somaxconn, steering, syn_backlog, tcp_memory};
 
 /// What the host is meant for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// Connections to hold.
     pub connections: u64,
+    /// `shards.backlog`.
+    pub backlog: u64,
+    /// `shards.steer` is `cpu`.
+    pub steer: bool,
 }
 
 /// How bad it is.
@@ -82,20 +89,22 @@ const PORTS: (u64, u64) = (8080, 8083);
 
 /// Looks at everything, in the order in which it matters.
 pub fn examine(facts: &Facts, wanted: Wanted) -> Vec<Finding> {
-    vec![
+    let mut findings = vec![
         kernel(facts),
         io_uring(facts),
         locked_memory(facts),
         open_files(facts, wanted),
         files_of_the_host(facts, wanted),
-        somaxconn(facts),
-        syn_backlog(facts),
+        somaxconn(facts, wanted),
+        syn_backlog(facts, wanted),
         port_range(facts),
         conntrack(facts, wanted),
         tcp_memory(facts, wanted),
         memory(facts, wanted),
         cores(facts),
-    ]
+    ];
+    findings.extend(steering(facts, wanted));
+    findings
 }
 
 fn kernel(facts: &Facts) -> Finding {
@@ -274,87 +283,6 @@ fn files_of_the_host(facts: &Facts, wanted: Wanted) -> Finding {
     Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
 }
 
-fn somaxconn(facts: &Facts) -> Finding {
-    at_least(
-        "net.core.somaxconn",
-        "/proc/sys/net/core/somaxconn",
-        facts.somaxconn,
-        4_096,
-        "it caps the accept queue of every listener: crowds that reconnect are reset",
-        "sysctl -w net.core.somaxconn=65535",
-    )
-}
-
-fn syn_backlog(facts: &Facts) -> Finding {
-    at_least(
-        "net.ipv4.tcp_max_syn_backlog",
-        "/proc/sys/net/ipv4/tcp_max_syn_backlog",
-        facts.syn_backlog,
-        4_096,
-        "half-open connections beyond it fall back to SYN cookies when a crowd reconnects",
-        "sysctl -w net.ipv4.tcp_max_syn_backlog=65535",
-    )
-}
-
-fn port_range(facts: &Facts) -> Finding {
-    let what = "net.ipv4.ip_local_port_range";
-    let wanted = format!("not over {}-{}, or those reserved", PORTS.0, PORTS.1);
-    let Some((low, high)) = facts.port_range else {
-        return unknown(what, wanted, "/proc/sys/net/ipv4/ip_local_port_range");
-    };
-    let found = format!("{low}-{high}");
-    let over = low <= PORTS.1 && PORTS.0 <= high;
-    if !over || (PORTS.0..=PORTS.1).all(|port| is_reserved(&facts.reserved_ports, port)) {
-        return good(what, found, wanted);
-    }
-    let why = "an outgoing connection may hold a port that murre wants to listen on: \"address in use\" at start";
-    let mend = vec![format!("sysctl -w net.ipv4.ip_local_reserved_ports={}-{}", PORTS.0, PORTS.1)];
-    Finding { what, found, wanted, verdict: Verdict::Warn, why: why.into(), mend }
-}
-
-/// `8080,9000-9010` holds 9005.
-fn is_reserved(list: &str, port: u64) -> bool {
-    list.split(',').any(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let bounds = (first.trim().parse::<u64>(), last.trim().parse::<u64>());
-        matches!(bounds, (Ok(first), Ok(last)) if first <= port && port <= last)
-    })
-}
-
-fn conntrack(facts: &Facts, wanted: Wanted) -> Finding {
-    let what = "net.netfilter.nf_conntrack_max";
-    let needed = wanted.connections + wanted.connections / 4;
-    let Some(limit) = facts.conntrack_max else {
-        return good(what, "not loaded".into(), "not loaded, or NOTRACK".into());
-    };
-    let text = format!(">= {needed}, better NOTRACK");
-    if limit >= needed {
-        return good(what, number(limit), text);
-    }
-    let why = "the firewall tracks connections if any rule is stateful: at the limit it drops new ones".to_string();
-    let mend = vec![
-        "nft 'add table ip raw; add chain ip raw pre { type filter hook prerouting priority raw; }; \
-         add rule ip raw pre tcp dport 8080-8083 notrack'"
-            .into(),
-        format!("sysctl -w net.netfilter.nf_conntrack_max={needed}   # or this, at about 320 B a connection"),
-    ];
-    Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
-}
-
-fn tcp_memory(facts: &Facts, wanted: Wanted) -> Finding {
-    let what = "net.ipv4.tcp_mem (max)";
-    // Idle sockets hold no pages; a tenth of them busy with four pages each is a storm.
-    let needed = (wanted.connections / 10 * 4).max(65_536);
-    let text = format!(">= {needed} pages");
-    let Some(pages) = facts.tcp_mem_pages else { return unknown(what, text, "/proc/sys/net/ipv4/tcp_mem") };
-    if pages >= needed {
-        return good(what, format!("{pages} pages"), text);
-    }
-    let why = "at the limit the kernel drops segments of every socket".to_string();
-    let mend = vec![format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {needed}\"", needed / 3, needed * 2 / 3)];
-    Finding { what, found: format!("{pages} pages"), wanted: text, verdict: Verdict::Warn, why, mend }
-}
-
 fn memory(facts: &Facts, wanted: Wanted) -> Finding {
     let what = "memory";
     let needed = wanted.connections.saturating_mul(CONNECTION_BYTES).saturating_add(PROCESS_BYTES);
@@ -407,22 +335,6 @@ fn cores(facts: &Facts) -> Finding {
 /// Descriptors that hold `connections`: 1.05 times as many slots (DESIGN.md 4.1) and everything else.
 fn needed_files(wanted: Wanted) -> u64 {
     wanted.connections + wanted.connections / 20 + OTHER_FILES
-}
-
-fn at_least(what: &'static str, file: &str, found: Option<u64>, min: u64, why: &str, mend: &str) -> Finding {
-    let wanted = format!(">= {min}");
-    match found {
-        None => unknown(what, wanted, file),
-        Some(value) if value >= min => good(what, value.to_string(), wanted),
-        Some(value) => Finding {
-            what,
-            found: value.to_string(),
-            wanted,
-            verdict: Verdict::Warn,
-            why: why.into(),
-            mend: vec![mend.into()],
-        },
-    }
 }
 
 fn good(what: &'static str, found: String, wanted: String) -> Finding {

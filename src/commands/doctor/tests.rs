@@ -52,8 +52,13 @@ fn write(root: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
+/// A host for a million, with the settings of who changed none.
+fn million() -> Wanted {
+    Wanted { connections: 1_000_000, backlog: 4_096, steer: false }
+}
+
 fn examined(changes: &[(&str, &str)]) -> Vec<Finding> {
-    examine(&host(changes), Wanted { connections: 1_000_000 })
+    examine(&host(changes), million())
 }
 
 /// The one finding about this subject.
@@ -107,7 +112,7 @@ fn io_uring_that_is_switched_off_is_refused_with_the_sysctl() {
 fn a_container_that_forbids_io_uring_is_told_of_the_profile() {
     let filtered = ("proc/self/status", "CapEff:\t0\nSeccomp:\t2\nCpus_allowed_list:\t0\n");
     let mut facts = host(&[filtered]);
-    let judge = |facts: &Facts| examine(facts, Wanted { connections: 1_000 });
+    let judge = |facts: &Facts| examine(facts, Wanted { connections: 1_000, ..million() });
     judged(&judge(&facts), "io_uring", Verdict::Warn, "not tried", "tuning/seccomp.json");
     for refused in [ProbeError::Forbidden, ProbeError::NotBuiltIn] {
         facts.ring = Some(Err(refused));
@@ -122,7 +127,7 @@ fn a_refused_ring_is_explained_by_its_cause() {
     let mut facts = host(&[]);
     let mut judge = |refused| {
         facts.ring = Some(Err(refused));
-        examine(&facts, Wanted { connections: 1_000 })
+        examine(&facts, Wanted { connections: 1_000, ..million() })
     };
     judged(&judge(ProbeError::Forbidden), "io_uring", Verdict::Fail, "security module", "journalctl");
     judged(&judge(ProbeError::NotBuiltIn), "io_uring", Verdict::Fail, "CONFIG_IO_URING", "reboot");
@@ -158,8 +163,8 @@ fn small_sysctls_are_found_with_the_commands() {
         ("proc/sys/net/netfilter/nf_conntrack_max", "262144\n"),
         ("proc/sys/net/ipv4/ip_local_port_range", "1024 65535\n"),
     ]);
-    judged(&findings, "net.core.somaxconn", Verdict::Warn, "accept queue", "net.core.somaxconn=65535");
-    judged(&findings, "net.ipv4.tcp_max_syn", Verdict::Warn, "SYN", "tcp_max_syn_backlog=65535");
+    judged(&findings, "net.core.somaxconn", Verdict::Warn, "caps shards.backlog", "net.core.somaxconn=4096");
+    judged(&findings, "net.ipv4.tcp_max_syn", Verdict::Warn, "SYN", "tcp_max_syn_backlog=4096");
     judged(&findings, "fs.file-max", Verdict::Warn, "ENFILE", "fs.file-max=1054096");
     judged(&findings, "net.ipv4.tcp_mem", Verdict::Warn, "segments", "tcp_mem=\"133333 266666 400000\"");
     judged(&findings, "net.netfilter", Verdict::Warn, "stateful", "notrack");
@@ -169,6 +174,29 @@ fn small_sysctls_are_found_with_the_commands() {
         ("proc/sys/net/ipv4/ip_local_reserved_ports", "80,8000-8100\n"),
     ];
     assert_eq!(about(&examined(&reserved), "net.ipv4.ip_local").verdict, Verdict::Good);
+}
+
+#[test]
+fn queues_are_judged_by_what_is_configured() {
+    let longer = Wanted { backlog: 65_535, ..million() };
+    let one_less =
+        host(&[("proc/sys/net/core/somaxconn", "65534\n"), ("proc/sys/net/ipv4/tcp_max_syn_backlog", "4096\n")]);
+    let findings = examine(&one_less, longer);
+    judged(&findings, "net.core.somaxconn", Verdict::Warn, "shards.backlog", "net.core.somaxconn=65535");
+    judged(&findings, "net.ipv4.tcp_max_syn", Verdict::Warn, "SYN", "tcp_max_syn_backlog=65535");
+    assert_eq!(about(&examine(&host(&[]), longer), "net.core.somaxconn").verdict, Verdict::Good);
+    let shorter = Wanted { backlog: 128, ..million() };
+    let small = host(&[("proc/sys/net/core/somaxconn", "128\n")]);
+    assert_eq!(about(&examine(&small, shorter), "net.core.somaxconn").verdict, Verdict::Good);
+}
+
+#[test]
+fn steering_wants_a_kernel_that_steers() {
+    let steered = Wanted { steer: true, ..million() };
+    assert!(examined(&[]).iter().all(|f| f.what != "shards.steer"), "nobody asked");
+    assert_eq!(about(&examine(&host(&[]), steered), "shards.steer").verdict, Verdict::Good);
+    let older = host(&[("proc/sys/kernel/osrelease", "6.1.0-40-amd64\n")]);
+    judged(&examine(&older, steered), "shards.steer", Verdict::Warn, "ignores SO_INCOMING_CPU", "shards.steer=off");
 }
 
 #[test]
@@ -202,7 +230,7 @@ fn too_little_memory_names_the_number_that_fits() {
 #[test]
 fn facts_that_cannot_be_read_are_said_and_keep_nobody_from_starting() {
     let empty = tempfile::tempdir().unwrap();
-    let findings = examine(&Facts::read(empty.path(), false), Wanted { connections: 1_000 });
+    let findings = examine(&Facts::read(empty.path(), false), Wanted { connections: 1_000, ..million() });
     assert!(runs_here(&findings));
     judged(&findings, "kernel", Verdict::Warn, "osrelease", "cat /proc");
     let garbage: Vec<(&str, &str)> = HOST.iter().map(|(path, _)| (*path, "\u{1}not a number -1 ::: \n")).collect();
@@ -223,6 +251,14 @@ fn this_host_is_understood() {
     let facts = Facts::read(Path::new("/"), true);
     assert!(facts.kernel.is_some() && facts.cpus.is_some() && facts.files_hard.is_some(), "{facts:?}");
     assert!(facts.ring.is_some());
+}
+
+#[test]
+fn the_configuration_says_what_is_wanted() {
+    let sets = ["shards.backlog=8192", "shards.steer=cpu"].map(str::to_owned).to_vec();
+    let config = crate::config::Config::load(&crate::config::Sources { sets, ..Default::default() }).unwrap();
+    let wanted = super::wanted(7, &config);
+    assert_eq!((wanted.connections, wanted.backlog, wanted.steer), (7, 8_192, true));
 }
 
 #[test]

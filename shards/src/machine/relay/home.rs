@@ -422,7 +422,8 @@ impl ShardMachine {
         for index in 0..self.relays.table.end() {
             let Some(id) = self.relay_at(index) else { continue };
             let Some(relay) = self.relays.table.get_mut(id.at) else { continue };
-            if relay.pong_due.is_some_and(|at| at <= now) {
+            // As for a session: not for a silence that the shard has not heard out.
+            if relay.pong_due.is_some_and(|at| at <= now && at <= self.heard) {
                 silent.push(index);
                 continue;
             }
@@ -438,6 +439,16 @@ impl ShardMachine {
         for index in silent {
             self.stats.pong_timeouts += 1;
             self.end_relay(turn, index, Some(CloseReason::PongTimeout));
+        }
+    }
+
+    /// Pings written when a Pong was due at `since` or later count from now: it is due at `due`.
+    pub(in crate::machine) fn relays_were_held_up(&mut self, since: Instant, due: Instant) {
+        for index in 0..self.relays.table.end() {
+            let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { continue };
+            if relay.pong_due.is_some_and(|at| at >= since) {
+                relay.pong_due = Some(due);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ mod conversation;
 mod delivery;
 mod departure;
 mod hello;
+mod late;
 mod liveness;
 mod rates;
 mod receipts;

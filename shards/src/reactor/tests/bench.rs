@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use glommio::LocalExecutorBuilder;
 
+use crate::limits::BACKLOG_DEFAULT;
 use crate::mailbox::{Mailbox, mesh};
 use crate::ports::{Alone, Port};
 use crate::reactor::{Clock, ControlLane, Parts, PlaneLimits, Reactor};
@@ -46,8 +47,8 @@ impl Bench {
     /// A reactor for each of these mailboxes; the first listens.
     pub(super) fn of(mailboxes: Vec<Mailbox>, limits: PlaneLimits) -> Bench {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let websocket = listen(any, Port::WebSocket).unwrap();
-        let endpoint = listen(any, Port::Endpoint).unwrap();
+        let websocket = listen(any, Port::WebSocket, BACKLOG_DEFAULT).unwrap();
+        let endpoint = listen(any, Port::Endpoint, BACKLOG_DEFAULT).unwrap();
         let addresses = (local_address(&websocket).unwrap(), local_address(&endpoint).unwrap());
         let mut listeners = vec![(Port::WebSocket, websocket), (Port::Endpoint, endpoint)];
         let mut all = Vec::new();

@@ -5,6 +5,7 @@
 
 mod bench;
 mod goodbyes;
+mod late;
 mod moves;
 mod parking;
 mod plain;

@@ -72,7 +72,7 @@ fn rule_5_accepting_stops_when_all_tables_are_filled_and_starts_again() {
         let mut bench = Bench::new(1, limits);
         bench.shards[0].limits.connections_max = 10_000;
         let shard = &bench.shards[0];
-        let room = accept_limit(shard.plane.table()) * u32::from(shard.plane.rings());
+        let room = accept_limit(shard.plane.table(), shard.limits.backlog) * u32::from(shard.plane.rings());
         let mut clients: Vec<Client> = Vec::new();
         for _ in 0..room + 20 {
             clients.push(Client::connect(bench.websocket));
@@ -81,7 +81,8 @@ fn rule_5_accepting_stops_when_all_tables_are_filled_and_starts_again() {
         assert_eq!(bench.shards[0].stats.accept_errors, 0);
         let held = bench.shards[0].connections();
         assert_eq!(held, room, "accepting fills what it may and no more");
-        assert!(accept_limit(bench.shards[0].plane.table()) <= bench.shards[0].plane.table() * 95 / 100);
+        let shard = &bench.shards[0];
+        assert!(accept_limit(shard.plane.table(), shard.limits.backlog) <= shard.plane.table() * 95 / 100);
         clients.drain(..60);
         let last = clients.last_mut().unwrap();
         last.say(b"UP\n");

@@ -108,6 +108,8 @@ pub(super) struct Script {
     pub opened: Vec<ConnId>,
     /// Carried out with the next turn.
     pub orders: Vec<Effect>,
+    /// Every `Heard`: until when, whether late, and how long the log was.
+    pub heard: Vec<(Instant, bool, usize)>,
     busy: HashSet<ConnId>,
     unsent: Vec<(ConnId, EmissionId)>,
     claims: u64,
@@ -235,6 +237,7 @@ impl Machine for Script {
             }
             Input::Timeout => effects.extend(self.orders.drain(..)),
             Input::Drain { .. } => effects.push_back(Effect::Drained),
+            Input::Heard { until, late } => self.heard.push((until, late, self.log.lock().unwrap().len())),
             Input::Mail(_) | Input::Stored { .. } | Input::Peer { .. } | Input::Broadcasts(_) => {}
         }
     }

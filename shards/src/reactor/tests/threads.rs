@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::ids::ShardId;
+use crate::limits::BACKLOG_DEFAULT;
 use crate::machine::MachineConfig;
 use crate::place::Placement;
 use crate::ports::{Alone, Port};
@@ -42,8 +43,8 @@ fn config(shard: u16, count: u16) -> MachineConfig {
 /// `count` shards; only the first listens. Two share a core when there are more shards than cores.
 pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let websocket = listen(any, Port::WebSocket).unwrap();
-    let endpoint = listen(any, Port::Endpoint).unwrap();
+    let websocket = listen(any, Port::WebSocket, BACKLOG_DEFAULT).unwrap();
+    let endpoint = listen(any, Port::Endpoint, BACKLOG_DEFAULT).unwrap();
     let addresses = (local_address(&websocket).unwrap(), local_address(&endpoint).unwrap());
     let mut listeners = vec![(Port::WebSocket, websocket), (Port::Endpoint, endpoint)];
     let logs: Vec<Log> = (0..count).map(|_| Log::default()).collect();

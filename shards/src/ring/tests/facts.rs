@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use crate::limits::BACKLOG_DEFAULT;
 use crate::ring::{Completion, Plane, PlaneConfig, SpanSize, eventfd, nofile_limit, raise_nofile};
 use crate::time::{Instant, Span};
 
@@ -35,7 +36,7 @@ fn a_table_is_capped_by_the_descriptor_limit() {
     let config = PlaneConfig { rings: 1, table: limit as u32 + 1, sq: 8, cq: 16 };
     let error = Plane::new(config, event.as_fd()).map(|_| ()).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
-    let fitting = PlaneConfig::sized(limit as u32 * 3, limit as u32);
+    let fitting = PlaneConfig::sized(limit as u32 * 3, limit as u32, BACKLOG_DEFAULT);
     assert!(fitting.rings > 3);
     assert!(Plane::new(fitting, event.as_fd()).is_ok(), "several tables of that size in one process");
 }

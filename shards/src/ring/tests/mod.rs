@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::ids::ConnId;
+use crate::limits::BACKLOG_DEFAULT;
 use crate::ports::Port;
 
 use super::{Completion, Done, Plane, PlaneConfig, eventfd, listen, local_address};
@@ -30,7 +31,7 @@ impl Kit {
     fn new(rings: u16, table: u32) -> Kit {
         let event = eventfd().unwrap();
         let mut plane = Plane::new(PlaneConfig { rings, table, sq: 64, cq: 256 }, event.as_fd()).unwrap();
-        let listener = listen("127.0.0.1:0".parse().unwrap(), Port::WebSocket).unwrap();
+        let listener = listen("127.0.0.1:0".parse().unwrap(), Port::WebSocket, BACKLOG_DEFAULT).unwrap();
         let address = local_address(&listener).unwrap();
         plane.accept(0, 0, 0, listener.as_fd());
         plane.enter();

@@ -1,0 +1,62 @@
+"""murre under the filters that its container profile and its systemd unit ask for, made by libseccomp as those do."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from conftest import REPOSITORY, Server, binary
+
+CONFINE = [sys.executable, str(pathlib.Path(__file__).parent / "confine.py")]
+PROFILE = REPOSITORY / "tuning/seccomp.json"
+UNIT = REPOSITORY / "tuning/murre.service"
+RING_CALLS = {"io_uring_setup", "io_uring_enter", "io_uring_register"}
+
+
+def run(command):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MURRE_")}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.mark.parametrize(("kind", "path"), [("container", PROFILE), ("unit", UNIT)])
+def test_a_server_works_in_its_sandbox_and_ends_in_order(tmp_path, kind, path):
+    server = Server(tmp_path, prefix=[*CONFINE, kind, str(path)])
+    try:
+        server.start()
+        status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+        assert "Seccomp:\t2\n" in status and "NoNewPrivs:\t1\n" in status, "no filter is on"
+        probe = run([binary(), "probe", "--ws", server.url("websocket")])
+        assert probe.returncode == 0, probe.stdout + probe.stderr + server.log()
+        server.restart()
+        server.stop()
+    finally:
+        server.kill()
+
+
+def without(names, directory):
+    """The profile without its rules about these calls."""
+    profile = json.loads(PROFILE.read_text())
+    for rule in profile["syscalls"]:
+        rule["names"] = [name for name in rule["names"] if name not in names]
+    path = directory / "profile.json"
+    path.write_text(json.dumps(profile))
+    return str(path)
+
+
+def test_the_default_profile_is_refused_with_the_one_that_is_not(tmp_path):
+    """Also what proves that the filter of these tests filters."""
+    profile = without(RING_CALLS, tmp_path)
+    serve = [binary(), "serve", "--data-dir", str(tmp_path / "data")]
+    refused = run([*CONFINE, "container", profile, *serve])
+    assert refused.returncode == 69, refused.stderr
+    assert "io_uring" in refused.stderr and not (tmp_path / "data").exists()
+    doctor = run([*CONFINE, "container", profile, binary(), "doctor", "--json"])
+    assert doctor.returncode == 69
+    ring = next(f for f in json.loads(doctor.stdout)["findings"] if f["what"] == "io_uring")
+    assert ring["verdict"] == "FAIL" and "tuning/seccomp.json" in ring["mend"][0]
+    doctor = run([*CONFINE, "container", str(PROFILE), binary(), "doctor", "--json"])
+    ring = next(f for f in json.loads(doctor.stdout)["findings"] if f["what"] == "io_uring")
+    assert ring["verdict"] == "ok"

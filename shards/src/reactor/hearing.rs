@@ -1,0 +1,230 @@
+//! Until when the shard has heard: what judges a silence.
+//!
+//! A shard that was not let run, or that has more to read than one turn takes, finds deadlines passed while the
+//! answers wait in its sockets. Whoever is late then is the shard. So it keeps the instant until which everything that
+//! had arrived has been told to the machine, and the machine ends nobody for a silence beyond it ([`Input::Heard`]).
+//!
+//! It is found in rounds of about two turns, one after the other without a gap: what is readable when a round begins is
+//! reaped, received, and decoded, then it is over. Every step of a round waits for a number that was counted
+//! before, so that a shard which is never idle ends its rounds, too. What a connection's own command holds up is not
+//! heard: the machine knows of that.
+//!
+//! [`Input::Heard`]: crate::machine::Input::Heard
+
+use crate::time::{Instant, Span};
+
+/// The round that is under way, and what the last has come to.
+pub(super) struct Hearing {
+    /// When it began: what had arrived by then is heard when it is over.
+    since: Instant,
+    step: Step,
+    /// What the last round has come to.
+    until: Instant,
+    /// What the machine was told last.
+    told: Option<Instant>,
+    /// The shard slept; nothing waits, and the round begins anew.
+    slept: bool,
+}
+
+/// What a submission left.
+#[derive(Clone, Copy)]
+pub(super) struct Entered {
+    /// Completions that wait to be handled.
+    pub ready: usize,
+    /// The kernel has more for us.
+    pub more: bool,
+    /// Connections of the shard.
+    pub connections: u32,
+}
+
+/// What a round waits for.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Submissions, of which so many were: they reap what had become readable, the oldest first.
+    Reap(u32),
+    /// So many completions to be handled: their receives are staged, or in line for a span.
+    Readable(usize),
+    /// So many connections to be given a span.
+    Feed(usize),
+    /// The next submission: it receives.
+    Receive,
+    /// So many completions to be handled: bytes are decoded or in line for it.
+    Received(usize),
+    /// So many connections to be decoded.
+    Decode(usize),
+}
+
+/// The kernel does at least so much of a ring's deferred work, which posts completions, with each submission (20 since
+/// 6.13, all of it before), and leaves the rest to the next.
+const REAPED_AT_LEAST: u32 = 16;
+
+/// A round that takes longer is told at once: pings that were written within it have only now been sent.
+const LATE: Span = Span::from_ms(200);
+
+impl Hearing {
+    pub(super) fn new(now: Instant) -> Hearing {
+        Hearing { since: now, step: Step::Reap(0), until: now, told: None, slept: false }
+    }
+
+    /// The shard slept, and would not have if anything had waited.
+    pub(super) fn slept(&mut self) {
+        self.slept = true;
+    }
+
+    /// Whether it matters to the next submission that the kernel has more.
+    pub(super) fn reaps(&self) -> bool {
+        self.slept || matches!(self.step, Step::Reap(_))
+    }
+
+    /// A submission of the turn that began at `now`.
+    pub(super) fn entered(&mut self, now: Instant, found: Entered) {
+        if std::mem::take(&mut self.slept) {
+            (self.since, self.step) = (now, Step::Reap(0));
+        }
+        match &mut self.step {
+            // A ring that is flagged all the time has been worked off in the end: each connection polls once.
+            Step::Reap(turns) if found.more && *turns < found.connections / REAPED_AT_LEAST => *turns += 1,
+            Step::Reap(_) => self.step = Step::Readable(found.ready),
+            Step::Receive => self.step = Step::Received(found.ready),
+            _ => {}
+        }
+    }
+
+    /// So many completions were handled; so many connections are in line for a span, and for being decoded.
+    pub(super) fn handled(&mut self, completions: usize, starved: usize, undecoded: usize) {
+        match &mut self.step {
+            Step::Readable(left) => {
+                *left = left.saturating_sub(completions);
+                if *left == 0 {
+                    self.step = if starved == 0 { Step::Receive } else { Step::Feed(starved) };
+                }
+            }
+            Step::Received(left) => {
+                *left = left.saturating_sub(completions);
+                if *left == 0 {
+                    self.step = Step::Decode(undecoded);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// So many connections got a span.
+    pub(super) fn fed(&mut self, connections: usize) {
+        let Step::Feed(left) = &mut self.step else { return };
+        *left = left.saturating_sub(connections);
+        if *left == 0 {
+            self.step = Step::Receive;
+        }
+    }
+
+    /// So many connections of the line were decoded in the turn that began at `now`. When the shard was late, says
+    /// until when it has heard.
+    pub(super) fn decoded(&mut self, now: Instant, connections: usize) -> Option<Instant> {
+        let Step::Decode(left) = &mut self.step else { return None };
+        *left = left.saturating_sub(connections);
+        if *left > 0 {
+            return None;
+        }
+        self.until = self.since;
+        (self.since, self.step) = (now, Step::Reap(0));
+        (now.since(self.until) >= LATE).then_some(self.until)
+    }
+
+    /// Until when the shard has heard, if the machine was not told.
+    pub(super) fn news(&mut self) -> Option<Instant> {
+        let news = (self.told != Some(self.until)).then_some(self.until);
+        self.told = Some(self.until);
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Instant {
+        Instant(ms * 1_000_000)
+    }
+
+    fn enter(hearing: &mut Hearing, at: u64, ready: usize) {
+        hearing.entered(ms(at), Entered { ready, more: false, connections: 100 });
+    }
+
+    #[test]
+    fn a_round_is_over_when_what_had_arrived_is_decoded() {
+        let mut hearing = Hearing::new(ms(0));
+        assert_eq!(hearing.news(), Some(ms(0)));
+        enter(&mut hearing, 1, 3);
+        hearing.handled(2, 0, 0);
+        assert_eq!(hearing.decoded(ms(1), 0), None);
+        enter(&mut hearing, 2, 9);
+        hearing.handled(1, 0, 0);
+        // What became readable meanwhile is another round's.
+        enter(&mut hearing, 3, 2);
+        hearing.handled(2, 0, 2);
+        assert_eq!((hearing.decoded(ms(3), 1), hearing.news()), (None, None), "one is still in line");
+        enter(&mut hearing, 4, 0);
+        hearing.handled(0, 0, 5);
+        assert_eq!(hearing.decoded(ms(4), 1), None, "in time: told when it is asked for");
+        assert_eq!(hearing.news(), None, "it was told of that instant");
+        for turn in [5, 6] {
+            enter(&mut hearing, turn, 0);
+            hearing.handled(0, 0, 0);
+            assert_eq!(hearing.decoded(ms(turn), 0), None);
+        }
+        assert_eq!(hearing.news(), Some(ms(4)), "the next began when the first was over");
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_back_is_waited_for_but_not_for_ever() {
+        for (turns, more) in [(3, false), (100 / REAPED_AT_LEAST as u64, true)] {
+            let mut hearing = Hearing::new(ms(0));
+            for turn in 0..turns {
+                hearing.entered(ms(turn), Entered { ready: 0, more: true, connections: 100 });
+                hearing.handled(usize::MAX, 0, 0);
+                assert!(matches!(hearing.step, Step::Reap(_)), "turn {turn}");
+            }
+            hearing.entered(ms(9), Entered { ready: 4, more, connections: 100 });
+            assert!(matches!(hearing.step, Step::Readable(4)));
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_span_is_waited_for() {
+        let mut hearing = Hearing::new(ms(0));
+        enter(&mut hearing, 1, 9);
+        hearing.handled(9, 5, 0);
+        hearing.fed(4);
+        enter(&mut hearing, 2, 4);
+        hearing.handled(4, 1, 0);
+        assert_eq!(hearing.decoded(ms(2), 0), None);
+        hearing.fed(1);
+        enter(&mut hearing, 3, 1);
+        hearing.handled(1, 0, 0);
+        hearing.decoded(ms(3), 0);
+        enter(&mut hearing, 4, 0);
+        hearing.handled(0, 0, 0);
+        enter(&mut hearing, 5, 0);
+        hearing.handled(0, 0, 0);
+        hearing.decoded(ms(5), 0);
+        assert_eq!(hearing.news(), Some(ms(3)), "the first ended with the last of them");
+    }
+
+    #[test]
+    fn a_round_that_took_long_is_told_at_once_and_a_sleep_is_none() {
+        let mut hearing = Hearing::new(ms(0));
+        enter(&mut hearing, 1, 0);
+        hearing.handled(0, 0, 0);
+        enter(&mut hearing, 3_000, 1);
+        hearing.handled(1, 0, 0);
+        assert_eq!(hearing.decoded(ms(3_000), 0), Some(ms(0)));
+        hearing.slept();
+        for at in [9_000, 9_001] {
+            enter(&mut hearing, at, 0);
+            hearing.handled(0, 0, 0);
+            assert_eq!(hearing.decoded(ms(at), 0), None);
+        }
+        assert_eq!(hearing.news(), Some(ms(9_000)));
+    }
+}

@@ -1,0 +1,61 @@
+//! A shard that is not let run, or has more to read than a turn takes, says until when it has heard.
+
+use std::time::Duration;
+
+use crate::machine::Effect;
+use crate::reactor::PlaneLimits;
+use crate::time::Instant;
+
+use super::bench::{Bench, Client, run};
+
+/// What was said before the shard stood still is told before the shard says that it heard it, in any number of turns;
+/// and it says that it was late.
+#[test]
+fn a_late_shard_has_heard_only_what_it_has_told() {
+    run(|| {
+        let mut bench = Bench::new(1, PlaneLimits::new(4_000));
+        let mut clients: Vec<Client> = (0..1_500).map(|_| bench.websocket()).collect();
+        bench.settle();
+        clients.iter_mut().for_each(|client| client.say(b"E\n"));
+        let said = bench.shards[0].clock.now().mono;
+        std::thread::sleep(Duration::from_millis(300));
+        let commands =
+            |bench: &Bench, lines: usize| bench.log(0)[..lines].iter().filter(|l| l.starts_with("command")).count();
+        let before = commands(&bench, bench.log(0).len());
+        time_out(&mut bench);
+        bench.turn();
+        let heard = |bench: &Bench| bench.shards[0].machine.heard.iter().find(|(until, ..)| *until >= said).copied();
+        assert_eq!(heard(&bench), None, "one turn has read nothing yet");
+        bench.until("everything is heard", |bench| {
+            time_out(bench);
+            heard(bench).is_some()
+        });
+        let (_, _, lines) = heard(&bench).unwrap();
+        assert_eq!(commands(&bench, lines) - before, clients.len(), "told before it was said to be heard");
+        let late: Vec<Instant> = bench.shards[0].machine.heard.iter().filter(|h| h.1).map(|h| h.0).collect();
+        assert!(late.iter().any(|until| *until <= said), "the round that stood still is told at once: {late:?}");
+    });
+}
+
+/// Something is due: the machine is told until when the shard has heard, then of the time.
+fn time_out(bench: &mut Bench) {
+    let conn = bench.shards[0].machine.opened[0];
+    bench.shards[0].machine.orders.push(Effect::Ready(conn));
+}
+
+#[test]
+fn a_shard_that_slept_was_not_late() {
+    run(|| {
+        let mut bench = Bench::one();
+        let _client = bench.websocket();
+        bench.settle();
+        bench.shards[0].machine.heard.clear();
+        bench.shards[0].hearing.slept();
+        std::thread::sleep(Duration::from_millis(300));
+        bench.settle();
+        time_out(&mut bench);
+        bench.turn();
+        let heard = &bench.shards[0].machine.heard;
+        assert!(heard.iter().all(|(_, late, _)| !late), "{heard:?}");
+    });
+}
