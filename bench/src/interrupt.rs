@@ -22,9 +22,9 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the scenario to end, as a signal does: the key in the live view.
-pub fn request() {
-    flag().store(true, Ordering::Relaxed);
+/// Asks the scenario to end, as a signal does: the key in the live view. Says whether that was asked for before.
+pub fn request() -> bool {
+    flag().swap(true, Ordering::Relaxed)
 }
 
 /// An error once somebody has asked for the end.

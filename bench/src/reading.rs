@@ -56,6 +56,9 @@ pub fn show(report: &mut Report, readings: &[Reading]) {
         if let Some(metrics) = &reading.metrics {
             report.tables(metrics, reading.sessions);
         }
+        if let Some(bytes) = reading.metrics.as_ref().and_then(store_bytes) {
+            report.point(names::STORE_BYTES, "sessions", "B", sessions, bytes);
+        }
     }
     for pair in readings.windows(2) {
         let [low, high] = pair else { continue };
@@ -68,6 +71,14 @@ pub fn show(report: &mut Report, readings: &[Reading]) {
     if let Some(metrics) = &high.metrics {
         report.shards(metrics);
     }
+}
+
+/// What the server says that its store holds in memory: the cache of blocks and the write buffers. A server that does
+/// not say so has neither, or counts as one that has neither.
+fn store_bytes(metrics: &Metrics) -> Option<f64> {
+    let parts = ["murre_store_cache_bytes", "murre_store_buffer_bytes"];
+    let mut told = parts.iter().flat_map(|name| metrics.named(name)).map(|(_, value)| value).peekable();
+    told.peek().is_some().then(|| told.sum())
 }
 
 /// What the kernel's caches grew by while so many sessions came: of both ends, and of the server's.
@@ -92,6 +103,10 @@ fn show_slope(report: &mut Report, low: &Reading, high: &Reading) {
     let slope = |low: u64, high: u64| (high as f64 - low as f64) / sessions;
     if let (Some(at_low), Some(at_high)) = (&low.memory, &high.memory) {
         report.add(names::USER_SLOPE, slope(at_low.anonymous(), at_high.anonymous()), "B");
+        let store = |reading: &Reading| reading.metrics.as_ref().and_then(store_bytes);
+        if let (Some(before), Some(now)) = (store(low), store(high)) {
+            report.add("  of it the store's cache and write buffers", (now - before) / sessions, "B");
+        }
         let names: BTreeSet<&String> = at_low.by_mapping.keys().chain(at_high.by_mapping.keys()).collect();
         for name in names {
             let bytes = |memory: &Memory| memory.by_mapping.get(name).copied().unwrap_or(0);

@@ -125,6 +125,18 @@ impl Report {
             self.option(names::OPTION_SHARDS, points.len());
             self.series(names::SHARD_SESSIONS, "shard", "sessions", points);
         }
+        self.rooms(metrics);
+    }
+
+    /// Keeps how many connections the server is made for. Of several shards each has a fiftieth more room than its
+    /// share, because users fall on shards by chance (`src/node/mod.rs`).
+    pub fn rooms(&mut self, metrics: &Metrics) {
+        let rooms = metrics.by_shard("murre_connections_max");
+        let spare = if rooms.len() > 1 { 1.02 } else { 1.0 };
+        let most: f64 = rooms.iter().map(|[_, room]| (room / spare).ceil()).sum();
+        if most > 0.0 {
+            self.option(names::OPTION_MAX_CONNECTIONS, most as u64);
+        }
     }
 
     /// Adds one point for each table whose bytes murre tells, at this number of sessions.
@@ -237,6 +249,7 @@ mod tests {
     fn shards_and_tables_come_from_the_metrics() {
         let text = "murre_sessions{shard=\"0\"} 3\nmurre_sessions{shard=\"1\"} 5\nmurre_index_bytes{shard=\"0\"} 8\n\
                     murre_index_bytes{shard=\"1\"} 9\nmurre_read_bytes_total{shard=\"0\"} 1\n\
+                    murre_connections_max{shard=\"0\"} 510000\nmurre_connections_max{shard=\"1\"} 510000\n\
                     murre_process_private_bytes 4\n";
         let mut report = Report::new("hold");
         report.shards(&Metrics::parse(text));
@@ -244,6 +257,7 @@ mod tests {
         let found = report.outcome();
         assert_eq!(found.series(names::SHARD_SESSIONS).unwrap().points, [[0.0, 3.0], [1.0, 5.0]]);
         assert_eq!(found.series("table bytes: murre_index_bytes").unwrap().points, [[8.0, 17.0]]);
+        assert_eq!(found.option(names::OPTION_MAX_CONNECTIONS), Some(1_000_000.0));
         assert_eq!(found.series.len(), 2, "neither counters nor the process are tables");
     }
 }

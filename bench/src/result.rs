@@ -128,6 +128,9 @@ pub mod names {
     /// Series over `sessions`, in `B`: memory of the server process that nobody shares and that was written
     /// (`Private_Dirty`), all of it, at each session count. A first point at 0 or few sessions is the fixed part.
     pub const USER_BYTES: &str = "user bytes";
+    /// Series over `sessions`, in `B`: what of [`USER_BYTES`] is the store's cache and its write buffers, as the server
+    /// says. Bounded, whatever the number of sessions, and filled by how much was read and written.
+    pub const STORE_BYTES: &str = "user bytes of the store";
     /// Series over `sessions`, in `B`: kernel memory (slab) of the server's sockets, all of it, the generator's end
     /// taken off.
     pub const KERNEL_BYTES: &str = "kernel bytes";
@@ -163,6 +166,13 @@ pub mod names {
     pub const CPU_REGISTER: &str = "server CPU per register";
     /// Figure in `us`: server CPU of one ping and its pong.
     pub const CPU_PING: &str = "server CPU per ping";
+    /// Figure in `/s`: notifications that arrived in the measured time.
+    pub const NOTIFICATION_RATE: &str = "notifications a second";
+    /// Figure in `/s`: pings of the server that were answered in the time in which CPU was measured; of `ping`, those of
+    /// the user agents, too.
+    pub const PING_RATE: &str = "pings a second";
+    /// Figure in `cores`: the server in the time of [`NOTIFICATION_RATE`] and [`PING_RATE`], whatever it did.
+    pub const CORES: &str = "server cores in the measured time";
     /// Figure in `cores`: the server with all sessions held and nothing to do but its pings.
     pub const CPU_IDLE: &str = "idle server CPU";
     /// Figure in `B`: slope of [`USER_BYTES`] between the first and the last session count.
@@ -181,7 +191,8 @@ pub mod names {
     pub const OPTION_SESSIONS: &str = "sessions";
     /// Option: shards of the server.
     pub const OPTION_SHARDS: &str = "shards";
-    /// Option: the server's `--max-connections`, for which its tables are sized.
+    /// Option: the server's `--max-connections`, for which its tables are sized. Taken from the room of its shards, so it
+    /// may be more by as many as there are shards.
     pub const OPTION_MAX_CONNECTIONS: &str = "max_connections";
     /// Option: channels of each session.
     pub const OPTION_CHANNELS: &str = "channels";

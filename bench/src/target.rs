@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::report::Report;
 use crate::result::names;
+use crate::scenario::ramp::Ramp;
 
 /// Options that all scenarios share.
 #[derive(clap::Args, Clone, Debug)]
@@ -25,6 +26,9 @@ pub struct Target {
     /// User agents.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub sessions: usize,
+    /// How sessions arrive.
+    #[command(flatten)]
+    pub ramp: Ramp,
     /// Process id of the server, several with commas or given again; their children are counted too. Without it
     /// neither CPU time nor memory of the server is measured.
     #[arg(long = "pid", value_name = "PID", value_delimiter = ',')]

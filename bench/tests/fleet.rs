@@ -10,6 +10,7 @@ use murre_bench::fleet::{End, Happening, Leave, Plan, version_hash};
 use murre_bench::letter::{Letter, Letters, Signing};
 use murre_bench::metrics;
 use murre_bench::scenario::Driver;
+use murre_bench::scenario::ramp::Ramp;
 use murre_bench::target::Target;
 
 /// Rings of so many agents each.
@@ -32,6 +33,7 @@ impl Fleet {
             endpoint: world.server.endpoint(),
             admin: None,
             sessions,
+            ramp: Ramp { ramp: 128, ramp_rate: None },
             pids: Vec::new(),
             json: None,
             label: "murre".into(),

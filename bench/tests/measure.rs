@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use murre_bench::result::Outcome;
+use murre_bench::result::{Outcome, names};
 
 fn measure(arguments: &[&str], binaries: &Path) -> Output {
     prepared(arguments, binaries).output().unwrap()
@@ -37,7 +37,7 @@ fn read(directory: &Path, name: &str) -> Outcome {
 fn two_generators_take_turns_and_a_killed_server_comes_again() {
     let (directory, binaries) = (tempfile::tempdir().unwrap(), binaries());
     let out = directory.path().join("out");
-    let output = measure(&["latency", "restart", "--out", out.to_str().unwrap()], binaries.path());
+    let output = measure(&["latency", "capacity", "restart", "--out", out.to_str().unwrap()], binaries.path());
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}");
     assert!(text.contains("p99 into 10000 sessions to p99 into 100"), "{text}");
@@ -48,6 +48,15 @@ fn two_generators_take_turns_and_a_killed_server_comes_again() {
     }
     let restart = read(&out, "restart");
     assert_eq!(restart.figure("restart: sessions"), Some(10_000.0));
+    // The server that came in the place of the killed one is the one that is read.
+    assert!(restart.figure("restart: user memory with all back").is_some_and(|bytes| bytes > 1e6));
+    let (many, ping) = (read(&out, "latency-many"), read(&out, "capacity-ping"));
+    assert!(many.figure(names::PING_RATE).is_some() && many.figure(names::CORES).is_some_and(|cores| cores > 0.0));
+    assert!(many.option(names::OPTION_MAX_CONNECTIONS).is_some_and(|most| (11_500.0..11_510.0).contains(&most)));
+    assert!(ping.figure(names::PING_RATE).is_some_and(|rate| rate > 100.0), "the server pings every three seconds");
+    let model = std::fs::read_to_string(out.join("capacity.txt")).unwrap();
+    // A thousand sessions may be too few for a line through their memory; then the command says so.
+    assert!(model.contains("CPU for 10000 sessions") || model.is_empty(), "{model}");
     assert!(out.join("report.html").exists());
     let left: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("work.")), "{left:?}");
@@ -80,7 +89,7 @@ fn what_it_cannot_do_it_says() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(wanted), "{text}");
     };
-    refused(&["milion"], binaries.path(), "there are: million flatness");
+    refused(&["milion"], binaries.path(), "there are: million flatness latency capacity");
     refused(&[], binaries.path(), "which figure?");
     refused(&["push"], nowhere.path(), "cargo build --profile ci");
     assert!(measure(&["--help"], binaries.path()).status.success());

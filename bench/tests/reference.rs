@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::scenario::{Reference, run};
+use common::scenario::{Reference, in_place_of, run};
 use murre_bench::result::names;
 use murre_bench::scenario::{churn, hold, mixed, ping, push, store, storm};
 
@@ -102,15 +102,7 @@ fn a_ping_that_is_not_answered_is_missed() {
 fn a_server_that_forgets_at_a_restart_is_found_out() {
     let reference = Reference::with(&[]);
     let server = &reference.server;
-    let serve = format!(
-        "{} reference --websocket {} --endpoint {} --node {} --admin {} --endpoint-url {}",
-        env!("CARGO_BIN_EXE_murre-bench"),
-        server.websocket(),
-        server.endpoint(),
-        server.node(),
-        server.admin(),
-        murre_bench::process::ENDPOINT_URL,
-    );
+    let serve = in_place_of(server, "reference", "");
     let pid = server.pid().to_string();
     let words = ["--sessions", "30", "--kill", &pid, "--serve", &serve, "--back-off", "0.02", "--patience", "5"];
     let storm = run(server, false, &words, storm::run);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::World;
-use common::scenario::run;
+use common::scenario::{in_place_of, run};
 use murre_bench::result::names;
 use murre_bench::scenario::{churn, hold, mixed, ping, push, store, storm};
 
@@ -95,23 +95,17 @@ fn a_storm_within_a_second() {
 fn a_server_that_is_killed_loses_nobody_and_nothing() {
     let world = World::start();
     let server = &world.server;
-    let serve = format!(
-        "{} serve --data-dir {} --websocket {} --endpoint {} --node {} --admin {} --endpoint-url {} \
-         --shards 3 --set delivery.ledger_bytes=4MiB 2>/dev/null",
-        env!("CARGO_BIN_EXE_murre-bench"),
-        world.data_dir().display(),
-        server.websocket(),
-        server.endpoint(),
-        server.node(),
-        server.admin(),
-        murre_bench::process::ENDPOINT_URL,
-    );
+    let command = format!("serve --data-dir {}", world.data_dir().display());
+    let serve = in_place_of(server, &command, "--shards 3 --set delivery.ledger_bytes=4MiB 2>/dev/null");
     let pid = server.pid().to_string();
     let words = ["--sessions", "100", "--kill", &pid, "--serve", &serve, "--back-off", "0.05", "--patience", "60"];
     let outcome = run(server, false, &words, storm::run).good();
     assert_eq!(outcome.figure("restart: sessions"), Some(100.0));
     assert_eq!(outcome.figure("restart: accepted and lost"), Some(0.0));
     assert!(outcome.figure("restart: until all were back").unwrap() > 0.0);
+    // Of the process that came, not of the one that was killed.
+    assert!(outcome.figure("restart: user memory with all back").unwrap() > 0.0);
+    assert!(outcome.figure("restart: server CPU per session, its start counted in").unwrap() > 0.0);
 }
 
 #[test]

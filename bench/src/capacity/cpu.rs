@@ -5,6 +5,12 @@
 //! touches memory that nobody touched for minutes: some forty cache lines of socket, file, poll, connection and
 //! session, and the page tables on the way. That is added for each tenfold of the sessions, in microseconds
 //! ([`COLD_US_DEFAULT`]), unless measurements say it.
+//!
+//! A million sessions are pinged some thousand times a second whatever else happens, so whoever counts what the server
+//! used while it pushed also counts pings: they are a line of their own, and are taken off what a notification cost.
+//! What an operation costs depends on how often it comes (each that is alone wakes a shard), so the measurement nearest
+//! to the wanted rate is taken: for pings one at the rate that the million brings, from fewer sessions that are pinged
+//! more often.
 
 use super::{Basis, Mix};
 use crate::result::{Outcome, names};
@@ -75,8 +81,7 @@ impl Prediction {
         ];
         let sessions = mix.sessions as f64;
         let line = |(name, rate)| {
-            let cost = cost(basis, name, rate);
-            let us = cost.us + colder(cost.at, sessions) * cold_us;
+            let (cost, us) = cost_among(basis, name, rate, sessions, cold_us);
             Item { name, rate, cost, us }
         };
         let mut items: Vec<Item> = rates.into_iter().map(line).collect();
@@ -89,6 +94,11 @@ impl Prediction {
             });
         }
         Prediction { items, cold_us }
+    }
+
+    /// What an operation costs at this rate with so many sessions, and where that starts from.
+    pub fn at_rate(&self, basis: &Basis<'_>, name: &str, rate: f64, sessions: f64) -> (Cost, f64) {
+        cost_among(basis, name, rate, sessions, self.cold_us)
     }
 
     /// Cores' worth of CPU in a normal second.
@@ -153,17 +163,54 @@ fn colder(at: Option<f64>, sessions: f64) -> f64 {
     at.map_or(0.0, |at| (sessions / at.max(1.0)).log10().max(0.0))
 }
 
+fn cost_among(basis: &Basis<'_>, name: &str, rate: f64, sessions: f64, cold_us: f64) -> (Cost, f64) {
+    let cost = cost(basis, name, rate);
+    let us = cost.us + colder(cost.at, sessions) * cold_us;
+    (cost, us)
+}
+
+/// What a server did in the time in which its CPU was measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Cores it kept busy.
+    pub cores: f64,
+    /// Notifications a second.
+    pub notifications: f64,
+    /// Pings a second.
+    pub pings: f64,
+}
+
+impl Load {
+    /// Of a result that tells it: older ones do not.
+    pub fn of(one: &Outcome) -> Option<Load> {
+        let notifications = one.figure(names::NOTIFICATION_RATE).filter(|rate| *rate > 0.0)?;
+        Some(Load { cores: one.figure(names::CORES)?, notifications, pings: one.figure(names::PING_RATE)? })
+    }
+
+    /// Microseconds of each notification when each ping took so many.
+    pub fn notification_us(&self, ping_us: f64) -> f64 {
+        ((self.cores * 1e6 - self.pings * ping_us) / self.notifications).max(0.0)
+    }
+}
+
 /// The measured cost of an operation at the rate that is nearest to `rate`: at a few operations a second every one
-/// wakes a shard and pays for that alone, under load they share it.
-pub(super) fn cost(basis: &Basis<'_>, name: &str, rate: f64) -> Cost {
+/// wakes a shard and pays for that alone, under load they share it. What pings took is not in that of a notification.
+fn cost(basis: &Basis<'_>, name: &str, rate: f64) -> Cost {
     let distance = |one: &Outcome| {
+        let told = match name {
+            names::CPU_PING => one.figure(names::PING_RATE),
+            _ => one.option("rate").or_else(|| one.figure(names::NOTIFICATION_RATE)),
+        };
         // A result without a rate was as fast as the server could be.
-        let measured = one.option("rate").or_else(|| one.figure("notifications a second")).unwrap_or(1e5);
-        (measured.max(1.0).log10() - rate.max(1.0).log10()).abs()
+        (told.unwrap_or(1e5).max(1.0).log10() - rate.max(1.0).log10()).abs()
     };
     let with = basis.all.iter().filter(|one| one.figure(name).is_some());
     let nearest = with.min_by(|a, b| distance(a).total_cmp(&distance(b)));
-    let found = nearest.and_then(|one| Some((one.figure(name)?, one.option(names::OPTION_SESSIONS)?)));
+    let found = nearest.and_then(|one| {
+        let load = Load::of(one).filter(|_| name == names::CPU_NOTIFICATION);
+        let net = load.map(|load| load.notification_us(cost(basis, names::CPU_PING, load.pings).us));
+        Some((net.or_else(|| one.figure(name))?, one.option(names::OPTION_SESSIONS)?))
+    });
     match found {
         Some((us, at)) => Cost { us, at: Some(at) },
         None => Cost { us: ASSUMED.iter().find(|(known, _)| *known == name).map_or(0.0, |(_, us)| *us), at: None },

@@ -4,7 +4,7 @@ use std::io;
 
 use super::fit::{Line, index_bytes};
 use super::{Basis, Mix};
-use crate::result::names;
+use crate::result::{Outcome, names};
 
 /// Promised: this share of what a full run shows.
 pub(super) const PROMISE: f64 = 0.05;
@@ -43,7 +43,7 @@ const RING_SLOT_BYTES: f64 = 8.0;
 const RING_SPARE: f64 = 1.05;
 /// Default of `store.cache`, and the write buffers of the four tables of the embedded store
 /// (`src/store/embedded/database.rs`).
-const STORE_BYTES: f64 = (96 + 16 + 32 + 16 + 16) as f64 * 1024.0 * 1024.0;
+pub(super) const STORE_BYTES: f64 = (96 + 16 + 32 + 16 + 16) as f64 * 1024.0 * 1024.0;
 
 impl Prediction {
     pub fn new(basis: &Basis<'_>, mix: &Mix) -> io::Result<Prediction> {
@@ -136,9 +136,18 @@ impl Prediction {
 /// For everything else on the host.
 const SYSTEM_BYTES: f64 = 1024.0 * 1024.0 * 1024.0;
 
+/// Readings of user memory without what the server says that its store's cache and write buffers hold: that is bounded,
+/// and in a small run of known users it fills while the readings are taken. All of it where the server says nothing.
+pub(super) fn without_store(one: &Outcome) -> Vec<[f64; 2]> {
+    let store = one.series(names::STORE_BYTES).map_or(&[][..], |series| &series.points);
+    let of_store = |count: f64| store.iter().find(|point| point[0] == count).map_or(0.0, |point| point[1]);
+    let user = one.series(names::USER_BYTES).map_or(&[][..], |series| &series.points);
+    user.iter().map(|[count, bytes]| [*count, bytes - of_store(*count)]).collect()
+}
+
 fn user(basis: &Basis<'_>, mix: &Mix) -> io::Result<(Vec<Item>, f64)> {
     let hold = basis.hold;
-    let points = hold.series(names::USER_BYTES).map(|series| series.points.clone()).unwrap_or_default();
+    let points = without_store(hold);
     let measured_shards = basis.shards();
     let shards = mix.shards.map(|count| count as f64).or(measured_shards);
     // Without the number of shards the index stays in the slope, and the steps of its tables are an error of up to 4 %.
@@ -165,8 +174,11 @@ fn user(basis: &Basis<'_>, mix: &Mix) -> io::Result<(Vec<Item>, f64)> {
     let mut told = 0.0;
     for series in &hold.series {
         let Some(table) = series.name.strip_prefix(names::TABLE_BYTES) else { continue };
-        // What holds input and messages is empty in an idle server: only tables that grow with sessions are lines.
-        let Some(line) = Line::through(&series.points).filter(|line| line.slope > 0.5) else { continue };
+        // What holds input and messages is empty in an idle server, or holds what was made once: only tables that grow
+        // with sessions are lines.
+        let last = series.points.last().map_or(0.0, |[count, bytes]| bytes / count.max(1.0));
+        let grows = |line: &Line| line.slope > 0.5 && line.slope > last / 2.0;
+        let Some(line) = Line::through(&series.points).filter(grows) else { continue };
         told += line.slope;
         let how = "the server's own metric, slope".to_owned();
         items.push(Item { name: table.trim_start_matches("murre_").into(), fixed: 0.0, each: line.slope, how });
@@ -175,14 +187,14 @@ fn user(basis: &Basis<'_>, mix: &Mix) -> io::Result<(Vec<Item>, f64)> {
         name: "sessions, channels, everything else".into(),
         fixed: 0.0,
         each: line.slope - told,
-        how: "slope of Private_Dirty without the lines above".into(),
+        how: "slope of Private_Dirty without the store's cache and the lines above".into(),
     });
     let more_shards = (shards - measured_shards).max(0.0);
     items.push(Item {
         name: "the process without sessions".into(),
         fixed: line.fixed,
         each: 0.0,
-        how: "start of the line through Private_Dirty".into(),
+        how: "start of that line".into(),
     });
     if more_shards > 0.0 {
         items.push(Item {

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::check::lines;
+use super::check::{Compared, Promise, lines};
 use super::fit::index_bytes;
 use super::{Basis, Mix, cpu, memory};
-use crate::result::Outcome;
+use crate::result::{Figure, Outcome, Series, names};
 
 fn outcome(scenario: &str, more: &serde_json::Value) -> Outcome {
     let mut all = json!({
@@ -60,7 +60,7 @@ fn a_million_is_predicted_from_ten_thousand_where_a_straight_line_would_fail() {
     let all = [hold(&[0.0, 2_500.0, 5_000.0, 10_000.0])];
     let real = hold(&[0.0, 500_000.0, 1_000_000.0]);
     let compared = lines(&Basis::new(&all).unwrap(), &mix(), &[real]).unwrap();
-    assert_eq!(compared.len(), 5, "user, its slope, kernel, both and one table: {compared:?}");
+    assert_eq!(compared.len(), 6, "user, its slope, kernel and that of one, both and one table: {compared:?}");
     assert!(compared.iter().all(|line| line.off().abs() < 0.01 && line.held()), "{compared:?}");
 }
 
@@ -76,8 +76,8 @@ fn of_a_recorded_run_the_first_12_000_sessions_predict_the_rest() {
         first.series.iter_mut().for_each(|one| one.points.retain(|point| point[0] <= 12_000.0));
         let all = [first];
         let compared = lines(&Basis::new(&all).unwrap(), &mix(), &[real]).unwrap();
-        assert_eq!(compared.iter().filter(|line| line.promise.is_some()).count(), 3, "{compared:?}");
-        assert!(compared.iter().all(super::check::Compared::held), "{compared:?}");
+        assert_eq!(compared.iter().filter(|line| line.promise != Promise::None).count(), 3, "{compared:?}");
+        assert!(compared.iter().all(Compared::held), "{compared:?}");
     }
 }
 
@@ -89,7 +89,7 @@ fn a_full_run_that_is_further_off_than_promised_is_told() {
     real.series[0].points.iter_mut().for_each(|point| point[1] *= 1.08);
     let compared = lines(&basis, &mix(), &[real]).unwrap();
     assert!(!compared[1].held() && compared[1].name.starts_with("user bytes of a session"), "{compared:?}");
-    assert!(compared[2].held() && compared[3].held(), "8 % of a few are little of all: {compared:?}");
+    assert!(compared[2..].iter().all(Compared::held), "8 % of a few are little of all: {compared:?}");
 }
 
 #[test]
@@ -126,6 +126,83 @@ fn operations_are_compared_at_the_rate_of_the_full_run() {
     let compared = |us| lines(&basis, &mix(), &[push(1_000_000, 1_000, us)]).unwrap();
     assert!((compared(34.0)[0].off()).abs() < 0.001 && compared(34.0)[0].held());
     assert!(!compared(20.0)[0].held(), "34 is 70 % more than 20");
+}
+
+/// A run that tells how much of each it did while its cores were read.
+fn told(scenario: &str, name: &str, sessions: u64, loads: [f64; 3], us: f64) -> Outcome {
+    let [cores, notifications, pings] = loads;
+    let figure = |name: &str, value: f64| json!({ "name": name, "value": value, "unit": "" });
+    outcome(
+        scenario,
+        &json!({
+            "options": { "sessions": sessions },
+            "figures": [
+                figure(names::CORES, cores), figure(names::NOTIFICATION_RATE, notifications),
+                figure(names::PING_RATE, pings), figure(name, us),
+            ],
+        }),
+    )
+}
+
+#[test]
+fn the_pings_of_a_million_are_not_counted_into_its_notifications() {
+    // 30 us each ping at 3,000 a second, 80 us one that comes alone; 60 us a notification.
+    let all = [
+        hold(&[0.0, 5_000.0, 10_000.0]),
+        told("push", names::CPU_NOTIFICATION, 10_000, [0.060 + 30.0 * 80e-6, 1_000.0, 30.0], 62.4),
+        told("ping", names::CPU_PING, 10_000, [0.09, 0.0, 3_000.0], 30.0),
+        told("ping", names::CPU_PING, 10_000, [0.0064, 0.0, 80.0], 80.0),
+    ];
+    let basis = Basis::new(&all).unwrap();
+    let mix = Mix { cold_us: Some(2.0), ..mix() };
+    // Two tenfolds: 64 us and 34 us.
+    let real = |cores: f64| told("push", names::CPU_NOTIFICATION, 1_000_000, [cores, 1_000.0, 3_300.0], cores * 1e3);
+    let compared = lines(&basis, &mix, &[real(0.064 + 3_300.0 * 34e-6)]).unwrap();
+    assert!(compared.iter().all(|line| line.off().abs() < 0.001), "{compared:?}");
+    assert_eq!((compared.len(), compared[0].promise), (2, Promise::Within(0.2)));
+    assert!(compared[0].name.contains("1000 notifications and 3300 pings"), "{compared:?}");
+    assert!(lines(&basis, &mix, &[real(0.21)]).unwrap()[0].held());
+    assert!(!lines(&basis, &mix, &[real(0.24)]).unwrap()[0].held(), "a quarter off");
+
+    let unmeasured = [hold(&[0.0, 5_000.0, 10_000.0]), push(10_000, 1_000, 60.0)];
+    let compared = lines(&Basis::new(&unmeasured).unwrap(), &mix, &[real(0.3)]).unwrap();
+    assert_eq!(compared[0].promise, Promise::None, "what a ping costs was never measured");
+}
+
+#[test]
+fn idle_cores_are_what_the_process_does_anyway_and_pings() {
+    let mut few = hold(&[0.0, 5_000.0, 10_000.0]);
+    let figure = |name: &str, value: f64| Figure { name: name.into(), value: value.into(), unit: String::new() };
+    few.figures.extend([figure(names::CPU_IDLE, 0.003), figure(names::PING_RATE, 0.0)]);
+    let mut real = hold(&[0.0, 500_000.0, 1_000_000.0]);
+    real.figures.extend([figure(names::CPU_IDLE, 0.105), figure(names::PING_RATE, 3_000.0)]);
+    let all = [few, told("ping", names::CPU_PING, 10_000, [0.09, 0.0, 3_000.0], 30.0)];
+    let compared = lines(&Basis::new(&all).unwrap(), &Mix { cold_us: Some(2.0), ..mix() }, &[real]).unwrap();
+    let idle = compared.iter().find(|line| line.name.starts_with("idle")).unwrap();
+    assert!(idle.off().abs() < 0.001 && idle.promise == Promise::Within(0.2), "{compared:?}");
+}
+
+#[test]
+fn a_cache_that_fills_is_no_cost_of_a_session() {
+    let cached = |counts: &[f64], bytes: fn(f64) -> f64| {
+        let mut one = hold(counts);
+        one.series[0].points.iter_mut().for_each(|point| point[1] += bytes(point[0]));
+        let points = counts.iter().map(|count| [*count, bytes(*count)]).collect();
+        let series = Series { name: names::STORE_BYTES.into(), x_unit: "sessions".into(), unit: "B".into(), points };
+        one.series.push(series);
+        one
+    };
+    let all = [cached(&[0.0, 5_000.0, 7_500.0, 10_000.0], |count| count * 900.0)];
+    let basis = Basis::new(&all).unwrap();
+    let real = cached(&[0.0, 10_000.0, 1_000_000.0], |count| (count * 900.0).min(1e8));
+    let compared = lines(&basis, &mix(), &[real]).unwrap();
+    assert!(compared.iter().all(Compared::held), "{compared:?}");
+    let slope = compared.iter().find(|line| line.name.starts_with("user bytes of a session")).unwrap();
+    assert!(slope.off().abs() < 0.01, "{compared:?}");
+    let over = cached(&[0.0, 10_000.0, 1_000_000.0], |count| count * 900.0);
+    let broken: Vec<Compared> =
+        lines(&basis, &mix(), &[over]).unwrap().into_iter().filter(|line| !line.held()).collect();
+    assert!(broken.len() == 1 && broken[0].promise == Promise::AtMost, "the bound: {broken:?}");
 }
 
 #[test]

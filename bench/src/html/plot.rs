@@ -134,18 +134,7 @@ pub(super) fn lines(plot: &Lines, x: &Axis, y: &Axis) -> io::Result<String> {
             let tint = COLOURS[plot.curves.first().map_or(0, |curve| curve.colour % COLOURS.len())].mix(0.13);
             chart.draw_series([Rectangle::new(corners, tint.filled())]).map_err(failed)?;
         }
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(MUTED)
-            .set_all_tick_mark_size(4)
-            .label_style(text(TEXT, &MUTED))
-            .axis_desc_style(text(TEXT, &MUTED))
-            .x_desc(plot.x_name.clone())
-            .draw()
-            .map_err(failed)?;
+        mesh(&mut chart, &plot.x_name)?;
         for (at, curve) in plot.curves.iter().enumerate() {
             let colour = COLOURS[curve.colour % COLOURS.len()];
             let points: Vec<(f64, f64)> = curve.points.iter().map(|[at, value]| (x.place(*at), *value)).collect();
@@ -176,6 +165,22 @@ pub(super) fn lines(plot: &Lines, x: &Axis, y: &Axis) -> io::Result<String> {
     })
 }
 
+/// Axes with their labels, and lines across at the values of the upright one.
+fn mesh(chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<Axis, Axis>>, x_name: &str) -> io::Result<()> {
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .axis_style(MUTED)
+        .set_all_tick_mark_size(4)
+        .label_style(text(TEXT, &MUTED))
+        .axis_desc_style(text(TEXT, &MUTED))
+        .x_desc(x_name)
+        .draw()
+        .map_err(failed)
+}
+
 /// Upright columns, one for each name, with the mean as a line.
 pub(super) fn columns(values: &[(String, f64)], colour: usize, x_name: &str) -> io::Result<String> {
     let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len().max(1) as f64;
@@ -193,18 +198,7 @@ pub(super) fn columns(values: &[(String, f64)], colour: usize, x_name: &str) -> 
             .set_label_area_size(LabelAreaPosition::Bottom, 48)
             .build_cartesian_2d(x, y.clone())
             .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(MUTED)
-            .set_all_tick_mark_size(4)
-            .label_style(text(TEXT, &MUTED))
-            .axis_desc_style(text(TEXT, &MUTED))
-            .x_desc(x_name)
-            .draw()
-            .map_err(failed)?;
+        mesh(&mut chart, x_name)?;
         let fill = COLOURS[colour % COLOURS.len()].filled();
         let half = if values.len() > 40 { 0.45 } else { 0.32 };
         let column = |(at, (_, value)): (usize, &(String, f64))| {

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::ramp::Ramp;
 use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, Window, spread};
 use crate::agent::{Agent, Note, Received, channel_id};
 use crate::host::CpuTime;
@@ -84,7 +83,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     }
     let mut traffic = Traffic::new(target, ONE_CHANNEL, Signing::None)?;
     traffic.driver.view.stage("ramp", target.sessions);
-    let climb = Ramp { ramp: 128, ramp_rate: None }.climb(&mut traffic, 0..target.sessions)?;
+    let climb = target.ramp.climb(&mut traffic, 0..target.sessions)?;
     climb.show(&mut report, "ramp", target.sessions);
     traffic.driver.open_publishers(target, options.in_flight)?;
     let (uaid, url) = absent_user(target.first_ws())?;

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ramp::Ramp;
 use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
 use crate::fleet::{Happening, Leave};
 use crate::latency::Latency;
@@ -23,9 +22,6 @@ pub struct Options {
     /// Server and size.
     #[command(flatten)]
     pub target: Target,
-    /// How sessions arrive at first.
-    #[command(flatten)]
-    pub ramp: Ramp,
     /// Of a hundred sessions so many leave in a minute.
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
     pub percent: f64,
@@ -73,7 +69,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let mut report = options.target.report("churn");
     let mut traffic = Traffic::new(&target, ONE_CHANNEL, Signing::None)?;
     traffic.driver.view.stage("ramp", known);
-    options.ramp.climb(&mut traffic, 0..known)?.show(&mut report, "ramp", known);
+    options.target.ramp.climb(&mut traffic, 0..known)?.show(&mut report, "ramp", known);
     traffic.driver.open_publishers(&target, options.in_flight)?;
     traffic.driver.view.stage("churn", known);
     let mut readings = vec![Reading::take(&target, known)?];

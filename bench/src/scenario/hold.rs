@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::ramp::{Climb, Ramp};
+use super::ramp::Climb;
 use super::traffic::Traffic;
 use crate::fleet::{Happening, Plan};
 use crate::letter::Signing;
@@ -24,9 +24,6 @@ pub struct Options {
     /// Server and size; `--sessions` is the largest count.
     #[command(flatten)]
     pub target: Target,
-    /// How sessions arrive.
-    #[command(flatten)]
-    pub ramp: Ramp,
     /// Counts at which memory is read, with commas; a quarter and a half of `--sessions` when absent. All of them are
     /// always one. The slope is from the first count to the last; the first few thousand sessions also pay for what a
     /// server makes once.
@@ -133,7 +130,7 @@ fn hold_up_to(
     let (target, to, count) = (&options.target, agents.end, agents.len());
     traffic.driver.view.stage(format!("ramp to {to}"), to);
     let before = Usage::read(target)?;
-    let climb: Climb = options.ramp.climb(traffic, agents)?;
+    let climb: Climb = options.target.ramp.climb(traffic, agents)?;
     let spent = before.spent(target)?;
     climb.show(report, &format!("ramp to {to}"), count);
     spent.show(report, &format!("new session, ramp to {to}"), count as u64);
@@ -147,9 +144,11 @@ fn hold_up_to(
     let (quiet, pings) = (Usage::read(target)?, traffic.driver.swarm.pings());
     traffic.idle(Duration::from_secs(options.quiet))?;
     let spent = quiet.spent(target)?;
-    show_idle(report, &spent, traffic.driver.swarm.pings() - pings, &format!("at {to}"));
+    let pings = traffic.driver.swarm.pings() - pings;
+    show_idle(report, &spent, pings, &format!("at {to}"));
     if to == target.sessions && spent.cpu.is_some() {
         report.add(names::CPU_IDLE, spent.cores(), "cores");
+        report.add(names::PING_RATE, pings as f64 / spent.wall.as_secs_f64(), "/s");
     }
     Reading::take(target, traffic.driver.swarm.connected())
 }
@@ -165,7 +164,7 @@ fn register(
     let before = Usage::read(&options.target)?;
     let mut done = 0;
     for _ in 0..options.channels {
-        done += register_once(traffic, options.ramp.ramp, agents.clone())?;
+        done += register_once(traffic, options.target.ramp.ramp, agents.clone())?;
     }
     report.check("channels registered", done, total);
     if let Some(us) = before.spent(&options.target)?.us_each(total) {

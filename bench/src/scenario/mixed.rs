@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ramp::Ramp;
 use super::traffic::{ONE_CHANNEL, Once, Style, Traffic, spread};
 use crate::fleet::{Happening, Leave};
 use crate::ledger::Expect;
@@ -24,9 +23,6 @@ pub struct Options {
     /// Server and size.
     #[command(flatten)]
     pub target: Target,
-    /// How sessions arrive at first.
-    #[command(flatten)]
-    pub ramp: Ramp,
     /// Seconds between two tasks of a user, on average.
     #[arg(long, value_name = "S", default_value_t = 27.5)]
     pub wait: f64,
@@ -91,7 +87,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         busy: 0,
     };
     mixed.traffic.driver.view.stage("ramp", target.sessions);
-    let climb = options.ramp.climb(&mut mixed.traffic, 0..target.sessions)?;
+    let climb = target.ramp.climb(&mut mixed.traffic, 0..target.sessions)?;
     climb.show(&mut report, "ramp", target.sessions);
     mixed.traffic.driver.open_publishers(target, options.in_flight)?;
     let visitors = (0..target.sessions).filter(|agent| mixed.is_visitor(*agent));

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ramp::Ramp;
 use super::traffic::Traffic;
 use crate::fleet::{End, Happening, Plan};
 use crate::latency::Latency;
@@ -22,16 +21,17 @@ pub struct Options {
     /// Server and size.
     #[command(flatten)]
     pub target: Target,
-    /// How sessions arrive.
-    #[command(flatten)]
-    pub ramp: Ramp,
     /// Seconds from one `{}` of a session to its next; murre closes a session that asks within its
-    /// `websocket.ping_min_interval`.
+    /// `websocket.ping_min_interval`. 0: sessions do not ask, and only the server's own pings are measured: with an
+    /// interval of 3 s ten thousand sessions are pinged as often a second as a million are with one of 300 s.
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub every: f64,
     /// Seconds of it.
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub seconds: f64,
+    /// Seconds before measuring: the server's first ping to a session comes after half of its interval at the earliest.
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    pub warmup: f64,
     /// The server's own interval (`websocket.auto_ping_interval`): its pings to a session must not be closer.
     #[arg(long, value_name = "S")]
     pub server_interval: Option<f64>,
@@ -70,8 +70,9 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let plan = Plan { ack: true, ..Plan::default() };
     let mut traffic = Traffic::new(target, plan, Signing::None)?;
     traffic.driver.view.stage("ramp", target.sessions);
-    options.ramp.climb(&mut traffic, 0..target.sessions)?.show(&mut report, "ramp", target.sessions);
+    target.ramp.climb(&mut traffic, 0..target.sessions)?.show(&mut report, "ramp", target.sessions);
     traffic.driver.view.stage("ping", target.sessions);
+    traffic.idle(Duration::from_secs_f64(options.warmup.max(0.0)))?;
     let mut beats = vec![Beat::default(); target.sessions];
     let mut tally = Tally::default();
     let before = Usage::read(target)?;
@@ -79,8 +80,11 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let spent = before.spent(target)?;
     show(&mut report, options, &tally);
     spent.show(&mut report, "ping and pong, both directions", tally.answered + tally.pinged);
-    if let Some(us) = spent.us_each(tally.answered + tally.pinged) {
+    let count = tally.answered + tally.pinged;
+    report.add(names::PING_RATE, count as f64 / spent.wall.as_secs_f64(), "/s");
+    if let Some(us) = spent.us_each(count).filter(|_| count > 0) {
         report.add(names::CPU_PING, us, "us");
+        report.add(names::CORES, spent.cores(), "cores");
     }
     report.check("sessions still there", traffic.driver.swarm.connected() as u64, target.sessions as u64);
     if options.too_soon > 0 {
@@ -96,7 +100,7 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
     let end = begin + Duration::from_secs_f64(options.seconds.max(0.0));
     traffic.others.clear();
     while Instant::now() < end || tally.answered < tally.asked && Instant::now() < end + PATIENCE {
-        let owed = pace.owed(Instant::now().min(end));
+        let owed = if options.every > 0.0 { pace.owed(Instant::now().min(end)) } else { 0 };
         while tally.asked < owed {
             let agent = (tally.asked % beats.len().max(1) as u64) as usize;
             let due = pace.due(tally.asked);

@@ -5,11 +5,11 @@
 use std::io;
 use std::time::Duration;
 
-use super::ramp::Ramp;
 use super::rounds;
 use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
 use crate::ledger::Expect;
 use crate::letter::Signing;
+use crate::metrics::Metrics;
 use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
@@ -22,9 +22,6 @@ pub struct Options {
     /// Server and size.
     #[command(flatten)]
     pub target: Target,
-    /// How sessions arrive.
-    #[command(flatten)]
-    pub ramp: Ramp,
     /// Bytes of bodies; several with commas take turns. 1 to 8 count as 9, which hold a number.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "200")]
     pub body: Vec<usize>,
@@ -94,8 +91,23 @@ impl Options {
 pub struct Measured {
     /// Notifications that came in its time.
     pub counted: u64,
-    /// What they cost.
+    /// Pings of the server that were answered meanwhile: a million sessions bring thousands a second, and what they cost
+    /// is no cost of a notification.
+    pub pings: u64,
+    /// What all of it cost.
     pub spent: Spent,
+}
+
+/// Shows what the server did and took in all of these windows together.
+pub fn show_load(report: &mut Report, windows: &[Measured]) {
+    let wall: f64 = windows.iter().map(|one| one.spent.wall.as_secs_f64()).sum();
+    let rate = |count: fn(&Measured) -> u64| windows.iter().map(count).sum::<u64>() as f64 / wall.max(1e-9);
+    report.add(names::NOTIFICATION_RATE, rate(|one| one.counted), "/s");
+    report.add(names::PING_RATE, rate(|one| one.pings), "/s");
+    let cpu: Option<f64> = windows.iter().map(|one| Some(one.spent.cpu?.run_ns as f64 / 1e9)).sum();
+    if let Some(seconds) = cpu {
+        report.add(names::CORES, seconds / wall.max(1e-9), "cores");
+    }
 }
 
 /// Pushes and reports.
@@ -107,12 +119,15 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let mut report = target.report("push");
     let mut traffic = Traffic::new(target, ONE_CHANNEL, options.signing())?;
     traffic.driver.view.stage("ramp", target.sessions);
-    let climb = options.ramp.climb(&mut traffic, 0..target.sessions)?;
+    let climb = target.ramp.climb(&mut traffic, 0..target.sessions)?;
     if traffic.driver.swarm.connected() < target.sessions {
         let connected = traffic.driver.swarm.connected();
         return Err(io::Error::other(format!("only {connected} of {} sessions could connect", target.sessions)));
     }
     climb.show(&mut report, "ramp", target.sessions);
+    if let Some(admin) = target.admin {
+        report.shards(&Metrics::read(admin)?);
+    }
     traffic.driver.open_publishers(target, options.in_flight)?;
     describe(&mut report, options);
     if options.rounds > 0 {
@@ -134,12 +149,13 @@ pub fn run(options: &Options) -> io::Result<bool> {
 pub fn measure(traffic: &mut Traffic, options: &Options) -> io::Result<Measured> {
     traffic.driver.view.stage("push", options.target.sessions);
     let before = Usage::read(&options.target)?;
-    let delivered = traffic.ledger.delivered_count();
+    let (delivered, pings) = (traffic.ledger.delivered_count(), traffic.driver.swarm.pings());
     traffic.open_window();
     options.go(traffic, options.seconds)?;
     traffic.close_window();
     let spent = before.spent(&options.target)?;
-    Ok(Measured { counted: traffic.ledger.delivered_count() - delivered, spent })
+    let counted = traffic.ledger.delivered_count() - delivered;
+    Ok(Measured { counted, pings: traffic.driver.swarm.pings() - pings, spent })
 }
 
 fn describe(report: &mut Report, options: &Options) {
@@ -155,9 +171,9 @@ fn describe(report: &mut Report, options: &Options) {
 }
 
 fn show(report: &mut Report, traffic: &Traffic, options: &Options, measured: &Measured) -> io::Result<()> {
-    let Measured { counted, spent } = measured;
+    let Measured { counted, spent, .. } = measured;
     report.add("notifications in the measured time", *counted, "");
-    report.add("notifications a second", *counted as f64 / spent.wall.as_secs_f64(), "/s");
+    show_load(report, std::slice::from_ref(measured));
     spent.show(report, "notification", *counted);
     if let Some(us) = spent.us_each(*counted).filter(|_| options.vapid && !options.fresh_tokens) {
         report.add(names::CPU_NOTIFICATION_VAPID, us, "us");

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use super::storm::Storm;
 use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
 use crate::fleet::{Happening, Leave, Plan};
+use crate::host::{CpuTime, Memory};
 use crate::latency::Latency;
 use crate::ledger::Expect;
 
@@ -72,11 +73,14 @@ pub(super) fn run(storm: &mut Storm<'_>) -> io::Result<()> {
     doomed(&mut storm.traffic, options, storm.options.target.sessions)?;
     let went = Instant::now();
     let serving = replace(options)?;
-    storm.keep(serving);
+    if let Some((killed, serving)) = options.kill.zip(serving) {
+        storm.keep(killed, serving);
+    }
     storm.traffic.driver.view.stage("all come back", storm.options.target.sessions);
     let patience = storm.patience();
     let back = come_back(&mut storm.traffic, options, &away, went, patience)?;
     back.show(storm);
+    show_used(storm);
     storm.traffic.await_all(Duration::from_secs(10))?;
     let sums = storm.traffic.ledger.sums();
     storm.report.add("messages accepted while the server went", storm.traffic.ledger.created() - created, "");
@@ -84,6 +88,21 @@ pub(super) fn run(storm: &mut Storm<'_>) -> io::Result<()> {
     storm.report.check("restart: accepted and lost", sums.lost, 0);
     storm.check_served("restart");
     Ok(())
+}
+
+/// What the process that took the server's place used since it began, and holds with all back. One that is gone again
+/// is no error here: the checks say what is missing.
+fn show_used(storm: &mut Storm<'_>) {
+    let Some(pid) = storm.replacement() else { return };
+    let (Ok(cpu), Ok(memory)) = (CpuTime::read(pid), Memory::read(pid)) else { return };
+    let sessions = storm.traffic.driver.swarm.connected().max(1) as f64;
+    storm.report.add("restart: server CPU per session, its start counted in", cpu.run_ns as f64 / 1e3 / sessions, "us");
+    storm.report.add("restart: user memory with all back", memory.anonymous(), "B");
+    storm.report.add(
+        "restart: user memory per session, the rest counted in",
+        memory.anonymous() as f64 / sessions,
+        "B",
+    );
 }
 
 /// Posts for a moment, so that some messages are half way when the server goes.
@@ -97,6 +116,13 @@ fn doomed(traffic: &mut Traffic, options: &Restart, sessions: usize) -> io::Resu
 /// A server that this scenario started; killed when dropped.
 #[derive(Debug)]
 pub(super) struct Serving(Child);
+
+impl Serving {
+    /// Its process id: the shell has made way for the server.
+    pub(super) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Serving {
     fn drop(&mut self) {

@@ -23,7 +23,7 @@ pub fn run(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io:
         return Err(io::Error::other(message));
     }
     wait_for_gate(traffic, options)?;
-    let (mut p50, mut p99, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut p50, mut p99, mut cpu, mut windows) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut all = crate::latency::Latency::default();
     for round in 1..=options.rounds {
         traffic.driver.view.stage(format!("round {round} of {}: waiting", options.rounds), options.target.sessions);
@@ -41,6 +41,8 @@ pub fn run(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io:
         report.add(format!("round {round}: {} p50", names::TO_FRAME), window.to_frame.us(0.5), "us");
         report.add(format!("round {round}: {} p99", names::TO_FRAME), window.to_frame.us(0.99), "us");
         report.add(format!("round {round}: generator late p99"), window.lag.us(0.99), "us");
+        report.add(format!("round {round}: pings of the server"), measured.pings, "");
+        windows.push(measured);
     }
     let points = |values: &[f64]| -> Vec<[f64; 2]> {
         values.iter().enumerate().map(|(at, value)| [(at + 1) as f64, *value]).collect()
@@ -49,6 +51,7 @@ pub fn run(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io:
     report.series("p99 by round", "round", "us", points(&p99));
     report.add("median of rounds: p50", median(&p50), "us");
     report.add("median of rounds: p99", median(&p99), "us");
+    push::show_load(report, &windows);
     if !cpu.is_empty() {
         report.add(names::CPU_NOTIFICATION, median(&cpu), "us");
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use super::ramp::{self, Ramp};
+use super::ramp;
 use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
 use crate::ledger::{Expect, Ledger};
 use crate::letter::Signing;
@@ -21,9 +21,6 @@ pub struct Options {
     /// Server, and how many users.
     #[command(flatten)]
     pub target: Target,
-    /// How users arrive at first.
-    #[command(flatten)]
-    pub ramp: Ramp,
     /// Messages stored, all users together.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub messages: u64,
@@ -67,7 +64,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     }
     let mut traffic = Traffic::new(target, ONE_CHANNEL, Signing::None)?;
     traffic.driver.view.stage("first visit", target.sessions);
-    let climb = options.ramp.climb(&mut traffic, 0..target.sessions)?;
+    let climb = target.ramp.climb(&mut traffic, 0..target.sessions)?;
     climb.show(&mut report, "first visit", target.sessions);
     leave(&mut traffic)?;
     store(&mut traffic, options, &mut report)?;
@@ -79,7 +76,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     leave(&mut traffic)?;
     traffic.driver.view.stage("last visit", target.sessions);
     let before = traffic.ledger.sums().doubled;
-    options.ramp.climb(&mut traffic, 0..target.sessions)?.show(&mut report, "last visit", target.sessions);
+    target.ramp.climb(&mut traffic, 0..target.sessions)?.show(&mut report, "last visit", target.sessions);
     traffic.idle(SETTLE)?;
     report.check("last visit: delivered again after their ack", traffic.ledger.sums().doubled - before, 0);
     let renamed = traffic.driver.swarm.renamed_count();
@@ -139,7 +136,7 @@ fn drain(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::R
     let begin = std::time::Instant::now();
     let climb = match options.within {
         Some(seconds) => ramp::arrive(traffic, 0..target.sessions, Duration::from_secs_f64(seconds))?,
-        None => options.ramp.climb(traffic, 0..target.sessions)?,
+        None => target.ramp.climb(traffic, 0..target.sessions)?,
     };
     traffic.await_all(Duration::from_secs(options.patience))?;
     let (spent, seconds) = (before.spent(target)?, begin.elapsed().as_secs_f64());

@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ramp::{self, Climb, Ramp};
+use super::ramp::{self, Climb};
 use super::restart;
 use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
 use crate::fleet::Plan;
@@ -25,9 +25,6 @@ pub struct Options {
     /// Server and size.
     #[command(flatten)]
     pub target: Target,
-    /// How the first visit goes.
-    #[command(flatten)]
-    pub ramp: Ramp,
     /// App server connections.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub in_flight: usize,
@@ -58,6 +55,8 @@ const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
 /// A run, step by step.
 pub(super) struct Storm<'a> {
     pub options: &'a Options,
+    /// The server that is read: another process after a kill.
+    target: Target,
     pub traffic: Traffic,
     pub report: Report,
     before: Option<Usage>,
@@ -71,6 +70,7 @@ pub(super) struct Storm<'a> {
 pub fn run(options: &Options) -> io::Result<bool> {
     let mut storm = Storm {
         options,
+        target: options.target.clone(),
         traffic: Traffic::new(&options.target, ONE_CHANNEL, Signing::None)?,
         report: options.target.report("storm"),
         before: None,
@@ -96,9 +96,16 @@ pub fn run(options: &Options) -> io::Result<bool> {
 }
 
 impl Storm<'_> {
-    /// Keeps a server running until the storm is over.
-    pub(super) fn keep(&mut self, serving: Option<restart::Serving>) {
-        self.serving = serving;
+    /// Keeps a server running until the storm is over, and reads it instead of the one that was killed.
+    pub(super) fn keep(&mut self, killed: u32, serving: restart::Serving) {
+        self.target.pids.iter_mut().filter(|pid| **pid == killed).for_each(|pid| *pid = serving.pid());
+        self.traffic.driver.view.watch(self.target.pids.clone());
+        self.serving = Some(serving);
+    }
+
+    /// The process that took the server's place, when the server is read at all.
+    pub(super) fn replacement(&self) -> Option<u32> {
+        self.serving.as_ref().map(restart::Serving::pid).filter(|pid| self.target.pids.contains(pid))
     }
 
     fn count(&self) -> u64 {
@@ -112,7 +119,7 @@ impl Storm<'_> {
     fn first_visit(&mut self) -> io::Result<()> {
         self.begin("first visit")?;
         let sessions = self.options.target.sessions;
-        let climb = self.options.ramp.climb(&mut self.traffic, 0..sessions)?;
+        let climb = self.options.target.ramp.climb(&mut self.traffic, 0..sessions)?;
         climb.show(&mut self.report, "first visit", sessions);
         self.report.check("sessions that registered", self.traffic.driver.swarm.connected() as u64, self.count());
         self.traffic.driver.open_publishers(&self.options.target, self.options.in_flight)?;
@@ -184,7 +191,7 @@ impl Storm<'_> {
         let doubled = self.traffic.ledger.sums().doubled;
         self.leave()?;
         self.traffic.driver.view.stage("last return", self.options.target.sessions);
-        self.options.ramp.climb(&mut self.traffic, 0..self.options.target.sessions)?;
+        self.options.target.ramp.climb(&mut self.traffic, 0..self.options.target.sessions)?;
         self.check_served("last return");
         self.traffic.idle(Duration::from_secs(2))?;
         self.report.check("last return: new notifications", self.traffic.ledger.delivered_count() - known, 0);
@@ -269,14 +276,14 @@ impl Storm<'_> {
 
     pub(super) fn begin(&mut self, step: &str) -> io::Result<()> {
         self.traffic.driver.view.stage(step, self.options.target.sessions);
-        self.before = Some(Usage::read(&self.options.target)?);
+        self.before = Some(Usage::read(&self.target)?);
         Ok(())
     }
 
     /// Server CPU for each session since the step began.
     fn spent_each(&self) -> io::Result<Option<f64>> {
         let Some(before) = &self.before else { return Ok(None) };
-        Ok(before.spent(&self.options.target)?.us_each(self.count()))
+        Ok(before.spent(&self.target)?.us_each(self.count()))
     }
 
     fn end(&mut self, step: &str) -> io::Result<()> {
@@ -287,7 +294,7 @@ impl Storm<'_> {
             // The server publishes its counters about once a second.
             self.traffic.idle(COUNTERS_LAG)?;
             let Some(before) = &self.before else { return Ok(()) };
-            let Some(change) = before.spent(&self.options.target)?.metrics else { return Ok(()) };
+            let Some(change) = before.spent(&self.target)?.metrics else { return Ok(()) };
             for (name, value) in change.matching("moves") {
                 self.report.add(format!("{step}: {name}"), value, "");
             }

@@ -67,6 +67,11 @@ impl History {
         }
     }
 
+    /// The server is these processes from now on; its memory is counted anew.
+    pub fn watch(&mut self, pids: Vec<u32>) {
+        (self.cpu, self.first_resident, self.pids) = (read_cpu(&pids), None, pids);
+    }
+
     /// Takes a snapshot of this instant; once a second works out rates, which it returns, and reads what the server
     /// uses.
     pub fn take(&mut self, now: Snapshot, at: Instant) -> Option<Rates> {
@@ -164,5 +169,8 @@ mod tests {
         history.take(Snapshot::default(), history.at + SECOND);
         assert_eq!((history.resident, history.bytes_per_session()), (None, None));
         assert!(!history.line().contains("server"));
+        history.watch(vec![std::process::id()]);
+        history.take(Snapshot::default(), history.at + SECOND);
+        assert!(history.resident > Some(0) && history.line().contains("server"), "a server came in its place");
     }
 }

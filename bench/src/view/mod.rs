@@ -26,6 +26,8 @@ const FRAME: Duration = Duration::from_millis(250);
 const LINE: Duration = Duration::from_secs(5);
 /// Seconds of which rates are kept: a day.
 const SECONDS_MAX: usize = 86_400;
+/// Exit status after a second `q` or Ctrl-C in the screen, as after a second SIGINT.
+const ENDED_BY_KEY: i32 = 130;
 /// Findings kept for the screen; all of them are printed when it closes.
 const PANE_LINES: usize = 200;
 
@@ -41,6 +43,8 @@ pub struct Gauges {
     p50_us: AtomicU64,
     p99_us: AtomicU64,
     stop: AtomicBool,
+    /// Processes that took the server's place, until the view has seen them.
+    pids: Mutex<Option<Vec<u32>>>,
     /// Of every second so far, with the seconds since the beginning: what the view saw becomes curves of the result.
     seconds: Mutex<Vec<(f64, Rates)>>,
 }
@@ -69,6 +73,9 @@ pub struct Snapshot {
 impl Gauges {
     /// Lets `history` look once more.
     fn look(&self, history: &mut History) {
+        if let Some(pids) = lock(&self.pids).take() {
+            history.watch(pids);
+        }
         if let Some(rates) = history.take(self.snapshot(), Instant::now()) {
             let mut seconds = lock(&self.seconds);
             if seconds.len() < SECONDS_MAX {
@@ -121,15 +128,25 @@ impl View {
     pub fn open(target: &Target) -> View {
         let gauges = Arc::new(Gauges::default());
         let screen = !target.no_view && io::stdout().is_terminal() && io::stdin().is_terminal();
+        if screen {
+            // Now, not in the thread: what is said before the first picture would be printed under it.
+            *lock(&HELD) = Some(Vec::new());
+        }
         let (shared, pids) = (gauges.clone(), target.pids.clone());
         let thread = std::thread::Builder::new().name("view".into()).spawn(move || {
             let history = History::new(pids);
             match screen.then(ratatui::try_init) {
                 Some(Ok(terminal)) => run_screen(terminal, &shared, history),
-                Some(Err(_)) | None => run_lines(&shared, history),
+                Some(Err(_)) | None => {
+                    release();
+                    run_lines(&shared, history);
+                }
             }
         });
-        // Without a thread there is no view, which costs a scenario nothing.
+        if thread.is_err() {
+            // Without a thread there is no view, which costs a scenario nothing.
+            release();
+        }
         View { gauges, thread: thread.ok() }
     }
 
@@ -137,6 +154,11 @@ impl View {
     pub fn stage(&self, name: impl Into<String>, goal: usize) {
         *lock(&self.gauges.stage) = name.into();
         self.gauges.goal.store(goal as u64, Ordering::Relaxed);
+    }
+
+    /// Other processes are the server now.
+    pub fn watch(&self, pids: Vec<u32>) {
+        *lock(&self.gauges.pids) = Some(pids);
     }
 
     /// Sessions that are there.
@@ -189,7 +211,6 @@ impl Drop for View {
 /// Draws until told to stop, then restores the terminal and prints what was held back. `ratatui::try_init` has set a
 /// hook that restores it when any thread panics.
 fn run_screen(mut terminal: ratatui::DefaultTerminal, gauges: &Gauges, mut history: History) {
-    *lock(&HELD) = Some(Vec::new());
     while !gauges.stop.load(Ordering::Relaxed) {
         gauges.look(&mut history);
         let lines = lock(&HELD).as_ref().map_or_else(Vec::new, |held| tail(held, PANE_LINES).to_vec());
@@ -202,12 +223,27 @@ fn run_screen(mut terminal: ratatui::DefaultTerminal, gauges: &Gauges, mut histo
                 && (key.code == KeyCode::Char('q')
                     || key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL))
             {
-                crate::interrupt::request();
+                let again = crate::interrupt::request();
+                if again {
+                    // As a second signal does: the scenario does not hear, or takes too long for this person.
+                    close_screen();
+                    std::process::exit(ENDED_BY_KEY);
+                }
             }
         }
         std::thread::park_timeout(FRAME);
     }
+    close_screen();
+}
+
+/// Gives the terminal back and prints what was held back.
+fn close_screen() {
     ratatui::restore();
+    release();
+}
+
+/// Prints what was held back; from now on lines are printed at once.
+fn release() {
     let held = lock(&HELD).take().unwrap_or_default();
     held.iter().for_each(|line| println!("{line}"));
 }

@@ -26,6 +26,19 @@ impl Reference {
     }
 }
 
+/// The shell command of a server in the place of `server`: these leading words, its addresses, more arguments.
+pub fn in_place_of(server: &Server, command: &str, more: &str) -> String {
+    format!(
+        "{} {command} --websocket {} --endpoint {} --node {} --admin {} --endpoint-url {} {more}",
+        env!("CARGO_BIN_EXE_murre-bench"),
+        server.websocket(),
+        server.endpoint(),
+        server.node(),
+        server.admin(),
+        murre_bench::process::ENDPOINT_URL,
+    )
+}
+
 /// What a scenario said.
 pub struct Verdict {
     pub held: bool,

@@ -246,6 +246,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.published = self.now.mono;
         self.unpublished = false;
         self.stats.connections = u64::from(self.conns.open_count());
+        self.stats.connections_max = u64::from(self.limits.connections_max);
         self.stats.enters = self.plane.enters;
         self.stats.side_entries = self.sides.used() as u64;
         self.stats.side_bytes = self.sides.heap_bytes() as u64;

@@ -7,6 +7,7 @@ counters! {
     /// Counters of one shard's connection plane. Own shard only; copied to the board about once a second.
     pub struct PlaneStats {
         gauge connections: "Connections of all ports.",
+        gauge connections_max: "Connections the shard has room for, of all ports.",
         gauge endpoint_connections: "Connections of the endpoint and node ports.",
         counter accepts: "Connections accepted.",
         counter accepts_refused: "Connections answered 503 because --max-connections was reached.",

@@ -244,6 +244,8 @@ impl Committer {
         self.stats.store_read_errors = tally.read_errors.load(Ordering::Relaxed);
         self.stats.store_queue = self.gates.queued.load(Ordering::Relaxed);
         self.stats.store_disk_bytes = self.gates.disk_bytes.load(Ordering::Relaxed);
+        self.stats.store_cache_bytes = self.db.cache_bytes();
+        self.stats.store_buffer_bytes = self.db.buffer_bytes();
         self.stats.store_circuit_open = u64::from(self.gates.circuit_open.load(Ordering::Relaxed));
         self.stats.write_to(&self.gates.board, 0);
     }

@@ -37,6 +37,16 @@ impl Database {
         let (topics, meta) = (open(topics, 16)?, open(meta, 16)?);
         Ok(Database { fjall, users, messages, topics, meta })
     }
+
+    /// Bytes in the cache of blocks, now.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        self.fjall.cache_size()
+    }
+
+    /// Bytes in the write buffers of all keyspaces, now.
+    pub(super) fn buffer_bytes(&self) -> u64 {
+        self.fjall.write_buffer_size()
+    }
 }
 
 /// Fixed at first creation: pinned indexes and filters halve the cost of a read; bodies are encrypted and

@@ -31,6 +31,8 @@ counters! {
         counter store_idle_users_reclaimed: "Users reclaimed because nobody saw them for 60 days.",
         gauge store_queue: "Operations waiting for the committer.",
         gauge store_disk_bytes: "Bytes on disk as of the last look.",
+        gauge store_cache_bytes: "Bytes in the cache of blocks; store.cache at most.",
+        gauge store_buffer_bytes: "Bytes in write buffers that are not on disk as tables yet.",
         gauge store_circuit_open: "1 while a write is stalled and operations are refused at once.",
     }
 }
