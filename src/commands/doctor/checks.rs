@@ -82,6 +82,8 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 /// User and kernel bytes of one idle connection (DESIGN.md 9), and what the process needs besides.
 const CONNECTION_BYTES: u64 = 4_500;
 const PROCESS_BYTES: u64 = 256 << 20;
+/// LimitNOFILE of tuning/murre.service, which nobody need go below.
+const FILES_OF_THE_UNIT: u64 = 1_100_000;
 /// Descriptors for everything that is no connection.
 const OTHER_FILES: u64 = 4_096;
 /// The ports of `murre serve` when nothing is configured.
@@ -257,12 +259,13 @@ fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
     if limit >= needed {
         return good(what, number(limit), text);
     }
+    let limit_to_set = needed.max(FILES_OF_THE_UNIT);
     let mut mend = Vec::new();
-    if facts.nr_open.is_some_and(|max| max < needed) {
-        mend.push(format!("sysctl -w fs.nr_open={needed}"));
+    if facts.nr_open.is_some_and(|max| max < limit_to_set) {
+        mend.push(format!("sysctl -w fs.nr_open={limit_to_set}"));
     }
-    mend.push(format!("systemctl edit murre   # [Service] LimitNOFILE={needed}"));
-    mend.push(format!("docker run --ulimit nofile={needed}:{needed} ..."));
+    mend.push(format!("systemctl edit murre   # [Service] LimitNOFILE={limit_to_set}"));
+    mend.push(format!("docker run --ulimit nofile={limit_to_set}:{limit_to_set} ..."));
     let why = format!(
         "it caps the table of one ring: a shard then opens several rings ({} in all) and pays for visiting them",
         needed.div_ceil(limit.max(1))

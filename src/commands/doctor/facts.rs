@@ -41,8 +41,8 @@ pub struct Facts {
     pub port_range: Option<(u64, u64)>,
     /// `net.ipv4.ip_local_reserved_ports`, as it is.
     pub reserved_ports: String,
-    /// Third value of `net.ipv4.tcp_mem`, in pages.
-    pub tcp_mem_pages: Option<u64>,
+    /// The three values of `net.ipv4.tcp_mem`, in pages.
+    pub tcp_mem_pages: Option<[u64; 3]>,
     /// `net.netfilter.nf_conntrack_max`; `None` when connections are not tracked.
     pub conntrack_max: Option<u64>,
     /// `MemTotal` in bytes.
@@ -76,9 +76,9 @@ impl Facts {
             syn_backlog: files.number("proc/sys/net/ipv4/tcp_max_syn_backlog"),
             port_range: files.text("proc/sys/net/ipv4/ip_local_port_range").and_then(|t| pair(&t)),
             reserved_ports: files.text("proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default(),
-            tcp_mem_pages: files
-                .text("proc/sys/net/ipv4/tcp_mem")
-                .and_then(|t| t.split_whitespace().nth(2)?.parse().ok()),
+            tcp_mem_pages: files.text("proc/sys/net/ipv4/tcp_mem").and_then(|t| {
+                t.split_whitespace().map(|n| n.parse().ok()).collect::<Option<Vec<_>>>()?.try_into().ok()
+            }),
             conntrack_max: files.number("proc/sys/net/netfilter/nf_conntrack_max"),
             memory: files.text("proc/meminfo").and_then(|t| kilobytes(field(&t, "MemTotal")?)),
             memory_limit: groups.memory_limit(&files),

@@ -143,8 +143,8 @@ fn small_limits_are_found_with_the_numbers_to_set() {
                   Max locked memory         8388608              8388608              bytes     \n";
     let findings = examined(&[("proc/self/limits", limits), ("proc/sys/fs/nr_open", "1048576\n")]);
     assert!(runs_here(&findings));
-    judged(&findings, "RLIMIT_NOFILE", Verdict::Warn, "53 in all", "LimitNOFILE=1054096");
-    judged(&findings, "RLIMIT_NOFILE", Verdict::Warn, "several rings", "fs.nr_open=1054096");
+    judged(&findings, "RLIMIT_NOFILE", Verdict::Warn, "53 in all", "LimitNOFILE=1100000");
+    judged(&findings, "RLIMIT_NOFILE", Verdict::Warn, "several rings", "fs.nr_open=1100000");
     judged(&findings, "locked memory", Verdict::Warn, "register", "LimitMEMLOCK=infinity");
     let tiny = limits.replace("8388608", "65536");
     judged(&examined(&[("proc/self/limits", &tiny)]), "locked memory", Verdict::Fail, "512 KiB", "memlock=-1");
@@ -169,6 +169,14 @@ fn small_sysctls_are_found_with_the_commands() {
     judged(&findings, "net.ipv4.tcp_mem", Verdict::Warn, "segments", "tcp_mem=\"133333 266666 400000\"");
     judged(&findings, "net.netfilter", Verdict::Warn, "stateful", "notrack");
     judged(&findings, "net.ipv4.ip_local", Verdict::Warn, "in use", "ip_local_reserved_ports=8080-8083");
+    let others = [
+        ("proc/sys/net/ipv4/ip_local_port_range", "1024 65535\n"),
+        ("proc/sys/net/ipv4/ip_local_reserved_ports", "9042\n"),
+        ("proc/sys/net/ipv4/tcp_mem", "200000 3 4\n"),
+    ];
+    let others = examined(&others);
+    judged(&others, "net.ipv4.ip_local", Verdict::Warn, "in use", "ip_local_reserved_ports=9042,8080-8083");
+    judged(&others, "net.ipv4.tcp_mem", Verdict::Warn, "segments", "tcp_mem=\"200000 266666 400000\"");
     let reserved = [
         ("proc/sys/net/ipv4/ip_local_port_range", "1024 65535\n"),
         ("proc/sys/net/ipv4/ip_local_reserved_ports", "80,8000-8100\n"),

@@ -64,7 +64,9 @@ pub(super) fn port_range(facts: &Facts) -> Finding {
         return good(what, found, wanted);
     }
     let why = "an outgoing connection may hold a port that murre wants to listen on: \"address in use\" at start";
-    let mend = vec![format!("sysctl -w net.ipv4.ip_local_reserved_ports={}-{}", PORTS.0, PORTS.1)];
+    // What is reserved stays so: somebody else counts on it.
+    let others = if facts.reserved_ports.is_empty() { String::new() } else { format!("{},", facts.reserved_ports) };
+    let mend = vec![format!("sysctl -w net.ipv4.ip_local_reserved_ports={others}{}-{}", PORTS.0, PORTS.1)];
     Finding { what, found, wanted, verdict: Verdict::Warn, why: why.into(), mend }
 }
 
@@ -102,12 +104,16 @@ pub(super) fn tcp_memory(facts: &Facts, wanted: Wanted) -> Finding {
     // Idle sockets hold no pages; a tenth of them busy with four pages each is a storm.
     let needed = (wanted.connections / 10 * 4).max(65_536);
     let text = format!(">= {needed} pages");
-    let Some(pages) = facts.tcp_mem_pages else { return unknown(what, text, "/proc/sys/net/ipv4/tcp_mem") };
+    let Some([low, pressure, pages]) = facts.tcp_mem_pages else {
+        return unknown(what, text, "/proc/sys/net/ipv4/tcp_mem");
+    };
     if pages >= needed {
         return good(what, format!("{pages} pages"), text);
     }
     let why = "at the limit the kernel drops segments of every socket".to_string();
-    let mend = vec![format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {needed}\"", needed / 3, needed * 2 / 3)];
+    // None is lowered.
+    let (low, pressure) = (low.max(needed / 3), pressure.max(needed * 2 / 3));
+    let mend = vec![format!("sysctl -w net.ipv4.tcp_mem=\"{low} {pressure} {needed}\"")];
     Finding { what, found: format!("{pages} pages"), wanted: text, verdict: Verdict::Warn, why, mend }
 }
 
