@@ -1,8 +1,8 @@
 //! What TLS adds to a call between nodes (docs/decisions/0018-tls-ends-on-a-thread-of-its-own.md).
 //!
 //! One node in this process; connections that are kept ask it for users that it does not have, which is the whole way
-//! of a call through edge and machine. Without and with TLS in turn; CPU time is that of the threads by name: shards, the
-//! thread that ends TLS, and the callers, which here are plain blocking ones. The smallest of all rounds counts.
+//! of a call through edge and machine. Without and with TLS in turn; CPU time is that of the threads by name: shards,
+//! the thread that ends TLS, and the callers, which here are plain blocking ones. The smallest of all rounds counts.
 //!
 //!     cargo run --profile ci -p murre-bench --example node_tls -- --calls 100000
 

@@ -141,21 +141,25 @@ pub(super) async fn call(
     within: (Duration, Duration),
 ) -> Called {
     let (connect_timeout, request_timeout) = within;
+    let mut sent = false;
     if let Some(conn) = kept {
         match timeout(request_timeout, exchange(conn, request.clone())).await {
-            Ok((conn, Some(answer))) => return (conn, Ok(answer)),
-            Ok((_, None)) => {}
+            Ok(Exchanged::Answered(conn, answer)) => return (conn, Ok(answer)),
+            Ok(Exchanged::Broke) => sent = true,
+            Ok(Exchanged::Unsent) => {}
             Err(_) => return (None, Err(Failure::NoAnswer("no answer in time"))),
         }
     }
-    let conn = match timeout(connect_timeout, connect(&client, &base)).await {
-        Ok(Ok(conn)) => conn,
-        Ok(Err(trouble)) => return (None, Err(Failure::Connect(trouble))),
-        Err(_) => return (None, Err(Failure::Connect(Trouble::Timeout))),
+    let made = timeout(connect_timeout, connect(&client, &base)).await;
+    let conn = match made.unwrap_or(Err(Trouble::Timeout)) {
+        Ok(conn) => conn,
+        // Perhaps it was carried out before the kept one broke: then it must not be stored as if nobody had it.
+        Err(_) if sent => return (None, Err(Failure::NoAnswer("the connection broke, and there is no other"))),
+        Err(trouble) => return (None, Err(Failure::Connect(trouble))),
     };
     match timeout(request_timeout, exchange(conn, request)).await {
-        Ok((conn, Some(answer))) => (conn, Ok(answer)),
-        Ok((_, None)) => (None, Err(Failure::NoAnswer("the connection broke"))),
+        Ok(Exchanged::Answered(conn, answer)) => (conn, Ok(answer)),
+        Ok(Exchanged::Broke | Exchanged::Unsent) => (None, Err(Failure::NoAnswer("the connection broke"))),
         Err(_) => (None, Err(Failure::NoAnswer("no answer in time"))),
     }
 }
@@ -170,16 +174,26 @@ async fn connect(client: &Client, base: &HttpUrl) -> Result<Conn, Trouble> {
     Ok(conn)
 }
 
-/// One request and its answer; no answer when the connection broke.
-async fn exchange(mut conn: Conn, request: Request<Full<Bytes>>) -> (Option<Conn>, Option<Answer>) {
+/// How an exchange went.
+enum Exchanged {
+    /// With the connection, if it can be used again.
+    Answered(Option<Conn>, Answer),
+    /// The connection had ended before a byte of the request was sent.
+    Unsent,
+    /// The connection broke behind the request, or within it.
+    Broke,
+}
+
+/// One request and its answer.
+async fn exchange(mut conn: Conn, request: Request<Full<Bytes>>) -> Exchanged {
     if conn.ready().await.is_err() {
-        return (None, None);
+        return Exchanged::Unsent;
     }
-    let Ok(response) = conn.send_request(request).await else { return (None, None) };
+    let Ok(response) = conn.send_request(request).await else { return Exchanged::Broke };
     let answer = Answer::of(&response);
     // Nobody needs the body, but the next request comes behind it.
     let read = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
-    (read.is_ok().then_some(conn), Some(answer))
+    Exchanged::Answered(read.is_ok().then_some(conn), answer)
 }
 
 /// Bytes of a connection that are read ahead or written together.

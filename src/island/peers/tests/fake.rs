@@ -170,7 +170,7 @@ impl Shared {
     }
 }
 
-fn request(stream: &mut impl Read) -> Option<Heard> {
+pub(super) fn request(stream: &mut impl Read) -> Option<Heard> {
     let (mut read, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         if let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -296,6 +296,26 @@ fn a_connection_that_the_other_end_has_closed_is_made_anew() {
 }
 
 #[test]
+fn a_kept_connection_that_breaks_behind_a_request_is_no_answer_though_no_other_can_be_made() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // Nobody listens from now on.
+        drop(listener);
+        fake::request(&mut stream).unwrap();
+        std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+        // It may have been carried out: then it is gone before anybody hears of it.
+        fake::request(&mut stream).unwrap();
+    });
+    let mut kit = Kit::new();
+    assert_eq!(kit.ask(push(&url)), PeerReply::Done);
+    assert_eq!(kit.ask(push(&url)), PeerReply::NoAnswer);
+    serving.join().unwrap();
+    assert_eq!(kit.ask(push(&url)), PeerReply::Unreachable);
+}
+
+#[test]
 fn who_says_close_is_connected_to_again() {
     let node = FakeNode::answering("200 OK", "connection: close\r\n");
     let mut kit = Kit::new();
