@@ -245,6 +245,26 @@ mod tests {
     }
 
     #[test]
+    fn children_of_a_process_are_counted_and_so_are_theirs() {
+        let mut shell = std::process::Command::new("sh");
+        let mut shell = shell.args(["-c", "sh -c 'sleep 60 & wait' & wait"]).spawn().unwrap();
+        // Each of them has to be started by the one before.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let mut family = Vec::new();
+        while family.len() < 3 && std::time::Instant::now() < deadline {
+            family = families(&[shell.id()]).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // Each is reaped when its parent is gone, so the youngest go first.
+        for pid in family.iter().rev().filter_map(|pid| rustix::process::Pid::from_raw(*pid as i32)) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        shell.wait().unwrap();
+        assert_eq!(family.len(), 3, "the shell, its shell and its sleep");
+        assert!(family.contains(&shell.id()));
+    }
+
+    #[test]
     fn smaps_are_summed_by_name() {
         let text = "55-56 rw-p 00000000 00:00 0 [heap]\nPrivate_Dirty: 8 kB\n57-58 rw-p 00000000 00:00 0 \n\
                     Private_Dirty: 4 kB\n59-60 rw-s 00000000 00:00 7 /a/b/ledger\nPrivate_Dirty: 12 kB\n";

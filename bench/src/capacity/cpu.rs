@@ -22,14 +22,14 @@ pub(super) const PROMISE: f64 = 0.20;
 const COLD_US_DEFAULT: f64 = 2.0;
 
 /// What is assumed for what was not measured, as server CPU in microseconds: the budgets (DESIGN.md section 9), and for
-/// a ping a third of a notification.
+/// a ping one that wakes a shard alone (docs/reports/0003).
 const ASSUMED: &[(&str, f64)] = &[
     (names::CPU_NOTIFICATION, 20.0),
     (names::CPU_STORE, 60.0),
     (names::CPU_DRAIN, 20.0),
     (names::CPU_HELLO, 35.0),
     (names::CPU_RETURN, 80.0),
-    (names::CPU_PING, 7.0),
+    (names::CPU_PING, 80.0),
 ];
 
 /// The signature check of a token that was not seen before (docs/reports/0002).

@@ -102,7 +102,7 @@ fn cores_are_rates_times_costs_and_a_cold_million_costs_more() {
     assert_eq!((direct.cost.us, direct.us, direct.cost.at), (30.0, 34.0, Some(10_000.0)));
     assert_eq!(cpu::Prediction::new(&basis, &Mix { push_rate: 40_000.0, ..asked.clone() }).items[0].cost.us, 17.0);
     // 1,000 notifications, and 3,333 pings whose cost is assumed.
-    assert!((predicted.cores() - (0.034 + 1e6 / 300.0 * 7e-6)).abs() < 1e-9, "{}", predicted.cores());
+    assert!((predicted.cores() - (0.034 + 1e6 / 300.0 * 80e-6)).abs() < 1e-9, "{}", predicted.cores());
     assert!(predicted.items.iter().skip(1).all(|item| item.cost.at.is_none()));
 }
 

@@ -18,7 +18,7 @@ pub fn draw(frame: &mut Frame<'_>, history: &History, findings: &[String]) {
     draw_plots(frame, plots, history);
     let rows = usize::from(pane.height.saturating_sub(2));
     let lines: Vec<Line<'_>> = super::tail(findings, rows).iter().map(|text| finding(text)).collect();
-    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" findings (Ctrl-C ends) ")), pane);
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" findings (q or Ctrl-C ends) ")), pane);
 }
 
 fn draw_bar(frame: &mut Frame<'_>, area: Rect, history: &History) {
@@ -43,6 +43,7 @@ fn figure_lines(history: &History) -> Vec<Line<'static>> {
         }
         None => "not measured: no --pid".to_owned(),
     };
+    let server = format!("{server}; generator {:.2}", rates.own);
     let latency = match now.p99_us {
         0 => "none yet".to_owned(),
         _ => format!("p50 {} us, p99 {} us in the last second", grouped(now.p50_us), grouped(now.p99_us)),
@@ -66,12 +67,13 @@ fn draw_plots(frame: &mut Frame<'_>, area: Rect, history: &History) {
     };
     let cores: Vec<u64> =
         history.past.iter().skip(newest(right.width)).map(|rates| (rates.cores * 100.0) as u64).collect();
-    let title = |text: &'static str| Block::bordered().title(text);
-    frame.render_widget(
-        Sparkline::default().block(title(" sessions or notifications a second ")).data(rate(left)),
-        left,
-    );
-    frame.render_widget(Sparkline::default().block(title(" server, % of a core ")).data(cores), right);
+    // The tallest column says what the others mean.
+    let plot = |what: &str, data: Vec<u64>| {
+        let most = grouped(data.iter().copied().max().unwrap_or(0));
+        Sparkline::default().block(Block::bordered().title(format!(" {what}, most {most} "))).data(data)
+    };
+    frame.render_widget(plot("sessions or pushes/s", rate(left)), left);
+    frame.render_widget(plot("server, % of a core", cores), right);
 }
 
 fn finding(text: &str) -> Line<'_> {
