@@ -168,8 +168,8 @@ pub mod names {
     pub const CPU_PING: &str = "server CPU per ping";
     /// Figure in `/s`: notifications that arrived in the measured time.
     pub const NOTIFICATION_RATE: &str = "notifications a second";
-    /// Figure in `/s`: pings of the server that were answered in the time in which CPU was measured; of `ping`, those of
-    /// the user agents, too.
+    /// Figure in `/s`: pings of the server that were answered in the time in which CPU was measured; of `ping`, those
+    /// of the user agents, too.
     pub const PING_RATE: &str = "pings a second";
     /// Figure in `cores`: the server in the time of [`NOTIFICATION_RATE`] and [`PING_RATE`], whatever it did.
     pub const CORES: &str = "server cores in the measured time";
@@ -191,8 +191,8 @@ pub mod names {
     pub const OPTION_SESSIONS: &str = "sessions";
     /// Option: shards of the server.
     pub const OPTION_SHARDS: &str = "shards";
-    /// Option: the server's `--max-connections`, for which its tables are sized. Taken from the room of its shards, so it
-    /// may be more by as many as there are shards.
+    /// Option: the server's `--max-connections`, for which its tables are sized. Taken from the room of its shards, so
+    /// it may be more by as many as there are shards.
     pub const OPTION_MAX_CONNECTIONS: &str = "max_connections";
     /// Option: channels of each session.
     pub const OPTION_CHANNELS: &str = "channels";

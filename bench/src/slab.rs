@@ -1,7 +1,7 @@
 //! Memory of the kernel by object cache, from `/proc/slabinfo` (root only). Bytes are those of the objects in use, each
 //! with its part of the pages of a full slab, so that what a slab wastes at its end is in it. The pages that a cache
-//! holds are not counted: crowds that have left leave slabs half empty, the next ten thousand sessions fill them up, and
-//! would seem to cost nothing. Of a million sessions both come to the same.
+//! holds are not counted: crowds that have left leave slabs half empty, the next ten thousand sessions fill them up,
+//! and would seem to cost nothing. Of a million sessions both come to the same.
 //!
 //! The kernel counts what lies ready for a processor as in use: some hundred objects of each cache, whatever the number
 //! of sessions.

@@ -91,8 +91,8 @@ impl Options {
 pub struct Measured {
     /// Notifications that came in its time.
     pub counted: u64,
-    /// Pings of the server that were answered meanwhile: a million sessions bring thousands a second, and what they cost
-    /// is no cost of a notification.
+    /// Pings of the server that were answered meanwhile: a million sessions bring thousands a second, and what they
+    /// cost is no cost of a notification.
     pub pings: u64,
     /// What all of it cost.
     pub spent: Spent,
