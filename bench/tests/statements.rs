@@ -49,7 +49,8 @@ fn a_direct_costs_no_statement_and_a_hello_five() {
     let outcome = run(&node.server, true, &words, statements::run).good();
     let each = |what: &str| outcome.figure(&format!("statements per {what}"));
     assert_eq!(each("direct to a session of the node itself"), Some(0.0));
-    assert_eq!(each("connect of a known user"), Some(5.0));
+    // One more when two of them share a place of what the node remembers.
+    assert!(each("connect of a known user").is_some_and(|each| (5.0..5.3).contains(&each)), "{:?}", outcome.figures);
     assert_eq!(outcome.figure("  user_read per connect of a known user"), Some(1.0));
     assert_eq!(outcome.figure("  topics_read per connect of a known user"), Some(1.0));
     assert_eq!(outcome.figure("  messages_read per connect of a known user"), Some(2.0));

@@ -60,8 +60,8 @@ pub(super) struct Crowd {
 
 /// App servers; each has one POST under way.
 const POSTERS: usize = 8;
-/// One user in so many stays where it is as long as it can: nothing is found for it by a next hello, so what another node
-/// stores for it, or owes it, must be told.
+/// One user in so many stays where it is as long as it can: nothing is found for it by a next hello, so what another
+/// node stores for it, or owes it, must be told.
 const STAYS: usize = 3;
 
 impl Crowd {

@@ -6,9 +6,9 @@
 //!             back bridge  --- node 1, 2, ...   the node API: only this is cut (198.19.N.0/24)
 //! ```
 //!
-//! The bridges stand in a namespace too, so here there is one interface, `murre` and our process id. Nothing of it has a
-//! name that outlives us: a namespace is there as long as a process is in it, each is held by a `cat` that ends when we
-//! do, however we end, and what is in a namespace goes with it, both ends of every link.
+//! The bridges stand in a namespace too, so here there is one interface, `murre` and our process id. Nothing of it has
+//! a name that outlives us: a namespace is there as long as a process is in it, each is held by a `cat` that ends when
+//! we do, however we end, and what is in a namespace goes with it, both ends of every link.
 //! Addresses are those set aside for measurements (RFC 2544). Needs root, iproute2 and util-linux.
 
 use std::io::{self, Write};
