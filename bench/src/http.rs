@@ -96,8 +96,8 @@ impl Client {
     }
 }
 
-/// Waits for bytes and appends them; how many, 0 at the end of the stream. A read with a time limit is not begun again by
-/// the kernel when something interrupts it, and work that a ring of the same thread completes is such a thing.
+/// Waits for bytes and appends them; how many, 0 at the end of the stream. A read with a time limit is not begun again
+/// by the kernel when something interrupts it, and work that a ring of the same thread completes is such a thing.
 pub(crate) fn read_more(stream: &mut impl Read, inbox: &mut Vec<u8>) -> io::Result<usize> {
     let mut buffer = [0; 16 * 1024];
     loop {

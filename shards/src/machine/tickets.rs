@@ -3,8 +3,8 @@
 //! Operations somebody can be refused for (a hello, a POST) need a free ticket. Those that must happen (saving
 //! a ledger, deleting what was acked) wait in a backlog instead and are tried again after an error.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::Chid;
@@ -156,12 +156,12 @@ pub(super) struct Tickets {
     /// windows they come from.
     backlog: VecDeque<(Instant, Work, StoreOp)>,
     /// How many operations of each user are in the backlog.
-    waiting: HashMap<Uaid, u32>,
+    waiting: BTreeMap<Uaid, u32>,
 }
 
 impl Tickets {
     pub fn new() -> Tickets {
-        Tickets { open: Slab::new(), backlog: VecDeque::new(), waiting: HashMap::new() }
+        Tickets { open: Slab::new(), backlog: VecDeque::new(), waiting: BTreeMap::new() }
     }
 
     /// Whether something that can be refused may be submitted: a quarter is kept for what must happen.

@@ -2,8 +2,8 @@
 //!
 //! [`schema`] is what the tables are, [`schema_apply`] makes them, [`connect`] opens a session as configured, and
 //! [`preflight`] says what is wrong before anything is promised. [`Scylla`] is the store: `port` is a shard's hand into
-//! it, `lane` keeps the operations of each user in order, `ops` says what each of them is in statements, `statements` their
-//! text, and `client` sends them within limits of time, number and patience.
+//! it, `lane` keeps the operations of each user in order, `ops` says what each of them is in statements,
+//! `statements` their text, and `client` sends them within limits of time, number and patience.
 //! Lives on: a runtime of its own; shards reach it through bounded queues only.
 
 pub mod schema;

@@ -82,8 +82,8 @@ impl ShardMachine {
         }
     }
 
-    /// Takes a row away that leads nowhere. Nobody waits: one that stays costs the next POST a call, so it is left there
-    /// when a crowd leaves at once.
+    /// Takes a row away that leads nowhere. Nobody waits: one that stays costs the next POST a call, so it is left
+    /// there when a crowd leaves at once.
     pub(super) fn clear_presence(&mut self, turn: &mut Turn<'_>, uaid: Uaid, presence: Presence) {
         if !self.tickets.room() {
             self.stats.presences_left += 1;

@@ -44,8 +44,8 @@ impl Tale {
         Tale { uaid: row.uaid, waits, row: Some(row), unsure, send, left: Vec::new(), asked: None }
     }
 
-    /// Of a POST that was refused because it was not surely stored, while a push of it may have been carried out: the node
-    /// that has the user is to know that there may be a row.
+    /// Of a POST that was refused because it was not surely stored, while a push of it may have been carried out: the
+    /// node that has the user is to know that there may be a row.
     pub fn of_failure(work: PublishWork) -> Option<Tale> {
         let Storing::Routed { unsure: Some(unsure), .. } = work.storing else { return None };
         Some(Tale { row: Some(work.row), unsure: Some(unsure), ..Tale::of_save(work.row.uaid) })
