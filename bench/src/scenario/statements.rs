@@ -138,7 +138,7 @@ impl Count<'_> {
         sent.show(&mut self.report, what, count);
         if let Some(each) = wanted {
             let (least, most) = (each * count, each * count + each.min(1) * count / SHARED_PLACES);
-            self.report.check(format!("{what}: statements of {count}"), sum.clamp(least, most), sum);
+            self.report.check(format!("{what}: statements of {count}"), sum, sum.clamp(least, most));
         }
         self.rows.push(Row { what, count, sent });
         Ok(sum)
