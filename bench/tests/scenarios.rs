@@ -120,7 +120,7 @@ fn churn_with_newcomers() {
 #[test]
 fn the_mix_of_the_peers_load_test() {
     let world = World::start();
-    let words = ["--sessions", "200", "--wait", "1", "--seconds", "4", "--offline", "20"];
+    let words = ["--sessions", "200", "--wait", "1", "--seconds", "4", "--offline", "20", "--vapid"];
     let outcome = run(&world.server, false, &words, mixed::run).good();
     for task in ["Send", "Read", "Subscribe", "Unsubscribe"] {
         assert!(outcome.figure(&format!("tasks: {task}")).unwrap() > 0.0, "{task}");

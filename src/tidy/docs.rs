@@ -135,6 +135,13 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
             known.push((name, file.path.clone()));
         }
     }
+    // A process has one store: two kinds of store may count under one name.
+    let shared = tree.rust().filter(|f| f.path.starts_with("src/store/scylla/"));
+    known.extend(
+        shared.flat_map(|f| {
+            declared(&f.text, ["Counter ", "Gauge "]).map(|name| (format!("store_{name}"), f.path.clone()))
+        }),
+    );
     let document = "docs/OPERATIONS.md";
     let Some(text) = tree.get(document) else { return vec![format!("{document} is missing")] };
     let config = tree.get("src/config/keys.rs").map_or("", |f| f.text.as_str());
@@ -153,12 +160,17 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
 /// Names declared in `counters!` blocks outside tests.
 fn counters(text: &str) -> Vec<String> {
     let in_test = super::tree::test_lines(text);
-    let declared = |line: &str| {
-        let rest = line.strip_prefix("counter ").or_else(|| line.strip_prefix("gauge "))?;
+    let lines: Vec<&str> = text.lines().enumerate().filter(|(at, _)| !in_test[*at]).map(|(_, line)| line).collect();
+    declared(&lines.join("\n"), ["counter ", "gauge "]).collect()
+}
+
+/// Names behind these words that have an explanation.
+fn declared<'a>(text: &'a str, kinds: [&'a str; 2]) -> impl Iterator<Item = String> + 'a {
+    text.lines().filter_map(move |line| {
+        let rest = kinds.iter().find_map(|kind| line.trim().strip_prefix(kind))?;
         let (name, help) = rest.split_once(':')?;
         help.trim_start().starts_with('"').then(|| name.trim().to_string())
-    };
-    text.lines().enumerate().filter(|(at, _)| !in_test[*at]).filter_map(|(_, l)| declared(l.trim())).collect()
+    })
 }
 
 /// `posts_unavailable`, `turns`; not `data_dir/`, `endpoint.url`, `--ws`.

@@ -2,6 +2,11 @@
 //! 30 s: of a hundred such tasks of a connected user 98 are a notification to itself, one subscribes to another
 //! channel, one unsubscribes. Some users are not connected: they post to themselves (60 of 100 tasks), come to read
 //! (30), come to subscribe (5) or to unsubscribe (5), and leave again. Tasks are due as an open loop over all users.
+//!
+//! Other than there: everybody has a channel from the start, while theirs has to subscribe first, so that nine of ten
+//! users never send; turns come evenly, 27.5 s apart, and not 25 to 30 s at random; the crowd stays level once it is
+//! there; nobody unsubscribes at the end, when every message is accounted for; and what is posted to absent users lives
+//! for a day instead of a minute, so that all of it must come.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,6 +21,7 @@ use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
 use crate::usage::Usage;
+use crate::vapid::Identity;
 
 /// How much of it.
 #[derive(clap::Args, Clone, Debug)]
@@ -35,6 +41,9 @@ pub struct Options {
     /// TTL of a POST to a connected user; to the others it is a day, so that all of it must come.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub ttl: u32,
+    /// Sign POSTs with a VAPID token, as theirs does when it is given a key.
+    #[arg(long)]
+    pub vapid: bool,
     /// App server connections, each with one POST under way.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub in_flight: usize,
@@ -73,9 +82,10 @@ struct Mixed<'a> {
 pub fn run(options: &Options) -> io::Result<bool> {
     let target = &options.target;
     let mut report = target.report("mixed");
+    let signing = if options.vapid { Signing::Once(Identity::generate()) } else { Signing::None };
     let mut mixed = Mixed {
         options,
-        traffic: Traffic::new(target, ONE_CHANNEL, Signing::None)?,
+        traffic: Traffic::new(target, ONE_CHANNEL, signing)?,
         done: BTreeMap::new(),
         visiting: vec![None; target.sessions],
         leaving: VecDeque::new(),
