@@ -91,8 +91,8 @@ impl Ring {
     /// Stages an entry; the caller made sure of room.
     pub fn push(&mut self, entry: &squeue::Entry) {
         // SAFETY: what an entry points to stays in place until the submission that carries it has returned:
-        // outboxes are owned by `sends`, spans by the arena, the timespec by the hub, and all of them live in
-        // the plane behind its rings. Every operation on them completes within that submission.
+        // outboxes are owned by `sends`, spans by the arena, the timespec by the hub or static, and all of them live
+        // in the plane behind its rings. Every operation on them completes within that submission.
         let pushed = unsafe { self.io.submission().push(entry) };
         assert!(pushed.is_ok(), "the caller made room in the submission queue");
     }
