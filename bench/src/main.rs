@@ -110,3 +110,11 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_command_line_can_be_built() {
+        <super::Cli as clap::CommandFactory>::command().debug_assert();
+    }
+}

@@ -6,7 +6,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::ramp::Ramp;
 use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
 use crate::fleet::{Happening, Plan};
 use crate::ledger::Expect;
@@ -22,9 +21,6 @@ pub struct Options {
     /// Server and size; `--admin` is needed.
     #[command(flatten)]
     pub target: Target,
-    /// How users arrive.
-    #[command(flatten)]
-    pub ramp: Ramp,
     /// App server connections. With more than one, messages to one user that arrive together share reads.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub in_flight: usize,
@@ -159,7 +155,7 @@ impl Count<'_> {
 
     fn connect(&mut self) -> io::Result<()> {
         let sessions = self.options.target.sessions;
-        let climb = self.options.ramp.climb(&mut self.traffic, 0..sessions)?;
+        let climb = self.options.target.ramp.climb(&mut self.traffic, 0..sessions)?;
         self.must(climb.failed == 0, || format!("{} sessions could not connect", climb.failed))
     }
 
