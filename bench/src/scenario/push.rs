@@ -125,9 +125,6 @@ pub fn run(options: &Options) -> io::Result<bool> {
         return Err(io::Error::other(format!("only {connected} of {} sessions could connect", target.sessions)));
     }
     climb.show(&mut report, "ramp", target.sessions);
-    if let Some(admin) = target.admin {
-        report.shards(&Metrics::read(admin)?);
-    }
     traffic.driver.open_publishers(target, options.in_flight)?;
     describe(&mut report, options);
     if options.rounds > 0 {
@@ -141,6 +138,10 @@ pub fn run(options: &Options) -> io::Result<bool> {
     }
     traffic.check(&mut report, "push", Once::Always);
     report.check("sessions lost", traffic.ended, climb.again);
+    // At the end: a shard tells its numbers once a second, and not before its first second.
+    if let Some(admin) = target.admin {
+        report.shards(&Metrics::read(admin)?);
+    }
     traffic.driver.view.curves(&mut report);
     report.finish(target.json.as_deref())
 }
