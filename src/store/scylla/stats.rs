@@ -28,12 +28,12 @@ macro_rules! statements {
             Meaning {
                 name: concat!("store_", stringify!($name), "_p50_microseconds"),
                 kind: Kind::Gauge,
-                help: concat!("Median time of the last seconds: ", $what),
+                help: concat!("Median time, of the last minute at most: ", $what),
             },
             Meaning {
                 name: concat!("store_", stringify!($name), "_p99_microseconds"),
                 kind: Kind::Gauge,
-                help: concat!("99th percentile of the last seconds: ", $what),
+                help: concat!("99th percentile, of the last minute at most: ", $what),
             },
         )+];
     };
@@ -136,8 +136,8 @@ others! {
     Gauge in_flight_max: "The most statements without an answer at any time.",
 }
 
-/// Quantiles are of this many looks at most.
-const LOOKS_PER_WINDOW: u64 = 10;
+/// Quantiles are of this many looks at most: a minute, so that a scraper that comes once a minute misses little.
+const LOOKS_PER_WINDOW: u64 = 60;
 /// A latency beyond it counts as this: no statement is waited for longer.
 const LATENCY_US_MAX: u64 = 60_000_000;
 
@@ -226,4 +226,32 @@ impl Drop for Sent<'_> {
 /// Adds one.
 pub(super) fn count(number: &AtomicU64) {
     number.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn read(board: &Board, name: &str) -> u64 {
+        board.read().find(|(meaning, _)| meaning.name == name).expect("it is on the board").1
+    }
+
+    #[test]
+    fn a_statement_that_took_long_is_seen_in_its_own_quantiles_until_the_window_is_over() {
+        let (numbers, board) = (Numbers::new(), Numbers::board());
+        for took in [1, 1, 1, 400] {
+            let mut sent = numbers.sent(Statement::UserRead);
+            sent.at -= Duration::from_millis(took);
+        }
+        let (half, most) = ("store_user_read_p50_microseconds", "store_user_read_p99_microseconds");
+        for look in 1..=LOOKS_PER_WINDOW {
+            numbers.write_to(&board, look);
+            assert!((1_000..100_000).contains(&read(&board, half)), "{}", read(&board, half));
+            assert!((400_000..4_000_000).contains(&read(&board, most)), "{}", read(&board, most));
+        }
+        assert_eq!(read(&board, "store_user_put_p99_microseconds"), 0);
+        numbers.write_to(&board, LOOKS_PER_WINDOW + 1);
+        assert_eq!((read(&board, most), read(&board, "store_user_read_statements")), (0, 4));
+    }
 }
