@@ -102,8 +102,8 @@ pub(super) struct StoredDrain {
     pub sent: u32,
     /// What the running check may vouch for: rows whose clock lies below this were written before it began.
     pub horizon: Clock,
-    /// The running check has left a row where it is, for the next session to decide on.
-    pub passed_by: bool,
+    /// Rows that the running check has left where they are, for the next session to decide on.
+    pub passed_by: u32,
     /// Every message row at or below this was read by a check of this session: it is in the window, parked, settled,
     /// or expired.
     pub covered: Clock,

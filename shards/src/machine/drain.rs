@@ -54,7 +54,7 @@ impl ShardMachine {
             None if active.drain.wanted && !writing => {
                 active.drain.wanted = false;
                 active.drain.horizon = horizon;
-                active.drain.passed_by = false;
+                active.drain.passed_by = 0;
                 DrainCursor::Topics(None)
             }
             None => return,
@@ -99,10 +99,10 @@ impl ShardMachine {
             Ok(StoreReply::Page(page)) => {
                 active.drain.at = next_cursor(cursor, &page);
                 let covered = covered_by(cursor, &page, active.drain.horizon);
-                let passed_by = self.stats.rows_passed_by;
+                let passed_by = active.drain.passed_by;
                 self.send_page(turn, at, page.messages);
                 self.page_sent(at, covered);
-                if self.stats.rows_passed_by > passed_by {
+                if self.active_of(index).is_some_and(|active| active.drain.passed_by > passed_by) {
                     self.doubt(turn, at);
                 }
                 self.continue_drain(turn, at);
@@ -179,7 +179,7 @@ impl ShardMachine {
     /// A row stays where it is: the running check vouches for nothing any more.
     fn pass_by(&mut self, at: Ref) {
         self.stats.rows_passed_by += 1;
-        self.activate(at).drain.passed_by = true;
+        self.activate(at).drain.passed_by += 1;
     }
 
     /// What a page has sent is in the window: the check vouches for what it read, unless rows were passed by.
@@ -188,7 +188,7 @@ impl ShardMachine {
         let index = session.active;
         let Some(active) = self.active_of_mut(index) else { return };
         if let Some(covered) = covered
-            && !active.drain.passed_by
+            && active.drain.passed_by == 0
         {
             active.drain.covered = active.drain.covered.max(covered);
         }
