@@ -76,7 +76,7 @@ const ADDRESSES: &str = "addresses as 127.0.0.1:8080 or [::1]:8080, separated by
 const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const RATE: &str = "a number from 0 (no limit) to 1000000";
-const BYTES: &str = "a number of bytes, as 100663296, 96MiB or 4GiB";
+const BYTES: &str = "a number of bytes, as 33554432, 32MiB or 4GiB";
 const URL: &str = "a URL that begins with http:// or https://, without query and user";
 const LEVEL: &str = "one, local_one, quorum, local_quorum or all";
 const PEM: &str = "a file, or nothing";
@@ -251,7 +251,7 @@ keys! {
         "embedded, scylla for one store that several nodes share, or memory for trials that may forget everything",
         "Where users, channels and stored messages live.",
         |c, raw| { c.store.kind = store_kind(raw)?; Some(()) };
-    "store.cache" = "96MiB",
+    "store.cache" = "32MiB",
         BYTES,
         "Memory for blocks of the embedded store.",
         |c, raw| { c.store.cache = parse::bytes(raw)?; Some(()) };

@@ -61,7 +61,7 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(config.delivery.spill_after, Duration::from_secs(10));
     assert_eq!(config.delivery.retry_after, Duration::from_secs(60));
     assert_eq!(config.store.kind, StoreKind::Embedded);
-    assert_eq!(config.store.cache, 96 << 20);
+    assert_eq!(config.store.cache, 32 << 20);
     assert_eq!(config.roles, Roles { connect: true, endpoint: true });
     assert!(!config.delivery.durable);
     assert!(config.endpoint.crypto_keys.is_empty() && config.endpoint.url.is_none());

@@ -43,7 +43,7 @@ const RING_SLOT_BYTES: f64 = 8.0;
 const RING_SPARE: f64 = 1.05;
 /// Default of `store.cache`, and the write buffers of the four tables of the embedded store
 /// (`src/store/embedded/database.rs`).
-pub(super) const STORE_BYTES: f64 = (96 + 16 + 32 + 16 + 16) as f64 * 1024.0 * 1024.0;
+pub(super) const STORE_BYTES: f64 = (32 + 16 + 32 + 16 + 16) as f64 * 1024.0 * 1024.0;
 
 impl Prediction {
     pub fn new(basis: &Basis<'_>, mix: &Mix) -> io::Result<Prediction> {
@@ -62,7 +62,7 @@ impl Prediction {
                 name: "user: the store, at most".into(),
                 fixed: STORE_BYTES,
                 each: 0.0,
-                how: "96 MiB of store.cache, 80 MiB of write buffers; little until it was busy".into(),
+                how: "32 MiB of store.cache, 80 MiB of write buffers; little until it was busy".into(),
             },
         ];
         Ok(Prediction { sessions, user, kernel, beside, off: (user_off, kernel_off) })

@@ -101,7 +101,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            cache_bytes: 96 << 20,
+            cache_bytes: 32 << 20,
             bytes_max: u64::MAX,
             bytes_free_min: 256 << 20,
             readers: 2,

@@ -352,6 +352,6 @@ fn the_board_shows_what_was_done() {
     assert_eq!((value("store_registers"), value("store_queue")), (Some(1), Some(0)));
     assert!(value("store_disk_bytes") >= Some(64 << 20), "an empty journal has 64 MiB");
     assert!(value("store_buffer_bytes") >= Some(1_000), "ten messages wait in write buffers");
-    assert!(value("store_cache_bytes").is_some_and(|bytes| bytes <= 96 << 20), "never more than store.cache");
+    assert!(value("store_cache_bytes").is_some_and(|bytes| bytes <= 32 << 20), "never more than store.cache");
     assert!(value("store_syncs") >= Some(1) && value("store_bytes_written") >= Some(1_000));
 }
