@@ -2,7 +2,7 @@
 //! writes results, and leaves nothing running.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use murre_bench::result::{Outcome, names};
@@ -94,4 +94,52 @@ fn what_it_cannot_do_it_says() {
     refused(&[], binaries.path(), "which figure?");
     refused(&["push"], nowhere.path(), "cargo build --profile ci");
     assert!(measure(&["--help"], binaries.path()).status.success());
+}
+
+/// The command at the top of docs/CAPACITY.md, typed right behind the one that starts the server: it waits for it, and
+/// the pings it measures are as many a second as those of the sessions it predicts.
+#[test]
+fn a_server_that_has_just_been_started_is_measured_at_the_rates_that_are_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (keep, ip) = (directory.path().join("keep"), murre_bench::process::own_address());
+    let at = |port: u16| format!("{ip}:{port}");
+    let program = || Command::new(env!("CARGO_BIN_EXE_murre-bench"));
+    let mut serve = program();
+    serve.args(["serve", "--shards", "2", "--max-connections", "2000", "--endpoint-url", "http://push.test"]);
+    serve.args(["--websocket", &at(8080), "--node", &at(8081), "--endpoint", &at(8082), "--admin", &at(8083)]);
+    serve.arg("--data-dir").arg(directory.path().join("data"));
+    let mut server = Stopped(serve.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+    let mut capacity = program();
+    capacity.args(["capacity", "--ws", &at(8080), "--endpoint", &at(8082), "--admin", &at(8083)]);
+    capacity.args(["--pid", &server.0.id().to_string(), "--no-view", "--seconds", "4", "--measure-sessions", "500"]);
+    // 20,000 sessions are pinged 66.7 times a second, and get 40 of 50 notifications a second.
+    capacity.args(["--sessions", "20000", "--push-rate", "50", "--keep"]).arg(&keep);
+    let output = capacity.stdin(Stdio::null()).output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let [hold, push, ping] = ["hold", "push", "ping"].map(|name| read(&keep, name));
+    assert_eq!(hold.option(names::OPTION_SESSIONS), Some(1_000.0), "twice as many, of which the second half is read");
+    assert_eq!((push.option("rate"), push.option(names::OPTION_SESSIONS)), (Some(40.0), Some(500.0)));
+    assert_eq!((ping.option(names::OPTION_SESSIONS), ping.option(names::OPTION_SHARDS)), (Some(200.0), None));
+    // Half and twice are what is near enough for a promise.
+    let rate = ping.figure(names::PING_RATE).unwrap();
+    assert!((34.0..133.0).contains(&rate), "{rate}: {text}");
+    let line = text.lines().find(|line| line.trim_start().starts_with("ping  ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.ends_with("measured with 200 sessions"), "{text}");
+    assert!(text.contains("are promised within 20 %"), "{text}");
+    // A thousand sessions may be too few for a line through their memory; then the command says so.
+    assert!(output.status.success() || text.contains("does not grow with the sessions"), "{text}");
+    assert!(server.0.try_wait().unwrap().is_none(), "the server that was measured runs on");
+    let left = std::fs::read_dir(&keep).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.filter(|name| !name.to_string_lossy().ends_with(".json")).count(), 0, "data of the other server");
+}
+
+/// Ended with the test, however that ends.
+struct Stopped(std::process::Child);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

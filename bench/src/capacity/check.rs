@@ -179,11 +179,7 @@ fn operations(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> Vec<Compared> {
         }
         let real_us = real.figure(item.name).filter(|us| *us > 0.0)?;
         // The cost at the rate of that run, not at the rate of the mix.
-        let rate = match item.name {
-            names::CPU_PING => real.figure(names::PING_RATE),
-            _ => real.option("rate"),
-        };
-        let (cost, us) = model.at_rate(basis, item.name, rate.unwrap_or(item.rate), sessions);
+        let (cost, us) = model.at_rate(basis, item.name, cpu::rate_of(real, item.name), sessions);
         Some(Compared {
             name: format!("{}, us", item.name),
             predicted: us,
@@ -205,7 +201,7 @@ fn operations(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> Vec<Compared> {
 fn busy(basis: &Basis<'_>, model: &cpu::Prediction, load: Load, sessions: f64) -> [Compared; 2] {
     let (ping, ping_us) = model.at_rate(basis, names::CPU_PING, load.pings, sessions);
     let (cost, us) = model.at_rate(basis, names::CPU_NOTIFICATION, load.notifications, sessions);
-    let known = load.pings * ping_us < SHARE_KNOWN * load.cores * 1e6 || ping.at.is_some();
+    let known = load.pings * ping_us < SHARE_KNOWN * load.cores * 1e6 || ping.near;
     let all = Compared {
         name: format!("server cores, {:.0} notifications and {:.0} pings a second", load.notifications, load.pings),
         predicted: (load.notifications * us + load.pings * ping_us) / 1e6,
@@ -237,9 +233,9 @@ fn idle(basis: &Basis<'_>, model: &cpu::Prediction, real: &Outcome, sessions: f6
     Some(Compared { name, predicted, real: cores, promise, unit: Unit::Cores })
 }
 
-/// What was never measured is no prediction.
+/// What was never measured is no prediction, nor what was measured at quite another rate.
 fn measured(cost: &Cost) -> Promise {
-    if cost.at.is_some() { Promise::Within(cpu::PROMISE) } else { Promise::None }
+    if cost.near { Promise::Within(cpu::PROMISE) } else { Promise::None }
 }
 
 /// Pings that are less than this share of a run may be assumed ones.

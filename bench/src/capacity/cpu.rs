@@ -42,6 +42,25 @@ pub(super) struct Cost {
     pub us: f64,
     /// Sessions that were there when it was measured; none: it is assumed.
     pub at: Option<f64>,
+    /// How often a second it came then.
+    pub rate: f64,
+    /// Measured, and about as often as is asked for: what is far off is no ground for a promise.
+    pub near: bool,
+}
+
+impl Cost {
+    fn assumed(us: f64) -> Cost {
+        Cost { us, at: None, rate: 0.0, near: false }
+    }
+
+    /// Where it is from, in a few words.
+    fn from(&self) -> String {
+        match self.at {
+            None => "assumed: not measured".into(),
+            Some(at) if self.near => format!("measured with {at:.0} sessions"),
+            Some(_) => format!("measured at {:.0} a second: too far off to promise", self.rate),
+        }
+    }
 }
 
 /// One line of the model.
@@ -55,6 +74,12 @@ pub(super) struct Item {
     pub cost: Cost,
     /// Microseconds with the sessions that are predicted.
     pub us: f64,
+}
+
+impl Item {
+    fn cores(&self) -> f64 {
+        self.rate * self.us / 1e6
+    }
 }
 
 /// All lines.
@@ -89,7 +114,7 @@ impl Prediction {
             items.push(Item {
                 name: "server CPU per VAPID token not seen before",
                 rate: mix.push_rate * mix.fresh_token_share,
-                cost: Cost { us: FRESH_TOKEN_US, at: None },
+                cost: Cost::assumed(FRESH_TOKEN_US),
                 us: FRESH_TOKEN_US,
             });
         }
@@ -103,7 +128,26 @@ impl Prediction {
 
     /// Cores' worth of CPU in a normal second.
     pub fn cores(&self) -> f64 {
-        self.items.iter().map(|item| item.rate * item.us / 1e6).sum()
+        self.items.iter().map(Item::cores).sum()
+    }
+
+    /// Those of them that were measured about as often as is asked for.
+    pub fn cores_promised(&self) -> f64 {
+        self.items.iter().filter(|item| item.cost.near).map(Item::cores).sum()
+    }
+
+    /// What is promised of all lines together, in a sentence.
+    pub fn promise(&self) -> String {
+        let (all, promised) = (self.cores(), self.cores_promised());
+        if promised <= 0.0 {
+            return "nothing is promised: no line was measured about as often as is asked for.".into();
+        }
+        let rest = if all - promised < SHARE_UNSEEN * all {
+            String::new()
+        } else {
+            format!("; {:.3} more are not: measured at quite another rate, or not at all", all - promised)
+        };
+        format!("{promised:.3} cores are promised within {:.0} %{rest}.", PROMISE * 100.0)
     }
 
     /// Prints the model.
@@ -111,28 +155,21 @@ impl Prediction {
         println!("CPU for {} sessions", mix.sessions);
         println!("  {:<44} {:>10} {:>9} {:>9} {:>8}  from", "", "a second", "measured", "then", "cores");
         for item in &self.items {
-            let from = item
-                .cost
-                .at
-                .map_or_else(|| "assumed: not measured".into(), |at| format!("measured with {at:.0} sessions"));
             println!(
-                "  {:<44} {:>10.0} {:>6.1} us {:>6.1} us {:>8.3}  {from}",
+                "  {:<44} {:>10.0} {:>6.1} us {:>6.1} us {:>8.3}  {}",
                 item.name.trim_start_matches("server CPU per "),
                 item.rate,
                 item.cost.us,
                 item.us,
-                item.rate * item.us / 1e6
+                item.cores(),
+                item.cost.from()
             );
         }
         let wanted = self.cores() / mix.utilisation;
         println!("  {:<44} {:>10} {:>9} {:>9} {:>8.3}", "in all, busy", "", "", "", self.cores());
         println!("  {:.1} us are added for each tenfold of the sessions: their memory is colder.", self.cold_us);
-        println!(
-            "  promised within {:.0} %. With {:.0} % of the cores busy in a normal second: {:.1} cores.",
-            PROMISE * 100.0,
-            mix.utilisation * 100.0,
-            wanted
-        );
+        println!("  {}", self.promise());
+        println!("  With {:.0} % of the cores busy in a normal second: {wanted:.1} cores.", mix.utilisation * 100.0);
         if mix.cores > 0 {
             let share = self.cores() / mix.cores as f64;
             let verdict = if share * (1.0 + PROMISE) <= mix.utilisation { "enough" } else { "NOT enough" };
@@ -154,6 +191,9 @@ impl Prediction {
         }
     }
 }
+
+/// A share of the cores that need not be spoken of.
+const SHARE_UNSEEN: f64 = 0.01;
 
 /// Of all cores, what a crowd of returning sessions may take.
 const CROWD_SHARE: f64 = 0.9;
@@ -193,28 +233,38 @@ impl Load {
     }
 }
 
+/// How often a second an operation came while its cost was measured. A result without a rate was as fast as the server
+/// could be.
+pub(super) fn rate_of(one: &Outcome, name: &str) -> f64 {
+    let told = match name {
+        names::CPU_PING => one.figure(names::PING_RATE),
+        _ => one.option("rate").or_else(|| one.figure(names::NOTIFICATION_RATE)),
+    };
+    told.unwrap_or(UNBOUNDED)
+}
+
+/// What stands for "as fast as it can".
+const UNBOUNDED: f64 = 1e5;
+
+/// Rates that differ more than so many times are not near: between 34 and 4,094 pings a second a ping gets four times
+/// cheaper (docs/reports/0003), so a fifth in less than twice.
+const NEAR: f64 = 2.0;
+
 /// The measured cost of an operation at the rate that is nearest to `rate`: at a few operations a second every one
 /// wakes a shard and pays for that alone, under load they share it. What pings took is not in that of a notification.
 fn cost(basis: &Basis<'_>, name: &str, rate: f64) -> Cost {
-    let distance = |one: &Outcome| {
-        let told = match name {
-            names::CPU_PING => one.figure(names::PING_RATE),
-            _ => one.option("rate").or_else(|| one.figure(names::NOTIFICATION_RATE)),
-        };
-        // A result without a rate was as fast as the server could be.
-        (told.unwrap_or(1e5).max(1.0).log10() - rate.max(1.0).log10()).abs()
-    };
+    let distance = |one: &Outcome| (rate_of(one, name).max(1.0).log10() - rate.max(1.0).log10()).abs();
     let with = basis.all.iter().filter(|one| one.figure(name).is_some());
     let nearest = with.min_by(|a, b| distance(a).total_cmp(&distance(b)));
     let found = nearest.and_then(|one| {
         let load = Load::of(one).filter(|_| name == names::CPU_NOTIFICATION);
         let net = load.map(|load| load.notification_us(cost(basis, names::CPU_PING, load.pings).us));
-        Some((net.or_else(|| one.figure(name))?, one.option(names::OPTION_SESSIONS)?))
+        let at = one.option(names::OPTION_SESSIONS)?;
+        let near = distance(one) <= NEAR.log10();
+        Some(Cost { us: net.or_else(|| one.figure(name))?, at: Some(at), rate: rate_of(one, name), near })
     });
-    match found {
-        Some((us, at)) => Cost { us, at: Some(at) },
-        None => Cost { us: ASSUMED.iter().find(|(known, _)| *known == name).map_or(0.0, |(_, us)| *us), at: None },
-    }
+    let assumed = || ASSUMED.iter().find(|(known, _)| *known == name).map_or(0.0, |(_, us)| *us);
+    found.unwrap_or_else(|| Cost::assumed(assumed()))
 }
 
 /// Microseconds for each tenfold of the sessions between the pushes with fewest and with most of them, at the same

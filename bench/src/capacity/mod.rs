@@ -24,8 +24,8 @@ mod check;
 /// What is wanted and what is known.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Results of `hold`, `push`, `store`, `storm`, `ping` to predict from. Without them `hold`, `push` and `ping` are
-    /// run now against --ws, --endpoint and --pid.
+    /// Results of `hold`, `push`, `store`, `storm`, `ping` to predict from. Without them `hold` and `push` are run
+    /// now against --ws, --endpoint and --pid, and `ping` against a server of its own.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub from: Vec<PathBuf>,
     /// What is asked for.
@@ -98,19 +98,28 @@ pub struct Measured {
     /// Process id of the server.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// Sessions to measure with.
+    /// Program of the server that is started to be pinged; that of --pid when absent.
+    #[arg(long, value_name = "PATH")]
+    pub program: Option<String>,
+    /// Sessions to push to and to be pinged; twice as many are held.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub measure_sessions: u64,
+    /// Seconds of pushing and of pinging. Fewer than 10 try the machinery and promise nothing.
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    pub seconds: f64,
     /// Keep the results in this directory.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
+    /// No live view, even on a terminal.
+    #[arg(long)]
+    pub no_view: bool,
 }
 
 /// Predicts, prints the model line by line, and compares when asked to.
 pub fn run(options: &Options) -> io::Result<bool> {
     options.mix.complaint().map_or(Ok(()), |why| Err(io::Error::other(why)))?;
     let results = if options.from.is_empty() {
-        measure::run(&options.measured)?
+        measure::run(&options.measured, &options.mix)?
     } else {
         options.from.iter().map(|file| Outcome::read(file)).collect::<io::Result<Vec<Outcome>>>()?
     };

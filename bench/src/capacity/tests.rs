@@ -1,10 +1,14 @@
 //! Predictions from recorded and from made results, and what is refused.
 
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
 use super::check::{Compared, Promise, lines};
 use super::fit::index_bytes;
-use super::{Basis, Mix, cpu, memory};
+use super::measure::{Beat, await_server};
+use super::{Basis, Measured, Mix, cpu, memory};
 use crate::result::{Figure, Outcome, Series, names};
 
 fn outcome(scenario: &str, more: &serde_json::Value) -> Outcome {
@@ -46,13 +50,21 @@ fn push(sessions: u64, rate: u64, us: f64) -> Outcome {
 }
 
 fn mix() -> Mix {
+    defaults().0
+}
+
+/// What is asked for and measured when nothing is said.
+fn defaults() -> (Mix, Measured) {
     use clap::Parser;
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
         mix: Mix,
+        #[command(flatten)]
+        measured: Measured,
     }
-    Cli::parse_from(["capacity"]).mix
+    let Cli { mix, measured } = Cli::parse_from(["capacity"]);
+    (mix, measured)
 }
 
 #[test]
@@ -180,6 +192,60 @@ fn idle_cores_are_what_the_process_does_anyway_and_pings() {
     let compared = lines(&Basis::new(&all).unwrap(), &Mix { cold_us: Some(2.0), ..mix() }, &[real]).unwrap();
     let idle = compared.iter().find(|line| line.name.starts_with("idle")).unwrap();
     assert!(idle.off().abs() < 0.001 && idle.promise == Promise::Within(0.2), "{compared:?}");
+}
+
+#[test]
+fn what_was_measured_at_quite_another_rate_is_shown_and_not_promised() {
+    // As the pings that user agents ask for: each of ten thousand once a minute.
+    let rare = told("ping", names::CPU_PING, 10_000, [0.0134, 0.0, 167.0], 80.0);
+    let often = told("ping", names::CPU_PING, 10_000, [0.09, 0.0, 3_000.0], 30.0);
+    let all = |ping: &Outcome| [hold(&[0.0, 5_000.0, 10_000.0]), push(10_000, 1_000, 30.0), ping.clone()];
+    let mut real = hold(&[0.0, 500_000.0, 1_000_000.0]);
+    let figure = |name: &str, value: f64| Figure { name: name.into(), value: value.into(), unit: String::new() };
+    real.figures.extend([figure(names::CPU_IDLE, 0.3), figure(names::PING_RATE, 3_333.0)]);
+    for (ping, kept, said) in [(&rare, Promise::None, "0.027 cores"), (&often, Promise::Within(0.2), "0.141 cores")] {
+        let (all, mix) = (all(ping), Mix { cold_us: Some(2.0), ..mix() });
+        let basis = Basis::new(&all).unwrap();
+        let compared = lines(&basis, &mix, std::slice::from_ref(&real)).unwrap();
+        let idle = compared.iter().find(|line| line.name.starts_with("idle")).unwrap();
+        assert_eq!(idle.promise, kept, "{compared:?}");
+        // 800 notifications of 34 us, pings, and budgets for what was not measured.
+        let promise = cpu::Prediction::new(&basis, &mix).promise();
+        assert!(promise.starts_with(said) && promise.contains("more are not"), "{promise}");
+    }
+    let none = [hold(&[0.0, 5_000.0, 10_000.0])];
+    let promise = cpu::Prediction::new(&Basis::new(&none).unwrap(), &mix()).promise();
+    assert!(promise.starts_with("nothing is promised"), "{promise}");
+}
+
+#[test]
+fn few_sessions_are_pinged_as_often_a_second_as_all_will_be() {
+    let (mix, measured) = defaults();
+    let beat = |sessions, ping_interval| Beat::new(&measured, &Mix { sessions, ping_interval, ..mix.clone() });
+    assert_eq!(beat(1_000_000, 300.0), Beat { sessions: 10_000, interval_s: 3.0 });
+    assert_eq!(beat(100_000, 300.0), Beat { sessions: 1_000, interval_s: 3.0 });
+    assert_eq!(beat(2_000_000, 300.0), Beat { sessions: 10_000, interval_s: 1.5 });
+    assert_eq!(beat(100_000_000, 300.0), Beat { sessions: 10_000, interval_s: 1.0 }, "as often as it is measured");
+    assert_eq!(beat(1, 300.0), Beat { sessions: 1, interval_s: 3.0 });
+}
+
+#[test]
+fn a_server_that_is_still_starting_is_waited_for_and_one_that_is_gone_is_not() {
+    let (own, patience) = (std::process::id(), Duration::from_secs(30));
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let later = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        TcpListener::bind(address).unwrap()
+    });
+    await_server(&[address], own, patience).unwrap();
+    drop(later.join().unwrap());
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let said = await_server(&[address], gone.id(), Duration::from_secs(3_600)).unwrap_err().to_string();
+    assert!(said.contains("has the server ended"), "{said}");
+    let (begin, short) = (Instant::now(), Duration::from_millis(100));
+    let said = await_server(&[address], own, short).unwrap_err().to_string();
+    assert!(said.contains("nobody listens") && said.contains("--admin") && begin.elapsed() >= short, "{said}");
 }
 
 #[test]
