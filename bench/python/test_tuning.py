@@ -497,12 +497,23 @@ def test_the_doctor_and_the_scripts_agree(host, connections, backlog):
 def test_a_disagreement_would_be_seen(server):
     """The doctor judges a host for more connections than the scripts do: verdicts, wishes and values differ."""
     scripts = server.tune("--max-connections", "1000000", "sysctl").items
+    # Thirty-two shards share three million: their rings are content with less than this host allows.
+    server.write("proc/self/limits", server.text("proc/self/limits").replace("1048576", "20000"))
     findings = examine(server, 3_000_000)
     assert scripts["fs.file-max"][2] != findings["fs.file-max"]["wanted"]
     advised = recommended(findings)
     assert {"fs.file-max", "net.ipv4.tcp_mem", "LimitNOFILE", "kernel.io_uring_disabled"} <= advised.keys()
     server.tune("--apply", "--max-connections", "1000000", "sysctl")
     assert server.text("proc/sys/fs/file-max").split() != advised["fs.file-max"]
+
+
+def test_the_page_on_capacity_says_what_the_tools_want(server):
+    """What they want for a million is in its table of limits."""
+    page = (REPOSITORY / "docs/CAPACITY.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w.]+)`[^|]*\| ([^|]*) \|", page, re.M))
+    wants = {name: want for name, (_, _, want) in server.tune("--max-connections", "1000000", "sysctl").items.items()}
+    for name, item in [("net.ipv4.tcp_mem", "net.ipv4.tcp_mem (max)"), ("net.core.somaxconn", "net.core.somaxconn")]:
+        assert re.search(r"[\d,]+", rows[name])[0].replace(",", "") == re.search(r"\d+", wants[item])[0], name
 
 
 def test_what_only_one_of_them_knows_is_written_down(tmp_path):

@@ -54,8 +54,14 @@ pub fn run(args: Args) -> ExitCode {
 }
 
 fn wanted(connections: u64, config: &Config) -> Wanted {
-    let config::Shards { backlog, steer, .. } = config.shards;
-    Wanted { connections, backlog: u64::from(backlog), steer: steer == config::Steer::Cpu }
+    let config::Shards { ref cores, count, backlog, steer } = config.shards;
+    let shards = if count == 0 { cores.len() as u64 } else { u64::from(count) };
+    Wanted {
+        connections,
+        backlog: u64::from(backlog),
+        shards: (shards > 0).then_some(shards),
+        steer: steer == config::Steer::Cpu,
+    }
 }
 
 /// What the preflight of a server with this configuration would say of its database.

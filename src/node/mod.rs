@@ -35,6 +35,7 @@ pub use backup::{Copy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
 pub use data_dir::{DataDir, Keys, PlacementKey};
 pub use fault::Fault;
+pub use host::KERNEL_STEERS;
 pub use running::{Running, Stopped};
 pub use transfer::{with_store, with_stores};
 
@@ -362,7 +363,7 @@ impl<'a> Plan<'a> {
 }
 
 /// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.
-fn share(max_connections: u32, shard_count: u16) -> u32 {
+pub(crate) fn share(max_connections: u32, shard_count: u16) -> u32 {
     let share = max_connections.div_ceil(u32::from(shard_count));
     if shard_count == 1 { share } else { share + share / 50 }
 }

@@ -4,8 +4,8 @@
 //! one armed poll each while idle, no buffer. [`Plane`] stages operations, submits them and hands out
 //! completions; who a connection is and what its bytes mean is decided in [`crate::reactor`].
 //!
-//! Lives on: the shard's thread (rings are SINGLE_ISSUER), but for [`listen`], [`probe`] and [`raise_nofile`],
-//! which the starting thread calls.
+//! Lives on: the shard's thread (rings are SINGLE_ISSUER), but for [`listen`], [`probe`], [`raise_nofile`]
+//! and [`tables`], which the starting thread calls, or a command.
 //!
 //! What may be touched by the kernel, and when, is the one subject of the `unsafe` code here: every SEND and
 //! RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns (DESIGN.md 4.2 rule 2).
@@ -30,6 +30,7 @@ mod tests;
 
 pub use listen::{ListenError, listen, local_address, steer};
 pub use memory::give_memory_back;
+pub use plane::tables;
 pub use probe::{ProbeError, nofile_limit, probe, raise_nofile};
 
 pub(crate) use arena::{Span, SpanSize};

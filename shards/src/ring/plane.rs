@@ -56,6 +56,17 @@ impl PlaneConfig {
     }
 }
 
+/// How many rings, of tables with how many slots, one shard makes for so many connections, when the limit on
+/// descriptors allows tables of `table_max` and its listeners have this `backlog`. For whoever judges a host
+/// (`murre doctor`); on any thread.
+///
+/// # Panics
+/// When that would be more rings than a shard can have: far beyond any host.
+pub fn tables(connections_max: u32, table_max: u32, backlog: u16) -> (u16, u32) {
+    let PlaneConfig { rings, table, .. } = PlaneConfig::sized(connections_max, table_max, backlog);
+    (rings, table)
+}
+
 /// Slots of one table at most, whatever the descriptor limit is.
 const KERNEL_TABLE_MAX: u32 = 1 << 20;
 

@@ -5,6 +5,7 @@ mod network;
 use shards::ring::ProbeError;
 
 use super::facts::Facts;
+use crate::node;
 use network::{conntrack, port_range, somaxconn, steering, syn_backlog, tcp_memory};
 
 /// What the host is meant for.
@@ -14,6 +15,8 @@ pub struct Wanted {
     pub connections: u64,
     /// `shards.backlog`.
     pub backlog: u64,
+    /// How many shards `shards.count` and `shards.cores` make; `None`: one for each CPU of this process.
+    pub shards: Option<u64>,
     /// `shards.steer` is `cpu`.
     pub steer: bool,
 }
@@ -86,6 +89,8 @@ const PROCESS_BYTES: u64 = 256 << 20;
 const FILES_OF_THE_UNIT: u64 = 1_100_000;
 /// Descriptors for everything that is no connection.
 const OTHER_FILES: u64 = 4_096;
+/// The most that `max_connections` takes.
+const CONNECTIONS_MAX: u64 = 1 << 24;
 /// The ports of `murre serve` when nothing is configured.
 const PORTS: (u64, u64) = (8080, 8083);
 
@@ -253,13 +258,21 @@ fn locked_memory(facts: &Facts) -> Finding {
 
 fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
     let what = "RLIMIT_NOFILE (hard)";
-    let needed = needed_files(wanted);
-    let text = format!(">= {needed} for {} connections", wanted.connections);
+    let shards = wanted.shards.or(facts.cpus).unwrap_or(1).clamp(1, u64::from(shards::limits::SHARDS_MAX));
+    let rings = |limit: u64| {
+        let most = wanted.connections.min(CONNECTIONS_MAX) as u32;
+        // Both were bounded, and a limit of a few descriptors opens no ring at all.
+        let (table_max, backlog) = (limit.clamp(OTHER_FILES, 1 << 31) as u32, wanted.backlog.min(65_535) as u16);
+        shards::ring::tables(node::share(most, shards as u16), table_max, backlog)
+    };
+    let (fewest, table) = rings(u64::MAX);
+    let needed = u64::from(table).max(OTHER_FILES);
+    let text = format!(">= {needed}, a ring of {} connections on {shards} shards", wanted.connections);
     let Some(limit) = facts.files_hard else { return unknown(what, text, "/proc/self/limits") };
     if limit >= needed {
         return good(what, number(limit), text);
     }
-    let limit_to_set = needed.max(FILES_OF_THE_UNIT);
+    let limit_to_set = needed_files(wanted).max(FILES_OF_THE_UNIT);
     let mut mend = Vec::new();
     if facts.nr_open.is_some_and(|max| max < limit_to_set) {
         mend.push(format!("sysctl -w fs.nr_open={limit_to_set}"));
@@ -267,8 +280,8 @@ fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
     mend.push(format!("systemctl edit murre   # [Service] LimitNOFILE={limit_to_set}"));
     mend.push(format!("docker run --ulimit nofile={limit_to_set}:{limit_to_set} ..."));
     let why = format!(
-        "it caps the table of one ring: a shard then opens several rings ({} in all) and pays for visiting them",
-        needed.div_ceil(limit.max(1))
+        "it caps the table of one ring: a shard then opens {} rings in place of {fewest} and pays for visiting them",
+        rings(limit).0
     );
     Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
 }
@@ -335,7 +348,8 @@ fn cores(facts: &Facts) -> Finding {
     }
 }
 
-/// Descriptors that hold `connections`: 1.05 times as many slots (DESIGN.md 4.1) and everything else.
+/// Descriptors that hold `connections`, of all rings together: 1.05 times as many slots (DESIGN.md 4.1) and everything
+/// else.
 fn needed_files(wanted: Wanted) -> u64 {
     wanted.connections + wanted.connections / 20 + OTHER_FILES
 }

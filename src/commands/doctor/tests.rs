@@ -54,7 +54,7 @@ fn write(root: &Path, path: &str, text: &str) {
 
 /// A host for a million, with the settings of who changed none.
 fn million() -> Wanted {
-    Wanted { connections: 1_000_000, backlog: 4_096, steer: false }
+    Wanted { connections: 1_000_000, backlog: 4_096, shards: None, steer: false }
 }
 
 fn examined(changes: &[(&str, &str)]) -> Vec<Finding> {
@@ -143,14 +143,41 @@ fn small_limits_are_found_with_the_numbers_to_set() {
                   Max locked memory         8388608              8388608              bytes     \n";
     let findings = examined(&[("proc/self/limits", limits), ("proc/sys/fs/nr_open", "1048576\n")]);
     assert!(runs_here(&findings));
-    judged(&findings, "RLIMIT_NOFILE", Verdict::Warn, "53 in all", "LimitNOFILE=1100000");
-    judged(&findings, "RLIMIT_NOFILE", Verdict::Warn, "several rings", "fs.nr_open=1100000");
+    judged(&findings, "RLIMIT_NOFILE", Verdict::Warn, "13 rings in place of 1", "LimitNOFILE=1100000");
+    judged(&findings, "RLIMIT_NOFILE", Verdict::Warn, "visiting", "fs.nr_open=1100000");
     judged(&findings, "locked memory", Verdict::Warn, "register", "LimitMEMLOCK=infinity");
     let tiny = limits.replace("8388608", "65536");
     judged(&examined(&[("proc/self/limits", &tiny)]), "locked memory", Verdict::Fail, "512 KiB", "memlock=-1");
     let capable = ("proc/self/status", "CapEff:\t0000000000004000\nSeccomp:\t0\nCpus_allowed_list:\t0\n");
     let findings = examined(&[("proc/self/limits", &tiny), capable]);
     assert_eq!(about(&findings, "locked memory").verdict, Verdict::Good);
+}
+
+#[test]
+fn the_limit_of_descriptors_is_one_rings_and_so_one_shards() {
+    let limit = |files: &str| {
+        format!(
+            "Max open files            1024                 {files}                files     \n\
+             Max locked memory         unlimited            unlimited            bytes     \n"
+        )
+    };
+    let judge = |files: &str, shards| {
+        let host = host(&[("proc/self/limits", &limit(files))]);
+        about(&examine(&host, Wanted { shards, ..million() }), "RLIMIT_NOFILE").clone()
+    };
+    // Eight shards of a million: 127,500 each, a twentieth for goodbyes, and room for a burst of two listeners.
+    assert_eq!(judge("142131", Some(8)).verdict, Verdict::Good);
+    let short = judge("142130", Some(8));
+    assert_eq!(short.verdict, Verdict::Warn);
+    assert!(short.wanted.starts_with(">= 142131, a ring of 1000000 connections on 8 shards"), "{short:?}");
+    assert!(short.why.contains("2 rings in place of 1"), "{short:?}");
+    assert_eq!(judge("600000", Some(1)).verdict, Verdict::Good, "no ring takes a million: two are opened in any case");
+    assert!(judge("500000", Some(1)).why.contains("3 rings in place of 2"));
+    assert!(judge("200000", None).wanted.contains("on 5 shards"), "as many as there are CPUs");
+    let few = Wanted { connections: 10, shards: Some(8), ..million() };
+    assert_eq!(about(&examine(&host(&[("proc/self/limits", &limit("1024"))]), few), "RLIMIT").verdict, Verdict::Warn);
+    let absurd = Wanted { connections: u64::MAX / 2, backlog: u64::MAX, shards: Some(1), ..million() };
+    assert_eq!(about(&examine(&host(&[("proc/self/limits", &limit("1"))]), absurd), "RLIMIT").verdict, Verdict::Warn);
 }
 
 #[test]
@@ -266,7 +293,15 @@ fn the_configuration_says_what_is_wanted() {
     let sets = ["shards.backlog=8192", "shards.steer=cpu"].map(str::to_owned).to_vec();
     let config = crate::config::Config::load(&crate::config::Sources { sets, ..Default::default() }).unwrap();
     let wanted = super::wanted(7, &config);
-    assert_eq!((wanted.connections, wanted.backlog, wanted.steer), (7, 8_192, true));
+    assert_eq!((wanted.connections, wanted.backlog, wanted.shards, wanted.steer), (7, 8_192, None, true));
+    let shards = |sets: &[&str]| {
+        let sets = sets.iter().map(|&set| set.to_owned()).collect();
+        let config = crate::config::Config::load(&crate::config::Sources { sets, ..Default::default() }).unwrap();
+        super::wanted(7, &config).shards
+    };
+    assert_eq!(shards(&["shards.count=3"]), Some(3));
+    assert_eq!(shards(&["shards.cores=0-1,7"]), Some(3));
+    assert_eq!(shards(&["shards.cores=0-1", "shards.count=6"]), Some(6));
 }
 
 #[test]

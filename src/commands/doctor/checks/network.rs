@@ -2,6 +2,7 @@
 
 use super::{Finding, PORTS, Verdict, Wanted, dotted, good, number, unknown};
 use crate::commands::doctor::facts::Facts;
+use crate::node::KERNEL_STEERS;
 
 pub(super) fn somaxconn(facts: &Facts, wanted: Wanted) -> Finding {
     let backlog = wanted.backlog;
@@ -48,9 +49,6 @@ pub(super) fn steering(facts: &Facts, wanted: Wanted) -> Option<Finding> {
         (true, _) => Some(good(what, found, text)),
     }
 }
-
-/// Since then listeners of one port (SO_REUSEPORT) are told apart by SO_INCOMING_CPU.
-const KERNEL_STEERS: (u32, u32) = (6, 2);
 
 pub(super) fn port_range(facts: &Facts) -> Finding {
     let what = "net.ipv4.ip_local_port_range";
