@@ -38,6 +38,7 @@ counters! {
         counter node_tls_handshakes_failed: "Connections to node.tls.listen that spoke no TLS, or whose other end did not trust our certificate.",
         counter node_tls_handshakes_timeout: "Connections to node.tls.listen cut because their handshake took too long.",
         counter node_tls_refused: "Connections to node.tls.listen closed at once because there were too many.",
+        counter node_tls_accept_errors: "Connections to node.tls.listen that could not be accepted: no descriptor is left, most likely.",
         counter node_tls_unserved: "Connections to node.tls.listen closed because node.listen took no connection.",
         counter node_tls_idle_closed: "TLS connections closed because nothing came or went for too long.",
         gauge node_tls_connections: "Connections to node.tls.listen, handshakes included.",
@@ -83,7 +84,24 @@ struct Shared {
     handshakes: Semaphore,
     numbers: Mutex<FrontNumbers>,
     board: Arc<Board>,
-    complained: Mutex<Option<Instant>>,
+    callers: Complaints,
+    accepts: Complaints,
+}
+
+/// Says something at most once a minute: whoever can connect must not be able to fill the log.
+#[derive(Default)]
+struct Complaints(Mutex<Option<Instant>>);
+
+impl Complaints {
+    /// Whether it is time to say it; then it was said.
+    fn due(&self) -> bool {
+        let mut said = lock(&self.0);
+        let due = said.is_none_or(|at| at.elapsed() >= QUIET);
+        if due {
+            *said = Some(Instant::now());
+        }
+        due
+    }
 }
 
 impl Front {
@@ -106,7 +124,8 @@ impl Front {
             limits,
             numbers: Mutex::default(),
             board: Arc::new(Board::new(&[FrontNumbers::MEANINGS])),
-            complained: Mutex::default(),
+            callers: Complaints::default(),
+            accepts: Complaints::default(),
         });
         for listener in listeners {
             listener.set_nonblocking(true)?;
@@ -155,9 +174,7 @@ impl Shared {
 
     /// Says why somebody did not get through, at most once a minute.
     fn complain(&self, peer: SocketAddr, why: &io::Error) {
-        let mut complained = lock(&self.complained);
-        if complained.is_none_or(|at| at.elapsed() >= QUIET) {
-            *complained = Some(Instant::now());
+        if self.callers.due() {
             tracing::warn!(
                 %peer,
                 %why,
@@ -174,7 +191,13 @@ async fn accept(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, or a caller that has gone: neither is helped by asking again at once.
-                tracing::debug!(%error, "a connection to node.tls.listen could not be accepted");
+                shared.count(|numbers| numbers.node_tls_accept_errors += 1);
+                if shared.accepts.due() {
+                    tracing::warn!(
+                        %error,
+                        "connections to node.tls.listen cannot be accepted; where no descriptor is left, raise LimitNOFILE"
+                    );
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -222,7 +245,11 @@ async fn serve(shared: &Shared, stream: TcpStream, peer: SocketAddr) {
             shared.count(|numbers| numbers.node_tls_unserved += 1);
             tracing::debug!(%error, "node.listen takes no connection");
         }
-        Err(_) => shared.count(|numbers| numbers.node_tls_handshakes_timeout += 1),
+        Err(_) => {
+            shared.count(|numbers| numbers.node_tls_handshakes_timeout += 1);
+            let spent = format!("no handshake within {} s", shared.limits.handshake_time.as_secs_f64());
+            shared.complain(peer, &io::Error::new(io::ErrorKind::TimedOut, spent));
+        }
     }
 }
 

@@ -168,6 +168,30 @@ fn a_slow_handshake_is_cut_and_costs_the_node_nothing() {
     assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0);
     kit.await_number("node_tls_handshakes_timeout", 1);
     assert_eq!(echo.accepted(), 0);
+    // Its address is in the log, as that of one who speaks no TLS is, and the next one's is not until a minute is over.
+    let until = Instant::now() + PATIENCE;
+    while lock(&kit.front.shared.callers.0).is_none() {
+        assert!(Instant::now() < until, "nobody was named");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!kit.front.shared.callers.due());
+}
+
+/// As when no descriptor is left: a listener that was shut down is told so by every accept.
+#[test]
+fn an_accept_that_fails_is_counted_and_said_once_a_minute() {
+    let (papers, echo) = (Papers::of(&["127.0.0.1"]), Echo::new());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, same) = (listener.local_addr().unwrap(), listener.try_clone().unwrap());
+    let kit = Kit { front: Front::start(vec![listener], echo.address, certificate(&papers), LIMITS).unwrap(), address };
+    echoed(&mut kit.call(&papers), b"x").unwrap();
+    rustix::net::shutdown(&same, rustix::net::Shutdown::Both).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while kit.number("node_tls_accept_errors") < 3 {
+        assert!(Instant::now() < until, "accepts fail and are not counted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!kit.front.shared.accepts.due(), "the first was said, and the others were not");
 }
 
 #[test]
