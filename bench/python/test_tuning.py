@@ -183,6 +183,24 @@ def test_what_cannot_be_changed_is_said_and_does_not_hide_the_rest(server):
     assert {path for path in after if after[path] != before[path]} == {refusing}
 
 
+def test_a_tuning_that_is_not_complete_is_undone_when_the_unit_stops(server):
+    """systemd runs ExecStop only of a unit whose start it takes for a success."""
+    unit = (TUNING / "murre-tune.service").read_text()
+    settings = dict(re.findall(r"^(\w+)=(.*)$", unit, re.M))
+    success = {0, *map(int, settings["SuccessExitStatus"].split())}
+    start, stop = (settings[name].split()[1:] for name in ("ExecStart", "ExecStop"))
+    before = server.tree()
+    taskset = server.root / "bin/taskset"
+    works = taskset.read_text()
+    taskset.write_text("#!/bin/sh\nexit 1\n")
+    incomplete = server.tune(*start)
+    assert {"set", "failed"} <= incomplete.words() and incomplete.status in success
+    assert server.tune(*stop).status in success
+    taskset.write_text(works)
+    assert server.tree() == before
+    assert server.tune(*start, "--core", "1").status not in success, "a word too much is no success"
+
+
 def test_a_value_that_the_kernel_changes_on_its_way_in_is_told(server):
     (server.root / "bin/taskset").write_text("#!/bin/sh\nexit 0\n")
     applied = server.tune("--apply", "cores")
@@ -296,6 +314,15 @@ def test_given_cores_are_shards_and_the_rest_is_not(server):
     island = server.text("proc/4000/task/4002/status")
     assert "Cpus_allowed_list:\t0-3,8-19,24-31" in island
     assert "Cpus_allowed_list:\t1" in server.text("proc/4000/task/4001/status"), "shards pin themselves"
+
+
+def test_workers_of_a_ring_stay_where_their_shard_is(server):
+    """They are there from the first connection that is closed on."""
+    assert server.text("proc/4000/task/4004/comm") == "iou-wrk-4001"
+    assert not [name for name in server.tune("--check", "cores").items if "iou-" in name]
+    assert server.tune("--apply", "cores").status == 0
+    assert server.tune("--check", "cores").status == 0
+    assert "Cpus_allowed_list:\t1" in server.text("proc/4000/task/4004/status")
 
 
 @pytest.mark.parametrize("slice", ["system", "user"])
