@@ -1,8 +1,9 @@
 //! Assembly: keys, store, ledgers, shards, island; orderly start and stop.
 //!
 //! Start: probe the kernel -> lock the data directory -> keys -> open the store -> save what earlier ledgers hold
-//! -> new logs -> ask the broadcast source -> listen -> shards -> TLS of other nodes -> island. Stop is the reverse,
-//! after a drain (DESIGN.md 6, SIGTERM).
+//! -> ask the broadcast source -> listen -> enter the cluster and tell who has users of these ledgers -> new logs
+//! -> shards -> TLS of other nodes -> island -> remove the old logs. Stop is the reverse, after a drain (DESIGN.md 6,
+//! SIGTERM).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
 
 mod backup;
@@ -45,7 +46,7 @@ use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use shards::ids::{Clock, Origin, ShardId, Uaid};
-use shards::ledger::{self, LedgerError, Log};
+use shards::ledger::{self, LedgerError, Log, Replay};
 use shards::machine::{MachineConfig, NodeId};
 use shards::place::Placement;
 use shards::ports::{Alone, Port};
@@ -121,7 +122,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let data = DataDir::open(&config.data_dir)?;
     let keys = data.keys(config)?;
     let storage = Arc::new(Storage::open(config, &data.store())?);
-    let Renewed { logs, users } = renew_ledgers(config, &data, &storage, shard_count)?;
+    let earlier = Earlier::save(&data, &storage)?;
 
     prepared.ask_source().map_err(no_island)?;
     let Public { shards: bound, addresses } = listeners::bind(config, &pinned)?;
@@ -140,8 +141,9 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
         data.set_run(cluster.me())?;
         plan.node = Some(Arc::clone(cluster.me()));
         tracing::info!(node = ?cluster.me(), "in a cluster");
-        cluster.tell(&storage, users);
+        cluster.tell(&storage, earlier.users.clone());
     }
+    let logs = earlier.new_logs(config, &data, shard_count)?;
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wakes.clone(), cluster.clone()))
@@ -156,6 +158,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
         prepared.end_tls(tls, banner::reachable(*behind), certificate).map_err(no_island)?;
     }
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
+    earlier.discard()?;
     let addresses = Addresses { node_tls: bound_tls, ..plan.addresses(&addresses, island.admin()) };
     let drain_rate = config.drain.rate;
     let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
@@ -181,7 +184,7 @@ fn calls(config: &Config) -> Result<Calls, Fault> {
 pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
     let data = DataDir::open(&config.data_dir)?;
     let storage = Storage::open(config, &data.store())?;
-    let replay = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
+    let replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
     let messages = replay.messages.len();
     storage.save_all(&replay.messages)?;
     if let Some(nodes) = storage.nodes() {
@@ -191,36 +194,53 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
         cluster.bury(data.last_run().as_ref(), &config.node)?;
     }
     storage.close();
-    replay.discard().map_err(|error| Fault::Ledger(error.to_string()))?;
+    replay.discard().map_err(no_ledger)?;
     Ok(messages)
 }
 
-/// Saves what the logs of earlier runs hold, makes new logs that carry the clock on, and removes the old ones; in
-/// this order, so that a kill at any point repeats it and loses nothing.
-fn renew_ledgers(config: &Config, data: &DataDir, storage: &Storage, shard_count: u16) -> Result<Renewed, Fault> {
-    let fault = |error: LedgerError| Fault::Ledger(error.to_string());
-    let dir = data.ledger();
-    let replay = ledger::replay(&dir).map_err(fault)?;
-    if !replay.messages.is_empty() {
-        tracing::info!(messages = replay.messages.len(), "saving what earlier runs left in the ledger");
-        storage.save_all(&replay.messages)?;
-    }
-    let floor = replay.clock_floor.max(storage.clock_floor());
-    let mut logs = Vec::with_capacity(usize::from(shard_count));
-    for shard in (0..shard_count).map(ShardId) {
-        let origin = random_origin()?;
-        let log = Log::create(&dir, shard, origin, config.delivery.ledger_bytes, floor).map_err(fault)?;
-        logs.push(Ledgered { log, origin, floor });
-    }
-    let users = replay.messages.iter().map(|message| message.uaid).collect();
-    replay.discard().map_err(fault)?;
-    Ok(Renewed { logs, users })
+/// The logs of earlier runs. They are there until the node serves: who they were for is told by word of mouth, and a
+/// start that ends before that word can go out leaves it to the next one.
+struct Earlier {
+    replay: Replay,
+    /// No shard's clock may start at or below it.
+    floor: Clock,
+    /// Whose messages they held.
+    users: Vec<Uaid>,
 }
 
-/// New logs in shard order, and whose messages the old ones held.
-struct Renewed {
-    logs: Vec<Ledgered>,
-    users: Vec<Uaid>,
+impl Earlier {
+    /// Saves what they hold.
+    fn save(data: &DataDir, storage: &Storage) -> Result<Earlier, Fault> {
+        let mut replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
+        let messages = std::mem::take(&mut replay.messages);
+        if !messages.is_empty() {
+            tracing::info!(messages = messages.len(), "saving what earlier runs left in the ledger");
+            storage.save_all(&messages)?;
+        }
+        let floor = replay.clock_floor.max(storage.clock_floor());
+        Ok(Earlier { replay, floor, users: messages.iter().map(|message| message.uaid).collect() })
+    }
+
+    /// New logs in shard order that carry the clock on. As late as can be: those of a start that fails stay beside
+    /// the earlier ones.
+    fn new_logs(&self, config: &Config, data: &DataDir, shard_count: u16) -> Result<Vec<Ledgered>, Fault> {
+        let (dir, bytes, floor) = (data.ledger(), config.delivery.ledger_bytes, self.floor);
+        let one = |shard| {
+            let origin = random_origin()?;
+            let log = Log::create(&dir, ShardId(shard), origin, bytes, floor).map_err(no_ledger)?;
+            Ok(Ledgered { log, origin, floor })
+        };
+        (0..shard_count).map(one).collect()
+    }
+
+    /// Removes them. A kill before that has the next start save once more what was acked by then: it comes twice.
+    fn discard(self) -> Result<(), Fault> {
+        self.replay.discard().map_err(no_ledger)
+    }
+}
+
+fn no_ledger(error: LedgerError) -> Fault {
+    Fault::Ledger(error.to_string())
 }
 
 /// A shard's new log and what belongs to it.

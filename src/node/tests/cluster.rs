@@ -122,6 +122,43 @@ async fn what_a_dead_node_left_is_told_to_the_node_that_has_its_user_now() {
     blocking(move || a.stop().unwrap()).await;
 }
 
+/// The word of what a ledger held is in memory only, so the ledger stays until a start has come through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_node_left_is_told_by_the_first_start_that_comes_through() {
+    database().await;
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let configs = dirs.each_ref().map(|dir| shared(dir.path(), &[]));
+    let [alive, killed] = configs.clone();
+    let (a, b) = (blocking(move || start(&alive).unwrap()).await, blocking(move || start(&killed).unwrap()).await);
+    let (mut at_b, uaid) = hello(&b, "").await;
+    let endpoint = register(&mut at_b).await;
+    assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
+    let left = hear(&mut at_b).await;
+    blocking(move || drop(b)).await;
+    let (mut at_a, _) = hello(&a, &uaid).await;
+    say(&mut at_a, json!({})).await;
+    assert_eq!(hear(&mut at_a).await, json!({}), "storage has nothing for it yet");
+    // A directory where the file is to be: this start fails when everything is saved and nobody told.
+    let logs = || std::fs::read_dir(dirs[1].path().join("ledger")).unwrap().count();
+    let (run, before) = (dirs[1].path().join("run"), logs());
+    std::fs::remove_file(&run).unwrap();
+    std::fs::create_dir(&run).unwrap();
+    for _ in 0..2 {
+        let [_, killed] = configs.clone();
+        let said = blocking(move || refusal(&killed).0).await;
+        assert!(said.starts_with(&format!("cannot write {}: ", run.display())), "{said}");
+        assert_eq!(logs(), before, "a start that fails leaves no log of its own");
+    }
+    std::fs::remove_dir(&run).unwrap();
+    let [_, killed] = configs;
+    let b = blocking(move || start(&killed).unwrap()).await;
+    assert_eq!(logs(), 1, "the old log is gone");
+    // Without a hello, and without another message.
+    assert_eq!(hear(&mut at_a).await["version"], left["version"]);
+    drop(at_a);
+    blocking(move || (a.stop().unwrap(), b.stop().unwrap())).await;
+}
+
 #[test]
 fn certificates_are_read_again_and_bad_ones_are_refused() {
     let (papers, dir) = (Papers::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
