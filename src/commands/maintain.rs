@@ -5,9 +5,12 @@ use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Subcommand;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigArgs, fail, status};
 use crate::config::Config;
@@ -91,10 +94,28 @@ fn look_after(config: &Config, purge: Purge) -> Result<String, Fault> {
         let scylla = &config.store.scylla;
         let fault = |fault: &dyn std::fmt::Display| Fault::Store(fault.to_string());
         let session = connect(scylla).await.map_err(|error| fault(&error))?;
-        let census = upkeep::census(&session, scylla, purge).await.map_err(|error| fault(&error))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        if !matches!(purge, Purge::Nobody) {
+            // A user is dropped in two steps, and the second is owed to whoever comes back between them.
+            stop_at_signals(&stop).map_err(|error| Fault::Host { what: "a signal handler", error })?;
+        }
+        let census = upkeep::census(&session, scylla, purge, &stop).await.map_err(|error| fault(&error))?;
         let spaces = upkeep::space(&session, scylla).await.map_err(|error| fault(&error))?;
         Ok(told(&census, &spaces))
     })
+}
+
+/// Has SIGINT and SIGTERM ask for an end instead of being one.
+fn stop_at_signals(stop: &Arc<AtomicBool>) -> io::Result<()> {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let (mut heard, stop) = (signal(kind)?, Arc::clone(stop));
+        tokio::spawn(async move {
+            while heard.recv().await.is_some() {
+                stop.store(true, Ordering::Relaxed);
+            }
+        });
+    }
+    Ok(())
 }
 
 fn told(census: &Census, spaces: &BTreeMap<&'static str, Space>) -> String {

@@ -5,11 +5,18 @@
 //! rows are looked at right before the delete and right behind it, and put back when a node has entered itself since.
 //! What remains are the milliseconds in which a node has read the user and not yet written where it is, if that write
 //! takes longer than delete and second look: such a user registers anew at its next hello.
+//!
+//! A statement that fails may have been made. Each is sent again for a while: its timestamp is ours, so the second time
+//! changes nothing. When one fails for good, all rows are put back as they were, whoever has come. Rows are put back
+//! in one batch of one partition, which is one mutation: a user is there with all of them or not at all.
+
+use std::time::Duration;
 
 use scylla::DeserializeRow;
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
-use scylla::statement::Statement;
+use scylla::statement::batch::{Batch, BatchType};
+use scylla::statement::prepared::PreparedStatement;
 
 use super::connect::consistency;
 use super::explain;
@@ -17,6 +24,13 @@ use super::schema::family;
 use super::upkeep::UpkeepFault;
 use crate::config::Scylla;
 use crate::store::IDLE_SECONDS_MAX;
+
+/// The first pause before a statement is sent again; each is twice the one before.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How often it is sent at most: pauses of 16 s together, in which a database that restarts is there again.
+const ATTEMPTS_MAX: u32 = 7;
+/// What rows that are put back for a session get to live, as it would give them itself.
+const YOUNG_SECONDS: i32 = IDLE_SECONDS_MAX as i32;
 
 /// One row of `user`.
 #[derive(DeserializeRow)]
@@ -28,26 +42,91 @@ struct Row {
     at: i64,
 }
 
-/// A user as it was read a moment ago.
-pub(super) struct Found<'a> {
+/// What it takes to drop users: statements that are prepared once.
+pub(super) struct Broom<'a> {
     session: &'a Session,
     config: &'a Scylla,
+    look: PreparedStatement,
+    drop: PreparedStatement,
+    put: PreparedStatement,
+    message_times: PreparedStatement,
+    drop_messages: PreparedStatement,
+}
+
+impl<'a> Broom<'a> {
+    /// Prepares its statements.
+    pub(super) async fn new(session: &'a Session, config: &'a Scylla) -> Result<Broom<'a>, UpkeepFault> {
+        let keyspace = &config.keyspace;
+        let (user, message) = (format!("{keyspace}.user"), format!("{keyspace}.message"));
+        let prepare = async |text: String, level| {
+            let made = session.prepare(text).await;
+            let mut made = made.map_err(|error| fault(config, &error.to_string()))?;
+            made.set_consistency(consistency(level));
+            made.set_is_idempotent(true);
+            Ok::<_, UpkeepFault>(made)
+        };
+        let (read, write) = (config.read_consistency, config.write_consistency);
+        let columns = "family, key, value, TTL(value) AS ttl, WRITETIME(value) AS at";
+        Ok(Broom {
+            session,
+            config,
+            look: prepare(format!("SELECT {columns} FROM {user} WHERE uaid = ?"), read).await?,
+            drop: prepare(format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ?"), write).await?,
+            put: prepare(
+                format!(
+                    "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = ? AND key = ?"
+                ),
+                write,
+            )
+            .await?,
+            message_times: prepare(format!("SELECT WRITETIME(value) FROM {message} WHERE uaid = ?"), read).await?,
+            drop_messages: prepare(format!("DELETE FROM {message} USING TIMESTAMP ? WHERE uaid = ?"), write).await?,
+        })
+    }
+
+    /// Reads a user.
+    pub(super) async fn read(&'a self, uaid: &'a [u8]) -> Result<Found<'a>, UpkeepFault> {
+        Ok(Found { broom: self, uaid, rows: self.look(uaid).await? })
+    }
+
+    async fn look(&self, uaid: &[u8]) -> Result<Vec<Row>, UpkeepFault> {
+        self.select(&self.look, uaid).await
+    }
+
+    /// All rows of the user in one answer: channels and messages of a user are bounded.
+    async fn select<R>(&self, select: &PreparedStatement, uaid: &[u8]) -> Result<Vec<R>, UpkeepFault>
+    where
+        R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,
+    {
+        let found = self.session.execute_unpaged(select, (uaid,)).await;
+        let found = found.map_err(|error| self.fault(&explain::say(&error)))?;
+        let found = found.into_rows_result().map_err(|error| self.fault(&error.to_string()))?;
+        let rows = found.rows::<R>().map_err(|error| self.fault(&error.to_string()))?;
+        rows.collect::<Result<_, _>>().map_err(|error| self.fault(&error.to_string()))
+    }
+
+    async fn run(&self, change: &PreparedStatement, values: impl SerializeRow) -> Result<(), UpkeepFault> {
+        let done = self.session.execute_unpaged(change, values).await;
+        done.map(drop).map_err(|error| self.fault(&explain::say(&error)))
+    }
+
+    fn fault(&self, why: &str) -> UpkeepFault {
+        fault(self.config, why)
+    }
+}
+
+fn fault(config: &Scylla, why: &str) -> UpkeepFault {
+    UpkeepFault::new(format!("a user in {} cannot be dropped: {why}", config.keyspace))
+}
+
+/// A user as it was read a moment ago.
+pub(super) struct Found<'a> {
+    broom: &'a Broom<'a>,
     uaid: &'a [u8],
     rows: Vec<Row>,
 }
 
-impl<'a> Found<'a> {
-    /// Reads the user.
-    pub(super) async fn read(
-        session: &'a Session,
-        config: &'a Scylla,
-        uaid: &'a [u8],
-    ) -> Result<Found<'a>, UpkeepFault> {
-        let mut found = Found { session, config, uaid, rows: Vec::new() };
-        found.rows = found.look().await?;
-        Ok(found)
-    }
-
+impl Found<'_> {
     /// Seconds since it was last seen; `None` when it has no record.
     pub(super) fn idle(&self) -> Option<u64> {
         let record = self.rows.iter().find(|row| row.family == family::RECORD)?;
@@ -68,77 +147,77 @@ impl<'a> Found<'a> {
     /// Drops the user, and then its messages; `false` when it came back meanwhile and is there again. Messages that
     /// are accepted while it runs go by their TTL.
     pub(super) async fn purge(self) -> Result<bool, UpkeepFault> {
-        let newest = self.drop_rows().await?;
-        if self.put_back(newest).await? {
-            return Ok(false);
+        let newest = self.newest();
+        let dropped = async {
+            insist(async || self.drop_rows(newest).await).await?;
+            insist(async || self.put_back(newest).await).await
+        };
+        match dropped.await {
+            Ok(true) => return Ok(false),
+            Ok(false) => {}
+            Err(fault) => {
+                // Whether it is gone and whether somebody came is not known.
+                insist(async || self.write_back(newest, |row| row.ttl.unwrap_or(YOUNG_SECONDS)).await).await.map_err(
+                    |_| UpkeepFault::new(format!("{fault}; if it was connecting just then it registers anew")),
+                )?;
+                return Err(fault);
+            }
         }
-        let keyspace = &self.config.keyspace;
-        let times = format!("SELECT WRITETIME(value) FROM {keyspace}.message WHERE uaid = ?");
-        let times: Vec<(Option<i64>,)> = self.select(times).await?;
+        let Broom { message_times, drop_messages, .. } = self.broom;
+        let times: Vec<(Option<i64>,)> = self.broom.select(message_times, self.uaid).await?;
         if let Some(newest) = times.into_iter().filter_map(|(at,)| at).max() {
-            self.run(format!("DELETE FROM {keyspace}.message USING TIMESTAMP ? WHERE uaid = ?"), (newest, self.uaid))
-                .await?;
+            self.broom.run(drop_messages, (newest, self.uaid)).await?;
         }
         Ok(true)
     }
 
-    /// Drops what was read and nothing newer. Returns the timestamp of the delete.
-    pub(super) async fn drop_rows(&self) -> Result<i64, UpkeepFault> {
-        let newest = self.rows.iter().map(|row| row.at).max().unwrap_or(0);
-        let delete = format!("DELETE FROM {}.user USING TIMESTAMP ? WHERE uaid = ?", self.config.keyspace);
-        self.run(delete, (newest, self.uaid)).await?;
-        Ok(newest)
+    /// The timestamp of the delete: that of the last write that was read.
+    pub(super) fn newest(&self) -> i64 {
+        self.rows.iter().map(|row| row.at).max().unwrap_or(0)
+    }
+
+    /// Drops what was read and nothing newer.
+    pub(super) async fn drop_rows(&self, newest: i64) -> Result<(), UpkeepFault> {
+        self.broom.run(&self.broom.drop, (newest, self.uaid)).await
     }
 
     /// Writes the rows again, just over the delete, if the user is connected now.
     pub(super) async fn put_back(&self, newest: i64) -> Result<bool, UpkeepFault> {
-        let now = Found { rows: self.look().await?, ..*self };
+        let now = Found { rows: self.broom.look(self.uaid).await?, ..*self };
         if !now.connected() {
             return Ok(false);
         }
-        let update = format!(
-            "UPDATE {}.user USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = ? AND key = ?",
-            self.config.keyspace
-        );
-        for row in &self.rows {
-            let values = (newest + 1, IDLE_SECONDS_MAX as i32, &row.value, self.uaid, row.family, &row.key);
-            self.run(update.clone(), values).await?;
-        }
+        self.write_back(newest, |_| YOUNG_SECONDS).await?;
         Ok(true)
     }
 
-    async fn look(&self) -> Result<Vec<Row>, UpkeepFault> {
-        let keyspace = &self.config.keyspace;
-        let select = "SELECT family, key, value, TTL(value) AS ttl, WRITETIME(value) AS at";
-        self.select(format!("{select} FROM {keyspace}.user WHERE uaid = ?")).await
+    /// Writes all rows again, just over the delete, each for so many seconds. What was removed since has a later
+    /// timestamp or the same, and stays removed.
+    async fn write_back(&self, newest: i64, seconds: impl Fn(&Row) -> i32) -> Result<(), UpkeepFault> {
+        let values = |row| {
+            let Row { family, key, value, .. }: &Row = row;
+            (newest + 1, seconds(row), value, self.uaid, *family, key)
+        };
+        let rows: Vec<_> = self.rows.iter().map(values).collect();
+        let mut batch = Batch::new(BatchType::Unlogged);
+        batch.set_consistency(consistency(self.broom.config.write_consistency));
+        batch.set_is_idempotent(true);
+        rows.iter().for_each(|_| batch.append_statement(self.broom.put.clone()));
+        let done = self.broom.session.batch(&batch, &rows).await;
+        done.map(drop).map_err(|error| self.broom.fault(&explain::say(&error)))
     }
+}
 
-    /// All rows of the user in one answer: channels and messages of a user are bounded.
-    async fn select<R>(&self, select: String) -> Result<Vec<R>, UpkeepFault>
-    where
-        R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,
-    {
-        let mut select = Statement::new(select);
-        select.set_consistency(consistency(self.config.read_consistency));
-        let found = self
-            .session
-            .query_unpaged(select, (self.uaid,))
-            .await
-            .map_err(|error| self.fault(&explain::say(&error)))?;
-        let found = found.into_rows_result().map_err(|error| self.fault(&error.to_string()))?;
-        let rows = found.rows::<R>().map_err(|error| self.fault(&error.to_string()))?;
-        rows.collect::<Result<_, _>>().map_err(|error| self.fault(&error.to_string()))
+/// Tries until it succeeds, but not for ever.
+async fn insist<T>(mut attempt: impl AsyncFnMut() -> Result<T, UpkeepFault>) -> Result<T, UpkeepFault> {
+    let mut pause = PAUSE;
+    for _ in 1..ATTEMPTS_MAX {
+        match attempt().await {
+            Ok(done) => return Ok(done),
+            Err(fault) => tracing::warn!("{fault}; it is tried again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
     }
-
-    async fn run(&self, change: String, values: impl SerializeRow) -> Result<(), UpkeepFault> {
-        let mut change = Statement::new(change);
-        change.set_consistency(consistency(self.config.write_consistency));
-        change.set_is_idempotent(true);
-        let done = self.session.query_unpaged(change, values).await;
-        done.map(drop).map_err(|error| self.fault(&explain::say(&error)))
-    }
-
-    fn fault(&self, why: &str) -> UpkeepFault {
-        UpkeepFault::new(format!("a user in {} cannot be dropped: {why}", self.config.keyspace))
-    }
+    attempt().await
 }

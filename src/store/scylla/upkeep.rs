@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use scylla::client::session::Session;
@@ -15,7 +16,7 @@ use scylla::statement::{Consistency, Statement};
 
 use super::connect::consistency;
 use super::explain;
-use super::purge::Found;
+use super::purge::Broom;
 use super::schema::{Server, TABLES, family};
 use super::schema_apply::server;
 use crate::config::Scylla;
@@ -85,17 +86,26 @@ struct Seen {
     presences: u64,
 }
 
-/// Counts users, and drops those of `purge`.
+/// Counts users, and drops those of `purge`, until `stop` is set: then it ends behind the user it is at.
 ///
 /// # Errors
-/// The database refuses or does not answer.
-pub async fn census(session: &Session, config: &Scylla, purge: Purge) -> Result<Census, UpkeepFault> {
+/// The database refuses or does not answer, or it was told to stop.
+pub async fn census(
+    session: &Session,
+    config: &Scylla,
+    purge: Purge,
+    stop: &AtomicBool,
+) -> Result<Census, UpkeepFault> {
     let keyspace = &config.keyspace;
     let query = format!("SELECT uaid, family, TTL(value) FROM {keyspace}.user");
     let mut scan = Statement::new(query).with_page_size(PAGE_ROWS);
     scan.set_consistency(consistency(config.read_consistency));
     scan.set_request_timeout(Some(PAGE_TIME_MAX));
     let fault = |error: &dyn fmt::Display| UpkeepFault(format!("the users in {keyspace} cannot be read: {error}"));
+    let broom = match purge {
+        Purge::Nobody => None,
+        Purge::Idle(_) => Some(Broom::new(session, config).await?),
+    };
     let mut census = Census::default();
     let mut seen = Seen::default();
     let mut page = PagingState::start();
@@ -111,7 +121,13 @@ pub async fn census(session: &Session, config: &Scylla, purge: Purge) -> Result<
                 continue;
             }
             if uaid != seen.uaid {
-                settle(session, config, &mut census, &seen, purge).await?;
+                settle(broom.as_ref(), &mut census, &seen, purge).await?;
+                if stop.load(Ordering::Relaxed) {
+                    let dropped = census.purged;
+                    return Err(UpkeepFault(format!(
+                        "told to stop; {dropped} users were dropped, run it again to go on"
+                    )));
+                }
                 seen = Seen { uaid, ..Seen::default() };
             }
             match family {
@@ -126,7 +142,7 @@ pub async fn census(session: &Session, config: &Scylla, purge: Purge) -> Result<
             PagingStateResponse::NoMorePages => break,
         }
     }
-    settle(session, config, &mut census, &seen, purge).await?;
+    settle(broom.as_ref(), &mut census, &seen, purge).await?;
     Ok(census)
 }
 
@@ -135,13 +151,7 @@ const PAGE_ROWS: i32 = 1_000;
 const PAGE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Counts one partition, and drops it if it is to go.
-async fn settle(
-    session: &Session,
-    config: &Scylla,
-    census: &mut Census,
-    seen: &Seen,
-    purge: Purge,
-) -> Result<(), UpkeepFault> {
+async fn settle(broom: Option<&Broom<'_>>, census: &mut Census, seen: &Seen, purge: Purge) -> Result<(), UpkeepFault> {
     if seen.uaid.is_empty() {
         return Ok(());
     }
@@ -156,11 +166,9 @@ async fn settle(
             census.idle[age] += 1;
         }
     }
-    if !purge.takes(idle, seen.presences > 0) {
-        return Ok(());
-    }
+    let Some(broom) = broom.filter(|_| purge.takes(idle, seen.presences > 0)) else { return Ok(()) };
     // The page may be minutes old.
-    let found = Found::read(session, config, &seen.uaid).await?;
+    let found = broom.read(&seen.uaid).await?;
     if !found.is_gone() && purge.takes(found.idle(), found.connected()) && found.purge().await? {
         census.purged += 1;
     }

@@ -1,14 +1,23 @@
 //! Users counted and dropped on a real database.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::purge::Found;
+use scylla::client::session::Session;
+
+use super::purge::Broom;
 use super::schema::family::{CHANNEL, PRESENCE, RECORD};
 use super::schema_apply::create;
 use super::schema_tests::{config, run, session};
-use super::upkeep::{Census, Purge, census, space};
+use super::tests::proxy::Proxy;
+use super::upkeep::{self, Census, Purge, UpkeepFault, space};
+use crate::config::{Config, Scylla};
 
 const DAY: u64 = 86_400;
+
+async fn census(session: &Session, config: &Scylla, purge: Purge) -> Result<Census, UpkeepFault> {
+    upkeep::census(session, config, purge, &AtomicBool::new(false)).await
+}
 
 #[tokio::test]
 async fn users_are_counted_by_age_and_only_who_is_gone_is_dropped() {
@@ -71,22 +80,131 @@ async fn a_user_that_comes_back_while_it_is_dropped_is_put_back() {
         format!("INSERT INTO KS.message (uaid, family, clock, origin, key, value) VALUES ({text}, 2, 1, 1, 0x, 0x)");
     run(&session, scylla, &message).await;
     // A node has read the user, then the rows go, then the node enters itself.
-    let found = Found::read(&session, scylla, &uaid).await.unwrap();
+    let broom = Broom::new(&session, scylla).await.unwrap();
+    let found = broom.read(&uaid).await.unwrap();
     assert!(found.idle().is_some_and(|idle| idle.abs_diff(40 * DAY) < 60) && !found.connected() && !found.is_gone());
-    let newest = found.drop_rows().await.unwrap();
-    assert!(Found::read(&session, scylla, &uaid).await.unwrap().is_gone());
+    let newest = found.newest();
+    found.drop_rows(newest).await.unwrap();
+    assert!(broom.read(&uaid).await.unwrap().is_gone());
     assert!(!found.put_back(newest).await.unwrap(), "nobody came");
     run(&session, scylla, &put(PRESENCE, "0x03", 2000)).await;
     assert!(found.put_back(newest).await.unwrap());
-    let now = Found::read(&session, scylla, &uaid).await.unwrap();
+    let now = broom.read(&uaid).await.unwrap();
     assert!(now.connected() && now.idle().is_some_and(|idle| idle < DAY), "the record is there and young");
     let there = census(&session, scylla, Purge::Idle(Duration::from_secs(30 * DAY))).await.unwrap();
     assert_eq!((there.users, there.channels, there.purged), (1, 1, 0));
     // Once it is gone it goes, and what waits for it.
     run(&session, scylla, &format!("DELETE FROM KS.user USING TIMESTAMP 2000 WHERE uaid = {text} AND family = 4"))
         .await;
-    assert!(Found::read(&session, scylla, &uaid).await.unwrap().purge().await.unwrap());
-    assert!(Found::read(&session, scylla, &uaid).await.unwrap().is_gone());
+    assert!(broom.read(&uaid).await.unwrap().purge().await.unwrap());
+    assert!(broom.read(&uaid).await.unwrap().is_gone());
+}
+
+/// A user with this many channels, not seen for 40 days, and how its rows are asked for.
+async fn many(session: &Session, scylla: &Scylla, channels: u32) -> String {
+    let uaid = "0x07070707070707070707070707070707";
+    let ttl = 20 * DAY;
+    let put = |family: i8, key: &str| {
+        format!(
+            "INSERT INTO KS.user (uaid, family, key, value) VALUES ({uaid}, {family}, {key}, 0x01) USING TIMESTAMP 1000 AND TTL {ttl}"
+        )
+    };
+    run(session, scylla, &put(RECORD, "0x")).await;
+    for channel in 0..channels {
+        run(session, scylla, &put(CHANNEL, &format!("0x{channel:032x}"))).await;
+    }
+    format!("SELECT family FROM KS.user WHERE uaid = {uaid} AND family IN ({RECORD}, {CHANNEL})")
+}
+
+async fn rows_num(session: &Session, scylla: &Scylla, query: &str) -> usize {
+    let query = query.replace("KS", &scylla.keyspace);
+    session.query_unpaged(query, ()).await.unwrap().into_rows_result().unwrap().rows_num()
+}
+
+async fn wait_for_rows(session: &Session, scylla: &Scylla, query: &str, wanted: impl Fn(usize) -> bool) {
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while !wanted(rows_num(session, scylla, query).await) {
+        assert!(std::time::Instant::now() < until, "not in time");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// The configuration of a session through a proxy.
+fn behind_proxy(config: &Config) -> (Proxy, Config) {
+    let proxy = Proxy::new(config.store.scylla.nodes[0].parse().expect("an address"));
+    let mut config = config.clone();
+    config.store.scylla.nodes = vec![proxy.address.to_string()];
+    (proxy, config)
+}
+
+const COMES_BACK: &str =
+    "INSERT INTO KS.user (uaid, family, key, value) VALUES (0x07070707070707070707070707070707, 4, 0x03, 0x01)";
+
+#[tokio::test]
+async fn a_user_is_put_back_with_all_of_it_or_not_at_all() {
+    const CHANNELS: u32 = 300;
+    let direct = config(&[]);
+    let scylla = &direct.store.scylla;
+    let session = session(&direct).await;
+    create(&session, scylla).await.unwrap();
+    let rows = many(&session, scylla, CHANNELS).await;
+    let (proxy, config) = behind_proxy(&direct);
+    let cut = self::session(&config).await;
+    let broom = Broom::new(&cut, &config.store.scylla).await.unwrap();
+    let found = broom.read(&[7; 16]).await.unwrap();
+    let newest = found.newest();
+    found.drop_rows(newest).await.unwrap();
+    run(&session, scylla, COMES_BACK).await;
+    assert_eq!(rows_num(&session, scylla, &rows).await, 0);
+    let cutting = async {
+        wait_for_rows(&session, scylla, &rows, |rows| rows > 0).await;
+        // The line ends as soon as anything of it is there.
+        proxy.refuse(true);
+    };
+    let _ = tokio::join!(found.put_back(newest), cutting);
+    assert_eq!(rows_num(&session, scylla, &rows).await, CHANNELS as usize + 1);
+}
+
+#[tokio::test]
+async fn a_user_that_comes_back_while_nobody_hears_of_its_delete_is_put_back() {
+    for comes_back in [true, false] {
+        let direct = config(&[]);
+        let scylla = &direct.store.scylla;
+        let session = session(&direct).await;
+        create(&session, scylla).await.unwrap();
+        let rows = many(&session, scylla, 3).await;
+        let (proxy, config) = behind_proxy(&direct);
+        let cut = self::session(&config).await;
+        let broom = Broom::new(&cut, &config.store.scylla).await.unwrap();
+        let found = broom.read(&[7; 16]).await.unwrap();
+        proxy.mute(true);
+        let cutting = async {
+            wait_for_rows(&session, scylla, &rows, |rows| rows == 0).await;
+            if comes_back {
+                run(&session, scylla, COMES_BACK).await;
+            }
+            // The line ends without an answer, and another can be had.
+            proxy.refuse(true);
+            proxy.mute(false);
+            proxy.refuse(false);
+        };
+        let (purged, ()) = tokio::join!(found.purge(), cutting);
+        assert_eq!(purged.unwrap(), !comes_back);
+        assert_eq!(rows_num(&session, scylla, &rows).await, if comes_back { 4 } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn a_census_that_is_told_to_stop_says_how_far_it_came() {
+    let config = config(&[]);
+    let scylla = &config.store.scylla;
+    let session = session(&config).await;
+    create(&session, scylla).await.unwrap();
+    many(&session, scylla, 1).await;
+    let idle = Purge::Idle(Duration::from_secs(30 * DAY));
+    let said = upkeep::census(&session, scylla, idle, &AtomicBool::new(true)).await.unwrap_err().to_string();
+    assert_eq!(said, "told to stop; 0 users were dropped, run it again to go on");
+    assert_eq!(census(&session, scylla, idle).await.unwrap().purged, 1);
 }
 
 #[tokio::test]

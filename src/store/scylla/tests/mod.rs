@@ -5,7 +5,7 @@
 
 mod faults;
 
-mod proxy;
+pub(super) mod proxy;
 
 mod ring;
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Listens on the address of the database with another port: the driver asks every node on the port of its contact
 /// point.
-pub(super) struct Proxy {
-    pub(super) address: SocketAddr,
+pub(in super::super) struct Proxy {
+    pub(in super::super) address: SocketAddr,
     state: Arc<State>,
 }
 
@@ -18,12 +18,13 @@ pub(super) struct Proxy {
 struct State {
     silent: AtomicBool,
     refuses: AtomicBool,
+    mute: AtomicBool,
     delay_ms: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
 }
 
 impl Proxy {
-    pub(super) fn new(database: SocketAddr) -> Proxy {
+    pub(in super::super) fn new(database: SocketAddr) -> Proxy {
         let listener = TcpListener::bind((database.ip(), 0)).expect("a port");
         let address = listener.local_addr().expect("an address");
         let state = Arc::new(State::default());
@@ -35,10 +36,10 @@ impl Proxy {
                     continue;
                 }
                 let Ok(server) = TcpStream::connect(database) else { continue };
-                for (from, to) in [(&client, &server), (&server, &client)] {
+                for (from, to, answers) in [(&client, &server, false), (&server, &client, true)] {
                     let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
                     let state = Arc::clone(&shared);
-                    std::thread::spawn(move || state.carry(from, to));
+                    std::thread::spawn(move || state.carry(from, to, answers));
                 }
                 shared.open.lock().expect("no panic").push(client);
             }
@@ -47,17 +48,23 @@ impl Proxy {
     }
 
     /// From now on nothing is carried, or everything again, as with a stopped process.
-    pub(super) fn silent(&self, silent: bool) {
+    pub(in super::super) fn silent(&self, silent: bool) {
         self.state.silent.store(silent, Ordering::Relaxed);
     }
 
+    /// From now on questions are carried and answers are not, or everything again: what is asked is done, and nobody
+    /// hears of it.
+    pub(in super::super) fn mute(&self, mute: bool) {
+        self.state.mute.store(mute, Ordering::Relaxed);
+    }
+
     /// Every answer and every question takes this much longer.
-    pub(super) fn delay(&self, delay: Duration) {
+    pub(in super::super) fn delay(&self, delay: Duration) {
         self.state.delay_ms.store(delay.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Connections end and new ones do too, as with a killed process; or not any more.
-    pub(super) fn refuse(&self, refuses: bool) {
+    pub(in super::super) fn refuse(&self, refuses: bool) {
         self.state.refuses.store(refuses, Ordering::Relaxed);
         for client in self.state.open.lock().expect("no panic").drain(..) {
             let _ = client.shutdown(Shutdown::Both);
@@ -66,10 +73,10 @@ impl Proxy {
 }
 
 impl State {
-    fn carry(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn carry(&self, mut from: TcpStream, mut to: TcpStream, answers: bool) {
         let mut bytes = vec![0; 64 * 1024];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            while self.silent.load(Ordering::Relaxed) {
+            while self.silent.load(Ordering::Relaxed) || (answers && self.mute.load(Ordering::Relaxed)) {
                 std::thread::sleep(Duration::from_millis(5));
             }
             std::thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::Relaxed)));
