@@ -104,13 +104,19 @@ pub fn run(args: Args) -> ExitCode {
     match migrate(&from, &to, args.compare, &mut say) {
         Ok(outcome) => {
             println!("{}", outcome.text());
+            if outcome.compared.users_different > 0 {
+                let differ = "not everything has arrived. If the destination has been used since, that may be why; \
+                              else start again with a new destination";
+                return fail(status::FAILED, &differ);
+            }
+            println!("{}", keys(&from, &to));
             if outcome.compared.is_complete() {
-                println!("{}", keys(&from, &to));
                 return ExitCode::SUCCESS;
             }
-            let differ = "not everything has arrived. If the destination has been used since, that may be why; else \
-                          start again with a new destination";
-            fail(status::FAILED, &differ)
+            fail(
+                status::FAILED,
+                &"everything has arrived but the users named above, whom the first store does not serve either",
+            )
         }
         Err(fault) => fail(fault.status(), &fault),
     }
@@ -181,12 +187,22 @@ impl Outcome {
                 copied.users_idle, copied.users_of_other_version
             );
         }
-        let Compared { users, channels, rows, digest, digest_there, users_newer, users_different } = self.compared;
+        let Compared { users, channels, rows, digest, digest_there, users_newer, users_different, .. } = self.compared;
+        let Compared { users_unreadable, unreadable, .. } = &self.compared;
         text += &format!(
             "compared {users} users with {channels} channels and {rows} messages: {users_different} differ, \
              {users_newer} have changed there since\n\
              digest {digest:032x} here, {digest_there:032x} there"
         );
+        if *users_unreadable > 0 {
+            let more = *users_unreadable - unreadable.len() as u64;
+            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+            text += &format!(
+                "\nleft out {users_unreadable} users whose record in the first store is damaged or of another version \
+                 of murre; each is found with SELECT ... WHERE {}{more}",
+                unreadable.join(", ")
+            );
+        }
         text
     }
 }

@@ -11,7 +11,7 @@ use shards::message::{Message, Urgency};
 use super::*;
 use crate::config::{Config, Sources};
 use crate::store::model::Model;
-use crate::store::transfer::{TransferFault, WholeUser};
+use crate::store::transfer::{Listed, TransferFault, WholeUser};
 use crate::webpush::headers::Encoding;
 use crate::webpush::payload;
 
@@ -224,7 +224,7 @@ fn a_check_writes_nothing_and_says_what_it_would_be() {
     let store = &mut *model.transfer();
     let (done, checked, _) = import(SAMPLE, &["--check"], store);
     assert_eq!(done, Ok(()));
-    assert!(store.users(None, 9).unwrap().is_empty());
+    assert!(store.users(None, 9).unwrap().users.is_empty());
     assert!(checked.text(true).starts_with("nothing was written; it would be: 4 lines: 3 new users"));
     assert_eq!(good(SAMPLE, store), checked);
 }
@@ -275,7 +275,7 @@ fn a_full_store_stops_it_and_says_where_to_go_on() {
 
     struct Later(Box<dyn Transfer>, u32);
     impl Transfer for Later {
-        fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Vec<WholeUser>, TransferFault> {
+        fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Listed, TransferFault> {
             self.0.users(after, limit)
         }
         fn find(&mut self, uaids: &[Uaid]) -> Result<Vec<Option<WholeUser>>, TransferFault> {
@@ -296,7 +296,7 @@ fn a_full_store_stops_it_and_says_where_to_go_on() {
     let (done, _, _) = import(&lines, &[], &mut Later(model.transfer(), 1));
     assert_eq!(done.unwrap_err(), "gone (with --skip-lines 256)");
     let store = &mut *model.transfer();
-    assert_eq!(store.users(None, 1_000).unwrap().len(), 256);
+    assert_eq!(store.users(None, 1_000).unwrap().users.len(), 256);
     let (done, summary, _) = import(&lines, &["--skip-lines", "256"], store);
     assert_eq!((done, summary.lines, summary.admitted.users_new), (Ok(()), 100, 100));
 }

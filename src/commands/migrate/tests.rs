@@ -11,6 +11,7 @@ use shards::message::{Message, Urgency};
 use shards::ports::Ledger as _;
 
 use super::*;
+use crate::store::scylla::tests::Keyspace;
 use crate::store::transfer::{Channel, WholeUser};
 
 fn place(dir: &Path) -> Config {
@@ -94,18 +95,7 @@ fn a_directory_is_moved_to_a_shared_store_and_back() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let [from, back] = [dirs[0].path(), dirs[1].path()];
     fill(from, 3);
-    let (nodes, keyspace) = crate::store::scylla::tests::empty();
-    let file = from.join("cluster.toml");
-    let text = format!(
-        "[endpoint]\ncrypto_keys = [\"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"]\n\
-         [node]\nkeys = [\"0123456789abcdef\"]\nurl = \"http://a:8081\"\n\
-         [store]\nkind = \"scylla\"\n\
-         [store.scylla]\nnodes = [\"{}\"]\nkeyspace = \"{}\"\nreplication_factor = 1\n",
-        nodes.join("\", \""),
-        keyspace.name()
-    );
-    fs::write(&file, text).unwrap();
-    let shared = Place::parse(&format!("scylla:{}", file.display())).unwrap().config().unwrap();
+    let (shared, keyspace) = shared(from);
     let there = migrate(&place(from), &shared, false, &mut |_| {}).unwrap();
     assert!(there.text().starts_with("copied 3 users with 3 channels and 4 messages"), "{}", there.text());
     let returned = migrate(&shared, &place(back), false, &mut |_| {}).unwrap();
@@ -115,6 +105,50 @@ fn a_directory_is_moved_to_a_shared_store_and_back() {
     }
     assert!(keys(&place(from), &shared).contains("all nodes need the same"));
     drop(keyspace);
+}
+
+#[test]
+fn a_user_whose_record_cannot_be_read_is_left_out_and_named() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [from, back] = [dirs[0].path(), dirs[1].path()];
+    fill(from, 5);
+    let (shared, keyspace) = shared(from);
+    migrate(&place(from), &shared, false, &mut |_| {}).unwrap();
+    keyspace.send(&format!(
+        "UPDATE KS.user SET value = 0xff WHERE uaid = 0x{} AND family = 0 AND key = 0x",
+        "02".repeat(16)
+    ));
+    let outcome = migrate(&shared, &place(back), false, &mut |_| {}).unwrap();
+    let copied = outcome.copied.unwrap();
+    assert_eq!((copied.admitted.users_new, copied.users_unreadable), (4, 1));
+    let text = outcome.text();
+    assert!(text.contains("left out 1 users whose record in the first store is damaged or of another"), "{text}");
+    assert!(!text.contains(&"02".repeat(8)), "a UAID is a secret: {text}");
+    let (_, found) = text.split_once("SELECT ... WHERE ").unwrap();
+    assert_eq!(keyspace.send(&format!("SELECT DISTINCT uaid FROM KS.user WHERE {found}")), 1, "{found}");
+    assert_eq!((outcome.compared.users_different, outcome.compared.is_complete()), (0, false));
+    let again = migrate(&shared, &place(back), true, &mut |_| {}).unwrap();
+    assert_eq!(again.compared, outcome.compared);
+    // Nor can it be written over.
+    let fault = migrate(&place(from), &shared, false, &mut |_| {}).unwrap_err().to_string();
+    assert!(fault.contains(&format!("the record of the user at {found} cannot be read")), "{fault}");
+    drop(keyspace);
+}
+
+/// A shared store with empty tables, described by a file in this directory.
+fn shared(dir: &Path) -> (Config, Keyspace) {
+    let (nodes, keyspace) = crate::store::scylla::tests::empty();
+    let file = dir.join("cluster.toml");
+    let text = format!(
+        "[endpoint]\ncrypto_keys = [\"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"]\n\
+         [node]\nkeys = [\"0123456789abcdef\"]\nurl = \"http://a:8081\"\n\
+         [store]\nkind = \"scylla\"\n\
+         [store.scylla]\nnodes = [\"{}\"]\nkeyspace = \"{}\"\nreplication_factor = 1\n",
+        nodes.join("\", \""),
+        keyspace.name()
+    );
+    fs::write(&file, text).unwrap();
+    (Place::parse(&format!("scylla:{}", file.display())).unwrap().config().unwrap(), keyspace)
 }
 
 #[test]

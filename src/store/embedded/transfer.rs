@@ -15,7 +15,7 @@ use super::fault::{Cause, StoreFault};
 use super::group::Load;
 use super::port::CommitterMail;
 use super::rows::{self, Record};
-use crate::store::transfer::{Asker, Transfer, TransferFault, WholeUser, refused};
+use crate::store::transfer::{Asker, Listed, Transfer, TransferFault, WholeUser, refused};
 
 impl Embedded {
     /// Its users, whole.
@@ -65,7 +65,7 @@ impl EmbeddedTransfer<'_> {
 }
 
 impl Transfer for EmbeddedTransfer<'_> {
-    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Vec<WholeUser>, TransferFault> {
+    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Listed, TransferFault> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, |uaid| Excluded(uaid.0));
         let behind = self.db()?.users.range::<[u8; 16], _>((from, Unbounded)).take(limit);
@@ -74,7 +74,7 @@ impl Transfer for EmbeddedTransfer<'_> {
             let (key, value) = row.into_inner().map_err(|error| self.unreadable(error))?;
             users.push(self.whole(&key, &value)?);
         }
-        Ok(users)
+        Ok(Listed::readable(users))
     }
 
     fn find(&mut self, uaids: &[Uaid]) -> Result<Vec<Option<WholeUser>>, TransferFault> {

@@ -7,7 +7,7 @@ use shards::machine::{RECORD_VERSION, StoreError, StoreOp, StoreReply};
 use shards::message::Message;
 
 use super::{Model, ModelPort, State, User, lock};
-use crate::store::transfer::{Asker, Channel, Transfer, TransferFault, WholeUser, refused};
+use crate::store::transfer::{Asker, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
 
 impl Model {
     /// Its users, whole.
@@ -26,11 +26,11 @@ struct ModelTransfer {
 }
 
 impl Transfer for ModelTransfer {
-    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Vec<WholeUser>, TransferFault> {
+    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Listed, TransferFault> {
         use std::ops::Bound::{Excluded, Unbounded};
         let state = lock(&self.state);
         let behind = state.users.range((after.map_or(Unbounded, Excluded), Unbounded));
-        Ok(behind.take(limit).map(|(uaid, user)| user.whole(*uaid)).collect())
+        Ok(Listed::readable(behind.take(limit).map(|(uaid, user)| user.whole(*uaid)).collect()))
     }
 
     fn find(&mut self, uaids: &[Uaid]) -> Result<Vec<Option<WholeUser>>, TransferFault> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scylla::response::PagingState;
+use scylla::routing::partitioner::{Murmur3Partitioner, Partitioner as _};
 use shards::ids::Uaid;
 use shards::machine::{StoreOp, StoreReply};
 use shards::message::{Message, Topic};
@@ -16,13 +17,12 @@ use tokio::time::Instant;
 
 use super::backend::{Scylla, block_on};
 use super::client::{Client, Failed, Hand};
-use super::known::Known;
 use super::ops::{self, store, updates, users};
 use super::rows::{self, Place, UserPart};
 use super::schema::family;
 use super::statements::Change;
 use super::stats::Statement;
-use crate::store::transfer::{Asker, Channel, Transfer, TransferFault, WholeUser, refused};
+use crate::store::transfer::{Asker, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
 
 /// How long one user or one message may take, with all retries.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ const BESIDE: usize = 128;
 impl Scylla {
     /// Its users, whole.
     pub fn transfer(&self) -> Box<dyn Transfer + '_> {
-        let work = Work { client: Arc::clone(&self.client), permits: Semaphore::new(BESIDE), known: Known::default() };
+        let work = Work { client: Arc::clone(&self.client), permits: Semaphore::new(BESIDE) };
         Box::new(ScyllaTransfer { store: self, work: Arc::new(work), asker: Asker::new(|waker| self.port(waker)) })
     }
 }
@@ -47,7 +47,6 @@ struct ScyllaTransfer<'a> {
 struct Work {
     client: Arc<Client>,
     permits: Semaphore,
-    known: Known,
 }
 
 impl Work {
@@ -56,8 +55,8 @@ impl Work {
     }
 
     /// The users behind this one in the order of their tokens.
-    async fn users(&self, after: Option<Uaid>, limit: usize) -> Result<Vec<WholeUser>, Failed> {
-        let (mut users, mut state): (Vec<WholeUser>, Option<PagingState>) = (Vec::new(), None);
+    async fn users(&self, after: Option<Uaid>, limit: usize) -> Result<Listed, Failed> {
+        let (mut listed, mut state): (Listed, Option<PagingState>) = (Listed::default(), None);
         let mut reading: Option<(Uaid, UserPart)> = None;
         loop {
             let hand = self.hand();
@@ -69,9 +68,11 @@ impl Work {
                 let (uaid, family, key, value) = row.map_err(|_| Failed)?;
                 let Some(uaid) = uaid.try_into().ok().map(Uaid) else { continue };
                 if reading.as_ref().is_none_or(|(other, _)| *other != uaid) {
-                    users.extend(reading.take().map(|(uaid, part)| whole(uaid, part)).transpose()?.flatten());
-                    if users.len() >= limit {
-                        return Ok(users);
+                    if let Some((uaid, part)) = reading.take() {
+                        list(&mut listed, uaid, part);
+                    }
+                    if listed.users.len() + listed.unreadable.len() >= limit {
+                        return Ok(listed);
                     }
                     reading = Some((uaid, UserPart::default()));
                 }
@@ -84,30 +85,45 @@ impl Work {
                 None => break,
             }
         }
-        users.extend(reading.map(|(uaid, part)| whole(uaid, part)).transpose()?.flatten());
-        Ok(users)
+        if let Some((uaid, part)) = reading {
+            list(&mut listed, uaid, part);
+        }
+        Ok(listed)
     }
 
-    async fn find(&self, uaid: Uaid) -> Result<Option<WholeUser>, Failed> {
-        whole(uaid, ops::read_user(&self.hand(), &self.known, uaid).await?)
+    async fn find(&self, uaid: Uaid) -> Result<Option<WholeUser>, TransferFault> {
+        Ok(whole(uaid, self.read(uaid).await?))
     }
 
-    async fn put_row(&self, message: &Message) -> Result<(), Failed> {
+    async fn read(&self, uaid: Uaid) -> Result<UserPart, TransferFault> {
+        let read = ops::read_rows(&self.hand(), Statement::UserRead, &(rows::uaid(&uaid),)).await;
+        let part = read.map_err(failed)?;
+        if part.record_unreadable {
+            return Err(TransferFault(format!(
+                "in the store that is written, the record of the user at {} cannot be read, so nothing can be added to \
+                 it: delete that row of the table user, then go on",
+                place(uaid)
+            )));
+        }
+        Ok(part)
+    }
+
+    async fn put_row(&self, message: &Message) -> Result<(), TransferFault> {
         let hand = self.hand();
         let changes = match &message.topic {
-            Some(Topic::UPDATE) => updates::publish(&hand, message).await?,
+            Some(Topic::UPDATE) => updates::publish(&hand, message).await.map_err(failed)?,
             Some(_) => vec![store::write(&hand, message, Place::of(message))],
             None => {
                 let place = Place::plain(family::SAVED, message.stamp, message.chid);
                 vec![store::write(&hand, message, place)]
             }
         };
-        hand.change(&message.uaid, &changes).await
+        hand.change(&message.uaid, &changes).await.map_err(failed)
     }
 
-    async fn put_user(&self, user: &WholeUser) -> Result<(), Failed> {
+    async fn put_user(&self, user: &WholeUser) -> Result<(), TransferFault> {
         let hand = self.hand();
-        let there = ops::read_user(&hand, &self.known, user.uaid).await?;
+        let there = self.read(user.uaid).await?;
         let mut changes: Vec<Change> = Vec::new();
         if user.low_water > there.low_water {
             changes.push(users::low_water(user.low_water));
@@ -125,22 +141,34 @@ impl Work {
             let record = rows::record(user.record_version, user.seen);
             changes.push(users::put(family::RECORD, Vec::new(), record, user.user_clock));
         }
-        hand.change(&user.uaid, &changes).await?;
+        hand.change(&user.uaid, &changes).await.map_err(failed)?;
         if there.record.is_some_and(|(_, seen)| user.seen > seen) {
-            users::touch(&hand, user.uaid, user.seen).await.map_err(|_| Failed)?;
+            users::touch(&hand, user.uaid, user.seen).await.map_err(refused)?;
         }
         Ok(())
     }
 }
 
-fn whole(uaid: Uaid, part: UserPart) -> Result<Option<WholeUser>, Failed> {
+/// Adds a user whose rows were all read; nothing when it has no record.
+fn list(listed: &mut Listed, uaid: Uaid, part: UserPart) {
     if part.record_unreadable {
-        tracing::error!(?uaid, "the record of this user cannot be read: it is not carried over");
-        return Err(Failed);
+        listed.unreadable.push(place(uaid));
+        listed.last = Some(uaid);
+    } else if let Some(user) = whole(uaid, part) {
+        listed.users.push(user);
+        listed.last = Some(uaid);
     }
-    let Some((record_version, seen)) = part.record else { return Ok(None) };
+}
+
+/// Where an operator finds this user, to whom its UAID is not said.
+fn place(uaid: Uaid) -> String {
+    format!("token(uaid) = {}", Murmur3Partitioner.hash_one(&uaid.0).value())
+}
+
+fn whole(uaid: Uaid, part: UserPart) -> Option<WholeUser> {
+    let (record_version, seen) = part.record?;
     let channel = |row: &rows::ChannelRow| Channel { chid: row.chid, key: row.key, registered_at: row.registered_at };
-    Ok(Some(WholeUser {
+    Some(WholeUser {
         uaid,
         record_version,
         seen,
@@ -149,20 +177,20 @@ fn whole(uaid: Uaid, part: UserPart) -> Result<Option<WholeUser>, Failed> {
         may_have_messages: true,
         channels: part.channels.iter().map(channel).collect(),
         contact: part.contact,
-    }))
+    })
 }
 
 impl ScyllaTransfer<'_> {
     /// Does all of it, some beside each other; the answers are in the order of `items`.
     fn each<I, T, F>(&self, items: Vec<I>, work: impl Fn(Arc<Work>, I) -> F) -> Result<Vec<T>, TransferFault>
     where
-        F: Future<Output = Result<T, Failed>> + Send + 'static,
+        F: Future<Output = Result<T, TransferFault>> + Send + 'static,
         T: Send + 'static,
         I: Send,
     {
         let tasks: Vec<F> = items.into_iter().map(|item| work(Arc::clone(&self.work), item)).collect();
         let mut answers: Vec<Option<T>> = tasks.iter().map(|_| None).collect();
-        let done = block_on(self.store.runtime.handle(), async {
+        let done: Result<Vec<Option<T>>, TransferFault> = block_on(self.store.runtime.handle(), async {
             let (mut running, mut rest) = (JoinSet::new(), tasks.into_iter().enumerate());
             loop {
                 while running.len() < BESIDE
@@ -176,7 +204,7 @@ impl ScyllaTransfer<'_> {
                 answers[at] = Some(answer?);
             }
         });
-        done.map(|answers| answers.into_iter().flatten().collect()).map_err(failed)
+        done.map(|answers| answers.into_iter().flatten().collect())
     }
 }
 
@@ -185,7 +213,7 @@ fn failed(_: Failed) -> TransferFault {
 }
 
 impl Transfer for ScyllaTransfer<'_> {
-    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Vec<WholeUser>, TransferFault> {
+    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Listed, TransferFault> {
         block_on(self.store.runtime.handle(), self.work.users(after, limit)).map_err(failed)
     }
 

@@ -11,7 +11,7 @@ use shards::time::UnixSeconds;
 
 use super::admit::{Admission, Admitted, ROWS_AT_ONCE_MAX};
 use super::rows::{USERS_AT_ONCE_MAX, each_row};
-use super::{Transfer, TransferFault, WholeUser};
+use super::{Listed, Transfer, TransferFault, WholeUser};
 use crate::store::idle;
 
 /// Users that are read at once: with 2,048 channels each 15 MB.
@@ -19,6 +19,8 @@ const USERS_PER_BATCH: usize = 128;
 /// Rows that expire within this many seconds of a comparison are on neither side of it: they may expire between the
 /// two reads.
 const EXPIRY_MARGIN_SECONDS: u64 = 60;
+/// Users with an unreadable record that are named; the others are counted.
+pub const UNREADABLE_NAMED_MAX: usize = 100;
 
 /// What a copy has done.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct Copied {
     pub users_idle: u64,
     /// Users that were left behind: their record has a meaning of another version, so they are reset at the next hello.
     pub users_of_other_version: u64,
+    /// Users that were left behind: their record cannot be read. [`Compared::unreadable`] names them.
+    pub users_unreadable: u64,
 }
 
 /// Which users a store would serve; the others are counted.
@@ -52,9 +56,12 @@ pub fn copy(
     let mut copied = Copied::default();
     let mut after = None;
     loop {
-        let mut users = from.users(after, USERS_PER_BATCH)?;
-        let Some(last) = users.last() else { return Ok(copied) };
-        after = Some(last.uaid);
+        let Listed { mut users, unreadable, last } = from.users(after, USERS_PER_BATCH)?;
+        if last.is_none() {
+            return Ok(copied);
+        }
+        after = last;
+        copied.users_unreadable += unreadable.len() as u64;
         users.retain(|user| is_served(user, now(), &mut copied));
         copy_users(from, to, &users, now(), &mut copied.admitted)?;
         progress(&copied);
@@ -95,7 +102,7 @@ fn copy_users(
 }
 
 /// What a comparison of two stores found. Users whom only the second has do not count.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Compared {
     /// Users of the first store that are to be in the second.
     pub users: u64,
@@ -111,12 +118,16 @@ pub struct Compared {
     pub users_newer: u64,
     /// Users that are missing or not the same in the second store.
     pub users_different: u64,
+    /// Users of the first store whose record cannot be read, so that nothing of them can be in the second.
+    pub users_unreadable: u64,
+    /// Where the first of these are, [`UNREADABLE_NAMED_MAX`] at most.
+    pub unreadable: Vec<String>,
 }
 
 impl Compared {
     /// Whether everything has arrived.
     pub fn is_complete(&self) -> bool {
-        self.users_different == 0
+        self.users_different == 0 && self.users_unreadable == 0
     }
 }
 
@@ -133,9 +144,14 @@ pub fn compare(
     let mut compared = Compared::default();
     let mut after = None;
     loop {
-        let mut users = from.users(after, USERS_PER_BATCH)?;
-        let Some(last) = users.last() else { return Ok(compared) };
-        after = Some(last.uaid);
+        let Listed { mut users, unreadable, last } = from.users(after, USERS_PER_BATCH)?;
+        if last.is_none() {
+            return Ok(compared);
+        }
+        after = last;
+        compared.users_unreadable += unreadable.len() as u64;
+        let room = UNREADABLE_NAMED_MAX - compared.unreadable.len();
+        compared.unreadable.extend(unreadable.into_iter().take(room));
         users.retain(|user| is_served(user, now(), &mut Copied::default()));
         for some in users.chunks(USERS_AT_ONCE_MAX) {
             compare_users(from, to, some, now(), &mut compared)?;

@@ -28,7 +28,7 @@ use shards::time::UnixSeconds;
 
 pub use admit::{Admission, Admitted, Coming, ROWS_AT_ONCE_MAX, admit};
 pub use asking::{Asker, refused};
-pub use copy::{Compared, Copied, compare, copy};
+pub use copy::{Compared, Copied, UNREADABLE_NAMED_MAX, compare, copy};
 
 /// One channel with all that is kept of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,19 +62,38 @@ pub struct WholeUser {
     pub channels: Vec<Channel>,
 }
 
+/// Some users of a store, in its own order.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// Those that can be read.
+    pub users: Vec<WholeUser>,
+    /// Those whose record cannot: it is damaged, or of a version that this build does not know. Each as whoever looks
+    /// for it in the store can find it, and without the UAID, which is a secret.
+    pub unreadable: Vec<String>,
+    /// The last of both; `None` is the end.
+    pub last: Option<Uaid>,
+}
+
+impl Listed {
+    /// All of them are readable.
+    pub fn readable(users: Vec<WholeUser>) -> Listed {
+        Listed { last: users.last().map(|user| user.uaid), users, unreadable: Vec::new() }
+    }
+}
+
 /// A store whose users can be listed, read whole and written whole. Calls block until they are answered.
 pub trait Transfer {
-    /// The users behind `after` in the store's own order, `limit` at most; none is the end. The order is any that
-    /// stays as it is while the store is not written. Users that are written meanwhile may be there or not.
+    /// The users behind `after` in the store's own order, `limit` at most. The order is any that stays as it is while
+    /// the store is not written. Users that are written meanwhile may be there or not.
     ///
     /// # Errors
     /// When the store cannot be read; nothing is known then.
-    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Vec<WholeUser>, TransferFault>;
+    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Listed, TransferFault>;
 
     /// These users, in this order.
     ///
     /// # Errors
-    /// As [`Transfer::users`].
+    /// As [`Transfer::users`], and when the record of one of them cannot be read.
     fn find(&mut self, uaids: &[Uaid]) -> Result<Vec<Option<WholeUser>>, TransferFault>;
 
     /// Writes messages under their own stamps, in the form of saved rows or, with a topic, of topic rows (one that

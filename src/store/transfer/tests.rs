@@ -72,10 +72,13 @@ fn users_are_read_as_they_were_written(store: &mut dyn Transfer) {
     let in_order = |store: &mut dyn Transfer, limit| {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
-            let some = store.users(after, limit).unwrap();
+            let Listed { users: some, last, .. } = store.users(after, limit).unwrap();
             assert!(some.len() <= limit);
-            let Some(last) = some.last() else { break };
-            after = Some(last.uaid);
+            assert_eq!(last, some.last().map(|user| user.uaid));
+            if last.is_none() {
+                break;
+            }
+            after = last;
             all.extend(some);
         }
         all.sort_by_key(|user| user.uaid);
@@ -108,7 +111,7 @@ fn rows_come_first_and_are_seen_with_their_user(store: &mut dyn Transfer) {
     store.put_rows(&sent).unwrap();
     store.put_rows(&sent[..2]).unwrap();
     assert!(rows(store, 1).is_empty() && found(store, 1).is_none());
-    assert!(store.users(None, 9).unwrap().is_empty());
+    assert!(store.users(None, 9).unwrap().users.is_empty());
     let whole = WholeUser {
         may_have_messages: true,
         low_water: Clock(50),
@@ -215,17 +218,17 @@ fn a_second_run_changes_nothing(store: &mut dyn Transfer) {
         coming(user(2, &[channel(2, 7), channel(5, 12)]), &[]),
     ];
     admit(store, &list, false).unwrap();
-    let (before, kept) = (store.users(None, 9).unwrap(), rows(store, 1));
+    let (before, kept) = (store.users(None, 9).unwrap().users, rows(store, 1));
     let again = admit(store, &list, false).unwrap();
     assert_eq!(again, Admitted { users_unchanged: 2, rows_left_out: 2, ..Admitted::default() });
-    assert_eq!((store.users(None, 9).unwrap(), rows(store, 1)), (before, kept));
+    assert_eq!((store.users(None, 9).unwrap().users, rows(store, 1)), (before, kept));
 }
 
 fn a_check_writes_nothing(store: &mut dyn Transfer) {
     let list = [coming(user(1, &[channel(2, 9)]), &[message(1, 2, 30)])];
     let counted = admit(store, &list, true).unwrap();
     assert_eq!((counted.users_new, counted.rows_added), (1, 1));
-    assert!(store.users(None, 9).unwrap().is_empty());
+    assert!(store.users(None, 9).unwrap().users.is_empty());
     assert_eq!(admit(store, &list, false).unwrap(), counted);
 }
 
@@ -341,7 +344,7 @@ fn a_user_of_scylla_with_every_channel_it_may_have_is_whole() {
     let whole = user(1, &channels);
     store.put_users(std::slice::from_ref(&whole)).unwrap();
     assert_same(found(store, 1).unwrap(), &whole);
-    assert_eq!(store.users(None, 5).unwrap().len(), 1);
+    assert_eq!(store.users(None, 5).unwrap().users.len(), 1);
 }
 
 #[test]
@@ -369,7 +372,7 @@ impl Failing<'_> {
 }
 
 impl Transfer for Failing<'_> {
-    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Vec<WholeUser>, TransferFault> {
+    fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Listed, TransferFault> {
         self.store.users(after, limit)
     }
 
@@ -455,6 +458,6 @@ fn a_full_store_says_so() {
         for said in [store.put_users(&[user(1, &[])]), store.put_rows(&[Arc::new(message(1, 2, 3))])] {
             assert!(said.unwrap_err().to_string().starts_with("the store takes no more: make room"));
         }
-        assert!(store.users(None, 1).unwrap().is_empty());
+        assert!(store.users(None, 1).unwrap().users.is_empty());
     }
 }

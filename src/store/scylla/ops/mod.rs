@@ -66,8 +66,24 @@ pub(super) async fn read_user(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Res
     Ok(part)
 }
 
-/// Reads rows of a user's partition.
+/// Reads rows of a user's partition, of which none is an unreadable record.
 async fn read_part(
+    hand: &Hand<'_>,
+    statement: Statement,
+    values: &impl scylla::serialize::row::SerializeRow,
+) -> Result<UserPart, Failed> {
+    let part = read_rows(hand, statement, values).await?;
+    if part.record_unreadable {
+        return Err(misread(hand, &"the record of a user cannot be read"));
+    }
+    if part.damaged > 0 {
+        hand.client.numbers.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
+    }
+    Ok(part)
+}
+
+/// Reads rows of a user's partition, whatever they are.
+pub(super) async fn read_rows(
     hand: &Hand<'_>,
     statement: Statement,
     values: &impl scylla::serialize::row::SerializeRow,
@@ -82,16 +98,9 @@ async fn read_part(
         }
         match next {
             Some(_) => state = next,
-            None => break,
+            None => return Ok(part),
         }
     }
-    if part.record_unreadable {
-        return Err(misread(hand, &"the record of a user cannot be read"));
-    }
-    if part.damaged > 0 {
-        hand.client.numbers.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
-    }
-    Ok(part)
 }
 
 /// Up to where the messages of a user are settled, as remembered, else as read; `None` when there is no such user.

@@ -76,6 +76,17 @@ impl Keyspace {
     pub(crate) fn name(&self) -> &str {
         &self.0.keyspace
     }
+
+    /// Sends a statement in which `KS` is its name; returns how many rows the answer has.
+    pub(crate) fn send(&self, statement: &str) -> usize {
+        let statement = statement.replace("KS", self.name());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let session = super::connect::connect(&self.0).await.expect("the database answers");
+            let answer = session.query_unpaged(statement.as_str(), ()).await.expect(&statement);
+            answer.into_rows_result().map_or(0, |rows| rows.rows_num())
+        })
+    }
 }
 
 impl Drop for Keyspace {
