@@ -119,12 +119,13 @@ fn stop_at_signals(stop: &Arc<AtomicBool>) -> io::Result<()> {
 }
 
 fn told(census: &Census, spaces: &BTreeMap<&'static str, Space>) -> String {
-    let Census { users, idle, leftovers, channels, presences, purged } = census;
+    let Census { users, idle, leftovers, channels, presences, purged, passed_by } = census;
     let ages: Vec<String> = AGES.iter().zip(idle).map(|(days, users)| format!("{users} within {days} days")).collect();
     let mut lines = vec![
         format!("users: {users}, last seen: {}", ages.join(", ")),
         format!("channels: {channels}, rows of presence: {presences}"),
         format!("users that are gone and left rows behind: {leftovers}; dropped: {purged}"),
+        format!("not seen for so long, and kept because a node says that they are connected: {passed_by}"),
     ];
     for (table, space) in spaces {
         let Space { nodes, partitions, bytes, .. } = space;

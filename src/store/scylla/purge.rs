@@ -6,24 +6,32 @@
 //! What remains are the milliseconds in which a node has read the user and not yet written where it is, if that write
 //! takes longer than delete and second look: such a user registers anew at its next hello.
 //!
+//! A presence row says that a user is connected unless the table of nodes says that its run is over: a node that leaves
+//! or is killed leaves the rows of its users where they are.
+//!
 //! A statement that fails may have been made. Each is sent again for a while: its timestamp is ours, so the second time
 //! changes nothing. When one fails for good, all rows are put back as they were, whoever has come. Rows are put back
 //! in one batch of one partition, which is one mutation: a user is there with all of them or not at all.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use scylla::DeserializeRow;
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
+use scylla::value::CqlTimestamp;
 
 use super::connect::consistency;
 use super::explain;
+use super::rows;
 use super::schema::family;
 use super::upkeep::UpkeepFault;
 use crate::config::Scylla;
 use crate::store::IDLE_SECONDS_MAX;
+use crate::store::nodes::NodeRow;
 
 /// The first pause before a statement is sent again; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -31,6 +39,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 const ATTEMPTS_MAX: u32 = 7;
 /// What rows that are put back for a session get to live, as it would give them itself.
 const YOUNG_SECONDS: i32 = IDLE_SECONDS_MAX as i32;
+/// Runs of nodes that are remembered; one more, and all are looked up anew. 10 MB.
+const RUNS_MAX: usize = 65_536;
 
 /// One row of `user`.
 #[derive(DeserializeRow)]
@@ -51,6 +61,9 @@ pub(super) struct Broom<'a> {
     put: PreparedStatement,
     message_times: PreparedStatement,
     drop_messages: PreparedStatement,
+    node: PreparedStatement,
+    /// By the keys of their presence rows, whether they were over when they were looked up.
+    runs: RefCell<HashMap<Vec<u8>, bool>>,
 }
 
 impl<'a> Broom<'a> {
@@ -81,6 +94,8 @@ impl<'a> Broom<'a> {
             .await?,
             message_times: prepare(format!("SELECT WRITETIME(value) FROM {message} WHERE uaid = ?"), read).await?,
             drop_messages: prepare(format!("DELETE FROM {message} USING TIMESTAMP ? WHERE uaid = ?"), write).await?,
+            node: prepare(format!("SELECT boot, left_at FROM {keyspace}.node WHERE url = ?"), read).await?,
+            runs: RefCell::default(),
         })
     }
 
@@ -90,15 +105,45 @@ impl<'a> Broom<'a> {
     }
 
     async fn look(&self, uaid: &[u8]) -> Result<Vec<Row>, UpkeepFault> {
-        self.select(&self.look, uaid).await
+        self.select(&self.look, (uaid,)).await
+    }
+
+    /// Whether one of these rows says that the user is connected now.
+    async fn connected(&self, rows: &[Row]) -> Result<bool, UpkeepFault> {
+        for row in rows.iter().filter(|row| row.family == family::PRESENCE) {
+            if !self.is_over(&row.key).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the run of this presence row is over. What was over stays so, and its node's row is read behind the
+    /// presence; what was not over may be by now, and keeps a user that could go.
+    async fn is_over(&self, key: &[u8]) -> Result<bool, UpkeepFault> {
+        if let Some(over) = self.runs.borrow().get(key) {
+            return Ok(*over);
+        }
+        // Of a row that is none of ours nothing is known, nor of a node without a row.
+        let Some(node) = rows::presence_node(key) else { return Ok(false) };
+        let found: Vec<(Option<i64>, Option<CqlTimestamp>)> = self.select(&self.node, (&*node.url,)).await?;
+        let over = found.first().is_some_and(|(boot, left_at)| {
+            boot.is_some_and(|boot| NodeRow { boot: boot.cast_unsigned(), left: left_at.is_some() }.is_over(node.boot))
+        });
+        let mut runs = self.runs.borrow_mut();
+        if runs.len() >= RUNS_MAX {
+            runs.clear();
+        }
+        runs.insert(key.to_vec(), over);
+        Ok(over)
     }
 
     /// All rows of the user in one answer: channels and messages of a user are bounded.
-    async fn select<R>(&self, select: &PreparedStatement, uaid: &[u8]) -> Result<Vec<R>, UpkeepFault>
+    async fn select<R>(&self, select: &PreparedStatement, key: impl SerializeRow) -> Result<Vec<R>, UpkeepFault>
     where
         R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,
     {
-        let found = self.session.execute_unpaged(select, (uaid,)).await;
+        let found = self.session.execute_unpaged(select, key).await;
         let found = found.map_err(|error| self.fault(&explain::say(&error)))?;
         let found = found.into_rows_result().map_err(|error| self.fault(&error.to_string()))?;
         let rows = found.rows::<R>().map_err(|error| self.fault(&error.to_string()))?;
@@ -139,9 +184,9 @@ impl Found<'_> {
         self.rows.is_empty()
     }
 
-    /// Whether some node says that it is connected.
-    pub(super) fn connected(&self) -> bool {
-        self.rows.iter().any(|row| row.family == family::PRESENCE)
+    /// Whether some node that is there says that it is connected.
+    pub(super) async fn connected(&self) -> Result<bool, UpkeepFault> {
+        self.broom.connected(&self.rows).await
     }
 
     /// Drops the user, and then its messages; `false` when it came back meanwhile and is there again. Messages that
@@ -164,7 +209,7 @@ impl Found<'_> {
             }
         }
         let Broom { message_times, drop_messages, .. } = self.broom;
-        let times: Vec<(Option<i64>,)> = self.broom.select(message_times, self.uaid).await?;
+        let times: Vec<(Option<i64>,)> = self.broom.select(message_times, (self.uaid,)).await?;
         if let Some(newest) = times.into_iter().filter_map(|(at,)| at).max() {
             self.broom.run(drop_messages, (newest, self.uaid)).await?;
         }
@@ -183,22 +228,22 @@ impl Found<'_> {
 
     /// Writes the rows again, just over the delete, if the user is connected now.
     pub(super) async fn put_back(&self, newest: i64) -> Result<bool, UpkeepFault> {
-        let now = Found { rows: self.broom.look(self.uaid).await?, ..*self };
-        if !now.connected() {
+        let now = self.broom.look(self.uaid).await?;
+        if !self.broom.connected(&now).await? {
             return Ok(false);
         }
         self.write_back(newest, |_| YOUNG_SECONDS).await?;
         Ok(true)
     }
 
-    /// Writes all rows again, just over the delete, each for so many seconds. What was removed since has a later
-    /// timestamp or the same, and stays removed.
+    /// Writes all rows but presence again, just over the delete, each for so many seconds. What was removed since has
+    /// a later timestamp or the same, and stays removed.
     async fn write_back(&self, newest: i64, seconds: impl Fn(&Row) -> i32) -> Result<(), UpkeepFault> {
         let values = |row| {
             let Row { family, key, value, .. }: &Row = row;
             (newest + 1, seconds(row), value, self.uaid, *family, key)
         };
-        let rows: Vec<_> = self.rows.iter().map(values).collect();
+        let rows: Vec<_> = self.rows.iter().filter(|row| row.family != family::PRESENCE).map(values).collect();
         let mut batch = Batch::new(BatchType::Unlogged);
         batch.set_consistency(consistency(self.broom.config.write_consistency));
         batch.set_is_idempotent(true);

@@ -63,10 +63,14 @@ pub(super) fn presence_key(node: &NodeId) -> Vec<u8> {
     [&node.boot.to_be_bytes()[..], node.url.as_bytes()].concat()
 }
 
-fn parse_presence(key: &[u8], value: &[u8]) -> Option<Presence> {
+/// The run in what [`presence_key`] made.
+pub(super) fn presence_node(key: &[u8]) -> Option<NodeId> {
     let (boot, url) = key.split_first_chunk::<8>()?;
-    let url = std::str::from_utf8(url).ok()?.into();
-    Some(Presence { node: Arc::new(NodeId { url, boot: u64::from_be_bytes(*boot) }), connected_at: word(value)? })
+    Some(NodeId { url: std::str::from_utf8(url).ok()?.into(), boot: u64::from_be_bytes(*boot) })
+}
+
+fn parse_presence(key: &[u8], value: &[u8]) -> Option<Presence> {
+    Some(Presence { node: Arc::new(presence_node(key)?), connected_at: word(value)? })
 }
 
 /// The value of a channel.

@@ -55,6 +55,8 @@ pub struct Census {
     pub presences: u64,
     /// Users that were dropped.
     pub purged: u64,
+    /// Users that were not seen for long enough and stay, because a node says that they are connected.
+    pub passed_by: u64,
 }
 
 /// Days that users are counted by: seen within so many.
@@ -70,9 +72,9 @@ pub enum Purge {
 }
 
 impl Purge {
-    /// Whether a user goes that was last seen so many seconds ago, or has no record.
-    fn takes(self, idle: Option<u64>, connected: bool) -> bool {
-        matches!(self, Purge::Idle(span) if !connected && idle.is_none_or(|idle| idle >= span.as_secs()))
+    /// Whether a user goes that was last seen so many seconds ago, or has no record, when it is connected nowhere.
+    fn takes(self, idle: Option<u64>) -> bool {
+        matches!(self, Purge::Idle(span) if idle.is_none_or(|idle| idle >= span.as_secs()))
     }
 }
 
@@ -166,10 +168,15 @@ async fn settle(broom: Option<&Broom<'_>>, census: &mut Census, seen: &Seen, pur
             census.idle[age] += 1;
         }
     }
-    let Some(broom) = broom.filter(|_| purge.takes(idle, seen.presences > 0)) else { return Ok(()) };
+    let Some(broom) = broom.filter(|_| purge.takes(idle)) else { return Ok(()) };
     // The page may be minutes old.
     let found = broom.read(&seen.uaid).await?;
-    if !found.is_gone() && purge.takes(found.idle(), found.connected()) && found.purge().await? {
+    if found.is_gone() || !purge.takes(found.idle()) {
+        return Ok(());
+    }
+    if found.connected().await? {
+        census.passed_by += 1;
+    } else if found.purge().await? {
         census.purged += 1;
     }
     Ok(())

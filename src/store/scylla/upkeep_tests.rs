@@ -4,8 +4,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use scylla::client::session::Session;
+use shards::machine::NodeId;
 
 use super::purge::Broom;
+use super::rows;
 use super::schema::family::{CHANNEL, PRESENCE, RECORD};
 use super::schema_apply::create;
 use super::schema_tests::{config, run, session};
@@ -47,11 +49,13 @@ async fn users_are_counted_by_age_and_only_who_is_gone_is_dropped() {
         );
         run(&session, scylla, &message).await;
     }
-    let wanted = Census { users: 4, idle: [1, 1, 0, 2], leftovers: 1, channels: 5, presences: 2, purged: 0 };
+    let wanted =
+        Census { users: 4, idle: [1, 1, 0, 2], leftovers: 1, channels: 5, presences: 2, purged: 0, passed_by: 0 };
     assert_eq!(census(&session, scylla, Purge::Nobody).await.unwrap(), wanted);
     let purged = census(&session, scylla, Purge::Idle(Duration::from_secs(30 * DAY))).await.unwrap();
-    assert_eq!(purged, Census { purged: 2, ..wanted });
-    let left = Census { users: 3, idle: [1, 1, 0, 1], leftovers: 0, channels: 3, presences: 2, purged: 0 };
+    assert_eq!(purged, Census { purged: 2, passed_by: 1, ..wanted });
+    let left =
+        Census { users: 3, idle: [1, 1, 0, 1], leftovers: 0, channels: 3, presences: 2, purged: 0, passed_by: 0 };
     assert_eq!(census(&session, scylla, Purge::Nobody).await.unwrap(), left);
     let query = format!("SELECT uaid FROM {}.message", scylla.keyspace);
     let rows = session.query_unpaged(query, ()).await.unwrap().into_rows_result().unwrap();
@@ -82,7 +86,8 @@ async fn a_user_that_comes_back_while_it_is_dropped_is_put_back() {
     // A node has read the user, then the rows go, then the node enters itself.
     let broom = Broom::new(&session, scylla).await.unwrap();
     let found = broom.read(&uaid).await.unwrap();
-    assert!(found.idle().is_some_and(|idle| idle.abs_diff(40 * DAY) < 60) && !found.connected() && !found.is_gone());
+    assert!(found.idle().is_some_and(|idle| idle.abs_diff(40 * DAY) < 60) && !found.is_gone());
+    assert!(!found.connected().await.unwrap());
     let newest = found.newest();
     found.drop_rows(newest).await.unwrap();
     assert!(broom.read(&uaid).await.unwrap().is_gone());
@@ -90,7 +95,10 @@ async fn a_user_that_comes_back_while_it_is_dropped_is_put_back() {
     run(&session, scylla, &put(PRESENCE, "0x03", 2000)).await;
     assert!(found.put_back(newest).await.unwrap());
     let now = broom.read(&uaid).await.unwrap();
-    assert!(now.connected() && now.idle().is_some_and(|idle| idle < DAY), "the record is there and young");
+    assert!(
+        now.connected().await.unwrap() && now.idle().is_some_and(|idle| idle < DAY),
+        "the record is there and young"
+    );
     let there = census(&session, scylla, Purge::Idle(Duration::from_secs(30 * DAY))).await.unwrap();
     assert_eq!((there.users, there.channels, there.purged), (1, 1, 0));
     // Once it is gone it goes, and what waits for it.
@@ -98,6 +106,56 @@ async fn a_user_that_comes_back_while_it_is_dropped_is_put_back() {
         .await;
     assert!(broom.read(&uaid).await.unwrap().purge().await.unwrap());
     assert!(broom.read(&uaid).await.unwrap().is_gone());
+}
+
+/// A node that leaves or is killed leaves presence rows, and the table of nodes says that its run is over.
+#[tokio::test]
+async fn who_was_last_connected_to_a_run_that_is_over_is_dropped_and_who_may_be_connected_is_passed_by() {
+    let config = config(&[]);
+    let scylla = &config.store.scylla;
+    let session = session(&config).await;
+    create(&session, scylla).await.unwrap();
+    let key = |boot: u64, url: &str| {
+        let key = rows::presence_key(&NodeId { url: url.into(), boot });
+        key.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    for (url, boot, left_at) in [("http://runs", 7, "null"), ("http://again", 9, "null"), ("http://left", 5, "1000")] {
+        let node = format!("INSERT INTO KS.node (url, boot, left_at) VALUES ('{url}', {boot}, {left_at})");
+        run(&session, scylla, &node).await;
+    }
+    let put = |user: u8, family: i8, key: &str, at: u64| {
+        let uaid = format!("{user:02x}").repeat(16);
+        format!(
+            "INSERT INTO KS.user (uaid, family, key, value) VALUES (0x{uaid}, {family}, 0x{key}, 0x01) \
+             USING TIMESTAMP {at} AND TTL {}",
+            20 * DAY
+        )
+    };
+    let stays = [key(7, "http://runs"), key(1, "http://unknown")];
+    let goes = [key(8, "http://again"), key(5, "http://left")];
+    for (user, presence) in (1..).zip(stays.iter().chain(&goes)) {
+        run(&session, scylla, &put(user, RECORD, "", 1000)).await;
+        run(&session, scylla, &put(user, CHANNEL, "02", 1000)).await;
+        run(&session, scylla, &put(user, PRESENCE, presence, 1100)).await;
+    }
+    // One of them comes back to the node that was started again, behind the delete.
+    let broom = Broom::new(&session, scylla).await.unwrap();
+    let found = broom.read(&[3; 16]).await.unwrap();
+    assert!(!found.connected().await.unwrap());
+    let newest = found.newest();
+    found.drop_rows(newest).await.unwrap();
+    assert!(!found.put_back(newest).await.unwrap(), "nobody came");
+    run(&session, scylla, &put(3, PRESENCE, &key(9, "http://again"), 2000)).await;
+    assert!(found.put_back(newest).await.unwrap());
+    let idle = Purge::Idle(Duration::from_secs(30 * DAY));
+    let counted = census(&session, scylla, idle).await.unwrap();
+    assert_eq!((counted.users, counted.presences), (4, 4), "the row of the run that is over is not put back");
+    assert_eq!((counted.purged, counted.passed_by), (1, 2));
+    // It leaves, too.
+    run(&session, scylla, "UPDATE KS.node SET left_at = 2000 WHERE url = 'http://again'").await;
+    run(&session, scylla, "UPDATE KS.node SET left_at = 2000 WHERE url = 'http://runs'").await;
+    let counted = census(&session, scylla, Purge::Idle(Duration::ZERO)).await.unwrap();
+    assert_eq!((counted.users, counted.purged, counted.passed_by), (3, 2, 1));
 }
 
 /// A user with this many channels, not seen for 40 days, and how its rows are asked for.
