@@ -206,7 +206,7 @@ keys! {
         };
     "node.ca" = "",
         PEM,
-        "PEM certificates that sign those of other nodes whose node.url begins with https; by default those this host trusts. Read again on SIGHUP.",
+        "PEM certificates that sign those of other nodes whose node.url begins with https; by default those this host trusts. Read at start, with any store, and again on SIGHUP.",
         |c, raw| { c.node.ca = parse::path(raw)?; Some(()) };
 
     "node.tls.listen" = "",

@@ -174,12 +174,8 @@ impl Prepared {
     }
 
     /// Has the island call other nodes.
-    ///
-    /// # Errors
-    /// When the certificates of `node.ca` cannot be used.
-    pub fn call_nodes(&mut self, calls: PeerCalls) -> std::io::Result<()> {
-        self.peers = Some(peers::Caller::new(calls)?);
-        Ok(())
+    pub fn call_nodes(&mut self, calls: PeerCalls) {
+        self.peers = Some(peers::Caller::new(calls));
     }
 
     /// Asks the broadcast source once, if there is one, for 5 s at most: a user agent that says hello before the first

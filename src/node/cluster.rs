@@ -51,14 +51,14 @@ impl Cluster {
     }
 
     /// What the island is to do for it.
-    pub(super) fn calls(&self, config: &Node) -> PeerCalls {
+    pub(super) fn calls(&self, config: &Node, trust: Trust) -> PeerCalls {
         PeerCalls {
             peers: Arc::clone(&self.peers),
             nodes: Arc::clone(&self.nodes),
             connections_max: usize::from(config.connections),
             connect_timeout: config.connect_timeout,
             request_timeout: config.request_timeout,
-            ca: config.ca.clone(),
+            trust,
         }
     }
 
@@ -113,12 +113,13 @@ impl Cluster {
     /// For a node that does not run and will not: makes the calls, and says that its last run is over. Waits.
     ///
     /// # Errors
-    /// [`Fault::Edge`] for `node.ca`, [`Fault::Store`].
-    pub(super) fn bury(&self, last: Option<&NodeId>, config: &Node) -> Result<(), Fault> {
+    /// [`Fault::Store`], [`Fault::Host`].
+    pub(super) fn bury(&self, last: Option<&NodeId>, config: &Node, trust: Trust) -> Result<(), Fault> {
         if let Some(last) = last {
             self.nodes.leave(last).map_err(Fault::Store)?;
         }
-        let left = settle(self.calls(config), SETTLE_TIME_MAX).map_err(no_ca)?;
+        let no_runtime = |error| Fault::Host { what: "a runtime", error };
+        let left = settle(self.calls(config, trust), SETTLE_TIME_MAX).map_err(no_runtime)?;
         if left > 0 {
             tracing::warn!(
                 left,
@@ -150,9 +151,17 @@ impl Cluster {
     }
 }
 
-/// For certificates that are none.
-pub(super) fn no_ca(error: std::io::Error) -> Fault {
-    Fault::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"))
+/// Whom calls of other nodes trust; `None` when there are none. A file that is named is read in any case: it is wrong
+/// before the day on which it is needed.
+///
+/// # Errors
+/// [`Fault::Edge`] for certificates that are none.
+pub(super) fn trust(config: &Config) -> Result<Option<Trust>, Fault> {
+    if !config.store.kind.is_shared() && config.node.ca.is_none() {
+        return Ok(None);
+    }
+    let no_ca = |error| Fault::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"));
+    Trust::read(config.node.ca.as_deref()).map(Some).map_err(no_ca)
 }
 
 /// How this node is reached: `node.url`, or its first address, over TLS if that ends here. A node without sessions is

@@ -117,6 +117,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
     let certificate = cluster::certificate(config)?;
+    let trust = cluster::trust(config)?;
     let tls = listeners::bind_tls(config)?;
 
     let data = DataDir::open(&config.data_dir)?;
@@ -135,8 +136,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let me = NodeId { url: cluster::url(&config.node, &of(&addresses, Port::Node), &bound_tls), boot };
     let cluster = storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?;
     let cluster = cluster.map(Arc::new);
-    if let Some(cluster) = &cluster {
-        prepared.call_nodes(cluster.calls(&config.node)).map_err(cluster::no_ca)?;
+    if let Some((cluster, trust)) = cluster.as_ref().zip(trust) {
+        prepared.call_nodes(cluster.calls(&config.node, trust));
         cluster.enter(data.last_run().as_ref())?;
         data.set_run(cluster.me())?;
         plan.node = Some(Arc::clone(cluster.me()));
@@ -180,18 +181,19 @@ fn calls(config: &Config) -> Result<Calls, Fault> {
 /// users now, tells all that it is gone, and removes the logs. Returns how many messages that were.
 ///
 /// # Errors
-/// [`Fault::InUse`] when it runs after all, [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
+/// [`Fault::InUse`] when it runs after all, [`Fault::Edge`], [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
 pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
+    let trust = cluster::trust(config)?;
     let data = DataDir::open(&config.data_dir)?;
     let storage = Storage::open(config, &data.store())?;
     let replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
     let messages = replay.messages.len();
     storage.save_all(&replay.messages)?;
-    if let Some(nodes) = storage.nodes() {
+    if let Some((nodes, trust)) = storage.nodes().zip(trust) {
         let me = NodeId { url: cluster::url(&config.node, &[], &[]), boot: 0 };
         let cluster = Cluster::new(config, me, data.known_keys(config)?.for_edge(), nodes)?;
         cluster.tell(&storage, replay.messages.iter().map(|message| message.uaid).collect());
-        cluster.bury(data.last_run().as_ref(), &config.node)?;
+        cluster.bury(data.last_run().as_ref(), &config.node, trust)?;
     }
     storage.close();
     replay.discard().map_err(no_ledger)?;

@@ -21,7 +21,7 @@ use super::manager::Manager;
 use super::storage::Storage;
 use crate::config::Config;
 use crate::edge::{Gate, PushEdge};
-use crate::island::{Backup, Health, Host, Island, Signal, Trust};
+use crate::island::{Backup, Health, Host, Island, Signal};
 use crate::store::embedded::Copied;
 
 /// A node that serves. Dropped without [`Running::stop`] it ends as if killed: the ledgers keep what is unacked.
@@ -135,8 +135,7 @@ impl Running {
         let keys = self.data.known_keys(config)?.for_edge();
         keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
         let certificate = cluster::certificate(config)?;
-        let trust = self.cluster.as_ref().map(|_| Trust::read(config.node.ca.as_deref())).transpose();
-        let trust = trust.map_err(cluster::no_ca)?;
+        let trust = cluster::trust(config)?;
         self.stage.gate.set_limit(config.websocket.welcome);
         if let Some((cluster, trust)) = self.cluster.as_ref().zip(trust) {
             cluster.renew(keys.clone(), trust);

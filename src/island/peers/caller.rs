@@ -52,11 +52,8 @@ enum Ended {
 
 impl Caller {
     /// With nothing under way.
-    ///
-    /// # Errors
-    /// When `node.ca` cannot be read.
-    pub fn new(calls: PeerCalls) -> io::Result<Caller> {
-        let Trust(client) = Trust::read(calls.ca.as_deref())?;
+    pub fn new(calls: PeerCalls) -> Caller {
+        let Trust(client) = calls.trust.clone();
         let desk = Desk {
             calls,
             client,
@@ -67,7 +64,7 @@ impl Caller {
             complained: None,
         };
         let board = Arc::new(Board::new(&[PeerNumbers::MEANINGS]));
-        Ok(Caller { nodes: HashMap::new(), desk, board, showcase: Arc::default() })
+        Caller { nodes: HashMap::new(), desk, board, showcase: Arc::default() }
     }
 
     /// Its numbers.
@@ -397,10 +394,10 @@ impl Desk {
 /// how many are not. Waits; not for a thread that is inside a runtime.
 ///
 /// # Errors
-/// As [`Caller::new`], and when the operating system refuses a runtime.
+/// When the operating system refuses a runtime.
 pub fn settle(calls: PeerCalls, within: Duration) -> io::Result<usize> {
     let peers = Arc::clone(&calls.peers);
-    let caller = Caller::new(calls)?;
+    let caller = Caller::new(calls);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut making = tokio::spawn(caller.run());

@@ -24,7 +24,6 @@ mod tests;
 
 pub use lane::{Peers, Trust};
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +48,6 @@ pub struct PeerCalls {
     pub connect_timeout: Duration,
     /// `node.request_timeout`: from a request to the end of its answer, and what a call waits for a connection at most.
     pub request_timeout: Duration,
-    /// `node.ca`: a PEM file with whom to trust for `https`, and nobody else; `None`: whom this host trusts.
-    pub ca: Option<PathBuf>,
+    /// `node.ca`, read: whom to trust for `https`, and nobody else.
+    pub trust: Trust,
 }

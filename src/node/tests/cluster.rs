@@ -160,6 +160,33 @@ async fn what_a_killed_node_left_is_told_by_the_first_start_that_comes_through()
 }
 
 #[test]
+fn authorities_are_read_wherever_they_are_named_and_before_anything_is_touched() {
+    let (papers, dir) = (Papers::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
+    for kind in ["memory", "scylla"] {
+        // What is no database is not asked.
+        let kind = format!("store.kind={kind}");
+        let sets = [kind.as_str(), NODE_KEY, "store.scylla.nodes=127.0.0.1:1"];
+        let keys = format!("endpoint.crypto_keys={KEY_1}");
+        let with =
+            |ca: &Path| config(dir.path(), &[&sets[..], &[&keys, &format!("node.ca={}", ca.display())]].concat());
+        let (sentence, code) = refusal(&with(&papers.key()));
+        assert!(
+            sentence.starts_with("node.ca cannot be used: there is no certificate in it; name a file"),
+            "{sentence}"
+        );
+        assert_eq!(code, status::CONFIG);
+        assert!(replay_ledgers(&with(&papers.key())).unwrap_err().to_string().starts_with("node.ca cannot be used"));
+        assert!(!dir.path().join("lock").exists(), "nothing was touched");
+    }
+    let with = |ca: &Path| config(dir.path(), &["store.kind=memory", &format!("node.ca={}", ca.display())]);
+    let running = start(&with(&papers.ca())).unwrap();
+    running.reload(&with(&papers.ca())).unwrap();
+    let said = running.reload(&with(&papers.key())).unwrap_err().to_string();
+    assert!(said.starts_with("node.ca cannot be used"), "{said}");
+    running.stop().unwrap();
+}
+
+#[test]
 fn certificates_are_read_again_and_bad_ones_are_refused() {
     let (papers, dir) = (Papers::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
     let with = |cert: &Path| {

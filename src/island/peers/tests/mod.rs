@@ -76,10 +76,10 @@ impl Kit {
             connections_max: 4,
             connect_timeout: PATIENCE,
             request_timeout: PATIENCE,
-            ca: None,
+            trust: Trust::read(None).unwrap(),
         };
         change(&mut calls);
-        let caller = Caller::new(calls).unwrap();
+        let caller = Caller::new(calls);
         let (board, showcase) = (caller.board(), caller.showcase());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -419,7 +419,7 @@ fn a_node_behind_tls_is_called_when_its_authority_is_trusted() {
     std::fs::write(&ca, format!("-----BEGIN CERTIFICATE-----\n{der}\n-----END CERTIFICATE-----\n")).unwrap();
     let node = FakeNode::tls(&made);
     let url = node.url().replace("http://127.0.0.1", "https://localhost");
-    let mut kit = Kit::with(|calls| calls.ca = Some(ca.clone()));
+    let mut kit = Kit::with(|calls| calls.trust = Trust::read(Some(&ca)).unwrap());
     for _ in 0..3 {
         assert_eq!(kit.ask(push(&url)), PeerReply::Done);
     }

@@ -102,7 +102,7 @@ fn who_has_no_island_settles_what_can_be_settled() {
         connections_max: 4,
         connect_timeout: PATIENCE,
         request_timeout: PATIENCE,
-        ca: None,
+        trust: Trust::read(None).unwrap(),
     };
     for n in 0..40 {
         peers.tell(to(&node.url()), Uaid([n; 16]));
