@@ -123,7 +123,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let data = DataDir::open(&config.data_dir)?;
     let keys = data.keys(config)?;
     let storage = Arc::new(Storage::open(config, &data.store())?);
-    let earlier = Earlier::save(&data, &storage)?;
+    let mut earlier = Earlier::save(&data, &storage)?;
 
     prepared.ask_source().map_err(no_island)?;
     let Public { shards: bound, addresses } = listeners::bind(config, &pinned)?;
@@ -145,6 +145,10 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
         cluster.tell(&storage, earlier.users.clone());
     }
     let logs = earlier.new_logs(config, &data, shard_count)?;
+    if cluster.is_none() {
+        // There is nobody to tell: what is saved is not saved a second time.
+        earlier.discard()?;
+    }
     let parts = logs.into_iter().zip(bound).enumerate();
     let setups = parts.map(|(index, (log, bound))| {
         plan.shard((ShardId(index as u16), pinned[index]), log, bound, &storage, (wakes.clone(), cluster.clone()))
@@ -200,10 +204,11 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
     Ok(messages)
 }
 
-/// The logs of earlier runs. They are there until the node serves: who they were for is told by word of mouth, and a
-/// start that ends before that word can go out leaves it to the next one.
+/// The logs of earlier runs. In a cluster they are there until the node serves: who they were for is told by word of
+/// mouth, and a start that ends before that word can go out leaves it to the next one.
 struct Earlier {
-    replay: Replay,
+    /// Until they are removed.
+    replay: Option<Replay>,
     /// No shard's clock may start at or below it.
     floor: Clock,
     /// Whose messages they held.
@@ -220,7 +225,7 @@ impl Earlier {
             storage.save_all(&messages)?;
         }
         let floor = replay.clock_floor.max(storage.clock_floor());
-        Ok(Earlier { replay, floor, users: messages.iter().map(|message| message.uaid).collect() })
+        Ok(Earlier { replay: Some(replay), floor, users: messages.iter().map(|message| message.uaid).collect() })
     }
 
     /// New logs in shard order that carry the clock on. As late as can be: those of a start that fails stay beside
@@ -235,9 +240,10 @@ impl Earlier {
         (0..shard_count).map(one).collect()
     }
 
-    /// Removes them. A kill before that has the next start save once more what was acked by then: it comes twice.
-    fn discard(self) -> Result<(), Fault> {
-        self.replay.discard().map_err(no_ledger)
+    /// Removes them, if they are still there. A shared store takes what is saved once more for what it was: what was
+    /// deleted since stays deleted.
+    fn discard(&mut self) -> Result<(), Fault> {
+        self.replay.take().map_or(Ok(()), |replay| replay.discard().map_err(no_ledger))
     }
 }
 
