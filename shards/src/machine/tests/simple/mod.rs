@@ -1,0 +1,52 @@
+//! SimplePush: version updates, of which only the newest counts; acks by version; waking who is away (BEHAVIOUR.md
+//! 1.12, 2.10).
+
+mod versions;
+
+mod modes;
+mod waking;
+
+mod life;
+
+use super::*;
+use crate::simple::{Contact, Update};
+
+fn update_on(uaid: Uaid, chid: Chid, version: u64) -> Message {
+    Update { version, data: "d" }.to_message(uaid, chid, UnixSeconds(0), 3_600)
+}
+
+fn update(uaid: Uaid, version: u64) -> Message {
+    update_on(uaid, CHANNEL, version)
+}
+
+impl Mesh {
+    /// A SimplePush session that has said hello and everything has come to rest.
+    fn simple(&mut self, shard: usize, uaid: Option<Uaid>) -> Socket {
+        self.simple_with(shard, uaid, None)
+    }
+
+    fn simple_with(&mut self, shard: usize, uaid: Option<Uaid>, wake: Option<&str>) -> Socket {
+        let socket = self.open(shard);
+        self.say_hello_as(socket, uaid, Reach::Simple, wake);
+        self.run();
+        socket
+    }
+
+    /// A user that storage knows as one of SimplePush.
+    fn simple_user(&mut self, shard: usize, wake: Option<&str>) -> Uaid {
+        let uaid = self.known_user(shard);
+        let wake = wake.and_then(WakeData::new);
+        self.store.contacts.insert(uaid, Contact { mode: Reach::Simple, wake });
+        uaid
+    }
+
+    fn ack_version(&mut self, socket: Socket, version: u64) {
+        self.command(socket, Command::AckVersions(vec![AckVersion { chid: CHANNEL, version }]));
+        self.run();
+    }
+
+    /// Whether nothing of this user is left anywhere.
+    fn nothing_left(&self, uaid: Uaid) -> bool {
+        self.ledger.is_empty() && self.store.rows_of(uaid).is_empty()
+    }
+}
