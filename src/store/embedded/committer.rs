@@ -298,7 +298,7 @@ fn settle_answer(outcome: Result<StoreReply, Trouble>) -> (Answer, Result<(), Tr
 /// Saves what a ledger kept, user by user.
 fn save_replayed(group: &mut Group, messages: &[Arc<Message>]) -> Result<(), Trouble> {
     for of_one_user in messages.chunk_by(|a, b| a.uaid == b.uaid) {
-        group.save(of_one_user, false)?;
+        group.save(of_one_user)?;
     }
     Ok(())
 }

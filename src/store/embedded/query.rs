@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fjall::{Keyspace, Slice};
 use shards::ids::{Chid, Stamp, Uaid};
-use shards::machine::{Page, RowKey, StoreReply};
+use shards::machine::{Page, RowKey, StoreOp, StoreReply};
 use shards::message::{Message, Topic};
 use shards::time::UnixSeconds;
 
@@ -34,6 +34,26 @@ impl Found {
     }
 }
 
+/// Answers a read from the database.
+pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<Found> {
+    match op {
+        StoreOp::Topics { uaid, after, limit, now } => topics(db, *uaid, *after, *limit, *now),
+        StoreOp::Messages { uaid, after, limit, now } => messages(db, *uaid, *after, *limit, *now),
+        StoreOp::Read { row, now } => read(db, row, *now),
+        StoreOp::LoadUser { uaid } => user(db, *uaid),
+        StoreOp::Touch { .. }
+        | StoreOp::Register { .. }
+        | StoreOp::SetContact { .. }
+        | StoreOp::SetPresence { .. }
+        | StoreOp::ClearPresence { .. }
+        | StoreOp::Unregister { .. }
+        | StoreOp::DropUser { .. }
+        | StoreOp::Publish { .. }
+        | StoreOp::Save { .. }
+        | StoreOp::Settle { .. } => unreachable!("the port sends no write to a reader"),
+    }
+}
+
 /// The record of a user.
 pub(super) fn record(db: &Database, uaid: Uaid) -> fjall::Result<Option<Record>> {
     let Some(bytes) = db.users.get(uaid.0)? else { return Ok(None) };
@@ -44,11 +64,11 @@ pub(super) fn record(db: &Database, uaid: Uaid) -> fjall::Result<Option<Record>>
     }
 }
 
-pub(super) fn user(db: &Database, uaid: Uaid) -> fjall::Result<Found> {
+fn user(db: &Database, uaid: Uaid) -> fjall::Result<Found> {
     Ok(Found::only(StoreReply::User(record(db, uaid)?.map(|record| Box::new(record.row())))))
 }
 
-pub(super) fn topics(
+fn topics(
     db: &Database,
     uaid: Uaid,
     after: Option<(Chid, Topic)>,
@@ -64,7 +84,7 @@ pub(super) fn topics(
         .map(|found| finish(found, &record, false))
 }
 
-pub(super) fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> fjall::Result<Found> {
+fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> fjall::Result<Found> {
     let Some(record) = record(db, uaid)?.filter(Record::may_have_messages) else { return Ok(empty()) };
     let low_water = record.low_water();
     let start = Bound::Excluded(rows::message_key(uaid, after, Chid([0xff; 16])).to_vec());
@@ -75,7 +95,7 @@ pub(super) fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now:
     scan(&db.messages, start, last_key(uaid), limit, &live).map(|found| finish(found, &record, true))
 }
 
-pub(super) fn read(db: &Database, row: &RowKey, now: UnixSeconds) -> fjall::Result<Found> {
+fn read(db: &Database, row: &RowKey, now: UnixSeconds) -> fjall::Result<Found> {
     let Some(record) = record(db, row.uaid)? else { return Ok(empty()) };
     let keyspace = if row.topic.is_some() { &db.topics } else { &db.messages };
     let value = keyspace.get(rows::row_key(row))?;

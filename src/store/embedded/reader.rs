@@ -10,8 +10,9 @@ use shards::machine::{StoreError, StoreOp};
 
 use super::Gates;
 use super::database::Database;
-use super::group::{self, Upkeep};
+use super::group::Upkeep;
 use super::port::{CommitterMail, Job, ReaderMail};
+use super::query;
 use super::stats::Tally;
 
 /// Runs until it is told to stop or every sender is gone.
@@ -26,7 +27,7 @@ pub(super) fn run(db: &Database, inbox: &Receiver<ReaderMail>, committer: &Sende
             }
             continue;
         }
-        match group::answer(db, &job.op) {
+        match query::answer(db, &job.op) {
             Ok(found) => {
                 Tally::add(&gates.tally.reads);
                 job.outbox.push(job.ticket, job.route, Ok(found.reply));

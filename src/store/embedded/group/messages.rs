@@ -1,0 +1,142 @@
+//! Operations on messages: what is kept, what it replaces, and what is settled.
+
+use std::sync::Arc;
+
+use fjall::Slice;
+use shards::ids::{Chid, Clock, Stamp, Uaid};
+use shards::machine::{RowKey, StoreReply};
+use shards::message::{Held, Message};
+
+use super::{Group, Pending, Trouble};
+use crate::store::embedded::rows;
+
+/// Rows that one settling of a low water removes; reads do not show the others, the keeper removes them.
+const LOW_WATER_ROWS_MAX: usize = 1_024;
+
+impl Group<'_> {
+    pub(super) fn publish(&mut self, message: &Arc<Message>) -> Result<StoreReply, Trouble> {
+        self.stats.store_publishes += 1;
+        let user = self.user(message.uaid)?.as_ref().filter(|record| record.has_channel(message.chid));
+        let Some(record) = user else { return Ok(StoreReply::NoSubscription) };
+        if message.mode() != record.mode() {
+            return Ok(StoreReply::OtherMode);
+        }
+        // What low water covers already would never be read: such a straggler is kept like a saved row.
+        let saved = message.stamp.clock <= record.low_water();
+        if message.ttl == 0 {
+            return Ok(StoreReply::Done);
+        }
+        if self.full {
+            return self.refuse_full();
+        }
+        if self.is_newest(message)? {
+            self.keep(message, saved);
+        }
+        Ok(StoreReply::Done)
+    }
+
+    /// Stores what a ledger kept, however little room is left: at start there is nowhere else to put it.
+    pub(in crate::store::embedded) fn save(&mut self, messages: &[Arc<Message>]) -> Result<StoreReply, Trouble> {
+        // Every lookup comes before the first change: a batch of one user is whole or not there.
+        let mut kept = Vec::with_capacity(messages.len());
+        for message in messages {
+            let known = self.user(message.uaid)?.as_ref().is_some_and(|record| record.has_channel(message.chid));
+            if known && self.is_newest(message)? {
+                kept.push(message);
+            }
+        }
+        self.stats.store_saves += 1;
+        self.stats.store_saved_messages += kept.len() as u64;
+        for message in kept {
+            // Again, from the overlay: two of them may want the same topic slot.
+            if self.is_newest(message)? {
+                self.keep(message, true);
+            }
+        }
+        Ok(StoreReply::Done)
+    }
+
+    pub(super) fn settle(&mut self, settled: &[RowKey], low_water: Option<Clock>) -> Result<StoreReply, Trouble> {
+        let Some(uaid) = settled.first().map(|row| row.uaid) else { return Ok(StoreReply::Done) };
+        self.stats.store_settles += 1;
+        self.stats.store_settled_rows += settled.len() as u64;
+        let mut exact = Vec::new();
+        for row in settled.iter().filter(|row| row.topic.is_some()) {
+            let key = rows::row_key(row);
+            if self.topic_held(&key)?.is_some_and(|held| held.stamp == row.stamp) {
+                exact.push(key);
+            }
+        }
+        let covered = match low_water {
+            Some(clock) if self.user(uaid)?.is_some() => self.covered_rows(uaid, clock)?,
+            Some(_) | None => Vec::new(),
+        };
+        let named = settled.iter().filter(|row| row.topic.is_none());
+        let keys = named.map(|row| Slice::from(rows::row_key(row))).chain(covered).collect();
+        self.remove_rows(uaid, keys, exact);
+        if let Some(clock) = low_water
+            && self.user(uaid)?.is_some()
+        {
+            self.raise_clock(clock);
+            self.change(uaid, |record| record.settled(clock));
+        }
+        Ok(StoreReply::Done)
+    }
+
+    /// Message rows at or below `clock`, some of them.
+    fn covered_rows(&mut self, uaid: Uaid, clock: Clock) -> Result<Vec<Slice>, Trouble> {
+        self.write_out_for(uaid)?;
+        let above = Clock(clock.0.saturating_add(1));
+        let end = rows::message_key(uaid, Stamp { clock: above, ..Stamp::default() }, Chid([0; 16]));
+        let mut keys = Vec::new();
+        for row in self.db.messages.range(&uaid.0[..]..&end[..]).take(LOW_WATER_ROWS_MAX) {
+            let (key, value) = row.into_inner().map_err(Trouble::Read)?;
+            if rows::peek(&value).is_some_and(|peek| !peek.saved) {
+                keys.push(key);
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Puts a message into its row. Its user is in the overlay and its channel registered.
+    pub(super) fn keep(&mut self, message: &Arc<Message>, saved: bool) {
+        let value = rows::value(message, saved);
+        self.bytes += (rows::MESSAGE_KEY_BYTES + value.len()) as u64;
+        self.raise_clock(message.stamp.clock);
+        match &message.topic {
+            Some(topic) => {
+                let key = rows::topic_key(message.uaid, message.chid, topic);
+                self.batch.insert(&self.db.topics, &key[..], value);
+                self.topics.insert(key, Some(message.held()));
+            }
+            None => {
+                let key = rows::message_key(message.uaid, message.stamp, message.chid);
+                self.batch.insert(&self.db.messages, key, value);
+            }
+        }
+        self.touched.insert(message.uaid);
+        if let Some(Pending { record: Some(record), changed }) = self.users.get_mut(&message.uaid)
+            && record.mark(true)
+        {
+            record.advance(message.stamp.clock);
+            *changed = true;
+        }
+    }
+
+    /// Whether this message takes its topic slot from what stands there.
+    pub(super) fn is_newest(&mut self, message: &Message) -> Result<bool, Trouble> {
+        let Some(topic) = &message.topic else { return Ok(true) };
+        let there = self.topic_held(&rows::topic_key(message.uaid, message.chid, topic))?;
+        Ok(there.is_none_or(|held| message.replaces(&held)))
+    }
+
+    fn topic_held(&mut self, key: &[u8]) -> Result<Option<Held>, Trouble> {
+        if let Some(held) = self.topics.get(key) {
+            return Ok(*held);
+        }
+        let value = self.db.topics.get(key).map_err(Trouble::Read)?;
+        let held = value.and_then(|value| rows::message(&value)).map(|message| message.held());
+        self.topics.insert(key.to_vec(), held);
+        Ok(held)
+    }
+}
