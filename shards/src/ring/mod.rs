@@ -16,6 +16,7 @@ mod arena;
 mod conns;
 mod hub;
 mod inbox;
+mod layout;
 mod listen;
 mod memory;
 mod op;
@@ -28,16 +29,17 @@ mod uring;
 #[cfg(test)]
 mod tests;
 
+pub use layout::tables;
 pub use listen::{ListenError, listen, local_address, steer};
 pub use memory::give_memory_back;
-pub use plane::tables;
 pub use probe::{ProbeError, nofile_limit, probe, raise_nofile};
 
 pub(crate) use arena::{Span, SpanSize};
 pub(crate) use conns::{Conns, Flags, Opened, State};
 pub(crate) use hub::{Bed, eventfd};
+pub(crate) use layout::{PlaneConfig, accept_limit};
 pub(crate) use op::{Completion, Done};
 pub(crate) use outbox::Outbox;
-pub(crate) use plane::{Plane, PlaneConfig, Sent, accept_limit};
+pub(crate) use plane::{Plane, Sent};
 pub(crate) use side::{Departure, Sides};
 pub(crate) use uring::RingFd;
