@@ -46,10 +46,7 @@ pub(super) struct Posted {
 
 impl PostDraft {
     /// The message, or the first broken rule of BEHAVIOUR.md 2.3 steps 8 to 11.
-    pub(super) fn finish(self, accepted: UnixSeconds, too_large: bool) -> Result<Message, Fault> {
-        if too_large {
-            return Err(Fault::TooLarge);
-        }
+    pub(super) fn finish(self, accepted: UnixSeconds) -> Result<Message, Fault> {
         let granted = self.delivery.grant(self.payload.verdict())?;
         Ok(Message {
             uaid: self.uaid,

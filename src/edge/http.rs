@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use shards::ids::Uaid;
+use shards::ids::{Chid, Uaid};
 use shards::machine::{CloseReason, Command, Event, Publish};
+use shards::message::Message;
 use shards::ports::{Emitted, Ingest, Port};
 use shards::quota::{Quota, Share};
 use shards::time::Now;
@@ -66,7 +67,7 @@ struct Turn<'t> {
 
 struct Pending {
     reader: BodyReader,
-    /// Bytes of the body seen so far.
+    /// Bytes of the body seen so far; `u64::MAX` when the rest of it will not be read.
     seen: u64,
     /// The same with chunk sizes, extensions and trailers.
     wire: u64,
@@ -138,6 +139,7 @@ pub(super) enum Reply {
 }
 
 impl PushEdge {
+    /// One request, or as much of it as these bytes bring.
     pub(super) fn ingest_http(&mut self, now: Now, codec: &mut Codec, bytes: &[u8], out: &mut Vec<u8>) -> Ingest {
         self.date.set(now.unix());
         let Codec::Http { port, partial, exchange } = codec else {
@@ -166,45 +168,35 @@ impl PushEdge {
             Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
         };
         *partial = false;
+        let (head, body) = bytes.split_at(length);
         let mut slots = HeaderSlots::new();
-        let head = match parse_head(&bytes[..length], &mut slots) {
+        let head = match parse_head(head, &mut slots) {
             Ok(head) => head,
             Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
         };
-        let mut context = context_of(port, &head);
+        let context = context_of(port, &head);
         if head.lacks_host && port != Port::WebSocket {
             return self.malformed(&context, Malformed::Syntax, out);
         }
-        let plan = match port {
-            Port::WebSocket if head.path == "/" && head.method == "GET" => match self.upgrade(&head, out) {
-                Ok(agent_family) => {
-                    *codec =
-                        Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false, relay: false };
-                    return Ingest::Upgraded { consumed: length };
+        if port == Port::WebSocket && head.path == "/" && head.method == "GET" {
+            return match self.upgrade(&head, out) {
+                Ok(websocket) => {
+                    *codec = websocket;
+                    Ingest::Upgraded { consumed: length }
                 }
                 Err(reply) => {
-                    context.keep_alive = false;
-                    Plan::Reply(reply)
+                    let context = Context { keep_alive: false, ..context };
+                    let turn = Turn { now, base: length, exchange, out };
+                    self.begin(&head, context, Plan::Reply(reply), body, turn)
                 }
-            },
-            Port::WebSocket if head.path == "/" => method_refused(&head, "GET, HEAD, OPTIONS"),
-            // What a load balancer asks before it sends more.
-            Port::WebSocket if head.path == "/__lbheartbeat__" && self.gate.is_full() => Plan::Reply(NOT_WELCOME),
-            Port::WebSocket => self.plan_page(&head),
-            Port::Endpoint => self.plan_endpoint(now, &head),
-            Port::Node => self.plan_node(&head),
-        };
-        let pending =
-            Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan, share: self.unfinished.share() };
-        if self.cuts_at_head(&head, &pending.plan, out) {
-            context.keep_alive = false;
-            return self.finish(context, pending, true, Turn { now, base: length, exchange, out });
+            };
         }
-        self.read_body(context, pending, &bytes[length..], Turn { now, base: length, exchange, out })
+        let plan = self.plan(now, port, &head);
+        self.begin(&head, context, plan, body, Turn { now, base: length, exchange, out })
     }
 
-    /// Writes the 101, if this is an upgrade and there is room; the family of the user agent.
-    fn upgrade(&mut self, head: &Head<'_, '_>, out: &mut Vec<u8>) -> Result<u16, Reply> {
+    /// Writes the 101, if this is an upgrade and there is room; what reads the connection from now on.
+    fn upgrade(&mut self, head: &Head<'_, '_>, out: &mut Vec<u8>) -> Result<Codec, Reply> {
         let accepted = upgrade::check(head).map_err(|fault| {
             Reply::Fault(match fault {
                 UpgradeFault::Required => Fault::UpgradeRequired,
@@ -217,7 +209,30 @@ impl PushEdge {
         self.stats.upgrades += 1;
         self.gate.enter();
         accepted.write(out);
-        Ok(accepted.agent_family)
+        let agent_family = accepted.agent_family;
+        Ok(Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false, relay: false })
+    }
+
+    /// What is to be done for a head that is no upgrade.
+    fn plan(&mut self, now: Now, port: Port, head: &Head<'_, '_>) -> Plan {
+        match port {
+            Port::WebSocket if head.path == "/" => method_refused(head, "GET, HEAD, OPTIONS"),
+            // What a load balancer asks before it sends more.
+            Port::WebSocket if head.path == "/__lbheartbeat__" && self.gate.is_full() => Plan::Reply(NOT_WELCOME),
+            Port::WebSocket => self.plan_page(head),
+            Port::Endpoint => self.plan_endpoint(now, head),
+            Port::Node => self.plan_node(head),
+        }
+    }
+
+    /// Begins to read the body of a request, if any of it is read at all.
+    fn begin(&mut self, head: &Head<'_, '_>, context: Context, plan: Plan, body: &[u8], turn: Turn<'_>) -> Ingest {
+        let pending =
+            Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan, share: self.unfinished.share() };
+        if self.cuts_at_head(head, &pending.plan, turn.out) {
+            return self.cut(context, pending, turn);
+        }
+        self.read_body(context, pending, body, turn)
     }
 
     /// Whether the body is not even begun: it is too long to be discarded, or the peer asked first and the answer
@@ -246,12 +261,12 @@ impl PushEdge {
         !wanted
     }
 
-    fn read_body(&mut self, mut context: Context, mut pending: Pending, bytes: &[u8], mut turn: Turn<'_>) -> Ingest {
+    fn read_body(&mut self, context: Context, mut pending: Pending, bytes: &[u8], mut turn: Turn<'_>) -> Ingest {
         let mut rest = bytes;
         loop {
             let used = match pending.reader.read(rest) {
                 Err(malformed) => return self.malformed(&context, malformed, turn.out),
-                Ok(Piece::Done) => return self.finish(context, pending, false, turn),
+                Ok(Piece::Done) => return self.finish(context, pending, turn),
                 Ok(Piece::More) if pending.is_refused(&self.unfinished, &context) => {
                     // For the answer.
                     *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Asked }));
@@ -272,8 +287,7 @@ impl PushEdge {
             pending.wire += used as u64;
             if pending.wire + pending.reader.announced() > BODY_CUT_BYTES {
                 self.stats.http_bodies_cut += 1;
-                context.keep_alive = false;
-                return self.finish(context, pending, true, turn);
+                return self.cut(context, pending, turn);
             }
         }
     }
@@ -289,33 +303,36 @@ impl PushEdge {
         }
     }
 
-    /// Carries out the plan. `cut` says that the body was not read to its end.
-    fn finish(&mut self, context: Context, pending: Pending, cut: bool, turn: Turn<'_>) -> Ingest {
+    /// Carries out the plan without the rest of the body: whatever was read of it is not the whole. The answer is the
+    /// last one of its connection.
+    fn cut(&mut self, context: Context, pending: Pending, turn: Turn<'_>) -> Ingest {
+        self.finish(Context { keep_alive: false, ..context }, Pending { seen: u64::MAX, ..pending }, turn)
+    }
+
+    /// Carries out the plan, with the body as far as it was wanted.
+    fn finish(&mut self, context: Context, pending: Pending, turn: Turn<'_>) -> Ingest {
         let Turn { now, base: consumed, exchange, out } = turn;
+        let too_large = |limit: u64| pending.seen > limit;
         let (command, stage) = match pending.plan {
             Plan::Reply(reply) => return self.reply(&context, &reply, consumed, out),
             Plan::Ask(command) => (command, Stage::Asked),
             Plan::Post(draft) => {
                 let (uaid, chid) = (draft.uaid, draft.chid);
-                let too_large = cut || pending.seen > self.body_bytes_max as u64;
-                let message = draft.finish(now.unix(), too_large);
-                let granted = message.as_ref().map_or((None, 0, false), |m| (m.topic, m.ttl, m.receipt));
-                let (topic, ttl, receipt) = granted;
-                let message = message.map(Arc::new).map_err(Fault::refusal);
-                let publish = Box::new(Publish { uaid, chid, message });
-                (Command::Publish(publish), Stage::Posted(Posted { uaid, chid, topic, ttl, receipt }))
+                let too_large = too_large(self.body_bytes_max as u64);
+                let message = if too_large { Err(Fault::TooLarge) } else { draft.finish(now.unix()) };
+                let (topic, ttl, receipt) = message.as_ref().map_or((None, 0, false), |m| (m.topic, m.ttl, m.receipt));
+                (publish(uaid, chid, message), Stage::Posted(Posted { uaid, chid, topic, ttl, receipt }))
             }
             Plan::Update(draft) => {
                 let (uaid, chid) = (draft.uaid, draft.chid);
-                let too_large = cut || pending.seen > self.form_bytes_max();
+                let too_large = too_large(self.form_bytes_max());
                 let message =
                     if too_large { Err(Fault::TooLarge) } else { draft.finish(now.unix(), self.body_bytes_max) };
-                let publish = Publish { uaid, chid, message: message.map(Arc::new).map_err(Fault::refusal) };
-                (Command::Publish(Box::new(publish)), Stage::Updated)
+                (publish(uaid, chid, message), Stage::Updated)
             }
             Plan::Node { call, uaid, body } => {
-                let fits = !cut && pending.seen <= super::node::BODY_BYTES_MAX;
-                let command = if fits { self.read_node_call(call, uaid, &body) } else { Err(Fault::TooLarge) };
+                let too_large = too_large(super::node::BODY_BYTES_MAX);
+                let command = if too_large { Err(Fault::TooLarge) } else { self.read_node_call(call, uaid, &body) };
                 match command {
                     Ok(command) => (command, Stage::Asked),
                     Err(fault) => return self.reply(&context, &Reply::Fault(fault), consumed, out),
@@ -424,6 +441,13 @@ impl PushEdge {
         self.stats.refused(fault);
         answer::fault_until(&self.date, context, fault, retry_after, out);
     }
+}
+
+/// What the owner is asked: to publish this, or to say first whether there is such a channel, and then what is wrong.
+#[inline]
+fn publish(uaid: Uaid, chid: Chid, message: Result<Message, Fault>) -> Command {
+    let message = message.map(Arc::new).map_err(Fault::refusal);
+    Command::Publish(Box::new(Publish { uaid, chid, message }))
 }
 
 fn context_of(port: Port, head: &Head<'_, '_>) -> Context {
