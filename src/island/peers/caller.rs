@@ -1,5 +1,4 @@
-//! The one task that calls other nodes. Takes what the shards ask, decides by what is known of the node, spawns one
-//! task for each call under way, and answers the shards.
+//! The one task that calls other nodes: takes what the shards ask, finds out of which node, and tells the [`Desk`].
 
 use std::io;
 use std::sync::Arc;
@@ -9,18 +8,14 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use shards::machine::{NodeId, PeerOp, PeerReply};
 use shards::stats::{Board, Counters as _};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::PeerCalls;
-use super::lane::{Job, Trust};
-use super::node::{NODES_MAX, Node, OWED_CALLS_MAX, WAITING_MAX};
+use super::desk::{Desk, Ended};
+use super::lane::Job;
+use super::node::{NODES_MAX, Node, WAITING_MAX};
 use super::numbers::{PeerNumbers, Showcase, Shown};
 use super::owed::Debt;
-use super::wire::{self, Called, Failure, Speech};
-use crate::island::client::{Client, Trouble};
-use crate::island::megaphone::random_part;
-use crate::store::nodes::NodeRow;
 use crate::wire::url::HttpUrl;
 
 /// Who makes the calls. Lives on the island.
@@ -31,38 +26,10 @@ pub(in crate::island) struct Caller {
     showcase: Arc<Showcase>,
 }
 
-/// Everything of it that is not about one node.
-struct Desk {
-    calls: PeerCalls,
-    client: Arc<Client>,
-    /// What number the keys had when they were looked at last, and what they are good for.
-    heard: u64,
-    speech: Option<Speech>,
-    tasks: JoinSet<Ended>,
-    numbers: PeerNumbers,
-    complained: Option<Instant>,
-}
-
-/// A task that has ended. Nodes are named by their URLs.
-enum Ended {
-    Called { url: Box<str>, job: Job, owed: bool, called: Called },
-    Probed { url: Box<str>, called: Called },
-    Looked { url: Box<str>, boots: Vec<u64>, row: Option<NodeRow> },
-}
-
 impl Caller {
     /// With nothing under way.
     pub fn new(calls: PeerCalls) -> Caller {
-        let Trust(client) = calls.trust.clone();
-        let desk = Desk {
-            calls,
-            client,
-            heard: 0,
-            speech: None,
-            tasks: JoinSet::new(),
-            numbers: PeerNumbers::default(),
-            complained: None,
-        };
+        let desk = Desk::new(calls);
         let board = Arc::new(Board::new(&[PeerNumbers::MEANINGS]));
         Caller { nodes: HashMap::new(), desk, board, showcase: Arc::default() }
     }
@@ -166,7 +133,7 @@ impl Caller {
                     tracing::info!(node = %url, owed = node.owed.len(), "a node answers again");
                 }
             }
-            Ended::Probed { .. } => node.probe_failed(now),
+            Ended::Probed { .. } => node.circuit.probe_failed(now),
             Ended::Looked { boots, row, .. } => {
                 node.looking = false;
                 if let Some(row) = row {
@@ -214,182 +181,6 @@ impl Caller {
     }
 }
 
-impl Desk {
-    fn listen(&mut self) {
-        if let Some((heard, said)) = self.calls.peers.said_since(self.heard) {
-            (self.heard, self.speech) = (heard, Speech::new(&said.keys));
-            if let Some(Trust(client)) = said.trust {
-                self.client = client;
-            }
-        }
-    }
-
-    /// Tells who asked.
-    fn reply(&mut self, job: Job, reply: PeerReply) {
-        self.calls.peers.unsettled.fetch_sub(1, Ordering::SeqCst);
-        match job.back {
-            Some((outbox, ticket)) => {
-                self.numbers.replied(&job.op, reply);
-                outbox.push(ticket, reply);
-            }
-            None => self.numbers.peer_owed_answered += u64::from(matches!(reply, PeerReply::Done | PeerReply::NotHere)),
-        }
-    }
-
-    /// As [`Desk::fail`], for a call that was never sent.
-    fn unreachable(&mut self, node: &mut Node, job: Job, now: Instant) {
-        node.tally.unreachable();
-        self.fail(node, job, PeerReply::Unreachable, now);
-    }
-
-    /// Tells who asked that nobody answered; a notification stays owed.
-    fn fail(&mut self, node: &mut Node, job: Job, reply: PeerReply, now: Instant) {
-        if let Some(debt) = Debt::of(&job.op) {
-            let before = node.owed.len();
-            let forgotten = node.owed.insert(debt);
-            self.numbers.peer_owed_dropped += u64::from(forgotten.is_some());
-            self.calls.peers.unsettled.fetch_add(node.owed.len() - before, Ordering::SeqCst);
-            if node.owed.is_due(now) {
-                node.owed.failed(now, random_part());
-            }
-        }
-        self.reply(job, reply);
-    }
-
-    /// Makes as many of the calls that wait as there are connections for.
-    fn pump(&mut self, url: &str, node: &mut Node, now: Instant) {
-        while !node.is_open() && node.under_way < self.calls.connections_max {
-            let room = OWED_CALLS_MAX.min(self.calls.connections_max.div_ceil(2));
-            if node.owed.is_due(now) && node.owed_under_way < room {
-                let Some(debt) = node.owed.take() else { return };
-                let job = Job { op: debt.to_op(), back: None, since: std::time::Instant::now() };
-                self.start(url, node, job, true, now);
-                continue;
-            }
-            let Some(job) = node.waiting.pop_front() else { return };
-            self.start(url, node, job, false, now);
-        }
-    }
-
-    fn start(&mut self, url: &str, node: &mut Node, job: Job, owed: bool, now: Instant) {
-        let request = self.speech.as_ref().and_then(|speech| speech.request(&job.op, &node.base));
-        let Some(request) = request else {
-            // The machine stores it then, as it does whatever cannot be handed over; a notification stays owed until
-            // there are keys to say it with.
-            return self.unreachable(node, job, now);
-        };
-        let kept = node.take_idle();
-        self.numbers.peer_connects += u64::from(kept.is_none());
-        let within = (self.calls.connect_timeout, self.calls.request_timeout);
-        let (client, base, url) = (Arc::clone(&self.client), Arc::clone(&node.base), url.into());
-        node.under_way += 1;
-        node.owed_under_way += usize::from(owed);
-        self.tasks.spawn(async move {
-            let called = wire::call(client, base, request, kept, within).await;
-            Ended::Called { url, job, owed, called }
-        });
-    }
-
-    /// What a call came to.
-    fn called(&mut self, url: &str, node: &mut Node, job: Job, result: Result<wire::Answer, Failure>, now: Instant) {
-        let (reply, why) = match result {
-            Ok(answer) => {
-                let took = job.since.elapsed();
-                self.numbers.answered(took);
-                node.tally.answered(answer.status.as_u16(), took);
-                node.answered(now);
-                let reply = answer.reply(&job.op);
-                if reply.is_none() {
-                    self.numbers.peer_refused += 1;
-                    self.complain(url, answer.status.as_u16(), now);
-                }
-                match reply.unwrap_or(PeerReply::Unreachable) {
-                    PeerReply::Unreachable => return self.fail(node, job, PeerReply::Unreachable, now),
-                    reply => {
-                        if let Some(debt) = Debt::of(&job.op) {
-                            let owed = usize::from(node.owed.remove(&debt));
-                            self.calls.peers.unsettled.fetch_sub(owed, Ordering::SeqCst);
-                            node.owed.answered(now);
-                        }
-                        return self.reply(job, reply);
-                    }
-                }
-            }
-            Err(Failure::Connect(trouble)) => {
-                node.tally.unreachable();
-                self.numbers.peer_connects_failed += 1;
-                self.numbers.peer_connects_untrusted += u64::from(matches!(trouble, Trouble::Untrusted(_)));
-                (PeerReply::Unreachable, trouble)
-            }
-            Err(Failure::NoAnswer(why)) => {
-                node.tally.no_answer();
-                (PeerReply::NoAnswer, Trouble::Connect(why.to_owned()))
-            }
-        };
-        self.fail(node, job, reply, now);
-        if node.failed(now) {
-            self.numbers.peer_circuits_opened += 1;
-            tracing::warn!(node = %url, %why, "a node does not answer; calls of it fail until it does");
-            for job in std::mem::take(&mut node.waiting) {
-                self.unreachable(node, job, now);
-            }
-        }
-    }
-
-    /// A status that is nobody's plan: at most one line a minute.
-    fn complain(&mut self, url: &str, status: u16, now: Instant) {
-        if self.complained.is_none_or(|at| now.duration_since(at) >= QUIET) {
-            self.complained = Some(now);
-            let why = match status {
-                401 => "the first of our node.keys is none of its",
-                400 => "it cannot read what we say: endpoint.crypto_keys or versions differ",
-                _ => "node.url does not lead to a node of this cluster, or versions differ",
-            };
-            tracing::error!(node = %url, status, "a node refuses our calls: {why}");
-        }
-    }
-
-    /// Ends what has waited for a connection for too long.
-    fn expire(&mut self, node: &mut Node, now: Instant) {
-        while node.waiting.front().is_some_and(|job| job.since.elapsed() >= self.calls.request_timeout) {
-            let Some(job) = node.waiting.pop_front() else { return };
-            self.unreachable(node, job, now);
-        }
-    }
-
-    fn probe(&mut self, url: &str, node: &mut Node) {
-        let within = (self.calls.connect_timeout, self.calls.request_timeout);
-        let (client, base, url) = (Arc::clone(&self.client), Arc::clone(&node.base), url.into());
-        let Some(request) = wire::probe(&base) else { return };
-        self.tasks.spawn(async move {
-            let called = wire::call(client, base, request, None, within).await;
-            Ended::Probed { url, called }
-        });
-    }
-
-    /// Looks up which run of the node is the last. Only of runs that are known by now can it say that they are over.
-    fn look(&mut self, url: &str, node: &Node) {
-        let mut boots: Vec<u64> = node.owed.boots().chain([node.boot]).collect();
-        boots.sort_unstable();
-        boots.dedup();
-        let (row, url) = (self.calls.nodes.look(url), Box::from(url));
-        self.tasks.spawn(async move {
-            let row = timeout(LOOK_TIME_MAX, row).await.ok().flatten();
-            Ended::Looked { url, boots, row }
-        });
-    }
-
-    fn looked(&mut self, node: &mut Node, boots: &[u64], row: NodeRow) {
-        boots.iter().filter(|boot| row.is_over(**boot)).for_each(|boot| node.set_over(*boot));
-        let gone = node.owed.forget(|boot| boots.contains(&boot) && row.is_over(boot));
-        self.numbers.peer_owed_over += gone as u64;
-        self.calls.peers.unsettled.fetch_sub(gone, Ordering::SeqCst);
-        if gone > 0 {
-            tracing::info!(node = %node.base, owed = gone, "a run of a node is over; what it was owed is dropped");
-        }
-    }
-}
-
 /// Makes the calls that are in the lane, for whoever has no island, until all are settled or `within` is over; returns
 /// how many are not. Waits; not for a thread that is inside a runtime.
 ///
@@ -424,7 +215,3 @@ fn to_of(op: &PeerOp) -> &Arc<NodeId> {
 const JOBS_AT_ONCE: usize = 64;
 /// How often waits and probes are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// For one look at a node's row.
-const LOOK_TIME_MAX: Duration = Duration::from_secs(3);
-/// After a complaint.
-const QUIET: Duration = Duration::from_secs(60);

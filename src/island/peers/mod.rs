@@ -1,8 +1,8 @@
 //! Calls of the other nodes of a cluster (BEHAVIOUR.md 4, DESIGN.md 7.3).
 //!
-//! [`lane`] carries calls from the shards to the island and replies back; [`caller`] is the one task that makes them;
-//! [`node`] is what is known of one other node: its connections, its circuit, who waits for it; [`owed`] the
-//! notifications that are called until somebody answers; [`wire`] one call as bytes.
+//! [`lane`] carries calls from the shards to the island and replies back; [`caller`] is the one task that makes them,
+//! and [`desk`] what it does about each node; [`node`] is what is known of one: its connections, its [`circuit`], who
+//! waits for it; [`owed`] the notifications that are called until somebody answers; [`wire`] one call as bytes.
 //!
 //! Every part is bounded and every call gets its reply: what finds no place, no connection or an open circuit is
 //! answered `Unreachable` at once, what gets no answer in time `NoAnswer`.
@@ -11,7 +11,11 @@ mod lane;
 
 mod caller;
 
+mod desk;
+
 mod node;
+
+mod circuit;
 
 mod owed;
 

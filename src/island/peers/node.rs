@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::circuit::Circuit;
 use super::lane::Job;
 use super::numbers::{Shown, Standing, Tally};
 use super::owed::Owed;
@@ -39,15 +40,6 @@ pub(super) struct Node {
     pub tally: Tally,
 }
 
-/// Whether a node is called at all.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Circuit {
-    /// It is; so many calls in a row went wrong.
-    Closed { failures: u32 },
-    /// It is not, but for one probe at a time.
-    Open { probe_at: Instant, probing: bool },
-}
-
 impl Node {
     pub fn new(base: HttpUrl, boot: u64, now: Instant) -> Node {
         Node {
@@ -68,7 +60,7 @@ impl Node {
     }
 
     pub fn is_open(&self) -> bool {
-        matches!(self.circuit, Circuit::Open { .. })
+        self.circuit.is_open()
     }
 
     /// Whether this run of it is over, as far as is known.
@@ -118,47 +110,26 @@ impl Node {
 
     /// It answered. Whether it had not before.
     pub fn answered(&mut self, now: Instant) -> bool {
-        let was_open = self.is_open();
-        self.circuit = Circuit::Closed { failures: 0 };
-        if was_open {
+        let again = self.circuit.answered();
+        if again {
             self.owed.answered(now);
         }
-        was_open
+        again
     }
 
     /// It did not. Whether that was once too often.
     pub fn failed(&mut self, now: Instant) -> bool {
-        match &mut self.circuit {
-            Circuit::Closed { failures } if *failures + 1 < FAILURES_MAX => {
-                *failures += 1;
-                false
-            }
-            Circuit::Closed { .. } => {
-                self.circuit = Circuit::Open { probe_at: now + PROBE_INTERVAL, probing: false };
-                self.idle.clear();
-                true
-            }
-            Circuit::Open { .. } => false,
+        let opened = self.circuit.failed(now);
+        if opened {
+            self.idle.clear();
         }
+        opened
     }
 
     /// Whether it is to be probed now: then it is noted as being so. Only while somebody wants it.
     pub fn begin_probe(&mut self, now: Instant) -> bool {
         let wanted = self.owed.len() > 0 || now.duration_since(self.wanted) < WANTED_TIME;
-        match &mut self.circuit {
-            Circuit::Open { probe_at, probing } if wanted && !*probing && now >= *probe_at => {
-                *probing = true;
-                true
-            }
-            Circuit::Open { .. } | Circuit::Closed { .. } => false,
-        }
-    }
-
-    /// A probe was not answered.
-    pub fn probe_failed(&mut self, now: Instant) {
-        if self.is_open() {
-            self.circuit = Circuit::Open { probe_at: now + PROBE_INTERVAL, probing: false };
-        }
+        wanted && self.circuit.begin_probe(now)
     }
 
     /// Whether its row is to be looked up now: it does not answer as it should, and somebody wants to know.
@@ -179,8 +150,8 @@ impl Node {
 
     /// Whether something would be lost if it were forgotten.
     pub fn is_needed(&self) -> bool {
-        let probing = matches!(self.circuit, Circuit::Open { probing: true, .. });
-        self.under_way > 0 || !self.waiting.is_empty() || self.owed.len() > 0 || self.looking || probing
+        let has_calls = self.under_way > 0 || !self.waiting.is_empty() || self.owed.len() > 0;
+        has_calls || self.looking || self.circuit.is_probing()
     }
 
     /// Whether it is forgotten by itself.
@@ -196,10 +167,6 @@ pub(super) const NODES_MAX: usize = 256;
 pub(super) const WAITING_MAX: usize = 4_096;
 /// Owed notifications of one node under way; the other connections are for news.
 pub(super) const OWED_CALLS_MAX: usize = 4;
-/// Calls in a row without an answer that open the circuit.
-const FAILURES_MAX: u32 = 3;
-/// Between probes of a node whose circuit is open.
-pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after the last call a node that owes us nothing is probed.
 const WANTED_TIME: Duration = Duration::from_secs(10);
 /// Between looks at the row of a node that does not answer.
@@ -214,6 +181,7 @@ const OVER_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::island::peers::circuit::{FAILURES_MAX, PROBE_INTERVAL};
 
     fn node(now: Instant) -> Node {
         Node::new(HttpUrl::parse("http://127.0.0.1:1").unwrap(), 1, now)
@@ -229,7 +197,7 @@ mod tests {
         assert!(!node.begin_probe(now));
         let later = now + PROBE_INTERVAL;
         assert!(node.begin_probe(later) && !node.begin_probe(later));
-        node.probe_failed(later);
+        node.circuit.probe_failed(later);
         assert!(!node.begin_probe(later));
         assert!(!node.begin_probe(now + WANTED_TIME));
         node.wanted = now + WANTED_TIME;
