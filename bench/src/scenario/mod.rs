@@ -1,7 +1,10 @@
 //! The scenarios, one module each with `Options` and `run`. Each prints a table and says whether its checks held.
-//! What several need is beside them: `traffic` posts and keeps count, `ramp` brings sessions there.
+//! What several need is beside them: `traffic` posts and keeps count, `arrivals` makes agents try again, `ramp` brings
+//! sessions there.
 
 pub mod traffic;
+
+mod arrivals;
 
 pub mod ramp;
 

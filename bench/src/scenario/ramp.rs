@@ -1,13 +1,12 @@
 //! How sessions come to be there: so many handshakes under way at once, or so many arrivals a second whatever the
 //! server does.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::arrivals::Arrivals;
 use super::traffic::Traffic;
-use crate::fleet::Happening;
 use crate::latency::Latency;
 use crate::pace::Pace;
 use crate::report::Report;
@@ -37,7 +36,7 @@ pub struct Climb {
 }
 
 /// Attempts of each session.
-const ATTEMPTS: u32 = 4;
+const ATTEMPTS: u8 = 4;
 /// Without any arrival for this long it is given up.
 const STALL: Duration = Duration::from_secs(60);
 /// Before a failed attempt is made again.
@@ -62,47 +61,24 @@ fn climb(traffic: &mut Traffic, agents: Range<usize>, pace: Option<Pace>, at_onc
     let begin = Instant::now();
     let (first, count) = (agents.start, agents.len() as u64);
     let mut climb = Climb::default();
-    let (mut launched, mut done, mut progress) = (0, 0, begin);
-    let mut failures: HashMap<usize, u32> = HashMap::new();
-    // At one pause for all, the queue is in order of time.
-    let mut retries: std::collections::VecDeque<(Instant, usize)> = std::collections::VecDeque::new();
+    let mut arrivals = Arrivals::new(agents, |_, ends| (ends + 1 < ATTEMPTS).then_some(PAUSE));
+    let mut launched = 0;
     traffic.driver.swarm.set_in_flight_max(if pace.is_some() { usize::MAX } else { at_once });
-    while done < count && progress.elapsed() < STALL {
-        let now = Instant::now();
-        let owed = pace.map_or(count, |pace| pace.owed(now).min(count));
+    while arrivals.came + arrivals.gave_up < count && !arrivals.has_stalled(STALL) {
+        let owed = pace.map_or(count, |pace| pace.owed(Instant::now()).min(count));
         if owed > launched {
             traffic.driver.swarm.launch(first + launched as usize..first + owed as usize);
             launched = owed;
         }
-        while let Some((_, agent)) = retries.pop_front_if(|(at, _)| *at <= now) {
-            traffic.driver.swarm.launch([agent]);
-        }
         let next = pace.filter(|_| launched < count).map(|pace| pace.due(launched));
-        traffic.turn_by(next.unwrap_or(now + Duration::from_millis(10)).min(now + Duration::from_millis(10)))?;
-        let now = Instant::now();
-        for happening in std::mem::take(&mut traffic.others) {
-            match happening {
-                Happening::Ready { agent, .. } => {
-                    (done, progress) = (done + 1, now);
-                    if let Some(pace) = pace {
-                        climb.took.record(now.saturating_duration_since(pace.due(agent.saturating_sub(first) as u64)));
-                    }
-                }
-                Happening::Ended { agent, .. } if agents.contains(&agent) => {
-                    let failed = failures.entry(agent).or_default();
-                    *failed += 1;
-                    if *failed < ATTEMPTS {
-                        climb.again += 1;
-                        retries.push_back((now + PAUSE, agent));
-                    } else {
-                        (done, climb.failed) = (done + 1, climb.failed + 1);
-                    }
-                }
-                _ => {}
+        arrivals.turn(traffic, next, |agent, now| {
+            if let Some(pace) = pace {
+                climb.took.record(now.saturating_duration_since(pace.due(agent.saturating_sub(first) as u64)));
             }
-        }
+        })?;
     }
-    climb.failed += count - done;
+    climb.again = arrivals.attempts;
+    climb.failed = count.saturating_sub(arrivals.came);
     climb.seconds = begin.elapsed().as_secs_f64();
     Ok(climb)
 }

@@ -2,17 +2,16 @@
 //! Every user agent then comes back as Firefox does (BEHAVIOUR.md 1.3): after 5 s, and twice as long after each attempt
 //! that failed. Figures: when the first and when the last was back; checks: nobody and nothing is lost.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::io;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
+use super::arrivals::Arrivals;
 use super::storm::Storm;
 use super::traffic::{ONE_CHANNEL, Stream, Style, Traffic};
-use crate::fleet::{Happening, Leave, Plan};
+use crate::fleet::{Leave, Plan};
 use crate::host::{CpuTime, Memory};
 use crate::latency::Latency;
 use crate::ledger::Expect;
@@ -195,46 +194,21 @@ fn come_back(
     went: Instant,
     patience: Duration,
 ) -> io::Result<Back> {
-    let all = traffic.driver.swarm.count() as u64;
-    let mut failures = vec![0u8; all as usize];
-    let mut waiting: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
-    let mut back = Back { took: Latency::default(), attempts: 0, first: None, all: None };
-    waiting.extend(away.iter().map(|agent| Reverse((went + wait(*agent, 0, options.back_off), *agent))));
-    let mut progress = Instant::now();
-    loop {
-        let now = Instant::now();
-        while waiting.peek().is_some_and(|next| next.0.0 <= now)
-            && let Some(Reverse((_, agent))) = waiting.pop()
-        {
-            back.attempts += 1;
-            traffic.driver.swarm.launch([agent]);
-        }
-        let next = waiting.peek().map_or(now + Duration::from_millis(10), |next| next.0.0);
-        traffic.turn_by(next.min(now + Duration::from_millis(10)))?;
-        let now = Instant::now();
-        for happening in std::mem::take(&mut traffic.others) {
-            match happening {
-                Happening::Ready { .. } => {
-                    back.took.record(now - went);
-                    back.first.get_or_insert(now - went);
-                    progress = now;
-                }
-                Happening::Ended { agent, .. } => {
-                    let failed = &mut failures[agent];
-                    waiting.push(Reverse((now + wait(agent, *failed, options.back_off), agent)));
-                    *failed = failed.saturating_add(1);
-                }
-                _ => {}
-            }
-        }
-        if traffic.driver.swarm.connected() as u64 == all {
-            back.all = Some(now - went);
-            return Ok(back);
-        }
-        if progress.elapsed() > patience {
-            return Ok(back);
-        }
+    let all = traffic.driver.swarm.count();
+    let mut arrivals = Arrivals::new(0..all, |agent, ends| Some(wait(agent, ends, options.back_off)));
+    for agent in away {
+        arrivals.expect(*agent, went + wait(*agent, 0, options.back_off));
     }
+    let mut back = Back { took: Latency::default(), attempts: 0, first: None, all: None };
+    while back.all.is_none() && !arrivals.has_stalled(patience) {
+        arrivals.turn(traffic, None, |_, now| {
+            back.took.record(now - went);
+            back.first.get_or_insert(now - went);
+        })?;
+        back.all = (traffic.driver.swarm.connected() == all).then(|| went.elapsed());
+    }
+    back.attempts = arrivals.attempts;
+    Ok(back)
 }
 
 /// Firefox's wait before the next attempt after so many that failed, a quarter more or less.
