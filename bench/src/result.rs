@@ -80,6 +80,15 @@ pub struct Figure {
     pub unit: String,
 }
 
+impl Figure {
+    /// The operation whose server CPU this is ([`names::CPU_PER`]), behind the step of the scenario if there is one:
+    /// `notification`, `all come back: session`. `None` for every other figure.
+    pub fn operation(&self) -> Option<String> {
+        let (step, operation) = self.name.split_once(names::CPU_PER).filter(|_| self.unit == "us")?;
+        (step.is_empty() || step.ends_with(": ")).then(|| format!("{step}{operation}"))
+    }
+}
+
 /// Something that had to hold.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Check {
@@ -150,6 +159,9 @@ pub mod names {
     /// Series over `shard`, in `sessions`.
     pub const SHARD_SESSIONS: &str = "sessions by shard";
 
+    /// Prefix of figures in `us`: server CPU of one operation. In front of it may stand the step of the scenario:
+    /// `all come back: server CPU per session` ([`super::Figure::operation`]).
+    pub const CPU_PER: &str = "server CPU per ";
     /// Figure in `us`: server CPU of one direct notification, from POST to ack.
     pub const CPU_NOTIFICATION: &str = "server CPU per notification";
     /// Figure in `us`: the same with a VAPID token that is used again and again.
@@ -303,6 +315,27 @@ mod tests {
         assert!(read.series(names::KERNEL_BYTES).is_none() && read.all_held() && read.figure("x").is_none());
         let again = Outcome::parse(&serde_json::to_vec(&read).unwrap()).unwrap();
         assert_eq!(again.series[0].points, read.series[0].points);
+    }
+
+    #[test]
+    fn server_cpu_of_an_operation_is_known_by_its_name_and_unit() {
+        let of = |name: &str, unit: &str| Figure { name: name.into(), value: 1.into(), unit: unit.into() }.operation();
+        assert_eq!(of(names::CPU_DRAIN, "us").as_deref(), Some("drained notification"));
+        assert_eq!(of("return: server CPU per session", "us").as_deref(), Some("return: session"));
+        assert_eq!(of(names::CPU_DRAIN, "B"), None);
+        assert_eq!(of("  user, by ticks, per notification", "us"), None);
+        assert_eq!(of("what the server CPU per ping was", "us"), None);
+        let operations = [
+            names::CPU_NOTIFICATION,
+            names::CPU_NOTIFICATION_VAPID,
+            names::CPU_STORE,
+            names::CPU_DRAIN,
+            names::CPU_HELLO,
+            names::CPU_RETURN,
+            names::CPU_REGISTER,
+            names::CPU_PING,
+        ];
+        assert!(operations.iter().all(|name| of(name, "us").is_some()));
     }
 
     #[test]

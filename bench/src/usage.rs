@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::host::CpuTime;
 use crate::metrics::Metrics;
 use crate::report::Report;
+use crate::result::names::CPU_PER;
 use crate::target::Target;
 
 /// One reading of time and counters.
@@ -70,7 +71,7 @@ impl Spent {
     pub fn show(&self, report: &mut Report, what: &str, count: u64) {
         let each = count.max(1) as f64;
         if let Some(cpu) = self.cpu {
-            report.add(format!("server CPU per {what}"), cpu.run_ns as f64 / 1e3 / each, "us");
+            report.add(format!("{CPU_PER}{what}"), cpu.run_ns as f64 / 1e3 / each, "us");
             report.add(format!("  user, by ticks, per {what}"), cpu.user_ns as f64 / 1e3 / each, "us");
             report.add(format!("  system, by ticks, per {what}"), cpu.system_ns as f64 / 1e3 / each, "us");
             report.add(format!("server cores busy, {what}"), self.cores(), "");

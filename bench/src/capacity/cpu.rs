@@ -157,7 +157,7 @@ impl Prediction {
         for item in &self.items {
             println!(
                 "  {:<44} {:>10.0} {:>6.1} us {:>6.1} us {:>8.3}  {}",
-                item.name.trim_start_matches("server CPU per "),
+                item.name.trim_start_matches(names::CPU_PER),
                 item.rate,
                 item.cost.us,
                 item.us,

@@ -1,6 +1,6 @@
 //! Cards about what a session and an operation cost: bytes against sessions, bytes by table, CPU by operation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 
 use super::axis::{Axis, number};
@@ -9,24 +9,16 @@ use super::plot::{self, Group, Lines};
 use super::runs::{Run, Runs};
 use crate::result::{Series, names};
 
-/// Operations with a budget in microseconds of server CPU (DESIGN.md section 9).
-const BUDGETS: &[(&str, f64)] = &[
-    (names::CPU_NOTIFICATION, 20.0),
-    (names::CPU_NOTIFICATION_VAPID, 22.0),
-    (names::CPU_STORE, 60.0),
-    (names::CPU_HELLO, 35.0),
-    (names::CPU_RETURN, 80.0),
-];
-/// Operations in the order of a session's life.
-const KNOWN: &[&str] = &[
-    names::CPU_HELLO,
-    names::CPU_RETURN,
-    names::CPU_REGISTER,
-    names::CPU_PING,
-    names::CPU_NOTIFICATION,
-    names::CPU_NOTIFICATION_VAPID,
-    names::CPU_STORE,
-    names::CPU_DRAIN,
+/// Operations in the order of a session's life, and their budgets in microseconds of server CPU (DESIGN.md section 9).
+const OPERATIONS: &[(&str, Option<f64>)] = &[
+    (names::CPU_HELLO, Some(35.0)),
+    (names::CPU_RETURN, Some(80.0)),
+    (names::CPU_REGISTER, None),
+    (names::CPU_PING, None),
+    (names::CPU_NOTIFICATION, Some(20.0)),
+    (names::CPU_NOTIFICATION_VAPID, Some(22.0)),
+    (names::CPU_STORE, Some(60.0)),
+    (names::CPU_DRAIN, None),
 ];
 const USER_BUDGET: f64 = 160.0;
 
@@ -187,44 +179,20 @@ fn tables(runs: &Runs) -> io::Result<Option<Card>> {
 
 /// Server CPU of each operation, every run beside the others.
 pub(super) fn operations(runs: &Runs) -> io::Result<Vec<Card>> {
-    let mut groups: Vec<Group> = Vec::new();
-    let mut shown: BTreeSet<&str> = BTreeSet::new();
+    let mut costs: Vec<Cost> = Vec::new();
     for run in &runs.all {
-        // Steps of a run that differ in a number only (ramp to 1000, ramp to 2000) would fill a page: the last one
-        // counts.
-        let mut of_run: BTreeMap<String, (&str, f64)> = BTreeMap::new();
-        for figure in &run.outcome.figures {
-            let is_cost =
-                figure.unit == "us" && figure.name.contains("server CPU per ") && !figure.name.starts_with(' ');
-            if let Some(value) = figure.value.as_f64().filter(|value| is_cost && *value >= 0.0) {
-                of_run.insert(without_digits(&figure.name), (&figure.name, value));
+        for cost in costs_of(run) {
+            match costs.iter_mut().find(|known| known.kind == cost.kind) {
+                Some(known) => known.group.bars.extend(cost.group.bars),
+                None => costs.push(cost),
             }
         }
-        for (key, (name, value)) in of_run {
-            shown.insert(&run.letter);
-            match groups.iter_mut().find(|group| without_digits(&group.name) == key) {
-                Some(group) => group.bars.push((run.colour, value)),
-                None => {
-                    let limit = BUDGETS.iter().find(|(known, _)| *known == name).map(|(_, limit)| *limit);
-                    groups.push(Group { name: name.into(), bars: vec![(run.colour, value)], limit });
-                }
-            }
-        }
-    }
-    if groups.is_empty() {
-        return Ok(Vec::new());
     }
     // Operations that every run names alike come first, then those of one scenario's steps.
-    let known = |group: &Group| KNOWN.iter().position(|name| *name == group.name).unwrap_or(KNOWN.len());
-    groups.sort_by_key(known);
+    costs.sort_by_key(|cost| cost.place);
+    let groups: Vec<Group> = costs.into_iter().map(|cost| cost.group).collect();
     let has_limit = groups.iter().any(|group| group.limit.is_some());
-    for group in &mut groups {
-        group.name = group.name.replace("server CPU per ", "");
-        group.name[..1].make_ascii_uppercase();
-    }
-    // A drawing of more is taller than a page.
-    const GROUPS_OF_A_CARD: usize = 8;
-    let used = || runs.all.iter().filter(|run| shown.contains(run.letter.as_str()));
+    let used = || runs.all.iter().filter(|run| costs_of(run).next().is_some());
     let parts = groups.len().div_ceil(GROUPS_OF_A_CARD);
     let card = |(at, part): (usize, &[Group])| {
         Ok(Card {
@@ -246,6 +214,36 @@ pub(super) fn operations(runs: &Runs) -> io::Result<Vec<Card>> {
     groups.chunks(GROUPS_OF_A_CARD).enumerate().map(card).collect()
 }
 
-fn without_digits(name: &str) -> String {
-    name.chars().filter(|letter| !letter.is_ascii_digit()).collect()
+/// A drawing of more is taller than a page.
+const GROUPS_OF_A_CARD: usize = 8;
+
+/// What one operation cost.
+struct Cost {
+    kind: String,
+    /// Its place in [`OPERATIONS`], or behind all of them.
+    place: usize,
+    group: Group,
+}
+
+/// What operations cost one run. Of those of one kind the last counts: each step of a ramp would fill a page.
+fn costs_of(run: &Run) -> impl Iterator<Item = Cost> {
+    let mut costs = BTreeMap::new();
+    for figure in &run.outcome.figures {
+        let value = figure.value.as_f64().filter(|value| *value >= 0.0);
+        let Some((operation, value)) = figure.operation().zip(value) else { continue };
+        let place = OPERATIONS.iter().position(|(name, _)| *name == figure.name).unwrap_or(OPERATIONS.len());
+        let limit = OPERATIONS.get(place).and_then(|(_, budget)| *budget);
+        let group = Group { name: capitalised(operation), bars: vec![(run.colour, value)], limit };
+        // Names of one kind differ in a number only: `ramp to 1000`, `ramp to 2000`.
+        let kind: String = figure.name.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        costs.insert(kind.clone(), Cost { kind, place, group });
+    }
+    costs.into_values()
+}
+
+fn capitalised(mut name: String) -> String {
+    if let Some(first) = name.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    name
 }

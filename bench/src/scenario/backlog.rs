@@ -19,6 +19,7 @@ use crate::ledger::Expect;
 use crate::letter::{Letter, Letters, Signing};
 use crate::metrics::Metrics;
 use crate::report::Report;
+use crate::result::names::CPU_PER;
 use crate::target::Target;
 use crate::usage::Usage;
 
@@ -312,7 +313,7 @@ impl Drained {
         report.add("messages a second", count as f64 / self.last.as_secs_f64().max(1e-9), "/s");
         if let Some(used) = used {
             let each = used.run_ns as f64 / 1e3 / count.max(1) as f64;
-            report.add("server CPU per message, the others' included", each, "us");
+            report.add(format!("{CPU_PER}message, the others' included"), each, "us");
         }
         let lost = stored.live.iter().filter(|id| !unique.contains(id)).count();
         let expired = self.versions.iter().filter(|id| stored.expired.contains(*id)).count();

@@ -15,6 +15,7 @@ use crate::fleet::{Leave, Plan};
 use crate::host::{CpuTime, Memory};
 use crate::latency::Latency;
 use crate::ledger::Expect;
+use crate::result::names::CPU_PER;
 
 /// What happens to the server.
 #[derive(clap::Args, Clone, Debug)]
@@ -95,7 +96,8 @@ fn show_used(storm: &mut Storm<'_>) {
     let Some(pid) = storm.replacement() else { return };
     let (Ok(cpu), Ok(memory)) = (CpuTime::read(pid), Memory::read(pid)) else { return };
     let sessions = storm.traffic.driver.swarm.connected().max(1) as f64;
-    storm.report.add("restart: server CPU per session, its start counted in", cpu.run_ns as f64 / 1e3 / sessions, "us");
+    let each = cpu.run_ns as f64 / 1e3 / sessions;
+    storm.report.add(format!("restart: {CPU_PER}session, its start counted in"), each, "us");
     storm.report.add("restart: user memory with all back", memory.anonymous(), "B");
     storm.report.add(
         "restart: user memory per session, the rest counted in",

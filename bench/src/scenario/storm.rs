@@ -288,7 +288,7 @@ impl Storm<'_> {
 
     fn end(&mut self, step: &str) -> io::Result<()> {
         if let Some(used) = self.spent_each()? {
-            self.report.add(format!("{step}: server CPU per session"), used, "us");
+            self.report.add(format!("{step}: {}session", names::CPU_PER), used, "us");
         }
         if self.options.target.admin.is_some() {
             // The server publishes its counters about once a second.
