@@ -114,52 +114,35 @@ impl State {
         match op {
             StoreOp::LoadUser { uaid } => Ok(StoreReply::User(self.users.get(&uaid).map(|user| Box::new(user.row())))),
             StoreOp::Touch { uaid, seen } => {
-                if let Some(user) = self.users.get_mut(&uaid) {
-                    user.seen = user.seen.max(seen);
-                }
-                if seen.0 >= self.swept_at.0.saturating_add(SWEEP_EVERY_SECONDS) {
-                    self.swept_at = seen;
-                    self.sweep(UnixSeconds(seen.0 - SWEEP_EVERY_SECONDS), SWEEP_USERS_MAX);
-                }
-                Ok(StoreReply::Done)
+                let done = self.change(uaid, |user| user.seen = user.seen.max(seen));
+                self.sweep_when_due(seen);
+                done
             }
             StoreOp::Register { uaid, chid, key, at, seen, contact, presence } => {
                 let done = self.register(uaid, chid, (key, at), seen, contact);
-                if let (Some(presence), Some(user)) = (presence, self.users.get_mut(&uaid)) {
-                    user.enter(presence);
+                if let Some(presence) = presence {
+                    self.change(uaid, |user| user.enter(presence))?;
                 }
                 done
             }
-            StoreOp::SetContact { uaid, contact } => {
-                if let Some(user) = self.users.get_mut(&uaid) {
-                    user.contact = *contact;
-                }
-                Ok(StoreReply::Done)
-            }
-            StoreOp::SetPresence { uaid, presence } => {
-                if let Some(user) = self.users.get_mut(&uaid) {
-                    user.enter(presence);
-                }
-                Ok(StoreReply::Done)
-            }
+            StoreOp::SetContact { uaid, contact } => self.change(uaid, |user| user.contact = *contact),
+            StoreOp::SetPresence { uaid, presence } => self.change(uaid, |user| user.enter(presence)),
             StoreOp::ClearPresence { uaid, presence } => {
-                if let Some(user) = self.users.get_mut(&uaid) {
-                    user.presence.retain(|other| *other != presence);
-                }
-                Ok(StoreReply::Done)
+                self.change(uaid, |user| user.presence.retain(|other| *other != presence))
             }
             StoreOp::Unregister { uaid, chid, at } => {
-                if let Some(user) = self.users.get_mut(&uaid) {
+                let mut freed = 0;
+                let done = self.change(uaid, |user| {
                     user.user_clock = user.user_clock.max(at);
                     user.channels.remove(&chid);
-                    self.bytes -= user.retain(|message| message.chid != chid);
-                }
-                Ok(StoreReply::Done)
+                    freed = user.retain(|message| message.chid != chid);
+                });
+                self.bytes -= freed;
+                done
             }
             StoreOp::DropUser { uaid } => {
-                if let Some(mut user) = self.users.remove(&uaid) {
-                    self.bytes -= user.retain(|_| false);
-                }
+                let freed = self.users.remove(&uaid).map_or(0, |mut user| user.retain(|_| false));
+                self.bytes -= freed;
                 Ok(StoreReply::Done)
             }
             StoreOp::Publish { message, checked: _ } => self.publish(message),
@@ -169,6 +152,14 @@ impl State {
             StoreOp::Read { row, now } => Ok(self.read(row, now)),
             StoreOp::Settle { rows, low_water, durable: _ } => Ok(self.settle(&rows, low_water)),
         }
+    }
+
+    /// Changes a user who is there; nobody is made by it.
+    fn change(&mut self, uaid: Uaid, change: impl FnOnce(&mut User)) -> Answer {
+        if let Some(user) = self.users.get_mut(&uaid) {
+            change(user);
+        }
+        Ok(StoreReply::Done)
     }
 
     fn register(
@@ -280,6 +271,14 @@ impl State {
             self.bytes -= freed;
         }
         StoreReply::Done
+    }
+
+    /// A touch is the clock of this store: it sweeps when the last sweep was a while before it.
+    fn sweep_when_due(&mut self, now: UnixSeconds) {
+        if now.0 >= self.swept_at.0.saturating_add(SWEEP_EVERY_SECONDS) {
+            self.swept_at = now;
+            self.sweep(UnixSeconds(now.0 - SWEEP_EVERY_SECONDS), SWEEP_USERS_MAX);
+        }
     }
 
     /// Looks at the next `count` users, in a circle.

@@ -14,7 +14,7 @@ use shards::message::Message;
 use shards::stats::Counters;
 
 use super::database::Database;
-use super::group::{Group, Load, Trouble};
+use super::group::{Group, Trouble};
 use super::port::{Answer, CommitterMail, Outbox, Route, is_durable};
 use super::stats::StoreStats;
 use super::{Fatal, Gates};
@@ -42,6 +42,15 @@ pub(super) struct Committer {
     /// Called before each commit; a test lets it wait or fail.
     #[cfg(test)]
     pub(super) before_commit: Option<super::CommitProbe>,
+}
+
+/// What a group owes to whom, once it is written.
+#[derive(Default)]
+struct Owed {
+    replies: Replies,
+    waiting: Vec<Waiting>,
+    /// Some of its operations are told only when they are on the disk.
+    durable: bool,
 }
 
 /// Replies that wait for the sync of their group.
@@ -93,15 +102,13 @@ impl Committer {
         let began = Instant::now();
         self.gates.commit_began();
         let written_before = self.stats.store_bytes_written;
-        let mut replies = Replies::with_capacity(mails.len());
-        let mut waiting = Vec::new();
-        let mut durable = false;
+        let mut owed = Owed { replies: Replies::with_capacity(mails.len()), ..Owed::default() };
         let operations = mails.len() as u64;
-        let applied = self.apply(mails, &mut replies, &mut waiting, &mut durable);
-        let done = applied.and_then(|()| self.finish_group(durable));
+        let applied = self.apply(mails, &mut owed);
+        let done = applied.and_then(|()| self.finish_group(owed.durable));
         if let Err(trouble) = done {
             self.fail(&trouble);
-            for (_, _, _, answer) in &mut replies {
+            for (_, _, _, answer) in &mut owed.replies {
                 *answer = Err(StoreError::Transient);
             }
         }
@@ -110,36 +117,27 @@ impl Committer {
         self.stats.store_group_operations += operations;
         self.stats.store_sync_microseconds += began.elapsed().as_micros() as u64;
         self.gates.commit_ended();
-        for waiting in waiting {
+        for waiting in owed.waiting {
             waiting.tell(self.failed);
         }
-        self.deliver(replies);
+        self.deliver(owed.replies);
     }
 
     /// Applies every mail in order and writes the batch out, unsynced.
-    fn apply(
-        &mut self,
-        mails: &mut Vec<CommitterMail>,
-        replies: &mut Replies,
-        waiting: &mut Vec<Waiting>,
-        durable: &mut bool,
-    ) -> Result<(), fjall::Error> {
+    fn apply(&mut self, mails: &mut Vec<CommitterMail>, owed: &mut Owed) -> Result<(), fjall::Error> {
         let full = self.gates.full();
         let mut failure = if self.failed { Some(fjall::Error::Poisoned) } else { None };
         let mut group = Group::new(&self.db, &mut self.stats, &mut self.clock, full);
         for mail in mails.drain(..) {
-            if let CommitterMail::Job(job) = &mail {
-                self.gates.queued.fetch_sub(1, Ordering::Relaxed);
-                *durable |= is_durable(&job.op);
-            }
             let done = match mail {
-                CommitterMail::Job(job) if failure.is_some() => {
-                    replies.push((job.outbox, job.ticket, job.route, Err(StoreError::Transient)));
-                    Ok(())
-                }
                 CommitterMail::Job(job) => {
-                    let (answer, done) = settle_answer(group.apply(job.op));
-                    replies.push((job.outbox, job.ticket, job.route, answer));
+                    self.gates.queued.fetch_sub(1, Ordering::Relaxed);
+                    owed.durable |= is_durable(&job.op);
+                    let (answer, done) = match failure {
+                        Some(_) => (Err(StoreError::Transient), Ok(())),
+                        None => settle_answer(group.apply(job.op)),
+                    };
+                    owed.replies.push((job.outbox, job.ticket, job.route, answer));
                     done
                 }
                 CommitterMail::Upkeep(upkeep) => {
@@ -147,13 +145,16 @@ impl Committer {
                     if failure.is_some() { Ok(()) } else { group.upkeep(upkeep) }
                 }
                 CommitterMail::Replay(messages, done) => {
-                    *durable = true;
-                    waiting.push(Waiting::Replay(done));
+                    owed.durable = true;
+                    owed.waiting.push(Waiting::Replay(done));
                     save_replayed(&mut group, &messages)
                 }
                 CommitterMail::Load(load, done) => {
                     self.gates.queued.fetch_sub(1, Ordering::Relaxed);
-                    durable_load(&mut group, &load, durable, done, waiting)
+                    owed.durable = true;
+                    let (answer, outcome) = settle_answer(group.load(&load));
+                    owed.waiting.push(Waiting::Load(done, answer.map(drop)));
+                    outcome
                 }
                 CommitterMail::Stop => Ok(()),
             };
@@ -270,20 +271,6 @@ impl Waiting {
             }
         }
     }
-}
-
-/// Takes on what a transfer brings.
-fn durable_load(
-    group: &mut Group,
-    load: &Load,
-    durable: &mut bool,
-    done: Sender<Result<(), StoreError>>,
-    waiting: &mut Vec<Waiting>,
-) -> Result<(), Trouble> {
-    *durable = true;
-    let (answer, outcome) = settle_answer(group.load(load));
-    waiting.push(Waiting::Load(done, answer.map(drop)));
-    outcome
 }
 
 /// Splits an operation's outcome into what is told and what is noted.
