@@ -55,24 +55,26 @@ impl Broadcasts {
     pub fn set(&mut self, values: &[BroadcastVersion]) -> bool {
         let next = self.change + 1;
         for value in values {
-            match self.by_id.get(&value.id) {
-                Some(at) => {
-                    let known = &mut self.values[usize::from(*at)];
-                    if known.version.as_ref() != Some(&value.version) {
-                        self.awaited -= usize::from(known.version.is_none());
-                        known.version = Some(value.version.clone());
-                        known.changed = next;
-                        self.change = next;
-                    }
-                }
-                None => {
-                    if self.add(&value.id, Some(value.version.clone()), next).is_some() {
-                        self.change = next;
-                    }
-                }
+            if self.set_one(value, next) {
+                self.change = next;
             }
         }
         self.change == next
+    }
+
+    /// Takes the value of one id; true when it differs.
+    fn set_one(&mut self, value: &BroadcastVersion, change: u32) -> bool {
+        let Some(at) = self.by_id.get(&value.id) else {
+            return self.add(&value.id, Some(value.version.clone()), change).is_some();
+        };
+        let known = &mut self.values[usize::from(*at)];
+        if known.version.as_ref() == Some(&value.version) {
+            return false;
+        }
+        self.awaited -= usize::from(known.version.is_none());
+        known.version = Some(value.version.clone());
+        known.changed = change;
+        true
     }
 
     fn add(&mut self, id: &str, version: Option<Box<str>>, changed: u32) -> Option<u16> {

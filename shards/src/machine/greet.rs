@@ -202,21 +202,22 @@ impl ShardMachine {
     pub(super) fn cancel_greeting(&mut self, turn: &mut Turn<'_>, index: u32, reason: CloseReason) {
         let Some((at, _)) = self.greetings.at(index) else { return };
         let Some(greeting) = self.remove_greeting(at) else { return };
+        let granted = matches!(greeting.phase, Phase::Granted(_));
         match greeting.from {
             From::Local { conn, .. } => self.close_conn(turn, conn, reason),
-            From::Remote { asker, conn, .. } => {
-                if !matches!(greeting.phase, Phase::Granted(_)) {
-                    let decision = match reason {
-                        CloseReason::Superseded => ClaimReply::Superseded,
-                        CloseReason::StorageDown => ClaimReply::Unavailable,
-                        _ => ClaimReply::Full,
-                    };
-                    self.answer(turn, asker, Reply::Claim(decision));
-                } else if let Some(conn) = conn {
-                    self.conns.remove(conn);
-                    turn.effects.push_back(Effect::Close(conn, reason));
-                }
+            From::Remote { asker, .. } if !granted => {
+                let decision = match reason {
+                    CloseReason::Superseded => ClaimReply::Superseded,
+                    CloseReason::StorageDown => ClaimReply::Unavailable,
+                    _ => ClaimReply::Full,
+                };
+                self.answer(turn, asker, Reply::Claim(decision));
             }
+            From::Remote { conn: Some(conn), .. } => {
+                self.conns.remove(conn);
+                turn.effects.push_back(Effect::Close(conn, reason));
+            }
+            From::Remote { conn: None, .. } => {}
         }
     }
 

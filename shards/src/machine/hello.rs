@@ -59,8 +59,7 @@ impl ShardMachine {
     /// The first message of a socket. Too many under way: it waits, and its bytes with it.
     pub(super) fn hello(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
         if !matches!(self.conns.get(conn), Some(ConnState::Opened(_))) {
-            self.stats.wrong_state += 1;
-            self.close_conn(turn, conn, CloseReason::WrongState);
+            self.refuse_command(turn, conn);
             return;
         }
         if self.draining() {

@@ -4,10 +4,11 @@
 //! carried out, in order, before the next. Lives on its own shard only.
 //!
 //! This file only routes. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides direct
-//! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `sweep` and `broadcast` visit
-//! idle sessions, `simple` is what differs in SimplePush mode, `relay` what differs for members of a relay, `cluster`
-//! what differs when nodes share a store, `receipts` tell senders how messages ended, `rates` and `dead` refuse what is
-//! too much or for nobody, `reset` and `reconcile` let users start over, `shutdown` ends sessions.
+//! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `subscribe` registers and
+//! unregisters, `sweep` and `broadcast` visit idle sessions, `simple` is what differs in SimplePush mode, `relay` what
+//! differs for members of a relay, `cluster` what differs when nodes share a store, `receipts` tell senders how
+//! messages ended, `rates` and `dead` refuse what is too much or for nobody, `reset` and `reconcile` let users start
+//! over, `shutdown` ends sessions.
 
 mod acks;
 mod active;
@@ -312,28 +313,15 @@ impl ShardMachine {
 
     /// A command of a WebSocket. Anything but hello needs a session.
     fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
-        let state = self.conns.get(conn);
-        if let Some(ConnState::Relay(index)) = state {
+        let index = match (self.conns.get(conn), &command) {
+            (Some(ConnState::Session(index)), _) => index,
             // Pings are of the connection; whatever else a relay asks is a command of its own.
-            match command {
-                Command::Ping => self.relay_ping(turn, index),
-                Command::Pong => self.relay_pong(turn, index),
-                _ => {
-                    self.stats.wrong_state += 1;
-                    self.close_conn(turn, conn, CloseReason::WrongState);
-                }
-            }
-            return;
-        }
-        let Some(ConnState::Session(index)) = state else {
+            (Some(ConnState::Relay(index)), Command::Ping) => return self.relay_ping(turn, index),
+            (Some(ConnState::Relay(index)), Command::Pong) => return self.relay_pong(turn, index),
+            (Some(ConnState::Relay(_)), _) => return self.refuse_command(turn, conn),
             // A Pong before hello answers nothing of ours and is harmless (RFC 6455 section 5.5.3).
-            if matches!(command, Command::Pong) {
-                turn.effects.push_back(Effect::Ready(conn));
-            } else {
-                self.stats.wrong_state += 1;
-                self.close_conn(turn, conn, CloseReason::WrongState);
-            }
-            return;
+            (_, Command::Pong) => return turn.effects.push_back(Effect::Ready(conn)),
+            (_, _) => return self.refuse_command(turn, conn),
         };
         let at = self.session_ref(index);
         if !matches!(command, Command::Pong) {
@@ -363,6 +351,12 @@ impl ShardMachine {
         }
     }
 
+    /// What this socket asks is not for it to ask now.
+    fn refuse_command(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        self.stats.wrong_state += 1;
+        self.close_conn(turn, conn, CloseReason::WrongState);
+    }
+
     /// A socket is gone; whatever it was in the middle of ends.
     fn gone(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
         match self.conns.get(conn) {
@@ -383,7 +377,7 @@ impl ShardMachine {
         }
     }
 
-    /// Ends a socket that has no session.
+    /// Ends a socket, with whatever it is in the middle of.
     fn close_conn(&mut self, turn: &mut Turn<'_>, conn: ConnId, reason: CloseReason) {
         match self.conns.get(conn) {
             Some(ConnState::Session(index)) => {

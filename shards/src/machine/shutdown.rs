@@ -50,7 +50,7 @@ impl ShardMachine {
         let mut until = from;
         while until < budget && turn.has_room() {
             if let Some((at, _)) = self.sessions.at(until) {
-                self.spill_due(turn, at, true);
+                self.spill_unacked_for(turn, at, Span(0));
             }
             until += 1;
         }

@@ -63,7 +63,7 @@ impl ShardMachine {
                 continue;
             }
             active.armed = None;
-            self.spill_due(turn, at, false);
+            self.spill_unacked_for(turn, at, self.config.spill_after);
             self.retry_due(turn, at);
             self.forget_bodies(turn, at);
             if self.sessions.get(at).is_some() {
@@ -76,9 +76,9 @@ impl ShardMachine {
         }
     }
 
-    /// Saves the directs that are due (`all`: every one) and lets the log forget them when that is done.
-    pub(super) fn spill_due(&mut self, turn: &mut Turn<'_>, at: Ref, all: bool) {
-        let (now, spill_after) = (turn.now, self.config.spill_after);
+    /// Saves the directs that are unacked for this long and lets the log forget them when that is done.
+    pub(super) fn spill_unacked_for(&mut self, turn: &mut Turn<'_>, at: Ref, wait: Span) {
+        let now = turn.now;
         let Some(session) = self.sessions.get(at) else { return };
         let index = session.active;
         let Some(active) = self.active_of_mut(index) else { return };
@@ -89,7 +89,7 @@ impl ShardMachine {
             if active.unregistering == Some(entry.row.chid) {
                 continue;
             }
-            if !all && entry.accepted.after(spill_after) > now.mono {
+            if entry.accepted.after(wait) > now.mono {
                 continue;
             }
             if body.expired(now.unix()) {
