@@ -1,10 +1,10 @@
-//! The home of a relay: its socket, its members, and what is written to them.
+//! The home of a relay: members come and go, owners are asked what they ask, and what their sessions say is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::ids::{ConnId, EmissionId, ShardId, Uaid};
 use crate::limits;
-use crate::time::{Instant, Span};
+use crate::time::Span;
 
 use super::super::command::{CloseReason, Event, Hello};
 use super::super::conns::ConnState;
@@ -12,127 +12,9 @@ use super::super::input::Effect;
 use super::super::mail::Request;
 use super::super::remote::Outgoing;
 use super::super::{ShardMachine, Turn};
-use super::{
-    EMISSION_BITS, EMISSION_MASK, MemberEvent, MemberReply, MemberRequest, PLACE_BITS, RelayCommand, RelayEvent,
-};
+use super::table::Relay;
+use super::{EMISSION_BITS, EMISSION_MASK, MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent};
 use super::{RelayId, SeatId, pack};
-
-/// A connection that speaks for several user agents. Home shard only.
-pub(in crate::machine) struct Relay {
-    conn: ConnId,
-    /// By place; `members.len() - free.len()` are there.
-    members: Vec<Option<Member>>,
-    free: Vec<usize>,
-    by_uaid: BTreeMap<Uaid, SeatId>,
-    /// Attachments so far: no two seats have one number.
-    attachments: u64,
-    /// Whose command is under way; one at a time, as on any connection.
-    awaited: Option<SeatId>,
-    /// The socket takes no bytes.
-    blocked: bool,
-    /// How often it has taken bytes again.
-    wakes: u32,
-    /// Owners that were refused something, to be told when the socket takes bytes.
-    refused: BTreeSet<ShardId>,
-    ping_due: Option<Instant>,
-    pong_due: Option<Instant>,
-    /// When the last `{}` was answered.
-    client_ping: Option<Instant>,
-}
-
-struct Member {
-    seat: SeatId,
-    owner: ShardId,
-    /// The UAID it asked for until its hello is answered, then the one it has.
-    uaid: Uaid,
-    /// Whether the relay knows it by that name.
-    named: bool,
-    /// Of what was written last.
-    round: u32,
-    /// The round that is refused, and `Relay::wakes` when its first word was.
-    refused: Option<(u32, u32)>,
-}
-
-impl Member {
-    /// Refuses this round from here on; which `wakes` all its refusals carry.
-    fn refuse(&mut self, round: u32, wakes: u32) -> u32 {
-        match self.refused {
-            Some((refused, since)) if refused == round => since,
-            _ => {
-                self.refused = Some((round, wakes));
-                wakes
-            }
-        }
-    }
-
-    fn refuses(&self, round: u32) -> bool {
-        self.refused.is_some_and(|(refused, _)| refused == round)
-    }
-}
-
-impl Relay {
-    fn new(conn: ConnId, ping_due: Option<Instant>) -> Relay {
-        Relay {
-            conn,
-            members: Vec::new(),
-            free: Vec::new(),
-            by_uaid: BTreeMap::new(),
-            attachments: 0,
-            awaited: None,
-            blocked: false,
-            wakes: 0,
-            refused: BTreeSet::new(),
-            ping_due,
-            pong_due: None,
-            client_ping: None,
-        }
-    }
-
-    fn attached(&self) -> usize {
-        self.members.len() - self.free.len()
-    }
-
-    fn add(&mut self, relay: RelayId, owner: ShardId, hello: &Hello) -> SeatId {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.members.push(None);
-            self.members.len() - 1
-        });
-        assert!(place < limits::RELAY_MEMBERS_MAX, "the configuration keeps members within their places");
-        self.attachments += 1;
-        let seat = SeatId { relay, number: (self.attachments << PLACE_BITS) | place as u64 };
-        let uaid = hello.uaid.unwrap_or(hello.fresh);
-        let named = hello.uaid.is_some();
-        self.members[place] = Some(Member { seat, owner, uaid, named, round: 0, refused: None });
-        self.by_uaid.insert(uaid, seat);
-        seat
-    }
-
-    fn member(&mut self, seat: SeatId) -> Option<&mut Member> {
-        self.members.get_mut(seat.place())?.as_mut().filter(|member| member.seat == seat)
-    }
-
-    fn remove(&mut self, seat: SeatId) -> Option<Member> {
-        self.member(seat)?;
-        let member = self.members[seat.place()].take()?;
-        self.free.push(seat.place());
-        self.by_uaid.remove(&member.uaid);
-        Some(member)
-    }
-
-    /// The hello of a member is answered: this is its UAID.
-    fn rename(&mut self, seat: SeatId, uaid: Uaid) {
-        let Some(member) = self.member(seat) else { return };
-        let before = std::mem::replace(&mut member.uaid, uaid);
-        member.named = true;
-        self.by_uaid.remove(&before);
-        self.by_uaid.insert(uaid, seat);
-    }
-
-    /// When it must be looked at next.
-    fn due(&self) -> Option<Instant> {
-        self.pong_due.or(self.ping_due)
-    }
-}
 
 impl ShardMachine {
     /// A message of a relay, or the one that makes a WebSocket one.
@@ -156,14 +38,11 @@ impl ShardMachine {
                 }
                 turn.effects.push_back(Effect::Ready(conn));
             }
-            Some((_, RelayCommand::Open)) | None => {
-                self.stats.wrong_state += 1;
-                self.close_conn(turn, conn, CloseReason::WrongState);
-            }
+            Some((_, RelayCommand::Open)) | None => self.refuse_command(turn, conn),
         }
     }
 
-    fn relay_at(&self, index: u32) -> Option<RelayId> {
+    pub(super) fn relay_at(&self, index: u32) -> Option<RelayId> {
         self.relays.table.at(index).map(|(at, _)| RelayId { home: self.config.shard, at })
     }
 
@@ -386,69 +265,6 @@ impl ShardMachine {
         let wakes = relay.wakes;
         for owner in std::mem::take(&mut relay.refused) {
             self.tell_owner(turn, owner, MemberRequest::Writable { relay: id, wakes });
-        }
-    }
-
-    // --- pings are of the connection ---------------------------------------------------------------------
-
-    /// The message `{}`, as for any session.
-    pub(in crate::machine) fn relay_ping(&mut self, turn: &mut Turn<'_>, index: u32) {
-        let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
-        let now = turn.now.mono;
-        if relay.client_ping.is_some_and(|at| now.since(at) < self.config.ping_min_interval) {
-            self.stats.pings_too_soon += 1;
-            self.end_relay(turn, index, Some(CloseReason::PingTooSoon));
-            return;
-        }
-        relay.client_ping = Some(now);
-        turn.effects.push_back(Effect::Emit(relay.conn, Event::Pong));
-        turn.effects.push_back(Effect::Ready(relay.conn));
-    }
-
-    pub(in crate::machine) fn relay_pong(&mut self, turn: &mut Turn<'_>, index: u32) {
-        let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
-        relay.pong_due = None;
-        turn.effects.push_back(Effect::Ready(relay.conn));
-    }
-
-    /// Pings the relays that are due and ends those that did not answer. There are few: one look at each.
-    pub(super) fn relay_pings(&mut self, turn: &mut Turn<'_>) {
-        let now = turn.now.mono;
-        if self.relays.due.is_none_or(|due| due > now) {
-            return;
-        }
-        let mut silent = Vec::new();
-        let mut due = None;
-        for index in 0..self.relays.table.end() {
-            let Some(id) = self.relay_at(index) else { continue };
-            let Some(relay) = self.relays.table.get_mut(id.at) else { continue };
-            // As for a session: not for a silence that the shard has not heard out.
-            if relay.pong_due.is_some_and(|at| at <= now && at <= self.heard) {
-                silent.push(index);
-                continue;
-            }
-            if relay.pong_due.is_none() && relay.ping_due.is_some_and(|at| at <= now) {
-                relay.ping_due = Some(now.after(self.config.ping_interval));
-                relay.pong_due = Some(now.after(self.config.pong_timeout));
-                self.stats.pings += 1;
-                turn.effects.push_back(Effect::Emit(relay.conn, Event::Ping));
-            }
-            due = [due, relay.due()].into_iter().flatten().min();
-        }
-        self.relays.due = due;
-        for index in silent {
-            self.stats.pong_timeouts += 1;
-            self.end_relay(turn, index, Some(CloseReason::PongTimeout));
-        }
-    }
-
-    /// Pings written when a Pong was due at `since` or later count from now: it is due at `due`.
-    pub(in crate::machine) fn relays_were_held_up(&mut self, since: Instant, due: Instant) {
-        for index in 0..self.relays.table.end() {
-            let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { continue };
-            if relay.pong_due.is_some_and(|at| at >= since) {
-                relay.pong_due = Some(due);
-            }
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The socket of a relay stays on the shard where it was opened, its *home*. Whom it speaks for are its *members*. The
 //! session of a member lives with the owner of its UAID as any session does, on a *seat*: a connection by name only.
-//! [`home`] keeps relays and members, [`owner`] what it does for seats, [`seats`] is their table.
+//! [`home`] is what is done where the socket is, to relays and members as in [`table`], [`pings`] of the connection
+//! beside it; [`owner`] is what is done for seats, [`seats`] their table.
 //!
 //! Home and owner talk by mail under reply credit, also when they are one shard: then without the mail.
 //! [`MemberRequest`] causes [`MemberEvent`]s and its reply, a `MemberEvent` causes its reply only.
@@ -15,7 +16,9 @@
 
 mod home;
 mod owner;
+mod pings;
 mod seats;
+mod table;
 
 use std::collections::VecDeque;
 
@@ -26,8 +29,8 @@ use crate::time::Instant;
 use super::command::{CloseReason, Command, Event, Hello};
 use super::slab::{Ref, Slab};
 
-use home::Relay;
 pub(super) use seats::{Seats, is_seat};
+use table::Relay;
 
 /// What a relay asks of its home.
 #[derive(Debug)]
