@@ -208,14 +208,12 @@ impl<'a> Import<'a> {
             match taken {
                 Ok(None) => {}
                 Ok(Some((coming, bytes))) => {
-                    // A user who comes twice must be in the store when it comes again.
-                    let again = !self.uaids.insert(coming.user.uaid.0);
-                    if again || self.waiting.len() >= USERS_AT_ONCE_MAX || self.waiting_bytes >= BYTES_AT_ONCE_MAX {
+                    if self.writes_before(&coming) {
                         self.write(store, written)?;
                         written = number - 1;
                         self.progress(written);
-                        self.uaids.insert(coming.user.uaid.0);
                     }
+                    self.uaids.insert(coming.user.uaid.0);
                     self.waiting_bytes += bytes;
                     self.waiting.push(coming);
                 }
@@ -229,6 +227,13 @@ impl<'a> Import<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether what waits is to be in the store before this one joins it: it is enough, or it has the same user, who
+    /// must be there when it comes again.
+    fn writes_before(&self, coming: &Coming) -> bool {
+        let again = self.uaids.contains(&coming.user.uaid.0);
+        again || self.waiting.len() >= USERS_AT_ONCE_MAX || self.waiting_bytes >= BYTES_AT_ONCE_MAX
     }
 
     /// The user of one line, if it has one of ours; the reason when it is bad.

@@ -139,33 +139,38 @@ struct Outcome {
 }
 
 fn migrate(from: &Config, to: &Config, compare_only: bool, say: &mut dyn FnMut(&str)) -> Result<Outcome, Fault> {
-    let told = Cell::new(0);
-    node::with_stores(
-        from,
-        to,
-        |messages| told.set(messages),
-        |from, to| {
-            if told.get() > 0 {
-                say(&format!("{} messages that the ledgers held are saved to the first store", told.get()));
-            }
-            let mut said_at = Instant::now();
-            let mut now_and_then = |line: &dyn Fn() -> String, say: &mut dyn FnMut(&str)| {
-                if said_at.elapsed() >= SAY_EVERY {
-                    said_at = Instant::now();
-                    say(&line());
-                }
-            };
-            let copied = if compare_only {
-                None
-            } else {
-                let mut progress = |so_far: &Copied| now_and_then(&|| copying(so_far), say);
-                Some(copy(from, to, &unix_now, &mut progress)?)
-            };
-            let mut progress = |so_far: &Compared| now_and_then(&|| format!("{} users compared", so_far.users), say);
-            let compared = compare(from, to, &unix_now, &mut progress)?;
-            Ok(Outcome { copied, compared })
-        },
-    )
+    let replayed = Cell::new(0);
+    let told = |messages| replayed.set(messages);
+    node::with_stores(from, to, told, |from, to| {
+        if replayed.get() > 0 {
+            say(&format!("{} messages that the ledgers held are saved to the first store", replayed.get()));
+        }
+        let mut progress = Progress { say, said_at: Instant::now() };
+        let copied = if compare_only {
+            None
+        } else {
+            Some(copy(from, to, &unix_now, &mut |so_far| progress.say(|| copying(so_far)))?)
+        };
+        let compared = compare(from, to, &unix_now, &mut |so_far| {
+            progress.say(|| format!("{} users compared", so_far.users));
+        })?;
+        Ok(Outcome { copied, compared })
+    })
+}
+
+/// Says now and then how far it is.
+struct Progress<'a> {
+    say: &'a mut dyn FnMut(&str),
+    said_at: Instant,
+}
+
+impl Progress<'_> {
+    fn say(&mut self, line: impl FnOnce() -> String) {
+        if self.said_at.elapsed() >= SAY_EVERY {
+            self.said_at = Instant::now();
+            (self.say)(&line());
+        }
+    }
 }
 
 fn copying(so_far: &Copied) -> String {

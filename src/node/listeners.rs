@@ -74,26 +74,36 @@ pub(super) struct Public {
 /// [`Fault::Address`].
 pub(super) fn bind(config: &Config, cores: &[u32]) -> Result<Public, Fault> {
     let mut shards: Vec<Bound> = cores.iter().map(|_| Vec::new()).collect();
-    let mut bound = Vec::new();
-    for (port, key, addresses) in public(config) {
-        for wanted in addresses {
-            let fault = |error: io::Error| Fault::Address { key, address: *wanted, error };
-            let mut address = *wanted;
-            for (index, shard) in shards.iter_mut().enumerate() {
-                let listener = ring::listen(address, port, config.shards.backlog)
-                    .map_err(|error| fault(io::Error::other(error)))?;
-                if config.shards.steer == Steer::Cpu {
-                    ring::steer(&listener, cores[index]).map_err(fault)?;
-                }
-                if index == 0 {
-                    address = ring::local_address(&listener).map_err(fault)?;
-                    bound.push((port, address));
-                }
-                shard.push((port, listener));
-            }
+    let mut addresses = Vec::new();
+    for (port, key, wanted) in public(config) {
+        for wanted in wanted {
+            let fault = |error| Fault::Address { key, address: *wanted, error };
+            let (address, listeners) = bind_shards(config, cores, (port, *wanted)).map_err(fault)?;
+            addresses.push((port, address));
+            shards.iter_mut().zip(listeners).for_each(|(shard, listener)| shard.push((port, listener)));
         }
     }
-    Ok(Public { shards, addresses: bound })
+    Ok(Public { shards, addresses })
+}
+
+/// A listener for each shard on one address, and which that is.
+fn bind_shards(
+    config: &Config,
+    cores: &[u32],
+    (port, mut address): (Port, SocketAddr),
+) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
+    let mut listeners = Vec::with_capacity(cores.len());
+    for cpu in cores {
+        let listener = ring::listen(address, port, config.shards.backlog).map_err(io::Error::other)?;
+        if config.shards.steer == Steer::Cpu {
+            ring::steer(&listener, *cpu)?;
+        }
+        if listeners.is_empty() {
+            address = ring::local_address(&listener)?;
+        }
+        listeners.push(listener);
+    }
+    Ok((address, listeners))
 }
 
 /// The admin listeners; these are the island's alone.
