@@ -44,39 +44,63 @@ const RUNS_MAX: usize = 200;
 /// Writes the report. What cannot be read is said in one sentence each, here and in the report; a file that was named
 /// and cannot be read makes the outcome false, one that happens to lie in a directory does not.
 pub fn run(options: &Options) -> io::Result<bool> {
-    let mut named_failed = false;
-    let (mut runs, mut left_out) = (Vec::new(), Vec::new());
-    for path in &options.from {
-        let is_directory = path.is_dir();
-        let files = if is_directory { results_in(path)? } else { vec![path.clone()] };
-        if is_directory && files.is_empty() {
-            left_out.push(format!("{}: there is no .json file in this directory", path.display()));
-        }
-        for file in files {
-            match Outcome::read(&file) {
-                Ok(outcome) => runs.push(Run::new(&file, outcome)),
-                Err(error) => {
-                    named_failed |= !is_directory;
-                    left_out.push(error.to_string());
-                }
-            }
+    let found = Found::read(&options.from)?;
+    found.left_out.iter().for_each(|why| eprintln!("murre-bench: left out: {why}"));
+    match found.runs.len() {
+        0 => return Err(io::Error::other("there is no result to report: run a scenario with --json FILE first")),
+        1..=RUNS_MAX => {}
+        count => {
+            let why = format!("{count} results are too many for one report, at most {RUNS_MAX}");
+            return Err(io::Error::other(why));
         }
     }
-    left_out.iter().for_each(|why| eprintln!("murre-bench: left out: {why}"));
-    if runs.is_empty() {
-        return Err(io::Error::other("there is no result to report: run a scenario with --json FILE first"));
-    }
-    if runs.len() > RUNS_MAX {
-        return Err(io::Error::other(format!(
-            "{} results are too many for one report, at most {RUNS_MAX}",
-            runs.len()
-        )));
-    }
-    let runs = Runs::new(runs);
-    let page = page::write(&options.title, &runs, &left_out)?;
+    let runs = Runs::new(found.runs);
+    let page = page::write(&options.title, &runs, &found.left_out)?;
     std::fs::write(&options.out, page)?;
     println!("{} results in {}", runs.all.len(), options.out.display());
-    Ok(!named_failed)
+    Ok(!found.named_failed)
+}
+
+/// What there is to report.
+#[derive(Default)]
+struct Found {
+    runs: Vec<Run>,
+    /// What cannot be read, a sentence each.
+    left_out: Vec<String>,
+    /// Some of that was asked for by its name.
+    named_failed: bool,
+}
+
+impl Found {
+    fn read(from: &[PathBuf]) -> io::Result<Found> {
+        let mut found = Found::default();
+        for path in from {
+            if !path.is_dir() {
+                found.named_failed |= !found.take(path);
+                continue;
+            }
+            let files = results_in(path)?;
+            if files.is_empty() {
+                found.left_out.push(format!("{}: there is no .json file in this directory", path.display()));
+            }
+            for file in files {
+                found.take(&file);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads one file; false when it is no result.
+    fn take(&mut self, file: &Path) -> bool {
+        match Outcome::read(file) {
+            Ok(outcome) => self.runs.push(Run::new(file, outcome)),
+            Err(error) => {
+                self.left_out.push(error.to_string());
+                return false;
+            }
+        }
+        true
+    }
 }
 
 /// The .json files directly in this directory, by name.

@@ -220,6 +220,8 @@ const BAR: i32 = 17;
 const GAP: i32 = 3;
 const NAME: i32 = 24;
 const BETWEEN: i32 = 14;
+/// Room for a value behind its bar.
+const LABEL: i32 = 90;
 
 /// Horizontal bars in groups, each with its value; all start at zero on one scale.
 pub(super) fn bars(groups: &[Group], unit: &str) -> io::Result<String> {
@@ -238,16 +240,11 @@ pub(super) fn bars(groups: &[Group], unit: &str) -> io::Result<String> {
             top += NAME;
             let first = top;
             for (colour, value) in &group.bars {
-                let (from, to) = ((0, top), (along(*value).max(1), top + BAR));
-                let fill = COLOURS[colour % COLOURS.len()].filled();
-                area.draw(&Rectangle::new([from, to], fill)).map_err(failed)?;
-                let style = text(TEXT, &INK).pos(Pos::new(HPos::Left, VPos::Center));
-                let behind = match group.limit {
-                    Some(limit) if (0..90).contains(&(along(limit) - to.0)) => along(limit) + 7,
-                    _ => to.0 + 7,
-                };
-                let label = format!("{} {unit}", number(*value));
-                area.draw(&Text::new(label, (behind, top + BAR / 2), style)).map_err(failed)?;
+                let end = along(*value).max(1);
+                // The line of a limit must not strike the text through.
+                let limit = group.limit.map(along).filter(|limit| (0..LABEL).contains(&(limit - end)));
+                bar(area, *colour, (end, top))?;
+                label(area, format!("{} {unit}", number(*value)), (limit.unwrap_or(end) + 7, top + BAR / 2))?;
                 top += BAR + GAP;
             }
             if let Some(limit) = group.limit {
@@ -258,6 +255,16 @@ pub(super) fn bars(groups: &[Group], unit: &str) -> io::Result<String> {
         }
         Ok(())
     })
+}
+
+fn bar(area: &Area<'_>, colour: usize, (end, top): (i32, i32)) -> io::Result<()> {
+    let fill = COLOURS[colour % COLOURS.len()].filled();
+    area.draw(&Rectangle::new([(0, top), (end, top + BAR)], fill)).map_err(failed)
+}
+
+fn label(area: &Area<'_>, what: String, at: (i32, i32)) -> io::Result<()> {
+    let style = text(TEXT, &INK).pos(Pos::new(HPos::Left, VPos::Center));
+    area.draw(&Text::new(what, at, style)).map_err(failed)
 }
 
 /// At most this many points of a curve are drawn; of more, the largest of each stretch.

@@ -266,11 +266,7 @@ fn drain(
         match agent.receive(wait)? {
             Received::Message(message) => {
                 let Some(note) = Note::read(&message) else { continue };
-                drained.last = begin.elapsed();
-                if drained.versions.is_empty() {
-                    drained.first = drained.last;
-                }
-                drained.versions.push(note.version.clone());
+                drained.heard(&note, begin.elapsed());
                 unacked.push(note);
                 if unacked.len() < page.max(1) {
                     continue;
@@ -303,6 +299,14 @@ fn after_the_drain(ws: SocketAddr, uaid: &str) -> io::Result<u64> {
 }
 
 impl Drained {
+    fn heard(&mut self, note: &Note, since_hello: Duration) {
+        if self.versions.is_empty() {
+            self.first = since_hello;
+        }
+        self.last = since_hello;
+        self.versions.push(note.version.clone());
+    }
+
     fn show(&self, report: &mut Report, stored: &Stored, used: Option<CpuTime>) {
         let count = self.versions.len();
         let unique: HashSet<&String> = self.versions.iter().collect();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
 use self::history::{History, Rates};
 use crate::report::Report;
@@ -217,23 +217,23 @@ fn run_screen(mut terminal: ratatui::DefaultTerminal, gauges: &Gauges, mut histo
         if terminal.draw(|frame| screen::draw(frame, &history, &lines)).is_err() {
             break;
         }
-        // In raw mode Ctrl-C is a key.
         while event::poll(Duration::ZERO).unwrap_or(false) {
-            if let Ok(Event::Key(key)) = event::read()
-                && (key.code == KeyCode::Char('q')
-                    || key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL))
-            {
-                let again = crate::interrupt::request();
-                if again {
-                    // As a second signal does: the scenario does not hear, or takes too long for this person.
-                    close_screen();
-                    std::process::exit(ENDED_BY_KEY);
-                }
+            let asked = matches!(event::read(), Ok(Event::Key(key)) if asks_for_the_end(key));
+            // The second time as a second signal does: the scenario does not hear, or takes too long for this person.
+            if asked && crate::interrupt::request() {
+                close_screen();
+                std::process::exit(ENDED_BY_KEY);
             }
         }
         std::thread::park_timeout(FRAME);
     }
     close_screen();
+}
+
+/// In raw mode Ctrl-C is a key.
+fn asks_for_the_end(key: KeyEvent) -> bool {
+    let ctrl_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    ctrl_c || key.code == KeyCode::Char('q')
 }
 
 /// Gives the terminal back and prints what was held back.
