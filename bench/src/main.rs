@@ -1,4 +1,5 @@
-//! The binary `murre-bench`: one scenario against a running server or the crash test.
+//! The binary `murre-bench`: the scenarios, what is made of their results, and the server itself as tests and crash
+//! scenarios start it.
 
 use std::process::ExitCode;
 use std::time::Duration;

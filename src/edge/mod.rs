@@ -1,8 +1,9 @@
 //! The adapter between bytes and the shard machine: what a connection's bytes mean, and how events are spelled.
 //!
 //! One [`PushEdge`] per shard, on its thread. [`websocket`] speaks to user agents, [`relay`] to who speaks for several
-//! of them, [`endpoint`] to app servers, [`simple`] to those of SimplePush, [`node`] to other nodes; [`http`] drives
-//! the exchanges of the last three, [`answer`] writes their responses and [`close`] is the one table of goodbyes.
+//! of them, [`endpoint`] to app servers, [`receipts`] to those who ask what became of a message, [`simple`] to those of
+//! SimplePush, [`node`] to other nodes; [`http`] drives the exchanges of the last four, [`answer`] writes their
+//! responses and [`close`] is the one table of goodbyes. [`gate`] and [`senders`] are bounds on who may come.
 
 mod answer;
 mod close;

@@ -2,8 +2,9 @@
 //!
 //! [`endpoint`] seals and opens push URLs ([`short`] those of version 3), [`message_id`] the `Location` and `version`
 //! of a message and [`receipt`] the path to what became of it (both [`sealed`]), [`headers`] and [`prefer`] turn
-//! request headers into values, [`payload`] is how they are kept with the body, [`vapid`] who may send, [`errno`] the
-//! one table of refusals, [`node_call`] what nodes of one cluster send each other.
+//! request headers into values, [`payload`] is how they are kept with the body, [`vapid`] who may send, by which
+//! [`key`], [`errno`] the one table of refusals, [`node_call`] what nodes of one cluster send each other. [`entropy`]
+//! and [`recent`] are what several of them need.
 
 pub mod endpoint;
 pub mod entropy;
