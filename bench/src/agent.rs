@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use socket2::SockRef;
 
 use crate::frame;
-use crate::http::{self, Client, Response, Url, read_more};
+use crate::http::{self, Client, PATIENCE, Response, Url, read_more};
 
 /// What came from the server.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +62,7 @@ impl Agent {
     pub fn raw(address: SocketAddr) -> io::Result<Agent> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Agent { stream, inbox: Vec::new() })
     }
 
@@ -103,7 +103,7 @@ impl Agent {
         }
     }
 
-    /// The next notification within ten seconds; anything else is an error.
+    /// The next notification within [`PATIENCE`]; anything else is an error.
     pub fn note(&mut self) -> io::Result<Note> {
         let answer = self.expect("notification")?;
         Note::read(&answer).ok_or_else(|| io::Error::other("not a notification"))
@@ -161,7 +161,7 @@ impl Agent {
 
     /// The next message, which must be of this type.
     pub fn expect(&mut self, kind: &str) -> io::Result<Value> {
-        match self.receive(Duration::from_secs(10))? {
+        match self.receive(PATIENCE)? {
             Received::Message(message) if message["messageType"] == kind => Ok(message),
             other => Err(io::Error::other(format!("waited for {kind}, got {other:?}"))),
         }
@@ -170,9 +170,7 @@ impl Agent {
     /// A close as a browser does it: close frame, wait for the answer, FIN.
     pub fn close(mut self) -> io::Result<()> {
         self.send_frame(frame::CLOSE, &1000u16.to_be_bytes())?;
-        while !matches!(self.receive(Duration::from_secs(10))?, Received::Close(_) | Received::End | Received::Nothing)
-        {
-        }
+        while !matches!(self.receive(PATIENCE)?, Received::Close(_) | Received::End | Received::Nothing) {}
         Ok(())
     }
 

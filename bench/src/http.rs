@@ -4,6 +4,9 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+/// Longest wait for bytes that must come: a host that has other things to do is no fault of the server.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A response as read.
 #[derive(Debug, Default, Clone)]
 pub struct Response {
@@ -68,10 +71,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects; every later wait for bytes ends after ten seconds.
+    /// Connects; every later wait for bytes ends after [`PATIENCE`].
     pub fn connect(address: SocketAddr) -> io::Result<Client> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(Client { stream, inbox: Vec::new() })
     }
@@ -97,8 +100,9 @@ impl Client {
 }
 
 /// Waits for bytes and appends them; how many, 0 at the end of the stream. A read with a time limit is not begun again
-/// by the kernel when something interrupts it, and work that a ring of the same thread completes is such a thing.
-pub(crate) fn read_more(stream: &mut impl Read, inbox: &mut Vec<u8>) -> io::Result<usize> {
+/// by the kernel when something interrupts it: work that a ring of the same thread completes is such a thing, and so is
+/// a process that was stopped and goes on.
+pub fn read_more(stream: &mut impl Read, inbox: &mut Vec<u8>) -> io::Result<usize> {
     let mut buffer = [0; 16 * 1024];
     loop {
         match stream.read(&mut buffer) {
