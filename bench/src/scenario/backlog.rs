@@ -57,7 +57,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub in_flight: usize,
     /// Seconds without progress after which it is given up.
-    #[arg(long, value_name = "S", default_value_t = 30)]
+    #[arg(long, value_name = "S", default_value_t = 60)]
     pub patience: u64,
     /// Fail when the p99 of the others during the drain is more than this many times the p99 before.
     #[arg(long, value_name = "X")]

@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub in_flight: usize,
     /// Seconds without any arrival after which what is missing counts as lost.
-    #[arg(long, value_name = "S", default_value_t = 20)]
+    #[arg(long, value_name = "S", default_value_t = 60)]
     pub patience: u64,
 }
 
@@ -118,9 +118,11 @@ impl Churn {
         let style = Style { ttl: 86_400, topic: None, body_bytes: 200, expect: Expect::Once };
         let mut stream = Stream::lasting(Some(options.rate), Duration::from_secs_f64(options.seconds));
         let mut pick = |_: &crate::ledger::Ledger, number: u64| Some((spread(number, known), style));
+        // What is due exactly at the end is no part of it.
+        let last = begin + Duration::from_secs_f64(options.seconds) - Duration::from_nanos(1);
         while let Some(next) = stream.post_due(traffic, &mut pick)? {
             let now = Instant::now();
-            while self.left < pace.owed(now) && self.someone_leaves(traffic, options, pace.due(self.left)) {}
+            while self.left < pace.owed(now.min(last)) && self.someone_leaves(traffic, options, pace.due(self.left)) {}
             while let Some((due, agent)) = self.away.pop_front_if(|(due, _)| *due <= now) {
                 self.comes(traffic, agent, due);
             }
@@ -128,6 +130,8 @@ impl Churn {
             traffic.turn_by(next)?;
             self.look(traffic);
         }
+        // As with messages: all that was due, however late.
+        while self.left < pace.owed(last) && self.someone_leaves(traffic, options, pace.due(self.left)) {}
         Ok(())
     }
 

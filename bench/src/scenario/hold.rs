@@ -258,7 +258,14 @@ fn release(traffic: &mut Traffic, options: &Options, readings: &[Reading], repor
     traffic.idle(Duration::from_secs(options.release_wait))?;
     before.spent(target)?.show(report, "session that left", target.sessions as u64);
     if let Some(admin) = target.admin {
-        let left: f64 = Metrics::read(admin)?.named("murre_sessions").map(|(_, value)| value).sum();
+        let left =
+            || -> io::Result<f64> { Ok(Metrics::read(admin)?.named("murre_sessions").map(|(_, value)| value).sum()) };
+        // A shard tells its numbers about once a second, and later when its host is busy.
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        while left()? > 0.0 && Instant::now() < deadline {
+            traffic.idle(Duration::from_millis(200))?;
+        }
+        let left = left()?;
         report.check("sessions that the server still counts", left as u64, 0);
     }
     reading::show_release(report, readings, &Reading::take(target, 0)?);

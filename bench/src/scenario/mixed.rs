@@ -8,7 +8,7 @@
 //! there; nobody unsubscribes at the end, when every message is accounted for; and what is posted to absent users lives
 //! for a day instead of a minute, so that all of it must come.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ enum Task {
 
 /// How long one who came to read stays.
 const VISIT: Duration = Duration::from_secs(1);
+/// Without any arrival for this long what is missing counts as lost.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
 
 struct Mixed<'a> {
     options: &'a Options,
@@ -70,6 +72,8 @@ struct Mixed<'a> {
     leaving: VecDeque<(Instant, usize)>,
     /// POSTs whose time has come and that wait for a connection.
     owed: VecDeque<(Instant, usize)>,
+    /// Who has subscribed or unsubscribed and was not answered yet.
+    waiting: HashSet<usize>,
     asked: u64,
     granted: u64,
     refused: u64,
@@ -90,6 +94,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         visiting: vec![None; target.sessions],
         leaving: VecDeque::new(),
         owed: VecDeque::new(),
+        waiting: HashSet::new(),
         asked: 0,
         granted: 0,
         refused: 0,
@@ -138,6 +143,11 @@ impl Mixed<'_> {
             }
             self.post_owed()?;
             while let Some((_, agent)) = self.leaving.pop_front_if(|(at, _)| *at <= now) {
+                // Who left with a question would never hear the answer.
+                if self.waiting.contains(&agent) {
+                    self.leaving.push_back((now + VISIT, agent));
+                    continue;
+                }
                 self.visiting[agent] = None;
                 self.traffic.driver.swarm.disconnect([agent], Leave::Fin);
             }
@@ -166,11 +176,15 @@ impl Mixed<'_> {
     /// The first channel is the one that is posted to and stays.
     fn ask(&mut self, agent: usize, task: Task) {
         let swarm = &mut self.traffic.driver.swarm;
-        self.asked += u64::from(match task {
+        let asked = match task {
             Task::Subscribe => swarm.register(agent),
             Task::Unsubscribe if swarm.endpoint(agent, 1).is_some() => swarm.unregister(agent, 1),
             _ => false,
-        });
+        };
+        if asked {
+            self.asked += 1;
+            self.waiting.insert(agent);
+        }
     }
 
     fn post_owed(&mut self) -> io::Result<()> {
@@ -193,7 +207,8 @@ impl Mixed<'_> {
                         self.leaving.push_back((Instant::now() + VISIT, agent));
                     }
                 }
-                Happening::Registered { status, .. } | Happening::Unregistered { status, .. } => {
+                Happening::Registered { agent, status } | Happening::Unregistered { agent, status } => {
+                    self.waiting.remove(&agent);
                     self.granted += u64::from(status == 200);
                     self.refused += u64::from(status != 200);
                 }
@@ -216,11 +231,12 @@ impl Mixed<'_> {
         let absent: Vec<usize> = (0..all).filter(|agent| !self.traffic.driver.swarm.is_connected(*agent)).collect();
         self.traffic.driver.swarm.launch(absent);
         let end = Instant::now() + Duration::from_secs(60);
-        while self.traffic.driver.swarm.connected() < all && Instant::now() < end {
+        let here = |mixed: &Self| mixed.traffic.driver.swarm.connected() == all && mixed.waiting.is_empty();
+        while !here(self) && Instant::now() < end {
             self.traffic.turn_by(Instant::now() + Duration::from_millis(10))?;
             self.look();
         }
-        self.traffic.drain(Duration::from_secs(20))
+        self.traffic.drain(DRAIN_PATIENCE)
     }
 
     fn show(&self, report: &mut Report) -> io::Result<()> {

@@ -42,8 +42,10 @@ pub struct Options {
 
 /// Timers of a server may be early by this share of the interval: they are kept in coarse steps.
 const EARLY: f64 = 0.9;
+/// A generator that looked so long ago does not know when what it finds has come.
+const STOOD_STILL: Duration = Duration::from_millis(200);
 /// How long the last answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// When things happened to a session.
 #[derive(Clone, Copy, Default)]
@@ -99,6 +101,7 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
     let pace = Pace::spread(begin, beats.len(), Duration::from_secs_f64(options.every.max(0.001)));
     let end = begin + Duration::from_secs_f64(options.seconds.max(0.0));
     traffic.others.clear();
+    let mut looked = Instant::now();
     while Instant::now() < end || tally.answered < tally.asked && Instant::now() < end + PATIENCE {
         let owed = if options.every > 0.0 { pace.owed(Instant::now().min(end)) } else { 0 };
         while tally.asked < owed {
@@ -111,8 +114,14 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
         }
         let next = pace.due(tally.asked).min(Instant::now() + Duration::from_millis(20));
         traffic.turn_by(next)?;
+        let stood_still = looked.elapsed() > STOOD_STILL;
+        looked = Instant::now();
         for happening in std::mem::take(&mut traffic.others) {
             tally.enter(&happening, beats, options.server_interval);
+            // When it came nobody knows: the next one is not measured from here.
+            if let (true, Happening::Pinged { agent }) = (stood_still, &happening) {
+                beats[*agent].pinged = None;
+            }
         }
     }
     Ok(())

@@ -29,7 +29,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub in_flight: usize,
     /// Seconds without any arrival after which what is missing counts as lost.
-    #[arg(long, value_name = "S", default_value_t = 10)]
+    #[arg(long, value_name = "S", default_value_t = 60)]
     pub patience: u64,
     /// Register with a VAPID key and sign every POST with one token, used again as libraries do.
     #[arg(long)]

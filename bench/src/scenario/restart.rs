@@ -81,7 +81,7 @@ pub(super) fn run(storm: &mut Storm<'_>) -> io::Result<()> {
     let back = come_back(&mut storm.traffic, options, &away, went, patience)?;
     back.show(storm);
     show_used(storm);
-    storm.traffic.await_all(Duration::from_secs(10))?;
+    storm.traffic.await_all(patience)?;
     let sums = storm.traffic.ledger.sums();
     storm.report.add("messages accepted while the server went", storm.traffic.ledger.created() - created, "");
     storm.report.add("POSTs that the server took with it", sums.refused - refused, "");

@@ -46,7 +46,7 @@ pub struct Options {
     #[arg(long, value_name = "S")]
     pub within: Option<f64>,
     /// Seconds without progress after which it is given up.
-    #[arg(long, value_name = "S", default_value_t = 30)]
+    #[arg(long, value_name = "S", default_value_t = 60)]
     pub patience: u64,
 }
 
