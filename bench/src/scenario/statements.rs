@@ -87,8 +87,7 @@ impl Count<'_> {
         self.step("direct to a session of the node itself", self.messages(), Some(0), Count::post_to_those_there)?;
         self.step("end of a session", users, Some(1), Count::leave)?;
         self.step("connect of a known user", users, Some(5), Count::connect)?;
-        self.leave()?;
-        self.traffic.idle(COUNTERS_LAG)
+        self.leave_for_good()
     }
 
     /// What becomes of messages that wait. A connect without acks and one with them differ by the acks.
@@ -97,8 +96,7 @@ impl Count<'_> {
         self.step("POST to an absent user", messages, Some(3), Count::post)?;
         self.acks(false);
         let unacked = self.step("connect to messages that wait", users, None, Count::connect_and_receive)?;
-        self.leave()?;
-        self.traffic.idle(COUNTERS_LAG)?;
+        self.leave_for_good()?;
         self.acks(true);
         let acked = self.step("connect to them, and their acks", users, None, Count::connect_and_receive)?;
         let each = acked.saturating_sub(unacked) as f64 / messages as f64;
@@ -110,8 +108,7 @@ impl Count<'_> {
             let acked = self.step("connect to old messages, and acks", users, None, Count::connect_and_receive)?;
             let each = acked.saturating_sub(unacked) as f64 / messages as f64;
             self.report.add("statements per ack of an old message", each, "");
-            self.leave()?;
-            self.traffic.idle(COUNTERS_LAG)?;
+            self.leave_for_good()?;
         }
         self.step("connect of a known user, all acked", users, Some(5), Count::connect).map(drop)
     }
@@ -128,8 +125,7 @@ impl Count<'_> {
         self.traffic.driver.view.stage(what, self.options.target.sessions);
         let before = Metrics::read(self.admin)?;
         act(self)?;
-        self.traffic.idle(COUNTERS_LAG)?;
-        let sent = Statements::of(&Metrics::read(self.admin)?.since(&before));
+        let sent = self.settled(&before, wanted.map(|each| each * count))?;
         let sum = sent.sum();
         sent.show(&mut self.report, what, count);
         if let Some(each) = wanted {
@@ -138,6 +134,32 @@ impl Count<'_> {
         }
         self.rows.push(Row { what, count, sent });
         Ok(sum)
+    }
+
+    /// What was sent since `before`, once a counter should be seen and it is `least`; where that is not known, once it
+    /// does not change any more. A busy host makes both longer.
+    fn settled(&mut self, before: &Metrics, least: Option<u64>) -> io::Result<Statements> {
+        let deadline = Instant::now() + self.patience();
+        let mut last = None;
+        loop {
+            self.traffic.idle(COUNTERS_LAG)?;
+            let sent = Statements::of(&Metrics::read(self.admin)?.since(before));
+            let settled = match least {
+                Some(least) => sent.sum() >= least,
+                None => last.as_ref() == Some(&sent),
+            };
+            if settled || Instant::now() > deadline {
+                return Ok(sent);
+            }
+            last = Some(sent);
+        }
+    }
+
+    /// All leave, and what that costs is no part of the next step.
+    fn leave_for_good(&mut self) -> io::Result<()> {
+        let before = Metrics::read(self.admin)?;
+        self.leave()?;
+        self.settled(&before, None).map(drop)
     }
 
     fn users(&self) -> u64 {
