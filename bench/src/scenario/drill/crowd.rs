@@ -45,6 +45,14 @@ impl Shared {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The server has ended a session in which these were acked: the last of them it need not have read.
+    fn crossed(&self, acks: &[(Instant, u64)]) {
+        let mut tally = self.tally();
+        for (_, number) in acks.iter().filter(|(at, _)| at.elapsed() < ACK_READ_WITHIN) {
+            tally.acked.remove(number);
+        }
+    }
+
     fn any(&self, which: impl Fn(&Addresses) -> &[SocketAddr], dice: &mut Dice) -> Option<SocketAddr> {
         let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let known = which(&addresses);
@@ -63,6 +71,10 @@ const POSTERS: usize = 8;
 /// One user in so many stays where it is as long as it can: nothing is found for it by a next hello, so what another
 /// node stores for it, or owes it, must be told.
 const STAYS: usize = 3;
+/// Longest wait for a user to be registered.
+const REGISTER_WITHIN: Duration = Duration::from_secs(60);
+/// An ack that is no older when the server says goodbye may have crossed it and be unread: its message may come again.
+const ACK_READ_WITHIN: Duration = Duration::from_secs(5);
 
 impl Crowd {
     /// Registers the users and sets everybody going. `gentle`: nobody leaves without a word, so that no ack is lost.
@@ -73,9 +85,9 @@ impl Crowd {
         let mut endpoints = Vec::new();
         for _ in 0..users {
             let all = addresses.lock().unwrap_or_else(PoisonError::into_inner).websocket.clone();
-            let mut agent = Agent::connect(all[dice.below(all.len())])?;
-            known.push(agent.hello(None)?);
-            endpoints.push(agent.register(&agent::channel_id(), None)?);
+            let (uaid, endpoint) = register(all[dice.below(all.len())])?;
+            known.push(uaid);
+            endpoints.push(endpoint);
         }
         let shared = Arc::new(Shared {
             addresses,
@@ -123,6 +135,22 @@ impl Crowd {
     }
 }
 
+/// A new user with one channel. A database that has just begun may be too slow for a while, and refusing is what a node
+/// then must do.
+fn register(address: SocketAddr) -> io::Result<(String, String)> {
+    let begun = Instant::now();
+    loop {
+        let registered = || {
+            let mut agent = Agent::connect(address)?;
+            Ok((agent.hello(None)?, agent.register(&agent::channel_id(), None)?))
+        };
+        match registered() {
+            Err(_) if begun.elapsed() < REGISTER_WITHIN => thread::sleep(Duration::from_millis(200)),
+            done => return done,
+        }
+    }
+}
+
 /// The life of a user agent: connects anywhere, acks, and if it `moves` goes elsewhere now and then, with a word or
 /// without.
 fn live(shared: &Shared, uaid: String, moves: bool, mut dice: Dice) {
@@ -142,15 +170,20 @@ fn stay(shared: &Shared, address: SocketAddr, uaid: &str, moves: bool, dice: &mu
         shared.tally().renamed += 1;
         return Err(io::Error::other("another UAID"));
     }
+    let mut acks: Vec<(Instant, u64)> = Vec::new();
     let until = moves.then(|| Instant::now() + Duration::from_millis(500 + dice.below(4_000) as u64));
     while shared.living.load(Ordering::Relaxed) {
         match agent.receive(Duration::from_millis(100))? {
             Received::Message(message) => {
                 if let Some(note) = Note::read(&message) {
-                    take(shared, &mut agent, &note)?;
+                    let taken = take(shared, &mut agent, &note).inspect_err(|_| shared.crossed(&acks))?;
+                    acks.extend(taken.map(|number| (Instant::now(), number)));
                 }
             }
-            Received::Close(_) | Received::End => return Err(io::Error::other("closed")),
+            Received::Close(_) | Received::End => {
+                shared.crossed(&acks);
+                return Err(io::Error::other("closed"));
+            }
             Received::Nothing if until.is_some_and(|until| Instant::now() > until) => {
                 return match dice.below(3) {
                     _ if shared.gentle => agent.close(),
@@ -165,7 +198,8 @@ fn stay(shared: &Shared, address: SocketAddr, uaid: &str, moves: bool, dice: &mu
     Ok(())
 }
 
-fn take(shared: &Shared, agent: &mut Agent, note: &Note) -> io::Result<()> {
+/// Acks a notification; its number when that is the first ack of it.
+fn take(shared: &Shared, agent: &mut Agent, note: &Note) -> io::Result<Option<u64>> {
     let number = sequence(&note.data).unwrap_or(0);
     {
         let mut tally = shared.tally();
@@ -175,8 +209,7 @@ fn take(shared: &Shared, agent: &mut Agent, note: &Note) -> io::Result<()> {
         }
     }
     agent.ack([note])?;
-    shared.tally().acked.insert(number);
-    Ok(())
+    Ok(shared.tally().acked.insert(number).then_some(number))
 }
 
 /// An app server: posts to any node for any user.

@@ -119,7 +119,7 @@ struct Place {
 }
 
 /// Longest wait for a new process to have its namespace.
-const MADE_WITHIN: Duration = Duration::from_secs(10);
+const MADE_WITHIN: Duration = Duration::from_secs(60);
 
 impl Place {
     fn make() -> io::Result<Place> {
@@ -221,14 +221,16 @@ mod tests {
         assert!(interfaces().contains(&ours));
         let database = network.database_address(0);
         let (to_back, to_front) = (network.back(1), network.front(1));
-        assert!(reaches(&network, 0, to_back) && reaches(&network, 0, database));
+        // Two seconds are little for a process to begin on a busy host.
+        let in_time = |from: usize, to: Ipv4Addr| (0..20).any(|_| reaches(&network, from, to));
+        assert!(in_time(0, to_back) && in_time(0, database));
         network.cut(true).unwrap();
         assert!(!reaches(&network, 0, to_back));
-        assert!(reaches(&network, 0, database) && reaches(&network, 1, database) && reaches(&network, 0, to_front));
+        assert!(in_time(0, database) && in_time(1, database) && in_time(0, to_front));
         network.cut(false).unwrap();
-        assert!((0..20).any(|_| reaches(&network, 0, to_back)));
+        assert!(in_time(0, to_back));
         drop(network);
-        let gone = (0..500).any(|_| {
+        let gone = (0..6_000).any(|_| {
             thread::sleep(Duration::from_millis(10));
             !interfaces().contains(&ours)
         });
