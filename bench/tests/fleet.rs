@@ -60,6 +60,33 @@ impl Fleet {
         std::mem::take(&mut self.driver.happenings)
     }
 
+    /// Turns until the server has told that it has this many sessions, and so has read all that others said.
+    fn until_server_has(&mut self, world: &World, sessions: usize) {
+        let told = || {
+            let metrics = metrics::Metrics::read(world.server.admin()).unwrap();
+            metrics.named("murre_sessions").map(|(_, value)| value as usize).sum::<usize>()
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while told() != sessions {
+            assert!(Instant::now() < deadline, "the server has {} sessions, not {sessions}", told());
+            self.driver.turn(Duration::from_millis(50)).unwrap();
+        }
+    }
+
+    /// All leave when their acks are sent, and the server has read them.
+    fn leave(&mut self, world: &World) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.driver.swarm.wakes().is_some() {
+            assert!(Instant::now() < deadline, "an ack is still to be sent");
+            self.driver.turn(Duration::from_millis(20)).unwrap();
+        }
+        self.silence();
+        // It has told how many were there: else it would not have to tell that nobody is.
+        self.until_server_has(world, self.target.sessions);
+        self.driver.swarm.disconnect_all();
+        self.until_server_has(world, 0);
+    }
+
     /// All of them connect and carry out the plan.
     fn connect(&mut self) {
         self.driver.swarm.launch(0..self.target.sessions);
@@ -136,9 +163,8 @@ fn two_thousand_sessions_over_four_rings_do_all_that_user_agents_do() {
     let came = fleet.until(2_000, notified);
     check_notified(&came, &ids);
 
-    // All leave while nobody's ack is under way, and return at once: nothing comes again, nobody is forgotten.
-    fleet.silence();
-    fleet.driver.swarm.disconnect_all();
+    // All leave while nobody's ack is under way, and return: nothing comes again, nobody is forgotten.
+    fleet.leave(&world);
     assert_eq!((fleet.driver.swarm.connected(), fleet.driver.swarm.in_flight()), (0, 0));
     assert!(fleet.silence().is_empty(), "who leaves on purpose is not told so");
     fleet.driver.swarm.set_plan(plan(0));
@@ -149,8 +175,7 @@ fn two_thousand_sessions_over_four_rings_do_all_that_user_agents_do() {
     assert!((0..2_000).all(|agent| fleet.driver.swarm.uaid(agent) == uaids[agent]));
 
     // Stored while all are away.
-    fleet.driver.swarm.disconnect_all();
-    fleet.driver.idle(SILENCE).unwrap();
+    fleet.leave(&world);
     let ids = fleet.post_to_each();
     fleet.connect();
     let came = fleet.until(2_000, notified);
@@ -204,18 +229,7 @@ fn some_leave_while_others_connect_and_the_server_knows_how_many_are_there() {
     let there = fleet.driver.swarm.connected();
     assert!(fleet.silence().iter().all(|one| matches!(one, Happening::Ready { .. })), "nobody else ended");
     assert_eq!((0..1_500).filter(|&agent| fleet.driver.swarm.is_connected(agent)).count(), there);
-    let deadline = Instant::now() + PATIENCE;
-    let sessions = || {
-        metrics::Metrics::read(world.server.admin())
-            .unwrap()
-            .named("murre_sessions")
-            .map(|(_, value)| value)
-            .sum::<f64>()
-    };
-    while sessions() as usize != there {
-        assert!(Instant::now() < deadline, "the server has {} sessions, not {there}", sessions());
-        fleet.driver.turn(Duration::from_millis(50)).unwrap();
-    }
+    fleet.until_server_has(&world, there);
     fleet.connect();
     for how in [Leave::Close, Leave::Reset, Leave::Fin] {
         fleet.driver.swarm.disconnect(0..1_500, how);
@@ -271,17 +285,15 @@ fn who_does_not_ack_gets_it_again_and_who_is_slow_does_not() {
     fleet.driver.forget();
     let ids = fleet.post_to_each();
     fleet.until(700, notified);
-    fleet.silence();
+    fleet.leave(&world);
     fleet.driver.swarm.set_plan(Plan { ack: false, ..plan(0) });
-    fleet.driver.swarm.disconnect_all();
     fleet.connect();
     assert!(!fleet.silence().iter().any(notified), "slow acks are acks");
     let again = fleet.post_to_each();
     assert!(ids.iter().all(|id| !again.contains(id)));
     fleet.until(700, notified);
-    fleet.driver.swarm.disconnect_all();
+    fleet.leave(&world);
     fleet.driver.swarm.set_plan(plan(0));
-    fleet.driver.idle(SILENCE).unwrap();
     fleet.connect();
     let came = fleet.until(700, notified);
     check_notified(&came, &again);

@@ -7,14 +7,15 @@ use murre_bench::result::names;
 use murre_bench::scenario::{churn, hold, mixed, ping, push, store, storm};
 
 const STORM: [&str; 4] = ["--sessions", "60", "--within", "0.3"];
-const STORE: [&str; 6] = ["--sessions", "20", "--messages", "200", "--patience", "2"];
-const PUSH: [&str; 10] = ["--sessions", "20", "--rate", "200", "--seconds", "1", "--warmup", "0", "--patience", "2"];
-const CHURN: [&str; 10] =
-    ["--sessions", "40", "--percent", "1500", "--away", "0.2", "--seconds", "2", "--patience", "2"];
+const STORE: [&str; 4] = ["--sessions", "20", "--messages", "200"];
+const PUSH: [&str; 8] = ["--sessions", "20", "--rate", "200", "--seconds", "1", "--warmup", "0"];
+const CHURN: [&str; 8] = ["--sessions", "40", "--percent", "1500", "--away", "0.2", "--seconds", "2"];
+/// Where something never comes, and waiting longer would show nothing more.
+const BRIEF: [&str; 2] = ["--patience", "5"];
 
 #[test]
 fn hold_runs() {
-    let reference = Reference::with(&["--ping-interval", "1"]);
+    let reference = Reference::with(&["--ping-interval", "0.2"]);
     let words = ["--sessions", "60", "--quiet", "2", "--answer", "--release", "--release-wait", "1"];
     let outcome = run(&reference.server, false, &[&words[..], &["--label", "reference"]].concat(), hold::run).good();
     assert_eq!(outcome.server, "reference");
@@ -51,11 +52,11 @@ fn storm_churn_mixed_and_ping_run() {
 #[test]
 fn a_message_that_is_dropped_is_lost() {
     let reference = Reference::with(&["--drop-every", "50"]);
-    run(&reference.server, false, &PUSH, push::run).bad(&["push: accepted and lost"]);
-    run(&reference.server, false, &STORE, store::run).bad(&["store: accepted and lost"]);
+    run(&reference.server, false, &[&PUSH[..], &BRIEF].concat(), push::run).bad(&["push: accepted and lost"]);
+    run(&reference.server, false, &[&STORE[..], &BRIEF].concat(), store::run).bad(&["store: accepted and lost"]);
     let storm = run(&reference.server, false, &[&STORM[..], &["--patience", "2"]].concat(), storm::run);
     assert!(storm.failed().contains(&"all steps: accepted and lost"), "{:?}", storm.failed());
-    run(&reference.server, false, &CHURN, churn::run).bad(&["churn: accepted and lost"]);
+    run(&reference.server, false, &[&CHURN[..], &BRIEF].concat(), churn::run).bad(&["churn: accepted and lost"]);
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn a_forgotten_user_is_lost_with_all_it_had() {
     for name in ["return: UAIDs lost", "stored: accepted and lost"] {
         assert!(storm.failed().contains(&name), "{name}: {:?}", storm.failed());
     }
-    let churn = run(&reference.server, false, &CHURN, churn::run);
+    let churn = run(&reference.server, false, &[&CHURN[..], &BRIEF].concat(), churn::run);
     assert!(churn.failed().contains(&"UAIDs changed"), "{:?}", churn.failed());
 }
 

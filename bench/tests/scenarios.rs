@@ -130,14 +130,14 @@ fn the_mix_of_the_peers_load_test() {
 #[test]
 fn pings_of_both_sides_are_answered_and_haste_is_not() {
     // Far apart, so that a busy host makes neither pongs nor timers late.
-    let settings = ["--set", "websocket.auto_ping_interval=4s", "--set", "websocket.auto_ping_timeout=2s"];
+    let settings = ["--set", "websocket.auto_ping_interval=6s", "--set", "websocket.auto_ping_timeout=5s"];
     let world = World::with(&settings);
-    let words = ["--sessions", "40", "--every", "100", "--seconds", "10", "--server-interval", "1", "--too-soon", "3"];
+    let words = ["--sessions", "40", "--every", "100", "--seconds", "15", "--server-interval", "1", "--too-soon", "3"];
     let outcome = run(&world.server, false, &words, ping::run).good();
     assert!(outcome.figure("pings of the server, all answered").unwrap() >= 40.0);
     assert_eq!(outcome.figure("sessions closed for asking too soon"), Some(3.0));
     // A promise that this server does not keep.
-    let words = ["--sessions", "5", "--every", "100", "--seconds", "10", "--server-interval", "60"];
+    let words = ["--sessions", "5", "--every", "100", "--seconds", "15", "--server-interval", "60"];
     let failed = run(&world.server, false, &words, ping::run);
     assert_eq!(failed.failed(), ["pings of the server that came too early"]);
 }

@@ -6,11 +6,14 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use common::{Draft, PATIENCE, SILENCE, Subscription, UserAgent, World};
 use hyper::Uri;
 use serde_json::{Value, json};
 
+/// Between two wake-up calls for one user (docs/LIMITS.md).
+const WAKE_PAUSE_SECONDS: u64 = 10;
 const ENABLED: [&str; 2] = ["--set", "simplepush.enabled=true"];
 
 /// A user agent in SimplePush mode that has said hello.
@@ -151,11 +154,15 @@ async fn an_update_wakes_who_is_away() {
     ack(&mut sleeper, &subscription, 1).await;
     let uaid = sleeper.uaid.clone();
     sleeper.leave().await;
+    let begun = Instant::now();
     assert_eq!(version(&world, &subscription, 2).await, 202);
     let body = calls.recv_timeout(PATIENCE).unwrap();
     assert_eq!(body, "ip=192.0.2.7&port=4500&mcc=310&mnc=26");
     assert_eq!(version(&world, &subscription, 3).await, 202);
-    assert_eq!(calls.recv_timeout(SILENCE), Err(RecvTimeoutError::Timeout), "it was called a moment ago");
+    let called = calls.recv_timeout(SILENCE);
+    // On a busy host the pause may be over.
+    let over = begun.elapsed() > Duration::from_secs(WAKE_PAUSE_SECONDS);
+    assert!(called == Err(RecvTimeoutError::Timeout) || over, "it was called a moment ago: {called:?}");
     let mut awake = agent(&world, &uaid, Some(4_500)).await;
     assert_eq!(update(&mut awake, &subscription).await.0, 3);
     assert!(!world.server.log().contains("192.0.2.7"), "where somebody is is never logged");

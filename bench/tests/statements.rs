@@ -31,9 +31,14 @@ impl Node {
         let keys = "endpoint.crypto_keys=MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
         let node = ["--store", "scylla", "--shards", "2", "--node-url", &url, "--set", keys];
         let bounds = ["--set", "node.keys=for-this-test-only", "--set", "delivery.ledger_bytes=4MiB"];
+        // The host may keep the database waiting.
+        let patient = ["--set", "store.scylla.request_timeout=30", "--set", "websocket.hello_timeout=60"];
         let in_flight = ["--set", "store.scylla.in_flight=8", "--max-connections", "2000"];
-        let arguments =
-            [&database[..], &node, &bounds, &in_flight].concat().iter().map(|word| word.to_string()).collect();
+        let arguments = [&database[..], &node, &bounds, &patient, &in_flight]
+            .concat()
+            .iter()
+            .map(|word| word.to_string())
+            .collect();
         let directory = tempfile::tempdir().unwrap();
         let command = vec![program.to_owned(), "serve".into()];
         let options = Options { command, arguments, patience: Duration::from_secs(60) };
@@ -48,14 +53,20 @@ fn a_direct_costs_no_statement_and_a_hello_five() {
     // Its own checks are those of new users, registers, directs, ends, known users and POSTs.
     let outcome = run(&node.server, true, &words, statements::run).good();
     let each = |what: &str| outcome.figure(&format!("statements per {what}"));
+    let again = outcome.figure("statements sent again, in no figure above").unwrap();
+    // Kinds count those as well that a slow database was asked a second time.
+    let exactly = |what: &str, wanted: f64| {
+        let found = outcome.figure(what).unwrap();
+        assert!(found == wanted || again > 0.0 && found > wanted, "{what}: {found}, not {wanted}; {again} sent again");
+    };
     assert_eq!(each("direct to a session of the node itself"), Some(0.0));
     // One more when two of them share a place of what the node remembers.
     assert!(each("connect of a known user").is_some_and(|each| (5.0..5.3).contains(&each)), "{:?}", outcome.figures);
-    assert_eq!(outcome.figure("  user_read per connect of a known user"), Some(1.0));
-    assert_eq!(outcome.figure("  topics_read per connect of a known user"), Some(1.0));
-    assert_eq!(outcome.figure("  messages_read per connect of a known user"), Some(2.0));
+    exactly("  user_read per connect of a known user", 1.0);
+    exactly("  topics_read per connect of a known user", 1.0);
+    exactly("  messages_read per connect of a known user", 2.0);
     assert_eq!(each("POST to an absent user"), Some(3.0));
-    assert_eq!(outcome.figure("  message_put per POST to an absent user"), Some(1.0));
+    exactly("  message_put per POST to an absent user", 1.0);
     assert!(each("ack of a message").is_some_and(|each| (0.3..=2.0).contains(&each)), "{:?}", outcome.figures);
 }
 

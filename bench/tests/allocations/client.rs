@@ -1,14 +1,15 @@
 //! A user agent and an app server on blocking sockets: what they allocate is on their own thread.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use murre_bench::frame::{self, PING, PONG, TEXT};
+use murre_bench::http::read_more;
 use serde_json::{Value, json};
 
 /// Longest wait for something that must come.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
@@ -19,15 +20,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 
 /// Appends what has come. The node runs in this process, and with it whoever sends signals to its threads.
 fn read(stream: &mut TcpStream, to: &mut Vec<u8>) {
-    let mut buffer = [0; 4096];
-    let len = loop {
-        match stream.read(&mut buffer) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            read => break read.unwrap(),
-        }
-    };
-    assert!(len > 0, "the server has closed the connection");
-    to.extend_from_slice(&buffer[..len]);
+    assert!(read_more(stream, to).unwrap() > 0, "the server has closed the connection");
 }
 
 /// A user agent that has said hello.

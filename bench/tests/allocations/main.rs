@@ -61,6 +61,7 @@ impl World {
             "delivery.ledger_bytes=4MiB".to_owned(),
             "max_connections=1000".to_owned(),
             "websocket.ping_min_interval=0".to_owned(),
+            "websocket.hello_timeout=60".to_owned(),
         ];
         sets.extend(settings.iter().map(|text| (*text).to_owned()));
         let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
@@ -131,7 +132,11 @@ fn a_shard_that_has_found_its_size_allocates_only_what_is_named() {
             std::thread::sleep(Duration::from_millis(2));
             world.agents[2].settle();
         }
-        until("the shard has slept", || world.running.total("warm_parks") >= parks + ROUNDS / 2);
+        // A busy host does not always let it: then some more.
+        until("the shard has slept", || {
+            world.agents[2].settle();
+            world.running.total("warm_parks") >= parks + ROUNDS / 2
+        });
     });
     // The bound is no higher than it must be: what is named is allocated.
     let before = world.shard.allocations();
@@ -139,15 +144,15 @@ fn a_shard_that_has_found_its_size_allocates_only_what_is_named() {
     assert!(world.shard.allocations() - before >= 10 * NOTIFICATION, "less is allocated than is named here");
     drop(world);
 
-    let mut idle = World::start(100, &["websocket.auto_ping_interval=4", "websocket.auto_ping_timeout=3"]);
+    let mut idle = World::start(100, &["websocket.auto_ping_interval=8", "websocket.auto_ping_timeout=7"]);
     idle.answer_pings();
     idle.bound("idle sessions and their pings", 0, World::answer_pings);
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

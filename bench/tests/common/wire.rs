@@ -1,7 +1,7 @@
 //! One raw WebSocket of a user agent: bytes go out as they are, frames come in as they are, and nothing is answered by
 //! itself. For tests where it matters what exactly is on the wire.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use murre_bench::agent::upgrade_request;
@@ -136,10 +136,9 @@ impl Wire {
 
     /// Reads more; how the stream ended, if it did.
     fn fill(&mut self) -> Option<Heard> {
-        let mut buffer = [0; 16 * 1024];
-        match self.stream.read(&mut buffer) {
+        match http::read_more(&mut self.stream, &mut self.inbox) {
             Ok(0) => return Some(Heard::End),
-            Ok(n) => self.inbox.extend_from_slice(&buffer[..n]),
+            Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
                 return Some(Heard::Reset);
             }
