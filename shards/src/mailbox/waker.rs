@@ -65,7 +65,7 @@ impl Waker {
         use std::os::fd::AsRawFd;
         let mut poll = libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd that outlives the call.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 60_000) };
         let _ = (&self.event).read(&mut [0; 8]);
         ready == 1
     }

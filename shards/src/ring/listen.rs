@@ -168,9 +168,9 @@ mod tests {
     fn the_kernel_completes_as_many_connections_as_were_asked_for() {
         let listener = super::listen("127.0.0.1:0".parse().unwrap(), Port::WebSocket, 4).unwrap();
         let address = local_address(&listener).unwrap();
-        let connect = || std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_millis(300));
-        let clients: Vec<_> = (0..5).map(|_| connect().unwrap()).collect();
-        let refused = connect().unwrap_err();
+        let connect = |ms| std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_millis(ms));
+        let clients: Vec<_> = (0..5).map(|_| connect(60_000).unwrap()).collect();
+        let refused = connect(300).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
         let listener = std::net::TcpListener::from(listener);
         clients.iter().for_each(|_| drop(listener.accept().unwrap()));
@@ -203,7 +203,14 @@ mod tests {
             listener.set_nonblocking(true).unwrap();
             for _ in 0..50 {
                 let _peer = std::net::TcpStream::connect(address).unwrap();
-                assert!(listener.accept().is_ok(), "a connection of CPU {cpu} went elsewhere");
+                // The last segment of its handshake may still be on its way.
+                let accepted = (0..10_000).any(|_| {
+                    listener.accept().is_ok() || {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                        false
+                    }
+                });
+                assert!(accepted, "a connection of CPU {cpu} went elsewhere");
             }
         }
     }

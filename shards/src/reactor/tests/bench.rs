@@ -16,7 +16,7 @@ use crate::ring::{listen, local_address};
 use super::script::{LineEdge, Log, Nothing, Script};
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) type TestReactor = Reactor<LineEdge, Script>;
 

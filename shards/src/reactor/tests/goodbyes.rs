@@ -7,12 +7,19 @@ use crate::time::Span;
 
 use super::bench::{Bench, Client, run};
 
+/// A shard whose goodbyes may take as long as the host lets them.
+fn patient() -> Bench {
+    let mut limits = PlaneLimits::new(1_000);
+    limits.goodbye_timeout = Span::from_secs(3600);
+    Bench::new(1, limits)
+}
+
 /// The peer has sent much that nobody reads; the goodbye still reaches it, and then the end of the stream, not
 /// a reset.
 #[test]
 fn rule_4_a_goodbye_with_unread_input_is_heard() {
     run(|| {
-        let mut bench = Bench::one();
+        let mut bench = patient();
         let mut client = bench.websocket();
         client.say(b"H\n");
         bench.until("held", |bench| bench.shards[0].machine.held.len() == 1);
@@ -85,7 +92,7 @@ fn rule_4_a_goodbye_to_a_blocked_peer_ends_too() {
 #[test]
 fn rule_4_a_goodbye_waits_behind_the_tail() {
     run(|| {
-        let mut bench = Bench::one();
+        let mut bench = patient();
         let mut client = bench.websocket();
         client.say(b"N 400\n");
         bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));

@@ -27,9 +27,9 @@ impl Bench {
     /// Clients that have sent half a line each, as many as there is room for.
     fn filled(&mut self) -> Vec<Client> {
         let mut clients: Vec<Client> = (0..ROOM).map(|_| Client::connect(self.endpoint)).collect();
-        for client in &mut clients {
+        for (n, client) in clients.iter_mut().enumerate() {
             client.say(&half(b'E'));
-            self.settle();
+            self.until("a half is kept", |bench| bench.shards[0].sides.unfinished().used() == (n + 1) * HALF);
         }
         clients
     }

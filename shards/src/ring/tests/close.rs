@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
-use super::{Completion, Kit, ending};
+use super::{Completion, Kit, PATIENCE, ending};
 
 /// A pending poll pins the file: without its removal the peer never sees the end. That is why.
 #[test]
@@ -20,14 +20,14 @@ fn rule_3_a_close_with_an_armed_poll_reaches_the_peer() {
     kit.plane.enter();
     kit.plane.close(conn, true, false);
     kit.closed(conn);
-    assert_eq!(ending(&mut removed, Duration::from_secs(5)), Some(Ok(())));
+    assert_eq!(ending(&mut removed, PATIENCE), Some(Ok(())));
 
     let (mut blocked, conn) = kit.connect();
     kit.plane.poll_out(conn);
     kit.plane.poll_in(conn);
     kit.plane.close(conn, true, true);
     kit.closed(conn);
-    assert_eq!(ending(&mut blocked, Duration::from_secs(5)), Some(Ok(())));
+    assert_eq!(ending(&mut blocked, PATIENCE), Some(Ok(())));
 }
 
 /// Removing a poll that has fired already does no harm.
@@ -41,7 +41,7 @@ fn rule_3_a_close_whose_poll_has_fired_reaches_the_peer() {
     std::thread::sleep(Duration::from_millis(10));
     kit.plane.close(conn, true, false);
     kit.closed(conn);
-    assert_eq!(ending(&mut client, Duration::from_secs(5)), Some(Ok(())));
+    assert_eq!(ending(&mut client, PATIENCE), Some(Ok(())));
 }
 
 /// With a table of one slot, a second connection gets it only after the Close, whose completion was staged last.
@@ -75,5 +75,5 @@ fn closing_with_unread_input_resets() {
     std::thread::sleep(Duration::from_millis(10));
     kit.plane.close(conn, false, false);
     kit.closed(conn);
-    assert_eq!(ending(&mut client, Duration::from_secs(5)), Some(Err(ErrorKind::ConnectionReset)));
+    assert_eq!(ending(&mut client, PATIENCE), Some(Err(ErrorKind::ConnectionReset)));
 }
