@@ -18,6 +18,9 @@ use crate::commands::status;
 use crate::config::Sources;
 use crate::island::tests::fake;
 
+/// Longer than anything takes that goes well.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A node on ports of the kernel's choice, two shards, small logs.
 fn config(dir: &Path, sets: &[&str]) -> Config {
     let common = [
@@ -29,6 +32,8 @@ fn config(dir: &Path, sets: &[&str]) -> Config {
         "shards.count=2".to_owned(),
         "delivery.ledger_bytes=4MiB".to_owned(),
         "max_connections=1000".to_owned(),
+        // The host may keep a client waiting.
+        "websocket.hello_timeout=60".to_owned(),
     ];
     let sets = common.into_iter().chain(sets.iter().map(|text| (*text).to_owned())).collect();
     Config::load(&Sources { sets, ..Sources::default() }).unwrap()
@@ -45,7 +50,7 @@ fn refusal(config: &Config) -> (String, u8) {
 /// The answer to one HTTP request.
 fn ask(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -59,7 +64,7 @@ async fn say(socket: &mut Socket, message: Value) {
 }
 
 async fn hear(socket: &mut Socket) -> Value {
-    let heard = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.expect("in time");
+    let heard = tokio::time::timeout(PATIENCE, socket.next()).await.expect("in time");
     serde_json::from_str(heard.unwrap().unwrap().to_text().unwrap()).unwrap()
 }
 
@@ -95,7 +100,7 @@ async fn what_is_unacked_at_a_stop_comes_after_the_next_start_with_other_shards(
     assert!(post(&endpoint, &first).starts_with("HTTP/1.1 201 "));
     let version = hear(&mut socket).await["version"].clone();
     let stopping = tokio::task::spawn_blocking(move || first.stop().unwrap());
-    let close = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.unwrap();
+    let close = tokio::time::timeout(PATIENCE, socket.next()).await.unwrap();
     match close {
         Some(Ok(Message::Close(Some(frame)))) => assert_eq!(u16::from(frame.code), 1001),
         other => panic!("not told to go away: {other:?}"),
@@ -313,10 +318,13 @@ fn roles_open_only_their_listeners() {
     assert_eq!(addresses.endpoint.len(), 1);
     assert_eq!(addresses.endpoint_url, format!("http://{}", addresses.endpoint[0]));
     running.stop().unwrap();
-    let running = start(&config(dir.path(), &["roles=connect", "websocket.listen=127.0.0.1:0,[::1]:0"])).unwrap();
+    // A host may be without IPv6.
+    let second = TcpListener::bind("[::1]:0").map_or("127.0.0.2:0", |_| "[::1]:0");
+    let listen = format!("websocket.listen=127.0.0.1:0,{second}");
+    let running = start(&config(dir.path(), &["roles=connect", &listen])).unwrap();
     assert!(running.addresses().endpoint.is_empty());
     assert_eq!(running.addresses().websocket.len(), 2);
-    assert!(running.addresses().websocket[1].is_ipv6());
+    assert_eq!(running.addresses().websocket[1].is_ipv6(), second.contains("::"));
     running.stop().unwrap();
 }
 
@@ -454,7 +462,7 @@ async fn beyond_the_welcome_new_sessions_go_elsewhere_until_a_reload() {
     assert_eq!(heartbeat(), "200");
     let (mut socket, _) = hello(&running, "").await;
     // What the shards hold is known a second later.
-    let until = std::time::Instant::now() + Duration::from_secs(20);
+    let until = std::time::Instant::now() + PATIENCE;
     while running.total("conns") == 0 || heartbeat() == "200" {
         assert!(std::time::Instant::now() < until, "never full");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,5 +1,6 @@
 //! TLS in front of a listener that echoes: what goes through, what does not, and what each bound does.
 
+use std::io::ErrorKind::ConnectionReset;
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use super::*;
 use crate::island::tests::papers::Papers;
 
 /// Longer than anything takes that goes well.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends back what it is sent, and closes after `bye`.
 struct Echo {
@@ -165,7 +166,8 @@ fn a_slow_handshake_is_cut_and_costs_the_node_nothing() {
     let mut stream = kit.plain();
     // The head of a ClientHello, and no more.
     stream.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
-    assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0);
+    // The end, or the reset that comes of bytes nobody had the time to read.
+    assert!(matches!(stream.read(&mut [0; 16]).map_err(|error| error.kind()), Ok(0) | Err(ConnectionReset)));
     kit.await_number("node_tls_handshakes_timeout", 1);
     assert_eq!(echo.accepted(), 0);
     // Its address is in the log, as that of one who speaks no TLS is, and the next one's is not until a minute is over.
@@ -212,7 +214,7 @@ fn beyond_its_bounds_it_closes_at_once() {
 #[test]
 fn a_connection_on_which_nothing_moves_is_closed() {
     let (papers, echo) = (Papers::of(&["127.0.0.1"]), Echo::new());
-    let kit = Kit::new(echo.address, &papers, Limits { idle_time: Duration::from_millis(300), ..LIMITS });
+    let kit = Kit::new(echo.address, &papers, Limits { idle_time: Duration::from_secs(5), ..LIMITS });
     let mut caller = kit.call(&papers);
     echoed(&mut caller, b"x").unwrap();
     assert_eq!(caller.read(&mut [0; 1]).unwrap(), 0);
@@ -222,7 +224,7 @@ fn a_connection_on_which_nothing_moves_is_closed() {
 #[test]
 fn a_caller_that_cannot_be_served_is_not_let_through_its_handshake() {
     let papers = Papers::of(&["127.0.0.1"]);
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = TcpListener::bind("127.255.255.2:0").unwrap().local_addr().unwrap();
     let kit = Kit::new(nobody, &papers, LIMITS);
     let mut caller = kit.call(&papers);
     assert!(caller.conn.complete_io(&mut caller.sock).is_err());

@@ -84,7 +84,7 @@ impl Drop for Fake {
 
 impl Shared {
     fn accept(&self, stream: TcpStream) {
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         match &self.tls {
             None => self.serve(stream),
             Some(config) => {

@@ -17,8 +17,10 @@ fn shared(dir: &Path, sets: &[&str]) -> Config {
     let nodes = format!("store.scylla.nodes={}", database.nodes.join(","));
     let keyspace = format!("store.scylla.keyspace={}", database.keyspace);
     let common = ["shards.count=1", "store.kind=scylla", "store.scylla.replication_factor=1", NODE_KEY];
-    let all: Vec<&str> =
-        common.into_iter().chain([crypto.as_str(), &nodes, &keyspace]).chain(sets.iter().copied()).collect();
+    // The host may keep the database and the other node waiting.
+    let patient = ["store.scylla.request_timeout=30", "store.scylla.connect_timeout=30", "node.request_timeout=30"];
+    let common = common.into_iter().chain(patient);
+    let all: Vec<&str> = common.chain([crypto.as_str(), &nodes, &keyspace]).chain(sets.iter().copied()).collect();
     config(dir, &all)
 }
 
@@ -39,7 +41,7 @@ fn stats(running: &Running) -> Value {
 }
 
 async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let until = std::time::Instant::now() + Duration::from_secs(30);
+    let until = std::time::Instant::now() + PATIENCE;
     while !done() {
         assert!(std::time::Instant::now() < until, "not in time: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -26,7 +26,7 @@ fn a_connection_of_a_cpu_is_accepted_by_the_shard_of_that_cpu() {
         for (round, address) in addresses.into_iter().enumerate() {
             clients.push(connect_on(*cpu, move || TcpStream::connect(address).unwrap()));
             let expected = CONNECTIONS * (round as u64 + 1);
-            let until = Instant::now() + Duration::from_secs(20);
+            let until = Instant::now() + super::PATIENCE;
             while accepts(&node, shard) < expected && Instant::now() < until {
                 thread::sleep(Duration::from_millis(20));
             }

@@ -34,7 +34,7 @@ impl Hand {
 
     /// The next reply.
     pub(crate) fn collect(&mut self) -> (StoreTicket, Answer) {
-        let patience = Instant::now() + Duration::from_secs(30);
+        let patience = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(reply) = self.port.collect() {
                 return reply;

@@ -13,6 +13,7 @@ mod users;
 mod random;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::embedded::{Embedded, Options};
 use super::model::Model;
@@ -27,9 +28,14 @@ fn on_model(law: fn(&mut Hand)) {
     law(&mut Hand::new(Model::new(u64::MAX).port(Arc::new(|| {}))));
 }
 
+/// A disk that other tests keep busy is no stall.
+fn patient() -> Options {
+    Options { stall_after: Duration::from_secs(60), ..Options::default() }
+}
+
 fn on_embedded(law: fn(&mut Hand)) {
     let dir = tempfile::tempdir().expect("a directory");
-    let store = Embedded::open(dir.path(), Options::default()).expect("it opens");
+    let store = Embedded::open(dir.path(), patient()).expect("it opens");
     law(&mut Hand::new(store.port(Arc::new(|| {}))));
     store.close();
 }

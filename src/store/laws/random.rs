@@ -93,7 +93,7 @@ proptest! {
     fn embedded_and_model_agree(ops in prop::collection::vec(any_op(), 1..250), together in any::<bool>()) {
         let dir = tempfile::tempdir().expect("a directory");
         // Reclaiming would let an older topic message take the slot of an expired newer one.
-        let store = Embedded::open(dir.path(), Options { sweep: false, ..Options::default() }).expect("it opens");
+        let store = Embedded::open(dir.path(), Options { sweep: false, ..super::patient() }).expect("it opens");
         let mut embedded = Hand::new(store.port(Arc::new(|| {})));
         let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
         let expected: Vec<_> = ops.iter().map(|op| comparable(&model.ask(op.clone()))).collect();

@@ -1,6 +1,7 @@
 //! The laws of [`Transfer`], run against every backend, and copies between them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shards::ids::{Clock, KeyDigest, Stamp};
 use shards::machine::{RECORD_VERSION, RowKey, StoreOp, StoreReply};
@@ -12,6 +13,11 @@ use super::*;
 use crate::store::embedded::{Embedded, Options};
 use crate::store::laws::{NOW, chid, contact, laws, message, topical, uaid, update};
 use crate::store::model::Model;
+
+/// A disk that other tests keep busy is no stall.
+fn patient() -> Options {
+    Options { stall_after: Duration::from_secs(60), ..Options::default() }
+}
 
 fn done(store: &mut dyn Transfer, op: StoreOp) {
     let replies = store.ask(vec![op]).unwrap();
@@ -166,7 +172,7 @@ fn on_model(law: fn(&mut dyn Transfer)) {
 fn on_embedded(law: fn(&mut dyn Transfer)) {
     let dir = tempfile::tempdir().unwrap();
     // NOW of the laws lies ahead of the clock, so nothing is idle or expired to the keeper.
-    let store = Embedded::open(dir.path(), Options::default()).unwrap();
+    let store = Embedded::open(dir.path(), patient()).unwrap();
     law(&mut *store.transfer());
     store.close();
 }
@@ -283,11 +289,11 @@ fn copied_and_compared(from: &mut dyn Transfer, to: &mut dyn Transfer) {
 #[test]
 fn embedded_to_embedded_is_the_same_store() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let [from, to] = [0, 1].map(|n| Embedded::open(dirs[n].path(), Options::default()).unwrap());
+    let [from, to] = [0, 1].map(|n| Embedded::open(dirs[n].path(), patient()).unwrap());
     copied_and_compared(&mut *from.transfer(), &mut *to.transfer());
     to.close();
     // And after it was closed.
-    let to = Embedded::open(dirs[1].path(), Options::default()).unwrap();
+    let to = Embedded::open(dirs[1].path(), patient()).unwrap();
     assert!(to.clock_floor() >= Clock(300), "no shard's clock may start below what came");
     assert!(compare(&mut *from.transfer(), &mut *to.transfer(), &now, &mut |_| {}).unwrap().is_complete());
 }
@@ -295,7 +301,7 @@ fn embedded_to_embedded_is_the_same_store() {
 #[test]
 fn embedded_to_scylla_and_back_is_the_same_store() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let [first, last] = [0, 1].map(|n| Embedded::open(dirs[n].path(), Options::default()).unwrap());
+    let [first, last] = [0, 1].map(|n| Embedded::open(dirs[n].path(), patient()).unwrap());
     let (shared, _keyspace) = crate::store::scylla::tests::open_alone();
     copied_and_compared(&mut *first.transfer(), &mut *shared.transfer());
     copy(&mut *shared.transfer(), &mut *last.transfer(), &now, &mut |_| {}).unwrap();
@@ -350,7 +356,7 @@ fn a_user_of_scylla_with_every_channel_it_may_have_is_whole() {
 #[test]
 fn embedded_to_model_and_back_is_the_same_store() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let [first, last] = [0, 1].map(|n| Embedded::open(dirs[n].path(), Options::default()).unwrap());
+    let [first, last] = [0, 1].map(|n| Embedded::open(dirs[n].path(), patient()).unwrap());
     let model = Model::new(u64::MAX);
     copied_and_compared(&mut *first.transfer(), &mut *model.transfer());
     copy(&mut *model.transfer(), &mut *last.transfer(), &now, &mut |_| {}).unwrap();
@@ -452,7 +458,7 @@ fn who_would_be_dropped_or_reset_is_left_behind() {
 #[test]
 fn a_full_store_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let full = Embedded::open(dir.path(), Options { bytes_max: 1, ..Options::default() }).unwrap();
+    let full = Embedded::open(dir.path(), Options { bytes_max: 1, ..patient() }).unwrap();
     let model = Model::new(0);
     for store in [&mut *full.transfer(), &mut *model.transfer()] {
         for said in [store.put_users(&[user(1, &[])]), store.put_rows(&[Arc::new(message(1, 2, 3))])] {

@@ -64,7 +64,7 @@ fn post(address: SocketAddr, path: &str, authorization: Option<&str>, body: &str
         body.len()
     );
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -74,7 +74,7 @@ fn post(address: SocketAddr, path: &str, authorization: Option<&str>, body: &str
 type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
 
 async fn hear(socket: &mut Socket) -> Value {
-    let heard = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.expect("in time");
+    let heard = tokio::time::timeout(Duration::from_secs(60), socket.next()).await.expect("in time");
     serde_json::from_str(heard.unwrap().unwrap().to_text().unwrap()).unwrap()
 }
 

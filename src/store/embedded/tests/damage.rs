@@ -86,7 +86,7 @@ fn rows_of(store: &Embedded) -> BTreeSet<u64> {
 
 /// Opens, or is refused by name and salvages; returns the rows and whether it was refused.
 fn recovered(dir: &Path) -> (BTreeSet<u64>, bool) {
-    match Embedded::open(dir, Options::default()) {
+    match Embedded::open(dir, patient()) {
         Ok(store) => (rows_of(&store), false),
         Err(fault) => {
             let said = fault.to_string();
@@ -220,7 +220,7 @@ fn flipped_bits_in_any_file_are_refused_or_change_nothing() {
         let inside = path.strip_prefix(dir.path()).expect("it is inside");
         fs::write(copy.path().join(inside), flipped).expect("writable");
         let data = ["db/keyspaces/1", "db/keyspaces/2"].iter().any(|keyspace| inside.starts_with(keyspace));
-        match Embedded::open(copy.path(), Options::default()) {
+        match Embedded::open(copy.path(), patient()) {
             Ok(store) if data && hand(&store).ask(StoreOp::LoadUser { uaid: uaid(1) }).is_err() => unreadable += 1,
             Ok(store) if data && reads_fail(&store) => unreadable += 1,
             Ok(store) => assert_eq!(rows_of(&store).len() as u64, MESSAGES, "{} at {at}", inside.display()),

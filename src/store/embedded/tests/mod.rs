@@ -17,8 +17,13 @@ use super::*;
 use crate::store::IDLE_SECONDS_MAX;
 use crate::store::laws::{Hand, NOW, chid, contact, message, register, topical, uaid, update};
 
+/// A disk that other tests keep busy is no stall.
+pub(super) fn patient() -> Options {
+    Options { stall_after: Duration::from_secs(60), ..Options::default() }
+}
+
 pub(super) fn open(dir: &Path) -> Embedded {
-    Embedded::open(dir, Options::default()).expect("it opens")
+    Embedded::open(dir, patient()).expect("it opens")
 }
 
 pub(super) fn hand(store: &Embedded) -> Hand {
@@ -26,11 +31,11 @@ pub(super) fn hand(store: &Embedded) -> Hand {
 }
 
 fn refusal(dir: &Path) -> String {
-    Embedded::open(dir, Options::default()).err().map(|fault| fault.to_string()).expect("it is refused")
+    Embedded::open(dir, patient()).err().map(|fault| fault.to_string()).expect("it is refused")
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(20);
+    let patience = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < patience, "{what}");
         std::thread::sleep(Duration::from_millis(5));
@@ -104,7 +109,7 @@ fn a_full_store_refuses_rows_and_still_deletes() {
     before.register(1, 2);
     before.publish(message(1, 2, 10));
     store.close();
-    let options = Options { bytes_max: 1, ..Options::default() };
+    let options = Options { bytes_max: 1, ..patient() };
     let store = Embedded::open(dir.path(), options).expect("it opens");
     let mut full = hand(&store);
     let publish = |clock| StoreOp::Publish { message: Arc::new(message(1, 2, clock)), checked: false };
@@ -124,7 +129,7 @@ fn a_full_store_refuses_rows_and_still_deletes() {
     let store = open(dir.path());
     hand(&store).register(1, 2);
     store.close();
-    let store = Embedded::open(dir.path(), Options { bytes_max: 1, ..Options::default() }).expect("it opens");
+    let store = Embedded::open(dir.path(), Options { bytes_max: 1, ..patient() }).expect("it opens");
     store.save_all(&[Arc::new(message(1, 2, 44))]).expect("it is saved");
     assert_eq!(hand(&store).clocks(uaid(1)), [44]);
 }
@@ -133,7 +138,7 @@ fn a_full_store_refuses_rows_and_still_deletes() {
 fn bytes_written_count_against_the_bound_before_the_disk_is_measured() {
     let dir = tempfile::tempdir().expect("a directory");
     // An empty journal has 64 MiB.
-    let options = Options { bytes_max: (64 << 20) + 100_000, ..Options::default() };
+    let options = Options { bytes_max: (64 << 20) + 100_000, ..patient() };
     let store = Embedded::open(dir.path(), options).expect("it opens");
     let mut hand = hand(&store);
     hand.register(1, 2);
@@ -157,7 +162,7 @@ fn deletes_give_their_space_back_in_a_full_store() {
     db.messages.rotate_memtable_and_wait().expect("writable");
     drop(db);
     store.close();
-    let options = Options { bytes_max: 1, squeeze_every: Duration::from_millis(300), ..Options::default() };
+    let options = Options { bytes_max: 1, squeeze_every: Duration::from_millis(300), ..patient() };
     let store = Embedded::open(dir.path(), options).expect("it opens");
     let mut full = hand(&store);
     let db = store.db.clone().expect("it is open");
@@ -174,8 +179,11 @@ fn relaxed_writes_are_synced_within_a_second_or_so() {
     let mut hand = hand(&store);
     let board = store.board();
     let syncs = || board.read().find(|(m, _)| m.name == "store_syncs").map_or(0, |(_, v)| v);
+    let begun = Instant::now();
     hand.done(StoreOp::Touch { uaid: uaid(1), seen: NOW });
-    assert_eq!(syncs(), 0, "nothing durable was asked for");
+    let (synced, took) = (syncs(), begun.elapsed());
+    // On a busy host the second may be over.
+    assert!(synced == 0 || took > Duration::from_millis(500), "nothing durable was asked for");
     wait_until("it is synced", || syncs() == 1);
 }
 
@@ -186,7 +194,7 @@ fn held(dir: &Path, hold: &Arc<AtomicBool>) -> Embedded {
         wait_until("the commit is let go", || !hold.load(Ordering::Relaxed));
         Ok(())
     });
-    let options = Options { stall_after: Duration::from_millis(100), before_commit: Some(probe), ..Options::default() };
+    let options = Options { stall_after: Duration::from_secs(3), before_commit: Some(probe), ..patient() };
     Embedded::open(dir, options).expect("it opens")
 }
 
@@ -225,7 +233,7 @@ fn a_failed_sync_is_fatal_and_promises_nothing() {
             let failed = std::io::Error::from_raw_os_error(5);
             if fails.load(Ordering::Relaxed) { Err(fjall::Error::Io(failed)) } else { Ok(()) }
         })),
-        ..Options::default()
+        ..patient()
     };
     let store = Embedded::open(dir.path(), options).expect("it opens");
     let mut hand = hand(&store);
@@ -242,7 +250,7 @@ fn a_failed_sync_is_fatal_and_promises_nothing() {
 #[test]
 fn the_walk_reclaims_expired_rows_settled_rows_and_idle_users() {
     let dir = tempfile::tempdir().expect("a directory");
-    let store = Embedded::open(dir.path(), Options { sweep: true, ..Options::default() }).expect("it opens");
+    let store = Embedded::open(dir.path(), Options { sweep: true, ..patient() }).expect("it opens");
     let mut hand = hand(&store);
     for user in [1, 2] {
         hand.register(user, 2);

@@ -17,7 +17,7 @@ use crate::store::laws::{Hand, NOW, chid, message, register, topical, uaid};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn behind_proxy() -> (Proxy, Scylla) {
-    behind_proxy_for(Duration::from_secs(1))
+    behind_proxy_for(Duration::from_secs(3))
 }
 
 fn behind_proxy_for(request_timeout: Duration) -> (Proxy, Scylla) {
@@ -25,7 +25,7 @@ fn behind_proxy_for(request_timeout: Duration) -> (Proxy, Scylla) {
     let mut config = shared().clone();
     config.nodes = vec![proxy.address.to_string()];
     config.request_timeout = request_timeout;
-    config.connect_timeout = Duration::from_secs(5);
+    config.connect_timeout = Duration::from_secs(20);
     config.in_flight = 32;
     (proxy, open_with(&config))
 }
@@ -42,12 +42,18 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// User 1 with channel 2, however long the host keeps the database waiting.
+fn registered(hand: &mut Hand) {
+    until("it is registered", || hand.ask(register(1, 2, 1)).is_ok());
+}
+
 /// Breaks it, sees that operations are refused, and at once in the end; mends it and sees that all is as before.
 fn it_comes_back_by_itself(breaks: impl Fn(&Proxy, bool)) {
     let (proxy, store) = behind_proxy();
     let mut hand = Hand::new(Box::new(Apart::new(&store)));
-    hand.register(1, 2);
-    hand.publish(message(1, 2, 10));
+    registered(&mut hand);
+    let publish = || StoreOp::Publish { message: Arc::new(message(1, 2, 10)), checked: false };
+    until("it is stored", || hand.ask(publish()).is_ok());
     breaks(&proxy, true);
     let ops = (0..200).map(|n| if n % 2 == 0 { load(n) } else { register(n, 2, 1) }).collect();
     let answers = hand.ask_all(ops);
@@ -61,8 +67,12 @@ fn it_comes_back_by_itself(breaks: impl Fn(&Proxy, bool)) {
     assert_eq!(store.client.numbers.count(Statement::UserRead), sent, "nothing is sent while it is open");
     breaks(&proxy, false);
     until("the circuit closes by itself", || hand.ask(load(1)).is_ok());
-    assert_eq!(hand.clocks(uaid(1)), [10]);
-    hand.register(1, 3);
+    let read = || StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: 10, now: NOW };
+    until("what was stored is there", || match hand.ask(read()) {
+        Ok(StoreReply::Page(page)) => page.messages.iter().map(|message| message.stamp.clock).eq([Clock(10)]),
+        _ => false,
+    });
+    until("it takes more", || hand.ask(register(1, 3, 1)).is_ok());
     drop(hand);
     store.close();
 }
@@ -79,9 +89,9 @@ fn a_database_that_is_gone_is_left_alone_until_it_is_back() {
 
 #[test]
 fn a_slow_database_serves_everybody_within_what_may_be_in_flight() {
-    let (proxy, store) = behind_proxy();
+    let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
     let mut hand = Hand::new(Box::new(Apart::new(&store)));
-    hand.register(1, 2);
+    registered(&mut hand);
     proxy.delay(Duration::from_millis(20));
     let answers = hand.ask_all((0..250).map(load).collect());
     assert!(answers.iter().all(|answer| matches!(answer, Ok(StoreReply::User(_)))), "{answers:?}");
@@ -308,14 +318,17 @@ fn number(number: &std::sync::atomic::AtomicU64) -> u64 {
 fn a_statement_without_an_answer_is_sent_again() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(16));
     let mut hand = Hand::new(Box::new(Apart::new(&store)));
-    hand.register(1, 2);
+    registered(&mut hand);
     let others = &store.client.numbers.others;
+    let (timeouts, retries) = (number(&others.timeouts), number(&others.retries));
     proxy.silent(true);
     hand.submit(load(1));
-    until("an attempt has ended without an answer", || number(&others.timeouts) == 1);
+    until("an attempt has ended without an answer", || number(&others.timeouts) > timeouts);
     proxy.silent(false);
     assert!(matches!(hand.collect().1, Ok(StoreReply::User(Some(_)))));
-    assert_eq!((number(&others.retries), number(&others.retries_refused)), (1, 0));
+    // Once; or more often when the host is so busy that the next answer is late too.
+    let late = number(&others.timeouts) - timeouts;
+    assert_eq!((number(&others.retries) - retries, number(&others.retries_refused)), (late, 0));
     assert!(!store.client.breaker.is_open());
     drop(hand);
     store.close();
@@ -325,14 +338,15 @@ fn a_statement_without_an_answer_is_sent_again() {
 fn without_a_budget_nothing_is_sent_again() {
     let (proxy, store) = behind_proxy_for(Duration::from_secs(2));
     let mut hand = Hand::new(Box::new(Apart::new(&store)));
-    hand.register(1, 2);
+    registered(&mut hand);
     while store.client.budget.spend() {}
     proxy.silent(true);
     let sent = store.client.numbers.count(Statement::UserRead);
+    let retries = number(&store.client.numbers.others.retries);
     assert!(matches!(hand.ask(load(1)), Err(StoreError::Transient)));
     let others = &store.client.numbers.others;
     assert_eq!(store.client.numbers.count(Statement::UserRead), sent + 1);
-    assert_eq!((number(&others.retries), number(&others.retries_refused)), (0, 1));
+    assert_eq!((number(&others.retries) - retries, number(&others.retries_refused)), (0, 1));
     proxy.silent(false);
     until("it is read again", || hand.ask(load(1)).is_ok());
     drop(hand);

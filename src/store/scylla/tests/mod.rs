@@ -28,8 +28,8 @@ pub(crate) fn config(nodes: Vec<String>) -> config::Scylla {
         replication_factor: 1,
         read_consistency: Level::Quorum,
         write_consistency: Level::Quorum,
-        connect_timeout: Duration::from_secs(20),
-        request_timeout: Duration::from_secs(20),
+        connect_timeout: Duration::from_secs(30),
+        request_timeout: Duration::from_secs(30),
         in_flight: 256,
         ..config::Scylla::default()
     }
