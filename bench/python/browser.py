@@ -13,6 +13,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.sync.client import connect
 
+# Longest wait for what must come: a host that has other things to do is no fault of the server.
+PATIENCE = 60
+
 
 def encoded(raw):
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
@@ -46,7 +49,7 @@ class AppServer:
                 content_encoding=encoding,
                 ttl=ttl,
                 headers=headers,
-                timeout=20,
+                timeout=PATIENCE,
             )
         except pywebpush.WebPushException as error:
             assert error.response is not None, error
@@ -59,7 +62,7 @@ class Browser:
     def __init__(self, server, uaid=None):
         self.open = contextlib.ExitStack()
         address = server.url("websocket")
-        self.socket = self.open.enter_context(connect(address, subprotocols=["push-notification"], open_timeout=20))
+        self.socket = self.open.enter_context(connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE))
         self.private_key = ec.generate_private_key(ec.SECP256R1())
         self.auth = os.urandom(16)
         self.send(messageType="hello", use_webpush=True, uaid=uaid or "", broadcasts={})
@@ -70,7 +73,7 @@ class Browser:
     def send(self, **message):
         self.socket.send(json.dumps(message))
 
-    def receive(self, kind=None, timeout=20):
+    def receive(self, kind=None, timeout=PATIENCE):
         message = json.loads(self.socket.recv(timeout=timeout))
         assert kind is None or message.get("messageType") == kind, message
         return message

@@ -37,7 +37,8 @@ class Server:
         self.shards = shards
         # What starts it, and becomes it.
         self.prefix = prefix
-        self.settings = ["delivery.ledger_bytes=4MiB", *settings]
+        # A client may be slow because its host is.
+        self.settings = ["delivery.ledger_bytes=4MiB", "websocket.hello_timeout=60", *settings]
         self.process = None
 
     def url(self, port):
@@ -73,13 +74,13 @@ class Server:
 
     def number(self, name):
         """One number of its metrics, summed over the shards."""
-        with urllib.request.urlopen(self.url("admin") + "/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(self.url("admin") + "/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         values = [line.split()[1] for line in lines if line.startswith(f"murre_{name}{{")]
         assert values, f"there is no number {name} in the metrics"
         return sum(int(value) for value in values)
 
-    def wait_for_number(self, name, wanted, seconds=30):
+    def wait_for_number(self, name, wanted, seconds=60):
         deadline = time.monotonic() + seconds
         while (value := self.number(name)) != wanted:
             assert time.monotonic() < deadline, f"{name} {wanted} was awaited for {seconds} s, it is {value}"

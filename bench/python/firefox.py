@@ -19,7 +19,7 @@ from marionette_driver.errors import MarionetteException
 from marionette_driver.marionette import Marionette
 
 # What a wait may take at most, in seconds. Each takes well under a second, a start of Firefox a few.
-WAIT = 30
+WAIT = 60
 
 PAGE = b"<!doctype html><meta charset=utf-8><title>murre</title>"
 

@@ -11,7 +11,7 @@ import py_vapid
 from browser import encoded, uncompressed
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "node" / "send.js"
-SECONDS = 30
+SECONDS = 60
 
 
 class NodeSender:

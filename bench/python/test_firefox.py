@@ -51,15 +51,17 @@ def test_firefox_decrypts_and_acks_a_message(server, firefox, encoding, size):
     server.wait_for_number("acks_total", acks + 1)
 
 
-def test_firefox_hears_a_message_without_body(firefox):
-    sender = AppServer()
+def test_firefox_hears_a_message_without_body(server, firefox):
+    sender, acks = AppServer(), server.number("acks_total")
     subscription = firefox.subscribe("empty", sender.key)
     assert sender.push(subscription, None).status_code == 201
     assert firefox.push("empty") is None
+    # What goes without its ack comes again, in the next test.
+    server.wait_for_number("acks_total", acks + 1)
 
 
 def test_firefox_hears_what_was_sent_while_it_was_offline(server, firefox):
-    sender = AppServer()
+    sender, acks = AppServer(), server.number("acks_total")
     subscription = firefox.subscribe("offline", sender.key)
     stored = server.number("posts_accepted_stored_total")
     server.wait_for_number("sessions", 1)
@@ -74,10 +76,11 @@ def test_firefox_hears_what_was_sent_while_it_was_offline(server, firefox):
     # The worker handles pushes side by side, so that their reports may overtake each other.
     assert sorted(firefox.push("offline").decode() for _ in texts) == texts
     server.wait_for_number("posts_accepted_stored_total", stored + len(texts))
+    server.wait_for_number("acks_total", acks + len(texts))
 
 
 def test_firefox_hears_what_was_sent_while_it_was_closed(server, firefox):
-    sender = AppServer()
+    sender, acks = AppServer(), server.number("acks_total")
     subscription = firefox.subscribe("closed", sender.key)
     stored = server.number("posts_accepted_stored_total")
     server.wait_for_number("sessions", 1)
@@ -87,6 +90,7 @@ def test_firefox_hears_what_was_sent_while_it_was_closed(server, firefox):
     firefox.start()
     assert firefox.push("closed").decode() == TEXT
     server.wait_for_number("posts_accepted_stored_total", stored + 1)
+    server.wait_for_number("acks_total", acks + 1)
 
 
 @pytest.mark.parametrize("end", [Server.stop, Server.kill])
@@ -99,6 +103,8 @@ def test_a_subscription_survives_the_end_of_the_server(server, firefox, end):
     server.wait_for_number("sessions", 1)
     assert sender.push(subscription, TEXT).status_code == 201
     assert firefox.push(end.__name__).decode() == TEXT
+    # Of a server that has just begun to count.
+    server.wait_for_number("acks_total", 1)
     assert firefox.user_agent_id() == user_agent != ""
 
 

@@ -61,8 +61,8 @@ class Reader:
     def stop(self):
         """When nothing more comes."""
         self.stopping.set()
-        self.thread.join(timeout=60)
-        assert not self.thread.is_alive(), "60 s after the last POST notifications still come"
+        self.thread.join(timeout=120)
+        assert not self.thread.is_alive(), "two minutes after the last POST notifications still come"
         assert self.failure is None, self.failure
 
 
