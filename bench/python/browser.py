@@ -62,7 +62,8 @@ class Browser:
     def __init__(self, server, uaid=None):
         self.open = contextlib.ExitStack()
         address = server.url("websocket")
-        self.socket = self.open.enter_context(connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE))
+        connection = connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE)
+        self.socket = self.open.enter_context(connection)
         self.private_key = ec.generate_private_key(ec.SECP256R1())
         self.auth = os.urandom(16)
         self.send(messageType="hello", use_webpush=True, uaid=uaid or "", broadcasts={})
