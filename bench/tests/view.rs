@@ -101,8 +101,8 @@ fn a_key_ends_the_run_and_the_terminal_is_as_before() {
     for key in [b"q", b"\x03"] {
         let mut terminal = Terminal::hold(&world);
         terminal.until(TAKEN);
-        // By then figures were found while the screen was taken. (Only what changes is drawn: of "stay for" the blank is
-        // not drawn again where "ramp to" was before.)
+        // By then figures were found while the screen was taken. (Only what changes is drawn: of "stay for" the blank
+        // is not drawn again where "ramp to" was before.)
         terminal.until("stay");
         assert!(terminal.raw(), "keys come as they are pressed");
         terminal.press(key);

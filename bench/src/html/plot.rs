@@ -100,7 +100,8 @@ impl Ranged for Axis {
     type ValueType = f64;
 
     fn map(&self, place: &f64, pixels: (i32, i32)) -> i32 {
-        let share = (place - self.range.0) / (self.range.1 - self.range.0).max(f64::MIN_POSITIVE);
+        // What is far beyond the axis leaves the plot at its edge: memory of the whole host can shrink by gigabytes.
+        let share = ((place - self.range.0) / (self.range.1 - self.range.0).max(f64::MIN_POSITIVE)).clamp(-8.0, 8.0);
         pixels.0 + (share * f64::from(pixels.1 - pixels.0)).round() as i32
     }
 

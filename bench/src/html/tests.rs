@@ -49,6 +49,16 @@ fn hold(server: &str, each: f64) -> String {
     )
 }
 
+/// On a busy host what the kernel's caches hold is mostly not of these sessions.
+#[test]
+fn values_far_beyond_an_axis_are_drawn_at_its_edge() {
+    let points = [[0.0, 0.0], [1e3, -4.4e12], [2e3, 10.0]];
+    let series = json!({ "name": "kernel bytes", "x_unit": "sessions", "unit": "B", "points": points });
+    let hold = result("hold", "murre", &json!({ "options": { "sessions": 2_000 }, "series": [series] }));
+    let (done, page) = report(&[("hold.json", hold)], &[]);
+    assert!(done.is_ok() && page.contains("<svg"), "{done:?}");
+}
+
 #[test]
 fn plots_tables_and_verdict_are_in_one_file_that_needs_nothing_else() {
     let push = result(
