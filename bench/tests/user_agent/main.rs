@@ -1,0 +1,26 @@
+//! What a user agent may say and what it is told, message by message and field by field (BEHAVIOUR.md 1.4 to 1.6, 1.9,
+//! 1.11 and 12).
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod hello;
+
+mod channels;
+
+mod messages;
+
+mod sessions;
+
+use common::{UserAgent, World};
+use tokio_tungstenite::tungstenite::Message;
+
+/// The code that a session of its own is closed with for this message.
+async fn closed_with(world: &World, greeted: bool, message: &str) -> u16 {
+    let mut agent = UserAgent::connect(world.server.websocket()).await;
+    if greeted {
+        agent.hello(None).await;
+    }
+    agent.send_frame(Message::text(message.to_owned())).await;
+    agent.close_code().await
+}
