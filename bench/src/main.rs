@@ -1,11 +1,13 @@
 //! The binary `murre-bench`: the scenarios, what is made of their results, and the server itself as tests and crash
 //! scenarios start it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
+use murre::node::HostClock;
 use murre_bench::scenario::{backlog, churn, crash, drill, hold, mixed, ping, push, sim, statements, store, storm};
 use murre_bench::{capacity, html, interrupt, reference};
 
@@ -51,7 +53,7 @@ enum Command {
     Sim(sim::Options),
     /// Run the server itself, exactly as `murre serve` does: what tests and the crash scenario start.
     Serve(serve::Args),
-    /// The same, with a wall clock that is so many milliseconds ahead of the host's: what the drill of clocks starts.
+    /// The same, with a clock that is ahead of the host's: what the drill of clocks starts.
     ServeAhead(ServeAhead),
     /// The tables of a shared store, exactly as `murre schema` does.
     Schema(schema::Args),
@@ -60,10 +62,32 @@ enum Command {
 /// Arguments of `serve-ahead`.
 #[derive(clap::Args, Debug)]
 struct ServeAhead {
-    /// How far ahead.
-    milliseconds: u64,
+    /// Says in milliseconds how far ahead; read again ten times a second.
+    file: PathBuf,
     #[command(flatten)]
     serve: serve::Args,
+}
+
+/// Serves, and looks at the file until the process ends.
+fn serve_ahead(ahead: ServeAhead) -> ExitCode {
+    let clock = HostClock::default();
+    let read = move || std::fs::read_to_string(&ahead.file).ok()?.trim().parse::<i64>().ok();
+    let Some(milliseconds) = read() else {
+        eprintln!("murre-bench: serve-ahead: the file does not say how far");
+        return ExitCode::FAILURE;
+    };
+    clock.set_off(milliseconds.saturating_mul(1_000));
+    let follows = clock.clone();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_millis(100));
+            // A file that is being written says nothing for a moment.
+            if let Some(milliseconds) = read() {
+                follows.set_off(milliseconds.saturating_mul(1_000));
+            }
+        }
+    });
+    serve::run_by(ahead.serve, clock)
 }
 
 /// The others end at once, as any program does.
@@ -99,7 +123,7 @@ fn main() -> ExitCode {
         Command::Drill(options) => drill::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Serve(args) => return serve::run(args),
-        Command::ServeAhead(ahead) => return serve::run_ahead(ahead.serve, Duration::from_millis(ahead.milliseconds)),
+        Command::ServeAhead(ahead) => return serve_ahead(ahead),
         Command::Schema(args) => return schema::run(args),
     };
     match outcome {

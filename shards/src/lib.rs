@@ -21,6 +21,7 @@ pub mod rates;
 pub mod simple;
 pub mod stats;
 pub mod time;
+pub mod wall;
 
 pub mod ledger;
 

@@ -17,9 +17,10 @@ use crate::ids::ShardId;
 use crate::machine::{MachineConfig, ShardMachine};
 use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
-use crate::reactor::{Clock, Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
+use crate::reactor::{Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_nofile};
 use crate::stats::Board;
+use crate::wall::Wall;
 
 /// What one shard is made of. The closures run on the shard's thread.
 pub struct ShardSetup<E: Edge> {
@@ -27,8 +28,8 @@ pub struct ShardSetup<E: Edge> {
     pub machine: MachineConfig,
     /// The core it is pinned to; several shards may share one. `None`: wherever the kernel likes.
     pub core: Option<usize>,
-    /// How far its wall clock is ahead of the host's: zero but in tests of nodes whose clocks differ.
-    pub clock_ahead: Duration,
+    /// The time of the process; all shards have the same one.
+    pub clock: Arc<Wall>,
     /// Limits of its connections.
     pub limits: PlaneLimits,
     /// Its listening sockets, from [`crate::ring::listen`].
@@ -142,7 +143,6 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
 ) -> Result<Shards<E>, StartError> {
     raise_nofile();
     probe().map_err(StartError::Kernel)?;
-    let clock = Clock::start();
     let over = Arc::new(Barrier::new(setups.len()));
     let mailboxes = mesh(setups.len() as u16)?;
     let (mut lanes, mut boards, mut starting) = (Vec::new(), Vec::new(), Vec::new());
@@ -155,8 +155,7 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
         let (say_go, go) = sync_channel(1);
         let handshake = Handshake { ready, go, over: Arc::clone(&over) };
         let core = setup.core;
-        let clock = clock.ahead(setup.clock_ahead);
-        let life = Life { setup, mailbox, control: Arc::clone(&lane), board: Arc::clone(&board), clock, handshake };
+        let life = Life { setup, mailbox, control: Arc::clone(&lane), board: Arc::clone(&board), handshake };
         let thread = builder(shard, core).spawn({
             let make = make.clone();
             move || life.live(make)
@@ -220,7 +219,6 @@ struct Life<E: Edge> {
     mailbox: Mailbox,
     control: Arc<ControlLane<E>>,
     board: Arc<Board>,
-    clock: Clock,
     handshake: Handshake,
 }
 
@@ -228,7 +226,7 @@ impl<E: Edge> Life<E> {
     /// Returns how many connections were left.
     async fn live<M: Machine>(self, make: impl FnOnce(MachineConfig) -> M) -> u32 {
         let _doom = Doom(self.mailbox.shard());
-        let Life { setup, mailbox, control, board, clock, handshake } = self;
+        let Life { setup, mailbox, control, board, handshake } = self;
         let waker = Arc::clone(mailbox.waker());
         let reactor = Reactor::new(Parts {
             edge: (setup.edge)(),
@@ -242,7 +240,7 @@ impl<E: Edge> Life<E> {
             listeners: setup.listeners,
             limits: setup.limits,
             board,
-            clock,
+            clock: setup.clock,
         });
         let mut reactor = match reactor {
             Ok(reactor) => reactor,

@@ -1,6 +1,6 @@
 //! Time as the machine knows it: handed in with every input, never read.
 //!
-//! `std::time::Instant` appears nowhere else in this crate but in the loop that makes a [`Now`].
+//! A [`Now`] is made by `wall::Wall`, the only place of this crate that reads the host's clock.
 
 /// Monotonic nanoseconds since the process started. Orders deadlines; never compared between processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -59,7 +59,8 @@ impl Span {
 pub struct Now {
     /// Never goes back.
     pub mono: Instant,
-    /// Microseconds since the Unix epoch as the host believes; may jump either way.
+    /// Microseconds since the Unix epoch: at monotonic speed, but that it may jump either way when the host's clock was
+    /// set and that was found to be right (`wall::Wall`).
     pub unix_us: u64,
 }
 

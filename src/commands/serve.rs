@@ -3,7 +3,6 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tracing_subscriber::EnvFilter;
@@ -11,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use super::{fail, status};
 use crate::config::keys::KEYS;
 use crate::config::{Config, Log, Sources};
-use crate::node::{self, Running, Signal, Stopped, Surroundings};
+use crate::node::{self, HostClock, Running, Signal, Stopped, Surroundings};
 
 /// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
 #[derive(Debug)]
@@ -30,18 +29,17 @@ impl Args {
 
 /// Runs until SIGTERM or SIGINT, then drains; a second one ends the drain. SIGHUP reads the keys again.
 pub fn run(args: Args) -> ExitCode {
-    run_ahead(args, Duration::ZERO)
+    run_by(args, HostClock::default())
 }
 
-/// As [`run`], with a wall clock that is ahead of the host's: for tests of nodes whose clocks differ.
-pub fn run_ahead(args: Args, clock_ahead: Duration) -> ExitCode {
+/// As [`run`], by another clock than the host's: for tests of nodes whose clocks are wrong.
+pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
     let config = match Config::load(&args.sources()) {
         Ok(config) => config,
         Err(error) => return fail(status::CONFIG, &error),
     };
     log_to_stderr(&config.log);
-    let running = match node::start_in(&config, Surroundings { signals: true, clock_ahead, ..Surroundings::default() })
-    {
+    let running = match node::start_in(&config, Surroundings { signals: true, host_clock, ..Surroundings::default() }) {
         Ok(running) => running,
         Err(fault) => return fail(fault.status(), &fault),
     };

@@ -24,6 +24,7 @@ mod ebb;
 
 mod front;
 mod lookup;
+mod timekeeper;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -31,6 +32,7 @@ pub(crate) mod tests;
 pub use front::Certificate;
 pub use megaphone::Source;
 pub use peers::{PeerCalls, Peers, Trust, settle};
+pub(crate) use timekeeper::{Timekeeper, Witness};
 pub use wakes::Wakes;
 
 use std::net::{SocketAddr, TcpListener};
@@ -137,6 +139,7 @@ pub struct Prepared {
     caller: Option<wakes::Caller>,
     peers: Option<peers::Caller>,
     front: Option<Front>,
+    timekeeper: Option<Timekeeper>,
 }
 
 impl Prepared {
@@ -155,7 +158,8 @@ impl Prepared {
         let megaphone = |source| Megaphone::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let megaphone = calls.source.map(megaphone);
         let caller = calls.wake.map(|(url, wakes)| wakes::Caller::new(url, wakes, Arc::clone(&client)));
-        Ok(Prepared { runtime, signals: signal_came, broadcasts, megaphone, caller, peers: None, front: None })
+        let (peers, front, timekeeper) = (None, None, None);
+        Ok(Prepared { runtime, signals: signal_came, broadcasts, megaphone, caller, peers, front, timekeeper })
     }
 
     /// Ends the TLS of other nodes' calls on `listeners` from now on, and carries them to `behind`, where this process
@@ -176,6 +180,11 @@ impl Prepared {
     /// Has the island call other nodes.
     pub fn call_nodes(&mut self, calls: PeerCalls) {
         self.peers = Some(peers::Caller::new(calls));
+    }
+
+    /// Has the island watch the host's clock.
+    pub(crate) fn keep_time(&mut self, timekeeper: Timekeeper) {
+        self.timekeeper = Some(timekeeper);
     }
 
     /// Asks the broadcast source once, if there is one, for 5 s at most: a user agent that says hello before the first
@@ -206,7 +215,7 @@ impl Island {
         exhibits: Exhibits,
         host: Arc<dyn Host>,
     ) -> std::io::Result<Island> {
-        let Prepared { runtime, signals, broadcasts, megaphone, caller, peers, front } = prepared;
+        let Prepared { runtime, signals, broadcasts, megaphone, caller, peers, front, timekeeper } = prepared;
         let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let mut served = Vec::new();
         for listener in listeners {
@@ -220,6 +229,7 @@ impl Island {
             caller.as_ref().map(wakes::Caller::board),
             peers.as_ref().map(peers::Caller::board),
             front.as_ref().map(Front::board),
+            timekeeper.as_ref().map(Timekeeper::board),
         ];
         let source = megaphone.as_ref().map(Megaphone::state);
         let nodes = peers.as_ref().map(peers::Caller::showcase);
@@ -239,6 +249,9 @@ impl Island {
             }
             if let Some(peers) = peers {
                 tokio::spawn(report("the calls of other nodes", peers.run()));
+            }
+            if let Some(timekeeper) = timekeeper {
+                tokio::spawn(timekeeper.run());
             }
             tokio::spawn(look_around(looking));
             runtime.block_on(run(served, view, stopped));

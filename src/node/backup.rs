@@ -5,6 +5,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use shards::wall::Wall;
 
 use super::data_dir::{DataDir, fault, make_dir};
 use super::fault::Fault;
@@ -57,7 +60,7 @@ pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<Copy,
 /// As [`backup`], and [`Fault::InUse`]: ask the process that has it instead.
 pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<Copy, Fault> {
     let data = DataDir::open(&config.data_dir)?;
-    let storage = Storage::open(config, &data.store())?;
+    let storage = Storage::open(config, &data.store(), &Arc::new(Wall::start()))?;
     let copy = backup(data.path(), &storage, name);
     storage.close();
     copy

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use crate::config::{Sources, StoreKind};
     use crate::store::model::Model;
-    use crate::store::nodes::Look;
+    use crate::store::nodes::{Ahead, Look};
 
     /// Remembers who left.
     #[derive(Default)]
@@ -266,6 +266,10 @@ mod tests {
         }
 
         fn look(&self, _: &str) -> Look {
+            Box::pin(async { None })
+        }
+
+        fn ahead(&self) -> Ahead {
             Box::pin(async { None })
         }
     }

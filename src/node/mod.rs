@@ -38,6 +38,7 @@ pub use data_dir::{DataDir, Keys, PlacementKey};
 pub use fault::Fault;
 pub use host::KERNEL_STEERS;
 pub use running::{Running, Stopped};
+pub use shards::wall::HostClock;
 pub use transfer::{with_store, with_stores};
 
 use std::net::{SocketAddr, TcpListener};
@@ -54,12 +55,13 @@ use shards::reactor::PlaneLimits;
 use shards::ring::ProbeError;
 use shards::thread::ShardSetup;
 use shards::time::Span;
+use shards::wall::Wall;
 
 use crate::config::{self, Config};
 use crate::edge::{
     BODY_BYTES_DEFAULT, EdgeConfig, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
 };
-use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Wakes};
+use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Timekeeper, Wakes, Witness};
 use cluster::Cluster;
 use listeners::{Bound, Public};
 use manager::Manager;
@@ -67,13 +69,13 @@ use running::Stage;
 use storage::Storage;
 
 /// What the surroundings of a node decide.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Surroundings {
     /// It is the process: take over SIGTERM, SIGINT and SIGHUP, which [`Running::wait_for_signal`] hands out, and tell
     /// the service manager, if there is one, that the node serves and that it stops.
     pub signals: bool,
-    /// How far the wall clock of the shards is ahead of the host's.
-    pub clock_ahead: Duration,
+    /// The clock that the time of the node follows.
+    pub host_clock: HostClock,
     /// Whether the kernel has what the rings need.
     pub probe: fn() -> Result<(), ProbeError>,
     /// How long an address in use is waited for; the listeners of a process outlive its kill by some milliseconds.
@@ -84,7 +86,7 @@ impl Default for Surroundings {
     fn default() -> Surroundings {
         Surroundings {
             signals: false,
-            clock_ahead: Duration::ZERO,
+            host_clock: HostClock::default(),
             probe: shards::ring::probe,
             address_patience: Duration::from_secs(3),
         }
@@ -122,14 +124,16 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
 
     let data = DataDir::open(&config.data_dir)?;
     let keys = data.keys(config)?;
-    let storage = Arc::new(Storage::open(config, &data.store())?);
+    let wall = Arc::new(Wall::of(surroundings.host_clock));
+    let storage = Arc::new(Storage::open(config, &data.store(), &wall)?);
     let mut earlier = Earlier::save(&data, &storage)?;
 
     prepared.ask_source().map_err(no_island)?;
     let Public { shards: bound, addresses } = listeners::bind(config, &pinned)?;
     let boot = cluster::random_boot()?;
     let mut plan = Plan::new(config, &keys, &addresses, shard_count, boot);
-    plan.clock_ahead = surroundings.clock_ahead;
+    plan.wall = Arc::clone(&wall);
+    prepared.keep_time(Timekeeper::new(wall, witness(config, &storage)));
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
     let bound_tls = tls.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>();
     let bound_tls = bound_tls.map_err(no_island)?;
@@ -171,6 +175,11 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     Ok(Running { addresses, cores, drain_rate, manager, island, stage, shards, storage, data, cluster })
 }
 
+/// Who is asked when the host's clock is in doubt: on a shared store the clocks of the database.
+fn witness(config: &Config, storage: &Storage) -> Option<Witness> {
+    storage.nodes().map(|nodes| Witness { nodes, max_skew: config.store.max_skew })
+}
+
 /// Whom the island calls.
 fn calls(config: &Config) -> Result<Calls, Fault> {
     let config::Broadcast { url, token, interval, spread: _ } = config.broadcast.clone();
@@ -189,7 +198,7 @@ fn calls(config: &Config) -> Result<Calls, Fault> {
 pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
     let trust = cluster::trust(config)?;
     let data = DataDir::open(&config.data_dir)?;
-    let storage = Storage::open(config, &data.store())?;
+    let storage = Storage::open(config, &data.store(), &Arc::new(Wall::start()))?;
     let replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
     let messages = replay.messages.len();
     storage.save_all(&replay.messages)?;
@@ -275,7 +284,7 @@ struct Plan<'a> {
     connections_max: u32,
     /// Who this node is to the others, if there are others.
     node: Option<Arc<NodeId>>,
-    clock_ahead: Duration,
+    wall: Arc<Wall>,
 }
 
 impl<'a> Plan<'a> {
@@ -307,7 +316,7 @@ impl<'a> Plan<'a> {
             placement,
             edge,
             connections_max: share(config.max_connections, shard_count),
-            clock_ahead: Duration::ZERO,
+            wall: Arc::new(Wall::start()),
             node: None,
         }
     }
@@ -326,7 +335,7 @@ impl<'a> Plan<'a> {
         ShardSetup {
             machine,
             core: Some(core as usize),
-            clock_ahead: self.clock_ahead,
+            clock: Arc::clone(&self.wall),
             limits: PlaneLimits {
                 request_timeout: span(self.config.http.request_timeout),
                 keep_alive_timeout: span(self.config.http.keep_alive),

@@ -8,13 +8,14 @@ use shards::machine::StoreOp;
 use shards::message::Message;
 use shards::ports::Store;
 use shards::stats::Board;
+use shards::wall::Wall;
 
 use super::fault::Fault;
 use crate::config::{Config, StoreKind};
 use crate::store::embedded::{Copied, Embedded, Options};
 use crate::store::model::Model;
 use crate::store::nodes::Nodes;
-use crate::store::scylla::Scylla;
+use crate::store::scylla::{Scylla, Surroundings};
 use crate::store::transfer::Transfer;
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
@@ -28,18 +29,22 @@ pub(super) enum Storage {
 }
 
 impl Storage {
-    /// Opens what is configured.
+    /// Opens what is configured. `wall` is the time of the process.
     ///
     /// # Errors
     /// [`Fault::Store`].
-    pub(super) fn open(config: &Config, dir: &Path) -> Result<Storage, Fault> {
+    pub(super) fn open(config: &Config, dir: &Path, wall: &Arc<Wall>) -> Result<Storage, Fault> {
         let store = &config.store;
         let bytes_max = if store.max_bytes == 0 { u64::MAX } else { store.max_bytes };
         Ok(match store.kind {
             StoreKind::Memory => Storage::Memory(Model::new(bytes_max)),
-            StoreKind::Scylla => Storage::Scylla(Scylla::open(config).map_err(Fault::Store)?),
+            StoreKind::Scylla => {
+                let surroundings = Surroundings { wall: Arc::clone(wall) };
+                Storage::Scylla(Scylla::open(config, surroundings).map_err(Fault::Store)?)
+            }
             StoreKind::Embedded => {
-                let options = Options { cache_bytes: store.cache, bytes_max, ..Options::default() };
+                let options =
+                    Options { cache_bytes: store.cache, bytes_max, wall: Arc::clone(wall), ..Options::default() };
                 let store = Embedded::open(dir, options);
                 Storage::Embedded(store.map_err(|fault| Fault::Store(fault.to_string()))?)
             }

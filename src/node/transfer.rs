@@ -1,6 +1,9 @@
 //! Stores that are opened for what is not serving: import and migrate.
 
+use std::sync::Arc;
+
 use shards::ledger;
+use shards::wall::Wall;
 
 use super::data_dir::DataDir;
 use super::fault::Fault;
@@ -66,6 +69,6 @@ impl Opened {
             StoreKind::Memory | StoreKind::Scylla => None,
         };
         let dir = data.as_ref().map_or_else(|| config.data_dir.join("store"), DataDir::store);
-        Ok(Opened { storage: Storage::open(config, &dir)?, data })
+        Ok(Opened { storage: Storage::open(config, &dir, &Arc::new(Wall::start()))?, data })
     }
 }

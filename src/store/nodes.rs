@@ -26,7 +26,14 @@ pub trait Nodes: Send + Sync + 'static {
     /// The row of this URL; `None` when there is none or it cannot be read now. Never waits: the future does, on the
     /// island, and whoever awaits it bounds its time.
     fn look(&self, url: &str) -> Look;
+
+    /// How far the clocks of the database are ahead of the time of this process, in microseconds; `None` when they
+    /// cannot be asked now. Never waits, as [`Nodes::look`].
+    fn ahead(&self) -> Ahead;
 }
+
+/// What [`Nodes::ahead`] returns.
+pub type Ahead = Pin<Box<dyn Future<Output = Option<i64>> + Send>>;
 
 /// What [`Nodes::look`] returns.
 pub type Look = Pin<Box<dyn Future<Output = Option<NodeRow>> + Send>>;

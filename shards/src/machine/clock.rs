@@ -1,5 +1,6 @@
 //! The hybrid clock (DESIGN.md 6): 64-bit microseconds, strictly increasing per shard, never behind its
-//! persisted floor, at monotonic speed, past every clock it was shown.
+//! persisted floor, past every clock it was shown. It follows the time of the process, which runs at monotonic speed;
+//! where that is set back, this one stands until it has caught up, and no stamp comes before an earlier one.
 
 use crate::ids::Clock;
 use crate::time::Now;
@@ -8,8 +9,8 @@ use crate::time::Now;
 pub(super) struct HybridClock {
     /// The last value given out or seen; the next one is greater.
     last: u64,
-    /// Wall time of the first reading, and the monotonic time then: from there on only the latter counts.
-    base: Option<(u64, u64)>,
+    /// The latest time it was shown. What was vouched for with it is never stamped again.
+    latest: u64,
     /// What is persisted: `last <= persisted` whenever an effect queue has been carried out.
     persisted: u64,
 }
@@ -20,7 +21,7 @@ pub(super) struct TooFarAhead;
 
 impl HybridClock {
     pub fn new(floor: Clock) -> HybridClock {
-        HybridClock { last: floor.0, base: None, persisted: floor.0 }
+        HybridClock { last: floor.0, latest: 0, persisted: floor.0 }
     }
 
     /// The next value.
@@ -54,8 +55,8 @@ impl HybridClock {
     }
 
     fn running(&mut self, now: Now) -> u64 {
-        let (unix_us, mono_ns) = *self.base.get_or_insert((now.unix_us, now.mono.0));
-        unix_us + now.mono.0.saturating_sub(mono_ns) / 1_000
+        self.latest = self.latest.max(now.unix_us);
+        self.latest
     }
 }
 
@@ -69,41 +70,52 @@ mod tests {
     use super::*;
     use crate::time::Instant;
 
-    fn at(mono_us: u64, unix_us: u64) -> Now {
-        Now { mono: Instant(mono_us * 1_000), unix_us }
+    fn at(unix_us: u64) -> Now {
+        Now { mono: Instant(0), unix_us }
     }
 
     #[test]
-    fn runs_at_monotonic_speed_whatever_the_wall_does() {
+    fn follows_a_time_that_is_set_and_stands_until_one_that_is_set_back_has_caught_up() {
         let mut clock = HybridClock::new(Clock(0));
-        assert_eq!(clock.tick(at(10, 5_000_000)), Clock(5_000_000));
-        assert_eq!(clock.tick(at(10, 1)), Clock(5_000_001));
-        assert_eq!(clock.tick(at(1_010, 9_000_000_000)), Clock(5_001_000));
+        assert_eq!(clock.tick(at(5_000_000)), Clock(5_000_000));
+        assert_eq!(clock.tick(at(9_000_000_000)), Clock(9_000_000_000));
+        assert_eq!(clock.tick(at(5_000_010)), Clock(9_000_000_001));
+        assert_eq!(clock.tick(at(8_999_999_999)), Clock(9_000_000_002));
+        assert_eq!(clock.tick(at(9_000_000_500)), Clock(9_000_000_500));
+    }
+
+    #[test]
+    fn what_was_vouched_for_is_not_stamped_again_when_time_is_set_back() {
+        let mut clock = HybridClock::new(Clock(0));
+        assert_eq!(clock.now(at(9_000_000)), Clock(9_000_000));
+        assert_eq!(clock.now(at(1_000_000)), Clock(9_000_000));
+        assert!(clock.tick(at(1_000_000)) >= Clock(9_000_000));
+        assert!(clock.tick(at(1_000_000)) > Clock(9_000_000));
     }
 
     #[test]
     fn starts_above_what_was_persisted() {
         let mut clock = HybridClock::new(Clock(7_000_000));
-        assert_eq!(clock.tick(at(0, 5_000_000)), Clock(7_000_001));
+        assert_eq!(clock.tick(at(5_000_000)), Clock(7_000_001));
     }
 
     #[test]
     fn persists_ahead_and_rarely() {
         let mut clock = HybridClock::new(Clock(0));
-        clock.tick(at(0, 100_000_000));
+        clock.tick(at(100_000_000));
         assert_eq!(clock.floor_to_persist(), Some(Clock(105_000_000)));
-        clock.tick(at(3_000_000, 0));
+        clock.tick(at(103_000_000));
         assert_eq!(clock.floor_to_persist(), None);
-        clock.tick(at(4_500_000, 0));
+        clock.tick(at(104_500_000));
         assert!(clock.floor_to_persist().is_some());
     }
 
     #[test]
     fn passes_what_it_sees_unless_that_is_absurd() {
         let mut clock = HybridClock::new(Clock(0));
-        clock.tick(at(0, 1_000));
-        assert_eq!(clock.advance(at(0, 1_000), Clock(20_000_000)), Ok(()));
-        assert_eq!(clock.tick(at(0, 1_000)), Clock(20_000_001));
-        assert_eq!(clock.advance(at(0, 1_000), Clock(60_000_000)), Err(TooFarAhead));
+        clock.tick(at(1_000));
+        assert_eq!(clock.advance(at(1_000), Clock(20_000_000)), Ok(()));
+        assert_eq!(clock.tick(at(1_000)), Clock(20_000_001));
+        assert_eq!(clock.advance(at(1_000), Clock(60_000_000)), Err(TooFarAhead));
     }
 }

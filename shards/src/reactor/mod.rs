@@ -8,7 +8,6 @@
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
 mod accept;
-mod clock;
 mod control;
 mod goodbye;
 mod hand_off;
@@ -36,8 +35,8 @@ use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
 use crate::stats::{Board, Counters, Meaning};
 use crate::time::{Instant, Now, Span};
+use crate::wall::Wall;
 
-pub(crate) use clock::Clock;
 pub use control::Control;
 pub(crate) use control::ControlLane;
 pub use numbers::{CloseStats, PlaneStats};
@@ -126,7 +125,7 @@ pub(crate) struct Parts<E: Edge, M> {
     pub listeners: Vec<(Port, OwnedFd)>,
     pub limits: PlaneLimits,
     pub board: Arc<Board>,
-    pub clock: Clock,
+    pub clock: Arc<Wall>,
 }
 
 /// One shard at work.
@@ -141,7 +140,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     control: Arc<ControlLane<E>>,
     limits: PlaneLimits,
     board: Arc<Board>,
-    clock: Clock,
+    clock: Arc<Wall>,
     /// Of this turn.
     now: Now,
 

@@ -188,6 +188,90 @@ fn authorities_are_read_wherever_they_are_named_and_before_anything_is_touched()
     running.stop().unwrap();
 }
 
+/// What a user agent is told it has, and where a sender finds it.
+fn version_of(answer: &str) -> String {
+    let mut headers = answer.lines().filter_map(|line| line.split_once(": "));
+    let location = headers.find(|(name, _)| name.eq_ignore_ascii_case("location"));
+    let (_, location) = location.unwrap_or_else(|| panic!("a 201 has a location: {answer}"));
+    location.rsplit('/').next().unwrap().to_owned()
+}
+
+/// POSTs until it is taken; each refusal is a 503.
+async fn post_until_taken(endpoint: &str, running: &Running) -> String {
+    let mut answer = String::new();
+    eventually("a POST is taken", || {
+        answer = post_at(endpoint, running);
+        assert!(answer.starts_with("HTTP/1.1 201 ") || answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        answer.starts_with("HTTP/1.1 201 ")
+    })
+    .await;
+    version_of(&answer)
+}
+
+fn with_clock(clock: &HostClock) -> Surroundings {
+    Surroundings { host_clock: clock.clone(), ..Surroundings::default() }
+}
+
+const HOUR_US: i64 = 3_600_000_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_an_hour_wrong_and_right_again_loses_reorders_and_stops_nothing() {
+    database().await;
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [first, second] = dirs.each_ref().map(|dir| shared(dir.path(), &[]));
+    let clock = HostClock::default();
+    let surroundings = with_clock(&clock);
+    let a = blocking(move || start_in(&first, surroundings).unwrap()).await;
+    let b = blocking(move || start(&second).unwrap()).await;
+    let (mut socket, uaid) = hello(&b, "").await;
+    let endpoint = register(&mut socket).await;
+    drop(socket);
+    let mut posted = vec![post_until_taken(&endpoint, &a).await];
+    for off in [HOUR_US, -HOUR_US] {
+        clock.set_off(off);
+        eventually("it is noticed", || stats(&a)["island"]["clock_apart_seconds"].as_u64() >= Some(3_590)).await;
+        posted.push(post_until_taken(&endpoint, &a).await);
+        clock.set_off(0);
+        eventually("they agree", || stats(&a)["island"]["clock_apart_seconds"] == 0).await;
+        posted.push(post_until_taken(&endpoint, &a).await);
+        posted.push(post_until_taken(&endpoint, &b).await);
+    }
+    let island = &stats(&a)["island"];
+    assert_eq!((&island["clock_jumps"], &island["clock_jumps_taken"]), (&json!(2), &json!(0)));
+    let (mut socket, again) = hello(&b, &uaid).await;
+    assert_eq!(again, uaid);
+    // A message that was refused may be there all the same.
+    let mut wanted = posted.iter().peekable();
+    while wanted.peek().is_some() {
+        let heard = hear(&mut socket).await;
+        wanted.next_if(|version| heard["version"] == ***version);
+        let ack = json!({ "channelID": heard["channelID"], "version": heard["version"] });
+        say(&mut socket, json!({ "messageType": "ack", "updates": [ack] })).await;
+    }
+    drop(socket);
+    blocking(move || _ = (a.stop().unwrap(), b.stop().unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_clock_was_an_hour_behind_serves_once_that_is_set_right() {
+    database().await;
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [first, second] = dirs.each_ref().map(|dir| shared(dir.path(), &[]));
+    let clock = HostClock::default();
+    clock.set_off(-HOUR_US);
+    let surroundings = with_clock(&clock);
+    let a = blocking(move || start_in(&first, surroundings).unwrap()).await;
+    let b = blocking(move || start(&second).unwrap()).await;
+    let (mut at_b, _) = hello(&b, "").await;
+    let endpoint = register(&mut at_b).await;
+    clock.set_off(0);
+    eventually("it is taken over", || stats(&a)["island"]["clock_jumps_taken"] == 1).await;
+    let version = post_until_taken(&endpoint, &a).await;
+    assert_eq!(hear(&mut at_b).await["version"], version);
+    drop(at_b);
+    blocking(move || _ = (a.stop().unwrap(), b.stop().unwrap())).await;
+}
+
 #[test]
 fn certificates_are_read_again_and_bad_ones_are_refused() {
     let (papers, dir) = (Papers::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());

@@ -10,12 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use fjall::{Keyspace, Slice};
 use shards::ids::{Clock, Uaid};
 use shards::time::UnixSeconds;
+use shards::wall::Wall;
 
 use super::Gates;
 use super::database::Database;
@@ -47,7 +48,7 @@ pub(super) fn run(
     stop: &Receiver<()>,
     committer: &Sender<CommitterMail>,
     gates: &Arc<Gates>,
-    sweep: bool,
+    sweep: Option<&Wall>,
 ) {
     let mut walk = Walk::default();
     let mut squeeze = Squeeze::default();
@@ -58,8 +59,8 @@ pub(super) fn run(
         if ticks.is_multiple_of(TICKS_PER_STRIDE) {
             measure(db, dir, gates);
             squeeze.if_full(db, gates);
-            if sweep {
-                stride(db, &mut walk, unix_now(), committer, gates);
+            if let Some(wall) = sweep {
+                stride(db, &mut walk, wall.unix(), committer, gates);
             }
         }
     }
@@ -171,8 +172,4 @@ fn collect(keyspace: &Keyspace, cursor: &mut Vec<u8>, mut wanted: impl FnMut(&[u
         cursor.push(0);
     }
     found
-}
-
-fn unix_now() -> UnixSeconds {
-    UnixSeconds(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()))
 }

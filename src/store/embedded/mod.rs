@@ -42,6 +42,7 @@ use shards::ids::Clock;
 use shards::message::Message;
 use shards::ports::Store;
 use shards::stats::{Board, Counters};
+use shards::wall::Wall;
 
 pub use copy::{Copied, salvage};
 pub use fault::StoreFault;
@@ -91,6 +92,8 @@ pub struct Options {
     pub squeeze_every: Duration,
     /// Whether expired rows and idle users are reclaimed in the background.
     pub sweep: bool,
+    /// The time of the process, by which they are reclaimed.
+    pub wall: Arc<Wall>,
     /// Called once when nothing can be written any more; the default says why on standard error and exits.
     pub fatal: Fatal,
     /// Called before each sync.
@@ -108,6 +111,7 @@ impl Default for Options {
             stall_after: Duration::from_secs(3),
             squeeze_every: Duration::from_secs(60),
             sweep: true,
+            wall: Arc::new(Wall::start()),
             fatal: Arc::new(|why| {
                 eprintln!("murre: {why}");
                 std::process::exit(EXIT_STORAGE);
@@ -272,8 +276,9 @@ impl Embedded {
         }
         let (keeper, stop) = bounded(1);
         let (kept, dir, mail, gates) = (db.clone(), self.dir.clone(), self.committer.clone(), self.gates.clone());
-        let sweep = options.sweep;
-        self.threads.push(spawn("store-keeper", move || keeper::run(&kept, &dir, &stop, &mail, &gates, sweep))?);
+        let sweep = options.sweep.then(|| Arc::clone(&options.wall));
+        let keep = move || keeper::run(&kept, &dir, &stop, &mail, &gates, sweep.as_deref());
+        self.threads.push(spawn("store-keeper", keep)?);
         self.keeper = Some(keeper);
         let committer = Committer {
             db,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use scylla::client::session::Session;
 use shards::ids::{StoreTicket, Uaid};
@@ -14,6 +14,7 @@ use shards::machine::StoreOp;
 use shards::message::Message;
 use shards::ports::Store;
 use shards::stats::Board;
+use shards::wall::Wall;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -52,21 +53,16 @@ pub struct Scylla {
 }
 
 /// What surroundings decide. Everything but tests takes the default.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Surroundings {
-    /// Wall time in microseconds.
-    pub wall: fn() -> u64,
+    /// The time of the process.
+    pub wall: Arc<Wall>,
 }
 
 impl Default for Surroundings {
     fn default() -> Surroundings {
-        Surroundings { wall: wall_now }
+        Surroundings { wall: Arc::new(Wall::start()) }
     }
-}
-
-/// Wall time in microseconds.
-fn wall_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
 impl Scylla {
@@ -74,7 +70,7 @@ impl Scylla {
     ///
     /// # Errors
     /// Every fault, a line each.
-    pub fn open(config: &Config) -> Result<Scylla, String> {
+    pub fn open(config: &Config, surroundings: Surroundings) -> Result<Scylla, String> {
         let runtime = runtime()?;
         let session = match block_on(runtime.handle(), preflight::examine(config)) {
             (Some(session), faults) if faults.is_empty() => session,
@@ -83,7 +79,7 @@ impl Scylla {
                 return Err(faults.join("\n"));
             }
         };
-        Scylla::with(runtime, session, &config.store.scylla, Surroundings::default())
+        Scylla::with(runtime, session, &config.store.scylla, surroundings)
     }
 
     /// Connects and prepares without looking: for commands, and for tests with surroundings of their own.

@@ -15,6 +15,7 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
+use shards::wall::Wall;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -22,6 +23,7 @@ use crate::config::Scylla;
 
 use super::breaker::{Breaker, Budget, jittered};
 use super::connect::consistency;
+use super::preflight::time_of;
 use super::rows;
 use super::statements::{Bound, Change, reads, text};
 use super::stats::{Numbers, STATEMENTS, Statement, count};
@@ -43,6 +45,8 @@ const PAGE_ROWS_LONG: i32 = 500;
 const TTL_SECONDS: std::ops::RangeInclusive<u64> = 1..=crate::store::IDLE_SECONDS_MAX;
 /// Rows stay a little longer than their messages: their exact end is looked at when they are read.
 const TTL_SLACK_SECONDS: u64 = 60;
+/// Clocks of the database that are asked at a time.
+const CLOCKS_MAX: usize = 5;
 /// How long the probe leaves its row.
 const PROBE_TTL_SECONDS: i32 = 600;
 /// Places that the probe looks at in turn: their tokens lie all over the ring, so that with one replica of three gone,
@@ -69,8 +73,8 @@ pub(super) struct Client {
     pub(super) budget: Budget,
     pub(super) numbers: Arc<Numbers>,
     request_timeout: Duration,
-    /// Wall time in microseconds.
-    pub(super) wall: fn() -> u64,
+    /// The time of the process.
+    pub(super) wall: Arc<Wall>,
 }
 
 impl Client {
@@ -78,7 +82,7 @@ impl Client {
     ///
     /// # Errors
     /// What the database says of the first that it does not take; the tables are missing or others.
-    pub(super) async fn prepare(session: Session, config: &Scylla, wall: fn() -> u64) -> Result<Client, String> {
+    pub(super) async fn prepare(session: Session, config: &Scylla, wall: Arc<Wall>) -> Result<Client, String> {
         let keyspace = &config.keyspace;
         let (mut prepared, mut long) = (Vec::new(), Vec::new());
         for statement in STATEMENTS {
@@ -109,8 +113,7 @@ impl Client {
 
     /// For how many seconds the database keeps what ends then.
     pub(super) fn ttl(&self, expires: shards::time::UnixSeconds) -> i32 {
-        let now = (self.wall)() / 1_000_000;
-        let left = expires.0.saturating_sub(now).saturating_add(TTL_SLACK_SECONDS);
+        let left = expires.0.saturating_sub(self.wall.unix().0).saturating_add(TTL_SLACK_SECONDS);
         left.clamp(*TTL_SECONDS.start(), *TTL_SECONDS.end()) as i32
     }
 
@@ -136,11 +139,27 @@ impl Client {
         }
     }
 
+    /// How far most clocks of the database are ahead of ours, in microseconds: the middle one of a few of its nodes,
+    /// the lower of two. One of them may stand on the host whose clock is in doubt.
+    pub(super) async fn ahead(&self) -> Option<i64> {
+        let state = self.session.get_cluster_state();
+        let limit = self.request_timeout / ATTEMPTS_IN_TIMEOUT;
+        let mut told = Vec::new();
+        for node in state.get_nodes_info().iter().filter(|node| node.is_connected()).take(CLOCKS_MAX) {
+            let before = self.wall.unix_us();
+            let answer = tokio::time::timeout(limit, time_of(&self.session, node)).await;
+            let ours = before.midpoint(self.wall.unix_us()).cast_signed();
+            told.extend(answer.ok().flatten().map(|millis| millis.saturating_mul(1_000).saturating_sub(ours)));
+        }
+        told.sort_unstable();
+        told.get(told.len().checked_sub(1)? / 2).copied()
+    }
+
     /// Whether it takes a write, somewhere: where the replicas of one place are gone others may still be served, so
     /// each look is at another place.
     async fn probe(&self, look: u32) -> bool {
         let _sent = self.numbers.sent(Statement::Probe);
-        let at = i64::try_from((self.wall)()).unwrap_or(i64::MAX);
+        let at = i64::try_from(self.wall.unix_us()).unwrap_or(i64::MAX);
         let place = probe_place(look);
         let values = (at, PROBE_TTL_SECONDS, &[0u8; 8][..], &place[..]);
         let sent = self.session.execute_unpaged(&self.prepared[Statement::Probe as usize], values);
@@ -300,7 +319,7 @@ impl Hand<'_> {
 
     /// Wall time in microseconds.
     pub(super) fn wall(&self) -> u64 {
-        (self.client.wall)()
+        self.client.wall.unix_us()
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::backend::block_on;
 use super::client::{Client, Failed, Hand};
 use super::stats::Statement;
-use crate::store::nodes::{Look, NodeRow, Nodes};
+use crate::store::nodes::{Ahead, Look, NodeRow, Nodes};
 
 /// How long one call may take, with all retries.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -59,7 +59,7 @@ impl Work {
 
     /// Later than the row that is there, also when our clock was set back.
     fn after(&self, there: Option<&Found>) -> i64 {
-        let now = i64::try_from((self.client.wall)()).unwrap_or(i64::MAX);
+        let now = i64::try_from(self.client.wall.unix_us()).unwrap_or(i64::MAX);
         now.max(there.map_or(0, |found| found.at.saturating_add(1)))
     }
 
@@ -95,5 +95,11 @@ impl Nodes for Table {
         let (work, url) = (Arc::clone(&self.work), url.to_owned());
         let looked = self.handle.spawn(async move { work.read(&url).await });
         Box::pin(async move { looked.await.ok()?.ok()?.map(|found| found.row) })
+    }
+
+    fn ahead(&self) -> Ahead {
+        let client = Arc::clone(&self.work.client);
+        let told = self.handle.spawn(async move { client.ahead().await });
+        Box::pin(async move { told.await.ok()? })
     }
 }

@@ -111,15 +111,10 @@ pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, no
 async fn clocks(session: &Session, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in session.get_cluster_state().get_nodes_info().iter().filter(|node| node.is_connected()) {
-        let mut ask = Statement::new("SELECT toTimestamp(now()) FROM system.local WHERE key = 'local'");
-        ask.set_consistency(Consistency::One);
-        let target = NodeIdentifier::Node(Arc::clone(node));
-        ask.set_load_balancing_policy(Some(SingleTargetLoadBalancingPolicy::new(target, None)));
         let before = millis(now());
-        let answer = session.query_unpaged(ask, ()).await;
+        let theirs = time_of(session, node).await;
         let after = millis(now());
-        let theirs = answer.ok().and_then(|result| result.into_rows_result().ok());
-        let Some((CqlTimestamp(theirs),)) = theirs.and_then(|rows| rows.single_row::<(CqlTimestamp,)>().ok()) else {
+        let Some(theirs) = theirs else {
             faults.push(Fault(format!("the database node {} does not tell its time", address(node))));
             continue;
         };
@@ -134,6 +129,17 @@ async fn clocks(session: &Session, max_skew: Duration, now: fn() -> SystemTime) 
         }
     }
     faults
+}
+
+/// The time of a node of the database, in milliseconds since the Unix epoch; `None` when it does not say.
+pub(super) async fn time_of(session: &Session, node: &Arc<Node>) -> Option<i64> {
+    let mut ask = Statement::new("SELECT toTimestamp(now()) FROM system.local WHERE key = 'local'");
+    ask.set_consistency(Consistency::One);
+    let target = NodeIdentifier::Node(Arc::clone(node));
+    ask.set_load_balancing_policy(Some(SingleTargetLoadBalancingPolicy::new(target, None)));
+    let rows = session.query_unpaged(ask, ()).await.ok()?.into_rows_result().ok()?;
+    let (CqlTimestamp(theirs),) = rows.single_row::<(CqlTimestamp,)>().ok()?;
+    Some(theirs)
 }
 
 fn millis(time: SystemTime) -> i64 {

@@ -10,8 +10,9 @@ use glommio::LocalExecutorBuilder;
 use crate::limits::BACKLOG_DEFAULT;
 use crate::mailbox::{Mailbox, mesh};
 use crate::ports::{Alone, Port};
-use crate::reactor::{Clock, ControlLane, Parts, PlaneLimits, Reactor};
+use crate::reactor::{ControlLane, Parts, PlaneLimits, Reactor};
 use crate::ring::{listen, local_address};
+use crate::wall::Wall;
 
 use super::script::{LineEdge, Log, Nothing, Script};
 
@@ -66,7 +67,7 @@ impl Bench {
                 listeners: std::mem::take(&mut listeners),
                 limits,
                 board: Arc::new(TestReactor::board()),
-                clock: Clock::start(),
+                clock: Arc::new(Wall::start()),
             };
             all.push(TestReactor::new(parts).unwrap());
         }

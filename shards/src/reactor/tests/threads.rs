@@ -14,6 +14,7 @@ use crate::reactor::{Control, PlaneLimits};
 use crate::ring::{listen, local_address};
 use crate::thread::{ShardSetup, Shards, start_with};
 use crate::time::Span;
+use crate::wall::Wall;
 
 use super::script::{LineEdge, Log, Nothing, Script};
 
@@ -54,7 +55,7 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
     let setup = |shard: u16| ShardSetup {
         machine: config(shard, count),
         core: Some(usize::from(shard) % 2),
-        clock_ahead: Duration::ZERO,
+        clock: Arc::new(Wall::start()),
         limits,
         listeners: std::mem::take(&mut listeners),
         edge: Box::new(|| LineEdge),
@@ -237,7 +238,7 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
     let setup = ShardSetup {
         machine: config(0, 1),
         core: Some(100_000),
-        clock_ahead: Duration::ZERO,
+        clock: Arc::new(Wall::start()),
         limits: PlaneLimits::new(10),
         listeners: Vec::new(),
         edge: Box::new(|| LineEdge),

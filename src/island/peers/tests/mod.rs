@@ -20,7 +20,7 @@ use shards::time::UnixSeconds;
 
 use super::*;
 use crate::edge::EdgeKeys;
-use crate::store::nodes::{Look, NodeRow};
+use crate::store::nodes::{Ahead, Look, NodeRow};
 use crate::webpush::message_id::MessageIds;
 use crate::webpush::node_call::{Told, read_push, read_told};
 use fake::FakeNode;
@@ -46,6 +46,10 @@ impl Nodes for Table {
     fn look(&self, _: &str) -> Look {
         let row = *self.0.lock().unwrap();
         Box::pin(async move { row })
+    }
+
+    fn ahead(&self) -> Ahead {
+        Box::pin(async { None })
     }
 }
 

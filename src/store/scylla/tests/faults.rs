@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use shards::ids::{Clock, Stamp, StoreTicket, Uaid};
 use shards::machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
+use shards::wall::Wall;
 
 use super::super::stats::Statement;
 use super::super::{Scylla, Surroundings};
@@ -153,8 +154,9 @@ fn ten_thousand_hellos_at_once_are_all_served() {
 #[test]
 fn nodes_whose_clocks_are_three_seconds_apart_agree() {
     const NOW_US: u64 = 1_800_000_000_000_000;
-    let ahead = Scylla::connect(shared(), Surroundings { wall: || NOW_US + 3_000_000 }).expect("a store");
-    let behind = Scylla::connect(shared(), Surroundings { wall: || NOW_US }).expect("a store");
+    let ahead = Scylla::connect(shared(), Surroundings { wall: Arc::new(Wall::standing(NOW_US + 3_000_000)) })
+        .expect("a store");
+    let behind = Scylla::connect(shared(), Surroundings { wall: Arc::new(Wall::standing(NOW_US)) }).expect("a store");
     let first = Apart::new(&ahead);
     let second = first.beside(&behind);
     let (mut first, mut second) = (Hand::new(Box::new(first)), Hand::new(Box::new(second)));

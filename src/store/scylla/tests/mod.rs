@@ -16,6 +16,7 @@ use shards::ids::{StoreTicket, Uaid};
 use shards::machine::{Page, RowKey, StoreError, StoreOp, StoreReply};
 use shards::message::Message;
 use shards::ports::Store;
+use shards::wall::Wall;
 
 use super::{Scylla, Surroundings, cassandra, schema_apply};
 use crate::config::{self, Level};
@@ -65,7 +66,7 @@ pub(crate) fn open() -> Scylla {
 pub(crate) fn open_with(config: &config::Scylla) -> Scylla {
     // What the database refuses is said in the log only.
     let _ = tracing_subscriber::fmt().with_test_writer().with_max_level(tracing::Level::WARN).try_init();
-    Scylla::connect(config, Surroundings { wall: || 0 }).expect("the store opens")
+    Scylla::connect(config, Surroundings { wall: Arc::new(Wall::standing(0)) }).expect("the store opens")
 }
 
 /// A keyspace that goes with the test.

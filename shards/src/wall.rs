@@ -1,0 +1,178 @@
+//! The only place of this crate that reads the host's clock.
+//!
+//! A host's clock can be set: by hand, by NTP, after a sleep. So it is read once, when the process begins, and from
+//! then on [`Wall`] runs at monotonic speed. That the two have come apart is seen ([`Wall::gap_us`]), and whoever has
+//! found out which of them is right takes the host's over or distrusts it (decision 0019).
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant as Monotonic, SystemTime, UNIX_EPOCH};
+
+use crate::time::{Instant, Now, UnixSeconds};
+
+/// The time of a process: all its threads share one. Read from any thread; one thread at most changes it.
+pub struct Wall {
+    origin: Monotonic,
+    /// Microseconds since the Unix epoch at the origin.
+    base_us: AtomicU64,
+    host: HostClock,
+    distrusted: AtomicBool,
+}
+
+impl Wall {
+    /// Begins with the time of the host.
+    pub fn start() -> Wall {
+        Wall::of(HostClock::default())
+    }
+
+    /// Begins with the time of this clock.
+    pub fn of(host: HostClock) -> Wall {
+        let base_us = AtomicU64::new(host.unix_us());
+        Wall { origin: Monotonic::now(), base_us, host, distrusted: AtomicBool::new(false) }
+    }
+
+    /// Stands at this time, microseconds since the Unix epoch, whatever the host believes: for tests of what has a
+    /// date.
+    pub fn standing(unix_us: u64) -> Wall {
+        let wall = Wall { origin: Monotonic::now() + FAR_AHEAD, ..Wall::start() };
+        wall.base_us.store(unix_us, Ordering::Relaxed);
+        wall.distrust(true);
+        wall
+    }
+
+    /// The times of one turn.
+    pub fn now(&self) -> Now {
+        let since = Monotonic::now().saturating_duration_since(self.origin);
+        let unix_us = self.base_us.load(Ordering::Relaxed).saturating_add(since.as_micros() as u64);
+        Now { mono: Instant(since.as_nanos() as u64), unix_us }
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub fn unix_us(&self) -> u64 {
+        self.now().unix_us
+    }
+
+    /// Seconds since the Unix epoch.
+    pub fn unix(&self) -> UnixSeconds {
+        self.now().unix()
+    }
+
+    /// The later of this time and the host's, unless that is distrusted: what may have passed while nobody looked.
+    /// After a sleep of the host its clock is right at once and this one is late until the next look.
+    pub fn latest_us(&self) -> u64 {
+        let ours = self.unix_us();
+        if self.distrusted.load(Ordering::Relaxed) { ours } else { ours.max(self.host.unix_us()) }
+    }
+
+    /// How far the host's clock is ahead, in microseconds; negative when it is behind.
+    pub fn gap_us(&self) -> i64 {
+        let mut gap = 0;
+        for _ in 0..READS_MAX {
+            let (before, host, after) = (self.unix_us(), self.host.unix_us(), self.unix_us());
+            gap = (i128::from(host) - i128::from(before.midpoint(after))) as i64;
+            // A thread that was held up in between would see a gap that is not there.
+            if after.saturating_sub(before) <= READ_US_MAX {
+                break;
+            }
+        }
+        gap
+    }
+
+    /// Moves on by this gap, or back. One thread only.
+    pub fn take_over(&self, gap_us: i64) {
+        let base_us = self.base_us.load(Ordering::Relaxed).saturating_add_signed(gap_us);
+        self.base_us.store(base_us, Ordering::Relaxed);
+    }
+
+    /// Says whether the host's clock is known to be wrong.
+    pub fn distrust(&self, wrong: bool) {
+        self.distrusted.store(wrong, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Wall({} us)", self.unix_us())
+    }
+}
+
+/// The clock of the host; tests set it wrong by an offset, never the system's.
+#[derive(Clone, Debug, Default)]
+pub struct HostClock {
+    off_us: Arc<AtomicI64>,
+}
+
+impl HostClock {
+    /// One that is ahead by so much.
+    pub fn ahead(by: Duration) -> HostClock {
+        let clock = HostClock::default();
+        clock.set_off(by.as_micros() as i64);
+        clock
+    }
+
+    /// Sets it wrong by so many microseconds from now on, or right; for all copies of it.
+    pub fn set_off(&self, off_us: i64) {
+        self.off_us.store(off_us, Ordering::Relaxed);
+    }
+
+    fn unix_us(&self) -> u64 {
+        // A host that believes to live before 1970 gets 1970.
+        let unix_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        unix_us.saturating_add_signed(self.off_us.load(Ordering::Relaxed))
+    }
+}
+
+/// How often two clocks are read until they were read at one time, and how far apart that is, in microseconds.
+const READS_MAX: usize = 5;
+const READ_US_MAX: u64 = 1_000;
+/// An origin so far ahead is not reached.
+const FAR_AHEAD: Duration = Duration::from_secs(1 << 30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_US: u64 = 3_600_000_000;
+    /// What a test may take from one line to the next.
+    const SLOW_US: u64 = 60_000_000;
+
+    #[test]
+    fn a_host_clock_that_is_set_is_seen_and_changes_nothing_until_it_is_taken_over() {
+        let host = HostClock::default();
+        let wall = Wall::of(host.clone());
+        let began = wall.unix_us();
+        for off in [HOUR_US as i64, -(HOUR_US as i64)] {
+            host.set_off(off);
+            assert!((wall.gap_us() - off).unsigned_abs() < SLOW_US);
+            assert!(wall.unix_us().abs_diff(began) < SLOW_US);
+        }
+        host.set_off(HOUR_US as i64);
+        wall.take_over(wall.gap_us());
+        assert!(wall.gap_us().unsigned_abs() < SLOW_US);
+        assert!(wall.unix_us() >= began + HOUR_US - SLOW_US);
+        host.set_off(0);
+        wall.take_over(wall.gap_us());
+        assert!(wall.unix_us().abs_diff(began) < SLOW_US);
+    }
+
+    #[test]
+    fn the_latest_time_counts_the_host_s_until_that_is_distrusted() {
+        let host = HostClock::default();
+        let wall = Wall::of(host.clone());
+        host.set_off(HOUR_US as i64);
+        assert!(wall.latest_us() >= wall.unix_us() + HOUR_US - SLOW_US);
+        wall.distrust(true);
+        assert!(wall.latest_us() <= wall.unix_us());
+        wall.distrust(false);
+        host.set_off(-(HOUR_US as i64));
+        assert!(wall.latest_us() + SLOW_US >= wall.unix_us());
+    }
+
+    #[test]
+    fn a_wall_that_stands_tells_one_time() {
+        let wall = Wall::standing(5_000_000);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!((wall.now().mono, wall.latest_us(), wall.unix()), (Instant(0), 5_000_000, UnixSeconds(5)));
+    }
+}
