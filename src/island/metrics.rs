@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
@@ -14,6 +15,7 @@ use shards::stats::{Board, Kind, Meaning};
 use super::Exhibits;
 use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
+use crate::store::latencies::{BOUNDS_US, Latencies};
 
 /// Every number of the shards, the store and the island, as the metrics `murre_*`.
 pub(super) fn registry(exhibits: Arc<Exhibits>, island: Vec<Arc<Board>>, nodes: Option<Arc<Showcase>>) -> Registry {
@@ -56,6 +58,9 @@ impl Collector for Boards {
         if let Some(store) = &self.exhibits.store {
             encode_store(store, &mut encoder)?;
         }
+        if let Some(statements) = &self.exhibits.statements {
+            encode_statements(statements, &mut encoder)?;
+        }
         for (meaning, value) in self.island.iter().flat_map(|board| board.read()) {
             encode(encoder.encode_descriptor(meaning.name, meaning.help, None, kind(meaning))?, meaning, value)?;
         }
@@ -72,10 +77,29 @@ fn encode_store(store: &Board, encoder: &mut DescriptorEncoder<'_>) -> Result<()
     Ok(())
 }
 
-fn kind(meaning: Meaning) -> prometheus_client::metrics::MetricType {
+/// One histogram for each kind of statement, in seconds as Prometheus wants them.
+fn encode_statements(statements: &Latencies, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    let help = "Time of statements sent to the shared store, answered or given up.";
+    let mut family = encoder.encode_descriptor("store_statement_seconds", help, None, MetricType::Histogram)?;
+    for taken in statements.read() {
+        let bounds = BOUNDS_US.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(taken.counts).collect();
+        let count = taken.counts.iter().sum();
+        let labels = [("statement", taken.name)];
+        let mut one = family.encode_family(&labels)?;
+        one.encode_histogram::<NoLabelSet>(seconds(taken.sum_us), count, &buckets, None)?;
+    }
+    Ok(())
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+fn kind(meaning: Meaning) -> MetricType {
     match meaning.kind {
-        Kind::Counter => prometheus_client::metrics::MetricType::Counter,
-        Kind::Gauge => prometheus_client::metrics::MetricType::Gauge,
+        Kind::Counter => MetricType::Counter,
+        Kind::Gauge => MetricType::Gauge,
     }
 }
 
@@ -181,7 +205,12 @@ mod tests {
             ends: Ends::default(),
             quantiles: Default::default(),
         });
-        let registry = registry(Arc::new(Exhibits { shards: boards, store }), vec![], Some(nodes));
+        let latencies = Latencies::new(&["read", "write"]);
+        for took in [250, 700, 6_000_000] {
+            latencies.record(1, took);
+        }
+        let statements = Some(Arc::new(latencies));
+        let registry = registry(Arc::new(Exhibits { shards: boards, store, statements }), vec![], Some(nodes));
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
         let wanted = "# HELP murre_hellos Hellos answered.\n# TYPE murre_hellos counter\n\
                       murre_hellos_total{shard=\"0\"} 3\nmurre_hellos_total{shard=\"1\"} 5\n";
@@ -191,6 +220,21 @@ mod tests {
         assert!(text.contains("murre_process_resident_bytes "), "{text}");
         assert!(text.contains("murre_peer_node_circuit_open{node=\"http://n:8081\"} 1\n"), "{text}");
         assert!(text.contains("murre_peer_node_owed{node=\"http://n:8081\"} 4\n"), "{text}");
+        let wanted = "# TYPE murre_store_statement_seconds histogram\n\
+                      murre_store_statement_seconds_sum{statement=\"read\"} 0.0\n\
+                      murre_store_statement_seconds_count{statement=\"read\"} 0\n";
+        assert!(text.contains(wanted), "{text}");
+        for (line, value) in [
+            ("sum{statement=\"write\"}", "6.00095"),
+            ("count{statement=\"write\"}", "3"),
+            ("bucket{le=\"0.00025\",statement=\"write\"}", "1"),
+            ("bucket{le=\"0.0005\",statement=\"write\"}", "1"),
+            ("bucket{le=\"0.001\",statement=\"write\"}", "2"),
+            ("bucket{le=\"5.0\",statement=\"write\"}", "2"),
+            ("bucket{le=\"+Inf\",statement=\"write\"}", "3"),
+        ] {
+            assert!(text.contains(&format!("murre_store_statement_seconds_{line} {value}\n")), "{line}: {text}");
+        }
         assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -46,6 +46,7 @@ use shards::machine::BroadcastVersion;
 use shards::stats::Board;
 use tokio::sync::watch;
 
+use crate::store::latencies::Latencies;
 use crate::wire::url::HttpUrl;
 use broadcasts::Broadcasts;
 use client::Client;
@@ -100,6 +101,8 @@ pub struct Exhibits {
     pub shards: Vec<Arc<Board>>,
     /// The board of the store.
     pub store: Option<Arc<Board>>,
+    /// How long the statements of a shared store took.
+    pub statements: Option<Arc<Latencies>>,
 }
 
 /// What the operating system tells a process that watches signals.

@@ -161,7 +161,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
 
     let gate = Arc::clone(&plan.edge.gate);
     let stage = Arc::new(Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate));
-    let exhibits = Exhibits { shards: shards.boards().to_vec(), store: storage.board() };
+    let (store, statements) = (storage.board(), storage.latencies());
+    let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements };
     let host: Arc<dyn Host> = Arc::clone(&stage) as Arc<dyn Host>;
     if let (Some(certificate), Some(behind)) = (certificate, of(&addresses, Port::Node).first()) {
         prepared.end_tls(tls, banner::reachable(*behind), certificate).map_err(no_island)?;

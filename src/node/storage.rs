@@ -13,6 +13,7 @@ use shards::wall::Wall;
 use super::fault::Fault;
 use crate::config::{Config, StoreKind};
 use crate::store::embedded::{Copied, Embedded, Options};
+use crate::store::latencies::Latencies;
 use crate::store::model::Model;
 use crate::store::nodes::Nodes;
 use crate::store::scylla::{Scylla, Surroundings};
@@ -75,6 +76,14 @@ impl Storage {
             Storage::Embedded(store) => Some(store.board()),
             Storage::Memory(_) => None,
             Storage::Scylla(store) => Some(store.board()),
+        }
+    }
+
+    /// How long its statements took, if it has any.
+    pub(super) fn latencies(&self) -> Option<Arc<Latencies>> {
+        match self {
+            Storage::Embedded(_) | Storage::Memory(_) => None,
+            Storage::Scylla(store) => Some(store.latencies()),
         }
     }
 

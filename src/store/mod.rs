@@ -2,7 +2,8 @@
 //!
 //! [`model`] keeps everything in memory: what `store.kind = memory` means, and the executable statement of the
 //! laws. [`embedded`] is the default: one directory, no server. [`scylla`] is what several nodes share. All of them
-//! pass `laws`. [`nodes`] is the table of nodes that a shared store has beside it.
+//! pass `laws`. [`nodes`] is the table of nodes that a shared store has beside it, [`latencies`] how long its
+//! statements took.
 //!
 //! Rules that the vocabulary leaves to storage, the same in every backend:
 //! - `Save` keeps what it is given only while the user and the channel exist; the rest ended by rule
@@ -20,6 +21,8 @@ pub mod scylla;
 pub mod transfer;
 
 pub mod nodes;
+
+pub mod latencies;
 
 #[cfg(test)]
 mod laws;

@@ -72,7 +72,7 @@ fn island_with(prepared: Prepared) -> (Island, Arc<Recorder>) {
     let host = Arc::new(Recorder::new());
     let board = Board::new(&[Numbers::MEANINGS]);
     Numbers { sessions: 7 }.write_to(&board, 0);
-    let exhibits = Exhibits { shards: vec![Arc::new(board)], store: None };
+    let exhibits = Exhibits { shards: vec![Arc::new(board)], store: None, statements: None };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
     (Island::start(prepared, vec![listener], exhibits, shown).unwrap(), host)

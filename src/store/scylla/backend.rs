@@ -29,6 +29,7 @@ use super::nodes::Table;
 use super::port::{Outbox, Port};
 use super::preflight;
 use super::stats::Numbers;
+use crate::store::latencies::Latencies;
 use crate::store::nodes::Nodes;
 
 /// Threads of the runtime: the driver and all lanes share them, and one encodes and decodes for several shards.
@@ -133,6 +134,11 @@ impl Scylla {
     /// Its numbers.
     pub fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
+    }
+
+    /// How long its statements took.
+    pub fn latencies(&self) -> Arc<Latencies> {
+        Arc::clone(&self.client.numbers.all_latencies)
     }
 
     /// The table of nodes.

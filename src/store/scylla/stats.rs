@@ -2,12 +2,14 @@
 //! the way. Written by the store's runtime, copied to a board about once a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use shards::machine::StoreOp;
 use shards::stats::{Board, Kind, Meaning};
+
+use crate::store::latencies::Latencies;
 
 /// Names the statements and says what their numbers mean.
 macro_rules! statements {
@@ -18,6 +20,8 @@ macro_rules! statements {
 
         /// All of them, in the order of their numbers.
         pub(super) const STATEMENTS: &[Statement] = &[$(Statement::$variant),+];
+
+        const STATEMENT_NAMES: &[&str] = &[$(stringify!($name)),+];
 
         const STATEMENT_MEANINGS: &[Meaning] = &[$(
             Meaning {
@@ -144,7 +148,10 @@ const LATENCY_US_MAX: u64 = 60_000_000;
 /// Everything that is counted.
 pub(super) struct Numbers {
     counts: Vec<AtomicU64>,
+    /// Of the last minute.
     latencies: Vec<Mutex<Histogram<u32>>>,
+    /// Since the beginning.
+    pub(super) all_latencies: Arc<Latencies>,
     operations: Vec<AtomicU64>,
     pub(super) others: Others,
 }
@@ -157,6 +164,7 @@ impl Numbers {
             counts: atomics(STATEMENTS.len()),
             // Invariant: these bounds and two digits make a histogram.
             latencies: STATEMENTS.iter().map(|_| Mutex::new(latency().expect("a histogram"))).collect(),
+            all_latencies: Arc::new(Latencies::new(STATEMENT_NAMES)),
             operations: atomics(OPERATION_MEANINGS.len()),
             others: Others::default(),
         }
@@ -218,6 +226,7 @@ impl Drop for Sent<'_> {
     fn drop(&mut self) {
         self.numbers.others.in_flight.fetch_sub(1, Ordering::Relaxed);
         let micros = u64::try_from(self.at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.numbers.all_latencies.record(self.statement as usize, micros);
         let latency = &self.numbers.latencies[self.statement as usize];
         latency.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros.max(1));
     }
@@ -235,6 +244,24 @@ mod tests {
 
     fn read(board: &Board, name: &str) -> u64 {
         board.read().find(|(meaning, _)| meaning.name == name).expect("it is on the board").1
+    }
+
+    #[test]
+    fn every_statement_is_in_the_buckets_of_its_own_kind_for_good() {
+        let numbers = Numbers::new();
+        for took in [1, 1, 400] {
+            let mut sent = numbers.sent(Statement::UserRead);
+            sent.at -= Duration::from_millis(took);
+        }
+        numbers.write_to(&Numbers::board(), LOOKS_PER_WINDOW);
+        let read = |name: &str| numbers.all_latencies.read().find(|taken| taken.name == name).expect("a row");
+        let taken = read("user_read");
+        assert_eq!(taken.counts.iter().sum::<u64>(), 3);
+        assert_eq!(taken.counts[..2], [0, 0], "none took less than a millisecond");
+        // One of 400 ms, and a little more on a busy host.
+        assert!(taken.counts[10..].iter().sum::<u64>() >= 1 && taken.sum_us >= 402_000, "{taken:?}");
+        assert_eq!(read("user_put").counts.iter().sum::<u64>(), 0);
+        assert_eq!(numbers.all_latencies.read().count(), STATEMENTS.len());
     }
 
     #[test]
