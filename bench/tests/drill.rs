@@ -8,25 +8,34 @@ use murre_bench::scenario::drill::{self, Fault, Options};
 
 #[test]
 fn nodes_lines_clocks_and_the_database_break_and_nothing_accepted_is_lost() {
-    drill(vec![
-        Fault::None,
-        Fault::Split,
-        Fault::Kill,
-        Fault::KillForGood,
-        Fault::Rolling,
-        Fault::Cut,
-        Fault::DatabaseStopped,
-        Fault::Clocks,
-    ]);
+    drill(
+        false,
+        vec![
+            Fault::None,
+            Fault::Split,
+            Fault::Kill,
+            Fault::KillForGood,
+            Fault::Rolling,
+            Fault::Cut,
+            Fault::DatabaseStopped,
+            Fault::Clocks,
+            Fault::ClockSet,
+        ],
+    );
 }
 
 /// Needs root, as whoever makes network namespaces does; the drill says so.
 #[test]
 fn links_of_the_kernel_go_down_and_nothing_accepted_is_lost() {
-    drill(vec![Fault::LinksDown]);
+    drill(false, vec![Fault::LinksDown]);
 }
 
-fn drill(faults: Vec<Fault>) {
+#[test]
+fn nodes_that_speak_tls_are_killed_and_nothing_accepted_is_lost() {
+    drill(true, vec![Fault::Kill]);
+}
+
+fn drill(tls: bool, faults: Vec<Fault>) {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("drill.json");
     let options = Options {
@@ -37,6 +46,7 @@ fn drill(faults: Vec<Fault>) {
         rate: 60,
         outage: 5,
         calm: 2,
+        tls,
         murre: Some(PathBuf::from(env!("CARGO_BIN_EXE_murre-bench"))),
         json: Some(json.clone()),
     };

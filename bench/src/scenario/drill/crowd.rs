@@ -28,6 +28,8 @@ pub(super) struct Tally {
     pub statuses: BTreeMap<u16, u64>,
     /// Answers 503 that say when to come again.
     pub orderly: u64,
+    /// Sessions that ended without their user agent's doing, by where it was connected.
+    pub closed: HashMap<SocketAddr, u64>,
 }
 
 struct Shared {
@@ -170,6 +172,18 @@ fn stay(shared: &Shared, address: SocketAddr, uaid: &str, moves: bool, dice: &mu
         shared.tally().renamed += 1;
         return Err(io::Error::other("another UAID"));
     }
+    let stayed = serve(shared, agent, moves, dice);
+    if stayed.is_err() {
+        *shared.tally().closed.entry(address).or_default() += 1;
+    }
+    stayed
+}
+
+/// Takes what comes until it leaves of its own accord.
+///
+/// # Errors
+/// The other side ended it.
+fn serve(shared: &Shared, mut agent: Agent, moves: bool, dice: &mut Dice) -> io::Result<()> {
     let mut acks: Vec<(Instant, u64)> = Vec::new();
     let until = moves.then(|| Instant::now() + Duration::from_millis(500 + dice.below(4_000) as u64));
     while shared.living.load(Ordering::Relaxed) {
@@ -185,12 +199,14 @@ fn stay(shared: &Shared, address: SocketAddr, uaid: &str, moves: bool, dice: &mu
                 return Err(io::Error::other("closed"));
             }
             Received::Nothing if until.is_some_and(|until| Instant::now() > until) => {
-                return match dice.below(3) {
+                // What comes of a goodbye is nobody's doing but its own.
+                let _ = match dice.below(3) {
                     _ if shared.gentle => agent.close(),
                     0 => agent.close(),
                     1 => agent.reset(),
                     _ => Ok(()),
                 };
+                return Ok(());
             }
             Received::Nothing => {}
         }

@@ -5,6 +5,8 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::geteuid;
+
 use super::town::Town;
 
 /// One fault.
@@ -32,11 +34,13 @@ pub enum Fault {
     DatabaseSlow,
     /// The clock of one node is three seconds ahead.
     Clocks,
+    /// The clock of one node is set an hour forward, and right again.
+    ClockSet,
 }
 
 impl Fault {
     /// All of them, in the order of the table.
-    pub const ALL: [Fault; 11] = [
+    pub const ALL: [Fault; 12] = [
         Fault::None,
         Fault::Split,
         Fault::Kill,
@@ -48,17 +52,45 @@ impl Fault {
         Fault::DatabaseStopped,
         Fault::DatabaseSlow,
         Fault::Clocks,
+        Fault::ClockSet,
     ];
 
     /// Whether an ack may go unheard or its delete be lost, so that a message may come again.
     pub fn loses_acks(self) -> bool {
-        !matches!(self, Fault::None | Fault::Split | Fault::Rolling | Fault::Clocks)
+        !matches!(self, Fault::None | Fault::Split | Fault::Rolling | Fault::Clocks | Fault::ClockSet)
     }
 
     /// Whether a POST may be refused with another 5xx than 503 that says when to come again: a node that dies or stops
-    /// answers what it can. In the others a refusal says that the store is away.
+    /// answers what it can. In the others a refusal says that the store is away, or in doubt.
     pub(super) fn refuses_in_order(self) -> bool {
-        matches!(self, Fault::DatabaseNode | Fault::DatabaseStopped | Fault::DatabaseSlow)
+        matches!(self, Fault::DatabaseNode | Fault::DatabaseStopped | Fault::DatabaseSlow | Fault::ClockSet)
+    }
+
+    /// Whether the first node has a clock of its own, and how many milliseconds it is ahead at the start.
+    pub(super) fn clock_ahead(self) -> Option<i64> {
+        match self {
+            Fault::Clocks => Some(3_000),
+            Fault::ClockSet => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Whether the sessions of this node are none of its business, so that all of them stay.
+    pub(super) fn leaves_alone(self, node: usize) -> bool {
+        match self {
+            Fault::None | Fault::Split | Fault::Cut | Fault::LinksDown | Fault::Clocks | Fault::ClockSet => true,
+            Fault::Kill | Fault::KillForGood => node != 0,
+            Fault::Rolling | Fault::DatabaseNode | Fault::DatabaseStopped | Fault::DatabaseSlow => false,
+        }
+    }
+
+    /// What it lacks here, if anything.
+    pub(super) fn lacks(self, databases: usize) -> Option<&'static str> {
+        match self {
+            Fault::DatabaseNode if databases < 3 => Some("needs three database nodes"),
+            Fault::LinksDown if !geteuid().is_root() => Some("needs root"),
+            _ => None,
+        }
     }
 
     /// Whether the nodes stand in namespaces of their own.
@@ -85,6 +117,11 @@ impl Fault {
                 town.cut(true)?;
                 thread::sleep(outage);
                 town.cut(false)
+            }
+            Fault::ClockSet => {
+                town.set_clock(3_600_000)?;
+                thread::sleep(outage);
+                town.set_clock(0)
             }
             Fault::DatabaseNode => {
                 town.database("kill", 2)?;
@@ -124,6 +161,7 @@ impl fmt::Display for Fault {
             Fault::DatabaseStopped => "database-stopped",
             Fault::DatabaseSlow => "database-slow",
             Fault::Clocks => "clocks",
+            Fault::ClockSet => "clock-set",
         };
         f.pad(name)
     }

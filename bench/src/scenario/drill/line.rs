@@ -11,12 +11,13 @@ use std::time::Duration;
 /// One line. Its listener lives as long as the process.
 pub(super) struct Line {
     address: SocketAddr,
+    scheme: &'static str,
     cut: Arc<AtomicBool>,
 }
 
 impl Line {
-    /// A line to this address.
-    pub(super) fn to(target: SocketAddr) -> io::Result<Line> {
+    /// A line to this address, where this is spoken; it carries bytes.
+    pub(super) fn to(scheme: &'static str, target: SocketAddr) -> io::Result<Line> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let (address, cut) = (listener.local_addr()?, Arc::new(AtomicBool::new(false)));
         let flag = Arc::clone(&cut);
@@ -27,12 +28,12 @@ impl Line {
                 carry(stream, other, &flag);
             }
         })?;
-        Ok(Line { address, cut })
+        Ok(Line { address, scheme, cut })
     }
 
     /// Where the node is reached through it.
     pub(super) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// Cuts it, or makes it whole.

@@ -9,6 +9,7 @@ mod crowd;
 mod fault;
 mod line;
 mod network;
+mod papers;
 mod town;
 
 use std::io;
@@ -23,7 +24,7 @@ use crate::report::Report;
 /// Which faults, and how many of everything.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Faults to drill, separated by commas; all when absent.
+    /// Faults to drill, separated by commas; when absent all that this host and these counts can do.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub faults: Vec<Fault>,
     /// Server nodes, at least 2.
@@ -44,6 +45,9 @@ pub struct Options {
     /// Seconds of calm before a fault and after it.
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub calm: u64,
+    /// TLS between the nodes, and to the database with a certificate of ours; a password too where that is one node.
+    #[arg(long)]
+    pub tls: bool,
     /// The server binary; when absent this executable, which has `serve` too.
     #[arg(long, value_name = "PATH")]
     pub murre: Option<PathBuf>,
@@ -58,7 +62,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the drills one after the other and reports.
 pub fn run(options: &Options) -> io::Result<bool> {
-    let faults = if options.faults.is_empty() { Fault::ALL.to_vec() } else { options.faults.clone() };
+    let faults = chosen(options)?;
     let mut report = Report::new("drill");
     let mut town = Town::build(options)?;
     println!(
@@ -84,11 +88,21 @@ pub fn run(options: &Options) -> io::Result<bool> {
         report.add(format!("{fault}: POSTs without an answer"), drilled.unsure, "");
         report.add(format!("{fault}: received again after an ack"), drilled.again, "");
         report.add(format!("{fault}: seconds until all was received"), drilled.settled.as_secs_f64(), "s");
+        if options.tls {
+            report.add(format!("{fault}: TLS handshakes of nodes"), drilled.handshakes, "");
+            if drilled.handshakes == 0.0 {
+                report.fail(format!("{fault}: no node called another over TLS"));
+            }
+        }
+        if fault == Fault::ClockSet && drilled.jumps == 0.0 {
+            report.fail(format!("{fault}: no node noticed it"));
+        }
         if drilled.accepted == 0 {
             report.fail(format!("{fault}: nothing was accepted, so nothing was tested"));
         }
         report.check(format!("{fault}: lost"), drilled.lost, 0);
         report.check(format!("{fault}: UAIDs changed"), drilled.renamed, 0);
+        report.check(format!("{fault}: sessions closed by nodes that were left alone"), drilled.closed, 0);
         report.check(format!("{fault}: answers that are neither 201 nor 5xx"), drilled.strange, 0);
         if fault.refuses_in_order() {
             report.check(format!("{fault}: refused, and not with 503 and Retry-After"), drilled.disorderly, 0);
@@ -98,6 +112,20 @@ pub fn run(options: &Options) -> io::Result<bool> {
         }
     }
     report.finish(options.json.as_deref())
+}
+
+/// Which ones. What cannot be done is left out, and said, unless it was asked for by name.
+fn chosen(options: &Options) -> io::Result<Vec<Fault>> {
+    let (mut can, all) = (Vec::new(), options.faults.is_empty());
+    let wanted: &[Fault] = if all { &Fault::ALL } else { &options.faults };
+    for &fault in wanted {
+        match fault.lacks(options.databases) {
+            None => can.push(fault),
+            Some(lacks) if all => println!("left out: {fault}, which {lacks}"),
+            Some(lacks) => return Err(io::Error::other(format!("{fault} {lacks}"))),
+        }
+    }
+    Ok(can)
 }
 
 /// What came of one drill.
@@ -110,7 +138,13 @@ struct Drilled {
     lost: u64,
     again: u64,
     renamed: u64,
+    /// Sessions that nodes ended which had nothing to do with the fault.
+    closed: u64,
     settled: Duration,
+    /// Handshakes of nodes with nodes.
+    handshakes: f64,
+    /// Times nodes found that their clock had been set.
+    jumps: f64,
 }
 
 fn drill(town: &mut Town, fault: Fault, options: &Options) -> io::Result<Drilled> {
@@ -130,6 +164,9 @@ fn drill(town: &mut Town, fault: Fault, options: &Options) -> io::Result<Drilled
         eprintln!("{fault}: {missing} missing; {}", town.logs());
     }
     let tally = crowd.disperse();
+    let (handshakes, jumps) = (town.sum("node_tls_handshakes_total"), town.sum("clock_jumps_total"));
+    let alone = (0..town.nodes()).filter(|node| fault.leaves_alone(*node)).map(|node| town.websocket(node));
+    let closed: u64 = alone.filter_map(|address| tally.closed.get(&address)).sum();
     town.close()?;
     let refused = tally.statuses.range(500..600).map(|(_, count)| count).sum();
     Ok(Drilled {
@@ -141,6 +178,9 @@ fn drill(town: &mut Town, fault: Fault, options: &Options) -> io::Result<Drilled
         lost: missing as u64,
         again: tally.again,
         renamed: tally.renamed,
+        closed,
         settled,
+        handshakes,
+        jumps,
     })
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,8 +11,10 @@ use tempfile::TempDir;
 
 use super::line::Line;
 use super::network::Network;
+use super::papers::Papers;
 use super::{Fault, Options};
 use crate::cassandra::{self, Database};
+use crate::metrics::Metrics;
 use crate::process::{self, Server};
 
 /// Where user agents and app servers may go now.
@@ -28,6 +31,8 @@ pub(super) struct Town {
     database: Option<Database>,
     network: Option<Network>,
     databases: usize,
+    tls: bool,
+    papers: Option<Papers>,
     program: String,
     count: usize,
     directory: TempDir,
@@ -59,6 +64,8 @@ impl Town {
             database: None,
             network: None,
             databases: options.databases,
+            tls: options.tls,
+            papers: None,
             program: program.to_string_lossy().into_owned(),
             count: options.nodes.max(2),
             directory: tempfile::tempdir()?,
@@ -75,7 +82,13 @@ impl Town {
         self.database = None;
         self.network = None;
         let count = self.databases.to_string();
-        let options = ["--nodes", &count];
+        let mut options = vec!["--nodes", count.as_str()];
+        if self.tls {
+            options.push("--client-cert");
+        }
+        if self.asks_for_password() {
+            options.push("--auth");
+        }
         self.database = Some(if fault.wants_network() {
             let network = self.network.insert(Network::build(self.count)?);
             Database::start_at(&network.database_address(0).to_string(), network.at_database(), &options)?
@@ -89,6 +102,7 @@ impl Town {
     pub(super) fn open(&mut self, fault: Fault) -> io::Result<()> {
         self.settle(fault)?;
         self.drills += 1;
+        self.papers = self.tls.then(|| self.papers()).transpose()?;
         let keyspace = cassandra::keyspace();
         let settings = self.settings(&keyspace, fault);
         self.schema(&settings)?;
@@ -102,15 +116,16 @@ impl Town {
             if fault == Fault::Split {
                 arguments.extend(["--roles".into(), if connects { "connect" } else { "endpoint" }.into()]);
             }
-            let ahead = if fault == Fault::Clocks && n == 0 { CLOCK_AHEAD } else { Duration::ZERO };
-            self.servers.push(self.start(n, arguments, ahead, (connects, posts))?);
+            let ahead = fault.clock_ahead().filter(|_| n == 0);
+            ahead.map_or(Ok(()), |ahead| self.set_clock(ahead))?;
+            self.servers.push(self.start(n, arguments, ahead.is_some(), (connects, posts))?);
         }
         self.publish();
         Ok(())
     }
 
     fn settings(&self, keyspace: &str, fault: Fault) -> Vec<String> {
-        let sets = [
+        let mut sets = vec![
             format!("store.scylla.keyspace={keyspace}"),
             format!("store.scylla.replication_factor={}", self.databases),
             format!("endpoint.crypto_keys={CRYPTO_KEY}"),
@@ -121,10 +136,31 @@ impl Town {
             // Connections that nobody reads any more are found while the drill waits.
             "websocket.auto_ping_interval=20".to_owned(),
         ];
+        if let Some(database) = self.database.as_ref().filter(|_| self.tls) {
+            sets.push("store.scylla.tls=true".to_owned());
+            for (key, name) in [("tls_ca", "ca.pem"), ("tls_cert", "client.pem"), ("tls_key", "client.key")] {
+                sets.push(format!("store.scylla.{key}={}", database.file(&format!("tls/{name}")).display()));
+            }
+        }
+        if self.asks_for_password() {
+            sets.extend(["store.scylla.user=cassandra".to_owned(), "store.scylla.password=cassandra".into()]);
+        }
         let mut all = vec!["--store".to_owned(), "scylla".into(), "--scylla".into(), self.contact_points()];
         all.extend(["--shards".into(), "2".into(), "--max-connections".into(), "1000".into()]);
         all.extend(sets.into_iter().flat_map(|set| ["--set".to_owned(), set]));
         all
+    }
+
+    /// Of several database nodes one would keep the roles, and nobody could log in while that one is away.
+    fn asks_for_password(&self) -> bool {
+        self.tls && self.databases == 1
+    }
+
+    fn papers(&self) -> io::Result<Papers> {
+        let of_network = |network: &Network| (0..self.count).map(|n| network.back(n).to_string()).collect();
+        // On loopback they call each other's lines.
+        let addresses = self.network.as_ref().map_or_else(|| vec!["127.0.0.1".to_owned()], of_network);
+        Papers::make(self.directory.path(), addresses)
     }
 
     fn contact_points(&self) -> String {
@@ -152,26 +188,35 @@ impl Town {
         &self,
         n: usize,
         mut arguments: Vec<String>,
-        ahead: Duration,
+        own_clock: bool,
         (connects, posts): (bool, bool),
     ) -> io::Result<Node> {
         let mut command = self.command_at(n);
-        if ahead.is_zero() {
-            command.push("serve".into());
+        if own_clock {
+            command.extend(["serve-ahead".into(), self.clock().to_string_lossy().into_owned()]);
         } else {
-            command.extend(["serve-ahead".into(), format!("{}", ahead.as_millis())]);
+            command.push("serve".into());
         }
+        let (scheme, port) = if self.tls { ("https", TLS_PORT) } else { ("http", process::NODE_PORT) };
+        let mut listen = |ip| {
+            if let Some(papers) = &self.papers {
+                let sets = papers.settings().into_iter().chain([format!("node.tls.listen={ip}:{port}")]);
+                arguments.extend(sets.flat_map(|set| ["--set".to_owned(), set]));
+            }
+        };
         let data = self.directory.path().join(format!("drill{}-node{n}", self.drills));
         let patience = Duration::from_secs(60);
         if let Some(network) = &self.network {
             let (ip, back) = (network.front(n), network.back(n));
-            arguments.extend(["--node-url".into(), format!("http://{back}:{}", process::NODE_PORT)]);
+            listen(back);
+            arguments.extend(["--node-url".into(), format!("{scheme}://{back}:{port}")]);
             let options = process::Options { command, arguments, patience };
             return Ok(Node { server: Server::start_apart(ip, back, options, &data)?, line: None, connects, posts });
         }
         // The line has to be there before the server, whose address is known only then.
         let ip = process::own_address();
-        let line = Line::to(SocketAddr::from((ip, process::NODE_PORT)))?;
+        listen(ip);
+        let line = Line::to(scheme, SocketAddr::from((ip, port)))?;
         arguments.extend(["--node-url".into(), line.url()]);
         let options = process::Options { command, arguments, patience };
         Ok(Node { server: Server::start_on(ip, options, &data)?, line: Some(line), connects, posts })
@@ -187,6 +232,11 @@ impl Town {
     /// How many nodes there are.
     pub(super) fn nodes(&self) -> usize {
         self.servers.len()
+    }
+
+    /// Where user agents connect to a node.
+    pub(super) fn websocket(&self, n: usize) -> SocketAddr {
+        self.servers[n].server.websocket()
     }
 
     /// Where to go now.
@@ -216,6 +266,22 @@ impl Town {
         self.servers[n].server.start_again()?;
         self.publish();
         Ok(())
+    }
+
+    /// Sets the clock of the node that has its own so many milliseconds ahead of the host's.
+    pub(super) fn set_clock(&self, ahead: i64) -> io::Result<()> {
+        std::fs::write(self.clock(), ahead.to_string())
+    }
+
+    fn clock(&self) -> PathBuf {
+        self.directory.path().join("clock")
+    }
+
+    /// The sum of a metric over the nodes that run.
+    pub(super) fn sum(&mut self, metric: &str) -> f64 {
+        let running = self.servers.iter_mut().filter_map(|node| node.server.running().then(|| node.server.admin()));
+        let metrics = running.filter_map(|admin| Metrics::read(admin).ok());
+        metrics.map(|metrics| metrics.sum(metric)).sum()
     }
 
     /// Cuts the nodes off from each other, or joins them again.
@@ -266,5 +332,5 @@ impl Town {
     }
 }
 
-/// How far the clock of one node is ahead in `clocks`.
-const CLOCK_AHEAD: Duration = Duration::from_secs(3);
+/// Where a node ends TLS.
+const TLS_PORT: u16 = 8443;

@@ -1,0 +1,49 @@
+//! Certificates for the nodes of a drill, and the authority that signs them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+/// Where they lie. All nodes show the same one: a drill breaks other things than names.
+pub(super) struct Papers {
+    directory: PathBuf,
+}
+
+impl Papers {
+    /// Makes them for nodes that are called by these addresses.
+    ///
+    /// # Errors
+    /// The directory takes no files.
+    pub(super) fn make(directory: &Path, addresses: Vec<String>) -> io::Result<Papers> {
+        let papers = Papers { directory: directory.to_owned() };
+        let mut params = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let authority = params.self_signed(&key).map_err(io::Error::other)?;
+        let issuer = Issuer::new(params, key);
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let own = CertificateParams::new(addresses).map_err(io::Error::other)?;
+        let own = own.signed_by(&key, &issuer).map_err(io::Error::other)?;
+        std::fs::write(papers.file("ca"), pem("CERTIFICATE", authority.der()))?;
+        std::fs::write(papers.file("node"), pem("CERTIFICATE", own.der()))?;
+        std::fs::write(papers.file("key"), pem("PRIVATE KEY", &key.serialize_der()))?;
+        Ok(papers)
+    }
+
+    /// Settings of every node.
+    pub(super) fn settings(&self) -> [String; 3] {
+        [("node.ca", "ca"), ("node.tls.cert", "node"), ("node.tls.key", "key")]
+            .map(|(setting, name)| format!("{setting}={}", self.file(name).display()))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.pem"))
+    }
+}
+
+fn pem(what: &str, der: &[u8]) -> String {
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    format!("-----BEGIN {what}-----\n{text}\n-----END {what}-----\n")
+}
