@@ -76,7 +76,7 @@ const STAYS: usize = 3;
 /// Longest wait for a user to be registered.
 const REGISTER_WITHIN: Duration = Duration::from_secs(60);
 /// An ack that is no older when the server says goodbye may have crossed it and be unread: its message may come again.
-const ACK_READ_WITHIN: Duration = Duration::from_secs(5);
+const ACK_READ_WITHIN: Duration = Duration::from_secs(2);
 
 impl Crowd {
     /// Registers the users and sets everybody going. `gentle`: nobody leaves without a word, so that no ack is lost.
