@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Monotonic, SystemTime, UNIX_EPOCH};
 
 use crate::time::{Instant, Now, UnixSeconds};
@@ -17,7 +17,10 @@ pub struct Wall {
     /// Microseconds since the Unix epoch at the origin.
     base_us: AtomicU64,
     host: HostClock,
-    distrusted: AtomicBool,
+    /// By how many microseconds the host's clock is known to be wrong, ahead of ours; 0 while it is believed.
+    host_wrong_us: AtomicI64,
+    /// By how many ours is known to be late.
+    late_us: AtomicU64,
 }
 
 impl Wall {
@@ -29,7 +32,7 @@ impl Wall {
     /// Begins with the time of this clock.
     pub fn of(host: HostClock) -> Wall {
         let base_us = AtomicU64::new(host.unix_us());
-        Wall { origin: Monotonic::now(), base_us, host, distrusted: AtomicBool::new(false) }
+        Wall { origin: Monotonic::now(), base_us, host, host_wrong_us: AtomicI64::new(0), late_us: AtomicU64::new(0) }
     }
 
     /// Stands at this time, microseconds since the Unix epoch, whatever the host believes: for tests of what has a
@@ -37,7 +40,7 @@ impl Wall {
     pub fn standing(unix_us: u64) -> Wall {
         let wall = Wall { origin: Monotonic::now() + FAR_AHEAD, ..Wall::start() };
         wall.base_us.store(unix_us, Ordering::Relaxed);
-        wall.distrust(true);
+        wall.distrust(i64::MAX, 0);
         wall
     }
 
@@ -58,11 +61,13 @@ impl Wall {
         self.now().unix()
     }
 
-    /// The later of this time and the host's, unless that is distrusted: what may have passed while nobody looked.
-    /// After a sleep of the host its clock is right at once and this one is late until the next look.
+    /// The later of this time and the host's, as far as that is known to be wrong without that: what may have passed
+    /// while nobody looked. After a sleep of the host its clock is right at once and this one is late until the next
+    /// look.
     pub fn latest_us(&self) -> u64 {
-        let ours = self.unix_us();
-        if self.distrusted.load(Ordering::Relaxed) { ours } else { ours.max(self.host.unix_us()) }
+        let wrong_us = self.host_wrong_us.load(Ordering::Relaxed);
+        let host = self.host.unix_us().saturating_add_signed(wrong_us.saturating_neg());
+        self.unix_us().saturating_add(self.late_us.load(Ordering::Relaxed)).max(host)
     }
 
     /// How far the host's clock is ahead, in microseconds; negative when it is behind.
@@ -85,9 +90,15 @@ impl Wall {
         self.base_us.store(base_us, Ordering::Relaxed);
     }
 
-    /// Says whether the host's clock is known to be wrong.
-    pub fn distrust(&self, wrong: bool) {
-        self.distrusted.store(wrong, Ordering::Relaxed);
+    /// Says that the host's clock is known to be wrong, so far ahead of ours, and ours late by so much.
+    pub fn distrust(&self, host_wrong_us: i64, late_us: u64) {
+        self.host_wrong_us.store(host_wrong_us, Ordering::Relaxed);
+        self.late_us.store(late_us, Ordering::Relaxed);
+    }
+
+    /// Says that nothing is known to be wrong.
+    pub fn trust(&self) {
+        self.distrust(0, 0);
     }
 }
 
@@ -157,14 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_time_counts_the_host_s_until_that_is_distrusted() {
+    fn the_latest_time_counts_the_host_s_but_for_what_is_known_to_be_wrong() {
         let host = HostClock::default();
         let wall = Wall::of(host.clone());
         host.set_off(HOUR_US as i64);
         assert!(wall.latest_us() >= wall.unix_us() + HOUR_US - SLOW_US);
-        wall.distrust(true);
-        assert!(wall.latest_us() <= wall.unix_us());
-        wall.distrust(false);
+        wall.distrust(wall.gap_us(), 0);
+        assert!(wall.latest_us() <= wall.unix_us() + SLOW_US);
+        // What the clock of a host that slept shows more than it was wrong by has passed.
+        host.set_off(2 * HOUR_US as i64);
+        assert!(wall.latest_us() >= wall.unix_us() + HOUR_US - SLOW_US);
+        wall.distrust(wall.gap_us(), HOUR_US);
+        assert!(wall.latest_us().abs_diff(wall.unix_us() + HOUR_US) < SLOW_US, "ours is known to be late");
+        wall.trust();
         host.set_off(-(HOUR_US as i64));
         assert!(wall.latest_us() + SLOW_US >= wall.unix_us());
     }

@@ -19,7 +19,7 @@ use crate::store::nodes::Nodes;
 counters! {
     /// What became of steps of the host's clock.
     pub struct TimeNumbers {
-        counter clock_jumps: "Times the system's clock was found to be set by more than 5 s.",
+        counter clock_jumps: "Times the system's clock was found to be set by more than 5 s, or a sixth of store.max_skew.",
         counter clock_jumps_taken: "Those of them that were found to be right and taken over.",
         gauge clock_apart_seconds: "Seconds between the system's clock and the time the node keeps, ahead or behind.",
     }
@@ -37,6 +37,8 @@ pub(crate) struct Witness {
 pub(crate) struct Timekeeper {
     wall: Arc<Wall>,
     witness: Option<Witness>,
+    /// A step up to this, in microseconds, is taken over without a question.
+    step_us_max: u64,
     apart: Option<Apart>,
     numbers: TimeNumbers,
     board: Arc<Board>,
@@ -63,7 +65,9 @@ enum Found {
 impl Timekeeper {
     pub(crate) fn new(wall: Arc<Wall>, witness: Option<Witness>) -> Timekeeper {
         let board = Arc::new(Board::new(&[TimeNumbers::MEANINGS]));
-        Timekeeper { wall, witness, apart: None, numbers: TimeNumbers::default(), board }
+        let skew_us = witness.as_ref().map_or(u64::MAX, |witness| witness.max_skew.as_micros() as u64);
+        let step_us_max = STEP_US_MAX.min(skew_us / SKEW_PARTS);
+        Timekeeper { wall, witness, step_us_max, apart: None, numbers: TimeNumbers::default(), board }
     }
 
     /// Its numbers.
@@ -83,7 +87,7 @@ impl Timekeeper {
 
     async fn look(&mut self, now: Instant) {
         let gap_us = self.wall.gap_us();
-        if gap_us.unsigned_abs() <= STEP_US_MAX {
+        if gap_us.unsigned_abs() <= self.step_us_max {
             self.near(gap_us);
         } else {
             self.notice(gap_us, now);
@@ -91,7 +95,7 @@ impl Timekeeper {
                 Some(witness) => {
                     if let Some(theirs_us) = witness.nodes.ahead().await {
                         let found = judge(gap_us, theirs_us, witness.max_skew);
-                        self.settle(found, gap_us);
+                        self.settle(found, gap_us, theirs_us);
                     }
                 }
                 None if self.apart.as_ref().is_some_and(|apart| now.since(apart.since) >= STANDS_FOR) => {
@@ -110,30 +114,31 @@ impl Timekeeper {
             self.wall.take_over(gap_us);
         }
         if self.apart.take().is_some() {
-            self.wall.distrust(false);
+            self.wall.trust();
             tracing::info!("the system's clock and the time of this node agree again");
         }
     }
 
     fn notice(&mut self, gap_us: i64, now: Instant) {
-        let known = |apart: &Apart| (gap_us - apart.gap_us).unsigned_abs() <= STEP_US_MAX;
+        let known = |apart: &Apart| (gap_us - apart.gap_us).unsigned_abs() <= self.step_us_max;
         if self.apart.as_ref().is_some_and(known) {
             return;
         }
         self.numbers.clock_jumps += 1;
         // Whatever was found out was about another step.
-        self.wall.distrust(false);
+        self.wall.trust();
         self.apart = Some(Apart { gap_us, since: now, said: None });
         let until = if self.witness.is_some() { "the database's clocks confirm it" } else { "it has stood for 30 s" };
         tracing::warn!("the system's clock was set {}; this node keeps its own time until {until}", far(gap_us));
     }
 
     /// Does what the database's clocks say.
-    fn settle(&mut self, found: Found, gap_us: i64) {
+    fn settle(&mut self, found: Found, gap_us: i64, theirs_us: i64) {
         if found == Found::Host {
             return self.take_over(gap_us, "the database's clocks agree with it");
         }
-        self.wall.distrust(found == Found::Ours);
+        let late_us = if found == Found::Ours { 0 } else { theirs_us.max(0).unsigned_abs() };
+        self.wall.distrust(gap_us, late_us);
         let Some(apart) = self.apart.as_mut().filter(|apart| apart.said != Some(found)) else { return };
         apart.said = Some(found);
         match found {
@@ -152,7 +157,7 @@ impl Timekeeper {
 
     fn take_over(&mut self, gap_us: i64, because: &str) {
         self.wall.take_over(gap_us);
-        self.wall.distrust(false);
+        self.wall.trust();
         self.apart = None;
         self.numbers.clock_jumps_taken += 1;
         tracing::warn!("the time of this node was set {}, as the system's clock was: {because}", far(gap_us));
@@ -181,8 +186,10 @@ fn far(gap_us: i64) -> String {
 
 /// How often the two are compared.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A step up to this, in microseconds, is taken over without a question: a sixth of what clocks of nodes may differ by.
+/// A step up to this, in microseconds, is taken over without a question, if it is at most a sixth of what clocks of nodes
+/// may differ by.
 const STEP_US_MAX: u64 = 5_000_000;
+const SKEW_PARTS: u64 = 6;
 /// Less is only what reading two clocks takes.
 const GAP_US_MIN: u64 = 1_000;
 /// A step that nobody can confirm is taken over when it has stood for so long.

@@ -126,6 +126,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let keys = data.keys(config)?;
     let wall = Arc::new(Wall::of(surroundings.host_clock));
     let storage = Arc::new(Storage::open(config, &data.store(), &wall)?);
+    // The host's clock may have been set since this began, and its database has just found it right as it is now.
+    wall.take_over(wall.gap_us());
     let mut earlier = Earlier::save(&data, &storage)?;
 
     prepared.ask_source().map_err(no_island)?;
@@ -168,7 +170,9 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
         prepared.end_tls(tls, banner::reachable(*behind), certificate).map_err(no_island)?;
     }
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
-    earlier.discard()?;
+    if let Err(fault) = earlier.discard() {
+        tracing::warn!("{fault}; it holds nothing that is not saved, and the next start tries again");
+    }
     let addresses = Addresses { node_tls: bound_tls, ..plan.addresses(&addresses, island.admin()) };
     let drain_rate = config.drain.rate;
     let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
@@ -229,6 +233,7 @@ impl Earlier {
     /// Saves what they hold.
     fn save(data: &DataDir, storage: &Storage) -> Result<Earlier, Fault> {
         let mut replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
+        replay.discard_empty().map_err(no_ledger)?;
         let messages = std::mem::take(&mut replay.messages);
         if !messages.is_empty() {
             tracing::info!(messages = messages.len(), "saving what earlier runs left in the ledger");

@@ -26,6 +26,12 @@ pub(super) fn run(measured: &Measured, mix: &Mix) -> io::Result<Vec<Outcome>> {
             "give results with --from, or the process id of a running server with --pid, so that it can be measured",
         )
     })?;
+    if measured.admin.is_none() && mix.shards.is_none() {
+        return Err(io::Error::other(
+            "say with --admin where the server's metrics are, or with --shards how many shards it has: pings are measured \
+             with as many",
+        ));
+    }
     if measured.measure_sessions == 0 {
         return Err(io::Error::other("--measure-sessions 0 measures nothing"));
     }
@@ -52,7 +58,8 @@ pub(super) fn run(measured: &Measured, mix: &Mix) -> io::Result<Vec<Outcome>> {
 fn hold_words(measured: &Measured) -> Vec<String> {
     let count = measured.measure_sessions;
     let step = (count / READINGS).max(1);
-    let counts: Vec<String> = (0..READINGS).map(|reading| (count + reading * step).to_string()).collect();
+    let counts = (0..READINGS).map(|reading| count + reading * step).filter(|at| *at < 2 * count);
+    let counts: Vec<String> = counts.map(|at| at.to_string()).collect();
     let quiet = if measured.seconds < SECONDS_PROMISED { "0" } else { "2" };
     words(&["--channels", "0", "--ramp", RAMP, "--quiet", quiet, "--at", &counts.join(",")])
 }
@@ -86,7 +93,8 @@ fn ping(measured: &Measured, mix: &Mix, pid: u32, directory: &Path, hold: &Outco
     let beat = Beat::new(measured, mix);
     let program = measured.program.as_ref().map_or_else(|| format!("/proc/{pid}/exe"), |path| path.clone());
     let mut arguments = words(&["--max-connections", &mix.max_connections().max(2 * beat.sessions).to_string()]);
-    if let Some(shards) = hold.option(names::OPTION_SHARDS) {
+    // What a ping costs depends on how many come to a shard.
+    if let Some(shards) = hold.option(names::OPTION_SHARDS).or(mix.shards.map(|shards| shards as f64)) {
         arguments.extend(words(&["--shards", &shards.to_string()]));
     }
     for (key, seconds) in [("interval", beat.interval_s), ("timeout", beat.interval_s * 2.0 / 3.0)] {

@@ -144,10 +144,7 @@ impl Count<'_> {
         loop {
             self.traffic.idle(COUNTERS_LAG)?;
             let sent = Statements::of(&Metrics::read(self.admin)?.since(before));
-            let settled = match least {
-                Some(least) => sent.sum() >= least,
-                None => last.as_ref() == Some(&sent),
-            };
+            let settled = last.as_ref() == Some(&sent) && least.is_none_or(|least| sent.sum() >= least);
             if settled || Instant::now() > deadline {
                 return Ok(sent);
             }

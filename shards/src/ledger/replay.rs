@@ -20,19 +20,59 @@ pub struct Replay {
     /// No shard's clock may start at or below it.
     pub clock_floor: Clock,
     /// The logs that were read, and drafts of logs that never were.
-    pub files: Vec<PathBuf>,
+    files: Vec<Left>,
+}
+
+/// A file that an earlier boot left.
+#[derive(Debug)]
+struct Left {
+    path: PathBuf,
+    /// Whether it holds a live record.
+    live: bool,
+    /// No clock may start at or below it; 0 for a draft.
+    floor: Clock,
 }
 
 impl Replay {
+    /// How many files there are.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
     /// Removes the files. Only after every message is saved and new logs carry the floor.
     ///
     /// # Errors
-    /// When one cannot be removed; it would be replayed again, which is harmless but keeps its bytes.
-    pub fn discard(self) -> Result<(), LedgerError> {
-        for file in &self.files {
-            fs::remove_file(file).map_err(|e| LedgerError::io(file, "remove", e))?;
-        }
-        Ok(())
+    /// When one cannot be removed, the others are; it would be replayed again, which is harmless but keeps its bytes.
+    pub fn discard(mut self) -> Result<(), LedgerError> {
+        self.remove(|_| true)
+    }
+
+    /// Removes files that hold no record, but for the one that carries the highest floor: starts that fail leave such,
+    /// each as long as a log.
+    ///
+    /// # Errors
+    /// As [`Replay::discard`].
+    pub fn discard_empty(&mut self) -> Result<(), LedgerError> {
+        let highest = self.files.iter().max_by_key(|left| left.floor).map(|left| left.path.clone());
+        self.remove(|left| !left.live && Some(&left.path) != highest.as_ref())
+    }
+
+    fn remove(&mut self, which: impl Fn(&Left) -> bool) -> Result<(), LedgerError> {
+        let mut first = Ok(());
+        self.files.retain(|left| {
+            if !which(left) {
+                return true;
+            }
+            match fs::remove_file(&left.path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    let error = Err(LedgerError::io(&left.path, "remove", e));
+                    first = std::mem::replace(&mut first, Ok(())).and(error);
+                    true
+                }
+                _ => false,
+            }
+        });
+        first
     }
 }
 
@@ -54,23 +94,25 @@ pub fn replay(dir: &Path) -> Result<Replay, LedgerError> {
         match path.extension().and_then(|e| e.to_str()) {
             Some("log") => {}
             Some("tmp") => {
-                replay.files.push(path);
+                replay.files.push(Left { path, live: false, floor: Clock(0) });
                 continue;
             }
             _ => continue,
         }
         let file = fs::read(&path).map_err(|e| LedgerError::io(&path, "read", e))?;
         let header = layout::read_header(&file).map_err(|what| LedgerError::header(&path, what))?;
-        replay.clock_floor = replay.clock_floor.max(header.floor);
+        let mut left = Left { path, live: false, floor: header.floor };
         let ring = file.get(HEADER_BYTES as usize..).unwrap_or_default();
         for message in live_records(ring, header.salt) {
-            replay.clock_floor = replay.clock_floor.max(message.stamp.clock);
+            left.live = true;
+            left.floor = left.floor.max(message.stamp.clock);
             // A record that was being moved to the head is there twice.
             if seen.insert((message.uaid, message.chid, message.stamp)) {
                 replay.messages.push(Arc::new(message));
             }
         }
-        replay.files.push(path);
+        replay.clock_floor = replay.clock_floor.max(left.floor);
+        replay.files.push(left);
     }
     replay.messages.sort_by_key(|m| (m.stamp, m.uaid, m.chid));
     Ok(replay)

@@ -170,6 +170,41 @@ fn picks(seed: u32) -> impl Iterator<Item = u16> {
 }
 
 #[test]
+fn logs_without_a_record_go_at_once_but_for_the_one_with_the_highest_floor() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let floors = [(3, 40), (4, 70), (5, 60)];
+    for (shard, floor) in floors {
+        drop(
+            Log::create(dir.path(), ShardId(shard), Origin(shard.into()), LOG_BYTES_MIN, Clock(floor)).expect("a log"),
+        );
+    }
+    let mut log = create(dir.path(), 1);
+    log.append(LedgerSlot(0), &message(2, 10));
+    drop(log);
+    std::fs::write(dir.path().join("draft.tmp"), b"half").expect("written");
+    let left = |dir: &Path| std::fs::read_dir(dir).expect("listed").count();
+    let mut first = replay(dir.path()).expect("readable");
+    assert_eq!((first.files(), left(dir.path())), (5, 5));
+    first.discard_empty().expect("removable");
+    assert_eq!((first.files(), left(dir.path())), (1, 1), "what holds a record has the highest floor, too");
+    let second = replay(dir.path()).expect("readable");
+    assert_eq!((second.messages.len(), second.clock_floor), (1, Clock(1_002)));
+    second.discard().expect("removable");
+
+    for (shard, floor) in floors {
+        drop(
+            Log::create(dir.path(), ShardId(shard), Origin(shard.into()), LOG_BYTES_MIN, Clock(floor)).expect("a log"),
+        );
+    }
+    let mut third = replay(dir.path()).expect("readable");
+    third.discard_empty().expect("removable");
+    assert_eq!((third.files(), replay(dir.path()).expect("readable").clock_floor), (1, Clock(70)));
+    // Somebody else has removed it: it is gone all the same.
+    std::fs::remove_file(std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path()).unwrap();
+    third.discard().expect("nothing to remove");
+}
+
+#[test]
 fn every_log_is_replayed_and_discarded_whoever_wrote_it() {
     let dir = tempfile::tempdir().expect("a directory");
     for shard in 0..4u16 {

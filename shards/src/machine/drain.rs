@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::ids::{Clock, Stamp};
 use crate::limits::PAGE_MESSAGES;
 use crate::message::{Message, Urgency};
-use crate::time::Span;
+use crate::time::{Now, Span};
 
 use super::active::{DrainCursor, Source};
 use super::receipts::Outcome;
@@ -42,7 +42,9 @@ impl ShardMachine {
         let (uaid, blocked, index) = (session.uaid, session.has(BLOCKED) || session.has(ENTERING), session.active);
         let window = usize::from(self.config.window);
         let writing = self.write_in_flight(uaid);
-        let horizon = Clock(self.clock.now(turn.now).0.saturating_sub(SETTLE_LAG_US));
+        // Where time was set back the clock stands ahead of it: others write by the earlier of the two.
+        let sure = self.clock.now(turn.now).0.min(turn.now.unix_us);
+        let horizon = Clock(sure.saturating_sub(SETTLE_LAG_US));
         let room = self.tickets.room();
         let Some(active) = self.active_of_mut(index) else { return };
         if active.drain.reading || blocked {
@@ -124,7 +126,7 @@ impl ShardMachine {
         if messages.iter().any(|m| m.urgency != Urgency::Normal) {
             urgent_first(&mut messages);
         }
-        messages.retain(|message| self.is_news(at, message));
+        messages.retain(|message| self.is_news(turn.now, at, message));
         if messages.is_empty() || self.over_msg_limit(turn, at, messages.len()) {
             return;
         }
@@ -139,7 +141,7 @@ impl ShardMachine {
 
     /// Whether a row is to be sent: it is neither in flight nor settled, its channel is registered, and it is of the
     /// session's mode.
-    fn is_news(&mut self, at: Ref, message: &Message) -> bool {
+    fn is_news(&mut self, now: Now, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
         let registered = session.channels.contains(self.config.placement.fingerprint(message.chid));
         let stamp = message.stamp;
@@ -157,7 +159,7 @@ impl ShardMachine {
         if registered && self.is_for_session(at, message) {
             return true;
         }
-        if self.knows_better(at, message) {
+        if self.knows_better(now, at, message) {
             self.stats.rows_unregistered += u64::from(!registered);
             self.end_receipt(&RowKey::of(message), Outcome::Unregistered);
             self.settle(RowKey::of(message));
@@ -170,9 +172,11 @@ impl ShardMachine {
     /// Whether the session may end a row that is for no channel of its, or for the other mode. While unsure it has the
     /// channel perhaps all the same. Among nodes the user may have a newer session elsewhere with other channels, and
     /// only what was stored surely before this one read its own is surely for none; the next session decides the rest.
-    fn knows_better(&self, at: Ref, message: &Message) -> bool {
+    fn knows_better(&self, now: Now, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
         let before = message.stamp.clock.0.saturating_add(SETTLE_LAG_US) <= session.connected_at;
+        // A session that is stamped ahead of time does not say when it began.
+        let before = before && session.connected_at <= now.unix_us;
         !session.has(UNSURE) && (!self.in_cluster() || before)
     }
 

@@ -189,6 +189,22 @@ fn low_water_follows_the_lowest_unacked_row() {
 }
 
 #[test]
+fn low_water_follows_time_where_that_was_set_back() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stamps = stored(&mut mesh, uaid, 1);
+    wait_long(&mut mesh);
+    // The shard stamps a session, and so shows its clock a time that is found to be wrong.
+    mesh.now.unix_us += 3_600_000_000;
+    mesh.session(0, None);
+    mesh.now.unix_us -= 3_600_000_000;
+    let socket = mesh.session(0, Some(uaid));
+    mesh.ack(socket, stamps[0]);
+    let low = mesh.store.low_water.get(&uaid).copied().expect("risen");
+    assert!(low >= stamps[0].clock && low.0 + 60_000_000 <= mesh.now.unix_us);
+}
+
+#[test]
 fn low_water_stays_below_young_rows_and_those_sent_to_nobody() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);

@@ -70,6 +70,23 @@ fn a_row_that_was_there_before_the_session_and_is_for_no_channel_ends() {
 }
 
 #[test]
+fn a_session_that_is_stamped_ahead_of_time_ends_no_row_of_a_channel_it_does_not_know() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let uaid = mesh.known_user(0);
+    let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(7) };
+    mesh.store.put(Arc::new(Message { chid: THIRD, stamp, accepted: mesh.now.unix(), ..message(uaid) }));
+    mesh.now.unix_us += 3_600_000_000;
+    mesh.session(0, None);
+    mesh.now.unix_us -= 3_600_000_000;
+    mesh.session(0, Some(uaid));
+    assert_eq!(
+        mesh.store.rows_of(uaid).len(),
+        1,
+        "younger than a write may take, whatever the stamp of the session is"
+    );
+}
+
+#[test]
 fn a_session_that_ends_before_it_has_looked_has_the_other_one_look() {
     let mut mesh = Mesh::nodes(2, |_| {});
     let (uaid, first) = user_on(&mut mesh, 0);
