@@ -186,8 +186,8 @@ fn far(gap_us: i64) -> String {
 
 /// How often the two are compared.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A step up to this, in microseconds, is taken over without a question, if it is at most a sixth of what clocks of nodes
-/// may differ by.
+/// A step up to this, in microseconds, is taken over without a question, if it is at most a sixth of what clocks of
+/// nodes may differ by.
 const STEP_US_MAX: u64 = 5_000_000;
 const SKEW_PARTS: u64 = 6;
 /// Less is only what reading two clocks takes.

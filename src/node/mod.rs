@@ -125,9 +125,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let data = DataDir::open(&config.data_dir)?;
     let keys = data.keys(config)?;
     let wall = Arc::new(Wall::of(surroundings.host_clock));
-    let storage = Arc::new(Storage::open(config, &data.store(), &wall)?);
-    // The host's clock may have been set since this began, and its database has just found it right as it is now.
-    wall.take_over(wall.gap_us());
+    let storage = open_storage(config, &data, &wall)?;
     let mut earlier = Earlier::save(&data, &storage)?;
 
     prepared.ask_source().map_err(no_island)?;
@@ -170,14 +168,20 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
         prepared.end_tls(tls, banner::reachable(*behind), certificate).map_err(no_island)?;
     }
     let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
-    if let Err(fault) = earlier.discard() {
-        tracing::warn!("{fault}; it holds nothing that is not saved, and the next start tries again");
-    }
+    earlier.discard_told();
     let addresses = Addresses { node_tls: bound_tls, ..plan.addresses(&addresses, island.admin()) };
     let drain_rate = config.drain.rate;
     let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
     manager.ready();
     Ok(Running { addresses, cores, drain_rate, manager, island, stage, shards, storage, data, cluster })
+}
+
+/// Opens the storage, and has the process follow the host's clock once more: that may have been set since this began,
+/// and its database has just found it right as it is now.
+fn open_storage(config: &Config, data: &DataDir, wall: &Arc<Wall>) -> Result<Arc<Storage>, Fault> {
+    let storage = Storage::open(config, &data.store(), wall)?;
+    wall.take_over(wall.gap_us());
+    Ok(Arc::new(storage))
 }
 
 /// Who is asked when the host's clock is in doubt: on a shared store the clocks of the database.
@@ -259,6 +263,13 @@ impl Earlier {
     /// deleted since stays deleted.
     fn discard(&mut self) -> Result<(), Fault> {
         self.replay.take().map_or(Ok(()), |replay| replay.discard().map_err(no_ledger))
+    }
+
+    /// The same once the node serves, which is no time to end for a file that cannot be removed.
+    fn discard_told(&mut self) {
+        if let Err(fault) = self.discard() {
+            tracing::warn!("{fault}; it holds nothing that is not saved, and the next start tries again");
+        }
     }
 }
 
