@@ -65,8 +65,9 @@ impl Replay {
             }
             match fs::remove_file(&left.path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    let error = Err(LedgerError::io(&left.path, "remove", e));
-                    first = std::mem::replace(&mut first, Ok(())).and(error);
+                    if first.is_ok() {
+                        first = Err(LedgerError::io(&left.path, "remove", e));
+                    }
                     true
                 }
                 _ => false,
