@@ -8,7 +8,9 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use murre::commands::{schema, serve};
 use murre::node::HostClock;
-use murre_bench::scenario::{backlog, churn, crash, drill, hold, mixed, ping, push, sim, statements, store, storm};
+use murre_bench::scenario::{
+    backlog, churn, crash, drill, hold, kills, mixed, ping, push, sim, statements, store, storm,
+};
 use murre_bench::{capacity, html, interrupt, reference};
 
 /// The command line.
@@ -41,6 +43,8 @@ enum Command {
     Backlog(backlog::Options),
     /// Break connections and the server itself, and count what comes back.
     Crash(crash::Options),
+    /// Kill the server in the middle of traffic with topics, reconnects and slow user agents.
+    Kills(kills::Options),
     /// Run a small server of the same protocol, one task per connection, to compare with.
     Reference(reference::Options),
     /// Make one HTML file of results, with plots.
@@ -117,6 +121,7 @@ fn main() -> ExitCode {
         Command::Ping(options) => ping::run(&options),
         Command::Backlog(options) => backlog::run(&options),
         Command::Crash(options) => crash::run(&options),
+        Command::Kills(options) => kills::run(&options),
         Command::Reference(options) => reference::run(&options),
         Command::Report(options) => html::run(&options),
         Command::Capacity(options) => capacity::run(&options),

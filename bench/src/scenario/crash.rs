@@ -85,7 +85,7 @@ struct Tally {
 pub fn run(options: &Options) -> io::Result<bool> {
     let directory = tempfile::tempdir()?;
     let server = process::Options {
-        command: vec![binary(options)?.to_string_lossy().into_owned(), "serve".into()],
+        command: vec![binary(options.murre.as_ref())?.to_string_lossy().into_owned(), "serve".into()],
         arguments: options.serve_args.clone(),
         patience: Duration::from_secs(40),
     };
@@ -120,8 +120,9 @@ pub fn run(options: &Options) -> io::Result<bool> {
     report.finish(options.json.as_deref())
 }
 
-fn binary(options: &Options) -> io::Result<PathBuf> {
-    match &options.murre {
+/// The server binary: the given one, else the one beside this executable, else this executable.
+pub(super) fn binary(given: Option<&PathBuf>) -> io::Result<PathBuf> {
+    match given {
         Some(path) => Ok(path.clone()),
         None => {
             let own = std::env::current_exe()?;

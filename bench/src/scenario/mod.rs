@@ -32,6 +32,8 @@ pub mod backlog;
 
 pub mod crash;
 
+pub mod kills;
+
 pub mod sim;
 
 pub mod drill;

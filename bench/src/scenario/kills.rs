@@ -1,0 +1,390 @@
+//! `kills`: SIGKILL in the middle of traffic. App servers post to every user agent, half of the messages with a topic,
+//! while the user agents ack at once, ack in batches, never ack, never read or reconnect all the time. After each kill
+//! the server starts again, every user agent returns, and the scenario compares what arrives with what was answered 201.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+
+use crate::agent::{self, Agent, Note, Received};
+use crate::http::Client;
+use crate::process::{self, Server};
+use crate::report::Report;
+
+/// Options of the scenario.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Kills.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub rounds: usize,
+    /// The server binary; when absent the one beside this executable, or this executable, which has `serve` too.
+    #[arg(long, value_name = "PATH")]
+    pub murre: Option<PathBuf>,
+    /// One more argument of `serve`; may be given again.
+    #[arg(long = "serve-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub serve_args: Vec<String>,
+    /// User agents; their habits take turns.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub clients: usize,
+    /// Longest time of traffic before a kill, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    pub traffic_ms_max: u64,
+    /// Seed of the lengths of the rounds and of the choice of topics.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Also write every figure to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Behaviour of a user agent until the kill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Habit {
+    AcksAtOnce,
+    AcksInBatches,
+    NeverAcks,
+    NeverReads,
+    Reconnects,
+}
+
+const HABITS: [Habit; 5] =
+    [Habit::AcksAtOnce, Habit::AcksInBatches, Habit::NeverAcks, Habit::NeverReads, Habit::Reconnects];
+
+/// Topics of each user agent.
+const TOPICS: u64 = 3;
+
+/// Longest wait for the next frame while a backlog arrives.
+const DRAIN_WAIT: Duration = Duration::from_secs(30);
+
+/// A message that was posted. Its number is its place in [`Peer::posts`] and the beginning of its body.
+#[derive(Clone, Copy, Debug)]
+struct Post {
+    topic: Option<u64>,
+    accepted: bool,
+}
+
+/// One user agent and the app server that posts to it, over all rounds.
+struct Peer {
+    habit: Habit,
+    uaid: String,
+    endpoint: String,
+    posts: Vec<Post>,
+    /// Numbers of the messages that were acked, or that arrived after a kill and were acked then.
+    settled: HashSet<usize>,
+}
+
+#[derive(Default)]
+struct Tally {
+    accepted: u64,
+    refused: u64,
+    replaced: u64,
+    lost: u64,
+    again: u64,
+    strangers: u64,
+    uaids_changed: u64,
+    start_ms_max: u64,
+}
+
+/// Runs all rounds and reports. `Ok(false)` when a message that was answered 201 did not arrive.
+pub fn run(options: &Options) -> io::Result<bool> {
+    let directory = tempfile::tempdir()?;
+    let server = process::Options {
+        command: vec![super::crash::binary(options.murre.as_ref())?.to_string_lossy().into_owned(), "serve".into()],
+        arguments: options.serve_args.clone(),
+        patience: Duration::from_secs(40),
+    };
+    let mut server = Server::start(server, &directory.path().join("data"))?;
+    let mut peers = (0..options.clients)
+        .map(|n| Peer::register(&server, HABITS[n % HABITS.len()]))
+        .collect::<io::Result<Vec<_>>>()?;
+    let (mut tally, mut random) = (Tally::default(), Random(options.seed));
+    for round in 0..options.rounds {
+        let length = Duration::from_millis(5 + random.below(options.traffic_ms_max.max(1)));
+        let done = traffic_until_kill(&mut server, &mut peers, length, random.next(), &mut tally)
+            .and_then(|()| restart(&mut server, &mut tally))
+            .and_then(|()| peers.iter_mut().try_for_each(|peer| peer.come_back(&server, &mut tally)));
+        done.map_err(|error| io::Error::other(format!("round {round}: {error}\n{}", server.log())))?;
+    }
+    let mut report = Report::new("kills");
+    report.option("seed", options.seed);
+    report.check("rounds", options.rounds as u64, options.rounds as u64);
+    report.add("accepted (201)", tally.accepted, "");
+    report.add("refused", tally.refused, "");
+    report.add("replaced by a later message of their topic", tally.replaced, "");
+    report.check("lost", tally.lost, 0);
+    report.check("arrived without having been posted", tally.strangers, 0);
+    report.check("UAIDs changed", tally.uaids_changed, 0);
+    // A kill right after an ack can undo the delete of a stored copy, never the message: at least once.
+    report.add("again after ack", tally.again, "");
+    report.add("longest start", tally.start_ms_max, "ms");
+    report.finish(options.json.as_deref())
+}
+
+/// Posts to all user agents at once for `length`, then kills the server under the traffic.
+fn traffic_until_kill(
+    server: &mut Server,
+    peers: &mut [Peer],
+    length: Duration,
+    seed: u64,
+    tally: &mut Tally,
+) -> io::Result<()> {
+    let (websocket, endpoint) = (server.websocket(), server.endpoint());
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mut tasks = Vec::new();
+        for (number, peer) in peers.iter_mut().enumerate() {
+            let (uaid, habit, over) = (peer.uaid.clone(), peer.habit, &over);
+            let begin = peer.posts.len();
+            let random = Random(seed.wrapping_add(number as u64));
+            let url = peer.endpoint.clone();
+            let reader = scope.spawn(move || read_until_kill(websocket, &uaid, habit, over));
+            let writer = scope.spawn(move || post_until_kill(endpoint, &url, begin, random, over));
+            tasks.push((peer, reader, writer));
+        }
+        thread::sleep(length);
+        let killed = server.kill();
+        over.store(true, Ordering::Release);
+        for (peer, reader, writer) in tasks {
+            // Invariant: the closures return errors of their sockets as the end of the traffic; they do not panic.
+            let acked = reader.join().expect("a reader does not panic");
+            let posts = writer.join().expect("a writer does not panic");
+            tally.accepted += posts.iter().filter(|post| post.accepted).count() as u64;
+            tally.refused += posts.iter().filter(|post| !post.accepted).count() as u64;
+            peer.posts.extend(posts);
+            peer.settled.extend(acked);
+        }
+        killed
+    })
+}
+
+/// Reads as `habit` says until the connection ends. Returns the numbers of the messages that were acked.
+fn read_until_kill(server: std::net::SocketAddr, uaid: &str, habit: Habit, over: &AtomicBool) -> Vec<usize> {
+    let mut acked = Vec::new();
+    // An error of the socket is the kill.
+    let _: io::Result<()> = (|| {
+        while !over.load(Ordering::Acquire) {
+            let mut agent = Agent::connect(server)?;
+            agent.hello(Some(uaid))?;
+            if habit == Habit::NeverReads {
+                while !over.load(Ordering::Acquire) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                return Ok(());
+            }
+            read_session(&mut agent, habit, over, &mut acked)?;
+        }
+        Ok(())
+    })();
+    acked
+}
+
+/// One session of [`read_until_kill`]; a habit of reconnecting ends it after a few messages.
+fn read_session(agent: &mut Agent, habit: Habit, over: &AtomicBool, acked: &mut Vec<usize>) -> io::Result<()> {
+    let mut unacked: Vec<Note> = Vec::new();
+    let mut count = 0;
+    while !over.load(Ordering::Acquire) {
+        match agent.receive(Duration::from_millis(20))? {
+            Received::Message(message) => {
+                let Some(note) = Note::read(&message) else { continue };
+                count += 1;
+                unacked.push(note);
+            }
+            Received::Nothing => {}
+            Received::Close(_) | Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        let batch = match habit {
+            Habit::AcksAtOnce => 1,
+            Habit::AcksInBatches => 20,
+            Habit::Reconnects => 3,
+            Habit::NeverAcks | Habit::NeverReads => usize::MAX,
+        };
+        if unacked.len() >= batch {
+            agent.ack(&unacked)?;
+            acked.extend(unacked.drain(..).filter_map(|note| number_of(&note)));
+        }
+        if habit == Habit::Reconnects && count >= 5 {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Posts one message after another until the server is gone; `begin` is the number of the first.
+fn post_until_kill(
+    server: std::net::SocketAddr,
+    url: &str,
+    begin: usize,
+    mut random: Random,
+    over: &AtomicBool,
+) -> Vec<Post> {
+    let mut posts = Vec::new();
+    let Ok(mut client) = Client::connect(server) else { return posts };
+    while !over.load(Ordering::Acquire) {
+        let topic = (random.below(2) == 0).then(|| random.below(TOPICS));
+        let body = format!("{} {}", begin + posts.len(), "x".repeat(random.below(300) as usize));
+        let name = topic.map(|topic| format!("topic{topic}"));
+        let headers: Vec<(&str, &str)> = name.iter().map(|name| ("Topic", name.as_str())).collect();
+        let response = agent::post(&mut client, url, 3600, &headers, body.as_bytes());
+        let end = response.is_err();
+        posts.push(Post { topic, accepted: response.is_ok_and(|response| response.status == 201) });
+        if end {
+            break;
+        }
+    }
+    posts
+}
+
+fn restart(server: &mut Server, tally: &mut Tally) -> io::Result<()> {
+    let begin = Instant::now();
+    server.start_again()?;
+    tally.start_ms_max = tally.start_ms_max.max(begin.elapsed().as_millis() as u64);
+    Ok(())
+}
+
+impl Peer {
+    fn register(server: &Server, habit: Habit) -> io::Result<Peer> {
+        let mut agent = Agent::connect(server.websocket())?;
+        let uaid = agent.hello(None)?;
+        let endpoint = agent.register(&agent::channel_id(), None)?;
+        agent.close()?;
+        Ok(Peer { habit, uaid, endpoint, posts: Vec::new(), settled: HashSet::new() })
+    }
+
+    /// Reads and acks everything up to a marker that is posted now, then counts what is missing.
+    fn come_back(&mut self, server: &Server, tally: &mut Tally) -> io::Result<()> {
+        let mut agent = Agent::connect(server.websocket())?;
+        tally.uaids_changed += u64::from(agent.hello(Some(&self.uaid))? != self.uaid);
+        let marker = self.posts.len();
+        let response = agent::post(
+            &mut Client::connect(server.endpoint())?,
+            &self.endpoint,
+            3600,
+            &[],
+            format!("{marker} ").as_bytes(),
+        )?;
+        if response.status != 201 {
+            return Err(io::Error::other(format!("the marker was answered {}", response.status)));
+        }
+        self.posts.push(Post { topic: None, accepted: true });
+        let mut arrived = HashSet::new();
+        while !arrived.contains(&marker) {
+            let note = match agent.receive(DRAIN_WAIT)? {
+                Received::Message(message) => note_of(&message)?,
+                other => return Err(io::Error::other(format!("waited for a backlog of {marker}, got {other:?}"))),
+            };
+            let number = number_of(&note).filter(|number| *number < self.posts.len());
+            let Some(number) = number else {
+                tally.strangers += 1;
+                continue;
+            };
+            tally.again += u64::from(self.settled.contains(&number));
+            arrived.insert(number);
+            agent.ack([&note])?;
+        }
+        agent.close()?;
+        self.settled.extend(arrived);
+        self.count_missing(tally);
+        Ok(())
+    }
+
+    /// A message that was accepted is there, or a later message of its topic is. Nothing is asked of it twice.
+    fn count_missing(&mut self, tally: &mut Tally) {
+        let mut last_of_topic: HashMap<u64, usize> = HashMap::new();
+        for (number, post) in self.posts.iter().enumerate() {
+            if let Some(topic) = post.topic
+                && self.settled.contains(&number)
+            {
+                last_of_topic.insert(topic, number);
+            }
+        }
+        for (number, post) in self.posts.iter_mut().enumerate() {
+            if !post.accepted || self.settled.contains(&number) {
+                continue;
+            }
+            post.accepted = false;
+            let replaced = post.topic.and_then(|topic| last_of_topic.get(&topic)).is_some_and(|last| *last > number);
+            if replaced {
+                tally.replaced += 1;
+            } else {
+                tally.lost += 1;
+            }
+        }
+    }
+}
+
+fn note_of(message: &Value) -> io::Result<Note> {
+    Note::read(message).ok_or_else(|| io::Error::other(format!("not a notification: {message}")))
+}
+
+/// The number at the beginning of a message's body.
+fn number_of(note: &Note) -> Option<usize> {
+    let body = URL_SAFE_NO_PAD.decode(&note.data).ok()?;
+    std::str::from_utf8(&body).ok()?.split(' ').next()?.parse().ok()
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(posts: &[(Option<u64>, bool)], settled: &[usize]) -> Peer {
+        let posts = posts.iter().map(|&(topic, accepted)| Post { topic, accepted }).collect();
+        let settled = settled.iter().copied().collect();
+        Peer { habit: Habit::AcksAtOnce, uaid: String::new(), endpoint: String::new(), posts, settled }
+    }
+
+    fn counted(mut peer: Peer) -> (u64, u64) {
+        let mut tally = Tally::default();
+        peer.count_missing(&mut tally);
+        (tally.lost, tally.replaced)
+    }
+
+    #[test]
+    fn accepted_message_without_topic_is_lost_unless_it_arrived() {
+        assert_eq!(counted(peer(&[(None, true), (None, true), (None, false)], &[1])), (1, 0));
+    }
+
+    #[test]
+    fn message_of_a_topic_is_excused_only_by_a_later_one_that_arrived() {
+        assert_eq!(counted(peer(&[(Some(1), true), (Some(1), true)], &[0])), (1, 0), "the earlier one excuses nothing");
+        assert_eq!(
+            counted(peer(&[(Some(1), true), (Some(1), false)], &[1])),
+            (0, 1),
+            "its answer was lost in the kill"
+        );
+        assert_eq!(counted(peer(&[(Some(1), true), (Some(2), true)], &[1])), (1, 0), "another topic excuses nothing");
+        assert_eq!(counted(peer(&[(Some(1), true), (Some(1), true)], &[])), (2, 0));
+    }
+
+    #[test]
+    fn each_missing_message_is_counted_once() {
+        let mut peer = peer(&[(None, true)], &[]);
+        let mut tally = Tally::default();
+        peer.count_missing(&mut tally);
+        peer.count_missing(&mut tally);
+        assert_eq!(tally.lost, 1);
+    }
+}
