@@ -63,11 +63,13 @@ pub enum Fault {
     Store(String),
     /// A ledger log cannot be made or read.
     Ledger(String),
-    /// What the ledgers held could not be saved to storage.
+    /// Some of what the ledgers held could not be saved to storage; the rest is saved.
     Replay {
-        /// How many messages.
-        messages: usize,
-        /// Why.
+        /// How many messages are not.
+        unsaved: usize,
+        /// How many there were.
+        of: usize,
+        /// Why the first of them is not.
         reason: String,
     },
     /// Keys or URL that the edge does not take.
@@ -157,10 +159,10 @@ impl fmt::Display for Fault {
             | Fault::Edge(sentence)
             | Fault::Transfer(sentence)
             | Fault::Shards(sentence) => f.write_str(sentence),
-            Fault::Replay { messages, reason } => write!(
+            Fault::Replay { unsaved, of, reason } => write!(
                 f,
-                "storage does not take the {messages} messages that earlier runs left in the ledger: {reason}; \
-                 they stay in the ledger, start again when it does"
+                "cannot save {unsaved} of the {of} messages that earlier runs left in the ledger: {reason}; the ledger \
+                 logs stay, mend the store (`murre maintain salvage` makes one of what is readable) and start again"
             ),
             Fault::Backup(sentence) => f.write_str(sentence),
             Fault::Host { what, error } => write!(f, "this host refuses {what}: {error}; see `murre doctor`"),

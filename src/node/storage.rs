@@ -95,27 +95,31 @@ impl Storage {
         }
     }
 
-    /// Saves what ledgers kept over a restart; durable when it returns.
+    /// Saves what ledgers kept over a restart; what could be saved is durable when it returns.
     ///
     /// # Errors
-    /// [`Fault::Replay`]; the logs must stay.
+    /// [`Fault::Replay`] when a message could not be saved; the logs must stay.
     pub(super) fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), Fault> {
+        let of = messages.len();
+        let lost = |unsaved: usize, reason: String| {
+            tracing::error!(unsaved, of, reason, "ledger messages not saved");
+            Fault::Replay { unsaved, of, reason }
+        };
         match self {
-            Storage::Embedded(store) => store
-                .save_all(messages)
-                .map_err(|fault| Fault::Replay { messages: messages.len(), reason: fault.to_string() }),
-            Storage::Scylla(store) => {
-                store.save_all(messages).map_err(|reason| Fault::Replay { messages: messages.len(), reason })
+            Storage::Embedded(store) => {
+                store.save_all(messages).map_err(|unsaved| lost(unsaved.messages.len(), unsaved.reason))
             }
+            Storage::Scylla(store) => store.save_all(messages).map_err(|(unsaved, reason)| lost(unsaved, reason)),
             Storage::Memory(store) => {
                 let mut port = store.port(Arc::new(|| {}));
+                let mut unsaved = 0;
                 for message in messages {
                     let ticket = shards::ids::StoreTicket { index: 0, generation: 0 };
                     port.submit(ticket, StoreOp::Save { messages: vec![Arc::clone(message)] });
-                    // It refuses nothing but what its bound forbids, and it was empty a moment ago.
-                    let _ = port.collect();
+                    let saved = port.collect().is_some_and(|(_, answer)| answer.is_ok());
+                    unsaved += usize::from(!saved);
                 }
-                Ok(())
+                if unsaved == 0 { Ok(()) } else { Err(lost(unsaved, "the bound on memory is reached".to_owned())) }
             }
         }
     }

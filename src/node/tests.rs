@@ -1,6 +1,7 @@
 //! Start, stop and start again in one process; every refusal to start by its sentence.
 
 mod cluster;
+mod replay;
 mod steering;
 mod told;
 

@@ -16,8 +16,8 @@ use shards::stats::Counters;
 use super::database::Database;
 use super::group::{Group, Trouble};
 use super::port::{Answer, CommitterMail, Outbox, Route, is_durable};
-use super::stats::StoreStats;
-use super::{Fatal, Gates};
+use super::stats::{StoreStats, Tally};
+use super::{Fatal, Gates, Unsaved};
 
 /// Operations of one group. More wait for the next, so that no reply waits for a very large batch.
 const GROUP_OPERATIONS_MAX: usize = 1_024;
@@ -146,8 +146,9 @@ impl Committer {
                 }
                 CommitterMail::Replay(messages, done) => {
                     owed.durable = true;
-                    owed.waiting.push(Waiting::Replay(done));
-                    save_replayed(&mut group, &messages)
+                    let (unsaved, outcome) = save_replayed(&mut group, messages, &self.gates.tally);
+                    owed.waiting.push(Waiting::Replay(done, unsaved));
+                    outcome
                 }
                 CommitterMail::Load(load, done) => {
                     self.gates.queued.fetch_sub(1, Ordering::Relaxed);
@@ -254,8 +255,8 @@ impl Committer {
 
 /// Somebody beside the shards who waits for the sync of a group.
 enum Waiting {
-    /// The starting thread.
-    Replay(Sender<bool>),
+    /// The starting thread, and the messages that were not saved, with the first reason.
+    Replay(Sender<Result<Option<Unsaved>, ()>>, Option<Unsaved>),
     /// A transfer, and what its load came to before the sync.
     Load(Sender<Result<(), StoreError>>, Result<(), StoreError>),
 }
@@ -263,8 +264,8 @@ enum Waiting {
 impl Waiting {
     fn tell(self, failed: bool) {
         match self {
-            Waiting::Replay(done) => {
-                let _ = done.send(!failed);
+            Waiting::Replay(done, unsaved) => {
+                let _ = done.send(if failed { Err(()) } else { Ok(unsaved) });
             }
             Waiting::Load(done, outcome) => {
                 let _ = done.send(if failed { Err(StoreError::Transient) } else { outcome });
@@ -282,10 +283,33 @@ fn settle_answer(outcome: Result<StoreReply, Trouble>) -> (Answer, Result<(), Tr
     }
 }
 
-/// Saves what a ledger kept, user by user.
-fn save_replayed(group: &mut Group, messages: &[Arc<Message>]) -> Result<(), Trouble> {
+/// Saves what a ledger kept, user by user; where a read fails, message by message. Returns what could not be saved,
+/// and the failure of a write, which ends the group.
+fn save_replayed(
+    group: &mut Group,
+    messages: Vec<Arc<Message>>,
+    tally: &Tally,
+) -> (Option<Unsaved>, Result<(), Trouble>) {
+    let mut unsaved: Option<Unsaved> = None;
     for of_one_user in messages.chunk_by(|a, b| a.uaid == b.uaid) {
-        group.save(of_one_user)?;
+        match group.save(of_one_user) {
+            Ok(_) => continue,
+            Err(Trouble::Write(error)) => return (unsaved, Err(Trouble::Write(error))),
+            Err(Trouble::Read(_) | Trouble::Refused(_)) => {}
+        }
+        for message in of_one_user {
+            match group.save(std::slice::from_ref(message)) {
+                Ok(_) => {}
+                Err(Trouble::Read(error)) => {
+                    tally.read_failed(&error);
+                    Unsaved::add(&mut unsaved, message, || format!("a row of its user cannot be read ({error})"));
+                }
+                Err(Trouble::Refused(error)) => {
+                    Unsaved::add(&mut unsaved, message, || format!("the store refuses it ({error:?})"));
+                }
+                Err(trouble @ Trouble::Write(_)) => return (unsaved, Err(trouble)),
+            }
+        }
     }
-    Ok(())
+    (unsaved, Ok(()))
 }

@@ -28,6 +28,7 @@ mod stats;
 mod tests;
 mod transfer;
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -214,6 +215,29 @@ impl Gates {
     }
 }
 
+/// Messages of a ledger that could not be saved, at least one, and why the first of them could not.
+pub struct Unsaved {
+    /// They are in no row; only the ledger logs have them.
+    pub messages: Vec<Arc<Message>>,
+    /// One clause for the operator.
+    pub reason: String,
+}
+
+impl Unsaved {
+    /// Adds one to what may be none so far; `why` is asked for the first.
+    fn add(unsaved: &mut Option<Unsaved>, message: &Arc<Message>, why: impl FnOnce() -> String) {
+        let all = unsaved.get_or_insert_with(|| Unsaved { messages: Vec::new(), reason: why() });
+        all.messages.push(Arc::clone(message));
+    }
+}
+
+impl fmt::Debug for Unsaved {
+    /// Their number: messages carry UAIDs and bodies.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unsaved").field("messages", &self.messages.len()).field("reason", &self.reason).finish()
+    }
+}
+
 /// An open store.
 pub struct Embedded {
     dir: PathBuf,
@@ -313,22 +337,35 @@ impl Embedded {
         self.gates.board.clone()
     }
 
-    /// Saves what ledgers kept over a restart, in bounded groups, whatever the bound on disk use; returns when all
-    /// of it is durable. Messages whose user or channel is gone are dropped, as `Save` does. For the starting thread.
+    /// Saves what ledgers kept over a restart, in bounded groups, whatever the bound on disk use; returns when what
+    /// could be saved is durable. Messages whose user or channel is gone are dropped, as `Save` does. For the starting
+    /// thread.
     ///
     /// # Errors
-    /// When storage failed: the logs must stay.
-    pub fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), StoreFault> {
+    /// The messages that could not be saved: the logs must stay.
+    pub fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), Unsaved> {
         let mut sorted = messages.to_vec();
         sorted.sort_by_key(|m| (m.uaid, m.stamp));
-        for group in sorted.chunks(REPLAY_MESSAGES_PER_GROUP) {
+        let mut unsaved: Option<Unsaved> = None;
+        for (nth, group) in sorted.chunks(REPLAY_MESSAGES_PER_GROUP).enumerate() {
             let (done, saved) = bounded(1);
             let sent = self.committer.send(CommitterMail::Replay(group.to_vec(), done)).is_ok();
-            if !sent || saved.recv() != Ok(true) {
-                return Err(StoreFault::new(&self.dir, Cause::Closed));
+            match saved.recv().ok().filter(|_| sent) {
+                Some(Ok(None)) => {}
+                Some(Ok(Some(more))) => match &mut unsaved {
+                    Some(all) => all.messages.extend(more.messages),
+                    None => unsaved = Some(more),
+                },
+                Some(Err(())) | None => {
+                    let closed = || StoreFault::new(&self.dir, Cause::Closed).to_string();
+                    for message in &sorted[nth * REPLAY_MESSAGES_PER_GROUP..] {
+                        Unsaved::add(&mut unsaved, message, closed);
+                    }
+                    break;
+                }
             }
         }
-        Ok(())
+        unsaved.map_or(Ok(()), Err)
     }
 
     /// Answers everything submitted, syncs, and ends the threads. Ports refuse from here on.
@@ -350,6 +387,15 @@ impl Embedded {
         }
         // Last: dropping the database ends its own threads.
         self.db = None;
+    }
+}
+
+#[cfg(test)]
+impl Embedded {
+    /// Replaces the record of a user by bytes that no version wrote.
+    pub(crate) fn damage_record(&self, uaid: shards::ids::Uaid) {
+        let db = self.db.as_ref().expect("it is open");
+        db.users.insert(uaid.0, b"no record").expect("writable");
     }
 }
 

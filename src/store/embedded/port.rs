@@ -65,8 +65,9 @@ pub(super) enum CommitterMail {
     Job(Job),
     /// Something of the keeper's or a reader's.
     Upkeep(super::group::Upkeep),
-    /// Messages of a ledger replay, saved whatever the bound on disk use; answered when durable.
-    Replay(Vec<Arc<shards::message::Message>>, Sender<bool>),
+    /// Messages of a ledger replay, saved whatever the bound on disk use; answered when durable, with those that
+    /// could not be saved. An error when the store failed.
+    Replay(Vec<Arc<shards::message::Message>>, Sender<Result<Option<super::Unsaved>, ()>>),
     /// Rows and users of a transfer; answered when durable.
     Load(super::group::Load, Sender<Result<(), StoreError>>),
     /// Commit, sync and end.

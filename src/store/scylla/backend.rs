@@ -149,8 +149,8 @@ impl Scylla {
     /// Saves what ledgers kept over a restart; durable when it returns. Tries for two minutes.
     ///
     /// # Errors
-    /// How many could not be saved; the logs must stay.
-    pub fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), String> {
+    /// How many messages could not be saved, and why; the logs must stay.
+    pub fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), (usize, String)> {
         let mut users: std::collections::BTreeMap<Uaid, Vec<Arc<Message>>> = std::collections::BTreeMap::new();
         for message in messages {
             users.entry(message.uaid).or_default().push(Arc::clone(message));
@@ -168,7 +168,8 @@ impl Scylla {
                 return Ok(());
             }
             if Instant::now() >= until {
-                return Err(format!("the database has not taken messages of {} users", refused.len()));
+                let unsaved = refused.iter().map(Vec::len).sum();
+                return Err((unsaved, format!("the database has not taken messages of {} users", refused.len())));
             }
             left = refused;
             std::thread::sleep(SAVE_PAUSE);

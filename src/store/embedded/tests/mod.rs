@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod replay;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
