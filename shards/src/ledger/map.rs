@@ -25,8 +25,9 @@ pub(super) struct Map {
 unsafe impl Send for Map {}
 
 impl Map {
-    /// Makes, allocates, maps and faults in a file of `bytes`; its content is zero.
-    pub(super) fn create(path: &Path, bytes: u64) -> Result<Map, LedgerError> {
+    /// Makes, allocates and maps a file of `bytes`; its content is zero but for what `write_header` writes, and that
+    /// is on the disk. [`Map::fault_in`] comes later: it dirties every page, and a sync would write them all.
+    pub(super) fn create(path: &Path, bytes: u64, write_header: impl FnOnce(&mut Map)) -> Result<Map, LedgerError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -34,7 +35,13 @@ impl Map {
             .mode(0o600)
             .open(path)
             .map_err(|e| LedgerError::io(path, "create", e))?;
-        let made = Map::of(&file, bytes);
+        let made = Map::of(&file, bytes).and_then(|mut map| {
+            write_header(&mut map);
+            note(Step::File);
+            // Pages that were written through the mapping are the file's: this writes them, and its length.
+            file.sync_all().map_err(|e| ("sync", e))?;
+            Ok(map)
+        });
         if made.is_err() {
             // A file that could not be allocated would only take up the space that is missing.
             let _ = std::fs::remove_file(path);
@@ -57,19 +64,21 @@ impl Map {
         let base = NonNull::new(at.cast::<u8>()).filter(|_| at != libc::MAP_FAILED);
         let base = base.ok_or_else(|| ("map", std::io::Error::last_os_error()))?;
         let mut map = Map { base, bytes: len, salt: 0 };
-        map.fault_in();
         map.salt = salt().map_err(|e| ("salt", e))?;
         Ok(map)
     }
 
     /// Faults every page in for writing, so that no append waits for the file system.
-    fn fault_in(&mut self) {
+    pub(super) fn fault_in(&mut self) {
         // SAFETY: the range is exactly this mapping. Kernels before 5.14 refuse the advice; the loop below serves them.
         let advised = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_POPULATE_WRITE) };
         if advised != 0 {
             for at in (0..self.bytes).step_by(4096) {
-                // SAFETY: `at` lies inside the mapping, which nobody else knows yet.
-                unsafe { self.base.as_ptr().add(at).write_volatile(0) };
+                // SAFETY: `at` lies inside the mapping, which nobody else knows yet. What is there stays.
+                unsafe {
+                    let page = self.base.as_ptr().add(at);
+                    page.write_volatile(page.read_volatile());
+                }
             }
         }
     }
@@ -81,6 +90,7 @@ impl Map {
 
     /// Copies `bytes` to `at` of the header page.
     pub(super) fn write_header_bytes(&mut self, at: usize, bytes: &[u8]) {
+        note(Step::Header);
         assert!(at + bytes.len() <= HEADER_BYTES as usize, "the header is one page");
         // SAFETY: inside the header page by the assertion; `&mut self` makes this the only access.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
@@ -152,6 +162,43 @@ impl Drop for Map {
         // SAFETY: exactly the range that was mapped, once; no reference into it outlives `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// Syncs a directory, so that the names in it outlive a power cut.
+pub(super) fn sync_directory(dir: &Path) -> Result<(), LedgerError> {
+    note(Step::Directory { named: dir });
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| LedgerError::io(dir, "sync the directory of", e))
+}
+
+/// A step of making a log, in the order in which a power cut relies on them.
+enum Step<'a> {
+    Header,
+    File,
+    Directory { named: &'a Path },
+}
+
+#[cfg(not(test))]
+fn note(_: Step<'_>) {}
+
+#[cfg(test)]
+thread_local! {
+    /// The steps that this thread took: a test cannot cut the power.
+    pub(super) static STEPS: std::cell::RefCell<Vec<&'static str>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+fn note(step: Step<'_>) {
+    let has_log = |dir: &Path| {
+        let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.any(|entry| entry.path().extension().is_some_and(|e| e == "log"))
+    };
+    let step = match step {
+        Step::Header => "header",
+        Step::File => "file",
+        Step::Directory { named } if has_log(named) => "directory with the log",
+        Step::Directory { .. } => "directory without the log",
+    };
+    STEPS.with_borrow_mut(|steps| steps.push(step));
 }
 
 fn salt() -> Result<u64, std::io::Error> {

@@ -105,7 +105,8 @@ impl Log {
         }
         fs::create_dir_all(dir).map_err(|e| LedgerError::io(dir, "create", e))?;
         let path = dir.join(format!("shard-{}-{:08x}.log", shard.0, origin.0));
-        // Written under another name first: a file called `.log` always has a whole header.
+        // Written and synced under another name first: a file called `.log` has a whole header and its floor, also
+        // after a power cut. The earlier logs, whose floor it takes over, may be removed once this returns.
         let draft = path.with_extension("tmp");
         let _ = fs::remove_file(&draft);
         if path.exists() {
@@ -113,10 +114,14 @@ impl Log {
             return Err(LedgerError::io(&path, "create", taken));
         }
         let ring = layout::ring_bytes(log_bytes);
-        let mut map = Map::create(&draft, HEADER_BYTES + ring)?;
-        layout::write_header(&mut map, shard, ring);
+        let mut map = Map::create(&draft, HEADER_BYTES + ring, |map| {
+            layout::write_header(map, shard, ring);
+            layout::write_floor(map, 0, floor);
+        })?;
         fs::rename(&draft, &path).map_err(|e| LedgerError::io(&path, "name", e))?;
-        let mut log = Log {
+        map::sync_directory(dir)?;
+        map.fault_in();
+        Ok(Log {
             map,
             path,
             ring,
@@ -124,12 +129,10 @@ impl Log {
             tail: 0,
             live: 0,
             slots: Vec::new(),
-            floor: Clock(0),
-            floor_cell: 0,
+            floor,
+            floor_cell: 1,
             scratch: Vec::with_capacity(MESSAGE_BYTES_MAX),
-        };
-        log.raise_floor(floor);
-        Ok(log)
+        })
     }
 
     /// The file.

@@ -80,6 +80,10 @@ impl Replay {
 /// Reads every log of `dir`; a directory that does not exist has none. Records with a wrong check are skipped:
 /// they were being written when the host lost power.
 ///
+/// A file of nothing but zeros is an empty log: versions that did not sync the header left such files when the host
+/// lost power. No record is lost with it, because the length in a record is never 0. A zero header before anything
+/// else is refused: the salt is gone, and the records behind it cannot be told from payload.
+///
 /// # Errors
 /// When a log cannot be read or its header is damaged.
 pub fn replay(dir: &Path) -> Result<Replay, LedgerError> {
@@ -101,6 +105,10 @@ pub fn replay(dir: &Path) -> Result<Replay, LedgerError> {
             _ => continue,
         }
         let file = fs::read(&path).map_err(|e| LedgerError::io(&path, "read", e))?;
+        if file.iter().all(|&byte| byte == 0) {
+            replay.files.push(Left { path, live: false, floor: Clock(0) });
+            continue;
+        }
         let header = layout::read_header(&file).map_err(|what| LedgerError::header(&path, what))?;
         let mut left = Left { path, live: false, floor: header.floor };
         let ring = file.get(HEADER_BYTES as usize..).unwrap_or_default();

@@ -250,6 +250,40 @@ fn refusals_say_what_to_do() {
     assert!(error.contains("shard-1-00000001.log") && error.contains("move it out"), "{error}");
 }
 
+#[test]
+fn a_log_that_a_power_cut_left_zeroed_is_empty_unless_something_is_behind_the_header() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = create(dir.path(), 1);
+    log.append(LedgerSlot(0), &message(2, 10));
+    let whole = std::fs::read(log.path()).expect("readable");
+    // Neither header nor ring reached the disk; the length did, in part or not at all.
+    for (nth, bytes) in [0, 17, 4096, whole.len()].into_iter().enumerate() {
+        let name = format!("shard-{nth}-00000077.log");
+        std::fs::write(dir.path().join(name), vec![0u8; bytes]).expect("writable");
+    }
+    let mut found = replay(dir.path()).expect("an empty log is no damage");
+    assert_eq!((found.messages.len(), found.files()), (1, 5));
+    found.discard_empty().expect("removable");
+    assert_eq!(found.files(), 1, "they go like any log without a record");
+    // The record reached the disk and the header did not: it may have been accepted, so nothing is thrown away.
+    let mut headless = whole;
+    headless[..HEADER_BYTES as usize].fill(0);
+    std::fs::write(dir.path().join("shard-9-00000077.log"), headless).expect("writable");
+    let error = replay(dir.path()).expect_err("a record may be in it").to_string();
+    assert!(error.contains("shard-9-00000077.log") && error.contains("move it out"), "{error}");
+}
+
+#[test]
+fn a_new_log_is_on_the_disk_with_header_floor_and_name_before_it_is_used() {
+    let dir = tempfile::tempdir().expect("a directory");
+    map::STEPS.take();
+    let mut log = create(dir.path(), 1);
+    assert_eq!(map::STEPS.take(), ["header", "header", "file", "directory with the log"]);
+    assert_eq!(replay(dir.path()).expect("readable").clock_floor, Clock(1));
+    log.clock_floor(Clock(900));
+    assert_eq!(replay(dir.path()).expect("readable").clock_floor, Clock(900));
+}
+
 /// A log with some live and some dead records, as bytes, and what is live in it.
 fn image() -> (Vec<u8>, Vec<Message>) {
     let dir = tempfile::tempdir().expect("a directory");
