@@ -99,8 +99,11 @@ pub const PARKED_IDS_MAX: usize = 1_024;
 /// Sessions looked at in one sweep turn (pings, broadcasts). The rest follow in the next turns.
 pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
 
-/// Registers of one session in one minute (issue: at least 300). Refuse: close 1013.
+/// Registers of one user in one minute, over all of its connections (issue: at least 300). Refuse: close 1013.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
+/// Users of one shard whose registers of this minute are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the
+/// user that registered longest ago, after as many registers of others in one minute.
+pub const REGISTER_USERS_MAX: usize = 16_384;
 
 /// Messages of one shard whose receipt was asked for and whose outcome is kept: 32,768 x about 220 B = 7 MB. Shed: the
 /// one that was accepted or ended longest ago is forgotten.

@@ -37,7 +37,7 @@ impl Map {
             .map_err(|e| LedgerError::io(path, "create", e))?;
         let made = Map::of(&file, bytes).and_then(|mut map| {
             write_header(&mut map);
-            note(Step::File);
+            note("file", path);
             // Pages that were written through the mapping are the file's: this writes them, and its length.
             file.sync_all().map_err(|e| ("sync", e))?;
             Ok(map)
@@ -90,7 +90,7 @@ impl Map {
 
     /// Copies `bytes` to `at` of the header page.
     pub(super) fn write_header_bytes(&mut self, at: usize, bytes: &[u8]) {
-        note(Step::Header);
+        note("header", Path::new(""));
         assert!(at + bytes.len() <= HEADER_BYTES as usize, "the header is one page");
         // SAFETY: inside the header page by the assertion; `&mut self` makes this the only access.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
@@ -166,19 +166,13 @@ impl Drop for Map {
 
 /// Syncs a directory, so that the names in it outlive a power cut.
 pub(super) fn sync_directory(dir: &Path) -> Result<(), LedgerError> {
-    note(Step::Directory { named: dir });
+    note("directory", dir);
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| LedgerError::io(dir, "sync the directory of", e))
 }
 
-/// A step of making a log, in the order in which a power cut relies on them.
-enum Step<'a> {
-    Header,
-    File,
-    Directory { named: &'a Path },
-}
-
+/// A step of making a log; a power cut relies on their order.
 #[cfg(not(test))]
-fn note(_: Step<'_>) {}
+fn note(_step: &'static str, _path: &Path) {}
 
 #[cfg(test)]
 thread_local! {
@@ -187,18 +181,10 @@ thread_local! {
 }
 
 #[cfg(test)]
-fn note(step: Step<'_>) {
-    let has_log = |dir: &Path| {
-        let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        entries.any(|entry| entry.path().extension().is_some_and(|e| e == "log"))
-    };
-    let step = match step {
-        Step::Header => "header",
-        Step::File => "file",
-        Step::Directory { named } if has_log(named) => "directory with the log",
-        Step::Directory { .. } => "directory without the log",
-    };
-    STEPS.with_borrow_mut(|steps| steps.push(step));
+fn note(step: &'static str, path: &Path) {
+    let is_log = |entry: std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "log");
+    let named = std::fs::read_dir(path).is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(is_log)));
+    STEPS.with_borrow_mut(|steps| steps.push(if named { "directory with the log" } else { step }));
 }
 
 fn salt() -> Result<u64, std::io::Error> {

@@ -149,8 +149,6 @@ impl ShardMachine {
             active: NONE,
             seen_day: day(turn.now),
             flags: 0,
-            registers: 0,
-            register_minute: 0,
         };
         let stored = match &mut user {
             None => {

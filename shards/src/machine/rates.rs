@@ -1,5 +1,5 @@
-//! What one endpoint and one user may cost: `endpoint.token_rate` and `store.user_bytes_per_day`, decided at the owner,
-//! where every POST to them comes by. Owner shard only; forgotten by a restart.
+//! What one endpoint and one user may cost: `endpoint.token_rate`, `store.user_bytes_per_day` and registers, decided at
+//! the owner, where every POST to them and every register of them comes by. Owner shard only; forgotten by a restart.
 
 use crate::ids::{Chid, Uaid};
 use crate::limits;
@@ -15,6 +15,16 @@ pub(super) struct Rates {
     /// By `Placement::subscription`.
     endpoints: Option<Buckets<u64>>,
     budgets: Option<Budgets>,
+    /// Registers by user: a new connection has no new budget.
+    registers: Lru<Uaid, Registers>,
+}
+
+/// Registers of one user in one minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Registers {
+    /// Minutes since the process started.
+    minute: u32,
+    count: u16,
 }
 
 /// Bytes stored today, by user.
@@ -33,7 +43,11 @@ struct Spent {
 impl Rates {
     pub fn new(token_rate: u32, user_bytes_per_day: u64) -> Rates {
         let budgets = Budgets { per_day: user_bytes_per_day, spent: Lru::new(limits::BUDGET_USERS_MAX) };
-        Rates { endpoints: Buckets::new(token_rate), budgets: (user_bytes_per_day > 0).then_some(budgets) }
+        Rates {
+            endpoints: Buckets::new(token_rate),
+            budgets: (user_bytes_per_day > 0).then_some(budgets),
+            registers: Lru::new(limits::REGISTER_USERS_MAX),
+        }
     }
 
     pub fn buckets_forgotten(&self) -> u64 {
@@ -74,6 +88,19 @@ impl ShardMachine {
             self.stats.token_rate_refused += 1;
             wait.seconds_ceil()
         })
+    }
+
+    /// Counts a register of a user; says whether it is within the budget of this minute.
+    pub(super) fn take_register(&mut self, turn: &Turn<'_>, uaid: Uaid) -> bool {
+        let minute = turn.now.mono.seconds() / 60;
+        let registers = &mut self.rates.registers;
+        let before = registers.get(&uaid).filter(|counted| counted.minute == minute).map_or(0, |counted| counted.count);
+        if before >= limits::REGISTERS_PER_MINUTE_MAX {
+            return false;
+        }
+        let gone = registers.insert(uaid, Registers { minute, count: before + 1 });
+        self.stats.register_counts_forgotten += u64::from(gone.is_some_and(|(_, counted)| counted.minute == minute));
+        true
     }
 
     /// Charges a message that is to be stored; the bytes that were charged.

@@ -24,10 +24,6 @@ pub(super) struct Session {
     /// Day since the epoch on which the stored record was last refreshed.
     pub seen_day: u16,
     pub flags: u8,
-    /// Registers in the minute `register_minute`, saturating.
-    pub registers: u16,
-    /// The minute since the process started, modulo 256.
-    pub register_minute: u8,
 }
 
 const _: () = assert!(size_of::<Option<Session>>() <= 80, "a million idle sessions: 80 MB");

@@ -102,6 +102,7 @@ counters! {
         counter buckets_forgotten: "Endpoints whose rate was forgotten because there were too many.",
         counter budget_refused: "POSTs answered 429: too many bytes were stored for their user today.",
         counter budgets_forgotten: "Users whose stored bytes of today were forgotten because there were too many.",
+        counter register_counts_forgotten: "Users whose registers of this minute were forgotten because there were too many.",
         counter clocks_refused: "Clocks seen that lay too far ahead.",
         counter looks: "Users looked up for POSTs that landed on a node where they were not.",
         counter peer_calls: "Calls of other nodes.",

@@ -14,19 +14,13 @@ use super::{ShardMachine, Turn};
 impl ShardMachine {
     /// Adds a channel; the first one of a new user writes the user too.
     pub(super) fn register(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, key: Option<KeyDigest>) {
-        let minute = (turn.now.mono.seconds() / 60) as u8;
-        let Some(session) = self.sessions.get_mut(at) else { return };
-        if session.register_minute != minute {
-            session.register_minute = minute;
-            session.registers = 0;
-        }
-        session.registers = session.registers.saturating_add(1);
-        let (uaid, conn, registers) = (session.uaid, session.conn, session.registers);
-        if registers > limits::REGISTERS_PER_MINUTE_MAX {
+        let Some((uaid, conn)) = self.sessions.get(at).map(|session| (session.uaid, session.conn)) else { return };
+        if !self.take_register(turn, uaid) {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return;
         }
-        if session.channels.as_slice().len() >= limits::CHANNELS_MAX || !self.tickets.room() {
+        let channels = self.sessions.get(at).map_or(0, |session| session.channels.as_slice().len());
+        if channels >= limits::CHANNELS_MAX || !self.tickets.room() {
             self.stats.registers_failed += 1;
             self.say(turn, at, Event::Registered { uaid, chid, key, status: 500 });
             turn.effects.push_back(Effect::Ready(conn));

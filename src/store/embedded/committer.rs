@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use fjall::PersistMode;
-use shards::ids::{Clock, StoreTicket};
+use shards::ids::StoreTicket;
 use shards::machine::{StoreError, StoreReply};
 use shards::message::Message;
 use shards::stats::Counters;
 
 use super::database::Database;
-use super::group::{Group, Trouble};
+use super::group::{Group, Numbers, Trouble};
 use super::port::{Answer, CommitterMail, Outbox, Route, is_durable};
 use super::stats::{StoreStats, Tally};
 use super::{Fatal, Gates, Unsaved};
@@ -32,7 +32,7 @@ pub(super) struct Committer {
     pub(super) inbox: Receiver<CommitterMail>,
     pub(super) gates: Arc<Gates>,
     pub(super) fatal: Fatal,
-    pub(super) clock: Clock,
+    pub(super) numbers: Numbers,
     pub(super) stats: StoreStats,
     /// Since when there are writes that no sync covered.
     pub(super) unsynced: Option<Instant>,
@@ -105,7 +105,11 @@ impl Committer {
         let mut owed = Owed { replies: Replies::with_capacity(mails.len()), ..Owed::default() };
         let operations = mails.len() as u64;
         let applied = self.apply(mails, &mut owed);
-        let done = applied.and_then(|()| self.finish_group(owed.durable));
+        // What was answered from what is on the disk already needs no sync of its own.
+        let done = applied.and_then(|wrote| match owed.durable && !wrote && self.unsynced.is_none() {
+            true => Ok(()),
+            false => self.finish_group(owed.durable),
+        });
         if let Err(trouble) = done {
             self.fail(&trouble);
             for (_, _, _, answer) in &mut owed.replies {
@@ -123,11 +127,11 @@ impl Committer {
         self.deliver(owed.replies);
     }
 
-    /// Applies every mail in order and writes the batch out, unsynced.
-    fn apply(&mut self, mails: &mut Vec<CommitterMail>, owed: &mut Owed) -> Result<(), fjall::Error> {
+    /// Applies every mail in order and writes the batch out, unsynced; says whether there was anything to write.
+    fn apply(&mut self, mails: &mut Vec<CommitterMail>, owed: &mut Owed) -> Result<bool, fjall::Error> {
         let full = self.gates.full();
         let mut failure = if self.failed { Some(fjall::Error::Poisoned) } else { None };
-        let mut group = Group::new(&self.db, &mut self.stats, &mut self.clock, full);
+        let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, full, self.gates.user_rows_max);
         for mail in mails.drain(..) {
             let done = match mail {
                 CommitterMail::Job(job) => {
@@ -167,7 +171,7 @@ impl Committer {
         }
         let written = match group.write_out() {
             Err(Trouble::Write(error)) => Err(error),
-            Ok(()) | Err(Trouble::Refused(_) | Trouble::Read(_)) => Ok(()),
+            Ok(()) | Err(Trouble::Refused(_) | Trouble::Read(_)) => Ok(group.wrote()),
         };
         failure.map_or(written, Err)
     }

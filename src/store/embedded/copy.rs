@@ -7,7 +7,7 @@ use fjall::{Keyspace, PersistMode, Readable};
 
 use super::database::{Database, KEYSPACES};
 use super::fault::{Cause, StoreFault};
-use super::rows::Record;
+use super::rows;
 use super::{Embedded, journal, prepare};
 
 /// Rows of one write batch of a copy.
@@ -137,13 +137,11 @@ impl Target {
 
     /// Puts a row that outlived damage. The write that set the mark of its user may not have, so it is set.
     fn restore(&mut self, nth: usize, key: &[u8], value: &[u8]) -> Result<(), StoreFault> {
-        match Record::parse(value) {
-            Some(mut record) if nth == 0 => {
-                record.mark(true);
-                self.put(nth, key, record.as_bytes())
-            }
-            Some(_) | None => self.put(nth, key, value),
+        let mut value = value.to_vec();
+        if nth == 0 {
+            rows::set_mark(&mut value);
         }
+        self.put(nth, key, &value)
     }
 
     fn write(&mut self) -> Result<(), StoreFault> {
@@ -160,7 +158,7 @@ impl Target {
 
 /// In the order of `KEYSPACES`.
 fn keyspaces(db: &Database) -> [&Keyspace; KEYSPACES.len()] {
-    [&db.users, &db.messages, &db.topics, &db.meta]
+    [&db.users, &db.messages, &db.topics, &db.meta, &db.channels]
 }
 
 /// Copies a database, keeping of its journals the whole batches only. Returns the journals' bytes in their order.
@@ -207,8 +205,11 @@ fn apart(source: &Path, work: &Path, nth: usize, target: &mut Target, copied: &m
     let place = format!("keyspaces/{}", nth + 1);
     let (from, to) = (source.join(&place), work.join(&place));
     fs::remove_dir_all(&to).map_err(|e| StoreFault::io(&to, "remove", e))?;
+    // A database of an earlier version has fewer keyspaces.
     if from.is_dir() {
         copy_tree(&from, &to, &[])?;
+    } else {
+        return fs::remove_dir_all(work).map_err(|e| StoreFault::io(work, "remove", e));
     }
     match Database::open(work, CACHE_BYTES) {
         Ok(db) => restore_keyspace(&db, nth, target, copied)?,

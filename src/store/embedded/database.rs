@@ -1,4 +1,4 @@
-//! The fjall database: its four keyspaces and the settings that measurement chose (DESIGN.md 7.1).
+//! The fjall database: its five keyspaces and the settings that measurement chose (DESIGN.md 7.1).
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use fjall::{CompressionType, Keyspace, KeyspaceCreateOptions};
 const MIB: u64 = 1 << 20;
 
 /// Names of the keyspaces in the order of their creation; fjall numbers them from 1 in this order.
-pub(super) const KEYSPACES: [&str; 4] = ["users", "messages", "topics", "meta"];
+pub(super) const KEYSPACES: [&str; 5] = ["users", "messages", "topics", "meta", "channels"];
 
 /// An open database. Shared by the committer, the readers and the keeper.
 #[derive(Clone)]
@@ -18,6 +18,7 @@ pub(super) struct Database {
     pub(super) messages: Keyspace,
     pub(super) topics: Keyspace,
     pub(super) meta: Keyspace,
+    pub(super) channels: Keyspace,
 }
 
 impl Database {
@@ -32,10 +33,10 @@ impl Database {
             .worker_threads(2)
             .open()?;
         let open = |name: &str, memtable: u64| fjall.keyspace(name, || options(memtable * MIB));
-        let [users, messages, topics, meta] = KEYSPACES;
+        let [users, messages, topics, meta, channels] = KEYSPACES;
         let (users, messages) = (open(users, 16)?, open(messages, 32)?);
-        let (topics, meta) = (open(topics, 16)?, open(meta, 16)?);
-        Ok(Database { fjall, users, messages, topics, meta })
+        let (topics, meta, channels) = (open(topics, 16)?, open(meta, 16)?, open(channels, 16)?);
+        Ok(Database { fjall, users, messages, topics, meta, channels })
     }
 
     /// Bytes in the cache of blocks, now.

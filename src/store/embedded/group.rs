@@ -7,6 +7,7 @@
 
 mod load;
 mod messages;
+mod removal;
 mod upkeep;
 mod users;
 
@@ -14,16 +15,18 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use fjall::{OwnedWriteBatch, Slice};
-use shards::ids::{Clock, Uaid};
+use shards::ids::{Chid, Clock, Stamp, Uaid};
 use shards::machine::{StoreError, StoreOp, StoreReply};
 use shards::message::Held;
 
 use super::database::Database;
 use super::query;
-use super::rows::{self, Record};
+use super::rows::{self, ChannelRow, Record};
 use super::stats::StoreStats;
 
 pub(super) use load::Load;
+#[cfg(test)]
+pub(super) use removal::REMOVAL_ROWS_MAX;
 pub(super) use upkeep::Upkeep;
 
 /// Why an operation of a group was not done.
@@ -37,20 +40,34 @@ pub(super) enum Trouble {
     Write(fjall::Error),
 }
 
+/// Numbers that only rise. The committer's; in `meta` with every group that raises them.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Numbers {
+    /// The greatest clock in any row.
+    pub(super) clock: Clock,
+    /// The last registration of a channel.
+    pub(super) registration: u64,
+}
+
 /// Changes that are not written yet, and what they change.
 pub(super) struct Group<'a> {
     db: &'a Database,
     stats: &'a mut StoreStats,
     batch: OwnedWriteBatch,
     users: HashMap<Uaid, Pending>,
-    topics: HashMap<Vec<u8>, Option<Held>>,
+    channels: HashMap<(Uaid, Chid), Option<ChannelRow>>,
+    /// What stands in a topic slot, and of which registration it is.
+    topics: HashMap<Vec<u8>, Option<(Held, u64)>>,
     /// Users with rows in the batch.
     touched: HashSet<Uaid>,
-    /// The greatest clock in any row of this boot, and what `meta` has.
-    clock: &'a mut Clock,
-    clock_written: Clock,
+    numbers: &'a mut Numbers,
+    /// What `meta` has of them.
+    numbers_written: Numbers,
     bytes: u64,
     full: bool,
+    user_rows_max: u64,
+    /// Something was written since the group began.
+    wrote: bool,
 }
 
 struct Pending {
@@ -59,19 +76,28 @@ struct Pending {
 }
 
 impl<'a> Group<'a> {
-    /// An empty group. `full` says whether new rows are refused.
-    pub(super) fn new(db: &'a Database, stats: &'a mut StoreStats, clock: &'a mut Clock, full: bool) -> Group<'a> {
+    /// An empty group. `full` says whether new rows are refused, `user_rows_max` how many rows a user may have.
+    pub(super) fn new(
+        db: &'a Database,
+        stats: &'a mut StoreStats,
+        numbers: &'a mut Numbers,
+        full: bool,
+        user_rows_max: u64,
+    ) -> Group<'a> {
         Group {
             db,
             stats,
             batch: batch(db),
             users: HashMap::new(),
+            channels: HashMap::new(),
             topics: HashMap::new(),
             touched: HashSet::new(),
-            clock_written: *clock,
-            clock,
+            numbers_written: *numbers,
+            numbers,
             bytes: 0,
             full,
+            user_rows_max,
+            wrote: false,
         }
     }
 
@@ -113,15 +139,21 @@ impl<'a> Group<'a> {
                 None => self.batch.remove(&self.db.users, uaid.0),
             }
         }
+        self.channels.clear();
         self.topics.clear();
         self.touched.clear();
         if self.batch.is_empty() {
             return Ok(());
         }
-        if *self.clock > self.clock_written {
-            self.batch.insert(&self.db.meta, rows::CLOCK_KEY, self.clock.0.to_be_bytes());
-            self.clock_written = *self.clock;
+        let (numbers, written) = (*self.numbers, self.numbers_written);
+        if numbers.clock > written.clock {
+            self.batch.insert(&self.db.meta, rows::CLOCK_KEY, numbers.clock.0.to_be_bytes());
         }
+        if numbers.registration > written.registration {
+            self.batch.insert(&self.db.meta, rows::REGISTRATION_KEY, numbers.registration.to_be_bytes());
+        }
+        self.numbers_written = numbers;
+        self.wrote = true;
         self.stats.store_bytes_written += self.bytes;
         self.bytes = 0;
         std::mem::replace(&mut self.batch, batch(self.db)).commit().map_err(Trouble::Write)
@@ -155,34 +187,76 @@ impl<'a> Group<'a> {
         pending.changed = true;
     }
 
-    fn keys_of(&self, uaid: Uaid, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Slice>, Trouble> {
-        keys(&self.db.messages, uaid, wanted)
+    /// A channel as the operations before left it.
+    fn channel(&mut self, uaid: Uaid, chid: Chid) -> Result<Option<ChannelRow>, Trouble> {
+        if let Some(channel) = self.channels.get(&(uaid, chid)) {
+            return Ok(*channel);
+        }
+        let row = self.db.channels.get(rows::channel_key(uaid, chid)).map_err(Trouble::Read)?;
+        // As with records: one of a version that we do not know is not "none".
+        let parse = |row: Slice| ChannelRow::parse(&row).ok_or(Trouble::Read(fjall::Error::Unrecoverable));
+        let channel = row.map(parse).transpose()?;
+        self.channels.insert((uaid, chid), channel);
+        Ok(channel)
     }
 
-    fn topics_of(&self, uaid: Uaid, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Vec<u8>>, Trouble> {
-        keys(&self.db.topics, uaid, wanted).map(|keys| keys.iter().map(|key| key.to_vec()).collect())
-    }
-
-    fn remove_rows(&mut self, uaid: Uaid, messages: Vec<Slice>, topics: Vec<Vec<u8>>) {
+    /// Writes or removes a channel. Its user is in the overlay.
+    fn put_channel(&mut self, uaid: Uaid, chid: Chid, channel: Option<ChannelRow>) {
+        let key = rows::channel_key(uaid, chid);
         self.touched.insert(uaid);
-        for key in messages {
-            self.bytes += key.len() as u64;
-            self.batch.remove(&self.db.messages, key);
+        self.bytes += key.len() as u64;
+        match &channel {
+            Some(row) => {
+                let value = row.value();
+                self.bytes += value.len() as u64;
+                self.batch.insert(&self.db.channels, key, value);
+            }
+            None => self.batch.remove(&self.db.channels, key),
         }
-        for key in topics {
-            self.remove_topic(key);
-        }
+        self.channels.insert((uaid, chid), channel);
     }
 
-    fn remove_topic(&mut self, key: Vec<u8>) {
-        self.touched.extend(rows::uaid_of(&key));
+    /// Removes a message row, which may not be there.
+    fn remove_message(&mut self, uaid: Uaid, key: Slice) -> Result<(), Trouble> {
+        if let Some((_, stamp, _)) = rows::parse_message_key(&key).filter(|(_, stamp, _)| rows::is_counted(*stamp)) {
+            self.write_out_for(uaid)?;
+            if self.db.messages.contains_key(&key).map_err(Trouble::Read)? {
+                self.count_row(uaid, stamp, false)?;
+            }
+        }
+        self.touched.insert(uaid);
+        self.bytes += key.len() as u64;
+        self.batch.remove(&self.db.messages, key);
+        Ok(())
+    }
+
+    /// Counts a row that comes or goes, if it is one of those that are counted.
+    fn count_row(&mut self, uaid: Uaid, stamp: Stamp, came: bool) -> Result<(), Trouble> {
+        if rows::is_counted(stamp) && self.user(uaid)?.is_some() {
+            self.change(uaid, |record| record.count_row(came));
+        }
+        Ok(())
+    }
+
+    /// Removes the topic row of this stamp, which is there.
+    fn remove_topic(&mut self, key: Vec<u8>, stamp: Stamp) -> Result<(), Trouble> {
+        if let Some(uaid) = rows::uaid_of(&key) {
+            self.count_row(uaid, stamp, false)?;
+            self.touched.insert(uaid);
+        }
         self.bytes += key.len() as u64;
         self.batch.remove(&self.db.topics, &key[..]);
         self.topics.insert(key, None);
+        Ok(())
+    }
+
+    /// Says whether something was written since the group began.
+    pub(super) fn wrote(&self) -> bool {
+        self.wrote
     }
 
     fn raise_clock(&mut self, clock: Clock) {
-        *self.clock = (*self.clock).max(clock);
+        self.numbers.clock = self.numbers.clock.max(clock);
     }
 
     fn refuse_full(&mut self) -> Result<StoreReply, Trouble> {
@@ -194,16 +268,4 @@ impl<'a> Group<'a> {
 /// A batch that leaves syncing to the committer.
 fn batch(db: &Database) -> OwnedWriteBatch {
     db.fjall.batch().durability(None)
-}
-
-fn keys(keyspace: &fjall::Keyspace, uaid: Uaid, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Slice>, Trouble> {
-    let last = query::last_key(uaid);
-    let mut keys = Vec::new();
-    for row in keyspace.range(&uaid.0[..]..=&last[..]) {
-        let key = row.key().map_err(Trouble::Read)?;
-        if wanted(&key) {
-            keys.push(key);
-        }
-    }
-    Ok(keys)
 }

@@ -33,6 +33,9 @@ const TICKS_PER_STRIDE: u64 = 10;
 /// Rows of each keyspace that one stride looks at: about 2 ms per second.
 const ROWS_PER_STRIDE: usize = 1_024;
 
+/// Passes over dead rows in a tick: 10,240 rows a second.
+const PASSES_PER_TICK: usize = 4;
+
 /// Where the walks are.
 #[derive(Default)]
 pub(super) struct Walk {
@@ -56,6 +59,9 @@ pub(super) fn run(
     while stop.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
         ticks += 1;
         gates.watch();
+        if sweep.is_some() {
+            remove_dead(db, committer, gates);
+        }
         if ticks.is_multiple_of(TICKS_PER_STRIDE) {
             measure(db, dir, gates);
             squeeze.if_full(db, gates);
@@ -111,6 +117,16 @@ pub(super) fn measure(db: &Database, dir: &Path, gates: &Gates) {
     }
     if let Ok(stat) = rustix::fs::statvfs(dir) {
         gates.disk_free.store(stat.f_bavail.saturating_mul(stat.f_frsize), Ordering::Relaxed);
+    }
+}
+
+/// Has the committer make passes over the users with dead rows. A mail that is dropped is made up for with the next.
+pub(super) fn remove_dead(db: &Database, committer: &Sender<CommitterMail>, gates: &Gates) {
+    let marks = db.meta.prefix(rows::REMOVAL_PREFIX).take(PASSES_PER_TICK);
+    let uaid = |row: fjall::Guard| rows::uaid_of(row.key().ok()?.get(rows::REMOVAL_PREFIX.len()..)?);
+    let users: Vec<Uaid> = marks.filter_map(uaid).collect();
+    for uaid in users.iter().cycle().take(if users.is_empty() { 0 } else { PASSES_PER_TICK }) {
+        gates.tell(committer, Upkeep::DeadRows(*uaid));
     }
 }
 

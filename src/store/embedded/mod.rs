@@ -19,6 +19,7 @@ mod fault;
 mod group;
 mod journal;
 mod keeper;
+mod migration;
 mod port;
 mod query;
 mod reader;
@@ -52,7 +53,7 @@ pub use stats::StoreStats;
 use committer::Committer;
 use database::Database;
 use fault::Cause;
-use group::Upkeep;
+use group::{Numbers, Upkeep};
 use port::{CommitterMail, Port, ReaderMail};
 use stats::Tally;
 
@@ -64,8 +65,12 @@ pub type Fatal = Arc<dyn Fn(&str) + Send + Sync>;
 pub(crate) type CommitProbe = Arc<dyn Fn() -> fjall::Result<()> + Send + Sync>;
 
 /// What the directory's format file says.
-const FORMAT: &str = "murre embedded store, format 1\n";
+const FORMAT: &str = "murre embedded store, format 2\n";
+/// What it said before channels had rows of their own. Such a directory is migrated when it is opened.
+const FORMAT_BEFORE: &str = "murre embedded store, format 1\n";
 const FORMAT_PREFIX: &str = "murre embedded store, format ";
+/// Rows that one user may have, about. More messages are refused until some are acked, expired or dropped.
+const USER_ROWS_MAX: u64 = 262_144;
 /// Upkeep mails on their way to the committer. Shed: the next walk finds the same rows.
 const UPKEEP_MAX: usize = 64;
 /// Messages of a ledger replay saved in one group.
@@ -83,6 +88,8 @@ pub struct Options {
     /// At most this much on disk, bytes (`store.max_bytes`); at the bound new rows are refused. Journals alone take
     /// 64 MiB and up to 320, so anything below 1 GiB is for tests.
     pub bytes_max: u64,
+    /// Rows that one user may have, about: one row in 64 is counted.
+    pub user_rows_max: u64,
     /// New rows are refused while the file system has less than this free, bytes.
     pub bytes_free_min: u64,
     /// Reader threads, at least 1.
@@ -107,6 +114,7 @@ impl Default for Options {
         Options {
             cache_bytes: 32 << 20,
             bytes_max: u64::MAX,
+            user_rows_max: USER_ROWS_MAX,
             bytes_free_min: 256 << 20,
             readers: 2,
             stall_after: Duration::from_secs(3),
@@ -128,6 +136,7 @@ struct Gates {
     started: Instant,
     stall_after: Duration,
     bytes_max: u64,
+    user_rows_max: u64,
     bytes_free_min: u64,
     squeeze_every: Duration,
     sweep: bool,
@@ -152,6 +161,7 @@ impl Gates {
             started: Instant::now(),
             stall_after: options.stall_after,
             bytes_max: options.bytes_max,
+            user_rows_max: options.user_rows_max,
             bytes_free_min: options.bytes_free_min,
             squeeze_every: options.squeeze_every,
             sweep: options.sweep,
@@ -242,7 +252,7 @@ impl fmt::Debug for Unsaved {
 pub struct Embedded {
     dir: PathBuf,
     db: Option<Database>,
-    clock_floor: Clock,
+    numbers: Numbers,
     gates: Arc<Gates>,
     committer: Sender<CommitterMail>,
     readers: Vec<Sender<ReaderMail>>,
@@ -263,15 +273,21 @@ impl Embedded {
         let path = dir.join("db");
         journal::check(&path)?;
         let db = Database::open(&path, options.cache_bytes).map_err(|e| StoreFault::database(&path, e))?;
-        let clock = db.meta.get(rows::CLOCK_KEY).map_err(|e| StoreFault::database(&path, e))?;
-        let clock_floor = Clock(clock.filter(|bytes| bytes.len() == 8).map_or(0, |bytes| rows::word(&bytes, 0)));
+        let unreadable = |e| StoreFault::database(&path, e);
+        migration::run(&db).map_err(unreadable)?;
+        let number = |key: &[u8]| {
+            let bytes = db.meta.get(key).map_err(unreadable)?;
+            Ok(bytes.filter(|bytes| bytes.len() == 8).map_or(0, |bytes| rows::word(&bytes, 0)))
+        };
+        let clock = Clock(number(rows::CLOCK_KEY)?);
+        let numbers = Numbers { clock, registration: number(rows::REGISTRATION_KEY)? };
         let gates = Arc::new(Gates::new(&options));
         keeper::measure(&db, dir, &gates);
         let (committer, inbox) = unbounded();
         let mut store = Embedded {
             dir: dir.into(),
             db: Some(db.clone()),
-            clock_floor,
+            numbers,
             gates,
             committer,
             readers: Vec::new(),
@@ -309,7 +325,7 @@ impl Embedded {
             inbox,
             gates: self.gates.clone(),
             fatal: options.fatal.clone(),
-            clock: self.clock_floor,
+            numbers: self.numbers,
             stats: StoreStats::default(),
             unsynced: None,
             boarded: Instant::now(),
@@ -329,7 +345,7 @@ impl Embedded {
 
     /// Above every clock in any row: no shard's clock may start at or below it.
     pub fn clock_floor(&self) -> Clock {
-        self.clock_floor
+        self.numbers.clock
     }
 
     /// The store's counters, refreshed about once a second.
@@ -414,7 +430,7 @@ fn prepare(dir: &Path) -> Result<File, StoreFault> {
         .map_err(|e| StoreFault::io(dir, "create the store directory", e))?;
     let format = dir.join("FORMAT");
     match fs::read_to_string(&format) {
-        Ok(found) if found == FORMAT => {}
+        Ok(found) if found == FORMAT || found == FORMAT_BEFORE => {}
         Ok(found) => {
             let other = found.strip_prefix(FORMAT_PREFIX).map(|number| number.trim().to_string());
             let number = other.filter(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
@@ -432,7 +448,11 @@ fn prepare(dir: &Path) -> Result<File, StoreFault> {
         Err(e) => return Err(StoreFault::io(&format, "read", e)),
     }
     let lock = take_lock(dir)?;
-    if !format.exists() {
+    // Before a row is migrated: an earlier version must not open what is half migrated.
+    if fs::read_to_string(&format).is_ok_and(|found| found == FORMAT) {
+        return Ok(lock);
+    }
+    {
         let draft = dir.join("FORMAT.tmp");
         let write = || {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;

@@ -2,6 +2,7 @@
 //!
 //! Lives on: reader threads; the committer for reads that stand behind a write of their user.
 
+use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use shards::message::{Message, Topic};
 use shards::time::UnixSeconds;
 
 use super::database::Database;
-use super::rows::{self, Record};
+use super::rows::{self, ChannelRow, Record};
 
 /// Rows that are skipped before the iterator is made anew, so that no old version of the tree is held for long.
 const SKIPS_PER_ITERATOR: usize = 1_024;
@@ -65,7 +66,39 @@ pub(super) fn record(db: &Database, uaid: Uaid) -> fjall::Result<Option<Record>>
 }
 
 fn user(db: &Database, uaid: Uaid) -> fjall::Result<Found> {
-    Ok(Found::only(StoreReply::User(record(db, uaid)?.map(|record| Box::new(record.row())))))
+    let Some(record) = record(db, uaid)? else { return Ok(Found::only(StoreReply::User(None))) };
+    let channels = channels(db, uaid)?.into_iter().map(|(chid, _)| chid).collect();
+    Ok(Found::only(StoreReply::User(Some(Box::new(record.row(channels))))))
+}
+
+/// The channels of a user, in the order of their ids.
+pub(super) fn channels(db: &Database, uaid: Uaid) -> fjall::Result<Vec<(Chid, ChannelRow)>> {
+    let mut channels = Vec::new();
+    for row in db.channels.range(&uaid.0[..]..=&last_key(uaid)[..]) {
+        let (key, value) = row.into_inner()?;
+        // As with a record: one of a version that we do not know is no reason to say that there is none.
+        let chid = rows::chid_in(&key).ok_or(fjall::Error::Unrecoverable)?;
+        channels.push((chid, ChannelRow::parse(&value).ok_or(fjall::Error::Unrecoverable)?));
+    }
+    Ok(channels)
+}
+
+/// The registrations that count for a user who has dead rows; nothing for one who has none.
+struct Registrations(Option<HashMap<Chid, u64>>);
+
+impl Registrations {
+    fn of(db: &Database, uaid: Uaid) -> fjall::Result<Registrations> {
+        if !db.meta.contains_key(rows::removal_key(uaid))? {
+            return Ok(Registrations(None));
+        }
+        let channels = channels(db, uaid)?.into_iter().map(|(chid, channel)| (chid, channel.registration));
+        Ok(Registrations(Some(channels.collect())))
+    }
+
+    fn has(&self, chid: Option<Chid>, peek: &rows::Peek) -> bool {
+        let Some(of_channels) = &self.0 else { return true };
+        chid.is_some_and(|chid| of_channels.get(&chid) == Some(&peek.registration))
+    }
 }
 
 fn topics(
@@ -80,30 +113,42 @@ fn topics(
         Some((chid, topic)) => Bound::Excluded(rows::topic_key(uaid, *chid, topic)),
         None => Bound::Included(uaid.0.to_vec()),
     };
-    scan(&db.topics, start, last_key(uaid), limit, &|_, peek| peek.expires > now)
-        .map(|found| finish(found, &record, false))
+    let registrations = Registrations::of(db, uaid)?;
+    let judge = |key: &[u8], peek: &rows::Peek| match registrations.has(rows::chid_in(key), peek) {
+        true if peek.expires > now => Verdict::Live,
+        true => Verdict::Expired,
+        false => Verdict::Removed,
+    };
+    scan(&db.topics, start, last_key(uaid), limit, &judge).map(|found| finish(found, &record, false))
 }
 
 fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> fjall::Result<Found> {
     let Some(record) = record(db, uaid)?.filter(Record::may_have_messages) else { return Ok(empty()) };
     let low_water = record.low_water();
     let start = Bound::Excluded(rows::message_key(uaid, after, Chid([0xff; 16])).to_vec());
-    let live = |key: &[u8], peek: &rows::Peek| {
+    let registrations = Registrations::of(db, uaid)?;
+    let judge = |key: &[u8], peek: &rows::Peek| {
         let settled = !peek.saved && rows::word(key, 16) <= low_water.0;
-        peek.expires > now && !settled
+        match registrations.has(rows::parse_message_key(key).map(|(_, _, chid)| chid), peek) {
+            true if peek.expires > now && !settled => Verdict::Live,
+            true => Verdict::Expired,
+            false => Verdict::Removed,
+        }
     };
-    scan(&db.messages, start, last_key(uaid), limit, &live).map(|found| finish(found, &record, true))
+    scan(&db.messages, start, last_key(uaid), limit, &judge).map(|found| finish(found, &record, true))
 }
 
 fn read(db: &Database, row: &RowKey, now: UnixSeconds) -> fjall::Result<Found> {
     let Some(record) = record(db, row.uaid)? else { return Ok(empty()) };
     let keyspace = if row.topic.is_some() { &db.topics } else { &db.messages };
     let value = keyspace.get(rows::row_key(row))?;
+    let registrations = Registrations::of(db, row.uaid)?;
     let live = |value: &Slice| {
         let peek = rows::peek(value)?;
         let message = rows::message(value)?;
         let settled = row.topic.is_none() && !peek.saved && row.stamp.clock <= record.low_water();
-        (message.stamp == row.stamp && peek.expires > now && !settled).then(|| Arc::new(message))
+        let there = message.stamp == row.stamp && registrations.has(Some(row.chid), &peek);
+        (there && peek.expires > now && !settled).then(|| Arc::new(message))
     };
     let messages = value.as_ref().and_then(live).into_iter().collect();
     Ok(Found::only(StoreReply::Page(Box::new(Page { messages, exhausted: true }))))
@@ -114,6 +159,15 @@ pub(super) fn last_key(uaid: Uaid) -> Vec<u8> {
     let mut key = uaid.0.to_vec();
     key.extend_from_slice(&[0xff; 49]);
     key
+}
+
+/// What a read makes of a row.
+enum Verdict {
+    Live,
+    /// Expired or settled: for the reclaimer.
+    Expired,
+    /// Of a channel or user that is no more: its removal is under way.
+    Removed,
 }
 
 struct Scan {
@@ -128,7 +182,7 @@ fn scan(
     mut start: Bound<Vec<u8>>,
     last: Vec<u8>,
     limit: u16,
-    live: &dyn Fn(&[u8], &rows::Peek) -> bool,
+    judge: &dyn Fn(&[u8], &rows::Peek) -> Verdict,
 ) -> fjall::Result<Scan> {
     let mut scan = Scan { messages: Vec::new(), exhausted: false, expired: Vec::new() };
     'bites: loop {
@@ -137,7 +191,8 @@ fn scan(
             let (key, value) = row.into_inner()?;
             // A row that is not one is skipped: its block was whole, so it is of a later version.
             let Some(peek) = rows::peek(&value) else { continue };
-            if live(&key, &peek) {
+            let verdict = judge(&key, &peek);
+            if matches!(verdict, Verdict::Live) {
                 if scan.messages.len() == usize::from(limit) {
                     return Ok(scan);
                 }
@@ -145,7 +200,7 @@ fn scan(
                 continue;
             }
             skipped += 1;
-            if scan.expired.len() < EXPIRED_HINTS_MAX {
+            if matches!(verdict, Verdict::Expired) && scan.expired.len() < EXPIRED_HINTS_MAX {
                 scan.expired.push(key.clone());
             }
             if skipped == SKIPS_PER_ITERATOR {

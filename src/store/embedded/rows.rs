@@ -3,11 +3,15 @@
 //! ```text
 //! users     uaid                                -> record: 0 format, 1 record version, 2 flags, 3 wake data length,
 //!                                                  4 seen 8, 12 low water 8, 20 user clock 8, 28 channel count 4,
-//!                                                  then per channel in chid order: chid 16, registered at 8, has key
-//!                                                  1, key 32; then wake data
-//! messages  uaid, clock, origin, chid           -> 0 flags, 1 expires 8, then the message layout of `shards`
+//!                                                  32 rows counted 4; then wake data
+//! channels  uaid, chid                          -> registered at 8, registration 8, has key 1, key 32 if it has one
+//! messages  uaid, clock, origin, chid           -> 0 flags, 1 expires 8, registration 8 if the flag says so, then the
+//!                                                  message layout of `shards`
 //! topics    uaid, chid, topic                   -> as messages
 //! meta      "clock"                             -> the greatest clock in any row, 8
+//!           "registration"                      -> the number of the last registration of a channel, 8
+//!           "format"                            -> 2 once no record of format 1 is left
+//!           "removal", uaid                     -> how far the removal of this user's dead rows has come
 //! ```
 
 use shards::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
@@ -22,21 +26,29 @@ use crate::store::transfer::{Channel, WholeUser};
 /// Bytes of a key of `messages`.
 pub(super) const MESSAGE_KEY_BYTES: usize = 44;
 
-/// Name of the one row of `meta`.
+/// Row of `meta` with the greatest clock.
 pub(super) const CLOCK_KEY: &[u8] = b"clock";
+/// Row of `meta` with the number of the last registration.
+pub(super) const REGISTRATION_KEY: &[u8] = b"registration";
+/// Row of `meta` that says that every record has the present format.
+pub(super) const FORMAT_KEY: &[u8] = b"format";
+/// Front of the rows of `meta` that name users with dead rows.
+pub(super) const REMOVAL_PREFIX: &[u8] = b"removal";
+/// Format of records.
+pub(super) const FORMAT: u8 = 2;
 
-const FORMAT: u8 = 1;
-const HEAD_BYTES: usize = 32;
-const CHANNEL_BYTES: usize = 57;
+/// One row in so many is counted in its user's record, so that one write in so many pays for it.
+const ROWS_PER_COUNT: u64 = 64;
+const HEAD_BYTES: usize = 36;
 const MAY_HAVE_MESSAGES: u8 = 1;
 const SIMPLE: u8 = 2;
 const SAVED: u8 = 1;
+const REGISTRATION: u8 = 2;
 const VALUE_HEAD_BYTES: usize = 9;
 
 const _: () = assert!(shards::limits::WAKE_BYTES_MAX <= u8::MAX as usize, "its length is one byte of the record");
 
-/// A user's record as bytes, edited in place: a record of 2,048 channels is not decoded to look at one.
-/// Its length is always head, whole channels and wake data, and the sizes of both are in the head.
+/// A user's record as bytes, edited in place. Its length is always head and wake data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     bytes: Vec<u8>,
@@ -51,12 +63,19 @@ impl Record {
         Record { bytes }
     }
 
+    /// The record in these parts of one of format 1, whose head is the beginning of this one's.
+    pub(super) fn of_old(head: &[u8], wake: &[u8]) -> Record {
+        let mut bytes = head.to_vec();
+        bytes.resize(HEAD_BYTES, 0);
+        bytes[0] = FORMAT;
+        bytes.extend_from_slice(wake);
+        Record { bytes }
+    }
+
     /// Reads what [`Record::as_bytes`] gave; `None` for anything else.
     pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
         let head = bytes.get(..HEAD_BYTES)?;
-        let count = u32::from_be_bytes(head[28..32].try_into().ok()?) as usize;
-        let tail = count.checked_mul(CHANNEL_BYTES)? + usize::from(head[3]);
-        let whole = head[0] == FORMAT && bytes.len() == HEAD_BYTES + tail;
+        let whole = head[0] == FORMAT && bytes.len() == HEAD_BYTES + usize::from(head[3]);
         whole.then(|| Record { bytes: bytes.to_vec() })
     }
 
@@ -106,7 +125,7 @@ impl Record {
 
     /// How the user is reached.
     pub(super) fn contact(&self) -> Contact {
-        let wake = std::str::from_utf8(&self.bytes[self.wake_at()..]).unwrap_or_default();
+        let wake = std::str::from_utf8(&self.bytes[HEAD_BYTES..]).unwrap_or_default();
         Contact { mode: self.mode(), wake: WakeData::new(wake) }
     }
 
@@ -114,45 +133,38 @@ impl Record {
     pub(super) fn set_contact(&mut self, contact: &Contact) {
         let wake = contact.wake.as_ref().map_or("", WakeData::as_str);
         self.put(SIMPLE, contact.mode == Mode::Simple);
-        self.bytes.truncate(self.wake_at());
+        self.bytes.truncate(HEAD_BYTES);
         self.bytes.extend_from_slice(wake.as_bytes());
         self.bytes[3] = wake.len() as u8;
     }
 
     pub(super) fn channel_count(&self) -> usize {
-        (self.wake_at() - HEAD_BYTES) / CHANNEL_BYTES
+        self.half(28) as usize
     }
 
-    pub(super) fn has_channel(&self, chid: Chid) -> bool {
-        self.find(chid).is_ok()
+    pub(super) fn set_channel_count(&mut self, count: usize) {
+        self.bytes[28..32].copy_from_slice(&(count as u32).to_be_bytes());
     }
 
-    /// Adds a channel; one that is there keeps its key and its time.
-    pub(super) fn add_channel(&mut self, chid: Chid, key: Option<KeyDigest>, at: Clock) {
-        let Err(index) = self.find(chid) else { return };
-        let mut channel = [0; CHANNEL_BYTES];
-        channel[..16].copy_from_slice(&chid.0);
-        channel[16..24].copy_from_slice(&at.0.to_be_bytes());
-        if let Some(key) = key {
-            channel[24] = 1;
-            channel[25..].copy_from_slice(&key.0);
-        }
-        let place = HEAD_BYTES + index * CHANNEL_BYTES;
-        self.bytes.splice(place..place, channel);
-        self.count_channels();
+    /// About how many rows the user has: those that are counted, times how many each stands for.
+    pub(super) fn row_count(&self) -> u64 {
+        u64::from(self.half(32)) * ROWS_PER_COUNT
     }
 
-    /// Removes a channel; says whether it was there.
-    pub(super) fn remove_channel(&mut self, chid: Chid) -> bool {
-        let Ok(index) = self.find(chid) else { return false };
-        let place = HEAD_BYTES + index * CHANNEL_BYTES;
-        self.bytes.drain(place..place + CHANNEL_BYTES);
-        self.count_channels();
-        true
+    /// A counted row came or went.
+    pub(super) fn count_row(&mut self, came: bool) {
+        let count = self.half(32);
+        let after = if came { count.saturating_add(1) } else { count.saturating_sub(1) };
+        self.bytes[32..36].copy_from_slice(&after.to_be_bytes());
+    }
+
+    /// The user has no row.
+    pub(super) fn no_rows(&mut self) {
+        self.bytes[32..36].fill(0);
     }
 
     /// As the machine wants it.
-    pub(super) fn row(&self) -> UserRow {
+    pub(super) fn row(&self, channels: Vec<Chid>) -> UserRow {
         UserRow {
             record_version: self.bytes[1],
             seen: self.seen(),
@@ -160,19 +172,14 @@ impl Record {
             user_clock: Clock(self.word(20)),
             may_have_messages: self.may_have_messages(),
             contact: self.contact(),
-            channels: self.channels().map(chid_of).collect(),
+            channels,
             presence: Vec::new(),
         }
     }
 
     /// With everything that it holds.
-    pub(super) fn whole(&self, uaid: Uaid) -> WholeUser {
-        let row = self.row();
-        let channel = |bytes: &[u8]| Channel {
-            chid: chid_of(bytes),
-            key: (bytes[24] == 1).then(|| KeyDigest(bytes[25..].try_into().unwrap_or_default())),
-            registered_at: Clock(word(bytes, 16)),
-        };
+    pub(super) fn whole(&self, uaid: Uaid, channels: Vec<Channel>) -> WholeUser {
+        let row = self.row(Vec::new());
         WholeUser {
             uaid,
             record_version: row.record_version,
@@ -181,36 +188,8 @@ impl Record {
             user_clock: row.user_clock,
             may_have_messages: row.may_have_messages,
             contact: row.contact,
-            channels: self.channels().map(channel).collect(),
+            channels,
         }
-    }
-
-    fn channels(&self) -> impl Iterator<Item = &[u8]> {
-        self.bytes[HEAD_BYTES..self.wake_at()].chunks_exact(CHANNEL_BYTES)
-    }
-
-    fn find(&self, chid: Chid) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.channel_count());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let place = HEAD_BYTES + middle * CHANNEL_BYTES;
-            match self.bytes[place..place + 16].cmp(&chid.0[..]) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-                std::cmp::Ordering::Equal => return Ok(middle),
-            }
-        }
-        Err(low)
-    }
-
-    fn count_channels(&mut self) {
-        let count = self.channel_count() as u32;
-        self.bytes[28..32].copy_from_slice(&count.to_be_bytes());
-    }
-
-    /// Where wake data begins: behind the channels.
-    fn wake_at(&self) -> usize {
-        self.bytes.len() - usize::from(self.bytes[3])
     }
 
     fn put(&mut self, flag: u8, on: bool) {
@@ -221,6 +200,12 @@ impl Record {
         word(&self.bytes, at)
     }
 
+    fn half(&self, at: usize) -> u32 {
+        let mut half = [0; 4];
+        half.copy_from_slice(&self.bytes[at..at + 4]);
+        u32::from_be_bytes(half)
+    }
+
     fn raise(&mut self, at: usize, value: u64) {
         if value > self.word(at) {
             self.bytes[at..at + 8].copy_from_slice(&value.to_be_bytes());
@@ -228,11 +213,54 @@ impl Record {
     }
 }
 
-/// The value of a message or topic row.
-pub(super) fn value(message: &Message, saved: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(VALUE_HEAD_BYTES + message.encoded_len());
-    out.push(if saved { SAVED } else { 0 });
+/// Sets the mark of a record of any format; its flags are in one place in all of them.
+pub(super) fn set_mark(record: &mut [u8]) {
+    if let Some(flags) = record.get_mut(2) {
+        *flags |= MAY_HAVE_MESSAGES;
+    }
+}
+
+/// One registration of a channel. Its rows carry its number, so that those of an earlier registration of the same
+/// channel are known for dead until they are removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ChannelRow {
+    pub(super) registered_at: Clock,
+    /// 0 for one of format 1, or of a transfer.
+    pub(super) registration: u64,
+    pub(super) key: Option<KeyDigest>,
+}
+
+impl ChannelRow {
+    /// Reads what [`ChannelRow::value`] gave; `None` for anything else.
+    pub(super) fn parse(bytes: &[u8]) -> Option<ChannelRow> {
+        let (head, key) = (bytes.get(..17)?, &bytes[17..]);
+        let key = match head[16] {
+            0 => None,
+            _ => Some(KeyDigest(key.try_into().ok()?)),
+        };
+        Some(ChannelRow { registered_at: Clock(word(head, 0)), registration: word(head, 8), key })
+    }
+
+    pub(super) fn value(&self) -> Vec<u8> {
+        let key = self.key.as_ref().map_or(&[][..], |key| &key.0);
+        let words = [self.registered_at.0.to_be_bytes(), self.registration.to_be_bytes()].concat();
+        [&words[..], &[u8::from(self.key.is_some())], key].concat()
+    }
+
+    /// As a transfer knows it.
+    pub(super) fn channel(&self, chid: Chid) -> Channel {
+        Channel { chid, key: self.key, registered_at: self.registered_at }
+    }
+}
+
+/// The value of a message or topic row of this registration of its channel.
+pub(super) fn value(message: &Message, saved: bool, registration: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(VALUE_HEAD_BYTES + 8 + message.encoded_len());
+    out.push(if saved { SAVED } else { 0 } | if registration > 0 { REGISTRATION } else { 0 });
     out.extend_from_slice(&message.expires().0.to_be_bytes());
+    if registration > 0 {
+        out.extend_from_slice(&registration.to_be_bytes());
+    }
     message.encode(&mut out);
     out
 }
@@ -242,17 +270,45 @@ pub(super) struct Peek {
     /// Came from a ledger, so `low_water` says nothing about it.
     pub(super) saved: bool,
     pub(super) expires: UnixSeconds,
+    pub(super) registration: u64,
 }
 
 /// Looks at the front of a value; `None` when it is not one.
 pub(super) fn peek(value: &[u8]) -> Option<Peek> {
     let head = value.get(..VALUE_HEAD_BYTES)?;
-    Some(Peek { saved: head[0] & SAVED != 0, expires: UnixSeconds(word(head, 1)) })
+    let registration = match head[0] & REGISTRATION {
+        0 => 0,
+        _ => word(value.get(VALUE_HEAD_BYTES..VALUE_HEAD_BYTES + 8)?, 0),
+    };
+    Some(Peek { saved: head[0] & SAVED != 0, expires: UnixSeconds(word(head, 1)), registration })
 }
 
 /// The message of a value.
 pub(super) fn message(value: &[u8]) -> Option<Message> {
-    Message::decode(value.get(VALUE_HEAD_BYTES..)?)
+    let head = if value.first()? & REGISTRATION != 0 { VALUE_HEAD_BYTES + 8 } else { VALUE_HEAD_BYTES };
+    Message::decode(value.get(head..)?)
+}
+
+/// Whether the row of this stamp is one of those that are counted. It depends on nothing else, so that a row is
+/// counted once when it comes and once when it goes, whatever happens in between.
+pub(super) fn is_counted(stamp: Stamp) -> bool {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&stamp.clock.0.to_be_bytes());
+    bytes[8..].copy_from_slice(&stamp.origin.0.to_be_bytes());
+    xxhash_rust::xxh3::xxh3_64(&bytes).is_multiple_of(ROWS_PER_COUNT)
+}
+
+/// Key of a channel row.
+pub(super) fn channel_key(uaid: Uaid, chid: Chid) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(&uaid.0);
+    key[16..].copy_from_slice(&chid.0);
+    key
+}
+
+/// Key of the row of `meta` that says that a user has dead rows.
+pub(super) fn removal_key(uaid: Uaid) -> Vec<u8> {
+    [REMOVAL_PREFIX, &uaid.0].concat()
 }
 
 /// Key of a message row.
@@ -276,8 +332,8 @@ pub(super) fn topic_key(uaid: Uaid, chid: Chid, topic: &Topic) -> Vec<u8> {
     [&uaid.0[..], &chid.0[..], topic.as_bytes()].concat()
 }
 
-/// Channel of a topic key; `None` when it is not one.
-pub(super) fn topic_chid(key: &[u8]) -> Option<Chid> {
+/// Channel of a channel or topic key; `None` when it is neither.
+pub(super) fn chid_in(key: &[u8]) -> Option<Chid> {
     key.get(16..32).map(chid_of)
 }
 

@@ -14,6 +14,7 @@ use super::Embedded;
 use super::fault::{Cause, StoreFault};
 use super::group::Load;
 use super::port::CommitterMail;
+use super::query;
 use super::rows::{self, Record};
 use crate::store::transfer::{Asker, Listed, Transfer, TransferFault, WholeUser, refused};
 
@@ -52,11 +53,13 @@ impl EmbeddedTransfer<'_> {
     /// The user in this row. Its block was whole, so a row that is none is of a version we do not know.
     fn whole(&self, key: &[u8], value: &[u8]) -> Result<WholeUser, TransferFault> {
         let uaid = rows::uaid_of(key).filter(|_| key.len() == 16);
-        let whole = uaid.and_then(|uaid| Some(Record::parse(value)?.whole(uaid)));
-        whole.ok_or_else(|| {
+        let known = uaid.and_then(|uaid| Some((uaid, Record::parse(value)?)));
+        let (uaid, record) = known.ok_or_else(|| {
             self.store
                 .fault(StoreFault::new(&self.store.dir, Cause::Version("a user it does not know how to read".into())))
-        })
+        })?;
+        let channels = query::channels(self.db()?, uaid).map_err(|error| self.unreadable(error))?;
+        Ok(record.whole(uaid, channels.into_iter().map(|(chid, channel)| channel.channel(chid)).collect()))
     }
 
     fn unreadable(&self, error: fjall::Error) -> TransferFault {

@@ -69,6 +69,7 @@ laws! {
     pages_are_merged_in_order,
     low_water_covers_message_rows,
     unregister_and_drop_remove_every_row,
+    what_comes_again_begins_empty,
     expired_rows_do_not_block,
     one_users_operations_keep_their_order,
     channels_are_bounded,

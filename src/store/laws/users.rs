@@ -63,6 +63,33 @@ pub(super) fn unregister_and_drop_remove_every_row(hand: &mut Hand) {
     assert_eq!((hand.clocks(uaid(2)), hand.topic_clocks(uaid(2))), (vec![5, 12], vec![22]));
 }
 
+/// A channel id, or a user, that comes again has none of its earlier rows and all of its new ones, however many rows
+/// there were: a store may remove them later.
+pub(super) fn what_comes_again_begins_empty(hand: &mut Hand) {
+    hand.done(register(1, 2, 1));
+    hand.done(register(1, 3, 2));
+    let publish = |m| StoreOp::Publish { message: Arc::new(m), checked: false };
+    let many = |channel, from: u64| (from..from + 600).map(move |clock| publish(message(1, channel, clock)));
+    assert!(hand.ask_all(many(2, 100).collect()).iter().all(Result::is_ok));
+    hand.publish(message(1, 3, 800));
+    hand.publish(topical(1, 2, 810, "tide"));
+    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(900) });
+    assert_eq!((hand.clocks(uaid(1)), hand.topic_clocks(uaid(1))), (vec![800], vec![]));
+    hand.done(register(1, 2, 1_000));
+    assert_eq!((hand.clocks(uaid(1)), hand.topic_clocks(uaid(1))), (vec![800], vec![]));
+    hand.publish(message(1, 2, 1_100));
+    hand.publish(topical(1, 2, 1_110, "tide"));
+    assert_eq!((hand.clocks(uaid(1)), hand.topic_clocks(uaid(1))), (vec![800, 1_100], vec![1_110]));
+    assert!(hand.ask_all(many(3, 1_200).collect()).iter().all(Result::is_ok));
+    hand.done(StoreOp::DropUser { uaid: uaid(1) });
+    assert_eq!(hand.user(uaid(1)), None);
+    hand.done(register(1, 3, 3_000_000));
+    assert_eq!((hand.clocks(uaid(1)), hand.topic_clocks(uaid(1))), (vec![], vec![]));
+    hand.publish(message(1, 3, 3_000_100));
+    assert_eq!((hand.clocks(uaid(1)), hand.topic_clocks(uaid(1))), (vec![3_000_100], vec![]));
+    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [chid(3)]);
+}
+
 /// A user has at most `CHANNELS_MAX` channels; they all come back.
 pub(super) fn channels_are_bounded(hand: &mut Hand) {
     let register = |n: usize| StoreOp::Register {

@@ -71,6 +71,28 @@ fn the_budget_of_registers_begins_anew_with_every_minute() {
 }
 
 #[test]
+fn a_new_connection_has_no_new_budget_of_registers() {
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let first = mesh.session(0, None);
+    let uaid = mesh.uaid_on(first);
+    for n in 0..limits::REGISTERS_PER_MINUTE_MAX {
+        mesh.register(first, Chid([(n % 7) as u8; 16]));
+    }
+    assert_eq!(mesh.closed(first), None);
+    mesh.close(first);
+    let second = mesh.session(0, Some(uaid));
+    mesh.register(second, CHANNEL);
+    assert_eq!(mesh.closed(second), Some(CloseReason::BudgetExhausted));
+    let stranger = mesh.session(0, None);
+    mesh.register(stranger, CHANNEL);
+    assert_eq!(mesh.said(stranger).last(), Some(&Said::Registered(200)), "each user has its own");
+    mesh.pass(60);
+    let third = mesh.session(0, Some(uaid));
+    mesh.register(third, CHANNEL);
+    assert_eq!(mesh.said(third).last(), Some(&Said::Registered(200)));
+}
+
+#[test]
 fn channels_beyond_the_bound_are_answered_500_and_the_session_goes_on() {
     let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
     let socket = mesh.session(0, None);

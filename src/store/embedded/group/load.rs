@@ -6,6 +6,7 @@ use shards::machine::StoreReply;
 use shards::message::Message;
 
 use super::{Group, Trouble};
+use crate::store::embedded::rows::{ChannelRow, Record};
 use crate::store::transfer::WholeUser;
 
 /// What one group takes on. Rows come before their users; whoever sends them sees to that.
@@ -24,19 +25,36 @@ impl Group<'_> {
             return self.refuse_full();
         }
         for message in &load.rows {
-            self.is_newest(message)?;
-        }
-        for user in &load.users {
-            self.user(user.uaid)?;
+            self.remove_all_dead(message.uaid)?;
         }
         for message in &load.rows {
+            let registration = self.registration_of_load(message)?;
+            self.is_newest(message, registration)?;
+        }
+        for user in &load.users {
+            self.remove_all_dead(user.uaid)?;
+            self.user(user.uaid)?;
+            for channel in &user.channels {
+                self.channel(user.uaid, channel.chid)?;
+            }
+        }
+        for message in &load.rows {
+            let registration = self.registration_of_load(message)?;
             // From the overlay: two of them may want the same topic slot.
-            if self.is_newest(message)? {
-                self.keep(message, true);
+            if self.is_newest(message, registration)? {
+                self.keep(message, true, registration)?;
             }
         }
         for whole in &load.users {
             let new = self.user(whole.uaid)?.is_none();
+            let mut count = self.user(whole.uaid)?.as_ref().map_or(0, Record::channel_count);
+            for channel in &whole.channels {
+                if self.channel(whole.uaid, channel.chid)?.is_none() {
+                    let row = ChannelRow { registered_at: channel.registered_at, registration: 0, key: channel.key };
+                    self.put_channel(whole.uaid, channel.chid, Some(row));
+                    count += 1;
+                }
+            }
             self.raise_clock(whole.user_clock);
             self.change(whole.uaid, |record| {
                 record.saw(whole.seen);
@@ -48,11 +66,14 @@ impl Group<'_> {
                 if new {
                     record.set_contact(&whole.contact);
                 }
-                for channel in &whole.channels {
-                    record.add_channel(channel.chid, channel.key, channel.registered_at);
-                }
+                record.set_channel_count(count);
             });
         }
         Ok(StoreReply::Done)
+    }
+
+    /// Rows come before their channels, which then get this number. Nothing dead has it: that was removed first.
+    fn registration_of_load(&mut self, message: &Message) -> Result<u64, Trouble> {
+        Ok(self.channel(message.uaid, message.chid)?.map_or(0, |channel| channel.registration))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fjall::Slice;
 use shards::ids::{Chid, Clock, Stamp, Uaid};
-use shards::machine::{RowKey, StoreReply};
+use shards::machine::{RowKey, StoreError, StoreReply};
 use shards::message::{Held, Message};
 
 use super::{Group, Pending, Trouble};
@@ -16,21 +16,26 @@ const LOW_WATER_ROWS_MAX: usize = 1_024;
 impl Group<'_> {
     pub(super) fn publish(&mut self, message: &Arc<Message>) -> Result<StoreReply, Trouble> {
         self.stats.store_publishes += 1;
-        let user = self.user(message.uaid)?.as_ref().filter(|record| record.has_channel(message.chid));
-        let Some(record) = user else { return Ok(StoreReply::NoSubscription) };
-        if message.mode() != record.mode() {
+        let Some(record) = self.user(message.uaid)? else { return Ok(StoreReply::NoSubscription) };
+        let (mode, low_water, row_count) = (record.mode(), record.low_water(), record.row_count());
+        let Some(channel) = self.channel(message.uaid, message.chid)? else { return Ok(StoreReply::NoSubscription) };
+        if message.mode() != mode {
             return Ok(StoreReply::OtherMode);
         }
         // What low water covers already would never be read: such a straggler is kept like a saved row.
-        let saved = message.stamp.clock <= record.low_water();
+        let saved = message.stamp.clock <= low_water;
         if message.ttl == 0 {
             return Ok(StoreReply::Done);
         }
         if self.full {
             return self.refuse_full();
         }
-        if self.is_newest(message)? {
-            self.keep(message, saved);
+        if row_count >= self.user_rows_max {
+            self.stats.store_user_full += 1;
+            return Err(Trouble::Refused(StoreError::Full));
+        }
+        if self.is_newest(message, channel.registration)? {
+            self.keep(message, saved, channel.registration)?;
         }
         Ok(StoreReply::Done)
     }
@@ -40,17 +45,18 @@ impl Group<'_> {
         // Every lookup comes before the first change: a batch of one user is whole or not there.
         let mut kept = Vec::with_capacity(messages.len());
         for message in messages {
-            let known = self.user(message.uaid)?.as_ref().is_some_and(|record| record.has_channel(message.chid));
-            if known && self.is_newest(message)? {
-                kept.push(message);
+            let known = self.user(message.uaid)?.is_some();
+            let Some(channel) = self.channel(message.uaid, message.chid)?.filter(|_| known) else { continue };
+            if self.is_newest(message, channel.registration)? {
+                kept.push((message, channel.registration));
             }
         }
         self.stats.store_saves += 1;
         self.stats.store_saved_messages += kept.len() as u64;
-        for message in kept {
+        for (message, registration) in kept {
             // Again, from the overlay: two of them may want the same topic slot.
-            if self.is_newest(message)? {
-                self.keep(message, true);
+            if self.is_newest(message, registration)? {
+                self.keep(message, true, registration)?;
             }
         }
         Ok(StoreReply::Done)
@@ -63,8 +69,8 @@ impl Group<'_> {
         let mut exact = Vec::new();
         for row in settled.iter().filter(|row| row.topic.is_some()) {
             let key = rows::row_key(row);
-            if self.topic_held(&key)?.is_some_and(|held| held.stamp == row.stamp) {
-                exact.push(key);
+            if self.topic_held(&key)?.is_some_and(|(held, _)| held.stamp == row.stamp) {
+                exact.push((key, row.stamp));
             }
         }
         let covered = match low_water {
@@ -72,8 +78,12 @@ impl Group<'_> {
             Some(_) | None => Vec::new(),
         };
         let named = settled.iter().filter(|row| row.topic.is_none());
-        let keys = named.map(|row| Slice::from(rows::row_key(row))).chain(covered).collect();
-        self.remove_rows(uaid, keys, exact);
+        for key in named.map(|row| Slice::from(rows::row_key(row))).chain(covered) {
+            self.remove_message(uaid, key)?;
+        }
+        for (key, stamp) in exact {
+            self.remove_topic(key, stamp)?;
+        }
         if let Some(clock) = low_water
             && self.user(uaid)?.is_some()
         {
@@ -99,43 +109,55 @@ impl Group<'_> {
     }
 
     /// Puts a message into its row. Its user is in the overlay and its channel registered.
-    pub(super) fn keep(&mut self, message: &Arc<Message>, saved: bool) {
-        let value = rows::value(message, saved);
+    pub(super) fn keep(&mut self, message: &Arc<Message>, saved: bool, registration: u64) -> Result<(), Trouble> {
+        let uaid = message.uaid;
+        let value = rows::value(message, saved, registration);
         self.bytes += (rows::MESSAGE_KEY_BYTES + value.len()) as u64;
         self.raise_clock(message.stamp.clock);
+        let mut is_new = true;
         match &message.topic {
             Some(topic) => {
-                let key = rows::topic_key(message.uaid, message.chid, topic);
+                let key = rows::topic_key(uaid, message.chid, topic);
+                if let Some((held, _)) = self.topic_held(&key)? {
+                    self.count_row(uaid, held.stamp, false)?;
+                }
                 self.batch.insert(&self.db.topics, &key[..], value);
-                self.topics.insert(key, Some(message.held()));
+                self.topics.insert(key, Some((message.held(), registration)));
             }
             None => {
-                let key = rows::message_key(message.uaid, message.stamp, message.chid);
+                let key = rows::message_key(uaid, message.stamp, message.chid);
+                // Only one row in some is counted, and only for those it matters.
+                is_new = !rows::is_counted(message.stamp) || !self.db.messages.contains_key(key).unwrap_or(false);
                 self.batch.insert(&self.db.messages, key, value);
             }
         }
-        self.touched.insert(message.uaid);
-        if let Some(Pending { record: Some(record), changed }) = self.users.get_mut(&message.uaid)
+        self.touched.insert(uaid);
+        if is_new {
+            self.count_row(uaid, message.stamp, true)?;
+        }
+        if let Some(Pending { record: Some(record), changed }) = self.users.get_mut(&uaid)
             && record.mark(true)
         {
             record.advance(message.stamp.clock);
             *changed = true;
         }
+        Ok(())
     }
 
-    /// Whether this message takes its topic slot from what stands there.
-    pub(super) fn is_newest(&mut self, message: &Message) -> Result<bool, Trouble> {
+    /// Whether this message takes its topic slot from what stands there. What is of an earlier registration of the
+    /// channel is dead.
+    pub(super) fn is_newest(&mut self, message: &Message, registration: u64) -> Result<bool, Trouble> {
         let Some(topic) = &message.topic else { return Ok(true) };
         let there = self.topic_held(&rows::topic_key(message.uaid, message.chid, topic))?;
-        Ok(there.is_none_or(|held| message.replaces(&held)))
+        Ok(there.is_none_or(|(held, of)| of != registration || message.replaces(&held)))
     }
 
-    fn topic_held(&mut self, key: &[u8]) -> Result<Option<Held>, Trouble> {
+    fn topic_held(&mut self, key: &[u8]) -> Result<Option<(Held, u64)>, Trouble> {
         if let Some(held) = self.topics.get(key) {
             return Ok(*held);
         }
         let value = self.db.topics.get(key).map_err(Trouble::Read)?;
-        let held = value.and_then(|value| rows::message(&value)).map(|message| message.held());
+        let held = value.and_then(|value| Some((rows::message(&value)?.held(), rows::peek(&value)?.registration)));
         self.topics.insert(key.to_vec(), held);
         Ok(held)
     }

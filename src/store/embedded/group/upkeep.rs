@@ -2,12 +2,16 @@
 
 use fjall::Slice;
 use shards::ids::Uaid;
+use shards::limits;
 use shards::time::UnixSeconds;
 
 use super::{Group, Trouble};
 use crate::store::embedded::query;
 use crate::store::embedded::rows::{self, Record};
 use crate::store::idle;
+
+/// Channels that one mail about idle users removes; a user has at most `limits::CHANNELS_MAX`.
+const IDLE_CHANNELS_MAX: usize = 2 * limits::CHANNELS_MAX;
 
 /// Rows that the keeper or a reader found dead.
 pub(in crate::store::embedded) enum Upkeep {
@@ -17,6 +21,8 @@ pub(in crate::store::embedded) enum Upkeep {
     TopicRows(Vec<Slice>, UnixSeconds),
     /// Users nobody saw for long, to be judged again at this time.
     IdleUsers(Vec<Uaid>, UnixSeconds),
+    /// A user with rows of channels that are no more, or who is no more.
+    DeadRows(Uaid),
     /// A user whose mark says that there may be rows when a read found none.
     ClearMark(Uaid),
 }
@@ -28,29 +34,41 @@ impl Group<'_> {
             Upkeep::MessageRows(keys) => {
                 self.stats.store_expired_reclaimed += keys.len() as u64;
                 for key in keys {
-                    self.touched.extend(rows::uaid_of(&key));
-                    self.bytes += key.len() as u64;
-                    self.batch.remove(&self.db.messages, key);
+                    if let Some(uaid) = rows::uaid_of(&key) {
+                        self.remove_message(uaid, key)?;
+                    }
                 }
             }
             Upkeep::TopicRows(keys, now) => {
                 for key in keys {
                     self.write_out_if(|group| group.topics.contains_key(&key[..]))?;
                     let value = self.db.topics.get(&key).map_err(Trouble::Read)?;
-                    if value.and_then(|value| rows::peek(&value)).is_some_and(|peek| peek.expires <= now) {
+                    let Some(value) = value.filter(|value| rows::peek(value).is_some_and(|peek| peek.expires <= now))
+                    else {
+                        continue;
+                    };
+                    if let Some(message) = rows::message(&value) {
                         self.stats.store_expired_reclaimed += 1;
-                        self.remove_topic(key.to_vec());
+                        self.remove_topic(key.to_vec(), message.stamp)?;
                     }
                 }
             }
             Upkeep::IdleUsers(uaids, now) => {
+                let mut channels = 0;
                 for uaid in uaids {
-                    if self.user(uaid)?.as_ref().is_some_and(|record| idle(record.seen(), now)) {
-                        self.stats.store_idle_users_reclaimed += 1;
-                        self.drop_user(uaid)?;
+                    let Some(record) = self.user(uaid)?.as_ref().filter(|record| idle(record.seen(), now)) else {
+                        continue;
+                    };
+                    channels += record.channel_count();
+                    if channels > IDLE_CHANNELS_MAX {
+                        // The next walk finds the others again.
+                        break;
                     }
+                    self.stats.store_idle_users_reclaimed += 1;
+                    self.drop_user(uaid)?;
                 }
             }
+            Upkeep::DeadRows(uaid) => self.remove_dead(uaid)?,
             Upkeep::ClearMark(uaid) => self.clear_mark(uaid)?,
         }
         Ok(())
@@ -66,6 +84,7 @@ impl Group<'_> {
         if empty && self.user(uaid)?.as_ref().is_some_and(Record::may_have_messages) {
             self.change(uaid, |record| {
                 record.mark(false);
+                record.no_rows();
             });
         }
         Ok(())

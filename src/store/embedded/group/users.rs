@@ -7,7 +7,8 @@ use shards::simple::Contact;
 use shards::time::UnixSeconds;
 
 use super::{Group, Pending, Trouble};
-use crate::store::embedded::rows::{self, Record};
+use crate::store::embedded::query;
+use crate::store::embedded::rows::ChannelRow;
 
 impl Group<'_> {
     pub(super) fn touch(&mut self, uaid: Uaid, seen: UnixSeconds) -> Result<StoreReply, Trouble> {
@@ -25,20 +26,29 @@ impl Group<'_> {
         seen: UnixSeconds,
         contact: Option<&Contact>,
     ) -> Result<StoreReply, Trouble> {
-        if self.full {
-            return self.refuse_full();
-        }
         let (chid, key, at) = channel;
-        let known = self.user(uaid)?.as_ref().map(|record| (record.channel_count(), record.has_channel(chid)));
-        if known.is_some_and(|(count, has)| count >= limits::CHANNELS_MAX && !has) {
+        let user = self.user(uaid)?.as_ref().map(|record| (record.channel_count(), record.contact()));
+        let known = self.channel(uaid, chid)?.is_some() && user.is_some();
+        let (count, there) = user.map_or((0, None), |(count, there)| (count, Some(there)));
+        if known && contact.is_none_or(|contact| there.as_ref() == Some(contact)) {
+            // It is there, and on the disk: registers are synced before they are answered. It keeps its key.
+            self.stats.store_registers_repeated += 1;
+            return Ok(StoreReply::Done);
+        }
+        if self.full || (!known && count >= limits::CHANNELS_MAX) {
             return self.refuse_full();
         }
         self.stats.store_registers += 1;
         self.raise_clock(at);
+        if !known {
+            self.numbers.registration += 1;
+            let registration = self.numbers.registration;
+            self.put_channel(uaid, chid, Some(ChannelRow { registered_at: at, registration, key }));
+        }
         self.change(uaid, |record| {
             record.saw(seen);
             record.advance(at);
-            record.add_channel(chid, key, at);
+            record.set_channel_count(count + usize::from(!known));
             if let Some(contact) = contact {
                 record.set_contact(contact);
             }
@@ -57,36 +67,37 @@ impl Group<'_> {
     pub(super) fn unregister(&mut self, uaid: Uaid, chid: Chid, at: Clock) -> Result<StoreReply, Trouble> {
         self.stats.store_unregisters += 1;
         let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
-        let (had, may_have_messages) = (record.has_channel(chid), record.may_have_messages());
-        // Without the channel there are no rows of it: they are only written while it is registered.
-        if had && may_have_messages {
-            self.write_out_for(uaid)?;
-            let keys = self.keys_of(uaid, |key| rows::parse_message_key(key).is_some_and(|(_, _, of)| of == chid))?;
-            let topics = self.topics_of(uaid, |key| rows::topic_chid(key) == Some(chid))?;
-            self.remove_rows(uaid, keys, topics);
-        }
+        let (count, may_have_messages) = (record.channel_count(), record.may_have_messages());
+        let had = self.channel(uaid, chid)?.is_some();
         self.raise_clock(at);
-        // A scan may have written the overlay out.
-        self.user(uaid)?;
         self.change(uaid, |record| {
             record.advance(at);
-            record.remove_channel(chid);
+            record.set_channel_count(count.saturating_sub(usize::from(had)));
         });
+        if had {
+            self.put_channel(uaid, chid, None);
+        }
+        // Without the channel there are no rows of it: they are only written while it is registered.
+        if had && may_have_messages {
+            self.begin_removal(uaid)?;
+        }
         Ok(StoreReply::Done)
     }
 
+    /// Drops a user with its channels, of which there are at most `limits::CHANNELS_MAX`. Of its rows some are removed
+    /// now and the others in the background; none is read again.
     pub(super) fn drop_user(&mut self, uaid: Uaid) -> Result<StoreReply, Trouble> {
-        let may_have_messages = self.user(uaid)?.as_ref().map(Record::may_have_messages);
-        if may_have_messages.is_none() {
-            return Ok(StoreReply::Done);
-        }
-        if may_have_messages == Some(true) {
-            self.write_out_for(uaid)?;
-            let keys = self.keys_of(uaid, |_| true)?;
-            let topics = self.topics_of(uaid, |_| true)?;
-            self.remove_rows(uaid, keys, topics);
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
+        let may_have_messages = record.may_have_messages();
+        self.write_out_for(uaid)?;
+        // All of them are in the batch with the end of the record: a kill leaves all or none.
+        for (chid, _) in query::channels(self.db, uaid).map_err(Trouble::Read)? {
+            self.put_channel(uaid, chid, None);
         }
         self.users.insert(uaid, Pending { record: None, changed: true });
+        if may_have_messages {
+            self.begin_removal(uaid)?;
+        }
         Ok(StoreReply::Done)
     }
 }
