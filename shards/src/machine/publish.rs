@@ -175,14 +175,15 @@ impl ShardMachine {
 
     /// Puts a direct in the ledger and on the wire.
     pub(super) fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
-        if let Some(topic) = message.topic {
-            self.end_receipts_of_slot(message.uaid, (message.chid, topic), message.stamp);
-            self.end_older(turn, message.uaid, (message.chid, topic, message.rank()));
-        }
         let slot = self.ledger_slots.take();
         let bytes = ledger_bytes(&message);
         self.ledger_bytes += u64::from(bytes);
         turn.effects.push_back(Effect::LedgerAppend(slot, message.clone()));
+        // Only now: a kill between the two effects leaves both messages, and replay keeps the newer one.
+        if let Some(topic) = message.topic {
+            self.end_receipts_of_slot(message.uaid, (message.chid, topic), message.stamp);
+            self.end_older(turn, message.uaid, (message.chid, topic, message.rank()));
+        }
         self.stats.directs += 1;
         self.push_entry(turn, at, message, Source::Direct(slot), false);
     }

@@ -95,3 +95,24 @@ fn a_stored_one_ends_the_older_direct_and_what_departs() {
     assert_eq!(mesh.notifications(last).len(), 1);
     assert_ne!(mesh.notifications(last), [departing]);
 }
+
+/// The older one is in the ledger only, or also on its way to storage.
+#[test]
+fn a_kill_during_a_replacement_leaves_the_older_message_or_the_newer_one() {
+    for wait in [0, 12] {
+        let mut mesh = Mesh::new(1);
+        let uaid = mesh.known_user(0);
+        mesh.session(0, Some(uaid));
+        mesh.accept(0, topical(uaid, "t"), Disposition::Direct);
+        mesh.store.mode = Mode::Held;
+        mesh.pass(wait);
+        let conn = mesh.conn();
+        let publish = Publish { uaid, chid: CHANNEL, message: Ok(Arc::new(topical(uaid, "t"))) };
+        let command = Command::Publish(Box::new(publish));
+        mesh.step_watched(0, Input::Command { conn, command }, |mesh| {
+            assert!(!mesh.ledger.is_empty(), "after {wait} s the ledger held neither of the two");
+        });
+        assert!(matches!(mesh.answer_to((0, conn.slot)), Some(Published::Accepted { .. })));
+        assert_eq!(mesh.ledger.len(), 1, "the older one has ended");
+    }
+}

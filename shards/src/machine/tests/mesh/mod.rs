@@ -208,10 +208,16 @@ impl Mesh {
     }
 
     pub fn step(&mut self, shard: usize, input: Input) {
+        self.step_watched(shard, input, |_| {});
+    }
+
+    /// As `step`; `look` is called after each effect and sees what a kill at that instant would leave.
+    pub fn step_watched(&mut self, shard: usize, input: Input, look: impl Fn(&Mesh)) {
         let mut effects = EffectQueue::new();
         self.machines[shard].step(self.now, input, &mut effects);
         for effect in effects {
             self.carry_out(shard, effect);
+            look(self);
         }
     }
 }
