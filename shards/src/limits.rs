@@ -15,6 +15,12 @@ pub const WINDOW_MAX: u16 = 1024;
 /// Message bytes of one session's unacked directs (each at most 8 KiB). At the bound: stored instead.
 pub const SESSION_LEDGER_BYTES_MAX: u32 = 1 << 20;
 
+/// Message bytes that the windows of one shard keep although storage has them: 8,192 of the largest messages. Half is
+/// for sessions that keep little (`quota::LITTLE_BYTES`). At the bound: nothing is read from storage for a session
+/// until others have let go. A session whose socket takes no bytes is closed 1013 (`blocked_shed`) when it would keep
+/// more.
+pub const ROW_BYTES_MAX: u64 = 64 << 20;
+
 /// What one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
 pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
 

@@ -90,8 +90,12 @@ impl ShardMachine {
         if entry.paged {
             active.paged -= 1;
         }
-        if let (Source::Direct(_) | Source::Spilling(_), Some(body)) = (entry.source, &entry.body) {
-            active.direct_bytes -= super::publish::ledger_bytes(body);
+        match entry.source {
+            Source::Direct(_) | Source::Spilling(_) => active.direct_bytes -= entry.body_bytes(),
+            Source::Row => {
+                active.row_bytes -= entry.body_bytes();
+                self.row_bytes -= u64::from(entry.body_bytes());
+            }
         }
         Some(entry)
     }

@@ -9,6 +9,7 @@ use crate::message::{Message, Rank, Topic};
 use crate::time::Instant;
 
 use super::ShardMachine;
+use super::publish::ledger_bytes;
 use super::session::NONE;
 use super::slab::Ref;
 use super::store::RowKey;
@@ -22,6 +23,8 @@ pub(super) struct Active {
     pub parked: Vec<Parked>,
     /// Ledger bytes of the directs in the window.
     pub direct_bytes: u32,
+    /// Bytes of the bodies that the window keeps of rows; their sum over all sessions is `ShardMachine::row_bytes`.
+    pub row_bytes: u32,
     /// Entries of the window that a drain put there.
     pub paged: u16,
     pub next_emission: u32,
@@ -65,6 +68,12 @@ pub(super) struct Parked {
 }
 
 impl Entry {
+    /// Bytes that its body takes, 0 without one: of the ledger's room while the log has the message, else of what rows
+    /// may keep in memory.
+    pub fn body_bytes(&self) -> u32 {
+        self.body.as_ref().map_or(0, |body| ledger_bytes(body))
+    }
+
     /// Its place among those that want its topic slot.
     pub fn rank(&self) -> Rank {
         Rank::new(self.version, self.row.stamp)

@@ -47,6 +47,7 @@ impl ShardMachine {
         }
         let Some((active_at, _)) = self.actives.at(session.active) else { return };
         let Some(active) = self.actives.remove(active_at) else { return };
+        self.row_bytes -= u64::from(active.row_bytes);
         let unregistering = active.unregistering;
         // Also what a look that was wanted or under way would have found.
         let looking = !active.drain.clear() || active.drain.reading;

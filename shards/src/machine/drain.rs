@@ -45,7 +45,7 @@ impl ShardMachine {
         // Where time was set back the clock stands ahead of it: others write by the earlier of the two.
         let sure = self.clock.now(turn.now).0.min(turn.now.unix_us);
         let horizon = Clock(sure.saturating_sub(SETTLE_LAG_US));
-        let room = self.tickets.room();
+        let (room, full) = (self.tickets.room(), self.rows_are_full(at));
         let Some(active) = self.active_of_mut(index) else { return };
         if active.drain.reading || blocked {
             return;
@@ -65,7 +65,8 @@ impl ShardMachine {
         if active.paged > PAGE_MESSAGES / 2 || active.window.len() >= window {
             return;
         }
-        if !room {
+        if !room || full {
+            self.stats.pages_postponed += u64::from(full);
             self.arm_active_in(at, DRAIN_PAUSE, turn);
             return;
         }

@@ -132,6 +132,8 @@ pub struct ShardMachine {
     receipts: Receipts,
     ledger_slots: LedgerSlots,
     ledger_bytes: u64,
+    /// Bytes of the bodies that windows keep of rows. Each body in a window counts here or in `ledger_bytes`.
+    row_bytes: u64,
     /// Of sessions with something under way.
     deadlines: Deadlines,
     broadcasts: Broadcasts,
@@ -197,6 +199,7 @@ impl ShardMachine {
             receipts: Receipts::new(),
             ledger_slots: LedgerSlots::default(),
             ledger_bytes: 0,
+            row_bytes: 0,
             deadlines: Deadlines::default(),
             broadcasts: Broadcasts::new(),
             spread: None,
@@ -268,6 +271,7 @@ impl ShardMachine {
         self.stats.relay_seats = self.conns.seats.len() as u64;
         self.stats.actives = self.actives.len() as u64;
         self.stats.ledger_bytes = self.ledger_bytes;
+        self.stats.row_bytes = self.row_bytes;
         self.stats.ledger_records = self.ledger_slots.live() as u64;
         self.stats.store_outstanding = self.tickets.outstanding() as u64;
         self.stats.receipts = self.receipts.len() as u64;

@@ -169,6 +169,11 @@ impl ShardMachine {
         }
     }
 
+    /// As `direct_fits`, for a message that storage has already: the window keeps its body until the socket has it.
+    pub(super) fn row_fits(&self, at: Ref, message: &Message) -> bool {
+        self.direct_fits(at, message) && !self.rows_are_full(at)
+    }
+
     pub(super) fn write_in_flight(&self, uaid: Uaid) -> bool {
         self.writes.contains_key(&uaid)
     }
@@ -204,9 +209,11 @@ impl ShardMachine {
         let now = turn.now.mono;
         let active = self.activate(at);
         let emission = active.emission();
-        let direct = matches!(source, Source::Direct(_));
+        let (direct, bytes) = (matches!(source, Source::Direct(_)), ledger_bytes(&message));
         if direct {
-            active.direct_bytes += ledger_bytes(&message);
+            active.direct_bytes += bytes;
+        } else {
+            active.row_bytes += bytes;
         }
         active.paged += u16::from(paged);
         active.window.push_back(Entry {
@@ -224,6 +231,7 @@ impl ShardMachine {
             paged,
             maybe_row: false,
         });
+        self.row_bytes += if direct { 0 } else { u64::from(bytes) };
         self.stats.notifications_sent += 1;
         self.simple_active(at, now);
         turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
@@ -401,7 +409,7 @@ impl ShardMachine {
                 let at = self.session_ref(index);
                 let (Storing::Here { send } | Storing::Routed { send, .. }) = &work.storing;
                 match send {
-                    Some(message) if stored && self.direct_fits(at, message) && !message.expired(turn.now.unix()) => {
+                    Some(message) if stored && self.row_fits(at, message) && !message.expired(turn.now.unix()) => {
                         self.push_entry(turn, at, message.clone(), Source::Row, false);
                     }
                     _ => self.check_storage(turn, at),

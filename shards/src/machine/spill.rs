@@ -8,13 +8,14 @@ use std::sync::Arc;
 use crate::ids::Stamp;
 use crate::limits;
 use crate::message::Message;
+use crate::quota::LITTLE_BYTES;
 use crate::time::{Instant, Span};
 
 use super::active::{Parked, Source};
 use super::command::{CloseReason, Event};
 use super::input::Effect;
 use super::receipts::Outcome;
-use super::session::BLOCKED;
+use super::session::{BLOCKED, NONE};
 use super::slab::Ref;
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
 use super::tickets::Work;
@@ -65,7 +66,7 @@ impl ShardMachine {
             active.armed = None;
             self.spill_unacked_for(turn, at, self.config.spill_after);
             self.retry_due(turn, at);
-            self.forget_bodies(turn, at);
+            self.forget_bodies(turn, at, BODY_KEPT);
             if self.sessions.get(at).is_some() {
                 self.continue_drain(turn, at);
                 self.arm_active(turn, at);
@@ -126,29 +127,59 @@ impl ShardMachine {
                 entry.accepted = turn.now.mono;
                 continue;
             }
-            let bytes = entry.body.as_ref().map_or(0, |body| super::publish::ledger_bytes(body));
+            let bytes = entry.body_bytes();
             entry.source = Source::Row;
             // The socket may still refuse what it was just handed: `forget_bodies` drops the body when it has not.
             active.direct_bytes -= bytes;
+            active.row_bytes += bytes;
+            self.row_bytes += u64::from(bytes);
             self.ledger_bytes -= u64::from(bytes);
             self.ledger_slots.give_back(slot);
             turn.effects.push_back(Effect::LedgerDead(slot));
+        }
+        if self.rows_are_full(at) && !self.let_go_of_rows(turn, at) {
+            return;
         }
         self.doubt(turn, at);
         self.arm_active(turn, at);
         self.deactivate_if_idle(at);
     }
 
-    /// Drops the bodies of rows that the socket has taken: it says soon when it has not, and storage has them.
-    fn forget_bodies(&mut self, turn: &Turn<'_>, at: Ref) {
-        let Some(session) = self.sessions.get(at) else { return };
-        let (index, blocked) = (session.active, session.has(BLOCKED));
+    /// Drops the bodies of rows that the socket took this long ago: it says soon when it has not, and storage has them.
+    fn forget_bodies(&mut self, turn: &Turn<'_>, at: Ref, kept: Span) {
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
         let Some(active) = self.active_of_mut(index) else { return };
+        let mut bytes = 0;
         for entry in active.window.iter_mut().filter(|entry| entry.source == Source::Row && entry.sent) {
-            if !blocked && entry.since.after(BODY_KEPT) <= turn.now.mono {
+            if entry.since.after(kept) <= turn.now.mono {
+                bytes += entry.body_bytes();
                 entry.body = None;
             }
         }
+        active.row_bytes -= bytes;
+        self.row_bytes -= u64::from(bytes);
+    }
+
+    /// Whether windows keep so much of what storage has too that this one may not take more (`limits::ROW_BYTES_MAX`).
+    pub(super) fn rows_are_full(&self, at: Ref) -> bool {
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        let kept = self.active_of(index).map_or(0, |active| active.row_bytes as usize);
+        let bytes_max = if kept <= LITTLE_BYTES { limits::ROW_BYTES_MAX } else { limits::ROW_BYTES_MAX / 2 };
+        self.row_bytes > bytes_max
+    }
+
+    /// At the bound a window keeps no body of what the socket was handed: storage has it if the socket refuses it yet.
+    /// What the socket did refuse must be sent from memory, in its order, so that session ends. The next session of its
+    /// user is sent everything from storage. False when it ended.
+    fn let_go_of_rows(&mut self, turn: &mut Turn<'_>, at: Ref) -> bool {
+        self.forget_bodies(turn, at, Span(0));
+        let blocked = self.sessions.get(at).is_some_and(|session| session.has(BLOCKED));
+        if blocked && self.rows_are_full(at) {
+            self.stats.blocked_shed += 1;
+            self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
+            return false;
+        }
+        true
     }
 
     /// Sends again what was not acked in time, from memory or from storage.

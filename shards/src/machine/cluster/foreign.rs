@@ -47,7 +47,8 @@ impl ShardMachine {
         if self.is_in_window(&RowKey::of(&message)) || self.settled_lately.contains(message.uaid, message.stamp) {
             return NodeAnswer::Done;
         }
-        if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
+        let fits = if stored { self.row_fits(at, &message) } else { self.direct_fits(at, &message) };
+        if fits && !self.write_in_flight(message.uaid) {
             self.stats.node_directs += 1;
             if stored {
                 self.push_entry(turn, at, message, Source::Row, false);

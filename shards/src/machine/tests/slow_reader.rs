@@ -117,3 +117,46 @@ fn a_frame_refused_after_its_spill_is_not_overtaken() {
     mesh.unblock(socket);
     assert_eq!(mesh.notifications(socket), [first, first, second, first, second]);
 }
+
+/// Bytes of the bodies that the windows of a shard hold.
+fn bodies(mesh: &Mesh) -> u64 {
+    let actives = &mesh.machines[0].actives;
+    let entries = (0..actives.end()).filter_map(|index| actives.at(index)).flat_map(|(_, active)| &active.window);
+    entries.filter_map(|entry| entry.body.as_ref()).map(|body| body.payload.len() as u64).sum()
+}
+
+/// Each session is sent as much as its ledger may hold, its socket takes none of it, and storage has all of it.
+#[test]
+fn what_blocked_sockets_keep_in_memory_is_bounded() {
+    let bound = limits::ROW_BYTES_MAX;
+    let mut mesh = Mesh::with(1, |config| {
+        config.ledger_bytes_max = 2 << 20;
+        config.ping_interval = Span(0);
+    });
+    let mut blocked = Vec::new();
+    for n in 0..bound / (100 * limits::PAYLOAD_BYTES_MAX as u64) + 10 {
+        let uaid = mesh.known_user(0);
+        let socket = mesh.session(0, Some(uaid));
+        for _ in 0..100 {
+            let payload = vec![0; limits::PAYLOAD_BYTES_MAX].into();
+            mesh.accept(0, Message { payload, ttl: 1 << 20, ..message(uaid) }, Disposition::Direct);
+        }
+        mesh.block(socket);
+        mesh.unsend(socket, 100);
+        mesh.pass(11);
+        assert!(mesh.ledger.is_empty(), "they have spilled");
+        assert!(bodies(&mesh) <= bound, "{} sessions keep {} bytes", n + 1, bodies(&mesh));
+        blocked.push((uaid, socket));
+    }
+    // Nothing is lost.
+    let kept = blocked.iter().position(|(_, socket)| mesh.closed(*socket).is_none()).expect("a session that fitted");
+    for (uaid, socket) in [blocked[kept], blocked[blocked.len() - 1]] {
+        let socket = if mesh.closed(socket).is_none() { socket } else { mesh.session(0, Some(uaid)) };
+        mesh.unblock(socket);
+        let stamps = mesh.notifications(socket);
+        for stamp in &stamps {
+            mesh.ack(socket, *stamp);
+        }
+        assert!(stamps.len() >= 10);
+    }
+}
