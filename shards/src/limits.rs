@@ -44,6 +44,9 @@ pub const STORE_TICKETS_MAX: usize = 16_384;
 
 /// Hellos of one shard that are being worked on (own, claims out, claims in). Beyond it they park.
 pub const HELLOS_IN_FLIGHT_MAX: usize = 1_024;
+/// Grants of one shard whose mail has not come. Exactly one mail in the lane of arrivals answers each grant, and the
+/// lane has a place for each. Refuse: close 1013.
+pub const GRANTS_MAX: usize = 2 * HELLOS_IN_FLIGHT_MAX;
 /// Hellos of one shard that wait for a place among those. Refuse: close 1013.
 pub const HELLOS_WAITING_MAX: usize = 65_536;
 

@@ -316,13 +316,11 @@ impl World {
         let socket = &mut self.sockets[id];
         let carried: Vec<Command> = socket.inbox.drain(..received).collect();
         let bytes = mail_bytes(id, received);
-        // A socket that cannot be moved may still have had its mail sent ahead: the half pair times out there.
-        let ahead = !fails || self.rng.network.permille(500);
         socket.carried.extend(carried);
         socket.place = Place::Moving;
         socket.session.fed = received == 0;
         self.moves.push(Moving { socket: id, source: from, conn, to: target, claim, fails });
-        if ahead {
+        if !fails {
             self.lanes.entry((from, target, Lane::Arrive)).or_default().push_back(Mail::Arrive(Box::new(Arrival {
                 claim,
                 hello,
@@ -339,8 +337,8 @@ impl World {
         if moving.fails {
             self.marks.hit("move: failed");
             self.sockets[id].place = Place::At { shard: moving.source, conn: moving.conn };
-            let (conn, claim) = (moving.conn, moving.claim);
-            self.step(moving.source, Input::MoveFailed { conn, claim })?;
+            let (conn, to, claim) = (moving.conn, ShardId(moving.to as u16), moving.claim);
+            self.step(moving.source, Input::MoveFailed { conn, to, claim })?;
             let source = (moving.source, moving.conn);
             let stays = matches!(self.sockets[id].place, Place::At { shard, conn } if (shard, conn) == source);
             return if stays { Err("a socket whose move failed was not closed".to_owned()) } else { Ok(()) };

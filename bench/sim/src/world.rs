@@ -329,7 +329,7 @@ impl World {
         let lane = match &mail {
             Mail::Request { .. } => Lane::Request,
             Mail::Reply { .. } => Lane::Reply,
-            Mail::Arrive(_) => Lane::Arrive,
+            Mail::Arrive(_) | Mail::Stayed(_) => Lane::Arrive,
         };
         let lost =
             self.store.sabotage == Some(Sabotage::ReplyLost) && lane == Lane::Reply && self.steps.is_multiple_of(20);

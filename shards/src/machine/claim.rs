@@ -9,7 +9,7 @@ use super::command::{CloseReason, Hello};
 use super::conns::ConnState;
 use super::greet::{From, Greeting, Phase};
 use super::input::Effect;
-use super::mail::{Arrival, ClaimReply, ClaimRequest, Reply, Request};
+use super::mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
 use super::remote::{Asker, Outgoing};
 use super::{ShardMachine, Turn};
 
@@ -40,8 +40,11 @@ impl ShardMachine {
     ) {
         self.hellos_in_flight -= 1;
         if self.conns.get(conn) != Some(ConnState::Claiming) {
-            // The socket went meanwhile. A grant's place at the owner times out as a half pair.
+            // The socket went meanwhile.
             self.stats.claims_abandoned += 1;
+            if decision == ClaimReply::Granted {
+                turn.effects.push_back(Effect::Mail(owner, Mail::Stayed(claim)));
+            }
         } else {
             match decision {
                 ClaimReply::Refused => self.mint(turn, conn, hello),
@@ -59,8 +62,9 @@ impl ShardMachine {
     }
 
     /// The loop could not move the socket; it is still here.
-    pub(super) fn move_failed(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+    pub(super) fn move_failed(&mut self, turn: &mut Turn<'_>, conn: ConnId, to: ShardId, claim: Claim) {
         self.stats.moves_failed += 1;
+        turn.effects.push_back(Effect::Mail(to, Mail::Stayed(claim)));
         turn.effects.push_back(Effect::Close(conn, CloseReason::MoveFailed));
     }
 
@@ -93,8 +97,19 @@ impl ShardMachine {
         }
     }
 
+    /// The socket of a granted claim does not come.
+    pub(super) fn stayed(&mut self, turn: &mut Turn<'_>, claim: Claim) {
+        self.grants.remove(&claim);
+        if let Some(at) = self.claims.get(&claim).copied() {
+            self.stats.grants_unused += 1;
+            self.cancel_greeting(turn, at.index, CloseReason::MoveFailed);
+            self.admit_waiting_hellos(turn);
+        }
+    }
+
     /// State and bytes of a moved socket.
     pub(super) fn mail_arrived(&mut self, turn: &mut Turn<'_>, arrival: Arrival) {
+        self.grants.remove(&arrival.claim);
         let arrived = self.claims.get(&arrival.claim).copied();
         match arrived.and_then(|at| self.greetings.get_mut(at)) {
             Some(Greeting { from: From::Remote { hello, bytes, .. }, .. }) => {

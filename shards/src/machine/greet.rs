@@ -3,6 +3,7 @@
 //! It is resident before storage is read, so that no message falls between hello and the registry.
 
 use crate::ids::{Chid, Claim, ConnId, Uaid};
+use crate::limits;
 use crate::time::{Instant, Span};
 
 use super::command::{CloseReason, Hello};
@@ -159,7 +160,13 @@ impl ShardMachine {
 
     fn user_known(&mut self, turn: &mut Turn<'_>, at: Ref, user: Box<UserRow>) {
         let Some(greeting) = self.greetings.get_mut(at) else { return };
-        if let From::Remote { asker, .. } = greeting.from {
+        if let From::Remote { asker, claim, .. } = greeting.from {
+            if self.grants.len() >= limits::GRANTS_MAX {
+                self.stats.grants_refused += 1;
+                self.cancel_greeting(turn, at.index, CloseReason::Overloaded);
+                return;
+            }
+            self.grants.insert(claim);
             greeting.phase = Phase::Granted(user);
             self.granted += 1;
             self.stats.claims_granted += 1;

@@ -66,6 +66,8 @@ pub enum Input {
     MoveFailed {
         /// The socket.
         conn: ConnId,
+        /// The shard that granted the claim.
+        to: ShardId,
         /// The claim that came to nothing.
         claim: Claim,
     },

@@ -32,6 +32,10 @@ pub enum Mail {
     /// If dropped: cannot be; every grant reserved a place. If the descriptor never comes: the half pair times
     /// out at the owner, and the user agent reconnects.
     Arrive(Box<Arrival>),
+    /// The socket of a claim that was granted does not come: it is gone, or could not be moved. The owner frees the
+    /// place that the grant reserved.
+    /// If dropped: cannot be, as above; each grant causes this mail or `Arrive`, never both.
+    Stayed(Claim),
 }
 
 const _: () = assert!(size_of::<Mail>() <= 40);

@@ -108,6 +108,9 @@ pub struct ShardMachine {
     /// Greetings of other shards' sockets by claim.
     claims: BTreeMap<Claim, Ref>,
     claims_made: u64,
+    /// Claims that were granted here and whose mail has not come, whatever became of their greetings; at most
+    /// `GRANTS_MAX`.
+    grants: BTreeSet<Claim>,
     /// Greetings that hold a reserved place.
     granted: usize,
     /// Own hellos and claims being worked on; `<= HELLOS_IN_FLIGHT_MAX` but for claims of other shards.
@@ -181,6 +184,7 @@ impl ShardMachine {
             greetings: Slab::new(),
             claims: BTreeMap::new(),
             claims_made: 0,
+            grants: BTreeSet::new(),
             granted: 0,
             hellos_in_flight: 0,
             hellos_waiting: VecDeque::new(),
@@ -228,7 +232,7 @@ impl ShardMachine {
             Input::Writable { conn } => self.writable(turn, conn),
             Input::Mail(mail) => self.mail(turn, mail),
             Input::Arrived { conn, claim } => self.descriptor_arrived(turn, conn, claim),
-            Input::MoveFailed { conn, claim: _ } => self.move_failed(turn, conn),
+            Input::MoveFailed { conn, to, claim } => self.move_failed(turn, conn, to, claim),
             Input::Stored { ticket, result } => self.stored(turn, ticket, result),
             Input::Peer { ticket, reply } => self.peer_replied(turn, ticket, reply),
             Input::Timeout => self.timeout(turn),

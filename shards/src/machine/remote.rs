@@ -114,6 +114,7 @@ impl ShardMachine {
             Mail::Request { from, id, request } => self.work_on(turn, Asker::Remote(from, id), request),
             Mail::Reply { id, reply } => self.replied(turn, id, reply),
             Mail::Arrive(arrival) => self.mail_arrived(turn, *arrival),
+            Mail::Stayed(claim) => self.stayed(turn, claim),
         }
     }
 

@@ -25,6 +25,8 @@ counters! {
         counter sessions_ended: "Sessions ended, whoever ended them.",
         counter claims: "Claims of other shards worked on.",
         counter claims_granted: "Claims granted.",
+        counter grants_refused: "Claims refused because too many granted sockets had not arrived yet.",
+        counter grants_unused: "Granted claims whose socket was gone or could not be moved.",
         counter claims_refused: "Claims refused: unknown UAID.",
         counter claims_abandoned: "Own claims whose socket was gone when the decision came.",
         counter greetings_superseded: "Hellos replaced by a newer hello of the same UAID before they were answered.",

@@ -24,13 +24,9 @@ use crate::ring::RingFd;
 
 pub use waker::Waker;
 
-/// Arrivals that can wait at one shard: every grant reserves a place, and a shard works on this many hellos at
-/// once. Twice, because a grant that timed out frees its place while its mail may still come.
-const ARRIVALS_MAX: usize = 2 * limits::HELLOS_IN_FLIGHT_MAX;
-
 /// Mails of one shard's lanes if every one were full.
 const fn lane_bytes_max() -> usize {
-    (2 * limits::LANE_MAILS_TOTAL + ARRIVALS_MAX) * (size_of::<Mail>() + size_of::<usize>())
+    (2 * limits::LANE_MAILS_TOTAL + limits::GRANTS_MAX) * (size_of::<Mail>() + size_of::<usize>())
 }
 
 const _: () = assert!(lane_bytes_max() <= 1 << 20, "the lanes of a shard take at most 1 MiB");
@@ -40,7 +36,7 @@ const _: () = assert!(lane_bytes_max() <= 1 << 20, "the lanes of a shard take at
 pub enum Lane {
     /// Replies, read first: they free credit.
     Replies,
-    /// State of sockets that were granted.
+    /// What became of the sockets that were granted.
     Arrivals,
     /// Requests, read last: they cause work.
     Requests,
@@ -80,7 +76,7 @@ pub fn mesh(shards: u16) -> io::Result<Vec<Mailbox>> {
         Ok(Door {
             requests: ArrayQueue::new(credit),
             replies: ArrayQueue::new(credit),
-            arrivals: ArrayQueue::new(ARRIVALS_MAX),
+            arrivals: ArrayQueue::new(limits::GRANTS_MAX),
             waker: Arc::new(Waker::new()?),
             rings: OnceLock::new(),
             roomy: AtomicU32::new(0),
@@ -127,7 +123,7 @@ impl Mailbox {
         let lane = match &mail {
             Mail::Request { .. } => &door.requests,
             Mail::Reply { .. } => &door.replies,
-            Mail::Arrive(_) => &door.arrivals,
+            Mail::Arrive(_) | Mail::Stayed(_) => &door.arrivals,
         };
         assert!(lane.push(mail).is_ok(), "credit and grants keep lanes from overflowing");
         door.waker.claim()

@@ -120,11 +120,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.forget(conn, CloseReason::PeerClosed);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         if entry.state == State::Moving
-            && let Some(Departure::Claimed { claim, .. }) =
+            && let Some(Departure::Claimed { to, claim, .. }) =
                 self.sides.get(entry.side).and_then(|side| side.departure.take())
         {
             // It never left. The machine closes what could not be moved.
-            self.inputs.push_back(Input::MoveFailed { conn, claim });
+            self.inputs.push_back(Input::MoveFailed { conn, to, claim });
         }
         self.close(conn);
     }

@@ -14,7 +14,13 @@ use super::{Machine, Reactor};
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Moves a connection as soon as what it still owes is sent.
     pub(super) fn depart(&mut self, conn: ConnId, departure: Departure) {
-        let Some(entry) = self.conns.get_mut(conn).filter(|entry| entry.state == State::Open) else { return };
+        let Some(entry) = self.conns.get_mut(conn).filter(|entry| entry.state == State::Open) else {
+            // It has ended, and the machine has not heard of that yet.
+            if let Departure::Claimed { to, claim, .. } = departure {
+                self.inputs.push_back(Input::MoveFailed { conn, to, claim });
+            }
+            return;
+        };
         entry.state = State::Moving;
         entry.flags.clear(Flags::KNOWN);
         let side = self.sides.entry(&mut entry.side);
@@ -49,11 +55,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.release(conn);
                 self.post(to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes })));
             }
-            Some(Departure::Claimed { claim, .. }) => {
+            Some(Departure::Claimed { to, claim, .. }) => {
                 self.stats.sockets_kept += 1;
                 entry.state = State::Open;
                 entry.flags.set(Flags::KNOWN);
-                self.inputs.push_back(Input::MoveFailed { conn, claim });
+                self.inputs.push_back(Input::MoveFailed { conn, to, claim });
             }
             Some(Departure::Dealt { .. }) if result >= 0 => {
                 self.stats.dealt_out += 1;

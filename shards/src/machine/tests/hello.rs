@@ -141,9 +141,12 @@ fn a_socket_that_cannot_be_moved_is_closed_and_counted() {
     let socket = mesh.session(0, Some(uaid));
     let (_, _, claim) = mesh.descriptors.pop_front().expect("a move began");
     let conn = mesh.sockets[socket.0].conn;
-    mesh.step(0, Input::MoveFailed { conn, claim });
+    mesh.step(0, Input::MoveFailed { conn, to: ShardId(1), claim });
     assert_eq!(mesh.closed(socket), Some(CloseReason::MoveFailed));
     assert_eq!(mesh.machines[0].stats().moves_failed, 1);
+    mesh.run();
+    assert_eq!(mesh.machines[1].stats().grants_unused, 1);
+    assert!(mesh.machines[1].is_quiet() && mesh.machines[1].grants.is_empty(), "the owner does not wait for it");
 }
 
 #[test]
@@ -255,4 +258,31 @@ fn no_hello_in_time_closes() {
     mesh.pass(6);
     assert_eq!(mesh.said(silent), [Said::Closed(CloseReason::HandshakeTimeout)]);
     assert_eq!(mesh.closed(prompt), None);
+}
+
+/// Moves are held up: what was granted is still to come, also for a user who has claimed again meanwhile.
+#[test]
+fn arrivals_under_way_fit_into_their_lane() {
+    for one_user in [false, true] {
+        let mut mesh = Mesh::with(2, |config| config.sessions_max = 10_000);
+        mesh.hold_moves = true;
+        let only = mesh.known_user(1);
+        let mut sockets = Vec::new();
+        for _ in 0..limits::GRANTS_MAX + 100 {
+            let uaid = if one_user { only } else { mesh.known_user(1) };
+            sockets.push((uaid, mesh.session(0, Some(uaid))));
+        }
+        let under_way = mesh.arrivals.len();
+        assert!(under_way <= limits::GRANTS_MAX, "{under_way} arrivals for a lane of {}", limits::GRANTS_MAX);
+        assert_eq!(mesh.closed(sockets[sockets.len() - 1].1), Some(CloseReason::Overloaded));
+        mesh.hold_moves = false;
+        mesh.run();
+        let served = sockets.iter().filter(|(_, socket)| mesh.closed(*socket).is_none()).count();
+        // The last of the one user superseded those before it and was refused.
+        assert_eq!(served, if one_user { 0 } else { limits::GRANTS_MAX });
+        // There is room again.
+        let uaid = mesh.known_user(1);
+        let socket = mesh.session(0, Some(uaid));
+        assert_eq!(mesh.said(socket), [Said::Hello(uaid)]);
+    }
 }
