@@ -7,7 +7,7 @@ use shards::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::{Config, Level, Roles, Steer, StoreKind, TokenForm};
+use super::{Config, Level, MAX_CONNECTIONS_MAX, Roles, Steer, StoreKind, TokenForm};
 
 /// One setting.
 pub struct Key {
@@ -114,7 +114,7 @@ keys! {
     "max_connections" ("max-connections" "N") = "100000",
         "a number from 1 to 16777216",
         "Sockets on all ports together; beyond it a connection is answered 503 and closed.",
-        |c, raw| { c.max_connections = parse::number(raw, 1, 1 << 24)? as u32; Some(()) };
+        |c, raw| { c.max_connections = parse::number(raw, 1, u64::from(MAX_CONNECTIONS_MAX))? as u32; Some(()) };
 
     "websocket.listen" ("websocket" "ADDR") = "127.0.0.1:8080",
         ADDRESSES,
@@ -226,6 +226,10 @@ keys! {
         ADDRESSES,
         "Where operators find the admin page, health routes, metrics and PUT /broadcasts. Not for the public.",
         |c, raw| { c.admin.listen = parse::addresses(raw)?; Some(()) };
+    "admin.hosts" = "",
+        "host names as murre.internal, without ports, separated by commas, or nothing",
+        "Names by which admin.listen may be called, beside localhost and every IP address; a request with another Host is answered 421.",
+        |c, raw| { c.admin.hosts = parse::host_names(raw)?; Some(()) };
 
     "shards.cores" ("cores" "LIST") = "all",
         "CPU numbers as 2-15,20, none twice, or all",

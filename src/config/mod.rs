@@ -31,6 +31,11 @@ use std::time::Duration;
 
 use crate::wire::url::HttpUrl;
 
+pub use shards::limits::SHARDS_MAX;
+
+/// The most that `max_connections` takes.
+pub const MAX_CONNECTIONS_MAX: u32 = 1 << 24;
+
 /// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -209,6 +214,8 @@ impl NodeTls {
 pub struct Admin {
     /// Where operators look; empty: nowhere.
     pub listen: Vec<SocketAddr>,
+    /// Host names of requests that are answered, in lower case, beside `localhost` and IP addresses.
+    pub hosts: Vec<String>,
 }
 
 /// `broadcast.*`.

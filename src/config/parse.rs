@@ -201,14 +201,23 @@ pub fn hosts(raw: &Raw) -> Option<Vec<String>> {
     raw.items().into_iter().map(|item| host(item).then(|| item.to_owned())).collect()
 }
 
+/// Host names without ports, in lower case. An empty list is a value.
+pub fn host_names(raw: &Raw) -> Option<Vec<String>> {
+    raw.items().into_iter().map(|item| is_host_name(item).then(|| item.to_ascii_lowercase())).collect()
+}
+
+/// Letters, digits, dots, dashes and underscores.
+fn is_host_name(text: &str) -> bool {
+    let letters = |c: u8| c.is_ascii_alphanumeric() || b".-_".contains(&c);
+    (1..=253).contains(&text.len()) && text.bytes().all(letters)
+}
+
 fn host(text: &str) -> bool {
     if text.parse::<SocketAddr>().is_ok() {
         return true;
     }
     let Some((name, port)) = text.rsplit_once(':') else { return false };
-    let letters = |c: u8| c.is_ascii_alphanumeric() || b".-_".contains(&c);
-    let named = (1..=253).contains(&name.len()) && name.bytes().all(letters);
-    named && whole(port).is_some_and(|port| (1..=65_535).contains(&port))
+    is_host_name(name) && whole(port).is_some_and(|port| (1..=65_535).contains(&port))
 }
 
 /// A keyspace that needs no quotes: at most 48 characters, as both databases allow.

@@ -116,6 +116,7 @@ fn lists_are_written_as_toml_lists_or_as_text() {
     assert_eq!(load(&sets(&["websocket.listen=[::1]:2,[::1]:3"])).websocket.listen.len(), 2);
     assert_eq!(load(&sets(&["websocket.listen=[::1]:2"])).websocket.listen.len(), 1);
     assert!(load(&sets(&["admin.listen="])).admin.listen.is_empty());
+    assert_eq!(load(&sets(&["admin.hosts=Murre.internal, other"])).admin.hosts, ["murre.internal", "other"]);
 }
 
 #[test]
@@ -236,6 +237,7 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
         ("max_connections=0", "it takes a number from 1 to 16777216"),
         ("log.level=loudly=7", "it takes error, warn, info"),
         ("data_dir=", "it takes a directory"),
+        ("admin.hosts=murre.internal:8083", "it takes host names"),
     ];
     for (setting, allowed) in refused {
         let (name, value) = setting.split_once('=').expect("a setting");

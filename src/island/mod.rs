@@ -7,6 +7,8 @@
 
 mod admin;
 
+mod admin_server;
+
 mod metrics;
 
 mod process;
@@ -48,6 +50,7 @@ use tokio::sync::watch;
 
 use crate::store::latencies::Latencies;
 use crate::wire::url::HttpUrl;
+use admin_server::{AdminServer, Hosts};
 use broadcasts::Broadcasts;
 use client::Client;
 use front::Front;
@@ -123,6 +126,15 @@ pub struct Calls {
     pub wake: Option<(HttpUrl, Arc<Wakes>)>,
 }
 
+/// Listeners for operators, and the names by which they may be called.
+#[derive(Default)]
+pub struct Admin {
+    /// Bound listeners; none: nobody is served.
+    pub listeners: Vec<TcpListener>,
+    /// `admin.hosts`.
+    pub hosts: Vec<String>,
+}
+
 /// A running island. Ends when it is dropped.
 pub struct Island {
     admin: Vec<SocketAddr>,
@@ -176,7 +188,8 @@ impl Prepared {
         behind: SocketAddr,
         certificate: Certificate,
     ) -> std::io::Result<()> {
-        self.front = Some(Front::start(listeners, behind, certificate, front::LIMITS)?);
+        let limits = front::LIMITS.within(shards::ring::nofile_limit());
+        self.front = Some(Front::start(listeners, behind, certificate, limits)?);
         Ok(())
     }
 
@@ -208,17 +221,14 @@ impl Prepared {
 }
 
 impl Island {
-    /// Starts the thread. `listeners` are bound already, so that a port in use is known before anything runs.
+    /// Starts the thread. The listeners of `admin` are bound already, so that a port in use is known before anything
+    /// runs.
     ///
     /// # Errors
     /// When the operating system refuses the thread or a listener.
-    pub fn start(
-        prepared: Prepared,
-        listeners: Vec<TcpListener>,
-        exhibits: Exhibits,
-        host: Arc<dyn Host>,
-    ) -> std::io::Result<Island> {
+    pub fn start(prepared: Prepared, admin: Admin, exhibits: Exhibits, host: Arc<dyn Host>) -> std::io::Result<Island> {
         let Prepared { runtime, signals, broadcasts, megaphone, caller, peers, front, timekeeper } = prepared;
+        let Admin { listeners, hosts } = admin;
         let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let mut served = Vec::new();
         for listener in listeners {
@@ -227,12 +237,14 @@ impl Island {
             served.push(tokio::net::TcpListener::from_std(listener)?);
         }
         broadcasts.attach(Arc::clone(&host));
+        let board = AdminServer::board();
         let boards = [
             megaphone.as_ref().map(Megaphone::board),
             caller.as_ref().map(wakes::Caller::board),
             peers.as_ref().map(peers::Caller::board),
             front.as_ref().map(Front::board),
             timekeeper.as_ref().map(Timekeeper::board),
+            Some(Arc::clone(&board)),
         ];
         let source = megaphone.as_ref().map(Megaphone::state);
         let nodes = peers.as_ref().map(peers::Caller::showcase);
@@ -241,6 +253,8 @@ impl Island {
         let crowd = exhibits.shards.clone();
         let looking = Arc::clone(&host);
         let view = Arc::new(admin::View::new(exhibits, host, own, Instant::now()));
+        let limits = admin_server::LIMITS.within(shards::ring::nofile_limit());
+        let server = Arc::new(AdminServer::new(admin::router(view), Hosts::new(hosts), limits, board));
         let body = move || {
             let _inside = runtime.enter();
             tokio::spawn(ebb::watch(crowd));
@@ -257,7 +271,7 @@ impl Island {
                 tokio::spawn(timekeeper.run());
             }
             tokio::spawn(look_around(looking));
-            runtime.block_on(run(served, view, stopped));
+            runtime.block_on(run(served, server, stopped));
         };
         let thread = std::thread::Builder::new().name("island".to_owned()).spawn(body)?;
         Ok(Island { admin, signals, front, stop, thread: Some(thread) })
@@ -292,10 +306,9 @@ impl Drop for Island {
 }
 
 /// Serves until told to stop. Connections that are open then are dropped with the runtime.
-async fn run(listeners: Vec<tokio::net::TcpListener>, view: Arc<admin::View>, mut stopped: watch::Receiver<bool>) {
+async fn run(listeners: Vec<tokio::net::TcpListener>, server: Arc<AdminServer>, mut stopped: watch::Receiver<bool>) {
     for listener in listeners {
-        let service = axum::serve(listener, admin::router(Arc::clone(&view)));
-        tokio::spawn(report("the admin server", service.into_future()));
+        tokio::spawn(Arc::clone(&server).run(listener));
     }
     // An error means that the island was dropped; either way it is over.
     let _ = stopped.wait_for(|stop| *stop).await;

@@ -12,6 +12,7 @@ use shards::ring;
 
 use super::fault::Fault;
 use crate::config::{Config, Steer};
+use crate::island::Admin;
 
 /// The public ports of this configuration with their settings' names. A role that is not served has none.
 pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])> {
@@ -110,8 +111,9 @@ fn bind_shards(
 ///
 /// # Errors
 /// [`Fault::Address`].
-pub(super) fn bind_admin(config: &Config) -> Result<Vec<TcpListener>, Fault> {
-    bind_plainly("admin.listen", &config.admin.listen)
+pub(super) fn bind_admin(config: &Config) -> Result<Admin, Fault> {
+    let listeners = bind_plainly("admin.listen", &config.admin.listen)?;
+    Ok(Admin { listeners, hosts: config.admin.hosts.clone() })
 }
 
 /// The listeners of TLS in front of the node API, which are the island's too; none without the role connect.

@@ -80,7 +80,7 @@ async fn hello(running: &Running, uaid: &str) -> (Socket, String) {
 
 fn post(endpoint: &str, running: &Running) -> String {
     let path = endpoint.strip_prefix(&running.addresses().endpoint_url).expect("an endpoint of this node");
-    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nttl: 60\r\ncontent-encoding: aes128gcm\r\n");
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nttl: 60\r\ncontent-encoding: aes128gcm\r\n");
     ask(running.addresses().endpoint[0], &format!("{head}connection: close\r\ncontent-length: 4\r\n\r\nbody"))
 }
 
@@ -172,20 +172,21 @@ async fn broadcasts_health_metrics_and_backup_of_a_running_node() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(&config(dir.path(), &[])).unwrap();
     let admin = running.addresses().admin[0];
-    let put = "PUT /broadcasts HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 11\r\n\r\n{\"a/b\":\"1\"}";
+    let put =
+        "PUT /broadcasts HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 11\r\n\r\n{\"a/b\":\"1\"}";
     assert!(ask(admin, put).starts_with("HTTP/1.1 204 "));
     let (mut socket, _) = hello(&running, "").await;
     let subscribe = json!({ "messageType": "broadcast_subscribe", "broadcasts": { "a/b": "0" } });
     say(&mut socket, subscribe).await;
     assert_eq!(hear(&mut socket).await["broadcasts"]["a/b"], "1");
-    let get = |path: &str| ask(admin, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"));
+    let get = |path: &str| ask(admin, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     assert!(get("/health").contains("\"status\":\"OK\""));
     let metrics = get("/metrics");
     for family in ["murre_sessions{shard=\"1\"}", "murre_connections{shard=\"0\"}", "murre_store_groups_total"] {
         assert!(metrics.contains(family), "{family} is missing");
     }
     register(&mut socket).await;
-    let put = "PUT /backups/one HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let put = "PUT /backups/one HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     let made = ask(admin, put);
     assert!(made.starts_with("HTTP/1.1 201 ") && made.contains("\"users\":1"), "{made}");
     assert!(ask(admin, put).starts_with("HTTP/1.1 409 "));
@@ -213,7 +214,8 @@ async fn a_session_hears_what_the_broadcast_source_says() {
     let pushed = hear(&mut socket).await;
     assert_eq!(pushed, json!({ "messageType": "broadcast", "broadcasts": { "a/b": "2" } }));
     assert!(source.heard().iter().all(|request| request.contains("authorization: bearer sesame")));
-    let metrics = ask(running.addresses().admin[0], "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let metrics =
+        ask(running.addresses().admin[0], "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     assert!(metrics.contains("\nmurre_broadcast_source_up 1\n"), "{metrics}");
     tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
 }
@@ -222,7 +224,7 @@ async fn a_session_hears_what_the_broadcast_source_says() {
 fn a_broken_broadcast_source_does_not_stop_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(&config(dir.path(), &["broadcast.url=http://127.0.0.1:1/"])).unwrap();
-    let get = "GET /stats HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let get = "GET /stats HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let stats = ask(running.addresses().admin[0], get);
     assert!(stats.contains("\"state\":\"fails\"") && stats.contains("Connection refused"), "{stats}");
     running.stop().unwrap();
@@ -301,7 +303,7 @@ fn a_name_occurs_once_among_the_numbers_of_a_node() {
     let numbers = running.shards.boards()[0].read().map(|(meaning, _)| meaning.name);
     let twice: Vec<_> = numbers.filter(|name| !seen.insert(*name)).collect();
     assert!(twice.is_empty(), "two numbers of one metric: {twice:?}");
-    let get = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let get = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let metrics = ask(running.addresses().admin[0], get);
     let mut seen = std::collections::BTreeSet::new();
     let helped = metrics.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next());
@@ -458,8 +460,9 @@ async fn beyond_the_welcome_new_sessions_go_elsewhere_until_a_reload() {
     let welcome = |count| config(dir.path(), &["store.kind=memory", &format!("websocket.welcome={count}")]);
     let running = start(&welcome(1)).unwrap();
     let address = running.addresses().websocket[0];
-    let heartbeat =
-        || ask(address, "GET /__lbheartbeat__ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")[9..12].to_owned();
+    let heartbeat = || {
+        ask(address, "GET /__lbheartbeat__ HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")[9..12].to_owned()
+    };
     assert_eq!(heartbeat(), "200");
     let (mut socket, _) = hello(&running, "").await;
     // What the shards hold is known a second later.

@@ -5,6 +5,7 @@ mod network;
 use shards::ring::ProbeError;
 
 use super::facts::Facts;
+use crate::config::MAX_CONNECTIONS_MAX;
 use crate::node;
 use network::{conntrack, port_range, somaxconn, steering, syn_backlog, tcp_memory};
 
@@ -90,7 +91,7 @@ const FILES_OF_THE_UNIT: u64 = 1_100_000;
 /// Descriptors for everything that is no connection.
 const OTHER_FILES: u64 = 4_096;
 /// The most that `max_connections` takes.
-const CONNECTIONS_MAX: u64 = 1 << 24;
+const CONNECTIONS_MAX: u64 = MAX_CONNECTIONS_MAX as u64;
 /// The ports of `murre serve` when nothing is configured.
 const PORTS: (u64, u64) = (8080, 8083);
 

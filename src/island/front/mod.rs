@@ -74,6 +74,18 @@ pub(super) const LIMITS: Limits = Limits {
     idle_time: Duration::from_secs(60),
 };
 
+/// The share of the process's descriptors, as a divisor, that the number of connections keeps to: each takes two, and
+/// the store opens files with the others.
+const DESCRIPTORS_PART: u64 = 8;
+
+impl Limits {
+    /// These limits for a process that may open so many descriptors.
+    pub fn within(self, descriptors: u64) -> Limits {
+        let share = usize::try_from(descriptors / DESCRIPTORS_PART).unwrap_or(usize::MAX).max(1);
+        Limits { connections: self.connections.min(share), handshakes: self.handshakes.min(share), ..self }
+    }
+}
+
 /// What its tasks have in common.
 struct Shared {
     /// Where the node API listens without TLS.
@@ -90,11 +102,11 @@ struct Shared {
 
 /// Says something at most once a minute: whoever can connect must not be able to fill the log.
 #[derive(Default)]
-struct Complaints(Mutex<Option<Instant>>);
+pub(super) struct Complaints(Mutex<Option<Instant>>);
 
 impl Complaints {
     /// Whether it is time to say it; then it was said.
-    fn due(&self) -> bool {
+    pub fn due(&self) -> bool {
         let mut said = lock(&self.0);
         let due = said.is_none_or(|at| at.elapsed() >= QUIET);
         if due {

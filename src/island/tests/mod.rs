@@ -1,5 +1,7 @@
 //! The admin server over a socket, and the island's beginning and end.
 
+mod admin;
+
 pub(crate) mod fake;
 
 pub(crate) mod papers;
@@ -75,7 +77,8 @@ fn island_with(prepared: Prepared) -> (Island, Arc<Recorder>) {
     let exhibits = Exhibits { shards: vec![Arc::new(board)], store: None, statements: None };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
-    (Island::start(prepared, vec![listener], exhibits, shown).unwrap(), host)
+    let admin = Admin { listeners: vec![listener], hosts: vec!["murre.internal".to_owned()] };
+    (Island::start(prepared, admin, exhibits, shown).unwrap(), host)
 }
 
 /// Status, head and body.
@@ -84,7 +87,7 @@ fn ask(island: &Island, method: &str, path: &str, body: &str) -> (u16, String, S
     let length = body.len();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
     let mut answer = String::new();

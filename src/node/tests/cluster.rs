@@ -36,7 +36,8 @@ fn post_at(endpoint: &str, running: &Running) -> String {
 }
 
 fn stats(running: &Running) -> Value {
-    let answer = ask(running.addresses().admin[0], "GET /stats HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let answer =
+        ask(running.addresses().admin[0], "GET /stats HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 

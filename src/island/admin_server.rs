@@ -1,0 +1,284 @@
+//! The connections of the admin listener: how many there are, how long each may take, and the names by which it may be
+//! called.
+//!
+//! The admin listener asks for no password, and it shares the descriptors of the process with the store. [`LIMITS`]
+//! therefore bounds every connection, and a connection serves one request. A page in an operator's browser could reach
+//! the listener by a name that the page's owner has pointed at it (DNS rebinding); [`Hosts`] refuses such names.
+//!
+//! Lives on: the island.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::header::HOST;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use shards::counters;
+use shards::stats::{Board, Counters as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use super::front::Complaints;
+
+counters! {
+    /// Numbers of the admin listener.
+    pub struct AdminStats {
+        counter admin_refused: "Connections to admin.listen closed at once because there were too many.",
+        counter admin_timeouts: "Connections to admin.listen closed because a request or its response took too long.",
+        counter admin_hosts_refused: "Requests to admin.listen answered 421 because their Host is not in admin.hosts.",
+        counter admin_accept_errors: "Connections to admin.listen that could not be accepted: no descriptor is left, most likely.",
+        gauge admin_connections: "Connections to admin.listen.",
+    }
+}
+
+/// Every bound of the admin listener.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Connections of all admin listeners together. Refuse: closed at once.
+    pub connections: usize,
+    /// From accept to the end of the request's head. Refuse: closed.
+    pub head_time: Duration,
+    /// From accept to the end of the response, without the time that a backup takes. Refuse: closed.
+    pub time: Duration,
+}
+
+/// 64 connections x about 20 KB = 1.3 MB. A scrape or a health check takes milliseconds.
+pub(super) const LIMITS: Limits =
+    Limits { connections: 64, head_time: Duration::from_secs(5), time: Duration::from_secs(30) };
+
+/// The part of the process's descriptors that admin connections may use, as a divisor: the store opens files with the
+/// others.
+const DESCRIPTORS_PART: u64 = 8;
+/// Bytes of a request's head. Refuse: 431.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// After a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+impl Limits {
+    /// These limits for a process that may open so many descriptors.
+    pub fn within(self, descriptors: u64) -> Limits {
+        let share = usize::try_from(descriptors / DESCRIPTORS_PART).unwrap_or(usize::MAX);
+        Limits { connections: self.connections.min(share.max(1)), ..self }
+    }
+}
+
+/// Names by which the admin listener may be called (`admin.hosts`), beside `localhost` and every IP address.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// These names, in lower case.
+    pub fn new(names: Vec<String>) -> Hosts {
+        Hosts(names)
+    }
+
+    /// True when a request may name this authority (`host` or `host:port`).
+    fn know(&self, authority: &str) -> bool {
+        let Some(host) = host_of(authority) else { return false };
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let named = |name: &String| name.eq_ignore_ascii_case(host);
+        host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost") || self.0.iter().any(named)
+    }
+
+    /// The authority of a request that is not known. A request without any names nobody: browsers always send one.
+    fn stranger<B>(&self, request: &Request<B>) -> Option<String> {
+        let fields = request.headers().get_all(HOST).iter().map(|value| value.to_str().unwrap_or_default());
+        let target = request.uri().authority().map(|authority| authority.as_str());
+        fields.chain(target).find(|authority| !self.know(authority)).map(str::to_owned)
+    }
+}
+
+/// The host of `host`, `host:port`, `[v6]` or `[v6]:port`.
+fn host_of(authority: &str) -> Option<&str> {
+    let is_port = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (host, port) = rest.split_once(']')?;
+        let port = port.strip_prefix(':').unwrap_or(port);
+        return (is_port(port) && host.parse::<Ipv6Addr>().is_ok()).then_some(host);
+    }
+    match authority.split_once(':') {
+        Some((host, port)) => is_port(port).then_some(host),
+        None => Some(authority),
+    }
+}
+
+/// The admin server of all its listeners.
+pub(super) struct AdminServer {
+    service: TowerToHyperService<Router>,
+    hosts: Hosts,
+    limits: Limits,
+    places: Arc<Semaphore>,
+    stats: Mutex<AdminStats>,
+    board: Arc<Board>,
+    accepts: Complaints,
+}
+
+impl AdminServer {
+    /// A server of these routes, that writes its numbers to `board`.
+    pub fn new(router: Router, hosts: Hosts, limits: Limits, board: Arc<Board>) -> AdminServer {
+        AdminServer {
+            service: TowerToHyperService::new(router),
+            hosts,
+            limits,
+            places: Arc::new(Semaphore::new(limits.connections)),
+            stats: Mutex::default(),
+            board,
+            accepts: Complaints::default(),
+        }
+    }
+
+    /// The board of an admin server.
+    pub fn board() -> Arc<Board> {
+        Arc::new(Board::new(&[AdminStats::MEANINGS]))
+    }
+
+    /// Accepts and serves connections for ever.
+    pub async fn run(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    self.accept_failed(&error).await;
+                    continue;
+                }
+            };
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                self.count(|stats| stats.admin_refused += 1);
+                continue;
+            };
+            self.count(|_| {});
+            let server = Arc::clone(&self);
+            tokio::spawn(async move {
+                server.serve(stream).await;
+                drop(place);
+                server.count(|_| {});
+            });
+        }
+    }
+
+    /// Waits a little: neither a lack of descriptors nor a caller that has gone is helped by asking again at once.
+    async fn accept_failed(&self, error: &io::Error) {
+        self.count(|stats| stats.admin_accept_errors += 1);
+        if self.accepts.due() {
+            tracing::warn!(%error, "admin connection not accepted");
+        }
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+
+    async fn serve(&self, stream: TcpStream) {
+        // A backup takes as long as the store is large.
+        let backups = AtomicUsize::new(0);
+        let service = service_fn(|request: Request<Incoming>| self.answer(request, &backups));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.head_time)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        loop {
+            match tokio::time::timeout(self.limits.time, &mut connection).await {
+                Ok(Err(error)) if error.is_timeout() => return self.count(|stats| stats.admin_timeouts += 1),
+                Ok(_) => return,
+                Err(_) if backups.load(Ordering::Relaxed) > 0 => {}
+                Err(_) => return self.count(|stats| stats.admin_timeouts += 1),
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        backups: &AtomicUsize,
+    ) -> Result<Response, std::convert::Infallible> {
+        if let Some(host) = self.hosts.stranger(&request) {
+            self.count(|stats| stats.admin_hosts_refused += 1);
+            tracing::debug!(host, "admin request refused");
+            return Ok((StatusCode::MISDIRECTED_REQUEST, UNKNOWN_HOST).into_response());
+        }
+        let waits = usize::from(request.uri().path().starts_with("/backups/"));
+        backups.fetch_add(waits, Ordering::Relaxed);
+        let response = self.service.call(request).await;
+        backups.fetch_sub(waits, Ordering::Relaxed);
+        response
+    }
+
+    /// Changes a number and shows all of them.
+    fn count(&self, change: impl FnOnce(&mut AdminStats)) {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut stats);
+        stats.admin_connections = (self.limits.connections - self.places.available_permits()) as u64;
+        stats.write_to(&self.board, 0);
+    }
+}
+
+/// RFC 9110 section 15.5.20.
+const UNKNOWN_HOST: &str =
+    "cannot answer for this Host: it is not an IP address, localhost or in admin.hosts; add it there\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ip_addresses_localhost_and_configured_names_are_known() {
+        let hosts = Hosts::new(vec!["murre.internal".to_owned()]);
+        for known in [
+            "127.0.0.1",
+            "10.1.2.3:8083",
+            "[::1]",
+            "[fe80::1]:8083",
+            "localhost",
+            "LocalHost:8083",
+            "localhost.",
+            "murre.Internal:8083",
+        ] {
+            assert!(hosts.know(known), "{known}");
+        }
+        for unknown in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "::1",
+            "[::1",
+            "[x]",
+            "a:b",
+            "murre",
+        ] {
+            assert!(!hosts.know(unknown), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn every_name_of_a_request_must_be_known() {
+        let request = |target: &str, hosts: &[&str]| {
+            let mut request = Request::builder().uri(target);
+            for host in hosts {
+                request = request.header(HOST, *host);
+            }
+            Hosts::default().stranger(&request.body(()).unwrap())
+        };
+        assert_eq!(request("/", &[]), None);
+        assert_eq!(request("/", &["127.0.0.1"]), None);
+        assert_eq!(request("/", &["127.0.0.1", "evil.example"]).as_deref(), Some("evil.example"));
+        assert_eq!(request("http://evil.example/", &["127.0.0.1"]).as_deref(), Some("evil.example"));
+    }
+
+    #[test]
+    fn few_descriptors_leave_room_for_few_connections() {
+        assert_eq!(LIMITS.within(1 << 20).connections, 64);
+        assert_eq!(LIMITS.within(256).connections, 32);
+        assert_eq!(LIMITS.within(3).connections, 1);
+    }
+}
