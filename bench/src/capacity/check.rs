@@ -3,6 +3,7 @@
 use std::io;
 
 use super::cpu::{Cost, Load};
+use super::documented::STORE_BYTES;
 use super::fit::WARM_SHARE;
 use super::memory::{Prediction, mib};
 use super::{Basis, Mix, cpu, memory};
@@ -125,7 +126,7 @@ fn bytes(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> io::Result<Vec<Compare
         if store.is_some() { "user bytes without the store's cache" } else { "user bytes, the store's cache in it" };
     let mut lines = vec![line(what, predicted.user_bytes(), user, Promise::None)];
     if let Some([_, bytes]) = store {
-        lines.push(line("store's cache and write buffers, at most,", memory::STORE_BYTES, bytes, Promise::AtMost));
+        lines.push(line("store's cache and write buffers, at most,", STORE_BYTES, bytes, Promise::AtMost));
     }
     lines.extend(slope(&predicted, &mix, basis, &points)?);
     let kernel = last(names::KERNEL_BYTES)

@@ -12,6 +12,7 @@
 //! to the wanted rate is taken: for pings one at the rate that the million brings, from fewer sessions that are pinged
 //! more often.
 
+use super::documented::{FRESH_TOKEN_US, OPERATIONS};
 use super::{Basis, Mix};
 use crate::result::{Outcome, names};
 
@@ -20,20 +21,6 @@ pub(super) const PROMISE: f64 = 0.20;
 
 /// Forty lines, of which a tenfold of the sessions makes half miss, at 100 ns each.
 const COLD_US_DEFAULT: f64 = 2.0;
-
-/// What is assumed for what was not measured, as server CPU in microseconds: the budgets (DESIGN.md section 9), and for
-/// a ping one that wakes a shard alone (docs/reports/0003).
-const ASSUMED: &[(&str, f64)] = &[
-    (names::CPU_NOTIFICATION, 20.0),
-    (names::CPU_STORE, 60.0),
-    (names::CPU_DRAIN, 20.0),
-    (names::CPU_HELLO, 35.0),
-    (names::CPU_RETURN, 80.0),
-    (names::CPU_PING, 80.0),
-];
-
-/// The signature check of a token that was not seen before (docs/reports/0002).
-const FRESH_TOKEN_US: f64 = 52.0;
 
 /// What one operation costs.
 #[derive(Clone, Debug)]
@@ -56,7 +43,7 @@ impl Cost {
     /// Where it is from, in a few words.
     fn from(&self) -> String {
         match self.at {
-            None => "assumed: not measured".into(),
+            None => "a documented constant: not measured".into(),
             Some(at) if self.near => format!("measured with {at:.0} sessions"),
             Some(_) => format!("measured at {:.0} a second: too far off to promise", self.rate),
         }
@@ -131,6 +118,11 @@ impl Prediction {
         self.items.iter().map(Item::cores).sum()
     }
 
+    /// Cores of a host that is busy for `--utilisation` of a normal second at worst within the promise.
+    pub fn cores_wanted(&self, mix: &Mix) -> f64 {
+        self.cores() * (1.0 + PROMISE) / mix.utilisation
+    }
+
     /// Those of them that were measured about as often as is asked for.
     pub fn cores_promised(&self) -> f64 {
         self.items.iter().filter(|item| item.cost.near).map(Item::cores).sum()
@@ -172,7 +164,7 @@ impl Prediction {
         println!("  With {:.0} % of the cores busy in a normal second: {wanted:.1} cores.", mix.utilisation * 100.0);
         if mix.cores > 0 {
             let share = self.cores() / mix.cores as f64;
-            let verdict = if share * (1.0 + PROMISE) <= mix.utilisation { "enough" } else { "NOT enough" };
+            let verdict = if self.cores_wanted(mix) <= mix.cores as f64 { "enough" } else { "NOT enough" };
             println!(
                 "  {} cores are {verdict}: {:.0} % busy, {:.0} % at worst within the promise.",
                 mix.cores,
@@ -263,7 +255,7 @@ fn cost(basis: &Basis<'_>, name: &str, rate: f64) -> Cost {
         let near = distance(one) <= NEAR.log10();
         Some(Cost { us: net.or_else(|| one.figure(name))?, at: Some(at), rate: rate_of(one, name), near })
     });
-    let assumed = || ASSUMED.iter().find(|(known, _)| *known == name).map_or(0.0, |(_, us)| *us);
+    let assumed = || OPERATIONS.iter().find(|(known, _)| *known == name).map_or(0.0, |(_, us)| *us);
     found.unwrap_or_else(|| Cost::assumed(assumed()))
 }
 

@@ -2,6 +2,10 @@
 
 use std::io;
 
+use super::documented::{
+    LEDGER_BYTES, PROCESS_BYTES, RING_BYTES, SESSION_KERNEL_BYTES, SESSION_USER_BYTES, SHARD_BYTES_MAX,
+    SHARD_WARM_BYTES, SPARE_SHARE, STORE_BYTES, SYSTEM_BYTES,
+};
 use super::fit::{Line, index_bytes};
 use super::{Basis, Mix};
 use crate::result::{Outcome, names};
@@ -33,39 +37,41 @@ pub(super) struct Prediction {
     pub kernel: Vec<Item>,
     /// Of both, fixed: bounds rather than readings.
     pub beside: Vec<Item>,
-    /// How far readings lay off the line, user and kernel.
-    pub off: (f64, f64),
+    /// How far readings lay off the line, user and kernel; none when no line is measured.
+    pub off: Option<(f64, f64)>,
 }
-
-/// One slot of a ring's table of descriptors, mapped when the ring is made.
-const RING_SLOT_BYTES: f64 = 8.0;
-/// A ring has a twentieth more slots than its share of the connections.
-const RING_SPARE: f64 = 1.05;
-/// Default of `store.cache`, and the write buffers of the four tables of the embedded store
-/// (`src/store/embedded/database.rs`).
-pub(super) const STORE_BYTES: f64 = (32 + 16 + 32 + 16 + 16) as f64 * 1024.0 * 1024.0;
 
 impl Prediction {
     pub fn new(basis: &Basis<'_>, mix: &Mix) -> io::Result<Prediction> {
         let sessions = mix.sessions as f64;
         let (user, user_off) = user(basis, mix)?;
         let (kernel, kernel_off) = kernel(basis)?;
-        let slots = mix.max_connections() as f64 * RING_SPARE;
-        let beside = vec![
-            Item {
-                name: "kernel, mapped: tables of the rings".into(),
-                fixed: slots * RING_SLOT_BYTES,
-                each: 0.0,
-                how: format!("{RING_SLOT_BYTES} B for each of --max-connections and a twentieth, mapped at start"),
-            },
-            Item {
-                name: "user: the store, at most".into(),
-                fixed: STORE_BYTES,
-                each: 0.0,
-                how: "32 MiB of store.cache, 80 MiB of write buffers; little until it was busy".into(),
-            },
+        let shards = mix.shards.map(|count| count as f64).or(basis.shards());
+        Ok(Prediction { sessions, user, kernel, beside: beside(mix, shards), off: Some((user_off, kernel_off)) })
+    }
+
+    /// The forecast of the documented constants alone, for shards whose number is known or guessed.
+    pub fn documented(mix: &Mix, shards: f64) -> Prediction {
+        let item = |name: &str, fixed: f64, each: f64| Item { name: name.into(), fixed, each, how: DOCUMENTED.into() };
+        let user = vec![
+            item("session, index and its part of chunks", 0.0, SESSION_USER_BYTES),
+            item("the process without sessions", PROCESS_BYTES, 0.0),
+            item(&format!("{shards} warm shards"), shards * SHARD_WARM_BYTES, 0.0),
         ];
-        Ok(Prediction { sessions, user, kernel, beside, off: (user_off, kernel_off) })
+        let kernel = vec![item("socket, file, inode, armed poll", 0.0, SESSION_KERNEL_BYTES)];
+        Prediction { sessions: mix.sessions as f64, user, kernel, beside: beside(mix, Some(shards)), off: None }
+    }
+
+    /// The forecast of the results, or of the documented constants and why the results allow none.
+    pub fn best(basis: &Basis<'_>, mix: &Mix) -> (Prediction, Option<String>) {
+        match Prediction::new(basis, mix) {
+            Ok(prediction) => (prediction, None),
+            Err(why) => {
+                let shards = mix.shards.map(|count| count as f64).or(basis.shards());
+                let shards = shards.unwrap_or(mix.cores.max(1) as f64);
+                (Prediction::documented(mix, shards), Some(why.to_string()))
+            }
+        }
     }
 
     fn total(&self, items: &[Item]) -> f64 {
@@ -85,6 +91,11 @@ impl Prediction {
     /// Everything.
     pub fn all_bytes(&self) -> f64 {
         self.user_bytes() + self.kernel_bytes() + self.total(&self.beside)
+    }
+
+    /// Bytes of a host that holds it.
+    pub fn host_bytes(&self) -> f64 {
+        self.all_bytes() * (1.0 + PROMISE) * (1.0 + SPARE_SHARE) + SYSTEM_BYTES
     }
 
     /// Prints the model.
@@ -112,29 +123,65 @@ impl Prediction {
         for (name, bytes) in sums {
             println!("  {name:<40} {:>12} {:>10.1} B {:>14}", "", bytes / self.sessions, mib(bytes));
         }
-        println!(
-            "  Promised within {:.0} %: bytes a session, and user and kernel together. Readings lay up to {:.1} % (user) and {:.1} % (kernel) off the line.",
-            PROMISE * 100.0,
-            self.off.0 * 100.0,
-            self.off.1 * 100.0
-        );
-        if self.off.0.max(self.off.1) > PROMISE {
-            println!("  That is more than is promised: the host was not quiet. Measure again, with more sessions.");
+        for line in self.promise() {
+            println!("  {line}");
         }
         println!(
             "  Give the host {}: that, {:.0} % for the prediction, a quarter for buffers of busy and blocked sockets, the page \
              cache of the store and the system.",
-            mib(self.all_bytes() * (1.0 + PROMISE) * 1.25 + SYSTEM_BYTES),
+            mib(self.host_bytes()),
             PROMISE * 100.0
         );
         println!(
             "  Not in it: stored messages in the page cache, connection tracking (about 320 B a connection: use notrack), TLS."
         );
     }
+
+    /// What the figures rest on, in sentences.
+    pub fn promise(&self) -> Vec<String> {
+        let Some((user, kernel)) = self.off else {
+            return vec![format!("Nothing of it is promised: every figure is {DOCUMENTED}.")];
+        };
+        let mut said = vec![format!(
+            "Promised within {:.0} %: bytes a session, and user and kernel together. Readings lay up to {:.1} % (user) and \
+             {:.1} % (kernel) off the line.",
+            PROMISE * 100.0,
+            user * 100.0,
+            kernel * 100.0
+        )];
+        if user.max(kernel) > PROMISE {
+            said.push(
+                "That is more than is promised: the host was not quiet. Measure again, with more sessions.".to_owned(),
+            );
+        }
+        said
+    }
 }
 
-/// For everything else on the host.
-const SYSTEM_BYTES: f64 = 1024.0 * 1024.0 * 1024.0;
+/// Origin of a figure that was not measured.
+const DOCUMENTED: &str = "a documented constant (docs/CAPACITY.md), not measured";
+
+/// Bounds beside what is measured, from the documented constants.
+fn beside(mix: &Mix, shards: Option<f64>) -> Vec<Item> {
+    let fixed = |name: &str, fixed: f64, how: String| Item { name: name.into(), fixed, each: 0.0, how };
+    let mut items = vec![
+        fixed(
+            "kernel, mapped: tables of the rings",
+            mix.max_connections() as f64 * RING_BYTES,
+            format!("{RING_BYTES} B for each of --max-connections, mapped at start"),
+        ),
+        fixed(
+            "user: the store, at most",
+            STORE_BYTES,
+            "store.cache and write buffers; little until it was busy".into(),
+        ),
+    ];
+    if let Some(shards) = shards {
+        let how = format!("{} for each shard (delivery.ledger_bytes)", mib(LEDGER_BYTES));
+        items.push(fixed("page cache: ledger logs", shards * LEDGER_BYTES, how));
+    }
+    items
+}
 
 /// Readings of user memory without what the server says that its store's cache and write buffers hold: that is bounded,
 /// and in a small run of known users it fills while the readings are taken. All of it where the server says nothing.
@@ -199,16 +246,13 @@ fn user(basis: &Basis<'_>, mix: &Mix) -> io::Result<(Vec<Item>, f64)> {
     if more_shards > 0.0 {
         items.push(Item {
             name: format!("{more_shards} shards more than measured"),
-            fixed: more_shards * SHARD_BYTES,
+            fixed: more_shards * SHARD_BYTES_MAX,
             each: 0.0,
             how: "arenas and lanes once used: 2 MiB of small and 2 MiB of large spans, 1 MiB of lanes".into(),
         });
     }
     Ok((items, line.off))
 }
-
-/// Arenas and lanes of one shard when all of it has been used (docs/LIMITS.md).
-const SHARD_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 
 fn kernel(basis: &Basis<'_>) -> io::Result<(Vec<Item>, f64)> {
     let (name, share, how) = match basis.hold.series(names::KERNEL_BYTES) {

@@ -2,20 +2,26 @@
 //! of it. Bytes are promised within 5 % and CPU within 20 % of what a full run then shows; `--check RESULT` says how
 //! far off it was, line by line.
 //!
-//! Reading order: [`fit`] has the curves, [`memory`] and [`cpu`] the two models, [`measure`] runs the scenarios,
-//! [`check`] compares.
+//! Reading order: [`documented`] has the constants, [`fit`] the curves, [`memory`] and [`cpu`] the two models,
+//! [`nodes`] spreads the sessions, [`measure`] runs the scenarios, [`check`] compares.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use murre::config::{MAX_CONNECTIONS_MAX, SHARDS_MAX};
+
 use crate::result::{Outcome, names};
+
+mod documented;
 
 mod fit;
 
 mod memory;
 
 mod cpu;
+
+mod nodes;
 
 mod measure;
 
@@ -64,9 +70,12 @@ pub struct Mix {
     /// Seconds between the pings of an idle session (websocket.auto_ping_interval).
     #[arg(long, value_name = "S", default_value_t = 300.0)]
     pub ping_interval: f64,
-    /// Cores of the host to be sized; 0: say how many it takes.
+    /// Cores of a host to be sized; 0: say how many it takes. Several nodes are planned where one host has too few.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub cores: u64,
+    /// Memory of a host to be sized, in GiB. Several nodes are planned where one host has too little.
+    #[arg(long, value_name = "GIB")]
+    pub memory: Option<f64>,
     /// Shards of the server (shards.count); as measured when absent.
     #[arg(long, value_name = "N")]
     pub shards: Option<u64>,
@@ -125,11 +134,15 @@ pub fn run(options: &Options) -> io::Result<bool> {
     };
     let basis = Basis::new(&results)?;
     if options.check.is_empty() {
-        let mix = &options.mix;
-        // Results too small for a line through their memory still say what the work costs.
-        let memory = memory::Prediction::new(&basis, mix).map(|memory| memory.show(mix));
-        cpu::Prediction::new(&basis, mix).show(mix);
-        return memory.map(|()| true);
+        let plan = nodes::Plan::new(&basis, &options.mix).map_err(io::Error::other)?;
+        plan.show(options.mix.sessions);
+        let (memory, why) = memory::Prediction::best(&basis, &plan.each);
+        if let Some(why) = why {
+            println!("memory is not predicted from these results: {why}");
+        }
+        memory.show(&plan.each);
+        cpu::Prediction::new(&basis, &plan.each).show(&plan.each);
+        return Ok(true);
     }
     let real: Vec<Outcome> = options.check.iter().map(|file| Outcome::read(file)).collect::<io::Result<_>>()?;
     check::compare(&basis, &options.mix, &real)
@@ -155,7 +168,28 @@ impl Mix {
         if let Some((name, value)) = wrong {
             return Some(format!("--{name} {value} must be more than 0"));
         }
+        if let Some(gib) = self.memory.filter(|gib| !gib.is_finite() || *gib <= 0.0) {
+            return Some(format!("--memory {gib} must be more than 0"));
+        }
+        if let Some(count) = self.max_connections.filter(|count| !(1..=u64::from(MAX_CONNECTIONS_MAX)).contains(count))
+        {
+            return Some(format!("--max-connections {count}: the server takes 1 to {MAX_CONNECTIONS_MAX}"));
+        }
+        if let Some(count) = self.shards.filter(|count| !(1..=u64::from(SHARDS_MAX)).contains(count)) {
+            return Some(format!("--shards {count}: the server takes 1 to {SHARDS_MAX}"));
+        }
         (self.sessions == 0).then(|| "--sessions 0 needs no host".into())
+    }
+
+    /// The load of one of so many nodes that share it.
+    fn part(&self, nodes: u64) -> Mix {
+        let share = nodes as f64;
+        Mix {
+            sessions: self.sessions.div_ceil(nodes),
+            push_rate: self.push_rate / share,
+            connect_rate: self.connect_rate / share,
+            ..self.clone()
+        }
     }
 
     /// Connections that the server's tables are made for.

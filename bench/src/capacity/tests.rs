@@ -8,6 +8,7 @@ use serde_json::json;
 use super::check::{Compared, Promise, lines};
 use super::fit::index_bytes;
 use super::measure::{Beat, await_server};
+use super::nodes::Plan;
 use super::{Basis, Measured, Mix, cpu, memory};
 use crate::result::{Figure, Outcome, Series, names};
 
@@ -298,6 +299,47 @@ fn shards_and_connections_that_differ_from_the_measurement_are_accounted_for() {
 }
 
 #[test]
+fn sessions_that_one_node_cannot_hold_are_planned_for_several() {
+    let all = [hold(&[0.0, 5_000.0, 10_000.0])];
+    let basis = Basis::new(&all).unwrap();
+    let plan = |mix: Mix| Plan::new(&basis, &mix).unwrap();
+    assert_eq!(plan(mix()).nodes, 1);
+    let four = plan(Mix { sessions: 50_000_000, ..mix() });
+    assert_eq!((four.nodes, four.each.sessions, four.each.max_connections()), (4, 12_500_000, 13_750_000));
+    assert!(four.each.max_connections() <= u64::from(murre::config::MAX_CONNECTIONS_MAX));
+    assert!(four.why[0].contains("--max-connections 55000000"), "{:?}", four.why);
+    assert_eq!((four.each.push_rate, four.each.connect_rate), (250.0, 25.0));
+    // A bound of the operator's own: 2.5 million connections for each node.
+    assert_eq!(plan(Mix { sessions: 5_000_000, max_connections: Some(2_500_000), ..mix() }).nodes, 2);
+    let small = plan(Mix { memory: Some(4.0), ..mix() });
+    assert!(small.nodes > 1 && small.why[0].contains("of memory"), "{small:?}");
+    let each = memory::Prediction::new(&basis, &small.each).unwrap();
+    assert!(each.host_bytes() <= 4.0 * f64::from(1 << 30), "{}", each.host_bytes());
+    let busy = plan(Mix { push_rate: 1e6, cores: 8, ..mix() });
+    assert!(busy.nodes > 1 && busy.why[0].contains("--cores"), "{busy:?}");
+    assert!(cpu::Prediction::new(&basis, &busy.each).cores_wanted(&busy.each) <= 8.0);
+    let impossible = Plan::new(&basis, &Mix { memory: Some(0.5), ..mix() }).unwrap_err();
+    assert!(impossible.contains("larger hosts"), "{impossible}");
+}
+
+#[test]
+fn memory_that_cannot_be_fitted_is_forecast_from_the_documented_constants() {
+    let mut flat = hold(&[0.0, 5_000.0, 10_000.0]);
+    flat.series[0].points.iter_mut().for_each(|point| point[1] = 2e7);
+    let all = [flat];
+    let basis = Basis::new(&all).unwrap();
+    let (forecast, why) = memory::Prediction::best(&basis, &mix());
+    assert!(why.unwrap().contains("does not grow"));
+    assert!(forecast.promise()[0].contains("documented constant"), "{:?}", forecast.promise());
+    // docs/CAPACITY.md: 4.33 KB a session, 34 MB a shard, and 125 MB.
+    let formula = 4_330.0 * 1e6 + 4.0 * 34e6 + 125e6;
+    assert!((forecast.all_bytes() / formula - 1.0).abs() < 0.01, "{} against {formula}", forecast.all_bytes());
+    let measured = [hold(&[0.0, 5_000.0, 10_000.0])];
+    let (forecast, why) = memory::Prediction::best(&Basis::new(&measured).unwrap(), &mix());
+    assert!(why.is_none() && forecast.promise()[0].starts_with("Promised"), "{:?}", forecast.promise());
+}
+
+#[test]
 fn a_mix_that_makes_no_sense_is_refused() {
     for wrong in [
         Mix { store_share: 1.5, ..mix() },
@@ -305,6 +347,9 @@ fn a_mix_that_makes_no_sense_is_refused() {
         Mix { ping_interval: 0.0, ..mix() },
         Mix { utilisation: f64::NAN, ..mix() },
         Mix { sessions: 0, ..mix() },
+        Mix { memory: Some(0.0), ..mix() },
+        Mix { max_connections: Some(1 << 25), ..mix() },
+        Mix { shards: Some(257), ..mix() },
     ] {
         assert!(wrong.complaint().is_some(), "{wrong:?}");
     }
