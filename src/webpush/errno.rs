@@ -79,7 +79,7 @@ pub enum Fault {
     TtlNegative,
     /// `Topic` is no topic.
     Topic,
-    /// `Urgency` holds several values.
+    /// `Urgency` is none of the four words of RFC 8030 section 5.3, or holds several of them.
     Urgency,
     /// The body of a node's request cannot be read.
     BadNodeBody,

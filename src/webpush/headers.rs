@@ -38,9 +38,10 @@ impl Delivery {
         };
         let mut urgency = None;
         for value in urgencies {
-            if urgency.replace(read_urgency(trim(value))).is_some() || value.contains(&b',') {
+            let Some(read) = parse_urgency(trim(value)).filter(|_| urgency.is_none()) else {
                 return Delivery { ttl, topic, urgency: Err(()) };
-            }
+            };
+            urgency = Some(read);
         }
         Delivery { ttl, topic, urgency: Ok(urgency.unwrap_or_default()) }
     }
@@ -61,14 +62,17 @@ pub fn read_topic(text: &[u8]) -> Option<Topic> {
     if base64url::is_spelled(text) { Topic::new(text) } else { None }
 }
 
-/// An unknown urgency reads as normal: no sender was refused for it before.
+/// Reads one of the four words of RFC 8030 section 5.3, in any case (RFC 5234 section 2.3).
+pub fn parse_urgency(text: &[u8]) -> Option<Urgency> {
+    [Urgency::VeryLow, Urgency::Low, Urgency::Normal, Urgency::High]
+        .into_iter()
+        .find(|urgency| urgency_name(*urgency).as_bytes().eq_ignore_ascii_case(text))
+}
+
+/// Reads the urgency of a message that another server has accepted. An unknown word reads as normal, because the
+/// message must not be lost for it.
 pub fn read_urgency(text: &[u8]) -> Urgency {
-    match text {
-        b"very-low" => Urgency::VeryLow,
-        b"low" => Urgency::Low,
-        b"high" => Urgency::High,
-        _ => Urgency::Normal,
-    }
+    parse_urgency(text).unwrap_or_default()
 }
 
 /// As [`read_urgency`] reads it.
@@ -228,7 +232,11 @@ mod tests {
         assert_eq!(urgency(&["very-low"]), Ok(Urgency::VeryLow));
         assert_eq!(urgency(&["low"]), Ok(Urgency::Low));
         assert_eq!(urgency(&["high"]), Ok(Urgency::High));
-        assert_eq!(urgency(&["whatever"]), Ok(Urgency::Normal));
+        assert_eq!(urgency(&["normal"]), Ok(Urgency::Normal));
+        assert_eq!(urgency(&["Very-Low"]), Ok(Urgency::VeryLow), "RFC 5234 section 2.3: any case");
+        for unknown in ["whatever", "", "very low", "5", "high;q=1"] {
+            assert_eq!(urgency(&[unknown]), Err(Fault::Urgency), "{unknown}");
+        }
         assert_eq!(urgency(&["low", "high"]), Err(Fault::Urgency));
         assert_eq!(urgency(&["low, high"]), Err(Fault::Urgency));
     }

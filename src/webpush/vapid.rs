@@ -7,6 +7,7 @@
 use ring::digest::{Context, SHA256};
 use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, IgnoredAny};
 use serde_json::Value;
 use shards::ids::KeyDigest;
 use shards::time::UnixSeconds;
@@ -132,9 +133,13 @@ fn unquote(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text)
 }
 
+/// The parts of a JOSE header that are read.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
+    /// Extensions that must be understood (RFC 7515 section 4.1.11). None is, so its mere presence refuses the token.
+    #[serde(default, deserialize_with = "present")]
+    crit: bool,
 }
 
 #[derive(Deserialize)]
@@ -142,6 +147,19 @@ struct Claims {
     exp: Option<Value>,
     aud: Option<Value>,
     sub: Option<Value>,
+}
+
+/// Reads a field of any value, `null` included, as present.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
+}
+
+/// Reads a JSON object (RFC 7519 section 7.2). Serde alone would also read a struct from an array of its fields.
+fn read_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, Fault> {
+    if !json.trim_ascii_start().starts_with(b"{") {
+        return Err(Fault::VapidBadToken);
+    }
+    serde_json::from_slice(json).map_err(|_| Fault::VapidBadToken)
 }
 
 /// What a token that holds says.
@@ -161,14 +179,17 @@ fn verify_token(now: UnixSeconds, token: &[u8], key: &[u8; POINT_BYTES], origin:
     };
     let signed = &token[..header.len() + 1 + claims.len()];
     let decode = |part| base64url::decode(part).ok_or(Fault::VapidBadToken);
-    let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| Fault::VapidBadToken)?;
+    let header: Header = read_object(&decode(header)?)?;
+    if header.crit {
+        return Err(Fault::VapidBadToken);
+    }
     if header.alg != "ES256" {
         return Err(Fault::VapidAlgorithm);
     }
     let signature = decode(signature)?;
     let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key);
     public.verify(signed, &signature).map_err(|_| Fault::VapidSignature)?;
-    let claims: Claims = serde_json::from_slice(&decode(claims)?).map_err(|_| Fault::VapidBadToken)?;
+    let claims: Claims = read_object(&decode(claims)?)?;
     let exp = claims.exp.as_ref().and_then(Value::as_u64).ok_or(Fault::VapidExpiry)?;
     check_expiry(now, exp)?;
     if exp > now.0.saturating_add(EXPIRY_AHEAD_MAX) {

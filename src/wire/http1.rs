@@ -66,6 +66,8 @@ pub struct Head<'h, 'b> {
     pub expects_continue: bool,
     /// HTTP/1.1 without a Host, which is malformed except where old user agents are let in (BEHAVIOUR.md 1.1).
     pub lacks_host: bool,
+    /// The request is of HTTP/1.0.
+    pub is_http_1_0: bool,
     headers: &'h [httparse::Header<'b>],
 }
 
@@ -147,6 +149,7 @@ pub fn parse_head<'h, 'b>(bytes: &'b [u8], slots: &'h mut HeaderSlots<'b>) -> Re
         keep_alive: false,
         expects_continue: false,
         lacks_host: false,
+        is_http_1_0: minor == 0,
         headers: request.headers,
     };
     head.framing = framing(&head, minor)?;

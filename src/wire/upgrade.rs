@@ -7,7 +7,7 @@ use super::http1::{Framing, Head, Response};
 /// Why an upgrade is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpgradeFault {
-    /// No `Upgrade: websocket` or a version we do not speak: 426.
+    /// HTTP/1.0, no `Upgrade: websocket`, or a version that is not spoken here: 426.
     Required,
     /// `Connection` does not list `upgrade`, no key, or a body: 400.
     Malformed,
@@ -30,6 +30,10 @@ pub struct Accepted<'b> {
 
 /// Checks the head of `GET /`; method and path are the caller's.
 pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeFault> {
+    // An `Upgrade` field in an HTTP/1.0 request is ignored (RFC 9110 section 7.8; RFC 6455 section 4.2.1).
+    if head.is_http_1_0 {
+        return Err(UpgradeFault::Required);
+    }
     let offers = |value: &[u8]| value.windows(9).any(|part| part.eq_ignore_ascii_case(b"websocket"));
     if !head.every("upgrade").any(offers) {
         return Err(UpgradeFault::Required);
@@ -110,7 +114,11 @@ mod tests {
     use crate::wire::http1::{HeaderSlots, parse_head};
 
     fn verdict(lines: &str) -> Result<(String, u16), UpgradeFault> {
-        let bytes = format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
+        verdict_on("HTTP/1.1", lines)
+    }
+
+    fn verdict_on(version: &str, lines: &str) -> Result<(String, u16), UpgradeFault> {
+        let bytes = format!("GET / {version}\r\nHost: h\r\n{lines}\r\n");
         let mut slots = HeaderSlots::new();
         let head = parse_head(bytes.as_bytes(), &mut slots).unwrap();
         let accepted = check(&head)?;
@@ -147,6 +155,13 @@ mod tests {
         assert_eq!(verdict(&GOOD.replace("-Key", "-Kex")).err(), Some(UpgradeFault::Malformed));
         assert_eq!(verdict(&GOOD.replace(", Upgrade", "")).err(), Some(UpgradeFault::Malformed));
         assert_eq!(verdict(&format!("{GOOD}Content-Length: 3\r\n")).err(), Some(UpgradeFault::Malformed));
+    }
+
+    /// RFC 9110 section 7.8: an `Upgrade` field in an HTTP/1.0 request is ignored.
+    #[test]
+    fn an_upgrade_of_http_1_0_is_refused() {
+        assert!(verdict_on("HTTP/1.1", GOOD).is_ok());
+        assert_eq!(verdict_on("HTTP/1.0", GOOD).err(), Some(UpgradeFault::Required));
     }
 
     #[test]

@@ -118,6 +118,7 @@ async fn every_refusal_has_its_headers_and_its_body() {
         (post(&gone, "Topic: !\r\n", &"b".repeat(6_000)), 410, Some(106), "Gone", None),
         (post(&to, "Topic: !\r\n", "b"), 400, Some(113), "Bad Request", None),
         (post(&to, "Urgency: low\r\nUrgency: high\r\n", "b"), 400, None, "Bad Request", None),
+        (post(&to, "Urgency: urgent\r\n", "b"), 400, None, "Bad Request", None),
         (post(&to, "Encryption: salt=AA\r\n", "b"), 400, Some(110), "Bad Request", None),
         (post(&to, "", &"b".repeat(6_000)), 413, Some(104), "Payload Too Large", None),
         ("DELETE /m/x HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), 400, None, "Bad Request", None),

@@ -129,6 +129,27 @@ fn claims_follow_their_rules() {
     assert_eq!(verdict("{}", "{}"), Err(Fault::VapidBadToken));
 }
 
+/// RFC 7519 section 4: the claims are an object; RFC 7515 section 4.1.11: an extension that must be understood and is
+/// not makes the token invalid.
+#[test]
+fn arrays_in_place_of_objects_and_critical_extensions_are_refused() {
+    let sender = Sender::new();
+    let mut verifier = verifier();
+    let mut verdict = |header: &str, claims: &str| {
+        let token = sender.token(header, claims);
+        check(&mut verifier, &format!("vapid t={token},k={}", sender.key()), None).map(|_| ())
+    };
+    let exp = NOW + 60;
+    let (claims, list) = (format!(r#"{{"aud":"{ORIGIN}","exp":{exp}}}"#), format!(r#"[{exp},"{ORIGIN}",null]"#));
+    assert_eq!(verdict(" {\"alg\":\"ES256\"}", &format!("\n{claims}")), Ok(()));
+    assert_eq!(verdict(HEADER, &list), Err(Fault::VapidBadToken));
+    assert_eq!(verdict(r#"["ES256"]"#, &claims), Err(Fault::VapidBadToken));
+    for crit in [r#"["exp"]"#, r#"["b64"]"#, "[]", "null", "7"] {
+        let header = format!(r#"{{"alg":"ES256","crit":{crit}}}"#);
+        assert_eq!(verdict(&header, &claims), Err(Fault::VapidBadToken), "{header}");
+    }
+}
+
 #[test]
 fn who_sends_is_not_asked_for() {
     // `sub` may be absent, empty or anything, and no other claim is looked at (BEHAVIOUR.md 2.5).
