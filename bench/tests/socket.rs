@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
@@ -11,6 +12,7 @@ use common::{Draft, PATIENCE, World, exchange};
 use murre_bench::frame;
 use murre_bench::http::Response;
 use serde_json::json;
+use tokio::net::TcpSocket;
 
 const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
@@ -324,6 +326,46 @@ fn a_close_code_reaches_a_client_that_is_still_sending() {
     // Who is this slow is not waited for: a write may fail by now, and the end stays an end.
     wire.try_write(b"still here");
     assert_eq!(wire.hear(), Heard::End);
+}
+
+/// A client that writes its whole message before it reads, as most libraries do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_code_reaches_a_client_with_much_in_flight() {
+    let world = World::start();
+    // A goodbye is heard out for two seconds: a busy host may make a client later than that, but not every time.
+    for _ in 0..20 {
+        if hears_the_end_of_its_long_message(world.server.websocket()).await {
+            return;
+        }
+    }
+    panic!("every client was reset while it was sending");
+}
+
+/// False when the connection is reset before the message is written.
+async fn hears_the_end_of_its_long_message(address: SocketAddr) -> bool {
+    let socket = TcpSocket::new_v4().unwrap();
+    // What is written must have left for the server.
+    socket.set_send_buffer_size(8 * 1024).unwrap();
+    let stream = socket.connect(address).await.unwrap().into_std().unwrap();
+    stream.set_nonblocking(false).unwrap();
+    let mut wire = Wire::of(stream);
+    wire.write(&murre_bench::agent::upgrade_request("h"));
+    assert_eq!(wire.response().status, 101);
+    if !wire.try_write(&masked(frame::TEXT, &padded(400_000))) {
+        return false;
+    }
+    let heard = (wire.hear(), wire.hear());
+    heard == (Heard::Close(1009, "TooBig".into()), Heard::End)
+}
+
+#[test]
+fn an_upgrade_of_http_1_0_is_answered_426() {
+    let world = World::start();
+    let mut wire = Wire::open(world.server.websocket());
+    let request = String::from_utf8(murre_bench::agent::upgrade_request("h")).unwrap();
+    wire.write(request.replace("HTTP/1.1", "HTTP/1.0").as_bytes());
+    let response = wire.response();
+    assert_eq!((response.status, response.header("upgrade")), (426, Some("websocket")));
 }
 
 #[test]

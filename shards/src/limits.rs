@@ -84,6 +84,31 @@ pub const BACKLOG_MIN: u16 = 16;
 /// As above.
 pub const BACKLOG_MAX: u16 = u16::MAX;
 
+/// Connections of one shard's endpoint port that are admitted however many WebSockets there are, at least: see
+/// [`endpoint_reserve`].
+pub const ENDPOINT_RESERVE_MIN: u32 = 32;
+/// The same of its node port: see [`node_reserve`].
+pub const NODE_RESERVE_MIN: u32 = 32;
+
+/// Connections of one shard's endpoint port that are admitted however many WebSockets there are. They come on top of
+/// `connections_max`, so that no session is refused for them: a sixteenth costs 8 bytes of table each, and 3 KB of the
+/// kernel each while they are used. An app server answers one POST after the other on a connection, so that 6,250
+/// connections (of 100,000) carry some 100,000 POSTs a second. Refuse: 503 and close.
+pub fn endpoint_reserve(connections_max: u32) -> u32 {
+    (connections_max / 16).max(ENDPOINT_RESERVE_MIN)
+}
+
+/// Connections of one shard's node port that are admitted however many others there are: other nodes keep a few
+/// (`node.connections`) each. Refuse: 503 and close.
+pub fn node_reserve(connections_max: u32) -> u32 {
+    (connections_max / 64).max(NODE_RESERVE_MIN)
+}
+
+/// Connections of one shard for which its tables have room: `connections_max` and the reserves of the other ports.
+pub fn table_connections(connections_max: u32) -> u32 {
+    connections_max.saturating_add(endpoint_reserve(connections_max)).saturating_add(node_reserve(connections_max))
+}
+
 /// Effects that one `step` may append; the queue reserves this many before the call.
 pub const EFFECTS_PER_INPUT_MAX: usize = 4_096;
 
@@ -96,8 +121,9 @@ pub const RELAY_MEMBERS_MAX: usize = 4_096;
 /// Memory in which the connections of one shard keep bytes that were received and not decoded, together: half a
 /// request, or what came behind one. One connection alone may have 64 KiB, and a million of them 64 GiB. This is 32,768
 /// torn requests of one small receive (2 KiB), or 8,192 of the largest payload; torn input is a few milliseconds old
-/// unless somebody means it. Half is for those who hold little (`quota::LITTLE_BYTES`). Refuse: whoever takes more is
-/// closed 1013, or answered 503.
+/// unless a peer means it, and is ended after `http.request_timeout`. Each port has its own part (`quota::PortQuotas`),
+/// so that user agents cannot use up the memory of app servers. Half of each part is for those who hold little
+/// (`quota::LITTLE_BYTES`). Refuse: the connection that takes more is closed 1013, or answered 503.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 
 /// Retries of a notification on a live connection (DESIGN.md 6). After the last one it waits in storage.

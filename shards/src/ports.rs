@@ -49,13 +49,14 @@ pub trait Edge: 'static {
     fn close(&mut self, codec: &mut Self::Codec, reason: CloseReason, out: &mut Vec<u8>);
 
     /// Whether a half-decoded request is under way: such a connection is ended after the request timeout,
-    /// an idle one after the keep-alive timeout. Always false for an upgraded WebSocket.
+    /// an idle one after the keep-alive timeout. For an upgraded WebSocket: whether a message is begun whose last
+    /// fragment has not come.
     fn mid_request(&self, codec: &Self::Codec) -> bool;
 
     /// Whether the connection is an upgraded WebSocket: the machine then knows it.
     fn is_websocket(&self, codec: &Self::Codec) -> bool;
 
-    /// The whole answer to a connection beyond `--max-connections` (503 and close).
+    /// The whole answer to a connection for which its port has no place (503 and close).
     fn too_many(&self, port: Port) -> &'static [u8];
 }
 

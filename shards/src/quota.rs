@@ -5,6 +5,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use crate::ports::Port;
+
 /// So much may be held together.
 ///
 /// Half of it is for who holds little (at most [`LITTLE_BYTES`]), so that a few with long messages do not shut out the
@@ -39,6 +41,39 @@ impl Quota {
     pub fn refuses(&self, before: usize, bytes: usize) -> bool {
         let bytes_max = if bytes <= LITTLE_BYTES { self.bytes_max } else { self.bytes_max / 2 };
         bytes > before && self.used() > bytes_max
+    }
+}
+
+/// One quota for each port, so that the peers of one port cannot use up the memory of another.
+///
+/// User agents are by far the most, so WebSockets have half of the bytes. App servers have three eighths, and other
+/// nodes, which are few, one eighth.
+#[derive(Clone, Debug)]
+pub struct PortQuotas {
+    websocket: Quota,
+    endpoint: Quota,
+    node: Quota,
+}
+
+impl PortQuotas {
+    /// Divides `bytes_max` among the ports.
+    pub fn new(bytes_max: usize) -> PortQuotas {
+        let eighth = bytes_max / 8;
+        PortQuotas { websocket: Quota::new(4 * eighth), endpoint: Quota::new(3 * eighth), node: Quota::new(eighth) }
+    }
+
+    /// Returns the quota of connections of this port.
+    pub fn of(&self, port: Port) -> &Quota {
+        match port {
+            Port::WebSocket => &self.websocket,
+            Port::Endpoint => &self.endpoint,
+            Port::Node => &self.node,
+        }
+    }
+
+    /// Returns the bytes that connections of all ports hold together.
+    pub fn used(&self) -> usize {
+        self.websocket.used() + self.endpoint.used() + self.node.used()
     }
 }
 
@@ -84,6 +119,24 @@ mod tests {
         assert_eq!(quota.used(), 20);
         drop(other);
         assert_eq!(quota.used(), 0);
+    }
+
+    #[test]
+    fn a_port_that_is_full_leaves_the_others_theirs() {
+        let quotas = PortQuotas::new(16 * LITTLE_BYTES);
+        let mut held: Vec<Share> = (0..8).map(|_| quotas.of(Port::WebSocket).share()).collect();
+        held.iter_mut().for_each(|share| share.set(LITTLE_BYTES));
+        let mut beyond = quotas.of(Port::WebSocket).share();
+        beyond.set(1);
+        assert!(quotas.of(Port::WebSocket).refuses(0, 1));
+        for (port, most) in [(Port::Endpoint, 6), (Port::Node, 2)] {
+            let mut others: Vec<Share> = (0..most).map(|_| quotas.of(port).share()).collect();
+            for share in &mut others {
+                share.set(LITTLE_BYTES);
+                assert!(!quotas.of(port).refuses(0, LITTLE_BYTES), "{port:?}");
+            }
+        }
+        assert_eq!(quotas.used(), 8 * LITTLE_BYTES + 1, "those of the other ports have given theirs back");
     }
 
     #[test]

@@ -113,7 +113,7 @@ keys! {
         |c, raw| { c.roles = roles(raw)?; Some(()) };
     "max_connections" ("max-connections" "N") = "100000",
         "a number from 1 to 16777216",
-        "Sockets on all ports together; beyond it a connection is answered 503 and closed.",
+        "WebSockets and other connections together; beyond it a connection is answered 503 and closed. Half is for WebSockets alone, and a sixteenth more for app servers and a 64th for nodes is kept free for them.",
         |c, raw| { c.max_connections = parse::number(raw, 1, u64::from(MAX_CONNECTIONS_MAX))? as u32; Some(()) };
 
     "websocket.listen" ("websocket" "ADDR") = "127.0.0.1:8080",
@@ -130,7 +130,7 @@ keys! {
         |c, raw| { c.websocket.auto_ping_interval = parse::duration(raw)?; Some(()) };
     "websocket.auto_ping_timeout" = "4",
         SECONDS,
-        "A session that has not answered a ping by then is closed.",
+        "A session is closed that has not answered a ping by then, or whose socket takes no byte for so long while something is owed to it.",
         |c, raw| { c.websocket.auto_ping_timeout = parse::positive_duration(raw)?; Some(()) };
     "websocket.ping_min_interval" = "45",
         SECONDS_OR_ZERO,
@@ -160,7 +160,7 @@ keys! {
 
     "http.request_timeout" = "30",
         SECONDS,
-        "An HTTP request on any port, and the upgrade of a WebSocket, must be complete by then; else 408 and the end.",
+        "An HTTP request on any port, and the upgrade of a WebSocket, must be complete by then; else 408 and the end. A WebSocket message that is begun must be, too; else close 1008.",
         |c, raw| { c.http.request_timeout = parse::positive_duration(raw)?; Some(()) };
     "http.keep_alive" = "75",
         SECONDS,

@@ -43,7 +43,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// `roles`.
     pub roles: Roles,
-    /// `max_connections`: sockets of this process, on all shards and ports. At the bound: 503 and close.
+    /// `max_connections`: sockets of this process, on all shards and ports, beside the reserves of the endpoint and
+    /// node ports (`shards::limits::endpoint_reserve`). At the bound: 503 and close.
     pub max_connections: u32,
     /// `shards.*`.
     pub shards: Shards,

@@ -10,6 +10,8 @@ pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
     Some(match reason {
         CloseReason::HandshakeTimeout => (1011, "HandshakeTimeout"),
         CloseReason::PongTimeout => (1011, "PongTimeout"),
+        CloseReason::MessageTimeout => (1008, "MessageTimeout"),
+        CloseReason::NotReading => (1008, "NotReading"),
         CloseReason::WrongState => (1011, "SM"),
         CloseReason::BadMessage => (1011, "Json"),
         CloseReason::Unsupported => (1003, "UnsupportedMessage"),
@@ -51,6 +53,8 @@ pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
         | CloseReason::BudgetExhausted
         | CloseReason::Draining
         | CloseReason::PongTimeout
+        | CloseReason::MessageTimeout
+        | CloseReason::NotReading
         | CloseReason::WrongState
         | CloseReason::BadMessage
         | CloseReason::Unsupported

@@ -59,6 +59,7 @@ enum Stage {
 /// Where one call of `ingest` puts what it comes to.
 struct Turn<'t> {
     now: Now,
+    port: Port,
     /// Bytes before those that are being read, all done with.
     base: usize,
     exchange: &'t mut Option<Box<Exchange>>,
@@ -150,7 +151,8 @@ impl PushEdge {
                 // The loop decodes nothing while a command is under way.
                 return Ingest::Close { reason: CloseReason::Said };
             };
-            return self.read_body(context, *pending, bytes, Turn { now, base: 0, exchange, out });
+            let turn = Turn { now, port: *port, base: 0, exchange, out };
+            return self.read_body(context, *pending, bytes, turn);
         }
         match bytes {
             // A line end behind a body, as old senders write it (RFC 9112 section 2.2).
@@ -186,13 +188,13 @@ impl PushEdge {
                 }
                 Err(reply) => {
                     let context = Context { keep_alive: false, ..context };
-                    let turn = Turn { now, base: length, exchange, out };
+                    let turn = Turn { now, port, base: length, exchange, out };
                     self.begin(&head, context, Plan::Reply(reply), body, turn)
                 }
             };
         }
         let plan = self.plan(now, port, &head);
-        self.begin(&head, context, plan, body, Turn { now, base: length, exchange, out })
+        self.begin(&head, context, plan, body, Turn { now, port, base: length, exchange, out })
     }
 
     /// Writes the 101, if this is an upgrade and there is room; what reads the connection from now on.
@@ -227,8 +229,8 @@ impl PushEdge {
 
     /// Begins to read the body of a request, if any of it is read at all.
     fn begin(&mut self, head: &Head<'_, '_>, context: Context, plan: Plan, body: &[u8], turn: Turn<'_>) -> Ingest {
-        let pending =
-            Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan, share: self.unfinished.share() };
+        let share = self.unfinished.of(turn.port).share();
+        let pending = Pending { reader: BodyReader::new(head.framing), seen: 0, wire: 0, plan, share };
         if self.cuts_at_head(head, &pending.plan, turn.out) {
             return self.cut(context, pending, turn);
         }
@@ -267,7 +269,7 @@ impl PushEdge {
             let used = match pending.reader.read(rest) {
                 Err(malformed) => return self.malformed(&context, malformed, turn.out),
                 Ok(Piece::Done) => return self.finish(context, pending, turn),
-                Ok(Piece::More) if pending.is_refused(&self.unfinished, &context) => {
+                Ok(Piece::More) if pending.is_refused(self.unfinished.of(turn.port), &context) => {
                     // For the answer.
                     *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Asked }));
                     return self.refuse_unfinished();
@@ -311,7 +313,7 @@ impl PushEdge {
 
     /// Carries out the plan, with the body as far as it was wanted.
     fn finish(&mut self, context: Context, pending: Pending, turn: Turn<'_>) -> Ingest {
-        let Turn { now, base: consumed, exchange, out } = turn;
+        let Turn { now, base: consumed, exchange, out, .. } = turn;
         let too_large = |limit: u64| pending.seen > limit;
         let (command, stage) = match pending.plan {
             Plan::Reply(reply) => return self.reply(&context, &reply, consumed, out),

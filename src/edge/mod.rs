@@ -28,7 +28,7 @@ use shards::ids::ShardId;
 use shards::machine::{CloseReason, Event};
 use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
-use shards::quota::Quota;
+use shards::quota::PortQuotas;
 use shards::simple::Mode;
 use shards::stats::{Board, Counters as _, Meaning};
 use shards::time::Now;
@@ -118,8 +118,9 @@ pub const BODY_BYTES_DEFAULT: usize = 5_630;
 pub const VAPID_CACHE_DEFAULT: usize = 8_192;
 /// Memory that fragments of messages and requests without the end of their body hold, for all connections of a shard:
 /// 64 MiB are 1,024 messages of the largest size, or some 10,000 notifications on their way in. A million connections
-/// could have 64 GiB of them. Half is for those who hold little (`LITTLE_BYTES` in `shards::quota`). At the bound
-/// whoever takes more is closed 1013, or answered 503.
+/// could have 64 GiB of them. Each port has its own part (`PortQuotas` in `shards::quota`), and half of each part is
+/// for those who hold little (`LITTLE_BYTES` there). At the bound the connection that takes more is closed 1013, or
+/// answered 503.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 /// Keys of registers remembered as good.
 const POINTS_MAX: usize = 4_096;
@@ -148,7 +149,7 @@ pub struct PushEdge {
     simplepush: bool,
     reconcile: bool,
     relays: bool,
-    unfinished: Quota,
+    unfinished: PortQuotas,
     /// Places for requests under way that nobody uses.
     #[expect(clippy::vec_box, reason = "the boxes are what is used again: connections own one each")]
     exchanges: Vec<Box<Exchange>>,
@@ -209,7 +210,7 @@ impl PushEdge {
             simplepush: config.simplepush,
             reconcile: config.reconcile,
             relays: config.relays,
-            unfinished: Quota::new(config.unfinished_bytes_max),
+            unfinished: PortQuotas::new(config.unfinished_bytes_max),
             exchanges: Vec::new(),
             stats: EdgeStats::default(),
         })
@@ -244,7 +245,13 @@ impl Edge for PushEdge {
     const MEANINGS: &'static [Meaning] = EdgeStats::MEANINGS;
 
     fn write_to(&self, board: &Board, at: usize) {
-        self.stats.write_to(board, at);
+        let (fragments, bodies) = (self.unfinished.of(Port::WebSocket).used(), self.unfinished.used());
+        let stats = EdgeStats {
+            unfinished_fragment_bytes: fragments as u64,
+            unfinished_body_bytes: (bodies - fragments) as u64,
+            ..self.stats.clone()
+        };
+        stats.write_to(board, at);
     }
 
     fn open(&mut self, port: Port) -> Codec {
@@ -306,7 +313,7 @@ impl Edge for PushEdge {
     fn mid_request(&self, codec: &Codec) -> bool {
         match codec {
             Codec::Http { partial, exchange, .. } => *partial || exchange.is_some(),
-            Codec::WebSocket { .. } => false,
+            Codec::WebSocket { fragments, .. } => fragments.is_some(),
         }
     }
 

@@ -44,6 +44,8 @@ counters! {
         counter receipt_requests: "Looks at a receipt.",
         counter receipt_requests_refused: "Looks at a receipt that nobody here sealed, or whose outcome is forgotten.",
         counter unfinished_refused: "Connections ended because half messages and bodies of the shard held too much memory.",
+        gauge unfinished_fragment_bytes: "Bytes of memory for WebSocket messages whose last fragment has not come.",
+        gauge unfinished_body_bytes: "Bytes of memory for requests of app servers and nodes whose body is not whole.",
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",
         counter node_bodies_refused: "Notifications of other nodes that cannot be read.",

@@ -3,7 +3,7 @@
 use shards::ids::{Chid, Uaid};
 use shards::machine::{AckUpdate, BroadcastVersion, CloseReason, Command, Event, Hello, RelayCommand};
 use shards::message::Message;
-use shards::ports::Ingest;
+use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 use shards::simple::Mode;
 
@@ -90,13 +90,13 @@ impl PushEdge {
             },
             Kind::Text if frame.is_final => self.message(session, frame.payload, consumed, out),
             Kind::Text | Kind::Continuation => {
-                let mut fragments =
-                    session.fragments.take().unwrap_or_else(|| Box::new(Fragments::new(&self.unfinished)));
+                let unfinished = self.unfinished.of(Port::WebSocket);
+                let mut fragments = session.fragments.take().unwrap_or_else(|| Box::new(Fragments::new(unfinished)));
                 fragments.text.extend_from_slice(frame.payload);
                 if frame.is_final {
                     return self.message(session, &fragments.text, consumed, out);
                 }
-                if fragments.are_refused(&self.unfinished) {
+                if fragments.are_refused(self.unfinished.of(Port::WebSocket)) {
                     return self.refuse_unfinished();
                 }
                 *session.fragments = Some(fragments);

@@ -355,6 +355,7 @@ impl<'a> Plan<'a> {
             clock: Arc::clone(&self.wall),
             limits: PlaneLimits {
                 request_timeout: span(self.config.http.request_timeout),
+                blocked_timeout: span(self.config.websocket.auto_ping_timeout),
                 keep_alive_timeout: span(self.config.http.keep_alive),
                 backlog: self.config.shards.backlog,
                 ..PlaneLimits::new(self.connections_max)

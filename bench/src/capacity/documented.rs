@@ -16,8 +16,9 @@ pub(super) const SHARD_WARM_BYTES: f64 = 2e6;
 pub(super) const SHARD_BYTES_MAX: f64 = 5.0 * MIB;
 /// Bytes of the ledger log of one shard: the default of `delivery.ledger_bytes`.
 pub(super) const LEDGER_BYTES: f64 = 32.0 * MIB;
-/// Bytes of the tables of the rings for each of `max_connections`: 8 in a table with a twentieth to spare.
-pub(super) const RING_BYTES: f64 = 8.4;
+/// Bytes of the tables of the rings for each of `max_connections`: 8 in a table with a twentieth to spare, which also
+/// holds the reserves of the endpoint and node ports, a sixteenth and a 64th.
+pub(super) const RING_BYTES: f64 = 9.1;
 /// Bytes of the store at most: the default of `store.cache`, and the write buffers of the four tables of the embedded
 /// store (`src/store/embedded/database.rs`).
 pub(super) const STORE_BYTES: f64 = (32 + 16 + 32 + 16 + 16) as f64 * MIB;

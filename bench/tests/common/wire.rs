@@ -34,7 +34,11 @@ pub struct Wire {
 impl Wire {
     /// A TCP connection on which nothing was said yet.
     pub fn open(address: SocketAddr) -> Wire {
-        let stream = TcpStream::connect(address).unwrap();
+        Wire::of(TcpStream::connect(address).unwrap())
+    }
+
+    /// The same on a connection that was made elsewhere.
+    pub fn of(stream: TcpStream) -> Wire {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Wire { stream, inbox: Vec::new() }

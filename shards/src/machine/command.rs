@@ -324,6 +324,10 @@ pub enum CloseReason {
     HandshakeTimeout,
     /// No Pong in time. 1011.
     PongTimeout,
+    /// A WebSocket message was begun and not finished within `http.request_timeout`. 1008.
+    MessageTimeout,
+    /// The socket took no byte for `websocket.auto_ping_timeout` while something was owed to it. 1008.
+    NotReading,
     /// A message this state does not allow: not hello first, hello twice. 1011.
     WrongState,
     /// Invalid JSON, unknown messageType, wrong types, missing fields. 1011.

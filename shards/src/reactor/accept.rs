@@ -2,10 +2,15 @@
 //!
 //! All listeners accept into the table of one ring at a time. At 95 % they move to the next ring; when every
 //! table is at 95 % they stop until slots are free again. What is left of a table is for hand-offs.
+//!
+//! Each port has places that no connection of another port can take: half of `connections_max` for user agents, and on
+//! top of it [`limits::endpoint_reserve`] and [`limits::node_reserve`]. The other half is for all of them. Otherwise
+//! one stranger with idle connections on one port would shut out the peers of the others.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::ids::ConnId;
+use crate::ids::{ConnId, ShardId};
+use crate::limits;
 use crate::ports::{Edge, Port};
 use crate::ring::{Departure, Flags, Opened, State, accept_limit};
 use crate::time::{Instant, Span};
@@ -42,6 +47,8 @@ pub(super) struct Accepting {
     /// After a failure nothing is armed before this.
     pause: Option<Instant>,
     ended: bool,
+    /// Refused connections that are not closed yet.
+    refused: u32,
 }
 
 /// How long accepting pauses after it failed: the system is out of descriptors or memory.
@@ -49,7 +56,7 @@ const PAUSE: Span = Span::from_ms(50);
 
 impl Default for Accepting {
     fn default() -> Accepting {
-        Accepting { ring: Some(0), due: true, pause: None, ended: false }
+        Accepting { ring: Some(0), due: true, pause: None, ended: false, refused: 0 }
     }
 }
 
@@ -57,6 +64,11 @@ impl Accepting {
     /// When a pause is over.
     pub(super) fn next(&self) -> Option<Instant> {
         self.pause
+    }
+
+    /// A refused connection is closed.
+    pub(super) fn refused_one_less(&mut self) {
+        self.refused -= 1;
     }
 
     /// Accept nothing from now on.
@@ -90,12 +102,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Ok(direct) => {
                 self.stats.accepts += 1;
                 let slot = self.plane.slot(ring, direct);
-                if self.conns.open_count() >= self.limits.connections_max {
-                    self.turn_away(slot, port);
-                } else if port == Port::WebSocket {
+                if port != Port::WebSocket {
+                    self.deal(slot, port);
+                } else if self.has_place(port) {
                     self.admit(slot, port, false);
                 } else {
-                    self.deal(slot, port);
+                    self.turn_away(slot, port);
                 }
             }
             Err(_) if result == -libc::ECANCELED => {}
@@ -106,12 +118,23 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
+    /// Whether a connection of this port finds a place: one of its port's own, or one of those for all ports.
+    fn has_place(&self, port: Port) -> bool {
+        let all = self.limits.connections_max;
+        let own = [all / 2, limits::endpoint_reserve(all), limits::node_reserve(all)];
+        let placed = self.conns.placed();
+        let at = port as usize;
+        let beyond: u32 = placed.iter().zip(own).map(|(placed, own)| placed.saturating_sub(own)).sum();
+        placed[at] < own[at] || beyond < all - all / 2
+    }
+
     /// Puts a new connection to work.
     fn admit(&mut self, slot: u32, port: Port, counted: bool) {
         let codec = self.edge.open(port);
         let since = self.now_ms();
         let opened = self.conns.open(slot, port, Some(codec), since);
         let conn = self.settle_in(opened);
+        self.conns.take_place(conn);
         self.http.add(self.now.mono, conn);
         if counted && let Some(entry) = self.conns.get_mut(conn) {
             entry.flags.set(Flags::COUNTED);
@@ -130,34 +153,49 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         opened.conn
     }
 
-    /// Answers a connection beyond the limit and ends it.
+    /// Answers a connection beyond the limit and ends it; without a word when too many such answers are being heard.
     fn turn_away(&mut self, slot: u32, port: Port) {
         self.stats.accepts_refused += 1;
         let since = self.now_ms();
         let opened = self.conns.open(slot, port, None, since);
         let conn = self.settle_in(opened);
-        let answer = self.edge.too_many(port);
-        if let Some(entry) = self.conns.get_mut(conn) {
-            self.sides.entry(&mut entry.side).out.push(answer);
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if self.accepting.refused >= refused_max(self.limits.connections_max) {
+            self.stats.accepts_dropped += 1;
+            return self.close(conn);
         }
+        self.accepting.refused += 1;
+        entry.flags.set(Flags::REFUSED);
+        let answer = self.edge.too_many(port);
+        self.sides.entry(&mut entry.side, port).out.push(answer);
         self.part(conn);
     }
 
-    /// Gives an endpoint connection to the least loaded shard.
+    /// Gives an endpoint connection to the least loaded shard, which also decides whether it has a place for it. On its
+    /// way there it takes none of this shard's.
     fn deal(&mut self, slot: u32, port: Port) {
         let to = self.mailbox.deal();
-        self.mailbox.count_dealt(to, true);
-        let target = self.mailbox.roomy_ring_of(to);
-        let (true, Some(target)) = (to != self.mailbox.shard(), target) else {
-            return self.admit(slot, port, true);
+        let target = self.mailbox.roomy_ring_of(to).filter(|_| to != self.mailbox.shard());
+        let Some(target) = target else {
+            return self.admit_endpoint(slot, port);
         };
+        self.mailbox.count_dealt(to, true);
         let since = self.now_ms();
         let opened = self.conns.open(slot, port, None, since);
         let conn = self.settle_in(opened);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Moving;
-        self.sides.entry(&mut entry.side).departure = Some(Departure::Dealt { to });
+        self.sides.entry(&mut entry.side, port).departure = Some(Departure::Dealt { to });
         self.plane.move_dealt(conn, target, number_of(port));
+    }
+
+    /// Serves an endpoint connection here, if there is a place.
+    fn admit_endpoint(&mut self, slot: u32, port: Port) {
+        if !self.has_place(port) {
+            return self.turn_away(slot, port);
+        }
+        self.mailbox.count_dealt(self.mailbox.shard(), true);
+        self.admit(slot, port, true);
     }
 
     /// A connection that another shard dealt us. It was counted there.
@@ -165,21 +203,20 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let (Ok(direct), Some(port)) = (u32::try_from(result), PORTS.get(port as usize)) else { return };
         self.stats.dealt_in += 1;
         let slot = self.plane.slot(ring, direct);
-        if self.conns.open_count() >= self.limits.connections_max {
-            self.mailbox.count_dealt(self.mailbox.shard(), false);
-            return self.turn_away(slot, *port);
-        }
-        self.admit(slot, *port, true);
+        // The shard that dealt it counted it here already.
+        self.mailbox.count_dealt(self.mailbox.shard(), false);
+        self.admit_endpoint(slot, *port);
     }
 
     /// It could not be dealt away: it is served here.
-    pub(super) fn keep_dealt(&mut self, conn: ConnId, to: crate::ids::ShardId) {
+    pub(super) fn keep_dealt(&mut self, conn: ConnId, to: ShardId) {
         self.mailbox.count_dealt(to, false);
         let codec = match self.conns.get(conn) {
             Some(entry) => self.edge.open(entry.port),
             None => return,
         };
         self.mailbox.count_dealt(self.mailbox.shard(), true);
+        self.conns.take_place(conn);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.codec = Some(codec);
         entry.state = State::Open;
@@ -243,4 +280,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
         }
     }
+}
+
+/// Refused connections of one shard that are being told so at once. Their slots come out of what its tables hold beyond
+/// all places (5 % and 64), so that a stranger who connects again and again cannot fill the tables with refusals.
+const fn refused_max(connections_max: u32) -> u32 {
+    64 + connections_max / 32
 }

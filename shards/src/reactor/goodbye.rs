@@ -29,7 +29,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.edge.close(codec, reason, &mut self.scratch);
         }
         if !self.scratch.is_empty() {
-            self.sides.entry(&mut entry.side).out.push(&self.scratch);
+            self.sides.entry(&mut entry.side, entry.port).out.push(&self.scratch);
             self.scratch.clear();
         }
         self.part(conn);
@@ -86,7 +86,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         match u32::try_from(result) {
             Ok(0) => self.close(conn),
             Ok(more) => {
-                let side = self.sides.entry(&mut entry.side);
+                let side = self.sides.entry(&mut entry.side, entry.port);
                 side.discarded = side.discarded.saturating_add(more);
                 if side.discarded > self.limits.goodbye_bytes {
                     self.stats.goodbyes_cut += 1;
@@ -130,7 +130,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Removes polls and closes the slot: the last operation of a connection.
-    fn close(&mut self, conn: ConnId) {
+    pub(super) fn close(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get(conn) else { return };
         let flags = entry.flags;
         self.plane.close(conn, flags.has(Flags::POLL_IN), flags.has(Flags::POLL_OUT));
@@ -144,6 +144,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if entry.flags.has(Flags::COUNTED) {
             self.mailbox.count_dealt(self.mailbox.shard(), false);
             self.stats.endpoint_connections -= 1;
+        }
+        if entry.flags.has(Flags::REFUSED) {
+            self.accepting.refused_one_less();
         }
         self.conns.closing(conn);
     }

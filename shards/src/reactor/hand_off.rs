@@ -23,7 +23,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         };
         entry.state = State::Moving;
         entry.flags.clear(Flags::KNOWN);
-        let side = self.sides.entry(&mut entry.side);
+        let side = self.sides.entry(&mut entry.side, entry.port);
         side.departure = Some(departure);
         let owed = !side.out.is_empty() || entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT);
         if !owed {
@@ -80,6 +80,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let slot = self.plane.slot(ring, direct);
         let opened = self.conns.open(slot, Port::WebSocket, Some(codec), since);
         let conn = self.settle_in(opened);
+        self.conns.take_place(conn);
         if let Some(entry) = self.conns.get_mut(conn) {
             entry.flags.set(Flags::KNOWN);
             entry.flags.set(Flags::BUSY);

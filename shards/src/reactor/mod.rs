@@ -3,7 +3,8 @@
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
 //! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`send`], [`goodbye`], [`hand_off`],
-//! [`watch`] (HTTP timeouts), [`hearing`] (silences), [`park`]; [`turn`] is the loop itself.
+//! [`watch`] (timeouts of requests and blocked sockets), [`hearing`] (silences), [`park`]; [`turn`] is the
+//! loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
@@ -41,13 +42,20 @@ pub use control::Control;
 pub(crate) use control::ControlLane;
 pub use numbers::{CloseStats, PlaneStats};
 
+/// Bytes that a peer may still send once it was told the end: what its socket and ours hold when it writes a whole
+/// message before it reads. Sockets of clients hold some 200 KB at first and 4 MiB at most (net.ipv4.tcp_wmem). A
+/// client that sends more without reading may see a reset in place of the reason.
+const GOODBYE_BYTES_MAX: u32 = 1 << 20;
+
 /// Limits of a shard's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct PlaneLimits {
     /// Connections this shard may have; beyond it they are answered 503 and closed.
     pub connections_max: u32,
-    /// How long an HTTP request, and the upgrade of a WebSocket, may take to arrive.
+    /// How long an HTTP request, the upgrade of a WebSocket, and a message on it may take to arrive.
     pub request_timeout: Span,
+    /// How long a WebSocket to which something is owed may take no byte.
+    pub blocked_timeout: Span,
     /// How long an HTTP connection may be idle between requests.
     pub keep_alive_timeout: Span,
     /// How long a peer may take to hear our goodbye out.
@@ -68,9 +76,10 @@ impl PlaneLimits {
         PlaneLimits {
             connections_max,
             request_timeout: Span::from_secs(30),
+            blocked_timeout: Span::from_secs(30),
             keep_alive_timeout: Span::from_secs(75),
             goodbye_timeout: Span::from_secs(2),
-            goodbye_bytes: 64 * 1024,
+            goodbye_bytes: GOODBYE_BYTES_MAX,
             unfinished_bytes_max: limits::UNFINISHED_BYTES_MAX,
             table_max: u32::MAX,
             backlog: limits::BACKLOG_DEFAULT,
@@ -151,6 +160,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     listeners: Vec<accept::Listener>,
     accepting: accept::Accepting,
     http: watch::Watch,
+    websockets: watch::Watch,
     goodbyes: VecDeque<goodbye::Deadline>,
 
     hearing: hearing::Hearing,
@@ -210,7 +220,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             sides: Sides::new(limits.unfinished_bytes_max),
             listeners: listeners.into_iter().map(accept::Listener::new).collect(),
             accepting: accept::Accepting::default(),
-            http: watch::Watch::new(&limits),
+            http: watch::Watch::new(limits.request_timeout.min(limits.keep_alive_timeout)),
+            websockets: watch::Watch::new(limits.request_timeout.min(limits.blocked_timeout)),
             goodbyes: VecDeque::new(),
             hearing: hearing::Hearing::new(now.mono),
             inputs: VecDeque::new(),
@@ -249,7 +260,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.enters = self.plane.enters;
         self.stats.side_entries = self.sides.used() as u64;
         self.stats.side_bytes = self.sides.heap_bytes() as u64;
-        self.stats.unfinished_bytes = self.sides.unfinished().used() as u64;
+        let unfinished = self.sides.unfinished();
+        self.stats.unfinished_bytes = unfinished.used() as u64;
+        self.stats.unfinished_websocket_bytes = unfinished.of(Port::WebSocket).used() as u64;
+        self.stats.unfinished_endpoint_bytes = unfinished.of(Port::Endpoint).used() as u64;
+        self.stats.unfinished_node_bytes = unfinished.of(Port::Node).used() as u64;
         self.stats.slab_bytes = self.conns.heap_bytes() as u64;
         let next = self.stats.write_to(&self.board, 0);
         let next = self.closes.write_to(&self.board, next);

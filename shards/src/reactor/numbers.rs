@@ -10,7 +10,8 @@ counters! {
         gauge connections_max: "Connections the shard has room for, of all ports.",
         gauge endpoint_connections: "Connections of the endpoint and node ports.",
         counter accepts: "Connections accepted.",
-        counter accepts_refused: "Connections answered 503 because --max-connections was reached.",
+        counter accepts_refused: "Connections answered 503 because no place was left for their port (max_connections).",
+        counter accepts_dropped: "Of those, connections closed without an answer because too many were being answered.",
         counter accept_errors: "Accepts that failed.",
         counter accept_ring_changes: "Times accepting moved to another ring.",
         counter dealt_out: "Endpoint connections given to a less loaded shard.",
@@ -32,6 +33,7 @@ counters! {
         counter peers_gone: "Connections that peers closed or reset.",
         counter closes: "Slots closed.",
         counter idle_closes: "HTTP connections ended because they were slow or idle.",
+        counter stuck_closes: "WebSockets ended because a message stayed unfinished or the socket took no bytes.",
         counter turns: "Turns of the loop.",
         counter enters: "Visits of rings.",
         counter parks: "Times the shard slept.",
@@ -39,6 +41,9 @@ counters! {
         gauge side_entries: "Connections with bytes waiting or a move under way.",
         gauge side_bytes: "Bytes of memory for those.",
         gauge unfinished_bytes: "Of those, memory for bytes that were received and not decoded.",
+        gauge unfinished_websocket_bytes: "Of those, memory for connections of the WebSocket port.",
+        gauge unfinished_endpoint_bytes: "Of those, memory for connections of the endpoint port.",
+        gauge unfinished_node_bytes: "Of those, memory for connections of the node port.",
         gauge slab_bytes: "Bytes of memory for the slab of connections.",
     }
 }
@@ -48,6 +53,8 @@ counters! {
     pub struct CloseStats {
         counter close_handshake_timeout: "No hello in time.",
         counter close_pong_timeout: "No Pong in time.",
+        counter close_message_timeout: "A message was begun and not finished in time.",
+        counter close_not_reading: "The socket took no byte for the ping timeout.",
         counter close_wrong_state: "A message the state does not allow.",
         counter close_bad_message: "A message that is not understood.",
         counter close_unsupported: "A frame that is not text.",
@@ -76,6 +83,8 @@ impl CloseStats {
         let counter = match reason {
             CloseReason::HandshakeTimeout => &mut self.close_handshake_timeout,
             CloseReason::PongTimeout => &mut self.close_pong_timeout,
+            CloseReason::MessageTimeout => &mut self.close_message_timeout,
+            CloseReason::NotReading => &mut self.close_not_reading,
             CloseReason::WrongState => &mut self.close_wrong_state,
             CloseReason::BadMessage => &mut self.close_bad_message,
             CloseReason::Unsupported => &mut self.close_unsupported,

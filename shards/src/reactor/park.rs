@@ -96,9 +96,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let numbers = self.unpublished.then(|| self.published.after(PUBLISH_EVERY));
-        let deadlines =
-            [self.machine.next_timeout(), self.next_goodbye(), self.http.next(), self.accepting.next(), numbers];
-        deadlines.into_iter().flatten().min()
+        let timeouts = [self.machine.next_timeout(), self.next_goodbye(), self.http.next(), self.websockets.next()];
+        let deadlines = timeouts.into_iter().chain([self.accepting.next(), numbers]);
+        deadlines.flatten().min()
     }
 }
 

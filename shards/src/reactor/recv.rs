@@ -81,7 +81,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             return;
         }
         entry.flags.set(Flags::RECV);
-        let size = if entry.port == Port::WebSocket { SpanSize::Small } else { SpanSize::Large };
+        // A peer that goes on sending behind its goodbye is read in few steps; one that only closes takes a small span.
+        let flood = self.sides.get(entry.side).is_some_and(|side| side.discarded >= FLOOD_BYTES);
+        let size = if entry.port == Port::WebSocket && !flood { SpanSize::Small } else { SpanSize::Large };
         if !self.plane.recv(conn, size) {
             self.stats.receives_starved += 1;
             self.starved.push_back(conn);
@@ -126,7 +128,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let in_line = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
         let held = self.sides.held(entry.side);
         let (true, false, Some(codec)) = (may_read(entry.state, entry.flags), in_line, entry.codec.as_mut()) else {
-            self.sides.entry(&mut entry.side).inbox.keep(bytes);
+            self.sides.entry(&mut entry.side, entry.port).inbox.keep(bytes);
             self.plane.arena.free(span);
             let decoded = self.decode_aside(conn);
             return self.act_within_bounds(conn, held, decoded);
@@ -134,7 +136,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let decoded = decode(&mut self.edge, self.now, codec, bytes, &mut self.scratch);
         let rest = &bytes[decoded.consumed..];
         if !rest.is_empty() {
-            self.sides.entry(&mut entry.side).inbox.keep(rest);
+            self.sides.entry(&mut entry.side, entry.port).inbox.keep(rest);
         }
         self.plane.arena.free(span);
         self.act_within_bounds(conn, held, Some(decoded));
@@ -162,7 +164,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// way at most, and takes its bytes along.
     fn act_within_bounds(&mut self, conn: ConnId, held: usize, decoded: Option<Decoded>) {
         let Some(entry) = self.conns.get(conn) else { return };
-        let refused = entry.state == State::Open && self.sides.unfinished().refuses(held, self.sides.held(entry.side));
+        let quota = self.sides.unfinished().of(entry.port);
+        let refused = entry.state == State::Open && quota.refuses(held, self.sides.held(entry.side));
         match decoded {
             Some(mut decoded) => {
                 if refused && !matches!(decoded.next, Next::Close(_)) {
@@ -190,21 +193,25 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.inputs.push_back(Input::Opened { conn });
         }
         if !self.scratch.is_empty() {
-            self.sides.entry(&mut entry.side).out.push(&self.scratch);
+            self.sides.entry(&mut entry.side, entry.port).out.push(&self.scratch);
             self.scratch.clear();
             self.scratch.shrink_to(SCRATCH_KEPT);
             self.mark_dirty(conn);
         }
         match decoded.next {
             Next::More => {
-                self.note_partial(conn);
+                self.note_partial(conn, decoded.consumed > 0);
                 self.want_input(conn);
             }
             Next::Command(command) => {
                 self.stats.commands += 1;
                 if let Some(entry) = self.conns.get_mut(conn) {
                     entry.flags.set(Flags::BUSY);
-                    entry.flags.clear(Flags::PARTIAL);
+                    // A pong between the fragments of a message does not finish it.
+                    let mid_message = |codec| self.edge.is_websocket(codec) && self.edge.mid_request(codec);
+                    if !entry.codec.as_ref().is_some_and(mid_message) {
+                        entry.flags.clear(Flags::PARTIAL);
+                    }
                 }
                 self.inputs.push_back(Input::Command { conn, command });
             }
@@ -215,18 +222,21 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    /// Notes when a request began to arrive.
-    fn note_partial(&mut self, conn: ConnId) {
+    /// Notes when a request, or a message, began to arrive. `progressed`: something before it was whole.
+    fn note_partial(&mut self, conn: ConnId, progressed: bool) {
         let now_ms = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
         let waiting = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
-        let partial = waiting || entry.codec.as_ref().is_some_and(|codec| self.edge.mid_request(codec));
-        if partial && !entry.flags.has(Flags::PARTIAL) {
+        let begun = entry.codec.as_ref().is_some_and(|codec| self.edge.mid_request(codec));
+        if !waiting && !begun {
+            entry.flags.clear(Flags::PARTIAL);
+            return;
+        }
+        if !entry.flags.has(Flags::PARTIAL) || (progressed && !begun) {
             entry.flags.set(Flags::PARTIAL);
             entry.since = now_ms;
-        } else if !partial {
-            entry.flags.clear(Flags::PARTIAL);
         }
+        self.watch_websocket(conn);
     }
 
     /// These bytes came with the connection from another shard: they are older than anything it received here.
@@ -237,8 +247,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         let busy = entry.flags.has(Flags::BUSY);
         let held = self.sides.held(entry.side);
-        self.sides.entry(&mut entry.side).inbox.keep_first(bytes);
-        if self.sides.unfinished().refuses(held, self.sides.held(entry.side)) {
+        self.sides.entry(&mut entry.side, entry.port).inbox.keep_first(bytes);
+        if self.sides.unfinished().of(entry.port).refuses(held, self.sides.held(entry.side)) {
             self.refuse_input(conn);
         } else if !busy {
             self.undecoded.push_back(conn);
@@ -254,6 +264,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 }
+
+/// Bytes behind a goodbye beyond which the rest is read into large spans.
+const FLOOD_BYTES: u32 = 2 * 1024;
 
 /// What the scratch buffer keeps.
 const SCRATCH_KEPT: usize = 16 * 1024;

@@ -83,13 +83,19 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(entry) = self.conns.get_mut(conn) else { return self.sides.put_outbox(outbox) };
         let mut unsent = std::mem::take(&mut self.unsent);
         outbox.keep_tail(taken, &mut unsent);
-        let side = self.sides.entry(&mut entry.side);
+        let side = self.sides.entry(&mut entry.side, entry.port);
         outbox.append_replies(&mut side.out, &mut unsent);
+        if taken > 0 || !entry.flags.has(Flags::BLOCKED) {
+            // A slow reader makes progress; only one that takes nothing is ended.
+            side.blocked_since = now_ms;
+        }
         let emptied = std::mem::replace(&mut side.out, outbox);
         self.sides.put_outbox(emptied);
         if !entry.flags.has(Flags::BLOCKED) {
             entry.flags.set(Flags::BLOCKED);
-            entry.since = now_ms;
+            if !entry.flags.has(Flags::PARTIAL) {
+                entry.since = now_ms;
+            }
             if entry.flags.has(Flags::KNOWN) {
                 self.inputs.push_back(Input::Blocked { conn });
             }
@@ -102,6 +108,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.unsent = unsent;
         entry.flags.set(Flags::POLL_OUT);
         self.plane.poll_out(conn);
+        self.watch_websocket(conn);
     }
 
     /// There is room, or the peer hung up, which the send will tell.

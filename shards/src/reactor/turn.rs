@@ -145,7 +145,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let since = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::BUSY);
-        entry.since = since;
+        // A control frame between the fragments of a message does not prolong it.
+        if !entry.flags.has(Flags::PARTIAL) {
+            entry.since = since;
+        }
         if entry.state == State::Open {
             self.resume(conn);
         }
@@ -167,7 +170,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             return;
         }
         let Some(codec) = entry.codec.as_mut() else { return };
-        let out = &mut self.sides.entry(&mut entry.side).out;
+        let out = &mut self.sides.entry(&mut entry.side, entry.port).out;
         let emitted = self.edge.emit(self.now, codec, event, out.tail());
         out.end_frame(emission);
         if emitted == crate::ports::Emitted::Last {
@@ -242,6 +245,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         worked |= self.end_overdue_goodbyes();
         worked |= self.end_idle_http();
+        worked |= self.end_stuck_websockets();
         if worked {
             self.drive();
         }

@@ -1,7 +1,9 @@
-//! Timeouts of HTTP connections, and of WebSockets before their upgrade.
+//! Timeouts of HTTP connections, of WebSockets before their upgrade, and of WebSockets that are stuck.
 //!
-//! Every such connection stands in one line and is looked at each time it comes to the front: a few seconds
-//! apart, whatever it did meanwhile. An upgraded WebSocket leaves the line for good: its timers are the machine's.
+//! Every HTTP connection stands in one line and is looked at each time it comes to the front: a few seconds
+//! apart, whatever it did meanwhile. An upgraded WebSocket leaves that line: its pings are the machine's. It stands in
+//! a second line only while it has begun a message and not finished it, or its socket takes no bytes, since both hold
+//! memory that neighbours need.
 
 use std::collections::VecDeque;
 
@@ -11,7 +13,7 @@ use crate::ports::{Edge, Port};
 use crate::ring::{Flags, State};
 use crate::time::{Instant, Span};
 
-use super::{Machine, PlaneLimits, Reactor, trim};
+use super::{Machine, Reactor, trim};
 
 /// The line.
 pub(super) struct Watch {
@@ -24,8 +26,7 @@ const LOOKS_PER_TURN: usize = 1_024;
 
 impl Watch {
     /// Looks come an eighth of the shorter timeout apart: a connection lives that much longer at most.
-    pub(super) fn new(limits: &PlaneLimits) -> Watch {
-        let shorter = limits.request_timeout.min(limits.keep_alive_timeout);
+    pub(super) fn new(shorter: Span) -> Watch {
         Watch { line: VecDeque::new(), period: Span((shorter.0 / 8).max(10_000_000)) }
     }
 
@@ -43,7 +44,7 @@ impl Watch {
 enum Verdict {
     Forget,
     Keep,
-    End,
+    End(CloseReason),
 }
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
@@ -58,15 +59,88 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             match self.judge(conn) {
                 Verdict::Forget => {}
                 Verdict::Keep => self.http.add(self.now.mono, conn),
-                Verdict::End => {
+                Verdict::End(reason) => {
                     worked = true;
                     self.stats.idle_closes += 1;
-                    self.goodbye(conn, CloseReason::Idle);
+                    self.goodbye(conn, reason);
                 }
             }
         }
         trim(&mut self.http.line);
         worked
+    }
+
+    /// Looks at an upgraded WebSocket until it is no longer stuck.
+    pub(super) fn watch_websocket(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        let upgraded = entry.codec.as_ref().is_some_and(|codec| self.edge.is_websocket(codec));
+        if upgraded && !entry.flags.has(Flags::WATCHED) {
+            entry.flags.set(Flags::WATCHED);
+            self.websockets.add(self.now.mono, conn);
+        }
+    }
+
+    /// Ends WebSockets whose message is unfinished, or whose socket is blocked, for too long. True when one was ended.
+    pub(super) fn end_stuck_websockets(&mut self) -> bool {
+        // What the peers of a late shard have done meanwhile is in these completions.
+        if self.plane.has_ready() {
+            return false;
+        }
+        let mut worked = false;
+        for _ in 0..LOOKS_PER_TURN {
+            if self.websockets.next().is_none_or(|at| at > self.now.mono) {
+                break;
+            }
+            let Some((_, conn)) = self.websockets.line.pop_front() else { break };
+            match self.judge_websocket(conn) {
+                Verdict::Forget => {
+                    if let Some(entry) = self.conns.get_mut(conn) {
+                        entry.flags.clear(Flags::WATCHED);
+                    }
+                }
+                Verdict::Keep => self.websockets.add(self.now.mono, conn),
+                Verdict::End(reason) => {
+                    worked = true;
+                    self.end_stuck(conn, reason);
+                }
+            }
+        }
+        trim(&mut self.websockets.line);
+        worked
+    }
+
+    fn end_stuck(&mut self, conn: ConnId, reason: CloseReason) {
+        self.stats.stuck_closes += 1;
+        let Some(entry) = self.conns.get(conn) else { return };
+        if entry.state == State::Moving {
+            // Its owner waits for a descriptor that cannot leave before its last bytes are sent.
+            return self.lost(conn);
+        }
+        self.forget(conn, reason);
+        self.goodbye(conn, reason);
+    }
+
+    fn judge_websocket(&mut self, conn: ConnId) -> Verdict {
+        let now_ms = self.now_ms();
+        let over = |since: u32, allowed: Span| Span::from_ms(u64::from(now_ms.wrapping_sub(since))) >= allowed;
+        let Some(entry) = self.conns.get(conn) else { return Verdict::Forget };
+        if !matches!(entry.state, State::Open | State::Moving) {
+            return Verdict::Forget;
+        }
+        if entry.flags.has(Flags::BLOCKED) {
+            // Without an armed poll the socket has room, and the send is under way.
+            let waits = entry.flags.has(Flags::POLL_OUT);
+            let since = self.sides.get(entry.side).map(|side| side.blocked_since);
+            let late = since.is_some_and(|since| over(since, self.limits.blocked_timeout));
+            return if waits && late { Verdict::End(CloseReason::NotReading) } else { Verdict::Keep };
+        }
+        if !entry.flags.has(Flags::PARTIAL) {
+            return Verdict::Forget;
+        }
+        // Without an armed poll more has come, or a command is under way.
+        let waits = entry.flags.has(Flags::POLL_IN) && entry.state == State::Open;
+        let late = waits && over(entry.since, self.limits.request_timeout);
+        if late { Verdict::End(CloseReason::MessageTimeout) } else { Verdict::Keep }
     }
 
     fn judge(&self, conn: ConnId) -> Verdict {
@@ -81,6 +155,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let slow = entry.flags.has(Flags::PARTIAL) || entry.flags.has(Flags::BLOCKED) || entry.port == Port::WebSocket;
         let allowed = if slow { self.limits.request_timeout } else { self.limits.keep_alive_timeout };
         let since = self.now_ms().wrapping_sub(entry.since);
-        if Span::from_ms(u64::from(since)) >= allowed { Verdict::End } else { Verdict::Keep }
+        if Span::from_ms(u64::from(since)) >= allowed { Verdict::End(CloseReason::Idle) } else { Verdict::Keep }
     }
 }

@@ -58,6 +58,12 @@ impl Flags {
     pub(crate) const COUNTED: Flags = Flags(1 << 11);
     /// A request is half received.
     pub(crate) const PARTIAL: Flags = Flags(1 << 10);
+    /// Has one of the places of its port.
+    pub(crate) const PLACED: Flags = Flags(1 << 12);
+    /// Refused: no place was left. Only its answer is owed.
+    pub(crate) const REFUSED: Flags = Flags(1 << 13);
+    /// In the line of WebSockets that are looked at for their timeouts.
+    pub(crate) const WATCHED: Flags = Flags(1 << 14);
 
     /// Whether all of these are set.
     pub(crate) fn has(self, other: Flags) -> bool {
@@ -134,19 +140,44 @@ pub(crate) struct Conns<C> {
     occupied: Vec<u32>,
     shift: u32,
     open: u32,
+    /// Connections of each port that have a place, by `Port as usize`.
+    placed: [u32; PORTS],
 }
+
+const PORTS: usize = Port::Node as usize + 1;
 
 impl<C> Conns<C> {
     /// For `rings` tables whose slots have `shift` bits.
     pub(crate) fn new(rings: u16, shift: u32) -> Conns<C> {
         let slots = usize::from(rings) << shift;
         let chunks: Vec<_> = (0..slots.div_ceil(CHUNK)).map(|_| None).collect();
-        Conns { begins: vec![0; chunks.len()], chunks, occupied: vec![0; usize::from(rings)], shift, open: 0 }
+        Conns {
+            begins: vec![0; chunks.len()],
+            chunks,
+            occupied: vec![0; usize::from(rings)],
+            shift,
+            open: 0,
+            placed: [0; PORTS],
+        }
     }
 
     /// Connections that are not closing.
     pub(crate) fn open_count(&self) -> u32 {
         self.open
+    }
+
+    /// Connections of each port that have a place, by `Port as usize`.
+    pub(crate) fn placed(&self) -> [u32; PORTS] {
+        self.placed
+    }
+
+    /// Gives the connection a place of its port until it is closing.
+    pub(crate) fn take_place(&mut self, conn: ConnId) {
+        let Some(entry) = self.get_mut(conn) else { return };
+        let at = entry.port as usize;
+        let was_placed = entry.flags.has(Flags::PLACED);
+        entry.flags.set(Flags::PLACED);
+        self.placed[at] += u32::from(!was_placed);
     }
 
     /// Slots of a ring that are in use.
@@ -177,10 +208,12 @@ impl<C> Conns<C> {
     /// Close is staged: nobody is found under this name any more but its completion.
     pub(crate) fn closing(&mut self, conn: ConnId) {
         if let Some(entry) = self.get_mut(conn) {
+            let (at, placed) = (entry.port as usize, entry.flags.has(Flags::PLACED));
             entry.state = State::Closing;
             entry.codec = None;
             entry.flags = Flags::default();
             self.open -= 1;
+            self.placed[at] -= u32::from(placed);
         }
     }
 
@@ -275,7 +308,11 @@ mod tests {
         let mut conns = Conns::new(2, 4);
         let first = conns.open(17, Port::WebSocket, Some(Codec::Idle), 0).conn;
         assert_eq!((conns.open_count(), conns.occupied(0), conns.occupied(1)), (1, 0, 1));
+        conns.take_place(first);
+        conns.take_place(first);
+        assert_eq!(conns.placed(), [1, 0, 0], "one place for one connection");
         conns.closing(first);
+        assert_eq!(conns.placed(), [0; PORTS]);
         assert!(conns.get(first).is_none());
         assert!(conns.closed(Done { slot: 17, generation: first.generation as u16 }));
         assert_eq!((conns.open_count(), conns.occupied(1)), (0, 0));

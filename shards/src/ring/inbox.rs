@@ -18,6 +18,12 @@ impl Inbox {
         Inbox { bytes: Vec::new(), share: quota.share() }
     }
 
+    /// Charges the memory to another quota from now on. For an empty inbox.
+    pub(crate) fn charge_to(&mut self, quota: &Quota) {
+        debug_assert!(self.bytes.capacity() == 0, "an inbox changes its port only between two connections");
+        self.share = quota.share();
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -1,6 +1,8 @@
 //! How the rings of a shard are laid out: how many there are, how large their tables are, and how far accepting may
 //! fill one.
 
+use crate::limits::table_connections;
+
 /// How the rings are laid out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlaneConfig {
@@ -15,12 +17,12 @@ pub(crate) struct PlaneConfig {
 }
 
 impl PlaneConfig {
-    /// As many rings as `connections_max` needs when no table may have more than `table_max` slots: 5 % spare
-    /// for goodbyes, and of every table only so much as [`accept_limit`] says is filled by accepting from listeners
-    /// of this `backlog`.
+    /// As many rings as `connections_max` and the reserves of the other ports ([`table_connections`]) need when no
+    /// table may have more than `table_max` slots: 5 % spare for goodbyes, and of every table only so much as
+    /// [`accept_limit`] says is filled by accepting from listeners of this `backlog`.
     pub(crate) fn sized(connections_max: u32, table_max: u32, backlog: u16) -> PlaneConfig {
         let table_max = table_max.clamp(64, KERNEL_TABLE_MAX);
-        let wanted = (u64::from(connections_max) * 105).div_ceil(100) + 64;
+        let wanted = (u64::from(table_connections(connections_max)) * 105).div_ceil(100) + 64;
         let rings = wanted.div_ceil(u64::from(accept_limit(table_max, backlog)));
         assert!(rings <= u64::from(u16::MAX), "that many connections need more rings than a shard can have");
         let share = wanted.div_ceil(rings) as u32;
@@ -81,7 +83,8 @@ mod tests {
                     let config = PlaneConfig::sized(connections, table_max, backlog);
                     let limit = accept_limit(config.table, backlog);
                     let accepted = u64::from(config.rings) * u64::from(limit);
-                    assert!(accepted >= u64::from(connections) * 105 / 100, "{connections} in {config:?}");
+                    let placed = u64::from(table_connections(connections));
+                    assert!(accepted >= placed * 105 / 100, "{connections} in {config:?}");
                     assert!(config.table <= table_max.min(KERNEL_TABLE_MAX));
                     assert!(u64::from(config.rings) << config.shift() <= 1 << 28, "slots have 28 bits");
                     assert!(limit <= config.table * 19 / 20 + 1, "{config:?}");
@@ -89,7 +92,7 @@ mod tests {
             }
         }
         assert_eq!(PlaneConfig::sized(500_000, u32::MAX, BACKLOG_DEFAULT).rings, 1, "one table on a tuned host");
-        assert_eq!(PlaneConfig::sized(500_000, 20_000, BACKLOG_DEFAULT).rings, 31);
+        assert_eq!(PlaneConfig::sized(500_000, 20_000, BACKLOG_DEFAULT).rings, 33);
         assert_eq!(accept_limit(1_000_000, BACKLOG_DEFAULT), 950_000);
     }
 

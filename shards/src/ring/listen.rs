@@ -8,8 +8,19 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::ports::Port;
 
-/// What a peer that never reads can pin: 48 KB of kernel memory with this, 3.8 MB by default (DESIGN.md 4.2 rule 6).
+/// Bytes of SO_SNDBUF, which the kernel doubles. A peer that never reads pins 3.8 MB by default.
 const SEND_BUFFER: i32 = 16 * 1024;
+
+/// Bytes of SO_RCVBUF of a user agent's socket, which the kernel doubles. It bounds what a peer pins that sends while
+/// nothing is read from it, because its socket takes no bytes or a command of it is under way: 128 KiB by default, and
+/// up to 6 MiB once the kernel has found that the peer sends fast. The window is about these 16 KiB. User agents send
+/// messages of some hundred bytes, one after the other's answer; the longest, 64 KiB, takes four round trips.
+const WEBSOCKET_RECEIVE_BUFFER: i32 = 16 * 1024;
+
+/// The same for an app server: 128 KiB in the kernel, the size with which it begins by default, without growing to
+/// 6 MiB. The window of 64 KiB holds eight requests of the largest body, so that with a round trip of 100 ms one
+/// connection can still carry 640 KB a second.
+const ENDPOINT_RECEIVE_BUFFER: i32 = 64 * 1024;
 
 /// Why an address cannot be listened on; one sentence that says what to do.
 #[derive(Debug)]
@@ -36,8 +47,8 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
-/// A listening socket on `address`. Sockets accepted from it inherit TCP_NODELAY and, but for other nodes, which
-/// are ours and read, a send buffer of 16 KiB. `backlog` connections wait in it at most, fewer where
+/// A listening socket on `address`. Sockets accepted from it inherit TCP_NODELAY and, except for those of other nodes,
+/// which always read, bounded buffers. `backlog` connections wait in it at most, fewer where
 /// net.core.somaxconn is smaller. With port 0 the kernel chooses: see [`local_address`].
 pub fn listen(address: SocketAddr, port: Port, backlog: u16) -> Result<OwnedFd, ListenError> {
     try_listen(address, port, backlog).map_err(|error| ListenError { address, error })
@@ -53,8 +64,15 @@ fn try_listen(address: SocketAddr, port: Port, backlog: u16) -> io::Result<Owned
     set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     set(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
-    if port != Port::Node {
+    let receive_buffer = match port {
+        Port::WebSocket => Some(WEBSOCKET_RECEIVE_BUFFER),
+        Port::Endpoint => Some(ENDPOINT_RECEIVE_BUFFER),
+        Port::Node => None,
+    };
+    if let Some(receive_buffer) = receive_buffer {
         set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER)?;
+        // Before `listen`: the window scale of a connection is chosen when it is made.
+        set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, receive_buffer)?;
     }
     let (raw, len) = to_raw(address);
     // SAFETY: `raw` holds a socket address of `len` bytes and outlives the call.

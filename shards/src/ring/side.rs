@@ -5,7 +5,8 @@
 
 use crate::ids::{Claim, ShardId};
 use crate::machine::Hello;
-use crate::quota::Quota;
+use crate::ports::Port;
+use crate::quota::{PortQuotas, Quota};
 
 use super::inbox::Inbox;
 use super::outbox::Outbox;
@@ -42,11 +43,13 @@ pub(crate) struct Side {
     pub departure: Option<Departure>,
     /// Input thrown away during a goodbye.
     pub discarded: u32,
+    /// Milliseconds, wrapping, since the process started: when a blocked socket last took a byte.
+    pub blocked_since: u32,
 }
 
 impl Side {
     fn new(unfinished: &Quota) -> Side {
-        Side { inbox: Inbox::new(unfinished), out: Outbox::default(), departure: None, discarded: 0 }
+        Side { inbox: Inbox::new(unfinished), out: Outbox::default(), departure: None, discarded: 0, blocked_since: 0 }
     }
 
     /// Whether the connection needs it no more.
@@ -60,8 +63,8 @@ pub(crate) struct Sides {
     entries: Vec<Side>,
     free: Vec<u32>,
     outboxes: Vec<Outbox>,
-    /// What all inboxes may hold together.
-    unfinished: Quota,
+    /// What the inboxes of each port may hold together.
+    unfinished: PortQuotas,
 }
 
 /// Free entries, and spare outboxes, that keep their buffers.
@@ -70,17 +73,24 @@ const POOLED: usize = 256;
 impl Sides {
     /// An empty table whose inboxes may hold so many bytes together.
     pub(crate) fn new(unfinished_bytes_max: usize) -> Sides {
-        let unfinished = Quota::new(unfinished_bytes_max);
+        let unfinished = PortQuotas::new(unfinished_bytes_max);
         Sides { entries: Vec::new(), free: Vec::new(), outboxes: Vec::new(), unfinished }
     }
 
-    /// The entry of a connection; `at` is its place, or becomes it.
-    pub(crate) fn entry(&mut self, at: &mut u32) -> &mut Side {
+    /// The entry of a connection of `port`; `at` is its place, or becomes it.
+    pub(crate) fn entry(&mut self, at: &mut u32, port: Port) -> &mut Side {
         if *at == NO_SIDE {
-            *at = self.free.pop().unwrap_or_else(|| {
-                self.entries.push(Side::new(&self.unfinished));
-                self.entries.len() as u32 - 1
-            });
+            let unfinished = self.unfinished.of(port);
+            *at = match self.free.pop() {
+                Some(free) => {
+                    self.entries[free as usize].inbox.charge_to(unfinished);
+                    free
+                }
+                None => {
+                    self.entries.push(Side::new(unfinished));
+                    self.entries.len() as u32 - 1
+                }
+            };
         }
         &mut self.entries[*at as usize]
     }
@@ -100,7 +110,7 @@ impl Sides {
             drop(side.inbox.take());
             side.out.clear();
         } else {
-            *side = Side::new(&self.unfinished);
+            *side = Side::new(self.unfinished.of(Port::WebSocket));
         }
         self.free.push(index);
         if self.free.len() == self.entries.len() && self.entries.len() > POOLED {
@@ -135,8 +145,8 @@ impl Sides {
         self.entries.get(at as usize).map_or(0, |side| side.inbox.held())
     }
 
-    /// What all inboxes hold together, and may.
-    pub(crate) fn unfinished(&self) -> &Quota {
+    /// What the inboxes of each port hold together, and may.
+    pub(crate) fn unfinished(&self) -> &PortQuotas {
         &self.unfinished
     }
 
@@ -162,7 +172,7 @@ mod tests {
         let mut sides = Sides::new(usize::MAX);
         let mut places = vec![NO_SIDE; 10_000];
         for at in &mut places {
-            sides.entry(at).inbox.keep(&[0; 1_000]);
+            sides.entry(at, Port::WebSocket).inbox.keep(&[0; 1_000]);
         }
         assert_eq!(sides.used(), 10_000);
         assert!(sides.heap_bytes() > 10_000_000);

@@ -88,6 +88,8 @@ fn every_reason_has_its_goodbye() {
     for (reason, goodbye) in [
         (CloseReason::HandshakeTimeout, Some((1011, "HandshakeTimeout"))),
         (CloseReason::PongTimeout, Some((1011, "PongTimeout"))),
+        (CloseReason::MessageTimeout, Some((1008, "MessageTimeout"))),
+        (CloseReason::NotReading, Some((1008, "NotReading"))),
         (CloseReason::PingTooSoon, Some((4774, "PingTooSoon"))),
         (CloseReason::Superseded, Some((1011, "SM"))),
         (CloseReason::Reset, Some((1000, "SM"))),

@@ -8,9 +8,9 @@ use super::*;
 /// Bytes of a fragment.
 const FRAGMENT: usize = 1_000;
 
-/// An edge with room for about twenty fragments.
+/// An edge with room for about twenty fragments, which is half of what all ports may hold.
 fn small() -> PushEdge {
-    PushEdge::new(&EdgeConfig { unfinished_bytes_max: 20 * FRAGMENT, ..config() }).unwrap()
+    PushEdge::new(&EdgeConfig { unfinished_bytes_max: 40 * FRAGMENT, ..config() }).unwrap()
 }
 
 /// A text frame that is the first of its message and not the last.
@@ -93,21 +93,27 @@ fn fragments_beyond_the_bound_close_1013_and_the_others_live_on() {
     assert_eq!(harness.edge.unfinished.used(), 0);
 }
 
+/// The head of a POST without its length.
+fn post_head() -> String {
+    let path = endpoint_path(TokenForm::Short, None);
+    format!("POST {path} HTTP/1.1\r\nHost: h\r\nTTL: 1\r\nContent-Encoding: aes128gcm\r\n")
+}
+
 #[test]
 fn bodies_beyond_the_bound_are_answered_503() {
-    let mut harness = Harness::with(small(), Port::WebSocket);
-    harness.next(None);
-    let within = harness.fill();
-    let path = endpoint_path(TokenForm::Short, None);
-    let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nTTL: 1\r\nContent-Encoding: aes128gcm\r\n");
-
-    harness.next(Some(Port::Endpoint));
-    harness.feed(format!("{head}Content-Length: 4000\r\n\r\nbegun").as_bytes());
+    let mut harness = Harness::with(small(), Port::Endpoint);
+    let head = post_head();
+    let half = format!("{head}Content-Length: 4000\r\n\r\nbegun");
+    let mut within = Vec::new();
+    while !harness.feed(half.as_bytes()).ended() {
+        within.push(harness.next(Some(Port::Endpoint)));
+        assert!(within.len() < 10, "nothing is refused");
+    }
     assert_eq!(harness.fault().0, 503);
     let head_written = harness.response().1;
     assert!(head_written.contains("Connection: close") && head_written.contains("Retry-After: 120"));
     assert!(harness.ended() && harness.commands.is_empty());
-    assert_eq!(harness.edge.stats().unfinished_refused, 2);
+    assert_eq!(harness.edge.stats().unfinished_refused, 1);
 
     // A whole one needs no room.
     harness.next(Some(Port::Endpoint));
@@ -126,4 +132,49 @@ fn bodies_beyond_the_bound_are_answered_503() {
     }
     assert_eq!(harness.statuses(), [201]);
     assert_eq!(harness.edge.unfinished.used(), 0, "what is finished holds nothing");
+}
+
+/// Strangers with half messages must not take the memory of app servers, nor these that of other nodes.
+#[test]
+fn half_messages_and_half_bodies_leave_room_for_the_other_ports() {
+    let mut harness = Harness::with(small(), Port::WebSocket);
+    harness.next(None);
+    let messages = harness.fill();
+    let fragments = harness.edge.unfinished.used();
+    assert!(fragments > 15 * FRAGMENT && messages.len() > 15);
+
+    harness.next(Some(Port::Endpoint));
+    harness.feed(format!("{}Content-Length: 5\r\n\r\nbe", post_head()).as_bytes()).feed(b"gun");
+    assert_eq!(harness.statuses(), [201], "a body that comes in two segments");
+
+    let mut bodies = Vec::new();
+    harness.next(Some(Port::Endpoint));
+    while !harness.feed(format!("{}Content-Length: 2000\r\n\r\nbegun", post_head()).as_bytes()).ended() {
+        bodies.push(harness.next(Some(Port::Endpoint)));
+        assert!(bodies.len() < 20, "nothing is refused");
+    }
+    harness.next(Some(Port::Node));
+    let call = "PUT /notif/deadbeef000040008000000000000001 HTTP/1.1\r\nHost: h\r\n";
+    harness.feed(format!("{call}Authorization: Bearer {NODE_KEY}\r\nContent-Length: 2\r\n\r\n{{").as_bytes());
+    harness.feed(b"}");
+    assert!(!harness.ended(), "the call of another node is refused");
+    assert_eq!(harness.commands.len(), 2, "the POST and the call");
+}
+
+#[test]
+fn what_unfinished_input_holds_is_shown() {
+    let mut harness = Harness::with(small(), Port::WebSocket);
+    harness.next(None);
+    harness.feed(&fragment());
+    let message = harness.next(Some(Port::Endpoint));
+    harness.feed(format!("{}Content-Length: 4000\r\n\r\nbegun", post_head()).as_bytes());
+    let board = shards::stats::Board::new(&[PushEdge::MEANINGS]);
+    let shown = |harness: &Harness, name: &str| {
+        harness.edge.write_to(&board, 0);
+        board.read().find(|(meaning, _)| meaning.name == name).unwrap().1
+    };
+    assert!((1_000..2_000).contains(&shown(&harness, "unfinished_fragment_bytes")));
+    assert!((4_000..6_000).contains(&shown(&harness, "unfinished_body_bytes")));
+    drop(message);
+    assert_eq!(shown(&harness, "unfinished_fragment_bytes"), 0);
 }

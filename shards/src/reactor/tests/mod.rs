@@ -4,6 +4,8 @@
 //! race in the server happens here in the order the test wants. [`threads`] runs real threads.
 
 mod bench;
+mod blocked;
+mod crowds;
 mod goodbyes;
 mod late;
 mod moves;

@@ -1,0 +1,121 @@
+//! One stranger with very many connections: what it takes must not be missing for its neighbours (docs/LIMITS.md).
+
+mod common;
+
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
+use common::{Draft, PATIENCE, World, exchange};
+use murre_bench::frame;
+
+const NODE_KEY: &str = "0123456789abcdef-node";
+
+/// Starts a server whose node API has [`NODE_KEY`].
+fn world(settings: &[&str]) -> World {
+    let setting = format!("node.keys={NODE_KEY}");
+    World::with(&[&["--set", &setting], settings].concat())
+}
+
+fn node_request(method: &str, path: &str) -> hyper::Request<Vec<u8>> {
+    Draft::new(method, path).header("authorization", &format!("Bearer {NODE_KEY}")).into_request()
+}
+
+/// Opens connections on which nothing is said, each after the server has taken in the one before.
+fn idle(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_websockets_leave_room_for_senders_nodes_and_health_checks() {
+    let world = world(&["--shards", "2", "--max-connections", "100"]);
+    let (mut agent, subscription) = world.subscriber().await;
+    let mut sessions = Vec::new();
+    let mut refused = 0;
+    while refused < 50 {
+        let mut wire = Wire::open(world.server.websocket());
+        wire.try_write(&murre_bench::agent::upgrade_request("h"));
+        refused += usize::from(wire.response().status == 503);
+        sessions.push(wire);
+        assert!(sessions.len() < 400, "{refused} of {} connections were refused", sessions.len());
+    }
+    let (endpoint, node) = (world.server.endpoint(), world.server.node());
+    for round in 0..8 {
+        let reply = world.post(&subscription, 60, "beside them").await;
+        assert_eq!(reply.status, 201, "round {round}: {reply:?}");
+        let note = agent.note().await;
+        agent.ack([&note]).await;
+        let called = exchange(node, node_request("PUT", &format!("/notif/{}", agent.uaid))).await;
+        assert_eq!(called.status / 100, 2, "round {round}: {called:?}");
+        for port in [endpoint, node] {
+            assert_eq!(exchange(port, node_request("GET", "/health")).await.status, 200, "round {round}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_senders_leave_room_for_sessions_and_nodes() {
+    let world = world(&["--shards", "1", "--max-connections", "200"]);
+    let idle = idle(world.server.endpoint(), 600);
+    let (mut agent, _) = world.subscriber().await;
+    let called = exchange(world.server.node(), node_request("PUT", &format!("/notif/{}", agent.uaid))).await;
+    assert_eq!(called.status / 100, 2, "{called:?}");
+    agent.barrier().await;
+    drop(idle);
+}
+
+#[test]
+fn a_message_that_is_not_finished_in_time_is_closed_1008() {
+    let world = World::with(&["--set", "http.request_timeout=1"]);
+    let mut bystander = Wire::greeted(world.server.websocket());
+    let half_frame = text(PROBE)[..20].to_vec();
+    for (what, begun) in [("a fragment", raw(0x01, b"{\"messageType\":")), ("half a frame", half_frame)] {
+        let mut wire = Wire::greeted(world.server.websocket());
+        wire.write(&begun);
+        assert_eq!(wire.hear(), Heard::Close(1008, "MessageTimeout".into()), "{what}");
+        assert_eq!(wire.hear(), Heard::End, "{what}");
+    }
+    bystander.write(&text(PROBE));
+    assert_eq!(bystander.hear(), Heard::Text(PROBED.into()), "an idle session is not late");
+}
+
+/// Control frames between the fragments are commands and answers of their own, and win no time for the message.
+#[test]
+fn control_frames_do_not_prolong_an_unfinished_message() {
+    let world = World::with(&["--set", "http.request_timeout=2"]);
+    let mut wire = Wire::greeted(world.server.websocket());
+    wire.write(&raw(0x01, b"{\"messageType\":"));
+    let begun = Instant::now();
+    while wire.try_write(&[masked(frame::PONG, b""), masked(frame::PING, b"")].concat()) {
+        match wire.hear() {
+            Heard::Pong(_) => std::thread::sleep(Duration::from_millis(100)),
+            Heard::Close(code, reason) => {
+                assert_eq!((code, reason.as_str()), (1008, "MessageTimeout"));
+                return;
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(begun.elapsed() < PATIENCE, "a ping now and then keeps half a message for ever");
+    }
+    panic!("the connection ended without a close frame");
+}
+
+/// It asks and never reads the answers, so that a reply is always owed to it.
+#[test]
+fn a_session_that_takes_no_bytes_is_ended_after_the_ping_timeout() {
+    let world = World::with(&["--set", "websocket.auto_ping_timeout=1"]);
+    let wire = Wire::greeted(world.server.websocket());
+    let mut writer = wire.writer();
+    writer.set_nonblocking(true).unwrap();
+    let questions = text(PROBE).repeat(100);
+    let begun = Instant::now();
+    loop {
+        match writer.write(&questions) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) => break,
+        }
+        assert!(begun.elapsed() < PATIENCE, "the session is still there");
+    }
+}

@@ -1,0 +1,87 @@
+//! Places: what the peers of one port take is not missing on another.
+
+use crate::limits::ENDPOINT_RESERVE_MIN;
+use crate::reactor::PlaneLimits;
+use crate::time::Span;
+
+use super::bench::{Bench, Client, run};
+
+fn small(connections_max: u32) -> Bench {
+    let mut limits = PlaneLimits::new(connections_max);
+    // Refused connections are not forgotten for the length of the test.
+    limits.goodbye_timeout = Span::from_secs(3_600);
+    Bench::new(1, limits)
+}
+
+impl Bench {
+    /// Connections on which nothing is said, each taken in before the next.
+    fn idle(&mut self, port: std::net::SocketAddr, count: u32) -> Vec<Client> {
+        let taken = self.shards[0].stats.accepts;
+        let connect = |n| {
+            let client = Client::connect(port);
+            self.until("accepted", |bench| bench.shards[0].stats.accepts == taken + n);
+            client
+        };
+        (1..=u64::from(count)).map(connect).collect()
+    }
+
+    fn refused(&self) -> u64 {
+        self.shards[0].stats.accepts_refused
+    }
+}
+
+#[test]
+fn idle_websockets_leave_the_endpoint_port_its_places() {
+    run(|| {
+        let mut bench = small(40);
+        let (websocket, endpoint) = (bench.websocket, bench.endpoint);
+        let _sessions = bench.idle(websocket, 40);
+        assert_eq!(bench.refused(), 0, "all of max_connections is for sessions");
+        let mut beyond = bench.idle(websocket, 1);
+        bench.until("503", |_| beyond[0].heard() == b"503\n");
+        let mut senders = bench.idle(endpoint, ENDPOINT_RESERVE_MIN);
+        assert_eq!(bench.refused(), 1);
+        for sender in &mut senders {
+            sender.say(b"E\n");
+            bench.until("an answer", |_| sender.heard() == b"pong\n");
+        }
+        let mut beyond = bench.idle(endpoint, 1);
+        bench.until("503", |_| beyond[0].heard() == b"503\n");
+    });
+}
+
+#[test]
+fn idle_senders_leave_half_of_the_places_to_websockets() {
+    run(|| {
+        let mut bench = small(40);
+        let endpoint = bench.endpoint;
+        let _senders = bench.idle(endpoint, ENDPOINT_RESERVE_MIN + 20);
+        assert_eq!(bench.refused(), 0, "the shared half is theirs as well");
+        let mut beyond = bench.idle(endpoint, 1);
+        bench.until("503", |_| beyond[0].heard() == b"503\n");
+        let sessions: Vec<Client> = (0..20).map(|_| bench.websocket()).collect();
+        assert_eq!(bench.refused(), 1);
+        let mut beyond = Client::connect(bench.websocket);
+        bench.until("503", |_| beyond.heard() == b"503\n");
+        drop(sessions);
+    });
+}
+
+/// Those that are told no have few slots, and then they are told nothing.
+#[test]
+fn refused_connections_do_not_fill_the_tables() {
+    run(|| {
+        let mut bench = small(40);
+        let (websocket, endpoint) = (bench.websocket, bench.endpoint);
+        let _sessions = bench.idle(websocket, 40);
+        let table = bench.shards[0].plane.table();
+        let _refused = bench.idle(websocket, 2 * table);
+        let stats = &bench.shards[0].stats;
+        assert_eq!(stats.accepts_refused, u64::from(2 * table));
+        assert!(stats.accepts_dropped > u64::from(table) && stats.accept_errors == 0);
+        assert!(bench.shards[0].connections() < 40 + 100, "{} are held", bench.shards[0].connections());
+        let mut sender = bench.idle(endpoint, 1);
+        sender[0].say(b"E\n");
+        bench.until("an answer", |_| sender[0].heard() == b"pong\n");
+    });
+}
