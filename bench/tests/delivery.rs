@@ -405,3 +405,38 @@ async fn broadcasts_are_told_when_they_differ() {
         assert_eq!(agent.expect("broadcast").await["broadcasts"], json!({"tests/one": "v2"}));
     }
 }
+
+#[tokio::test]
+async fn a_user_agent_that_does_not_ack_hears_a_burst_and_a_backlog() {
+    let world = World::start();
+    let mut agent = world.agent(None).await;
+    let subscription = agent.register(None).await;
+    for round in ["live", "stored"] {
+        let uaid = agent.uaid.clone();
+        if round == "stored" {
+            agent.leave().await;
+            agent = world.agent(Some(&uaid)).await;
+            agent.leave().await;
+            // Nobody is there until all of it is stored.
+            agent = common::UserAgent::connect(world.server.websocket()).await;
+        }
+        let mut ids = Vec::new();
+        for _ in 0..300 {
+            let reply = world.send(subscription.request(600)).await;
+            assert_eq!(reply.status, 201, "{reply:?}");
+            ids.push(reply.id());
+        }
+        if round == "stored" {
+            agent.uaid = agent.hello(Some(&uaid)).await;
+        }
+        let mut notes = Vec::new();
+        let begun = std::time::Instant::now();
+        for id in &ids {
+            notes.push(agent.note().await);
+            assert_eq!(notes.last().map(|note| &note.version), Some(id), "{round}: in order");
+        }
+        println!("{round}: the last of 300 came {:.1} s after the last POST", begun.elapsed().as_secs_f64());
+        agent.ack(&notes).await;
+        agent.silence().await;
+    }
+}

@@ -6,9 +6,9 @@
 /// Shards in one process. Refuse: configuration.
 pub const SHARDS_MAX: u16 = 256;
 
-/// Unacked notifications of one session, direct and stored (`delivery.window`, DESIGN.md 6).
-/// At the bound messages are stored instead.
-pub const WINDOW_DEFAULT: u16 = 128;
+/// Unacked notifications of one session, direct and stored, sent or still to be sent (`delivery.window`). At the bound
+/// messages are stored instead.
+pub const WINDOW_DEFAULT: u16 = 500;
 /// The largest `delivery.window` accepted. Refuse: configuration.
 pub const WINDOW_MAX: u16 = 1024;
 
@@ -24,8 +24,21 @@ pub const ROW_BYTES_MAX: u64 = 64 << 20;
 /// What one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
 pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
 
-/// Stored messages asked for at once. Two pages are never in flight for one session.
-pub const PAGE_MESSAGES: u16 = 10;
+/// Notifications of one session that are sent and unacked at once, and as many more for each second without an ack. A
+/// client in use closes its connection at 64 frames that it has not read. Park: the others wait in the window.
+pub const BURST_MESSAGES: u16 = 50;
+/// Frames that one step writes for one session; with more to send the session takes its next turn behind the others.
+/// Park: as above.
+pub const SENT_PER_STEP: usize = 16;
+
+/// Bytes of stored messages that are read ahead for one session and not sent yet. One page more may be on its way: rows
+/// are asked for by the size of those that came before. Park: the next page is read when some were sent.
+pub const READ_AHEAD_BYTES: u32 = 64 * 1024;
+/// Stored messages asked for at once, before their size is known: 8 of the largest are `READ_AHEAD_BYTES`. Two pages
+/// are never in flight for one session.
+pub const PAGE_ROWS_MIN: u16 = 8;
+/// Stored messages asked for at once, at most.
+pub const PAGE_ROWS_MAX: u16 = BURST_MESSAGES;
 
 /// Requests that one shard may have outstanding at one other shard: the reply credit. Both lanes of a
 /// receiver hold `(shards - 1) * credit` mails, so neither ever overflows. At the bound: wait, below.
@@ -168,7 +181,8 @@ pub const WAKE_PAUSE_SECONDS: u64 = 10;
 pub const WOKEN_MAX: usize = 16_384;
 
 const _: () = assert!(BACKLOG_MIN < BACKLOG_DEFAULT && BACKLOG_DEFAULT < BACKLOG_MAX);
-const _: () = assert!(PAGE_MESSAGES < WINDOW_DEFAULT);
+const _: () = assert!(BURST_MESSAGES < 64 && BURST_MESSAGES < WINDOW_DEFAULT);
+const _: () = assert!(PAGE_ROWS_MIN as usize * PAYLOAD_BYTES_MAX <= READ_AHEAD_BYTES as usize);
 const _: () = assert!(BROADCAST_SETS_MAX <= u16::MAX as usize);
 const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX);
 const _: () = assert!(PAYLOAD_BYTES_MAX < SESSION_LEDGER_BYTES_MAX as usize);

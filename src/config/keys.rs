@@ -347,9 +347,9 @@ keys! {
         "Statements of one shard that may be unanswered; more wait.",
         |c, raw| { c.store.scylla.in_flight = parse::number(raw, 1, 4_096)? as u16; Some(()) };
 
-    "delivery.window" = "128",
+    "delivery.window" = "500",
         "a number from 1 to 1024",
-        "Notifications of one session that may be unacked; more wait in storage.",
+        "Notifications of one session that may be unacked; more wait in storage. They go out 50 at once, and 50 more for each second without an ack.",
         |c, raw| { c.delivery.window = parse::number(raw, 1, u64::from(shards::limits::WINDOW_MAX))? as u16; Some(()) };
     "delivery.durable" = "false",
         "true or false",

@@ -33,6 +33,7 @@ pub(super) struct Settling {
 impl ShardMachine {
     pub(super) fn ack(&mut self, turn: &mut Turn<'_>, at: Ref, updates: &[AckUpdate]) {
         let uaid = self.sessions.get(at).map(|session| session.uaid);
+        let out = self.out(at);
         for update in updates {
             if let Some(uaid) = uaid {
                 let row = RowKey { uaid, chid: update.chid, stamp: update.stamp, topic: update.topic };
@@ -47,6 +48,7 @@ impl ShardMachine {
                 self.ack_outside_window(at, update);
             }
         }
+        self.pace_acked(turn, at, out);
         self.continue_drain(turn, at);
         self.reset_old_record(turn, at);
         self.deactivate_if_idle(at);
@@ -84,18 +86,9 @@ impl ShardMachine {
 
     /// Takes an entry out of the window, keeping the window's sums.
     pub(super) fn remove_entry(&mut self, index: u32, stamp: Stamp) -> Option<Entry> {
-        let active = self.active_of_mut(index)?;
-        let place = active.position(stamp)?;
-        let entry = active.window.remove(place)?;
-        if entry.paged {
-            active.paged -= 1;
-        }
-        match entry.source {
-            Source::Direct(_) | Source::Spilling(_) => active.direct_bytes -= entry.body_bytes(),
-            Source::Row => {
-                active.row_bytes -= entry.body_bytes();
-                self.row_bytes -= u64::from(entry.body_bytes());
-            }
+        let entry = self.active_of_mut(index)?.remove(stamp)?;
+        if entry.source == Source::Row {
+            self.row_bytes -= u64::from(entry.body_bytes());
         }
         Some(entry)
     }

@@ -9,6 +9,7 @@ use crate::message::{Message, Rank, Topic};
 use crate::time::Instant;
 
 use super::ShardMachine;
+use super::pace::Pace;
 use super::publish::ledger_bytes;
 use super::session::NONE;
 use super::slab::Ref;
@@ -19,14 +20,20 @@ use super::store::RowKey;
 pub(super) struct Active {
     /// Unacked notifications in the order they were first sent or will be; `len <= delivery.window`.
     pub window: VecDeque<Entry>,
+    /// How many of them may go out, and when.
+    pub pace: Pace,
+    /// How many of them wait to be sent.
+    pub unsent: u16,
+    /// None of them before this place waits.
+    pub sent_below: u16,
+    /// Bytes of those that wait and are in storage, too: what was read ahead.
+    pub ahead_bytes: u32,
     /// What left the window after the last retry and waits in storage for the next session; `len <= PARKED_IDS_MAX`.
     pub parked: Vec<Parked>,
     /// Ledger bytes of the directs in the window.
     pub direct_bytes: u32,
     /// Bytes of the bodies that the window keeps of rows; their sum over all sessions is `ShardMachine::row_bytes`.
     pub row_bytes: u32,
-    /// Entries of the window that a drain put there.
-    pub paged: u16,
     pub next_emission: u32,
     pub drain: StoredDrain,
     /// The deadline that stands for this entry; earlier and later ones of the session do not.
@@ -54,7 +61,8 @@ pub(super) struct Entry {
     pub retries: u8,
     /// A read of its body for a retry is at storage.
     pub reading: bool,
-    pub paged: bool,
+    /// In which burst of [`Pace`] it was last sent.
+    pub burst: u16,
     /// A save of this direct failed and may have taken effect all the same: its ack deletes the row too.
     pub maybe_row: bool,
 }
@@ -68,6 +76,25 @@ pub(super) struct Parked {
 }
 
 impl Entry {
+    /// A notification as it comes into the window: it waits to be sent.
+    pub fn new(message: Arc<Message>, source: Source, now: Instant) -> Entry {
+        Entry {
+            row: RowKey::of(&message),
+            version: message.simple_version().unwrap_or(0),
+            // A row's body only until the socket surely took it (`forget_bodies`).
+            body: Some(message),
+            source,
+            accepted: now,
+            since: now,
+            emission: EmissionId(0),
+            sent: false,
+            retries: 0,
+            reading: false,
+            burst: 0,
+            maybe_row: false,
+        }
+    }
+
     /// Bytes that its body takes, 0 without one: of the ledger's room while the log has the message, else of what rows
     /// may keep in memory.
     pub fn body_bytes(&self) -> u32 {
@@ -77,6 +104,11 @@ impl Entry {
     /// Its place among those that want its topic slot.
     pub fn rank(&self) -> Rank {
         Rank::new(self.version, self.row.stamp)
+    }
+
+    /// What it counts for in [`Active::ahead_bytes`].
+    pub fn ahead_bytes(&self) -> u32 {
+        if !self.sent && self.source == Source::Row { self.body_bytes() } else { 0 }
     }
 }
 
@@ -104,6 +136,10 @@ pub(super) enum Source {
 pub(super) struct StoredDrain {
     /// Sticky: storage may hold something that no read has seen.
     pub wanted: bool,
+    /// Something was stored since the last check began: the next one is worth a read although writes are under way.
+    pub news: bool,
+    /// How many rows the next page may have; 0 is not known yet.
+    pub rows: u16,
     pub at: Option<DrainCursor>,
     /// A page is at storage.
     pub reading: bool,
@@ -136,6 +172,7 @@ impl StoredDrain {
     /// The running check begins again, from the start.
     pub fn restart(&mut self) {
         self.wanted = true;
+        self.news = true;
         self.at = None;
         self.covered = Clock::default();
     }
@@ -148,6 +185,57 @@ impl Active {
         let lowest = unacked.map(|row| row.stamp.clock.0.saturating_sub(1)).min().unwrap_or(u64::MAX);
         let settled = Clock(self.drain.covered.0.min(lowest));
         (settled > self.drain.low_water).then_some(settled)
+    }
+
+    /// Adds a notification that waits to be sent.
+    pub fn enter(&mut self, entry: Entry) {
+        match entry.source {
+            Source::Direct(_) | Source::Spilling(_) => self.direct_bytes += entry.body_bytes(),
+            Source::Row => self.row_bytes += entry.body_bytes(),
+        }
+        self.ahead_bytes += entry.ahead_bytes();
+        self.unsent += 1;
+        self.window.push_back(entry);
+    }
+
+    /// Marks the entry at this place as sent now, for the first time or after the socket refused it. Returns the name
+    /// of its frame.
+    pub fn send(&mut self, place: usize, now: Instant) -> EmissionId {
+        let emission = self.emission();
+        let burst = self.pace.send(now);
+        let entry = &mut self.window[place];
+        self.ahead_bytes -= entry.ahead_bytes();
+        self.unsent -= 1;
+        (entry.sent, entry.since, entry.emission, entry.burst) = (true, now, emission, burst);
+        emission
+    }
+
+    /// The socket took nothing of this entry's frame: it waits again.
+    pub fn unsend(&mut self, place: usize) {
+        let entry = &mut self.window[place];
+        entry.sent = false;
+        self.pace.take(entry.burst);
+        self.ahead_bytes += entry.ahead_bytes();
+        self.unsent += 1;
+        self.sent_below = self.sent_below.min(place as u16);
+    }
+
+    /// Takes an entry out of the window, keeping its sums.
+    pub fn remove(&mut self, stamp: Stamp) -> Option<Entry> {
+        let place = self.position(stamp)?;
+        let entry = self.window.remove(place)?;
+        if entry.sent {
+            self.pace.take(entry.burst);
+        } else {
+            self.unsent -= 1;
+        }
+        self.ahead_bytes -= entry.ahead_bytes();
+        self.sent_below -= u16::from(place < usize::from(self.sent_below));
+        match entry.source {
+            Source::Direct(_) | Source::Spilling(_) => self.direct_bytes -= entry.body_bytes(),
+            Source::Row => self.row_bytes -= entry.body_bytes(),
+        }
+        Some(entry)
     }
 
     pub fn position(&self, stamp: Stamp) -> Option<usize> {

@@ -1,8 +1,11 @@
-//! The stored drain: pages of what storage holds, driven by acks (DESIGN.md 6; BEHAVIOUR.md 1.8).
+//! The stored drain: what storage holds is read ahead into the window, which sends it at its pace (decision 0020).
 //!
 //! A check starts at the beginning (low_water), topic rows first, then message and saved rows merged in clock
-//! order; it skips what is in the window, parked or settled. At most half a page is unacked when the next one is
-//! asked for. While a check is wanted or running every new message is stored, so none overtakes.
+//! order; it skips what is in the window, parked or settled. The next page is asked for when most of what was read is
+//! sent. While a check is wanted or running every new message is stored, so none overtakes.
+//!
+//! A check may begin while writes of its user are under way, since a busy user may always have one. It cannot be the
+//! last then: the flag stays, and the completion of a write begins the next.
 //!
 //! A check also finds out how far storage is settled: it has seen every message row at or below the row it is at,
 //! except those that may have been written since it began, which are younger than `SETTLE_LAG`.
@@ -10,11 +13,12 @@
 use std::sync::Arc;
 
 use crate::ids::{Clock, Stamp};
-use crate::limits::PAGE_MESSAGES;
+use crate::limits::{PAGE_ROWS_MAX, PAGE_ROWS_MIN, READ_AHEAD_BYTES};
 use crate::message::{Message, Urgency};
 use crate::time::{Now, Span};
 
 use super::active::{DrainCursor, Source};
+use super::publish::ledger_bytes;
 use super::receipts::Outcome;
 use super::session::{BLOCKED, ENTERING, UNSURE};
 use super::slab::Ref;
@@ -29,15 +33,24 @@ impl ShardMachine {
         self.continue_drain(turn, at);
     }
 
-    /// Sets the sticky flag only: a store that is under way will start the check.
+    /// Sets the sticky flag: storage holds something, or will before it says so.
     pub(super) fn want_check(&mut self, at: Ref) {
+        if self.sessions.get(at).is_some() {
+            let drain = &mut self.activate(at).drain;
+            (drain.wanted, drain.news) = (true, true);
+        }
+    }
+
+    /// Sets the sticky flag only: the completion of a store that is about to be submitted will start the check.
+    pub(super) fn want_check_later(&mut self, at: Ref) {
         if self.sessions.get(at).is_some() {
             self.activate(at).drain.wanted = true;
         }
     }
 
-    /// Asks for the next page when there is room for it.
+    /// Sends what waits in the window, and asks for the next page when there is room for it.
     pub(super) fn continue_drain(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        self.send_waiting(turn, at);
         let Some(session) = self.sessions.get(at) else { return };
         let (uaid, blocked, index) = (session.uaid, session.has(BLOCKED) || session.has(ENTERING), session.active);
         let window = usize::from(self.config.window);
@@ -52,9 +65,9 @@ impl ShardMachine {
         }
         let cursor = match active.drain.at {
             Some(cursor) => cursor,
-            // A write under way would make this check useless: its completion asks again.
-            None if active.drain.wanted && !writing => {
-                active.drain.wanted = false;
+            // What a write under way brings is not seen by this check: its completion asks for another.
+            None if active.drain.wanted && (active.drain.news || !writing) => {
+                (active.drain.wanted, active.drain.news) = (writing, false);
                 active.drain.horizon = horizon;
                 active.drain.passed_by = 0;
                 DrainCursor::Topics(None)
@@ -62,7 +75,8 @@ impl ShardMachine {
             None => return,
         };
         active.drain.at = Some(cursor);
-        if active.paged > PAGE_MESSAGES / 2 || active.window.len() >= window {
+        let ahead = active.unsent > PAGE_ROWS_MAX / 2 || active.ahead_bytes >= READ_AHEAD_BYTES;
+        if ahead || active.window.len() >= window {
             return;
         }
         if !room || full {
@@ -71,7 +85,7 @@ impl ShardMachine {
             return;
         }
         active.drain.reading = true;
-        let limit = PAGE_MESSAGES.min((window - active.window.len()) as u16);
+        let limit = active.drain.rows.max(PAGE_ROWS_MIN).min((window - active.window.len()) as u16);
         let now = turn.now.unix();
         let op = match cursor {
             DrainCursor::Topics(after) => StoreOp::Topics { uaid, after, limit, now },
@@ -103,7 +117,10 @@ impl ShardMachine {
                 active.drain.at = next_cursor(cursor, &page);
                 let covered = covered_by(cursor, &page, active.drain.horizon);
                 let passed_by = active.drain.passed_by;
-                self.send_page(turn, at, page.messages);
+                if let Some(largest) = page.messages.iter().map(|message| ledger_bytes(message)).max() {
+                    active.drain.rows = ((READ_AHEAD_BYTES / largest) as u16).clamp(PAGE_ROWS_MIN, PAGE_ROWS_MAX);
+                }
+                self.take_page(turn, at, page.messages);
                 self.page_sent(at, covered);
                 if self.active_of(index).is_some_and(|active| active.drain.passed_by > passed_by) {
                     self.doubt(turn, at);
@@ -121,9 +138,9 @@ impl ShardMachine {
         }
     }
 
-    /// Sends a page, most urgent first; Urgency reorders only within one page, and never within a channel
-    /// (DESIGN.md 6, order).
-    fn send_page(&mut self, turn: &mut Turn<'_>, at: Ref, mut messages: Vec<Arc<Message>>) {
+    /// Takes a page into the window, most urgent first; Urgency reorders only within one page, and never within a
+    /// channel.
+    fn take_page(&mut self, turn: &mut Turn<'_>, at: Ref, mut messages: Vec<Arc<Message>>) {
         if messages.iter().any(|m| m.urgency != Urgency::Normal) {
             urgent_first(&mut messages);
         }
@@ -136,7 +153,7 @@ impl ShardMachine {
                 self.stats.clocks_refused += 1;
             }
             self.stats.stored_sent += 1;
-            self.push_entry(turn, at, message, Source::Row, true);
+            self.enter_window(turn, at, message, Source::Row);
         }
     }
 
@@ -187,7 +204,7 @@ impl ShardMachine {
         self.activate(at).drain.passed_by += 1;
     }
 
-    /// What a page has sent is in the window: the check vouches for what it read, unless rows were passed by.
+    /// What a page brought is in the window: the check vouches for what it read, unless rows were passed by.
     fn page_sent(&mut self, at: Ref, covered: Option<Clock>) {
         let Some(session) = self.sessions.get(at) else { return };
         let index = session.active;

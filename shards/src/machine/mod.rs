@@ -4,8 +4,8 @@
 //! carried out, in order, before the next. Lives on its own shard only.
 //!
 //! This file only routes. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides direct
-//! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `subscribe` registers and
-//! unregisters, `sweep` and `broadcast` visit idle sessions, `simple` is what differs in SimplePush mode, `relay` what
+//! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `send` and `pace` say how fast,
+//! `subscribe` registers and unregisters, `sweep` and `broadcast` visit idle sessions, `simple` is what differs in SimplePush mode, `relay` what
 //! differs for members of a relay, `cluster` what differs when nodes share a store, `receipts` tell senders how
 //! messages ended, `rates` and `dead` refuse what is too much or for nobody, `reset` and `reconcile` let users start
 //! over, `shutdown` ends sessions.
@@ -27,6 +27,7 @@ mod greet;
 mod hello;
 mod input;
 mod mail;
+mod pace;
 mod publish;
 mod rates;
 mod receipt_table;
@@ -35,6 +36,7 @@ mod reconcile;
 mod relay;
 mod remote;
 mod reset;
+mod send;
 mod session;
 mod shutdown;
 mod simple;
@@ -427,11 +429,10 @@ impl ShardMachine {
         let at = self.session_ref(index);
         let active_index = self.sessions.get(at).map_or(NONE, |session| session.active);
         let Some(active) = self.active_of_mut(active_index) else { return };
-        let Some(place) = active.window.iter().position(|entry| same_emission(conn, entry.emission, emission)) else {
-            return;
-        };
+        let named = |entry: &Entry| entry.sent && same_emission(conn, entry.emission, emission);
+        let Some(place) = active.window.iter().position(named) else { return };
         if active.window[place].body.is_some() {
-            active.window[place].sent = false;
+            active.unsend(place);
             return;
         }
         // A row of which only storage has the body by now: the check begins again when the socket takes bytes.
@@ -451,21 +452,7 @@ impl ShardMachine {
         session.put(BLOCKED, false);
         let active_index = session.active;
         if let Some(active) = self.active_of_mut(active_index) {
-            let mut emissions = Vec::new();
-            for place in 0..active.window.len() {
-                let emission = active.emission();
-                let entry = &mut active.window[place];
-                if let (false, Some(message)) = (entry.sent, entry.body.clone()) {
-                    entry.sent = true;
-                    entry.since = turn.now.mono;
-                    entry.emission = emission;
-                    emissions.push((message, emission));
-                }
-            }
-            for (message, emission) in emissions {
-                self.stats.notifications_sent += 1;
-                turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
-            }
+            active.pace.resume(turn.now.mono);
         }
         self.tell_broadcasts(turn, at);
         self.continue_drain(turn, at);

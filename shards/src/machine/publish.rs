@@ -11,7 +11,7 @@ use crate::limits;
 use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::Span;
 
-use super::active::{Entry, Source};
+use super::active::Source;
 use super::cluster::Tale;
 use super::command::{Disposition, Event, Publish, Published, Refusal};
 use super::input::Effect;
@@ -88,7 +88,7 @@ impl ShardMachine {
         } else if self.config.durable {
             let send = self.direct_fits(at, &message).then(|| message.clone());
             if send.is_none() {
-                self.want_check(at);
+                self.want_check_later(at);
             }
             self.store_publish(turn, asker, message, Storing::Here { send });
         } else if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
@@ -96,7 +96,7 @@ impl ShardMachine {
             self.send_direct(turn, at, message);
             self.answer(turn, asker, Reply::Publish(accepted));
         } else {
-            self.want_check(at);
+            self.want_check_later(at);
             self.store_publish(turn, asker, message, Storing::Here { send: None });
         }
     }
@@ -151,7 +151,7 @@ impl ShardMachine {
         if !self.mode_fits(at, message) || self.is_outranked(at, message) {
             return false;
         }
-        // Nothing waits unsent in a ledger but what the socket itself refused.
+        // What the pace holds back waits in the ledger; behind a socket that takes nothing, storage is the place.
         if self.draining() || session.has(BLOCKED) {
             return false;
         }
@@ -164,7 +164,7 @@ impl ShardMachine {
             Some(active) => {
                 active.window.len() < usize::from(self.config.window)
                     && active.drain.clear()
-                    && active.direct_bytes + bytes <= limits::SESSION_LEDGER_BYTES_MAX
+                    && active.direct_bytes + active.ahead_bytes + bytes <= limits::SESSION_LEDGER_BYTES_MAX
             }
         }
     }
@@ -190,52 +190,7 @@ impl ShardMachine {
             self.end_older(turn, message.uaid, (message.chid, topic, message.rank()));
         }
         self.stats.directs += 1;
-        self.push_entry(turn, at, message, Source::Direct(slot), false);
-    }
-
-    /// Adds a notification to the window and sends it.
-    pub(super) fn push_entry(
-        &mut self,
-        turn: &mut Turn<'_>,
-        at: Ref,
-        message: Arc<Message>,
-        source: Source,
-        paged: bool,
-    ) {
-        let Some(session) = self.sessions.get(at) else { return };
-        assert!(!session.has(BLOCKED), "nothing is added to the window of a blocked socket");
-        let conn = session.conn;
-        self.expect_receipt(&message);
-        let now = turn.now.mono;
-        let active = self.activate(at);
-        let emission = active.emission();
-        let (direct, bytes) = (matches!(source, Source::Direct(_)), ledger_bytes(&message));
-        if direct {
-            active.direct_bytes += bytes;
-        } else {
-            active.row_bytes += bytes;
-        }
-        active.paged += u16::from(paged);
-        active.window.push_back(Entry {
-            row: RowKey::of(&message),
-            version: message.simple_version().unwrap_or(0),
-            // A row's body only until the socket surely took it (`forget_bodies`).
-            body: Some(message.clone()),
-            source,
-            accepted: now,
-            since: now,
-            emission,
-            sent: true,
-            retries: 0,
-            reading: false,
-            paged,
-            maybe_row: false,
-        });
-        self.row_bytes += if direct { 0 } else { u64::from(bytes) };
-        self.stats.notifications_sent += 1;
-        self.simple_active(at, now);
-        turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
-        self.arm_active(turn, at);
+        self.push_entry(turn, at, message, Source::Direct(slot));
     }
 
     /// TTL 0: now or never (RFC 8030 section 5.2).
@@ -410,7 +365,7 @@ impl ShardMachine {
                 let (Storing::Here { send } | Storing::Routed { send, .. }) = &work.storing;
                 match send {
                     Some(message) if stored && self.row_fits(at, message) && !message.expired(turn.now.unix()) => {
-                        self.push_entry(turn, at, message.clone(), Source::Row, false);
+                        self.push_entry(turn, at, message.clone(), Source::Row);
                     }
                     _ => self.check_storage(turn, at),
                 }

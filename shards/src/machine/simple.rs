@@ -123,9 +123,11 @@ impl ShardMachine {
 
     /// An ack of versions: each ends every update of its channel up to that version.
     pub(super) fn ack_versions(&mut self, turn: &mut Turn<'_>, at: Ref, updates: &[AckVersion]) {
+        let out = self.out(at);
         for update in updates {
             self.ack_version(turn, at, update);
         }
+        self.pace_acked(turn, at, out);
         self.continue_drain(turn, at);
         self.reset_old_record(turn, at);
         self.deactivate_if_idle(at);

@@ -11,7 +11,7 @@ use crate::message::Message;
 use crate::quota::LITTLE_BYTES;
 use crate::time::{Instant, Span};
 
-use super::active::{Parked, Source};
+use super::active::{Entry, Parked, Source};
 use super::command::{CloseReason, Event};
 use super::input::Effect;
 use super::receipts::Outcome;
@@ -25,16 +25,31 @@ impl ShardMachine {
     /// Arms the session's deadline for the oldest thing in its window; never at once, so that what cannot be done
     /// now (a blocked socket) does not spin.
     pub(super) fn arm_active(&mut self, turn: &Turn<'_>, at: Ref) {
-        let (spill, retry) = (self.config.spill_after, self.config.retry_after);
-        let active = self.activate(at);
-        let due = active.window.iter().map(|entry| match entry.source {
-            Source::Direct(_) => entry.accepted.after(spill).min(entry.since.after(retry)),
-            Source::Row if entry.sent && entry.body.is_some() => entry.since.after(BODY_KEPT),
-            Source::Spilling(_) | Source::Row => entry.since.after(retry),
-        });
-        if let Some(due) = due.min() {
+        self.activate(at);
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        let due = self.active_of(index).and_then(|active| active.window.iter().filter_map(|e| self.entry_due(e)).min());
+        if let Some(due) = due {
             self.arm_active_at(at, due.max(turn.now.mono.after(LEAST_PAUSE)));
         }
+        self.arm_pace(turn, at);
+    }
+
+    /// When something must be done about an entry: what waits to be sent is looked at with its session's pace.
+    pub(super) fn entry_due(&self, entry: &Entry) -> Option<Instant> {
+        let spill = entry.accepted.after(self.config.spill_after);
+        let retry = entry.since.after(self.config.retry_after);
+        match entry.source {
+            Source::Direct(_) => Some(if entry.sent { spill.min(retry) } else { spill }),
+            Source::Row if entry.sent && entry.body.is_some() => Some(entry.since.after(BODY_KEPT).min(retry)),
+            Source::Spilling(_) | Source::Row => entry.sent.then_some(retry),
+        }
+    }
+
+    /// Arms it for what was just sent; `rows`: of which storage has a copy.
+    pub(super) fn arm_sent(&mut self, turn: &Turn<'_>, at: Ref, rows: bool) {
+        let retry = self.config.retry_after;
+        let due = if rows { retry.min(BODY_KEPT) } else { retry };
+        self.arm_active_at(at, turn.now.mono.after(due));
     }
 
     /// Arms it for a pause from now.
@@ -42,7 +57,7 @@ impl ShardMachine {
         self.arm_active_at(at, turn.now.mono.after(pause));
     }
 
-    fn arm_active_at(&mut self, at: Ref, due: Instant) {
+    pub(super) fn arm_active_at(&mut self, at: Ref, due: Instant) {
         let active = self.activate(at);
         if active.armed.is_none_or(|armed| due < armed) {
             active.armed = Some(due);
@@ -130,6 +145,7 @@ impl ShardMachine {
             let bytes = entry.body_bytes();
             entry.source = Source::Row;
             // The socket may still refuse what it was just handed: `forget_bodies` drops the body when it has not.
+            active.ahead_bytes += entry.ahead_bytes();
             active.direct_bytes -= bytes;
             active.row_bytes += bytes;
             self.row_bytes += u64::from(bytes);
@@ -182,7 +198,7 @@ impl ShardMachine {
         true
     }
 
-    /// Sends again what was not acked in time, from memory or from storage.
+    /// Sends again what was not acked in time, from memory or from storage, at the pace of the session.
     fn retry_due(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let (now, retry_after) = (turn.now.mono, self.config.retry_after);
         let Some(session) = self.sessions.get(at) else { return };
@@ -196,6 +212,7 @@ impl ShardMachine {
             .iter()
             .filter(|entry| entry.sent && !entry.reading && entry.since.after(retry_after) <= now)
             .map(|entry| entry.row.stamp)
+            .take(usize::from(active.pace.room_again(now)))
             .collect();
         if !due.is_empty() {
             self.doubt(turn, at);
@@ -256,10 +273,11 @@ impl ShardMachine {
         let Some(place) = active.position(stamp) else { return };
         active.window[place].reading = false;
         let row = active.window[place].row;
+        let room = active.pace.room_again(turn.now.mono) > 0;
         // After an error the next retry reads again.
         if let Ok(StoreReply::Page(page)) = result {
             match page.messages.into_iter().next() {
-                Some(message) if !blocked => self.resend(turn, at, stamp, message),
+                Some(message) if !blocked && room => self.resend(turn, at, stamp, message),
                 Some(_) => {}
                 // Expired, replaced or cancelled meanwhile: nothing is left to deliver.
                 None => {
@@ -289,9 +307,9 @@ impl ShardMachine {
         let Some(place) = active.position(stamp) else { return };
         let entry = &mut active.window[place];
         entry.retries += 1;
+        entry.burst = active.pace.send_again(turn.now.mono, entry.burst);
         entry.emission = emission;
         entry.since = turn.now.mono;
-        entry.sent = true;
         self.stats.retries += 1;
         self.simple_active(at, turn.now.mono);
         self.stats.notifications_sent += 1;

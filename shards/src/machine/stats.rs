@@ -65,6 +65,7 @@ counters! {
         counter spills: "Directs saved because they stayed unacked.",
         counter departures: "Sessions that ended with unacked directs.",
         counter retries: "Notifications sent again on a live connection.",
+        counter paced: "Times that notifications of a session had to wait for its pace.",
         counter parked: "Notifications left to the next session after the last retry.",
         counter expired: "Messages dropped because their TTL was over.",
         counter replaced: "Messages ended by a newer one of their topic.",

@@ -38,7 +38,7 @@ const ATTEMPTS_IN_TIMEOUT: u32 = 2;
 const PROBE_PAUSE: Duration = Duration::from_millis(250);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Rows of a page where a user agent is sent the whole of it and one more says whether there are others.
-pub(super) const PAGE_ROWS: i32 = shards::limits::PAGE_MESSAGES as i32 + 1;
+pub(super) const PAGE_ROWS: i32 = shards::limits::PAGE_ROWS_MAX as i32 + 1;
 /// Rows of a page where all of them are wanted.
 const PAGE_ROWS_LONG: i32 = 500;
 /// The least and the greatest number of seconds the database keeps a row; no message is accepted for longer.

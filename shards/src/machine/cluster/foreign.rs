@@ -51,7 +51,7 @@ impl ShardMachine {
         if fits && !self.write_in_flight(message.uaid) {
             self.stats.node_directs += 1;
             if stored {
-                self.push_entry(turn, at, message, Source::Row, false);
+                self.push_entry(turn, at, message, Source::Row);
             } else {
                 self.send_direct(turn, at, message);
             }

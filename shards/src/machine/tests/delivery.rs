@@ -190,18 +190,25 @@ fn storage_down_refuses_what_needs_it_and_sessions_stay() {
 }
 
 #[test]
-fn pages_are_driven_by_acks_and_bounded() {
+fn storage_is_read_ahead_within_its_bytes_and_driven_by_acks() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);
-    let stamps: Vec<Stamp> = (0..45).map(|_| mesh.accept(0, message(uaid), Disposition::Stored)).collect();
+    let large = |n: usize| Message { payload: vec![0; if n < 90 { 40 } else { 8_000 }].into(), ..message(uaid) };
+    let stamps: Vec<Stamp> = (0..150).map(|n| mesh.accept(0, large(n), Disposition::Stored)).collect();
     let socket = mesh.session(0, Some(uaid));
-    assert!(mesh.notifications(socket).len() <= 2 * usize::from(limits::PAGE_MESSAGES));
     let mut acked = 0;
     while acked < stamps.len() {
         let seen = mesh.notifications(socket);
         assert!(seen.len() > acked, "the drain goes on: {acked} of {}", stamps.len());
         mesh.ack(socket, seen[acked]);
         acked += 1;
+        let ahead = mesh.machines[0].actives.at(0).map_or(0, |(_, active)| active.ahead_bytes);
+        // Once a page of large ones comes where small ones were expected.
+        let most = limits::READ_AHEAD_BYTES + u32::from(limits::PAGE_ROWS_MAX) * 8_200;
+        assert!(ahead <= most, "{ahead} bytes are read ahead");
+        if acked > 120 {
+            assert!(ahead <= 2 * limits::READ_AHEAD_BYTES, "{ahead} bytes are read ahead");
+        }
     }
     assert_eq!(mesh.notifications(socket), stamps);
     assert!(mesh.store.rows_of(uaid).is_empty());

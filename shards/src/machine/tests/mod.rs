@@ -11,6 +11,7 @@ mod departure;
 mod hello;
 mod late;
 mod liveness;
+mod pace;
 mod rates;
 mod receipts;
 mod relay;

@@ -36,7 +36,8 @@ fn more_stored_messages_than_the_limit_reset_the_user() {
     stored(&mut mesh, uaid, 25);
     let socket = mesh.session(0, Some(uaid));
     ack_all(&mut mesh, socket);
-    assert_eq!(mesh.notifications(socket).len(), 20, "the page that crossed the line is not sent");
+    let first_page = usize::from(limits::PAGE_ROWS_MIN);
+    assert_eq!(mesh.notifications(socket).len(), first_page, "the page that crossed the line is not sent");
     assert_eq!(mesh.closed(socket), Some(CloseReason::Reset));
     assert_eq!(mesh.store.channels_of(uaid), None);
     assert!(mesh.store.rows_of(uaid).is_empty());
@@ -44,7 +45,7 @@ fn more_stored_messages_than_the_limit_reset_the_user() {
     let again = mesh.session(1, Some(uaid));
     assert_ne!(mesh.uaid_on(again), uaid, "the next hello gets a new UAID");
     let stats = mesh.machines[0].stats();
-    assert_eq!((stats.resets_too_many, stats.reset_discarded), (1, 10), "half a page unacked, half a page not sent");
+    assert_eq!((stats.resets_too_many, stats.reset_discarded), (1, 25), "a page unacked, a page not sent");
 }
 
 #[test]

@@ -104,6 +104,14 @@ impl Script {
         }
     }
 
+    /// Carries out the first of what was held; the others stay.
+    pub fn release_one(&mut self) {
+        if let Some((shard, ticket, op)) = self.held.pop_front() {
+            let reply = self.apply(op);
+            self.replies.push_back((shard, ticket, Ok(reply)));
+        }
+    }
+
     fn apply(&mut self, op: StoreOp) -> StoreReply {
         match op {
             StoreOp::LoadUser { uaid } => StoreReply::User(self.user(uaid)),

@@ -18,7 +18,7 @@ use super::{damaged, misread, settled_to, updates};
 
 /// Pages begin in short requests: what a user agent is sent at once fits the first.
 fn is_long(limit: usize, first: bool) -> bool {
-    !first || limit > usize::from(shards::limits::PAGE_MESSAGES)
+    !first || limit > usize::from(shards::limits::PAGE_ROWS_MAX)
 }
 
 /// Rows without a user wait for a transfer to bring it; nobody sees them before.

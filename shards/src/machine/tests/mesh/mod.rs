@@ -163,14 +163,37 @@ impl Mesh {
     /// Lets time pass in steps of a fifth of a second, timeouts delivered as they come due.
     pub fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds * 5 {
-            self.now.mono = self.now.mono.after(Span::from_ms(200));
-            self.now.unix_us += 200_000;
-            for shard in 0..self.machines.len() {
-                if self.machines[shard].next_timeout().is_some_and(|due| due <= self.now.mono) {
-                    self.step(shard, Input::Timeout);
-                }
+            self.pass_step();
+        }
+    }
+
+    /// One of these steps.
+    pub fn pass_step(&mut self) {
+        self.now.mono = self.now.mono.after(Span::from_ms(200));
+        self.now.unix_us += 200_000;
+        self.time_out();
+        self.turns();
+    }
+
+    /// Delivers the timeouts that have come due, and whatever they cause.
+    fn time_out(&mut self) {
+        for shard in 0..self.machines.len() {
+            if self.machines[shard].next_timeout().is_some_and(|due| due <= self.now.mono) {
+                self.step(shard, Input::Timeout);
             }
-            self.run();
+        }
+        self.run();
+    }
+
+    /// The turns that a shard takes at once, each a moment after the one before, until it has nothing to do.
+    pub fn turns(&mut self) {
+        loop {
+            let soon = self.now.mono.after(Span(1));
+            if !self.machines.iter().any(|machine| machine.next_timeout().is_some_and(|due| due == soon)) {
+                return;
+            }
+            self.now.mono = soon;
+            self.time_out();
         }
     }
 
