@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{ConfigArgs, fail, status};
 use crate::config::Config;
 use crate::node::{self, Copy, Fault, is_backup_name};
+use crate::store::embedded::{Copied, Progress};
 use crate::store::scylla::connect::connect;
 use crate::store::scylla::upkeep::{self, AGES, Census, Purge, Space};
 
@@ -68,7 +69,10 @@ pub fn run(args: Args) -> ExitCode {
             let messages = node::replay_ledgers(&config)?;
             Ok(format!("saved {messages} messages to storage; the ledger logs are removed"))
         }),
-        Task::Salvage { dir, dest } => finish(node::salvage(&dir, &dest).map(|copy| salvaged(&copy))),
+        Task::Salvage { dir, dest } => match node::salvage(&dir, &dest, &mut show) {
+            Ok(copy) => salvaged(&dir, &copy),
+            Err(fault) => fail(fault.status(), &fault),
+        },
         Task::Shared { purge_idle, config } => with_config(config.load(), |config| {
             let span = |days: u16| Purge::Idle(Duration::from_secs(u64::from(days) * 86_400));
             look_after(&config, purge_idle.map_or(Purge::Nobody, span))
@@ -167,21 +171,33 @@ fn rows(copy: &Copy) -> String {
     format!("{} users, {} messages, {} topic messages", copied.users, copied.messages, copied.topics)
 }
 
-fn salvaged(copy: &Copy) -> String {
-    let mut said = format!("{}: {}", copy.path.display(), rows(copy));
-    let copied = &copy.copied;
-    if copied.unreadable_ranges > 0 || copied.damaged_journals > 0 {
-        let (ranges, journals) = (copied.unreadable_ranges, copied.damaged_journals);
-        said += &format!("; {ranges} ranges of keys and {journals} stretches of journals could not be read");
+/// Says on standard error how far a salvage is.
+fn show(progress: Progress) {
+    let Progress { keyspace, tables, rows } = progress;
+    eprintln!("murre: {keyspace}: {rows} rows of {tables} tables and the journals");
+}
+
+/// Says what a salvage restored, and fails when something was lost.
+fn salvaged(dir: &Path, copy: &Copy) -> ExitCode {
+    println!("{}: {}", copy.path.display(), rows(copy));
+    match lost(dir, copy) {
+        Some(lost) => fail(status::DAMAGED, &lost),
+        None => ExitCode::SUCCESS,
     }
-    if copied.opened_apart {
-        let lost = copied.unreadable_keyspaces;
-        said += &format!(
-            "; the database did not open as a whole, so its tables were read one by one ({lost} could not be) and \
-             what the journals hold was added"
-        );
-    }
-    said
+}
+
+/// What a salvage could not read, as one sentence.
+fn lost(dir: &Path, copy: &Copy) -> Option<String> {
+    let Copied { lost_rows, unreadable_blocks, unreadable_tables, damaged_journals, .. } = copy.copied;
+    let (dir, dest) = (dir.display(), copy.path.display());
+    let sentence = || {
+        format!(
+            "cannot read all of {dir}: at most {lost_rows} rows in {unreadable_blocks} blocks, all of {unreadable_tables} \
+             tables and parts of {damaged_journals} journals are damaged; start on {dest}, which has the rest, or restore \
+             a backup"
+        )
+    };
+    (!copy.copied.is_whole()).then(sentence)
 }
 
 /// The server that has the data directory makes the backup itself, through its admin listener.
@@ -207,3 +223,19 @@ fn ask_server(config: &Config, name: &str) -> Result<String, Fault> {
 
 const BACKUP_TIME_MAX: Duration = Duration::from_secs(3_600);
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_salvage_that_lost_something_says_how_much() {
+        let copied = Copied { users: 9, ..Copied::default() };
+        let copy = |copied| Copy { path: PathBuf::from("new"), copied };
+        assert_eq!(lost(Path::new("old"), &copy(copied.clone())), None);
+        let damaged = Copied { lost_rows: 12, unreadable_blocks: 2, unreadable_tables: 1, ..copied };
+        let said = lost(Path::new("old"), &copy(damaged)).expect("something was lost");
+        assert!(said.starts_with("cannot read all of old: at most 12 rows in 2 blocks, all of 1 tables"), "{said}");
+        assert!(said.contains("start on new"), "{said}");
+    }
+}

@@ -12,7 +12,7 @@ use shards::wall::Wall;
 use super::data_dir::{DataDir, fault, make_dir};
 use super::fault::Fault;
 use super::storage::Storage;
-use crate::store::embedded::{Copied, salvage as salvage_store};
+use crate::store::embedded::{Copied, Progress, salvage as salvage_store};
 
 /// A finished copy.
 #[derive(Clone, Debug)]
@@ -67,10 +67,11 @@ pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<Copy,
 }
 
 /// Makes the data directory `dest` of what is readable in `source`: keys, store and ledger logs. `source` is only read.
+/// `progress` is called now and then.
 ///
 /// # Errors
 /// [`Fault::InUse`], [`Fault::Backup`] when `dest` is not empty, [`Fault::Store`], [`Fault::DataDir`].
-pub fn salvage(source: &Path, dest: &Path) -> Result<Copy, Fault> {
+pub fn salvage(source: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copy, Fault> {
     if !source.join("store").is_dir() {
         return Err(Fault::Backup("the first directory is not a data directory: it has no store in it"));
     }
@@ -82,7 +83,7 @@ pub fn salvage(source: &Path, dest: &Path) -> Result<Copy, Fault> {
     for part in ["keys", "ledger"] {
         copy_files(&source.path().join(part), &dest.join(part))?;
     }
-    let copied = salvage_store(&source.store(), &dest.join("store"));
+    let copied = salvage_store(&source.store(), &dest.join("store"), progress);
     let copied = copied.map_err(|error| Fault::Store(error.to_string()))?;
     Ok(Copy { path: dest.to_owned(), copied })
 }

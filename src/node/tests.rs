@@ -238,14 +238,14 @@ fn a_damaged_data_directory_is_salvaged_into_one_that_starts() {
     let mut damaged = 0;
     damage(&old.join("store/db"), &mut damaged);
     assert!(damaged > 0, "the store has files");
-    let copy = salvage(&old, &new).unwrap();
+    let copy = salvage(&old, &new, &mut |_| ()).unwrap();
     assert_eq!(copy.path, new);
     let key = |dir: &Path| std::fs::read_to_string(dir.join("keys/crypto")).unwrap();
     assert_eq!(key(&old), key(&new), "endpoint URLs stay good");
     start(&config(&new, &[])).unwrap().stop().unwrap();
-    let said = salvage(&old, &new).unwrap_err().to_string();
+    let said = salvage(&old, &new, &mut |_| ()).unwrap_err().to_string();
     assert_eq!(said, "the second directory is not empty: name a new one");
-    let said = salvage(dir.path(), &dir.path().join("third")).unwrap_err().to_string();
+    let said = salvage(dir.path(), &dir.path().join("third"), &mut |_| ()).unwrap_err().to_string();
     assert_eq!(said, "the first directory is not a data directory: it has no store in it");
 }
 

@@ -24,6 +24,7 @@ mod port;
 mod query;
 mod reader;
 mod rows;
+mod salvage;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -46,8 +47,9 @@ use shards::ports::Store;
 use shards::stats::{Board, Counters};
 use shards::wall::Wall;
 
-pub use copy::{Copied, salvage};
+pub use copy::Copied;
 pub use fault::StoreFault;
+pub use salvage::{Progress, salvage};
 pub use stats::StoreStats;
 
 use committer::Committer;

@@ -1,0 +1,343 @@
+//! Salvage of a damaged store: every table and every journal is read by itself, and what they hold is merged.
+//!
+//! Nothing is opened as a database, so a damaged block, table, journal or manifest costs what is in it and nothing else.
+//! A block that cannot be read is passed over, and every file is read once. Of several versions of a row the one that was
+//! written last counts, deletes included.
+//!
+//! Lives on: the thread of a command, which holds the lock of the damaged store.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fjall::Slice;
+use lsm_tree::{Cache, Checksum, DescriptorTable, InternalValue, Table};
+use shards::ids::Clock;
+use shards::time::UnixSeconds;
+
+use super::copy::{Copied, Target};
+use super::database::KEYSPACES;
+use super::fault::StoreFault;
+use super::group::Numbers;
+use super::rows::{self, ChannelRow, Record};
+use super::{FORMAT, journal, query};
+
+/// Cache of blocks while tables are read, bytes.
+const CACHE_BYTES: u64 = 16 << 20;
+/// Tables that are open at once; the others are opened again when their turn comes.
+const OPEN_TABLES_MAX: usize = 64;
+/// The smallest block that a table can have, bytes: it bounds how many of its blocks can be unreadable.
+const BLOCK_BYTES_MIN: u64 = 64;
+/// Rows after which the caller is told how far it is.
+const ROWS_PER_STEP: u64 = 100_000;
+
+/// How far a salvage is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being read.
+    pub keyspace: &'static str,
+    /// How many tables it has.
+    pub tables: usize,
+    /// Rows of it that were restored so far.
+    pub rows: u64,
+}
+
+/// Restores what is readable of the store in `dir` to `dest`, a new directory. The files of `dir` are only read.
+///
+/// # Errors
+/// When `dir` is in use, `dest` is not empty or not writable, or the files of `dir` cannot be listed. Files that cannot be
+/// read are no error: [`Copied`] says what was lost.
+pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreFault> {
+    let _lock = super::take_lock(dir)?;
+    let source = dir.join("db");
+    let mut copied = Copied::default();
+    let journals = journals(&source, &mut copied)?;
+    let mut restore = Restore { target: Target::create(dest)?, numbers: Numbers::default(), copied: &mut copied };
+    for (nth, keyspace) in KEYSPACES.into_iter().enumerate() {
+        let paths = tables(&source, nth);
+        // Versions of format 1 had no rows of channels.
+        let missing = paths.is_none() && (nth < 4 || fs::read_to_string(dir.join("FORMAT")).is_ok_and(|f| f == FORMAT));
+        restore.copied.unreadable_tables += u64::from(missing);
+        let mut sources: Vec<Source> = Vec::new();
+        for path in paths.unwrap_or_default() {
+            match TableRows::open(&path, sources.len() as u64) {
+                Some(table) => sources.push(Source::Table(table)),
+                None => restore.copied.unreadable_tables += 1,
+            }
+        }
+        let (tables, mut rows) = (sources.len(), 0);
+        sources.push(Source::Journals(journal_rows(&journals, nth).into_iter()));
+        progress(Progress { keyspace, tables, rows });
+        merge(&mut sources, &mut |key, value| {
+            rows += 1;
+            if rows.is_multiple_of(ROWS_PER_STEP) {
+                progress(Progress { keyspace, tables, rows });
+            }
+            restore.row(nth, key, value)
+        })?;
+        progress(Progress { keyspace, tables, rows });
+        for table in &sources {
+            table.count_lost(restore.copied);
+        }
+    }
+    restore.finish()?;
+    Ok(copied)
+}
+
+/// What is written, and what it says about itself.
+struct Restore<'a> {
+    target: Target,
+    /// At least as high as in any row: the row of `meta` that says them may be lost.
+    numbers: Numbers,
+    copied: &'a mut Copied,
+}
+
+impl Restore<'_> {
+    fn row(&mut self, nth: usize, key: &[u8], value: &[u8]) -> Result<(), StoreFault> {
+        let (mut clock, mut registration) = (0, 0);
+        match nth {
+            1 | 2 => {
+                registration = rows::peek(value).map_or(0, |peek| peek.registration);
+                clock = match nth {
+                    1 => rows::parse_message_key(key).map_or(0, |(_, stamp, _)| stamp.clock.0),
+                    _ => rows::message(value).map_or(0, |message| message.stamp.clock.0),
+                };
+            }
+            3 if value.len() == 8 && key == rows::CLOCK_KEY => clock = rows::word(value, 0),
+            3 if value.len() == 8 && key == rows::REGISTRATION_KEY => registration = rows::word(value, 0),
+            4 => {
+                let channel = ChannelRow::parse(value);
+                (clock, registration) = channel.map_or((0, 0), |row| (row.registered_at.0, row.registration));
+            }
+            _ => {}
+        }
+        self.numbers.clock = self.numbers.clock.max(Clock(clock));
+        self.numbers.registration = self.numbers.registration.max(registration);
+        self.copied.count(nth);
+        let mut value = value.to_vec();
+        if nth == 0 {
+            // The write that set the mark may be lost.
+            rows::set_mark(&mut value);
+        }
+        self.target.put(nth, key, &value)
+    }
+
+    /// Makes records and channels agree: each was restored by itself. A user of whom only channels are left gets a new
+    /// record, so that its subscriptions live on.
+    fn finish(mut self) -> Result<(), StoreFault> {
+        self.target.write()?;
+        let db = self.target.db.clone();
+        let dest = self.target.dest.clone();
+        let unreadable = |error| StoreFault::database(&dest, error);
+        for row in db.users.iter() {
+            let (key, value) = row.into_inner().map_err(unreadable)?;
+            // One of format 1 has its channels in it: the first start migrates it.
+            let (Some(uaid), Some(mut record)) = (rows::uaid_of(&key), Record::parse(&value)) else { continue };
+            let count = query::channels(&db, uaid).map_err(unreadable)?.len();
+            if record.channel_count() != count {
+                record.set_channel_count(count);
+                self.target.put(0, &key, record.as_bytes())?;
+            }
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let mut last = None;
+        for row in db.channels.iter() {
+            let uaid = rows::uaid_of(&row.key().map_err(unreadable)?);
+            let Some(uaid) = uaid.filter(|_| uaid != last) else { continue };
+            last = Some(uaid);
+            if db.users.contains_key(uaid.0).map_err(unreadable)? {
+                continue;
+            }
+            let mut record = Record::new();
+            record.saw(UnixSeconds(now));
+            record.mark(true);
+            record.set_channel_count(query::channels(&db, uaid).map_err(unreadable)?.len());
+            self.copied.users += 1;
+            self.target.put(0, &uaid.0, record.as_bytes())?;
+        }
+        let Numbers { clock, registration } = self.numbers;
+        self.target.put(3, rows::CLOCK_KEY, &clock.0.to_be_bytes())?;
+        self.target.put(3, rows::REGISTRATION_KEY, &registration.to_be_bytes())?;
+        self.target.finish()
+    }
+}
+
+/// One version of a row.
+struct Version {
+    key: Slice,
+    seqno: u64,
+    /// `None` is a delete.
+    value: Option<Slice>,
+}
+
+/// Versions in the order of their keys, of one key the newest first.
+enum Source {
+    Table(TableRows),
+    Journals(std::vec::IntoIter<Version>),
+}
+
+impl Source {
+    fn next(&mut self) -> Option<Version> {
+        match self {
+            Source::Table(table) => table.next(),
+            Source::Journals(rows) => rows.next(),
+        }
+    }
+
+    fn count_lost(&self, copied: &mut Copied) {
+        if let Source::Table(table) = self {
+            copied.unreadable_blocks += table.unreadable;
+            copied.lost_rows += table.item_count.saturating_sub(table.read);
+        }
+    }
+}
+
+/// A table that is read around its damaged blocks.
+struct TableRows {
+    rows: Box<dyn Iterator<Item = lsm_tree::Result<InternalValue>>>,
+    item_count: u64,
+    read: u64,
+    unreadable: u64,
+    unreadable_max: u64,
+}
+
+impl TableRows {
+    /// `None` when not even the end of the file says what is in it. `number` differs for each table of a keyspace.
+    fn open(path: &Path, number: u64) -> Option<TableRows> {
+        let bytes = fs::metadata(path).ok()?.len();
+        let open = |pin_index| {
+            let cache = Arc::new(Cache::with_capacity_bytes(CACHE_BYTES / OPEN_TABLES_MAX as u64));
+            let open = Arc::new(DescriptorTable::new(OPEN_TABLES_MAX));
+            // The check of the whole file is not asked for: each block has its own.
+            Table::recover(path.to_owned(), Checksum::from_raw(0), 0, number, cache, Some(open), false, pin_index)
+        };
+        let whole = |table: &Table| (table.metadata.item_count, bytes / BLOCK_BYTES_MIN);
+        let (rows, (item_count, unreadable_max)): (Box<dyn Iterator<Item = _>>, _) = match open(true) {
+            Ok(table) => (Box::new(table.iter()), whole(&table)),
+            // Without its index it is read from its beginning to the first damaged block.
+            Err(_) => {
+                let table = open(false).ok()?;
+                (Box::new(table.scan().ok()?), (table.metadata.item_count, 0))
+            }
+        };
+        Some(TableRows { rows, item_count, read: 0, unreadable: 0, unreadable_max })
+    }
+
+    /// The next version that can be read. The iterator of a table stands behind a block that it could not read.
+    fn next(&mut self) -> Option<Version> {
+        loop {
+            match self.rows.next()? {
+                Ok(row) => {
+                    self.read += 1;
+                    let value = (!row.is_tombstone()).then_some(row.value);
+                    return Some(Version { key: row.key.user_key, seqno: row.key.seqno, value });
+                }
+                Err(_) => {
+                    self.unreadable += 1;
+                    if self.unreadable > self.unreadable_max {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The first version of a source that was not taken yet.
+struct Head {
+    version: Version,
+    source: usize,
+}
+
+impl Ord for Head {
+    /// The greatest is next: the first key, and of one key the newest version.
+    fn cmp(&self, other: &Head) -> Ordering {
+        other.version.key.cmp(&self.version.key).then(self.version.seqno.cmp(&other.version.seqno))
+    }
+}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Head) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Head {
+    fn eq(&self, other: &Head) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Head {}
+
+/// Hands the newest version of every row to `take`, in the order of the keys.
+fn merge(
+    sources: &mut [Source],
+    take: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), StoreFault>,
+) -> Result<(), StoreFault> {
+    let first = |(source, rows): (usize, &mut Source)| rows.next().map(|version| Head { version, source });
+    let mut heads: BinaryHeap<Head> = sources.iter_mut().enumerate().filter_map(first).collect();
+    let mut taken: Option<Slice> = None;
+    while let Some(Head { version, source }) = heads.pop() {
+        heads.extend(sources.get_mut(source).and_then(Source::next).map(|version| Head { version, source }));
+        if taken.as_ref() == Some(&version.key) {
+            continue;
+        }
+        if let Some(value) = &version.value {
+            take(&version.key, value)?;
+        }
+        taken = Some(version.key);
+    }
+    Ok(())
+}
+
+/// The files of the tables of a keyspace; `None` when their directory cannot be read.
+fn tables(source: &Path, nth: usize) -> Option<Vec<PathBuf>> {
+    // fjall numbers keyspaces from 1 in the order of their creation.
+    let entries = fs::read_dir(source.join(format!("keyspaces/{}/tables", nth + 1))).ok()?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    paths.sort();
+    Some(paths)
+}
+
+/// The bytes of every journal. The beginning of a batch at the end of the last one is no damage: nobody was told of it.
+fn journals(source: &Path, copied: &mut Copied) -> Result<Vec<Vec<u8>>, StoreFault> {
+    let paths = journal::list(source)?;
+    let mut journals = Vec::new();
+    for (nth, path) in paths.iter().enumerate() {
+        let Ok(bytes) = fs::read(path) else {
+            copied.damaged_journals += 1;
+            continue;
+        };
+        let damaged = match journal::ending(&bytes) {
+            journal::Ending::Whole => false,
+            journal::Ending::Torn(_) => nth + 1 < paths.len(),
+            journal::Ending::Damaged(_) => true,
+        };
+        copied.damaged_journals += u64::from(damaged);
+        journals.push(bytes);
+    }
+    Ok(journals)
+}
+
+/// What the journals hold of a keyspace.
+fn journal_rows(journals: &[Vec<u8>], nth: usize) -> Vec<Version> {
+    let mut rows = Vec::new();
+    for bytes in journals {
+        for batch in journal::batches(bytes) {
+            let of_keyspace = batch.items.into_iter().filter(|item| item.keyspace == nth as u64 + 1);
+            rows.extend(of_keyspace.map(|item| Version {
+                key: Slice::from(&bytes[item.key]),
+                seqno: batch.seqno,
+                value: item.value.map(|value| Slice::from(&bytes[value])),
+            }));
+        }
+    }
+    // Of one batch the last item counts.
+    rows.reverse();
+    rows.sort_by(|a, b| a.key.cmp(&b.key).then(b.seqno.cmp(&a.seqno)));
+    rows
+}
