@@ -68,6 +68,9 @@ impl ShardMachine {
         // Members of relays first: a relay closes when its last member is gone.
         let seats = self.conns.seats.some_sessions(share.min(limits::SWEEP_SESSIONS_PER_TURN));
         for seat in &seats {
+            if !turn.has_room() {
+                return;
+            }
             self.close_conn(turn, *seat, CloseReason::Draining);
         }
         if seats.len() >= share {
@@ -78,10 +81,10 @@ impl ShardMachine {
         let some = self.conns.scan(cursor, share.min(limits::SWEEP_SESSIONS_PER_TURN));
         let mut next = 0;
         for conn in some {
-            next = conn.slot + 1;
             if !turn.has_room() {
                 break;
             }
+            next = conn.slot + 1;
             match self.conns.get(conn) {
                 Some(ConnState::Session(index)) => {
                     let at = self.session_ref(index);

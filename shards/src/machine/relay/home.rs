@@ -203,7 +203,7 @@ impl ShardMachine {
         MemberReply::Taken
     }
 
-    fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u32, mut event: Event) -> MemberReply {
+    fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u64, mut event: Event) -> MemberReply {
         let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return MemberReply::Taken };
         let (conn, blocked, wakes) = (relay.conn, relay.blocked, relay.wakes);
         if let Event::Hello { uaid, .. } = &event {

@@ -132,7 +132,7 @@ pub enum MemberRequest {
         /// Which, its lowest `EMISSION_BITS` bits.
         emission: EmissionId,
         /// How often the socket had taken bytes again when it refused the first of this round.
-        wakes: u32,
+        wakes: u64,
     },
     /// The member is no member any more.
     Leave {
@@ -144,7 +144,7 @@ pub enum MemberRequest {
         /// Which relay.
         relay: RelayId,
         /// How often, with this time.
-        wakes: u32,
+        wakes: u64,
     },
     /// The relay is gone, and all its members with it.
     Gone {
@@ -174,7 +174,7 @@ pub enum MemberEvent {
         /// Whose words.
         seat: SeatId,
         /// Counts up whenever the owner begins again after a refusal.
-        round: u32,
+        round: u64,
         /// What to write.
         event: Event,
     },
@@ -221,7 +221,7 @@ pub enum MemberReply {
         /// The notification that was not written; anything else was.
         emission: Option<EmissionId>,
         /// How often the socket had taken bytes again when it refused the first of this round.
-        wakes: u32,
+        wakes: u64,
     },
 }
 
@@ -235,11 +235,11 @@ pub(super) struct Relays {
     /// Relays that are gone: where the walk over the seats of each is.
     ending: VecDeque<SeatId>,
     /// Relays that take bytes again, likewise, and how often they have.
-    waking: VecDeque<(SeatId, u32)>,
+    waking: VecDeque<(SeatId, u64)>,
     /// Seats whose last answer has come since.
     resuming: VecDeque<ConnId>,
-    /// Seats whose words found too many waiting for credit in this step.
-    choked: Vec<ConnId>,
+    /// Seats whose words found too many waiting for credit, and whose sessions have not ended yet.
+    choked: VecDeque<ConnId>,
 }
 
 impl Relays {
@@ -251,7 +251,7 @@ impl Relays {
             ending: VecDeque::new(),
             waking: VecDeque::new(),
             resuming: VecDeque::new(),
-            choked: Vec::new(),
+            choked: VecDeque::new(),
         }
     }
 
@@ -265,12 +265,27 @@ impl Relays {
 
     /// Nothing is left to do for seats.
     pub fn idle(&self) -> bool {
-        self.ending.is_empty() && self.waking.is_empty() && self.resuming.is_empty()
+        let told = self.ending.is_empty() && self.waking.is_empty() && self.resuming.is_empty();
+        told && self.choked.is_empty()
     }
 
     /// When `relay_turn` is due.
     pub fn due(&self) -> Option<Instant> {
         if self.idle() { self.due } else { Some(Instant(0)) }
+    }
+}
+
+#[cfg(test)]
+impl Relays {
+    /// As if the sockets of all relays had taken bytes again this often.
+    pub fn set_wakes(&mut self, wakes: u32) {
+        for index in 0..self.table.end() {
+            if let Some((at, _)) = self.table.at(index)
+                && let Some(relay) = self.table.get_mut(at)
+            {
+                relay.wakes = wakes.into();
+            }
+        }
     }
 }
 

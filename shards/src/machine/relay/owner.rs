@@ -3,8 +3,6 @@
 //! The machine speaks to a seat as to any connection. At the end of a step `carry_to_relays` takes the effects that
 //! name one out of the queue and brings them to the home of the relay.
 
-use std::mem;
-
 use crate::ids::{ConnId, EmissionId, ShardId};
 
 use super::super::command::{CloseReason, Hello};
@@ -80,25 +78,34 @@ impl ShardMachine {
                 }
             }
             from = turn.effects.len();
-            for conn in mem::take(&mut self.relays.choked) {
+            self.end_choked(turn);
+        }
+        self.conns.seats.free_left();
+    }
+
+    /// Ends the sessions of choked seats, as far as this step has room; the rest in the next ones.
+    fn end_choked(&mut self, turn: &mut Turn<'_>) {
+        while turn.has_room()
+            && let Some(conn) = self.relays.choked.pop_front()
+        {
+            if self.conns.get(conn).is_some() {
                 // Nothing that was accepted is lost: what it has not acked is saved, and its next session gets it.
                 self.stats.members_choked += 1;
                 self.close_conn(turn, conn, CloseReason::Overloaded);
             }
         }
-        self.conns.seats.free_left();
     }
 
     fn carry(&mut self, turn: &mut Turn<'_>, conn: ConnId, effect: Effect) {
-        let Some(seat) = self.conns.seats.get(conn).map(|seat| (seat.id, seat.round)) else { return };
-        let (seat, round) = seat;
+        let Some(seat) = self.conns.seats.get(conn).map(|seat| (seat.id, seat.round, seat.choked)) else { return };
+        let (seat, round, choked) = seat;
         match effect {
             Effect::Emit(_, event) => {
                 let said = MemberEvent::Say { seat, round, event };
                 if seat.relay.home == self.config.shard {
                     let reply = self.member_event(turn, said);
                     self.answered(turn, conn, reply);
-                } else if !self.relays.choked.contains(&conn) {
+                } else if !choked {
                     self.say_at_home(turn, conn, seat.relay.home, said);
                 }
             }
@@ -112,12 +119,12 @@ impl ShardMachine {
     /// Words to another shard; they wait for credit, and when too many do, the session ends.
     fn say_at_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, home: ShardId, said: MemberEvent) {
         let outgoing = Outgoing { conn, ..Outgoing::to(home) };
-        if self.send_request(turn, outgoing, Request::MemberEvent(Box::new(said))) {
-            if let Some(seat) = self.conns.seats.get_mut(conn) {
-                seat.unanswered += 1;
-            }
-        } else if self.conns.get(conn).is_some() {
-            self.relays.choked.push(conn);
+        let sent = self.send_request(turn, outgoing, Request::MemberEvent(Box::new(said)));
+        let Some(seat) = self.conns.seats.get_mut(conn) else { return };
+        seat.unanswered += u32::from(sent);
+        seat.choked = !sent;
+        if !sent && self.conns.get(conn).is_some() {
+            self.relays.choked.push_back(conn);
         }
     }
 
@@ -149,7 +156,7 @@ impl ShardMachine {
         }
     }
 
-    fn refused(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: Option<EmissionId>, wakes: u32) {
+    fn refused(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: Option<EmissionId>, wakes: u64) {
         if let Some(seat) = self.conns.seats.get_mut(conn) {
             seat.refused = seat.refused.max(Some(wakes));
         }
@@ -161,7 +168,7 @@ impl ShardMachine {
 
     // --- a relay's seats, a budget of them per turn -----------------------------------------------------------
 
-    fn wake_seats(&mut self, turn: &mut Turn<'_>, relay: RelayId, wakes: u32) {
+    fn wake_seats(&mut self, turn: &mut Turn<'_>, relay: RelayId, wakes: u64) {
         self.relays.waking.push_back((SeatId { relay, number: 0 }, wakes));
         self.relay_turn(turn);
     }
@@ -197,6 +204,7 @@ impl ShardMachine {
         {
             self.next_round(turn, conn);
         }
+        self.end_choked(turn);
         self.relay_pings(turn);
     }
 

@@ -33,14 +33,21 @@ impl ShardMachine {
         if self.relays.due.is_none_or(|due| due > now) {
             return;
         }
-        let mut silent = Vec::new();
+        // Ends of relays come back here while owners are told.
+        self.relays.due = None;
         let mut due = None;
         for index in 0..self.relays.table.end() {
+            if !turn.has_room() {
+                // The others are looked at in the next turn.
+                due = Some(now);
+                break;
+            }
             let Some(id) = self.relay_at(index) else { continue };
             let Some(relay) = self.relays.table.get_mut(id.at) else { continue };
             // As for a session: not for a silence that the shard has not heard out.
             if relay.pong_due.is_some_and(|at| at <= now && at <= self.heard) {
-                silent.push(index);
+                self.stats.pong_timeouts += 1;
+                self.end_relay(turn, index, Some(CloseReason::PongTimeout));
                 continue;
             }
             if relay.pong_due.is_none() && relay.ping_due.is_some_and(|at| at <= now) {
@@ -52,10 +59,6 @@ impl ShardMachine {
             due = [due, relay.due()].into_iter().flatten().min();
         }
         self.relays.due = due;
-        for index in silent {
-            self.stats.pong_timeouts += 1;
-            self.end_relay(turn, index, Some(CloseReason::PongTimeout));
-        }
     }
 
     /// Pings written when a Pong was due at `since` or later count from now: it is due at `due`.

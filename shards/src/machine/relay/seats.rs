@@ -15,13 +15,15 @@ pub(in crate::machine) struct Seat {
     /// `None` once the machine has forgotten the connection; the seat goes with the end of that step.
     state: Option<ConnState>,
     /// The home refuses a round from its first refusal on.
-    pub round: u32,
+    pub round: u64,
     /// Words on their way to the home.
     pub unanswered: u32,
     /// How often the relay's socket had taken bytes again when it refused the first of this round.
-    pub refused: Option<u32>,
+    pub refused: Option<u64>,
     /// How often it has, as far as is known here.
-    pub wakes: u32,
+    pub wakes: u64,
+    /// Its words found too many waiting for credit: it says nothing more, and its session ends.
+    pub choked: bool,
 }
 
 impl Seat {
@@ -51,7 +53,7 @@ impl Seats {
 
     /// Makes a seat.
     pub fn take(&mut self, id: SeatId, state: ConnState) -> ConnId {
-        let seat = Seat { id, state: Some(state), round: 0, unanswered: 0, refused: None, wakes: 0 };
+        let seat = Seat { id, state: Some(state), round: 0, unanswered: 0, refused: None, wakes: 0, choked: false };
         let at = self.seats.insert(seat);
         let before = self.by_id.insert(id, at);
         assert!(before.is_none(), "a seat is taken once");

@@ -23,7 +23,7 @@ pub(super) struct Relay {
     /// The socket takes no bytes.
     pub blocked: bool,
     /// How often it has taken bytes again.
-    pub wakes: u32,
+    pub wakes: u64,
     /// Owners that were refused something, to be told when the socket takes bytes.
     pub refused: BTreeSet<ShardId>,
     pub ping_due: Option<Instant>,
@@ -41,14 +41,14 @@ pub(super) struct Member {
     /// Whether the relay knows it by that name.
     pub named: bool,
     /// Of what was written last.
-    pub round: u32,
+    pub round: u64,
     /// The round that is refused, and `Relay::wakes` when its first word was.
-    pub refused: Option<(u32, u32)>,
+    pub refused: Option<(u64, u64)>,
 }
 
 impl Member {
     /// Refuses this round from here on; which `wakes` all its refusals carry.
-    pub fn refuse(&mut self, round: u32, wakes: u32) -> u32 {
+    pub fn refuse(&mut self, round: u64, wakes: u64) -> u64 {
         match self.refused {
             Some((refused, since)) if refused == round => since,
             _ => {
@@ -58,7 +58,7 @@ impl Member {
         }
     }
 
-    pub fn refuses(&self, round: u32) -> bool {
+    pub fn refuses(&self, round: u64) -> bool {
         self.refused.is_some_and(|(refused, _)| refused == round)
     }
 }

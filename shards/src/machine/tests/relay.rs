@@ -1,5 +1,6 @@
 //! Relays: one connection for several user agents (DESIGN.md 5).
 
+mod bounds;
 mod order;
 
 use super::*;

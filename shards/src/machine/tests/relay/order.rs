@@ -199,3 +199,25 @@ proptest! {
         }
     }
 }
+
+/// Counted in 64 bits: in 32 they would wrap, and what was refused before would wait for ever.
+#[test]
+fn refused_frames_go_out_again_after_the_socket_was_blocked_very_often() {
+    for owner in [0, 1] {
+        let mut mesh = Mesh::new(2);
+        let relay = mesh.relay(0);
+        let member = mesh.known_user(owner);
+        mesh.attach(relay, Some(member));
+        mesh.machines[0].relays.set_wakes(u32::MAX - 1);
+        let mut expected = Vec::new();
+        for _ in 0..4 {
+            let stamp = mesh.accept(owner, message(member), Disposition::Direct);
+            mesh.block(relay);
+            mesh.unsend(relay, 1);
+            mesh.run();
+            mesh.unblock(relay);
+            expected.extend([stamp, stamp]);
+        }
+        assert_eq!(mesh.notified(relay, member), expected);
+    }
+}
