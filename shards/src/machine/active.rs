@@ -12,7 +12,7 @@ use super::ShardMachine;
 use super::pace::Pace;
 use super::publish::ledger_bytes;
 use super::session::NONE;
-use super::slab::Ref;
+use super::slab::{Ref, later};
 use super::store::RowKey;
 
 /// The side table entry. Owner shard only.
@@ -300,6 +300,10 @@ impl ShardMachine {
         {
             let active = self.actives.remove(active_at);
             session.active = NONE;
+            if let Some(active) = &active {
+                // Its next entry goes on behind them, also when these are more than entries are apart.
+                self.emissions = later(self.emissions, active.next_emission);
+            }
             self.keep_window(active);
             self.forget_stale_deadlines();
         }

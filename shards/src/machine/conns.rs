@@ -7,7 +7,7 @@ use super::relay::{Seats, is_seat};
 /// A WebSocket's part in the protocol (BEHAVIOUR.md 1.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnState {
-    /// Upgraded at this tick (`session::ticks`); its hello has not come.
+    /// Upgraded at this tick (`session::ticks`, kept in the bits of an index); its hello has not come.
     Opened(u32),
     /// Its hello waits for a place among the hellos in flight.
     Waiting,
@@ -36,8 +36,8 @@ struct Chunk {
     len: u32,
     /// How many are `Opened`.
     opened: u32,
-    /// None of these was opened before this tick: most chunks need not be looked through for who is late.
-    oldest: u32,
+    /// No connection here was opened before this tick, if it is set: most chunks need not be searched for late ones.
+    oldest: Option<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -99,7 +99,9 @@ impl ConnTable {
         chunk.len += u32::from(was_empty);
         self.len += usize::from(was_empty);
         if tag == 0 {
-            chunk.oldest = chunk.oldest.min(index);
+            // What a chunk without an opened connection remembers may be older than half a round of ticks.
+            let before = chunk.oldest.filter(|_| chunk.opened > u32::from(was_opened));
+            chunk.oldest = Some(before.map_or(index, |before| earlier(before, index)));
         }
         chunk.opened = chunk.opened - u32::from(was_opened) + u32::from(tag == 0);
         self.opened = self.opened - usize::from(was_opened) + usize::from(tag == 0);
@@ -134,17 +136,18 @@ impl ConnTable {
         self.opened
     }
 
-    /// Those that were opened at `tick` or before and have not said hello, at most `most` of them. The caller removes
-    /// them; they are not found a second time.
+    /// Those that were opened at `tick` or in the half round of ticks (310 days) before it and have not said hello, at
+    /// most `most` of them. The caller removes them; they are not found a second time.
     pub fn opened_until(&mut self, tick: u32, most: usize) -> Vec<ConnId> {
         let mut late = Vec::new();
         for (number, chunk) in self.chunks.iter_mut().enumerate() {
-            let Some(chunk) = chunk.as_mut().filter(|chunk| chunk.opened > 0 && chunk.oldest <= tick) else { continue };
-            let mut oldest = u32::MAX;
+            let old = |chunk: &&mut Box<Chunk>| chunk.oldest.is_some_and(|oldest| is_by(oldest, tick));
+            let Some(chunk) = chunk.as_mut().filter(|chunk| chunk.opened > 0 && old(chunk)) else { continue };
+            let mut oldest = None;
             for (at, entry) in chunk.entries.iter().enumerate().filter(|(_, entry)| is_opened(entry.packed)) {
                 let opened = entry.packed & INDEX_MASK;
-                if opened > tick {
-                    oldest = oldest.min(opened);
+                if !is_by(opened, tick) {
+                    oldest = Some(oldest.map_or(opened, |oldest| earlier(oldest, opened)));
                     continue;
                 }
                 if late.len() == most {
@@ -153,7 +156,7 @@ impl ConnTable {
                 }
                 late.push(ConnId { slot: (number * CHUNK_SLOTS + at) as u32, generation: entry.generation });
             }
-            // Whoever was found here is closed now.
+            // The caller closes those that were found here.
             chunk.oldest = oldest;
         }
         late
@@ -175,12 +178,22 @@ impl ConnTable {
 impl Chunk {
     fn new() -> Box<Chunk> {
         let entries = [Entry { generation: 0, packed: EMPTY }; CHUNK_SLOTS];
-        Box::new(Chunk { entries, len: 0, opened: 0, oldest: u32::MAX })
+        Box::new(Chunk { entries, len: 0, opened: 0, oldest: None })
     }
 }
 
 fn is_opened(packed: u32) -> bool {
     packed >> TAG_SHIFT == 0
+}
+
+/// Whether tick `one` comes at `other` or before it. Both wrap as an index does and are less than half a round apart.
+fn is_by(one: u32, other: u32) -> bool {
+    other.wrapping_sub(one) & INDEX_MASK <= INDEX_MASK / 2
+}
+
+/// The one of two ticks that comes first, as above.
+fn earlier(one: u32, other: u32) -> u32 {
+    if is_by(one, other) { one } else { other }
 }
 
 const CHUNK_SLOTS: usize = 1024;
@@ -217,6 +230,34 @@ mod tests {
         assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), Some(ConnState::Opened(6)));
         assert_eq!(table.remove(ConnId { slot: 0, generation: 3 }), None);
         assert_eq!(table.opened(), 0);
+    }
+
+    /// A tick has 29 bits here; the tick that is asked for has 32.
+    #[test]
+    fn late_connections_are_found_on_both_sides_of_the_wrap_around_of_ticks() {
+        const ROUND: u32 = 1 << TAG_SHIFT;
+        for wrap in [ROUND, 7 * ROUND, 0] {
+            let mut table = ConnTable::new();
+            let conn = |slot| ConnId { slot, generation: 1 };
+            let found = |table: &mut ConnTable, tick: u32| -> Vec<u32> {
+                let late = table.opened_until(wrap.wrapping_add(tick), 9);
+                late.iter().map(|conn| conn.slot).collect()
+            };
+            for (slot, tick) in [(0, wrap.wrapping_sub(20)), (1, wrap), (2, wrap.wrapping_add(30))] {
+                table.set(conn(slot), ConnState::Opened(tick));
+            }
+            assert!(found(&mut table, 0u32.wrapping_sub(21)).is_empty());
+            assert_eq!(found(&mut table, 0u32.wrapping_sub(1)), [0]);
+            table.remove(conn(0));
+            assert_eq!(found(&mut table, 29), [1]);
+            table.remove(conn(1));
+            assert!(found(&mut table, 29).is_empty());
+            // Nothing was opened for most of a round: what the chunk remembers is not taken for something to come.
+            table.set(conn(2), ConnState::Session(2));
+            table.set(conn(3), ConnState::Opened(wrap.wrapping_add(ROUND / 4 * 3)));
+            assert!(found(&mut table, ROUND / 4 * 3 - 1).is_empty());
+            assert_eq!(found(&mut table, ROUND / 4 * 3), [3]);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::ids::{ConnId, Uaid};
 use crate::limits;
-use crate::time::{Now, Span};
+use crate::time::{Now, Span, UnixSeconds};
 
 use super::command::{CloseReason, Event, Hello};
 use super::conns::ConnState;
@@ -48,7 +48,7 @@ impl ShardMachine {
         if self.hello_check.is_none_or(|due| due > turn.now.mono || due > self.heard) {
             return;
         }
-        let overdue = ticks(turn.now.mono.min(self.heard)).saturating_sub(span_ticks(self.config.hello_timeout));
+        let overdue = ticks(turn.now.mono.min(self.heard)).wrapping_sub(span_ticks(self.config.hello_timeout));
         for conn in self.conns.opened_until(overdue, limits::SWEEP_SESSIONS_PER_TURN) {
             self.close_conn(turn, conn, CloseReason::HandshakeTimeout);
         }
@@ -189,7 +189,7 @@ impl ShardMachine {
         self.forget_channels(turn, session.uaid, hello.channels.as_deref(), user);
         session.put(OLD_RECORD, user.record_version < RECORD_VERSION);
         user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
-        Stored { check: nudged || user.may_have_messages, touch: user.seen.0 / 86_400 != u64::from(session.seen_day) }
+        Stored { check: nudged || user.may_have_messages, touch: day_of(user.seen) != session.seen_day }
     }
 
     /// The first ping is jittered over the second half of the interval, by the UAID.
@@ -197,7 +197,7 @@ impl ShardMachine {
         let interval = u64::from(span_ticks(self.config.ping_interval));
         let share = self.config.placement.hash(uaid) & 0xffff;
         let wait = interval - interval * share / 0x2_0000;
-        ticks(now.mono) + wait as u32
+        ticks(now.mono).wrapping_add(wait as u32)
     }
 }
 
@@ -211,7 +211,11 @@ pub(super) fn give_back<T>(queue: &mut VecDeque<T>) {
 /// Entries of a queue that are kept whatever happens.
 const QUEUE_KEPT: usize = 256;
 
-/// Days since the epoch.
+/// Days since the epoch, wrapping in 2149: compared for equality only.
 pub(super) fn day(now: Now) -> u16 {
-    (now.unix_us / 86_400_000_000) as u16
+    day_of(now.unix())
+}
+
+fn day_of(time: UnixSeconds) -> u16 {
+    (time.0 / 86_400) as u16
 }

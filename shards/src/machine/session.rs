@@ -15,7 +15,7 @@ pub(super) struct Session {
     pub broadcast_set: u16,
     /// The broadcast change this session has seen up to.
     pub broadcast_seen: u32,
-    /// When the next WebSocket Ping is due, in ticks of a tenth of a second.
+    /// When the next WebSocket Ping is due, in ticks of a tenth of a second, wrapping.
     pub ping_due: u32,
     /// When the last `{}` was answered, in ticks; 0 is never.
     pub client_ping: u32,
@@ -61,14 +61,20 @@ pub(super) const OLD_RECORD: u8 = 64;
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Tenths of a second since the process started, never 0.
+/// Tenths of a second since the process started, never 0. They wrap after 13 years, and are compared with
+/// [`has_come`].
 pub(super) fn ticks(at: Instant) -> u32 {
-    (at.0 / 100_000_000) as u32 + 1
+    ((at.0 / 100_000_000) as u32).wrapping_add(1).max(1)
 }
 
-/// A span in the same unit, rounded up.
+/// A span in the same unit, rounded up; at most a quarter of the round of ticks that a connection keeps (155 days).
 pub(super) fn span_ticks(span: Span) -> u32 {
-    span.0.div_ceil(100_000_000) as u32
+    span.0.div_ceil(100_000_000).min(1 << 27) as u32
+}
+
+/// Whether the tick `due` is not after `now`. They are less than half a round (6 years) apart.
+pub(super) fn has_come(due: u32, now: u32) -> bool {
+    now.wrapping_sub(due) <= u32::MAX / 2
 }
 
 /// The channels of a session as keyed fingerprints: a POST for an unregistered channel is refused without a

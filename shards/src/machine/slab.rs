@@ -165,8 +165,8 @@ impl<T> Slab<T> {
     }
 }
 
-/// The one of two generations that came later, as long as they are less than half a round apart.
-fn later(one: u32, other: u32) -> u32 {
+/// The one of two numbers that wrap that came later, as long as they are less than half a round apart.
+pub(super) fn later(one: u32, other: u32) -> u32 {
     if other.wrapping_sub(one) < 1 << 31 { other } else { one }
 }
 
@@ -215,6 +215,24 @@ mod tests {
         let again: Vec<_> = (0..CHUNK_ENTRIES as u32 * 70).map(|n| slab.insert(n)).collect();
         assert!(refs[1..].iter().all(|r| slab.get(*r).is_none()), "a stale name finds nobody in a chunk made anew");
         assert!(again.iter().enumerate().all(|(n, r)| slab.get(*r) == Some(&(n as u32))));
+    }
+
+    #[test]
+    fn stale_references_find_nobody_over_the_wrap_around_of_generations() {
+        let mut slab = Slab::new();
+        let crowd: Vec<_> = (0..CHUNK_ENTRIES as u32 * 3).map(|n| slab.insert(n)).collect();
+        for chunk in slab.chunks.iter_mut().flatten() {
+            chunk.generations = [u32::MAX - 1; CHUNK_ENTRIES];
+        }
+        let mut stale: Vec<_> = crowd.iter().map(|r| Ref { generation: u32::MAX - 1, ..*r }).collect();
+        assert!(stale.iter().all(|r| slab.remove(*r) == Some(r.index)));
+        for round in 0..4 {
+            let again: Vec<_> = (0..CHUNK_ENTRIES as u32 * 3).map(|n| slab.insert(n)).collect();
+            assert!(stale.iter().all(|r| slab.get(*r).is_none()), "round {round}");
+            assert!(again.iter().all(|r| slab.remove(*r) == Some(r.index)));
+            stale.extend(again);
+        }
+        assert!(stale.iter().any(|r| r.generation == u32::MAX) && stale.iter().any(|r| r.generation == 0));
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use super::command::{CloseReason, Event};
 use super::hello::{day, give_back};
 use super::input::Effect;
 use super::relay::is_seat;
-use super::session::{AWAITING_PONG, UNSAVED, span_ticks, ticks};
+use super::session::{AWAITING_PONG, UNSAVED, has_come, span_ticks, ticks};
 use super::slab::Ref;
 use super::store::StoreOp;
 use super::tickets::Work;
@@ -82,11 +82,11 @@ impl ShardMachine {
         }
         let Some(session) = self.sessions.get_mut(at) else { return };
         // A relay is pinged as a connection, not for each of its members.
-        let due = interval != 0 && now_ticks >= session.ping_due;
+        let due = interval != 0 && has_come(session.ping_due, now_ticks);
         if !due || session.has(AWAITING_PONG) || is_seat(session.conn) {
             return;
         }
-        session.ping_due = now_ticks + interval;
+        session.ping_due = now_ticks.wrapping_add(interval);
         session.put(AWAITING_PONG, true);
         let conn = session.conn;
         self.stats.pings += 1;
@@ -145,7 +145,7 @@ impl ShardMachine {
         let now_ticks = ticks(turn.now.mono);
         let least = span_ticks(self.config.ping_min_interval);
         let Some(session) = self.sessions.get_mut(at) else { return };
-        if session.client_ping != 0 && now_ticks - session.client_ping < least {
+        if session.client_ping != 0 && now_ticks.wrapping_sub(session.client_ping) < least {
             self.stats.pings_too_soon += 1;
             self.end_session(turn, at, Some(CloseReason::PingTooSoon));
             return;

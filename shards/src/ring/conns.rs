@@ -321,6 +321,30 @@ mod tests {
         assert!(conns.get(first).is_none() && conns.get(second).is_some());
     }
 
+    /// Of the slot in a chunk that stays, and of one whose chunk goes with its last connection.
+    #[test]
+    fn old_names_stay_stale_over_the_wrap_around_of_generations() {
+        for slot in [3, 4_000] {
+            let mut conns = Conns::new(1, 12);
+            let mut names = vec![conns.open(slot, Port::WebSocket, Some(Codec::Idle), 0).conn];
+            conns.entry_mut(slot).unwrap().generation = u32::MAX - 1;
+            names[0].generation = u32::MAX - 1;
+            for _ in 0..4 {
+                let last = names[names.len() - 1];
+                conns.closing(last);
+                assert!(conns.closed(Done { slot, generation: last.generation as u16 }));
+                let next = conns.open(slot, Port::WebSocket, Some(Codec::Idle), 0).conn;
+                let stale = |name: &ConnId| {
+                    let done = Done { slot, generation: name.generation as u16 };
+                    conns.get(*name).is_none() && conns.name(done).is_none()
+                };
+                assert!(names.iter().all(stale) && conns.get(next).is_some());
+                names.push(next);
+            }
+            assert!(names.iter().any(|name| name.generation < 4));
+        }
+    }
+
     #[test]
     fn chunks_that_a_crowd_needed_go_and_old_names_stay_stale() {
         let mut conns = Conns::new(2, 12);

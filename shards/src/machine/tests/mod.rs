@@ -19,6 +19,7 @@ mod reset;
 mod simple;
 mod slow_reader;
 mod topics;
+mod wrap;
 
 use std::sync::Arc;
 

@@ -33,6 +33,8 @@ pub struct Script {
     /// What the records of users that were there before the test say.
     pub record_version: u8,
     pub low_water: BTreeMap<Uaid, Clock>,
+    /// When every user was last seen.
+    pub seen_at: UnixSeconds,
     users: BTreeMap<Uaid, BTreeSet<Chid>>,
     pub contacts: BTreeMap<Uaid, Contact>,
     rows: BTreeMap<Uaid, BTreeMap<Stamp, Arc<Message>>>,
@@ -54,6 +56,7 @@ impl Script {
             seen: Vec::new(),
             record_version: crate::machine::RECORD_VERSION,
             low_water: BTreeMap::new(),
+            seen_at: UnixSeconds(0),
             users: BTreeMap::new(),
             contacts: BTreeMap::new(),
             rows: BTreeMap::new(),
@@ -191,7 +194,7 @@ impl Script {
         let channels = self.users.get(&uaid)?;
         Some(Box::new(UserRow {
             record_version: self.record_version,
-            seen: UnixSeconds(0),
+            seen: self.seen_at,
             low_water: Clock(0),
             user_clock: Clock(0),
             may_have_messages: !self.rows_of(uaid).is_empty(),
