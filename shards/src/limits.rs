@@ -73,8 +73,13 @@ pub const CHANNELS_MAX: usize = 2_048;
 pub const BROADCAST_IDS_MAX: usize = 1_024;
 /// Ids among these that only user agents have named, so that they hear of them once somebody sets them. Refuse: the
 /// id is "not found" and stays so for that session.
-pub const BROADCAST_IDS_AWAITED_MAX: usize = 64;
-/// Distinct sets of broadcast ids. Refuse: as above.
+pub const BROADCAST_IDS_AWAITED_MAX: usize = 512;
+/// Ids of these that one session waits for. Refuse: as above.
+pub const BROADCAST_IDS_AWAITED_OF_SESSION_MAX: usize = 8;
+/// Bytes of an id or a version of a broadcast. Refuse: a longer id is "not found", a longer value is an error for the
+/// operator.
+pub const BROADCAST_TEXT_BYTES_MAX: usize = 128;
+/// Distinct sets of broadcast ids that sessions have at a time. Refuse: the ids that were named are "not found".
 pub const BROADCAST_SETS_MAX: usize = 4_096;
 /// Ids of one subscription. Refuse: close 1011.
 pub const BROADCAST_SUBSCRIPTIONS_MAX: usize = 64;

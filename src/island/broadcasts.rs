@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shards::limits::BROADCAST_IDS_MAX;
+use shards::limits::{BROADCAST_IDS_MAX, BROADCAST_TEXT_BYTES_MAX};
 use shards::machine::BroadcastVersion;
 
 use super::Host;
@@ -86,5 +86,3 @@ fn tell(host: &dyn Host, values: &Values) {
 /// Bytes of a text that sets broadcasts: 1,024 ids of 128 bytes with versions of 128 bytes fit. Refuse: 413 for the
 /// operator, the poll counts as failed for the source.
 pub(super) const BROADCASTS_BODY_BYTES_MAX: usize = 320 * 1024;
-/// Bytes of one broadcast id or version. Refuse: 400 for the operator, as above for the source.
-const BROADCAST_TEXT_BYTES_MAX: usize = 128;

@@ -19,13 +19,20 @@ use super::{ShardMachine, Turn};
 pub(super) struct Broadcasts {
     values: Vec<Value>,
     by_id: BTreeMap<Box<str>, u16>,
+    /// Places in `values` that are free again.
+    free_values: Vec<u16>,
     /// Values without a version; at most `BROADCAST_IDS_AWAITED_MAX`.
     awaited: usize,
     /// Grows with every change; a session that has seen it is up to date.
     change: u32,
-    /// Set 0 is empty. Sets are sorted, never freed; the bound is `BROADCAST_SETS_MAX`.
-    sets: Vec<Box<[u16]>>,
+    /// Set 0 is empty. Each of the others is sorted and lives as long as a session has it; at most
+    /// `BROADCAST_SETS_MAX`.
+    sets: Vec<Set>,
     by_set: BTreeMap<Box<[u16]>, u16>,
+    /// Places in `sets` that are free again.
+    free_sets: Vec<u16>,
+    /// Ids that were answered "not found" because of a bound.
+    refused: u64,
 }
 
 struct Value {
@@ -33,6 +40,14 @@ struct Value {
     /// `None` while only user agents have named it: whoever waits for it is told as soon as it has one.
     version: Option<Box<str>>,
     changed: u32,
+    /// Sets that name it.
+    sets: u16,
+}
+
+#[derive(Default)]
+struct Set {
+    ids: Box<[u16]>,
+    sessions: u32,
 }
 
 impl Broadcasts {
@@ -40,15 +55,22 @@ impl Broadcasts {
         Broadcasts {
             values: Vec::new(),
             by_id: BTreeMap::new(),
+            free_values: Vec::new(),
             awaited: 0,
             change: 0,
-            sets: vec![Box::default()],
+            sets: vec![Set::default()],
             by_set: BTreeMap::new(),
+            free_sets: Vec::new(),
+            refused: 0,
         }
     }
 
     pub fn change(&self) -> u32 {
         self.change
+    }
+
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Takes new values; true when anything differs.
@@ -65,7 +87,11 @@ impl Broadcasts {
     /// Takes the value of one id; true when it differs.
     fn set_one(&mut self, value: &BroadcastVersion, change: u32) -> bool {
         let Some(at) = self.by_id.get(&value.id) else {
-            return self.add(&value.id, Some(value.version.clone()), change).is_some();
+            let full = self.by_id.len() - self.awaited >= limits::BROADCAST_IDS_MAX;
+            if !full {
+                self.add(&value.id, Some(value.version.clone()), change);
+            }
+            return !full;
         };
         let known = &mut self.values[usize::from(*at)];
         if known.version.as_ref() == Some(&value.version) {
@@ -77,78 +103,131 @@ impl Broadcasts {
         true
     }
 
-    fn add(&mut self, id: &str, version: Option<Box<str>>, changed: u32) -> Option<u16> {
-        if self.values.len() >= limits::BROADCAST_IDS_MAX {
-            return None;
+    fn add(&mut self, id: &str, version: Option<Box<str>>, changed: u32) -> u16 {
+        let value = Value { id: id.into(), version, changed, sets: 0 };
+        let at = self.free_values.pop().unwrap_or(self.values.len() as u16);
+        match self.values.get_mut(usize::from(at)) {
+            Some(place) => *place = value,
+            None => self.values.push(value),
         }
-        let at = self.values.len() as u16;
         self.by_id.insert(id.into(), at);
-        self.values.push(Value { id: id.into(), version, changed });
-        Some(at)
+        at
     }
 
-    /// The place of an id that a user agent names, known or not: one that nobody has set is kept a place for, while
-    /// there are few of these.
-    fn place(&mut self, id: &str) -> Option<u16> {
+    /// The place of an id that a user agent names. One that nobody has set is kept a place for, while there are few of
+    /// these and the session has `awaits` of them.
+    fn place(&mut self, id: &str, awaits: usize) -> Option<u16> {
         if let Some(at) = self.by_id.get(id) {
             return Some(*at);
         }
-        if self.awaited >= limits::BROADCAST_IDS_AWAITED_MAX {
+        let fits = (1..=limits::BROADCAST_TEXT_BYTES_MAX).contains(&id.len())
+            && awaits < limits::BROADCAST_IDS_AWAITED_OF_SESSION_MAX
+            && self.awaited < limits::BROADCAST_IDS_AWAITED_MAX;
+        if !fits {
             return None;
         }
-        let at = self.add(id, None, 0)?;
         self.awaited += 1;
-        Some(at)
+        Some(self.add(id, None, 0))
     }
 
-    /// Adds what is asked for to a set: the new set, and what the user agent does not have yet.
+    /// Frees the place of an id that nobody has set when no set names it.
+    fn forget_value(&mut self, at: u16) {
+        let value = &self.values[usize::from(at)];
+        if value.sets == 0 && value.version.is_none() && self.by_id.remove(&value.id).is_some() {
+            self.awaited -= 1;
+            self.free_values.push(at);
+        }
+    }
+
+    /// Adds what is asked for to the set of a session: the set it has instead, and what the user agent does not have
+    /// yet. What a bound keeps out of the set is answered as unknown, so that no user agent waits in vain for it.
     pub fn subscribe(&mut self, set: u16, wanted: &[BroadcastVersion]) -> (u16, BroadcastDelta) {
         let mut delta = BroadcastDelta::default();
         if wanted.is_empty() {
             return (set, delta);
         }
-        let mut ids: Vec<u16> = self.sets.get(usize::from(set)).map_or(Vec::new(), |ids| ids.to_vec());
-        for want in wanted.iter().take(limits::BROADCAST_SUBSCRIPTIONS_MAX) {
-            let Some(at) = self.place(&want.id) else {
-                delta.unknown.push(want.id.clone());
-                continue;
-            };
-            match &self.values[usize::from(at)].version {
-                None => delta.unknown.push(want.id.clone()),
-                Some(version) if *version != want.version => {
-                    delta.changed.push(BroadcastVersion { id: want.id.clone(), version: version.clone() });
-                }
-                Some(_) => {}
-            }
-            if !ids.contains(&at) && ids.len() < limits::BROADCAST_SUBSCRIPTIONS_MAX {
+        let mut ids: Vec<u16> = self.sets[usize::from(set)].ids.to_vec();
+        let mut awaits = ids.iter().filter(|at| self.values[usize::from(**at)].version.is_none()).count();
+        for want in wanted {
+            if ids.len() < limits::BROADCAST_SUBSCRIPTIONS_MAX
+                && let Some(at) = self.place(&want.id, awaits)
+                && !ids.contains(&at)
+            {
+                awaits += usize::from(self.values[usize::from(at)].version.is_none());
                 ids.push(at);
             }
         }
         ids.sort_unstable();
-        (self.intern(ids).unwrap_or(set), delta)
+        let set = match self.intern(&ids) {
+            Some(next) => {
+                self.sets[usize::from(next)].sessions += 1;
+                self.release(set);
+                next
+            }
+            None => set,
+        };
+        ids.into_iter().for_each(|at| self.forget_value(at));
+        for want in wanted {
+            let at = self.by_id.get(&want.id).filter(|at| self.sets[usize::from(set)].ids.binary_search(at).is_ok());
+            match at.map(|at| &self.values[usize::from(*at)].version) {
+                Some(Some(version)) if *version != want.version => {
+                    delta.changed.push(BroadcastVersion { id: want.id.clone(), version: version.clone() });
+                }
+                Some(Some(_)) => {}
+                at => {
+                    self.refused += u64::from(at.is_none());
+                    delta.unknown.push(want.id.clone());
+                }
+            }
+        }
+        (set, delta)
     }
 
-    fn intern(&mut self, ids: Vec<u16>) -> Option<u16> {
+    /// The set of these ids; `None` when there are too many others.
+    fn intern(&mut self, ids: &[u16]) -> Option<u16> {
         if ids.is_empty() {
             return Some(0);
         }
-        let ids: Box<[u16]> = ids.into();
-        if let Some(set) = self.by_set.get(&ids) {
+        if let Some(set) = self.by_set.get(ids) {
             return Some(*set);
         }
-        if self.sets.len() >= limits::BROADCAST_SETS_MAX {
-            return None;
-        }
-        let set = self.sets.len() as u16;
-        self.sets.push(ids.clone());
-        self.by_set.insert(ids, set);
+        let set = match self.free_sets.pop() {
+            Some(set) => set,
+            None if self.sets.len() >= limits::BROADCAST_SETS_MAX => return None,
+            None => {
+                self.sets.push(Set::default());
+                (self.sets.len() - 1) as u16
+            }
+        };
+        ids.iter().for_each(|at| self.values[usize::from(*at)].sets += 1);
+        self.sets[usize::from(set)].ids = ids.into();
+        self.by_set.insert(ids.into(), set);
         Some(set)
+    }
+
+    /// A session does not have this set any more. With its last session the set goes, and ids that only it named.
+    pub fn release(&mut self, set: u16) {
+        let one = &mut self.sets[usize::from(set)];
+        if set == 0 {
+            return;
+        }
+        one.sessions -= 1;
+        if one.sessions == 0 {
+            let ids = std::mem::take(&mut one.ids);
+            self.by_set.remove(&ids);
+            self.free_sets.push(set);
+            for at in ids {
+                self.values[usize::from(at)].sets -= 1;
+                self.forget_value(at);
+            }
+        }
     }
 
     /// What changed in a set behind `seen`.
     fn delta(&self, set: u16, seen: u32) -> Option<BroadcastDelta> {
-        let ids = self.sets.get(usize::from(set))?;
-        let changed: Vec<BroadcastVersion> = ids
+        let set = self.sets.get(usize::from(set))?;
+        let changed: Vec<BroadcastVersion> = set
+            .ids
             .iter()
             .map(|at| &self.values[usize::from(*at)])
             .filter(|value| value.changed > seen)
@@ -250,6 +329,8 @@ const SPREAD_SESSIONS_MIN: u32 = 32;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn version(id: &str, version: &str) -> BroadcastVersion {
         BroadcastVersion { id: id.into(), version: version.into() }
@@ -263,10 +344,73 @@ mod tests {
             assert_eq!(delta.unknown.len(), 1);
         }
         assert_eq!(broadcasts.values.len(), limits::BROADCAST_IDS_AWAITED_MAX);
+        assert_eq!(broadcasts.refused(), limits::BROADCAST_IDS_AWAITED_MAX as u64);
         assert!(broadcasts.set(&[version("real", "1"), version("3", "1")]));
         // A place is free again.
         broadcasts.subscribe(0, &[version("another", "1")]);
         assert_eq!(broadcasts.values.len(), limits::BROADCAST_IDS_AWAITED_MAX + 2);
+        // The operator's ids have places of their own.
+        let real: Vec<_> = (2..limits::BROADCAST_IDS_MAX).map(|n| version(&format!("real{n}"), "1")).collect();
+        assert!(broadcasts.set(&real));
+        let (_, delta) = broadcasts.subscribe(0, &[version("real9", "0"), version("real1023", "0")]);
+        assert_eq!((delta.changed.len(), delta.unknown.len()), (2, 0));
+        assert!(!broadcasts.set(&[version("one too many", "1")]));
+    }
+
+    #[test]
+    fn what_one_client_names_is_bounded_by_number_and_length() {
+        let mut broadcasts = Broadcasts::new();
+        let real: Vec<_> = (0..limits::BROADCAST_SUBSCRIPTIONS_MAX + 1).map(|n| version(&n.to_string(), "1")).collect();
+        broadcasts.set(&real);
+        let (mut set, long) = (0, "x".repeat(limits::BROADCAST_TEXT_BYTES_MAX));
+        for n in 0..real.len() {
+            let (next, delta) = broadcasts.subscribe(set, &real[n..=n]);
+            assert_eq!(delta.unknown.len(), usize::from(n == real.len() - 1), "the last of them is refused");
+            set = next;
+        }
+        assert_eq!((broadcasts.sets[usize::from(set)].ids.len(), broadcasts.by_set.len()), (real.len() - 1, 1));
+        let strange: Vec<_> = (0..real.len() - 1).map(|n| version(&format!("strange{n}"), "1")).collect();
+        let (strangers, delta) = broadcasts.subscribe(0, &strange);
+        assert_eq!(delta.unknown.len(), strange.len());
+        assert_eq!(broadcasts.awaited, limits::BROADCAST_IDS_AWAITED_OF_SESSION_MAX);
+        broadcasts.release(strangers);
+        assert_eq!(broadcasts.awaited, 0, "nobody waits for them any more");
+        let refused = broadcasts.refused();
+        let (_, delta) = broadcasts.subscribe(0, &[version(&long, "1"), version(&(long.clone() + "x"), "1")]);
+        assert_eq!((delta.unknown.len(), broadcasts.awaited, broadcasts.refused()), (2, 1, refused + 1));
+    }
+
+    proptest! {
+        /// Sets and places are counted: what nobody has is gone, and what somebody has is what was asked for.
+        #[test]
+        fn sets_live_as_long_as_a_session_has_them(
+            ops in prop::collection::vec((0usize..5, prop::collection::vec(0usize..12, 0..4), any::<bool>()), 0..60),
+        ) {
+            let mut broadcasts = Broadcasts::new();
+            broadcasts.set(&(0..6).map(|n| version(&n.to_string(), "1")).collect::<Vec<_>>());
+            let mut sessions: Vec<(u16, BTreeSet<usize>)> = vec![Default::default(); 5];
+            for (which, ids, ends) in ops {
+                let (set, model) = &mut sessions[which];
+                if ends {
+                    broadcasts.release(*set);
+                    (*set, *model) = Default::default();
+                    continue;
+                }
+                let wanted: Vec<_> = ids.iter().map(|n| version(&n.to_string(), "1")).collect();
+                *set = broadcasts.subscribe(*set, &wanted).0;
+                model.extend(ids);
+            }
+            for (set, model) in &sessions {
+                let ids = &broadcasts.sets[usize::from(*set)].ids;
+                let named = ids.iter().map(|at| broadcasts.values[usize::from(*at)].id.parse().unwrap());
+                prop_assert_eq!(&named.collect::<BTreeSet<usize>>(), model);
+            }
+            let distinct: BTreeSet<_> = sessions.iter().map(|(_, model)| model).filter(|m| !m.is_empty()).collect();
+            prop_assert_eq!(broadcasts.by_set.len(), distinct.len());
+            prop_assert_eq!(broadcasts.sets.len() - 1 - broadcasts.free_sets.len(), distinct.len());
+            let awaited: BTreeSet<_> = sessions.iter().flat_map(|(_, model)| model).filter(|n| **n >= 6).collect();
+            prop_assert_eq!(broadcasts.awaited, awaited.len());
+        }
     }
 
     #[test]

@@ -37,6 +37,7 @@ impl ShardMachine {
         self.remove_resident(session.uaid, Resident::Session(at.index));
         self.conns.remove(session.conn);
         self.stats.sessions_ended += 1;
+        self.broadcasts.release(session.broadcast_set);
         self.simple.forget(at.index);
         self.leave(turn, &session, goodbye);
         if let Some(reason) = goodbye {

@@ -282,6 +282,7 @@ impl ShardMachine {
         self.stats.store_outstanding = self.tickets.outstanding() as u64;
         self.stats.receipts = self.receipts.len() as u64;
         self.stats.receipt_waiters = self.receipts.waiters() as u64;
+        self.stats.broadcasts_refused = self.broadcasts.refused();
         self.stats.buckets_forgotten = self.rates.buckets_forgotten();
         &self.stats
     }

@@ -91,6 +91,7 @@ counters! {
         counter wakes_shed: "Wake-up calls not made: too many at once, or storage was busy.",
         counter broadcast_changes: "Changes of broadcast values.",
         counter broadcasts_sent: "Broadcast messages pushed.",
+        counter broadcasts_refused: "Broadcast ids answered \"Broadcast not found\" because of a bound.",
         counter requests_sent: "Requests sent to other shards.",
         counter requests_refused: "Requests refused because too many waited for credit.",
         counter replies_stale: "Replies of other shards to requests that no longer stand.",

@@ -112,3 +112,33 @@ fn a_session_that_lives_for_days_keeps_its_user_from_expiring() {
     mesh.pass(30);
     assert_eq!(touches(&mesh), 2);
 }
+
+/// Strangers name every combination of a few ids, one connection each, and go.
+#[test]
+fn broadcast_sets_that_no_session_has_make_room_for_others() {
+    let mut mesh = Mesh::with(1, |config| config.sessions_max = 10_000);
+    let ids: Vec<BroadcastVersion> = (0..14).map(|n| value(&format!("id{n}"), "1")).collect();
+    mesh.step(0, Input::Broadcasts(ids.clone().into()));
+    let combination = |n: usize| {
+        let named = ids.iter().enumerate().filter(move |(at, _)| n >> at & 1 == 1);
+        named.map(|(_, id)| id.clone())
+    };
+    let mut strangers = Vec::new();
+    for n in 1..limits::BROADCAST_SETS_MAX {
+        let socket = mesh.session(0, None);
+        mesh.command(socket, Command::BroadcastSubscribe(combination(n).collect()));
+        strangers.push(socket);
+    }
+    assert!(strangers.iter().all(|socket| mesh.said(*socket).len() == 1), "all of them have what they asked for");
+    // The bound: said, and not only not done.
+    let refused = mesh.session(0, None);
+    mesh.command(refused, Command::BroadcastSubscribe(combination(limits::BROADCAST_SETS_MAX + 4).collect()));
+    assert_eq!(mesh.said(refused).last(), Some(&Said::Broadcast(0, 2)), "not found, both of them");
+    for socket in strangers {
+        mesh.close(socket);
+    }
+    let welcome = mesh.session(0, None);
+    mesh.command(welcome, Command::BroadcastSubscribe(combination(limits::BROADCAST_SETS_MAX + 4).collect()));
+    mesh.step(0, Input::Broadcasts([value("id2", "2")].into()));
+    assert_eq!(mesh.said(welcome).last(), Some(&Said::Broadcast(1, 0)), "it hears of changes");
+}
