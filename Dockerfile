@@ -14,7 +14,7 @@
 # seccomp: the default container profile and io_uring_setup, io_uring_enter, io_uring_register (tuning/README.md).
 # memlock: rings and executors lock memory; below 512 KiB they do not start.
 # nofile: caps the table of one ring; 1.05 times the connections of one shard, so that each needs one ring only.
-# stop-timeout: SIGTERM drains, 145 s for a million (sessions / drain.rate and 45 s); what the time does not suffice for waits in the ledger logs for the next start.
+# stop-timeout: SIGTERM drains, 150 s for a million (sessions / drain.rate and 50 s); what the time does not suffice for waits in the ledger logs for the next start.
 # network host: a connection through the bridge costs a conntrack entry and a trip through the proxy.
 # `docker exec CONTAINER murre doctor` says what is still missing.
 

@@ -38,7 +38,7 @@ class Server:
         # What starts it, and becomes it.
         self.prefix = prefix
         # A client may be slow because its host is.
-        self.settings = ["delivery.ledger_bytes=4MiB", "websocket.hello_timeout=60", *settings]
+        self.settings = ["delivery.ledger_bytes=4MiB", "websocket.hello_timeout=60", "drain.delay=0", *settings]
         self.process = None
 
     def url(self, port):

@@ -33,7 +33,8 @@ fn refused(output: &Output) -> String {
 
 fn started(data: &Path) -> Server {
     let command = vec![SERVER.to_owned(), "serve".into()];
-    let arguments = ["--shards", "1", "--set", "delivery.ledger_bytes=4MiB"].map(String::from).to_vec();
+    let sets = ["--set", "delivery.ledger_bytes=4MiB", "--set", "drain.delay=0"];
+    let arguments = ["--shards", "1"].iter().chain(&sets).map(|text| (*text).to_owned()).collect();
     Server::start(Options { command, arguments, patience: Duration::from_secs(60) }, data).unwrap()
 }
 

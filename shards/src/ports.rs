@@ -48,6 +48,12 @@ pub trait Edge: 'static {
     /// Appends the last words for this reason: a close frame, an HTTP error, or nothing.
     fn close(&mut self, codec: &mut Self::Codec, reason: CloseReason, out: &mut Vec<u8>);
 
+    /// The connection ends for this reason, by us or by its peer: once for each that was open. [`Edge::close`] follows
+    /// if there is something left to say.
+    fn ended(&mut self, now: Now, codec: &Self::Codec, reason: CloseReason) {
+        let _ = (now, codec, reason);
+    }
+
     /// Whether a half-decoded request is under way: such a connection is ended after the request timeout,
     /// an idle one after the keep-alive timeout. For an upgraded WebSocket: whether a message is begun whose last
     /// fragment has not come.

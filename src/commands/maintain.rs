@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -202,24 +202,31 @@ fn lost(dir: &Path, copy: &Copy) -> Option<String> {
 
 /// The server that has the data directory makes the backup itself, through its admin listener.
 fn ask_server(config: &Config, name: &str) -> Result<String, Fault> {
-    let refused = |error: io::Error| Fault::Host { what: "the backup through admin.listen", error };
     let Some(address) = config.admin.listen.first() else {
         return Err(Fault::Backup("the server that runs has no admin.listen, through which it could be asked"));
     };
-    let mut stream = TcpStream::connect(address).map_err(refused)?;
-    stream.set_read_timeout(Some(BACKUP_TIME_MAX)).map_err(refused)?;
-    let head =
-        format!("PUT /backups/{name} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-    stream.write_all(head.as_bytes()).map_err(refused)?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(refused)?;
-    let answer = String::from_utf8_lossy(&answer);
+    let no_server = |error| Fault::NoServer { data: config.data_dir.clone(), address: *address, error };
+    let answer = put_backup(*address, name).map_err(no_server)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     match head.split(' ').nth(1) {
         Some("201") => Ok(format!("made by the running server: {body}")),
-        _ => Err(refused(io::Error::other(body.to_owned()))),
+        _ => Err(Fault::NoBackup(format!("{} {body}", head.lines().next().unwrap_or_default()))),
     }
 }
+
+/// The answer of the admin server at this address to the wish for a backup.
+fn put_backup(address: SocketAddr, name: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIME_MAX)?;
+    stream.set_read_timeout(Some(BACKUP_TIME_MAX))?;
+    let head =
+        format!("PUT /backups/{name} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
 const BACKUP_TIME_MAX: Duration = Duration::from_secs(3_600);
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
@@ -227,6 +234,7 @@ const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Sources;
 
     #[test]
     fn a_salvage_that_lost_something_says_how_much() {
@@ -237,5 +245,17 @@ mod tests {
         let said = lost(Path::new("old"), &copy(damaged)).expect("something was lost");
         assert!(said.starts_with("cannot read all of old: at most 12 rows in 2 blocks, all of 1 tables"), "{said}");
         assert!(said.contains("start on new"), "{said}");
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_asked_for_a_backup_is_said_to_be_unreachable() {
+        let sets = vec!["admin.listen=127.0.0.1:1".to_owned(), "data_dir=/data".to_owned()];
+        let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
+        let fault = ask_server(&config, "one").unwrap_err();
+        let said = fault.to_string();
+        let start = "cannot ask the server that has /data for a backup: no answer at admin.listen = 127.0.0.1:1: ";
+        assert!(said.starts_with(start) && said.contains("Connection refused"), "{said}");
+        assert!(said.contains("--config") && said.ends_with("or stop the server"), "{said}");
+        assert_eq!(fault.status(), status::FAILED);
     }
 }

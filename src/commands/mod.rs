@@ -100,6 +100,8 @@ impl ConfigArgs {
 
 /// Statuses this binary exits with; docs/OPERATIONS.md explains them. Those above 63 are of `sysexits.h`.
 pub mod status {
+    /// All is done.
+    pub const DONE: u8 = 0;
     /// It failed for a reason that was printed.
     pub const FAILED: u8 = 1;
     /// Wrong usage of the command line.
@@ -115,7 +117,7 @@ pub mod status {
     /// The data directory cannot be made, written or locked.
     pub const DATA_DIR: u8 = 73;
     /// Storage failed while the server ran, and it ended so that nothing is promised that is not kept
-    /// (`store::embedded` exits with it).
+    /// (`store::embedded` exits with it); or the database did not answer at start. A restart may mend it.
     pub const STORAGE: u8 = 74;
     /// Stopped with messages in the ledger logs that storage did not take: the next start saves them.
     pub const LEDGER_LEFT: u8 = 75;

@@ -3,13 +3,15 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 
 use super::{fail, status};
 use crate::config::keys::KEYS;
-use crate::config::{Config, Log, Sources};
+use crate::config::{Config, Log, LogFormat, Sources};
 use crate::node::{self, HostClock, Running, Signal, Stopped, Surroundings};
 
 /// Arguments of this command: `--config`, `--set`, and every flag of the table of keys.
@@ -18,6 +20,7 @@ pub struct Args {
     config: Option<PathBuf>,
     sets: Vec<String>,
     flags: Vec<(String, &'static str, String)>,
+    new_keys: bool,
 }
 
 impl Args {
@@ -39,9 +42,20 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
         Err(error) => return fail(status::CONFIG, &error),
     };
     log_to_stderr(&config.log);
-    let running = match node::start_in(&config, Surroundings { signals: true, host_clock, ..Surroundings::default() }) {
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), "node starting");
+    if let Some(file) = args.config.as_deref().filter(|_| config.has_secrets()) {
+        node::warn_of_readers(file, node::STRANGERS);
+    }
+    let surroundings = Surroundings {
+        signals: true,
+        host_clock,
+        store_patience: STORE_PATIENCE,
+        new_keys: args.new_keys,
+        ..Surroundings::default()
+    };
+    let running = match node::start_in(&config, surroundings) {
         Ok(running) => running,
-        Err(fault) => return fail(fault.status(), &fault),
+        Err(fault) => return ended(&config.log, fault.status(), Some(&fault)),
     };
     // Nobody may be reading; the server serves all the same.
     let _ = std::io::stdout().write_all(running.banner().as_bytes());
@@ -49,10 +63,29 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
         reload(&args, &running);
     }
     match running.stop() {
-        Ok(Stopped::InOrder) => ExitCode::SUCCESS,
-        Ok(Stopped::LedgerLeft { messages }) => fail(status::LEDGER_LEFT, &LedgerLeft { messages }),
-        Err(fault) => fail(fault.status(), &fault),
+        Ok(Stopped::InOrder) => ended(&config.log, status::DONE, None),
+        Ok(Stopped::LedgerLeft { messages }) => ended(&config.log, status::LEDGER_LEFT, Some(&LedgerLeft { messages })),
+        Err(fault) => ended(&config.log, fault.status(), Some(&fault)),
     }
+}
+
+/// A database that is away at start is waited for; then the process ends, so that who started it hears of it, and a
+/// service manager starts it again.
+const STORE_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Says how the node ended, and why, if it was not in order.
+fn ended(log: &Log, status: u8, reason: Option<&dyn std::fmt::Display>) -> ExitCode {
+    let Some(reason) = reason else {
+        tracing::info!(status, "node stopped");
+        return ExitCode::from(status);
+    };
+    if log.format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
+        // Who reads objects gets the sentence as one.
+        tracing::error!(status, %reason, "node stopped");
+        return ExitCode::from(status);
+    }
+    tracing::info!(status, "node stopped");
+    fail(status, reason)
 }
 
 /// Takes the keys of the same sources as at start. What is wrong with them is logged, and the old ones stay.
@@ -77,10 +110,23 @@ impl std::fmt::Display for LedgerLeft {
 
 /// Everything is logged to standard error, one line each; the banner alone goes to standard output.
 fn log_to_stderr(log: &Log) {
-    let filter = EnvFilter::builder().parse_lossy(&log.level);
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(log.color).with_writer(std::io::stderr);
     // It fails when there is a logger already, which is as good.
-    let _ = lines.try_init();
+    let _ = tracing::subscriber::set_global_default(subscriber(log, std::io::stderr));
+}
+
+/// What writes the lines of such a log with `writer`.
+fn subscriber<W>(log: &Log, writer: W) -> Box<dyn tracing::Subscriber + Send + Sync>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::builder().parse_lossy(&log.level);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(log.color).with_writer(writer);
+    match log.format {
+        LogFormat::Text => Box::new(lines.finish()),
+        LogFormat::Json => {
+            Box::new(lines.json().flatten_event(true).with_current_span(false).with_span_list(false).finish())
+        }
+    }
 }
 
 // Written out, not derived: the flags come from the table of keys, so that there is one place to add a setting.
@@ -90,6 +136,9 @@ impl clap::Args for Args {
         let file = file.value_parser(clap::value_parser!(PathBuf)).help("TOML file");
         let sets = Arg::new("set").long("set").value_name("SECTION.KEY=VALUE").action(clap::ArgAction::Append);
         let command = command.arg(file).arg(sets.help("Set any key; may be repeated"));
+        let new_keys = Arg::new("new-keys").long("new-keys").action(clap::ArgAction::SetTrue);
+        let command =
+            command.arg(new_keys.help("Make a new key where that of a store with users is gone: ends their URLs"));
         KEYS.iter().fold(command, |command, key| match key.flag {
             Some((flag, value)) => {
                 let default =
@@ -117,6 +166,7 @@ impl FromArgMatches for Args {
             config: matches.get_one::<PathBuf>("config").cloned(),
             sets: texts("set").collect(),
             flags: KEYS.iter().filter_map(flag).collect(),
+            new_keys: matches.get_flag("new-keys"),
         })
     }
 
@@ -191,6 +241,29 @@ mod tests {
             said,
             "flag --shards: \"many\" is not a value of shards.count: it takes a number from 0 (one per core) to 256"
         );
+    }
+
+    #[test]
+    fn a_log_is_text_or_one_object_a_line() {
+        let log = |format| Log { level: "info".to_owned(), format, color: false };
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let kept = crate::node::tests::events::Log::default();
+            tracing::subscriber::with_default(subscriber(&log(format), kept.clone()), || {
+                tracing::info!(status = 7, "node stopped");
+                tracing::debug!("left out");
+            });
+            let text = kept.text();
+            assert_eq!(text.lines().count(), 1, "{text}");
+            if format == LogFormat::Text {
+                assert!(text.contains("INFO") && text.contains("node stopped status=7"), "{text}");
+            } else {
+                let line: serde_json::Value = serde_json::from_str(&text).expect("an object");
+                assert_eq!(
+                    (&line["level"], &line["status"], &line["message"]),
+                    (&"INFO".into(), &7.into(), &"node stopped".into())
+                );
+            }
+        }
     }
 
     #[test]

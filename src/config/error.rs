@@ -1,10 +1,12 @@
 //! What was wrong with a configuration, and where: one sentence that says what to do.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::keys::Key;
 use super::sources::Setting;
+use super::words;
 
 /// Where a setting was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +72,15 @@ pub enum ConfigError {
         key: &'static Key,
         /// What was written; `None` for secrets.
         value: Option<String>,
+        /// What was probably meant.
+        nearest: Option<String>,
+    },
+    /// Two listeners of which one would get connections of the other.
+    OneAddress {
+        /// The first, with its key.
+        one: (&'static str, SocketAddr),
+        /// The second, with its key.
+        other: (&'static str, SocketAddr),
     },
     /// Settings that are valid alone and not together.
     Conflict(&'static str),
@@ -79,7 +90,8 @@ impl ConfigError {
     /// `setting` is not a value of `key`.
     pub(super) fn bad_value(key: &'static Key, setting: &Setting) -> ConfigError {
         let value = (!key.secret).then(|| setting.value.spelled());
-        ConfigError::BadValue { origin: setting.origin.clone(), key, value }
+        let nearest = value.as_deref().and_then(|value| words::nearest(key.name, value));
+        ConfigError::BadValue { origin: setting.origin.clone(), key, value, nearest }
     }
 }
 
@@ -99,9 +111,13 @@ impl fmt::Display for ConfigError {
                     (_, None) => f.write_str("; the section Settings of docs/OPERATIONS.md lists them all"),
                 }
             }
-            ConfigError::BadValue { origin, key, value } => {
+            ConfigError::BadValue { origin, key, value, nearest } => {
                 let shown = value.as_ref().map_or_else(|| "the given value".to_owned(), |value| format!("{value:?}"));
-                write!(f, "{origin}: {shown} is not a value of {}: it takes {}", key.name, key.allowed)
+                write!(f, "{origin}: {shown} is not a value of {}: it takes {}", key.name, key.allowed)?;
+                nearest.as_ref().map_or(Ok(()), |nearest| write!(f, "; did you mean {nearest}?"))
+            }
+            ConfigError::OneAddress { one: (one, first), other: (other, second) } => {
+                write!(f, "{one} = {first} and {other} = {second} listen on one address; give each a port of its own")
             }
             ConfigError::Conflict(sentence) => f.write_str(sentence),
         }

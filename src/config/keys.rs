@@ -7,7 +7,7 @@ use shards::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::{Config, Level, MAX_CONNECTIONS_MAX, Roles, Steer, StoreKind, TokenForm};
+use super::{Config, Level, LogFormat, MAX_CONNECTIONS_MAX, Roles, Steer, StoreKind, TokenForm};
 
 /// One setting.
 pub struct Key {
@@ -416,15 +416,23 @@ keys! {
         "A connection whose hello says \"relay\":true may speak for this many user agents at a time.",
         |c, raw| { c.relay.members = parse::number(raw, 0, RELAY_MEMBERS_MAX as u64)? as u16; Some(()) };
 
+    "drain.delay" = "5",
+        SECONDS_OR_ZERO,
+        "From SIGTERM to the first session that is closed; health pages and new WebSockets are answered 503 meanwhile.",
+        |c, raw| { c.drain.delay = parse::duration(raw)?; Some(()) };
     "drain.rate" = "10000",
         "a number from 1 to 10000000",
         "Sessions closed per second when the server is told to stop.",
         |c, raw| { c.drain.rate = parse::number(raw, 1, 10_000_000)? as u32; Some(()) };
 
     "log.level" = "info",
-        "error, warn, info, debug or trace, or directives as info,murre::edge=debug",
-        "What is logged to standard error.",
-        |c, raw| { c.log.level = log_level(raw)?; Some(()) };
+        "error, warn, info, debug, trace or off, or directives as info,murre::clients=debug",
+        "What is logged to standard error. At debug also what each client meets.",
+        |c, raw| { c.log.level = super::words::directives(raw.text()?)?; Some(()) };
+    "log.format" = "text",
+        "text, or json for one object a line",
+        "How a line of the log is spelled.",
+        |c, raw| { c.log.format = log_format(raw)?; Some(()) };
     "log.color" = "false",
         "true or false",
         "Colour the log.",
@@ -472,10 +480,12 @@ fn store_kind(raw: &Raw) -> Option<StoreKind> {
     }
 }
 
-fn log_level(raw: &Raw) -> Option<String> {
-    let text = raw.text()?;
-    let parsed = tracing_subscriber::EnvFilter::builder().parse(text);
-    (!text.is_empty() && parsed.is_ok()).then(|| text.to_owned())
+fn log_format(raw: &Raw) -> Option<LogFormat> {
+    match raw.text()? {
+        "text" => Some(LogFormat::Text),
+        "json" => Some(LogFormat::Json),
+        _ => None,
+    }
 }
 
 /// The Markdown table of docs/OPERATIONS.md.

@@ -7,6 +7,8 @@
 
 mod error;
 
+mod addresses;
+
 pub mod keys;
 
 mod parse;
@@ -14,6 +16,8 @@ mod parse;
 mod scylla;
 
 mod sources;
+
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -316,6 +320,8 @@ pub struct Relay {
 /// `drain.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drain {
+    /// From SIGTERM to the first session that is closed: health pages say 503 meanwhile.
+    pub delay: Duration,
     /// Sessions closed per second on SIGTERM, on all shards together.
     pub rate: u32,
 }
@@ -325,8 +331,20 @@ pub struct Drain {
 pub struct Log {
     /// A level, or directives as of the crate `tracing-subscriber`.
     pub level: String,
+    /// How a line is spelled.
+    pub format: LogFormat,
     /// Whether lines are coloured.
     pub color: bool,
+}
+
+/// `log.format`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 impl Config {
@@ -346,6 +364,12 @@ impl Config {
         }
         config.check()?;
         Ok(config)
+    }
+
+    /// Whether it holds keys, tokens or passwords, wherever they come from.
+    pub fn has_secrets(&self) -> bool {
+        let keys = !self.endpoint.crypto_keys.is_empty() || !self.node.keys.is_empty();
+        keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
     }
 
     /// Nothing set; every field is then set from the default in the table of keys.
@@ -394,6 +418,7 @@ impl Config {
             ));
         }
         self.node.check()?;
+        addresses::check(self)?;
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }

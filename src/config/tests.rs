@@ -396,6 +396,52 @@ fn settings_of_a_shared_store_that_exclude_each_other_are_refused() {
     }
 }
 
+#[test]
+fn a_level_of_the_log_that_is_none_is_refused_with_its_line_and_the_nearest() {
+    for (text, nearest) in [
+        ("verbose", "debug"),
+        ("warning", "warn"),
+        ("Inof", "info"),
+        ("info,murre::edge=debgu", "info,murre::edge=debug"),
+        ("murre::edge", "murre::edge=debug"),
+    ] {
+        let said = File::new(&format!("[log]\n\nlevel = \"{text}\"\n")).refusal();
+        assert!(said.starts_with(&format!("murre.toml line 3: {text:?} is not a value of log.level: ")), "{said}");
+        assert!(said.ends_with(&format!("; did you mean {nearest}?")), "{said}");
+    }
+    for text in ["error", "WARN", "info", "debug", "trace", "off", "murre::edge=debug", "warn,scylla=off,murre=trace"] {
+        load(&sets(&[&format!("log.level={text}")]));
+    }
+    // What a directive does not name is not silenced by it.
+    assert_eq!(load(&sets(&["log.level=murre::edge=debug"])).log.level, "info,murre::edge=debug");
+    let said = refusal(&sets(&["store.kind=embeded"]));
+    assert!(said.ends_with("; did you mean embedded?"), "{said}");
+}
+
+#[test]
+fn two_listeners_on_one_address_are_refused() {
+    for (one, other) in [
+        ("websocket.listen=127.0.0.1:9", "endpoint.listen=127.0.0.1:9"),
+        ("websocket.listen=0.0.0.0:9", "endpoint.listen=127.0.0.1:9"),
+        ("admin.listen=[::1]:9", "node.listen=[::]:9"),
+        ("admin.listen=127.0.0.1:9", "node.listen=[::]:9"),
+        ("websocket.listen=127.0.0.1:7,127.0.0.1:7", "drain.rate=1"),
+    ] {
+        let said = refusal(&sets(&[one, other]));
+        let (key, _) = one.split_once('=').unwrap();
+        assert!(said.contains(key) && said.contains("listen on one address"), "{said}");
+    }
+    for free in [
+        &["websocket.listen=127.0.0.1:0", "endpoint.listen=127.0.0.1:0"][..],
+        &["websocket.listen=127.0.0.1:9", "endpoint.listen=127.0.0.2:9"],
+        &["websocket.listen=127.0.0.1:9", "endpoint.listen=[::1]:9"],
+        // A role that is not served has no listener.
+        &["websocket.listen=127.0.0.1:9", "endpoint.listen=127.0.0.1:9", "roles=connect"],
+    ] {
+        load(&sets(free));
+    }
+}
+
 /// With `WRITE_DOCS` in the environment it writes the table instead.
 #[test]
 fn the_table_in_the_documentation_is_this_table() {

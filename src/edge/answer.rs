@@ -150,6 +150,11 @@ impl Pages {
     }
 }
 
+/// Whether this page says if more should be sent here.
+pub fn is_health(path: &str) -> bool {
+    matches!(path, "/status" | "/health" | "/__heartbeat__" | "/__lbheartbeat__")
+}
+
 /// The `Date` of answers (RFC 9110 section 6.6.1), spelled anew when the second changes.
 pub struct HttpDate {
     second: UnixSeconds,

@@ -5,7 +5,7 @@
 //! then are added by who makes them. WebSockets that ended since then still count, so a gate that is not full never
 //! lets in more than the limit by more than what came in while the count was on its way, a second or two.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A limit and a count. Any thread.
 #[derive(Default)]
@@ -13,12 +13,23 @@ pub struct Gate {
     /// 0: no limit.
     limit: AtomicU32,
     held: AtomicU64,
+    stopping: AtomicBool,
 }
 
 impl Gate {
     /// With this limit; 0 is none.
     pub fn new(limit: u32) -> Gate {
-        Gate { limit: AtomicU32::new(limit), held: AtomicU64::new(0) }
+        Gate { limit: AtomicU32::new(limit), held: AtomicU64::new(0), stopping: AtomicBool::new(false) }
+    }
+
+    /// From now on no WebSocket is welcome, and health pages say so: the node is about to stop.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the node is about to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Another limit from now on.

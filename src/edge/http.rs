@@ -17,7 +17,7 @@ use super::answer::{self, Context};
 use super::endpoint::{PostDraft, Posted};
 use super::node::Call as NodeCall;
 use super::simple::UpdateDraft;
-use super::{Codec, PushEdge};
+use super::{Codec, Happening, PushEdge};
 use crate::webpush::errno::Fault;
 use crate::wire::body::{BodyReader, Piece};
 use crate::wire::http1::{Framing, Head, HeaderSlots, Malformed, find_head, parse_head};
@@ -29,6 +29,7 @@ pub const BODY_CUT_BYTES: u64 = 64 * 1024;
 /// When a user agent that was sent elsewhere may come again: the next node is there at once.
 const ELSEWHERE_SECONDS: u32 = 1;
 const NOT_WELCOME: Reply = Reply::FaultUntil(Fault::NotWelcome, ELSEWHERE_SECONDS);
+const STOPPING: Reply = Reply::FaultUntil(Fault::Stopping, ELSEWHERE_SECONDS);
 /// The longest `Origin` that is echoed and list of headers that is allowed by echo.
 const ECHO_BYTES_MAX: usize = 1024;
 
@@ -146,6 +147,7 @@ impl PushEdge {
         let Codec::Http { port, partial, exchange } = codec else {
             return Ingest::Close { reason: CloseReason::Said };
         };
+        self.reporter.on(*port);
         if let Some(under_way) = exchange.take() {
             let Exchange { context, stage: Stage::Body(pending) } = *under_way else {
                 // The loop decodes nothing while a command is under way.
@@ -205,6 +207,9 @@ impl PushEdge {
                 UpgradeFault::Malformed => Fault::BadUpgrade,
             })
         })?;
+        if self.gate.is_stopping() {
+            return Err(STOPPING);
+        }
         if self.gate.is_full() {
             return Err(NOT_WELCOME);
         }
@@ -212,11 +217,15 @@ impl PushEdge {
         self.gate.enter();
         accepted.write(out);
         let agent_family = accepted.agent_family;
-        Ok(Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false, relay: false })
+        self.tell(Happening::Upgraded { agent_family });
+        Ok(Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false, relay: false, since: 0 })
     }
 
     /// What is to be done for a head that is no upgrade.
     fn plan(&mut self, now: Now, port: Port, head: &Head<'_, '_>) -> Plan {
+        if self.gate.is_stopping() && answer::is_health(head.path) && matches!(head.method, "GET" | "HEAD") {
+            return Plan::Reply(STOPPING);
+        }
         match port {
             Port::WebSocket if head.path == "/" => method_refused(head, "GET, HEAD, OPTIONS"),
             // What a load balancer asks before it sends more.
@@ -368,15 +377,15 @@ impl PushEdge {
     fn reply(&mut self, context: &Context, reply: &Reply, consumed: usize, out: &mut Vec<u8>) -> Ingest {
         match reply {
             Reply::Fault(fault) => {
-                self.stats.refused(*fault);
+                self.refuse(*fault);
                 answer::fault(&self.date, context, *fault, out);
             }
             Reply::FaultUntil(fault, retry_after) => {
-                self.stats.refused(*fault);
+                self.refuse(*fault);
                 answer::fault_until(&self.date, context, *fault, *retry_after, out);
             }
             Reply::WrongMethod(allow) => {
-                self.stats.refused(Fault::MethodNotAllowed);
+                self.refuse(Fault::MethodNotAllowed);
                 answer::wrong_method(&self.date, context, allow, out);
             }
             Reply::Options(requested, allow) => {
@@ -397,7 +406,7 @@ impl PushEdge {
             Malformed::Syntax => Fault::BadRequest,
             Malformed::HeadTooLarge => Fault::HeadTooLarge,
         };
-        self.stats.refused(fault);
+        self.refuse(fault);
         answer::fault(&self.date, &context.closing(), fault, out);
         Ingest::Close { reason: CloseReason::Said }
     }
@@ -435,12 +444,12 @@ impl PushEdge {
     }
 
     pub(super) fn emit_fault(&mut self, context: &Context, fault: Fault, out: &mut Vec<u8>) {
-        self.stats.refused(fault);
+        self.refuse(fault);
         answer::fault(&self.date, context, fault, out);
     }
 
     pub(super) fn emit_fault_until(&mut self, context: &Context, fault: Fault, retry_after: u32, out: &mut Vec<u8>) {
-        self.stats.refused(fault);
+        self.refuse(fault);
         answer::fault_until(&self.date, context, fault, retry_after, out);
     }
 }

@@ -8,6 +8,7 @@
 mod answer;
 mod close;
 mod endpoint;
+mod events;
 mod fresh;
 mod gate;
 mod http;
@@ -39,6 +40,8 @@ use crate::webpush::message_id::MessageIds;
 use crate::webpush::vapid::Verifier;
 
 use answer::{HttpDate, Pages};
+use events::Reporter;
+pub use events::{Ended, Events, Happening, Report};
 use fresh::FreshUaids;
 pub use gate::Gate;
 use http::Exchange;
@@ -81,6 +84,8 @@ pub struct EdgeConfig {
     pub origin_rate: u32,
     /// What `/__version__` says.
     pub version: VersionInfo,
+    /// Where it tells what clients meet; `None` when nobody logs it.
+    pub events: Option<Arc<Events>>,
 }
 
 /// The secrets of an edge: the part of its configuration that may change while it runs. Not to be shown.
@@ -153,6 +158,7 @@ pub struct PushEdge {
     /// Places for requests under way that nobody uses.
     #[expect(clippy::vec_box, reason = "the boxes are what is used again: connections own one each")]
     exchanges: Vec<Box<Exchange>>,
+    reporter: Reporter,
     stats: EdgeStats,
 }
 
@@ -179,6 +185,8 @@ pub enum Codec {
         simple: bool,
         /// It speaks for several user agents.
         relay: bool,
+        /// The minute in which its hello was answered, 0 before.
+        since: u16,
     },
 }
 
@@ -212,6 +220,7 @@ impl PushEdge {
             relays: config.relays,
             unfinished: PortQuotas::new(config.unfinished_bytes_max),
             exchanges: Vec::new(),
+            reporter: Reporter::new(config.shard, config.events.clone()),
             stats: EdgeStats::default(),
         })
     }
@@ -259,32 +268,42 @@ impl Edge for PushEdge {
     }
 
     fn arrived(&mut self) -> Codec {
-        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true, simple: false, relay: false }
+        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true, simple: false, relay: false, since: 0 }
     }
 
     fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
         match codec {
             Codec::Http { .. } => self.ingest_http(now, codec, bytes, out),
-            Codec::WebSocket { fragments, agent_family, greeted, simple, relay } => {
-                let session = Session { fragments, agent_family: *agent_family, greeted, simple: *simple, relay };
-                self.ingest_websocket(session, bytes, out)
+            Codec::WebSocket { fragments, agent_family, greeted, simple, relay, since } => {
+                let was_relay = *relay;
+                let session =
+                    Session { fragments, agent_family: *agent_family, greeted, simple: *simple, relay: &mut *relay };
+                let ingest = self.ingest_websocket(session, bytes, out);
+                if *relay && !was_relay {
+                    *since = events::minute(now);
+                    self.tell(Happening::Greeted { mode: "relay" });
+                }
+                ingest
             }
         }
     }
 
     fn emit(&mut self, now: Now, codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {
         match codec {
-            Codec::Http { exchange, .. } => match exchange.take() {
+            Codec::Http { exchange, port, .. } => match exchange.take() {
                 Some(exchange) => {
+                    self.reporter.on(*port);
                     let exchange = self.answered(exchange);
                     self.emit_http(now, exchange, event, out)
                 }
                 // Nothing was asked: nothing is answered.
                 None => Emitted::Stay,
             },
-            Codec::WebSocket { simple, .. } => {
+            Codec::WebSocket { simple, since, .. } => {
                 if let Event::Hello { mode, .. } = event {
                     *simple = *mode == Mode::Simple;
+                    *since = events::minute(now);
+                    self.tell(Happening::Greeted { mode: if *simple { "simplepush" } else { "webpush" } });
                 }
                 self.emit_websocket(*simple, event, out);
                 Emitted::Stay
@@ -294,9 +313,11 @@ impl Edge for PushEdge {
 
     fn close(&mut self, codec: &mut Codec, reason: CloseReason, out: &mut Vec<u8>) {
         match codec {
-            Codec::Http { partial, exchange, .. } => {
+            Codec::Http { partial, exchange, port } => {
                 let under_way = *partial || exchange.is_some();
                 if let Some(fault) = close::http_fault(reason, under_way) {
+                    self.reporter.on(*port);
+                    self.tell_fault(fault);
                     let exchange = exchange.take().unwrap_or_default();
                     answer::fault(&self.date, &exchange.context.closing(), fault, out);
                 }
@@ -307,6 +328,25 @@ impl Edge for PushEdge {
                     crate::wire::ws::write_close(out, Some(code), text);
                 }
             }
+        }
+    }
+
+    fn ended(&mut self, now: Now, codec: &Codec, reason: CloseReason) {
+        if !self.reporter.is_on() {
+            return;
+        }
+        if let Codec::WebSocket { agent_family, simple, relay, since, .. } = codec {
+            let code = match reason {
+                CloseReason::PeerClosed => self.reporter.take_peer_code(),
+                reason => close::websocket_goodbye(reason).map(|(code, _)| code),
+            };
+            let mode = match (relay, simple) {
+                (true, _) => "relay",
+                (false, true) => "simplepush",
+                (false, false) => "webpush",
+            };
+            let minutes = events::minutes_since(*since, now);
+            self.tell(Happening::Ended(Ended { reason, code, mode, agent_family: *agent_family, minutes }));
         }
     }
 
@@ -321,7 +361,9 @@ impl Edge for PushEdge {
         matches!(codec, Codec::WebSocket { .. })
     }
 
-    fn too_many(&self, _port: Port) -> &'static [u8] {
+    fn too_many(&self, port: Port) -> &'static [u8] {
+        // What does not fit is counted by the queue, too.
+        self.reporter.tell(Happening::Refused { port, status: 503, errno: None, cause: "Too many connections" });
         answer::TOO_MANY
     }
 }

@@ -49,8 +49,9 @@ counters! {
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",
         counter node_bodies_refused: "Notifications of other nodes that cannot be read.",
-        counter upgrades_elsewhere: "Upgrades and load balancers answered 503: more WebSockets than websocket.welcome.",
+        counter upgrades_elsewhere: "Upgrades and load balancers answered 503: more than websocket.welcome, or the node stops.",
         counter node_busy: "Notifications of other nodes answered 503: the session takes nothing now.",
+        counter log_events_dropped: "Events of clients left out of the log: too many at once.",
         counter http_malformed: "Connections ended for bytes that are no HTTP request.",
         counter http_not_found: "Requests for a path that does not exist.",
         counter http_wrong_method: "Requests with a method that the path does not know.",
@@ -95,7 +96,7 @@ impl EdgeStats {
             Fault::TooManyToEndpoint | Fault::TooManyOfSender | Fault::OverBudget => &mut self.posts_too_many,
             Fault::BadNodeBody => &mut self.node_bodies_refused,
             Fault::SessionBusy => &mut self.node_busy,
-            Fault::NotWelcome => &mut self.upgrades_elsewhere,
+            Fault::NotWelcome | Fault::Stopping => &mut self.upgrades_elsewhere,
             Fault::Unavailable => &mut self.posts_unavailable,
         };
         *counter += 1;

@@ -82,6 +82,7 @@ impl PushEdge {
             Kind::Pong => Ingest::Next { consumed },
             Kind::Close => match ws::close_code(frame.payload) {
                 Ok(code) => {
+                    self.reporter.peer_said(code);
                     let reason = frame.payload.get(2..).and_then(|reason| std::str::from_utf8(reason).ok());
                     ws::write_close(out, code, reason.unwrap_or_default());
                     Ingest::Close { reason: CloseReason::PeerClosed }

@@ -203,6 +203,27 @@ impl Prepared {
         self.timekeeper = Some(timekeeper);
     }
 
+    /// The signal that comes within `span`, if one does. Waits; for a start that takes long.
+    pub fn signal_within(&mut self, span: Duration) -> Option<Signal> {
+        let (runtime, signals) = (&self.runtime, &mut self.signals);
+        let look = async move {
+            let until = Instant::now() + span;
+            loop {
+                if let Ok(signal) = signals.try_recv() {
+                    return Some(signal);
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return None;
+                }
+                tokio::time::sleep(left.min(SIGNAL_LOOK)).await;
+            }
+        };
+        // On a thread of its own, because whoever starts a node may be inside a runtime himself.
+        let looked = std::thread::scope(|scope| scope.spawn(move || runtime.block_on(look)).join());
+        looked.unwrap_or(None)
+    }
+
     /// Asks the broadcast source once, if there is one, for 5 s at most: a user agent that says hello before the first
     /// answer is told that its broadcasts do not exist, and does not hear of them until it connects again. A source
     /// that fails is logged and asked again later.
@@ -323,6 +344,8 @@ async fn look_around(host: Arc<dyn Host>) {
     }
 }
 
+/// How often a start that waits looks for a signal.
+const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 /// As often as the shards write their boards.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 

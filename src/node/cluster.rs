@@ -75,13 +75,13 @@ impl Cluster {
     /// Says that this run has begun, and that the `last` one of this data directory is over. Before its first session.
     ///
     /// # Errors
-    /// [`Fault::Store`].
+    /// [`Fault::StoreAway`].
     pub(super) fn enter(&self, last: Option<&NodeId>) -> Result<(), Fault> {
         // Nobody writes the row of an old URL again: without this, others would call there for as long as it lasts.
         if let Some(last) = last.filter(|last| last.url != self.me.url || !self.listed) {
-            self.nodes.leave(last).map_err(Fault::Store)?;
+            self.nodes.leave(last).map_err(Fault::StoreAway)?;
         }
-        if self.listed { self.nodes.enter(&self.me).map_err(Fault::Store) } else { Ok(()) }
+        if self.listed { self.nodes.enter(&self.me).map_err(Fault::StoreAway) } else { Ok(()) }
     }
 
     /// Has the nodes that hold these users look at storage, where something was saved for them.
@@ -113,10 +113,10 @@ impl Cluster {
     /// For a node that does not run and will not: makes the calls, and says that its last run is over. Waits.
     ///
     /// # Errors
-    /// [`Fault::Store`], [`Fault::Host`].
+    /// [`Fault::StoreAway`], [`Fault::Host`].
     pub(super) fn bury(&self, last: Option<&NodeId>, config: &Node, trust: Trust) -> Result<(), Fault> {
         if let Some(last) = last {
-            self.nodes.leave(last).map_err(Fault::Store)?;
+            self.nodes.leave(last).map_err(Fault::StoreAway)?;
         }
         let no_runtime = |error| Fault::Host { what: "a runtime", error };
         let left = settle(self.calls(config, trust), SETTLE_TIME_MAX).map_err(no_runtime)?;

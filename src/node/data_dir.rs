@@ -12,7 +12,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -48,6 +48,16 @@ impl Keys {
         let reveal = |keys: &[Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
         EdgeKeys { crypto: reveal(&self.crypto), node: reveal(&self.node) }
     }
+}
+
+/// The rule for a key file that is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// Every key is made: the store has no user yet, or the operator wants new keys.
+    Make,
+    /// The key of endpoint URLs is not made: the store has users, and no URL that they have would be good any more.
+    /// The others are, since they are the secret of this node alone.
+    Refuse,
 }
 
 /// 16 secret bytes.
@@ -109,14 +119,20 @@ impl DataDir {
         Some(NodeId { url: url.into(), boot: u64::from_str_radix(boot, 16).ok()? })
     }
 
-    /// The secrets of this node; what is missing is made and kept.
+    /// The secrets of this node; what is missing is made and kept, as far as `missing` allows.
     ///
     /// # Errors
     /// [`Fault::DataDir`], and [`Fault::Key`] for a key file that is damaged: making a new one would orphan every
-    /// endpoint URL that was handed out.
-    pub fn keys(&self, config: &Config) -> Result<Keys, Fault> {
+    /// endpoint URL that was handed out. [`Fault::LostKey`] for one that is gone.
+    pub fn keys(&self, config: &Config, missing: Missing) -> Result<Keys, Fault> {
         make_dir(&self.path.join("keys"))?;
-        self.collect_keys(config, made)
+        self.collect_keys(
+            config,
+            match missing {
+                Missing::Make => made,
+                Missing::Refuse => made_if_harmless,
+            },
+        )
     }
 
     /// The secrets of a node that runs: as [`DataDir::keys`], and nothing is made.
@@ -190,7 +206,10 @@ impl KeyKind {
 /// The key in this file; `missing` is asked for one when there is no file.
 fn kept(path: &Path, kind: KeyKind, missing: fn(&Path, KeyKind) -> Result<Secret, Fault>) -> Result<Secret, Fault> {
     match fs::read_to_string(path) {
-        Ok(text) if kind.accepts(text.trim()) => Ok(Secret::new(text.trim())),
+        Ok(text) if kind.accepts(text.trim()) => {
+            warn_of_readers(path, NOT_THE_OWNER);
+            Ok(Secret::new(text.trim()))
+        }
         Ok(_) => Err(Fault::Key { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Fault::Key { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing(path, kind),
@@ -204,6 +223,35 @@ fn made(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
     write_once(path, &key).map_err(|error| fault(path, "write", error))?;
     Ok(Secret::new(key))
 }
+
+/// As [`made`], beside a store that has users.
+fn made_if_harmless(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
+    match kind {
+        // Every endpoint URL that was handed out is sealed with it.
+        KeyKind::Fernet => return Err(Fault::LostKey { path: path.to_owned() }),
+        KeyKind::Bearer => tracing::warn!(
+            path = %path.display(),
+            "node key lost and made anew; who calls this node with the old one is refused"
+        ),
+        // It says which shard owns a user; nothing outside the process depends on it.
+        KeyKind::Placement => {}
+    }
+    made(path, kind)
+}
+
+/// Warns of a file with secrets that one of these permission bits opens to others.
+pub fn warn_of_readers(path: &Path, bits: u32) {
+    let mode = fs::metadata(path).map_or(0, |found| found.permissions().mode() & 0o777);
+    if mode & bits != 0 {
+        let (path, mode) = (path.display(), format!("{mode:o}"));
+        tracing::warn!(%path, mode, "secret left readable by others; chmod 600 it");
+    }
+}
+
+/// Permission bits of everybody but the owner: keys that this server makes are his alone.
+const NOT_THE_OWNER: u32 = 0o077;
+/// Permission bits of strangers: files of the operator may be for a group.
+pub const STRANGERS: u32 = 0o007;
 
 /// Under another name first: a file with the name of a key always holds a whole one.
 fn write_once(path: &Path, text: &str) -> io::Result<()> {
@@ -239,8 +287,8 @@ mod tests {
     fn keys_are_made_once_for_their_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
-        let first = DataDir::open(&path).unwrap().keys(&config(&[])).unwrap();
-        let again = DataDir::open(&path).unwrap().keys(&config(&[])).unwrap();
+        let first = DataDir::open(&path).unwrap().keys(&config(&[]), Missing::Make).unwrap();
+        let again = DataDir::open(&path).unwrap().keys(&config(&[]), Missing::Make).unwrap();
         assert_eq!((&first.crypto, &first.node, first.placement), (&again.crypto, &again.node, again.placement));
         assert_ne!(first.crypto[0].reveal(), first.node[0].reveal());
         for (name, mode) in
@@ -257,7 +305,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fernet = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=";
         let config = config(&[&format!("endpoint.crypto_keys={fernet}"), "node.keys=0123456789abcdef"]);
-        let keys = DataDir::open(dir.path()).unwrap().keys(&config).unwrap();
+        let keys = DataDir::open(dir.path()).unwrap().keys(&config, Missing::Make).unwrap();
         assert_eq!((keys.crypto[0].reveal(), keys.node[0].reveal()), (fernet, "0123456789abcdef"));
         assert!(!dir.path().join("keys/crypto").exists() && !dir.path().join("keys/node").exists());
     }
@@ -268,13 +316,34 @@ mod tests {
         let fernet = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=";
         let configured = config(&[&format!("endpoint.crypto_keys={fernet}")]);
         let data = DataDir::open(dir.path()).unwrap();
-        let first = data.keys(&configured).unwrap();
+        let first = data.keys(&configured, Missing::Make).unwrap();
         let again = data.known_keys(&configured).unwrap();
         assert_eq!((&first.crypto, &first.node, first.placement), (&again.crypto, &again.node, again.placement));
         let said = data.known_keys(&config(&[])).unwrap_err().to_string();
         let path = dir.path().join("keys/crypto");
         assert!(said.contains(&format!("there is no {}; set the key again", path.display())), "{said}");
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_lost_key_of_endpoint_urls_is_refused_beside_users_and_the_others_are_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let first = data.keys(&config(&[]), Missing::Make).unwrap();
+        for name in ["node", "placement"] {
+            fs::remove_file(dir.path().join("keys").join(name)).unwrap();
+        }
+        let again = data.keys(&config(&[]), Missing::Refuse).unwrap();
+        assert_eq!(first.crypto, again.crypto);
+        assert_ne!(first.node, again.node);
+        let path = dir.path().join("keys/crypto");
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(data.keys(&config(&[]), Missing::Refuse), Err(Fault::LostKey { .. })));
+        assert!(!path.exists());
+        let fernet = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=";
+        let configured = config(&[&format!("endpoint.crypto_keys={fernet}")]);
+        assert_eq!(data.keys(&configured, Missing::Refuse).unwrap().crypto[0].reveal(), fernet);
+        assert_ne!(data.keys(&config(&[]), Missing::Make).unwrap().crypto, first.crypto, "as the operator wants it");
     }
 
     #[test]
@@ -296,10 +365,10 @@ mod tests {
         for (name, damage) in [("crypto", "x"), ("crypto", "\u{0}"), ("node", ""), ("placement", "0123")] {
             let dir = tempfile::tempdir().unwrap();
             let data = DataDir::open(dir.path()).unwrap();
-            data.keys(&config(&[])).unwrap();
+            data.keys(&config(&[]), Missing::Make).unwrap();
             let path = dir.path().join("keys").join(name);
             fs::write(&path, damage).unwrap();
-            let said = data.keys(&config(&[])).unwrap_err().to_string();
+            let said = data.keys(&config(&[]), Missing::Make).unwrap_err().to_string();
             assert!(said.starts_with(&format!("{} is not a key; restore it from a backup", path.display())), "{said}");
             assert_eq!(fs::read_to_string(&path).unwrap(), damage);
         }

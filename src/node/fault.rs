@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::commands::status;
+use crate::store::scylla::OpenFault;
 
 /// Why there is no running node. Made on the starting thread; fatal.
 #[derive(Debug)]
@@ -31,6 +32,11 @@ pub enum Fault {
     },
     /// A key that was configured and is not any more, and no key file to fall back to.
     NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key file of endpoint URLs is gone and the store has users who have such URLs.
+    LostKey {
         /// The file.
         path: PathBuf,
     },
@@ -61,6 +67,15 @@ pub enum Fault {
     Kernel(String),
     /// The store cannot be opened.
     Store(String),
+    /// The database does not answer, or cannot serve now; it may later.
+    StoreAway(String),
+    /// The database is there, and not as the configuration says.
+    StoreRefused(String),
+    /// Told to stop while it waited for the database.
+    Stopped {
+        /// How many messages of earlier runs are still in the ledger logs.
+        messages: usize,
+    },
     /// A ledger log cannot be made or read.
     Ledger(String),
     /// Some of what the ledgers held could not be saved to storage; the rest is saved.
@@ -76,6 +91,17 @@ pub enum Fault {
     Edge(String),
     /// A backup or salvage that cannot be as it was asked for.
     Backup(&'static str),
+    /// The server that has the data directory cannot be asked for a backup.
+    NoServer {
+        /// The data directory.
+        data: PathBuf,
+        /// Where it was asked.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The server that has the data directory made no backup, for this reason.
+    NoBackup(String),
     /// An import or a copy of a store that cannot go on.
     Transfer(String),
     /// A shard does not start.
@@ -90,14 +116,23 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The fault of a shared store that is not open.
+    pub(super) fn of_database(fault: OpenFault) -> Fault {
+        if fault.passes { Fault::StoreAway(fault.said) } else { Fault::StoreRefused(fault.said) }
+    }
+
     /// The exit status of a process that ends with this.
     pub fn status(&self) -> u8 {
         match self {
             Fault::DataDir { .. } | Fault::InUse { .. } => status::DATA_DIR,
             Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
             Fault::Address { .. } => status::ADDRESS,
-            Fault::Backup(_) | Fault::Transfer(_) => status::FAILED,
-            Fault::Core { .. } | Fault::Steer { .. } | Fault::Edge(_) | Fault::NoKey { .. } => status::CONFIG,
+            Fault::Backup(_) | Fault::Transfer(_) | Fault::NoServer { .. } | Fault::NoBackup(_) => status::FAILED,
+            Fault::Core { .. } | Fault::Steer { .. } | Fault::Edge(_) | Fault::StoreRefused(_) => status::CONFIG,
+            Fault::NoKey { .. } | Fault::LostKey { .. } => status::CONFIG,
+            Fault::StoreAway(_) => status::STORAGE,
+            Fault::Stopped { messages: 0 } => status::DONE,
+            Fault::Stopped { .. } => status::LEDGER_LEFT,
             Fault::Kernel(_) | Fault::Shards(_) | Fault::Host { .. } => status::UNAVAILABLE,
             Fault::Replay { .. } => status::LEDGER_LEFT,
         }
@@ -121,17 +156,7 @@ impl fmt::Display for Fault {
                     "the data directory {path} is in use by another process; stop it, or set another with --data-dir"
                 )
             }
-            Fault::Key { path } => {
-                let path = path.display();
-                write!(
-                    f,
-                    "{path} is not a key; restore it from a backup (what was made with it is lost otherwise), or remove it"
-                )
-            }
-            Fault::NoKey { path } => {
-                let path = path.display();
-                write!(f, "the configuration has no key where it had one, and there is no {path}; set the key again")
-            }
+            Fault::Key { .. } | Fault::NoKey { .. } | Fault::LostKey { .. } => self.of_keys(f),
             Fault::Address { key, address, error } if error.kind() == io::ErrorKind::AddrInUse => {
                 write!(f, "{key}: {address} is in use by another process; stop it, or set another address")
             }
@@ -155,6 +180,8 @@ impl fmt::Display for Fault {
             ),
             Fault::Kernel(sentence)
             | Fault::Store(sentence)
+            | Fault::StoreAway(sentence)
+            | Fault::StoreRefused(sentence)
             | Fault::Ledger(sentence)
             | Fault::Edge(sentence)
             | Fault::Transfer(sentence)
@@ -165,8 +192,53 @@ impl fmt::Display for Fault {
                  logs stay, mend the store (`murre maintain salvage` makes one of what is readable) and start again"
             ),
             Fault::Backup(sentence) => f.write_str(sentence),
+            Fault::Stopped { messages } => stopped(*messages, f),
+            Fault::NoServer { data, address, error } => write!(
+                f,
+                "cannot ask the server that has {} for a backup: no answer at admin.listen = {address}: {error}; give \
+                 this command the configuration of the server (--config, MURRE_ADMIN__LISTEN), or stop the server",
+                data.display()
+            ),
+            Fault::NoBackup(reason) => write!(f, "the server that has the data directory made no backup: {reason}"),
             Fault::Host { what, error } => write!(f, "this host refuses {what}: {error}; see `murre doctor`"),
         }
+    }
+}
+
+impl Fault {
+    /// The sentences of keys; nothing for other faults.
+    fn of_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Key { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path} is not a key; restore it from a backup (what was made with it is lost otherwise), or remove it"
+                )
+            }
+            Fault::NoKey { path } => {
+                let path = path.display();
+                write!(f, "the configuration has no key where it had one, and there is no {path}; set the key again")
+            }
+            Fault::LostKey { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "cannot find the key {path}: the endpoint URLs of the users in the store are sealed with it; \
+                     restore it from a backup, or set endpoint.crypto_keys; to make a new key, which ends all of \
+                     these URLs, start with --new-keys"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn stopped(messages: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("stopped before the database answered")?;
+    match messages {
+        0 => f.write_str("; nothing was taken"),
+        _ => write!(f, "; {messages} messages of earlier runs stay in the ledger: start again to save them"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Assembly: keys, store, ledgers, shards, island; orderly start and stop.
 //!
-//! Start: probe the kernel -> lock the data directory -> keys -> open the store -> save what earlier ledgers hold
+//! Start: probe the kernel -> lock the data directory -> open the store -> keys -> save what earlier ledgers hold
 //! -> ask the broadcast source -> listen -> enter the cluster and tell who has users of these ledgers -> new logs
 //! -> shards -> TLS of other nodes -> island -> remove the old logs. Stop is the reverse, after a drain (DESIGN.md 6,
 //! SIGTERM).
@@ -8,11 +8,15 @@
 
 mod backup;
 
+mod advice;
+
 mod banner;
 
 mod cluster;
 
 mod data_dir;
+
+mod events;
 
 mod fault;
 
@@ -29,12 +33,12 @@ mod storage;
 mod transfer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use crate::island::Signal;
 pub use backup::{Copy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
-pub use data_dir::{DataDir, Keys, PlacementKey};
+pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, warn_of_readers};
 pub use fault::Fault;
 pub use host::KERNEL_STEERS;
 pub use running::{Running, Stopped};
@@ -43,7 +47,7 @@ pub use transfer::{with_store, with_stores};
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use shards::ids::{Clock, Origin, ShardId, Uaid};
@@ -63,6 +67,7 @@ use crate::edge::{
 };
 use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Timekeeper, Wakes, Witness};
 use cluster::Cluster;
+use events::EventLog;
 use listeners::{Bound, Public};
 use manager::Manager;
 use running::Stage;
@@ -80,6 +85,10 @@ pub struct Surroundings {
     pub probe: fn() -> Result<(), ProbeError>,
     /// How long an address in use is waited for; the listeners of a process outlive its kill by some milliseconds.
     pub address_patience: Duration,
+    /// How long a database that is away is waited for.
+    pub store_patience: Duration,
+    /// `--new-keys`: a key of endpoint URLs is made where that of a store with users is gone.
+    pub new_keys: bool,
 }
 
 impl Default for Surroundings {
@@ -89,6 +98,8 @@ impl Default for Surroundings {
             host_clock: HostClock::default(),
             probe: shards::ring::probe,
             address_patience: Duration::from_secs(3),
+            store_patience: Duration::ZERO,
+            new_keys: false,
         }
     }
 }
@@ -112,10 +123,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let calls = calls(config)?;
     let wakes = calls.wake.as_ref().map(|(_, wakes)| Arc::clone(wakes));
     let mut prepared = Prepared::new(surroundings.signals, calls).map_err(no_island)?;
-    let cores = host::cores(&config.shards.cores)?;
-    let shard_count = if config.shards.count == 0 { cores.len() as u16 } else { config.shards.count };
-    host::check_steering(&config.shards, shard_count, &cores)?;
-    let pinned: Vec<u32> = cores.iter().copied().cycle().take(usize::from(shard_count)).collect();
+    let (cores, pinned) = pin(&config.shards)?;
+    let shard_count = pinned.len() as u16;
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
     let certificate = cluster::certificate(config)?;
@@ -123,23 +132,26 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let tls = listeners::bind_tls(config)?;
 
     let data = DataDir::open(&config.data_dir)?;
-    let keys = data.keys(config)?;
     let wall = Arc::new(Wall::of(surroundings.host_clock));
-    let storage = open_storage(config, &data, &wall)?;
+    let storage = open_storage(config, &data, &wall, (&mut prepared, surroundings.store_patience))?;
+    let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
+    let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
     let mut earlier = Earlier::save(&data, &storage)?;
 
     prepared.ask_source().map_err(no_island)?;
     let Public { shards: bound, addresses } = listeners::bind(config, &pinned)?;
     let boot = cluster::random_boot()?;
+    let log = EventLog::start().map_err(no_island)?;
     let mut plan = Plan::new(config, &keys, &addresses, shard_count, boot);
+    plan.edge.events = log.as_ref().map(EventLog::events);
+    advice::on_settings(config, &plan.edge.endpoint_url, (shard_count, cores.len()));
     plan.wall = Arc::clone(&wall);
     prepared.keep_time(Timekeeper::new(wall, witness(config, &storage)));
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
-    let bound_tls = tls.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>();
-    let bound_tls = bound_tls.map_err(no_island)?;
+    let bound_tls = tls.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>().map_err(no_island)?;
     let me = NodeId { url: cluster::url(&config.node, &of(&addresses, Port::Node), &bound_tls), boot };
-    let cluster = storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?;
-    let cluster = cluster.map(Arc::new);
+    let cluster =
+        storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?.map(Arc::new);
     if let Some((cluster, trust)) = cluster.as_ref().zip(trust) {
         prepared.call_nodes(cluster.calls(&config.node, trust));
         cluster.enter(data.last_run().as_ref())?;
@@ -163,26 +175,60 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let stage = Arc::new(Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate));
     let (store, statements) = (storage.board(), storage.latencies());
     let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements };
-    let host: Arc<dyn Host> = Arc::clone(&stage) as Arc<dyn Host>;
     if let (Some(certificate), Some(behind)) = (certificate, of(&addresses, Port::Node).first()) {
         prepared.end_tls(tls, banner::reachable(*behind), certificate).map_err(no_island)?;
     }
-    let island = Island::start(prepared, admin, exhibits, host).map_err(no_island)?;
+    let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;
     earlier.discard_told();
     let addresses = Addresses { node_tls: bound_tls, ..plan.addresses(&addresses, island.admin()) };
-    let drain_rate = config.drain.rate;
     let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
     manager.ready();
-    Ok(Running { addresses, cores, drain_rate, manager, island, stage, shards, storage, data, cluster })
+    tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
+    Ok(Running { addresses, cores, drain: config.drain, manager, island, stage, shards, storage, data, cluster, log })
+}
+
+/// The CPUs that shards may be pinned to, and that of each shard.
+fn pin(shards: &config::Shards) -> Result<(Vec<u32>, Vec<u32>), Fault> {
+    let cores = host::cores(&shards.cores)?;
+    let count = if shards.count == 0 { cores.len() as u16 } else { shards.count };
+    host::check_steering(shards, count, &cores)?;
+    let pinned = cores.iter().copied().cycle().take(usize::from(count)).collect();
+    Ok((cores, pinned))
 }
 
 /// Opens the storage, and has the process follow the host's clock once more: that may have been set since this began,
-/// and its database has just found it right as it is now.
-fn open_storage(config: &Config, data: &DataDir, wall: &Arc<Wall>) -> Result<Arc<Storage>, Fault> {
-    let storage = Storage::open(config, &data.store(), wall)?;
-    wall.take_over(wall.gap_us());
-    Ok(Arc::new(storage))
+/// and its database has just found it right as it is now. A database that is away is tried again for as long as
+/// `patience`, unless a signal ends the wait.
+fn open_storage(
+    config: &Config,
+    data: &DataDir,
+    wall: &Arc<Wall>,
+    (prepared, patience): (&mut Prepared, Duration),
+) -> Result<Arc<Storage>, Fault> {
+    let until = Instant::now() + patience;
+    let mut pause = STORE_PAUSE_MIN;
+    loop {
+        match Storage::open(config, &data.store(), wall) {
+            Ok(storage) => {
+                wall.take_over(wall.gap_us());
+                return Ok(Arc::new(storage));
+            }
+            Err(Fault::StoreAway(reason)) if Instant::now() < until => {
+                tracing::warn!(reason, retry_seconds = pause.as_secs(), "database not reached; the start waits for it");
+                if prepared.signal_within(pause) == Some(Signal::Stop) {
+                    let left = ledger::replay(&data.ledger()).map_err(no_ledger)?;
+                    return Err(Fault::Stopped { messages: left.messages.len() });
+                }
+                pause = (pause * 2).min(STORE_PAUSE_MAX);
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
 }
+
+/// The pauses between two looks at a database that is away: the first, and the longest.
+const STORE_PAUSE_MIN: Duration = Duration::from_secs(1);
+const STORE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Who is asked when the host's clock is in doubt: on a shared store the clocks of the database.
 fn witness(config: &Config, storage: &Storage) -> Option<Witness> {
@@ -327,6 +373,7 @@ impl<'a> Plan<'a> {
             unfinished_bytes_max: UNFINISHED_BYTES_MAX,
             reconcile: config.hello.reconcile,
             version: version(),
+            events: None,
         };
         Plan {
             config,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shards::ledger;
 use shards::machine::BroadcastVersion;
@@ -16,10 +16,11 @@ use super::backup::backup;
 use super::banner::Addresses;
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
+use super::events::EventLog;
 use super::fault::Fault;
 use super::manager::Manager;
 use super::storage::Storage;
-use crate::config::Config;
+use crate::config::{Config, Drain};
 use crate::edge::{Gate, PushEdge};
 use crate::island::{Backup, Health, Host, Island, Signal};
 use crate::store::embedded::Copied;
@@ -28,7 +29,7 @@ use crate::store::embedded::Copied;
 pub struct Running {
     pub(super) addresses: Addresses,
     pub(super) cores: Vec<u32>,
-    pub(super) drain_rate: u32,
+    pub(super) drain: Drain,
     pub(super) manager: Manager,
     // In the order in which they end when they are dropped.
     pub(super) island: Island,
@@ -37,6 +38,8 @@ pub struct Running {
     pub(super) storage: Arc<Storage>,
     pub(super) data: DataDir,
     pub(super) cluster: Option<Arc<Cluster>>,
+    /// The last to end: shards report to it.
+    pub(super) log: Option<EventLog>,
 }
 
 /// How a node ended.
@@ -63,6 +66,12 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new(shards: Handle<PushEdge>, storage: Arc<Storage>, data: &Path, gate: Arc<Gate>) -> Stage {
         Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false), gate }
+    }
+
+    /// From now on health pages say that the node stops, and no WebSocket is welcome; all else goes on.
+    pub(super) fn announce_stop(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.gate.stop();
     }
 
     pub(super) fn boards(&self) -> &[Arc<Board>] {
@@ -158,19 +167,23 @@ impl Running {
         Ok(())
     }
 
-    /// Ends in order (DESIGN.md 6, SIGTERM): directs stop, ledgers are saved, sessions close with 1001 at the drain
-    /// rate, within 30 s + sessions / rate. Another signal ends it at once; the ledgers keep what is left.
+    /// Ends in order. For `drain.delay` the ports stay open: health pages and new WebSockets are answered 503, so that
+    /// load balancers look elsewhere, and POSTs and sessions go on as ever. Then directs stop, ledgers are saved, and
+    /// sessions close with 1001 at the drain rate, within 30 s + sessions / rate. A signal ends the delay. The next one
+    /// ends the drain at once, and the ledgers keep what is left.
     ///
     /// # Errors
     /// [`Fault::Ledger`] when the logs cannot be read afterwards.
     pub fn stop(self) -> Result<Stopped, Fault> {
-        let Running { island, stage, shards, storage, data, drain_rate, mut manager, cluster, .. } = self;
-        stage.draining.store(true, Ordering::Relaxed);
+        let Running { island, stage, shards, storage, data, drain, mut manager, cluster, log, .. } = self;
+        stage.announce_stop();
+        let drain_rate = drain.rate;
         let sessions = sum(stage.boards(), "conns");
         let shard_count = stage.boards().len() as u32;
-        tracing::info!(sessions, drain_rate, "draining");
+        tracing::info!(sessions, drain_rate, delay_seconds = drain.delay.as_secs_f64(), "drain begun");
         let within = DRAIN_TIME_MIN + Duration::from_secs(sessions / u64::from(drain_rate));
         manager.stopping(&format!("closing {sessions} sessions, {drain_rate} a second"));
+        linger(&island, &mut manager, drain.delay);
         shards.drain(drain_rate.div_ceil(shard_count), within);
         let ending = std::thread::spawn(move || shards.wait());
         while !ending.is_finished() {
@@ -192,6 +205,8 @@ impl Running {
         for report in reports.iter().filter(|report| !report.drained) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain not complete");
         }
+        // What it has in its queue is logged before the end of the node is.
+        drop(log);
         manager.ask_for(CLOSE_TIME);
         if let Some(cluster) = cluster {
             cluster.leave();
@@ -210,6 +225,21 @@ impl Running {
             0 => Stopped::InOrder,
             messages => Stopped::LedgerLeft { messages },
         })
+    }
+}
+
+/// Waits for `delay`, or for a signal to stop.
+fn linger(island: &Island, manager: &mut Manager, delay: Duration) {
+    let until = Instant::now() + delay;
+    while Instant::now() < until {
+        manager.still_stopping();
+        match island.signals().recv_timeout(DRAIN_LOOK) {
+            Ok(Signal::Stop) => return tracing::info!("drain delay cut short by a signal"),
+            Ok(Signal::Reload) => tracing::info!("keys are not read again while draining"),
+            Err(RecvTimeoutError::Timeout) => {}
+            // This node does not watch signals.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
+        }
     }
 }
 

@@ -33,7 +33,7 @@ impl Storage {
     /// Opens what is configured. `wall` is the time of the process.
     ///
     /// # Errors
-    /// [`Fault::Store`].
+    /// [`Fault::Store`], and of a database [`Fault::StoreAway`] and [`Fault::StoreRefused`].
     pub(super) fn open(config: &Config, dir: &Path, wall: &Arc<Wall>) -> Result<Storage, Fault> {
         let store = &config.store;
         let bytes_max = if store.max_bytes == 0 { u64::MAX } else { store.max_bytes };
@@ -41,7 +41,7 @@ impl Storage {
             StoreKind::Memory => Storage::Memory(Model::new(bytes_max)),
             StoreKind::Scylla => {
                 let surroundings = Surroundings { wall: Arc::clone(wall) };
-                Storage::Scylla(Scylla::open(config, surroundings).map_err(Fault::Store)?)
+                Storage::Scylla(Scylla::open(config, surroundings).map_err(Fault::of_database)?)
             }
             StoreKind::Embedded => {
                 let options =
@@ -58,6 +58,18 @@ impl Storage {
             Storage::Embedded(store) => store.port(waker),
             Storage::Memory(store) => store.port(waker),
             Storage::Scylla(store) => store.port(waker),
+        }
+    }
+
+    /// Whether it is in the data directory and has users: they have endpoint URLs that a key of the directory sealed.
+    /// The keys of a shared store are in the configuration.
+    ///
+    /// # Errors
+    /// [`Fault::Store`].
+    pub(super) fn has_users_of_its_own(&self) -> Result<bool, Fault> {
+        match self {
+            Storage::Embedded(store) => store.has_users().map_err(|fault| Fault::Store(fault.to_string())),
+            Storage::Memory(_) | Storage::Scylla(_) => Ok(false),
         }
     }
 

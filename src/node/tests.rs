@@ -1,6 +1,9 @@
 //! Start, stop and start again in one process; every refusal to start by its sentence.
 
 mod cluster;
+mod drain;
+pub(crate) mod events;
+mod keys;
 mod replay;
 mod steering;
 mod told;
@@ -33,6 +36,7 @@ fn config(dir: &Path, sets: &[&str]) -> Config {
         "shards.count=2".to_owned(),
         "delivery.ledger_bytes=4MiB".to_owned(),
         "max_connections=1000".to_owned(),
+        "drain.delay=0".to_owned(),
         // The host may keep a client waiting.
         "websocket.hello_timeout=60".to_owned(),
     ];

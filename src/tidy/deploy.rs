@@ -130,8 +130,9 @@ pub fn service(tree: &Tree) -> Vec<String> {
 
 /// The default of `drain.rate`.
 const DRAIN_RATE: u64 = 10_000;
-/// What a drain may take beside the closing of sessions: 30 s for the ledgers, and then goodbyes, threads and storage.
-const DRAIN_SECONDS: u64 = 30 + 15;
+/// What a drain may take beside the closing of sessions: the default of `drain.delay`, 30 s for the ledgers, and then
+/// goodbyes, threads and storage.
+const DRAIN_SECONDS: u64 = 5 + 30 + 15;
 
 /// Every `murre COMMAND --flag` that a document, the image or the unit writes down is understood by this build.
 pub fn flags(tree: &Tree) -> Vec<String> {

@@ -97,6 +97,8 @@ pub enum Fault {
     SessionBusy,
     /// More WebSockets than `websocket.welcome`: another node should have the next one.
     NotWelcome,
+    /// The node was told to stop: another node should have what is new.
+    Stopping,
 }
 
 /// One row of the table.
@@ -156,6 +158,7 @@ impl Fault {
             Fault::Unavailable => (503, Some(201), "Service unavailable, retry later"),
             Fault::NoSession => (404, None, "Client not available"),
             Fault::SessionBusy => (503, None, "Client takes nothing now"),
+            Fault::Stopping => (503, None, "This node is about to stop, connect again"),
             Fault::NotWelcome => (503, None, "This node has enough connections, connect again"),
         };
         Row { status, errno, message }
@@ -254,7 +257,7 @@ mod tests {
             (413, Some(104), &[TooLarge]),
             (426, None, &[UpgradeRequired]),
             (431, None, &[HeadTooLarge]),
-            (503, None, &[SessionBusy, NotWelcome]),
+            (503, None, &[SessionBusy, NotWelcome, Stopping]),
         ];
         for (status, errno, faults) in rows {
             for fault in faults {

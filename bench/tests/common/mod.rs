@@ -48,7 +48,8 @@ impl World {
 
     pub fn with(settings: &[&str]) -> World {
         let directory = tempfile::tempdir().unwrap();
-        let mut arguments = vec!["--set".to_owned(), "delivery.ledger_bytes=4MiB".into()];
+        let sets = ["--set", "delivery.ledger_bytes=4MiB", "--set", "drain.delay=0"];
+        let mut arguments = sets.map(str::to_owned).to_vec();
         if !settings.contains(&"--shards") {
             arguments.extend(["--shards".to_owned(), "3".into()]);
         }

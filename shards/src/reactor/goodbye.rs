@@ -26,6 +26,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         self.closes.count(reason);
         if let Some(codec) = entry.codec.as_mut() {
+            self.edge.ended(self.now, codec, reason);
             self.edge.close(codec, reason, &mut self.scratch);
         }
         if !self.scratch.is_empty() {
@@ -111,6 +112,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.forget(conn, CloseReason::PeerClosed);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.set(Flags::ENDED);
+        if let Some(codec) = &entry.codec {
+            self.edge.ended(self.now, codec, CloseReason::PeerClosed);
+        }
         self.part(conn);
     }
 
@@ -119,6 +123,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.peers_gone += 1;
         self.forget(conn, CloseReason::PeerClosed);
         let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.state == State::Open
+            && let Some(codec) = &entry.codec
+        {
+            self.edge.ended(self.now, codec, CloseReason::PeerClosed);
+        }
         if entry.state == State::Moving
             && let Some(Departure::Claimed { to, claim, .. }) =
                 self.sides.get(entry.side).and_then(|side| side.departure.take())

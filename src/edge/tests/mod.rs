@@ -54,6 +54,7 @@ pub(super) fn config() -> EdgeConfig {
         origin_rate: 0,
         unfinished_bytes_max: UNFINISHED_BYTES_MAX,
         version: VersionInfo { version: "1.2.3".into(), ..VersionInfo::default() },
+        events: None,
     }
 }
 

@@ -303,3 +303,26 @@ fn certificates_are_read_again_and_bad_ones_are_refused() {
     running.stop().unwrap();
     alone.stop().unwrap();
 }
+
+/// The service manager starts it again after this status, and not after that of damage.
+#[test]
+fn a_database_that_is_away_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = format!("endpoint.crypto_keys={KEY_1}");
+    let sets = ["store.kind=scylla", NODE_KEY, &keys, "store.scylla.nodes=127.0.0.1:1", "node.listen=127.0.0.2:0"];
+    let (said, code) = refusal(&config(dir.path(), &sets));
+    assert!(said.starts_with("store.scylla.nodes = 127.0.0.1:1: "), "{said}");
+    assert_eq!(code, status::STORAGE);
+    let fault = replay_ledgers(&config(dir.path(), &sets)).unwrap_err();
+    assert_eq!(fault.status(), status::STORAGE, "{fault}");
+
+    let (log, config) = (events::Log::default(), config(dir.path(), &sets));
+    let surroundings = Surroundings { store_patience: Duration::from_millis(1), ..Surroundings::default() };
+    let fault = log.of("warn", || start_in(&config, surroundings)).err().expect("still away");
+    assert!(matches!(fault, Fault::StoreAway(_)), "{fault}");
+    let text = log.text();
+    assert!(
+        text.contains("database not reached; the start waits for it") && text.contains("retry_seconds=1"),
+        "{text}"
+    );
+}

@@ -350,6 +350,15 @@ impl Embedded {
         self.numbers.clock
     }
 
+    /// Whether there is any user. For the starting thread.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn has_users(&self) -> Result<bool, StoreFault> {
+        let empty = self.db.as_ref().map_or(Ok(true), |db| db.users.is_empty());
+        empty.map(|empty| !empty).map_err(|error| StoreFault::database(&self.dir, error))
+    }
+
     /// The store's counters, refreshed about once a second.
     pub fn board(&self) -> Arc<Board> {
         self.gates.board.clone()

@@ -44,6 +44,15 @@ const SAVE_PAUSE: Duration = Duration::from_millis(500);
 /// Users whose messages are saved beside each other.
 const SAVES_MAX: usize = 64;
 
+/// Why the shared store is not open.
+#[derive(Debug)]
+pub struct OpenFault {
+    /// Every fault, a line each.
+    pub said: String,
+    /// It may be open at a later try: the database is away, and nothing that it said is wrong with the configuration.
+    pub passes: bool,
+}
+
 /// The shared store, open.
 pub struct Scylla {
     pub(super) runtime: Runtime,
@@ -70,17 +79,20 @@ impl Scylla {
     /// Looks whether everything is as it must be (`preflight`), connects and prepares.
     ///
     /// # Errors
-    /// Every fault, a line each.
-    pub fn open(config: &Config, surroundings: Surroundings) -> Result<Scylla, String> {
-        let runtime = runtime()?;
+    /// Every fault.
+    pub fn open(config: &Config, surroundings: Surroundings) -> Result<Scylla, OpenFault> {
+        let passing = |said| OpenFault { said, passes: true };
+        let runtime = runtime().map_err(passing)?;
         let session = match block_on(runtime.handle(), preflight::examine(config)) {
             (Some(session), faults) if faults.is_empty() => session,
             (_, faults) => {
+                let passes = faults.iter().all(preflight::Fault::passes);
                 let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-                return Err(faults.join("\n"));
+                return Err(OpenFault { said: faults.join("\n"), passes });
             }
         };
-        Scylla::with(runtime, session, &config.store.scylla, surroundings)
+        // Tables and permissions were found good: who does not prepare a statement now cannot serve for the moment.
+        Scylla::with(runtime, session, &config.store.scylla, surroundings).map_err(passing)
     }
 
     /// Connects and prepares without looking: for commands, and for tests with surroundings of their own.

@@ -30,11 +30,31 @@ use crate::config::{Level, Scylla, Tls};
 
 /// Why there is no session: one sentence that says what to do. Made on the island; at start it is fatal.
 #[derive(Debug)]
-pub struct ConnectFault(String);
+pub struct ConnectFault {
+    said: String,
+    passes: bool,
+}
+
+impl ConnectFault {
+    /// The configuration is wrong, or the database refuses it.
+    fn lasting(said: impl Into<String>) -> ConnectFault {
+        ConnectFault { said: said.into(), passes: false }
+    }
+
+    /// The database does not answer.
+    fn passing(said: impl Into<String>) -> ConnectFault {
+        ConnectFault { said: said.into(), passes: true }
+    }
+
+    /// Whether a later try may come through with the same configuration.
+    pub fn passes(&self) -> bool {
+        self.passes
+    }
+}
 
 impl fmt::Display for ConnectFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.said)
     }
 }
 
@@ -67,7 +87,10 @@ pub async fn connect(config: &Scylla) -> Result<Session, ConnectFault> {
     let patience = config.connect_timeout * (3 * config.nodes.len() as u32 + 3);
     match tokio::time::timeout(patience, builder.build()).await {
         Ok(built) => built.map_err(|error| explain(config, &error)),
-        Err(_) => Err(ConnectFault(format!("store.scylla.nodes = {}: {}", config.nodes.join(","), silent(patience)))),
+        Err(_) => {
+            let nodes = config.nodes.join(",");
+            Err(ConnectFault::passing(format!("store.scylla.nodes = {nodes}: {}", silent(patience))))
+        }
     }
 }
 
@@ -114,7 +137,7 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, ConnectFault> {
     let roots = Arc::new(roots(tls)?);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| ConnectFault(format!("TLS to the database is not possible: {error}")))?;
+        .map_err(|error| ConnectFault::lasting(format!("TLS to the database is not possible: {error}")))?;
     let builder = if tls.verify_host {
         builder.with_root_certificates(roots)
     } else {
@@ -125,7 +148,9 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, ConnectFault> {
     let chain = certificates("store.scylla.tls_cert", cert)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable("store.scylla.tls_key", key, &error))?;
     builder.with_client_auth_cert(chain, private).map_err(|error| {
-        ConnectFault(format!("store.scylla.tls_key is not the key of store.scylla.tls_cert, or of no use: {error}"))
+        ConnectFault::lasting(format!(
+            "store.scylla.tls_key is not the key of store.scylla.tls_cert, or of no use: {error}"
+        ))
     })
 }
 
@@ -142,7 +167,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, ConnectFault> {
             if roots.is_empty() {
                 let said =
                     "this host trusts no certificates; set store.scylla.tls_ca to what signs those of the database";
-                return Err(ConnectFault(said.to_owned()));
+                return Err(ConnectFault::lasting(said.to_owned()));
             }
         }
     }
@@ -160,7 +185,10 @@ fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 }
 
 fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> ConnectFault {
-    ConnectFault(format!("{key}: {} cannot be used: {error}; it must be PEM that this user may read", path.display()))
+    ConnectFault::lasting(format!(
+        "{key}: {} cannot be used: {error}; it must be PEM that this user may read",
+        path.display()
+    ))
 }
 
 /// Checks who signed a certificate and not whom it names (`store.scylla.tls_verify_host = false`): nodes are often
@@ -171,7 +199,9 @@ struct Nameless(Arc<WebPkiServerVerifier>);
 impl Nameless {
     fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Nameless, ConnectFault> {
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
-        verifier.map(Nameless).map_err(|error| ConnectFault(format!("TLS to the database is not possible: {error}")))
+        verifier
+            .map(Nameless)
+            .map_err(|error| ConnectFault::lasting(format!("TLS to the database is not possible: {error}")))
     }
 }
 
@@ -224,12 +254,14 @@ fn explain(config: &Scylla, error: &NewSessionError) -> ConnectFault {
         last_connection_error,
     })) = error
     else {
-        let hint = match error {
-            NewSessionError::FailedToResolveAnyHostname(_) => "no name in it resolves",
-            _ => "the database answers, and not as expected",
+        let (hint, passes) = match error {
+            NewSessionError::FailedToResolveAnyHostname(_) => ("no name in it resolves", true),
+            NewSessionError::MetadataError(_) => ("the database answers, and not as expected", true),
+            _ => ("the database answers, and not as expected", false),
         };
-        return ConnectFault(format!("store.scylla.nodes = {nodes}: {hint}: {error}"));
+        return ConnectFault { said: format!("store.scylla.nodes = {nodes}: {hint}: {error}"), passes };
     };
+    let mut lasts = false;
     let said = match last_connection_error {
         ConnectionError::ConnectTimeout => silent(config.connect_timeout),
         ConnectionError::IoError(error) => {
@@ -238,9 +270,11 @@ fn explain(config: &Scylla, error: &NewSessionError) -> ConnectFault {
         }
         ConnectionError::ConnectionSetupRequestError(request) => match request.get_error() {
             Setup::MissingAuthentication => {
+                lasts = true;
                 "it wants to know who we are; set store.scylla.user and store.scylla.password".to_owned()
             }
             Setup::DbError(DbError::AuthenticationError, _) => {
+                lasts = true;
                 "it does not take store.scylla.user with store.scylla.password".to_owned()
             }
             Setup::BrokenConnection(error) => {
@@ -250,5 +284,5 @@ fn explain(config: &Scylla, error: &NewSessionError) -> ConnectFault {
         },
         other => other.to_string(),
     };
-    ConnectFault(format!("store.scylla.nodes = {nodes}: {said}"))
+    ConnectFault { said: format!("store.scylla.nodes = {nodes}: {said}"), passes: !lasts }
 }

@@ -21,6 +21,24 @@ pub(super) fn say(error: &ExecutionError) -> String {
     }
 }
 
+/// Whether the same statement may be answered later: the database, or enough of it, is away or busy.
+pub(super) fn passes(error: &ExecutionError) -> bool {
+    match db_error(error) {
+        Some((kind, _)) => matches!(
+            kind,
+            DbError::Unavailable { .. }
+                | DbError::Overloaded
+                | DbError::IsBootstrapping
+                | DbError::TruncateError
+                | DbError::ReadTimeout { .. }
+                | DbError::WriteTimeout { .. }
+                | DbError::ServerError
+                | DbError::RateLimitReached { .. }
+        ),
+        None => true,
+    }
+}
+
 /// What the database itself answered, if it did.
 pub(super) fn db_error(error: &ExecutionError) -> Option<(&DbError, &str)> {
     match error {

@@ -44,7 +44,7 @@ mod stats;
 
 mod transfer;
 
-pub use backend::{Scylla, Surroundings};
+pub use backend::{OpenFault, Scylla, Surroundings};
 
 #[cfg(test)]
 pub(crate) mod tests;

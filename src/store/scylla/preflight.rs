@@ -24,11 +24,31 @@ use crate::config::{Config, Scylla};
 
 /// One thing that is not as it must be, in one sentence that says what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fault(String);
+pub struct Fault {
+    said: String,
+    passes: bool,
+}
+
+impl Fault {
+    /// Somebody must change something.
+    fn lasting(said: impl fmt::Display) -> Fault {
+        Fault { said: said.to_string(), passes: false }
+    }
+
+    /// It may be gone at the next look.
+    fn passing(said: impl fmt::Display) -> Fault {
+        Fault { said: said.to_string(), passes: true }
+    }
+
+    /// Whether the next look may find nothing wrong, with the same configuration and the same tables.
+    pub fn passes(&self) -> bool {
+        self.passes
+    }
+}
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.said)
     }
 }
 
@@ -41,7 +61,8 @@ pub async fn examine(config: &Config) -> (Option<Session>, Vec<Fault>) {
             (Some(session), faults)
         }
         Err(fault) => {
-            faults.push(Fault(fault.to_string()));
+            let passes = fault.passes();
+            faults.push(Fault { said: fault.to_string(), passes });
             (None, faults)
         }
     }
@@ -54,7 +75,7 @@ pub fn settings(config: &Config) -> Vec<Fault> {
         [("endpoint.crypto_keys", config.endpoint.crypto_keys.is_empty()), ("node.keys", config.node.keys.is_empty())]
     {
         if missing {
-            faults.push(Fault(format!(
+            faults.push(Fault::lasting(format!(
                 "{key} is not set: nodes that share a store must have the same; make one with `murre keygen` and give it \
                  to every node"
             )));
@@ -64,7 +85,7 @@ pub fn settings(config: &Config) -> Vec<Fault> {
     let (key, listen) = if tls.is_empty() { ("node.listen", &config.node.listen) } else { ("node.tls.listen", tls) };
     let concrete = matches!(listen[..], [one] if !one.ip().is_unspecified());
     if config.roles.connect && config.node.url.is_none() && !concrete {
-        faults.push(Fault(format!(
+        faults.push(Fault::lasting(format!(
             "node.url is not set and {key} is not one concrete address: other nodes would not find the users of this \
              one; set node.url to what they reach it by"
         )));
@@ -76,14 +97,14 @@ pub fn settings(config: &Config) -> Vec<Fault> {
 pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
     let mut faults = Vec::new();
     if let Err(fault) = server(session).await {
-        return vec![Fault(fault.to_string())];
+        return vec![Fault { passes: fault.passes(), said: fault.to_string() }];
     }
     faults.extend(clocks(session, max_skew, now).await);
     match replication(session, config).await {
         Ok(Some(found)) => faults.extend(found),
         Ok(None) => {
             let keyspace = &config.keyspace;
-            faults.push(Fault(format!("there is no keyspace {keyspace}; run `murre schema create`")));
+            faults.push(Fault::lasting(format!("there is no keyspace {keyspace}; run `murre schema create`")));
             return faults;
         }
         Err(fault) => {
@@ -115,13 +136,13 @@ async fn clocks(session: &Session, max_skew: Duration, now: fn() -> SystemTime) 
         let theirs = time_of(session, node).await;
         let after = millis(now());
         let Some(theirs) = theirs else {
-            faults.push(Fault(format!("the database node {} does not tell its time", address(node))));
+            faults.push(Fault::passing(format!("the database node {} does not tell its time", address(node))));
             continue;
         };
         let apart = (theirs - after).max(before - theirs).max(0) as u64;
         if apart > max_skew.as_millis() as u64 {
             let side = if theirs > after { "ahead of" } else { "behind" };
-            faults.push(Fault(format!(
+            faults.push(Fault::passing(format!(
                 "the clock of the database node {} is {:.1} s {side} ours, more than store.max_skew; set both by NTP",
                 address(node),
                 Duration::from_millis(apart).as_secs_f64()
@@ -165,7 +186,7 @@ pub(super) fn copies(config: &Scylla, replication: &HashMap<String, String>) -> 
     places.sort();
     if let Some(datacenter) = &config.datacenter {
         if !places.iter().any(|(name, _)| *name == datacenter || *name == "replication_factor") {
-            return vec![Fault(format!(
+            return vec![Fault::lasting(format!(
                 "the keyspace {keyspace} has no copy in store.scylla.datacenter = {datacenter}; there are {}",
                 places.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
             ))];
@@ -174,7 +195,7 @@ pub(super) fn copies(config: &Scylla, replication: &HashMap<String, String>) -> 
     }
     let differs = |(_, factor): &&(&String, &String)| self::factor(factor) != u64::from(*wanted);
     let fault = |(name, factor): &(&String, &String)| {
-        Fault(format!(
+        Fault::lasting(format!(
             "the keyspace {keyspace} has {factor} copies ({name}) and store.scylla.replication_factor is {wanted}: levels \
              would be counted wrongly; change one of them"
         ))
@@ -208,7 +229,7 @@ fn ranges(session: &Session, config: &Scylla) -> Option<Fault> {
     (short > 0).then(|| {
         let nodes = state.get_nodes_info();
         let up = nodes.iter().filter(|node| node.is_connected()).count();
-        Fault(format!(
+        Fault::passing(format!(
             "{short} of {whole} parts of the ring have fewer than {needed} replicas up, which {read} reads and {write} \
              writes need; {up} of {} database nodes answer: start or add some",
             nodes.len()
@@ -232,7 +253,7 @@ fn compare(config: &Scylla, found: &Found) -> Vec<Fault> {
     for table in TABLES {
         let name = table.name;
         if !found.keys().any(|(table, _)| table == name) {
-            faults.push(Fault(format!("there is no table {keyspace}.{name}; run `murre schema create`")));
+            faults.push(Fault::lasting(format!("there is no table {keyspace}.{name}; run `murre schema create`")));
             continue;
         }
         for column in table.columns {
@@ -241,7 +262,7 @@ fn compare(config: &Scylla, found: &Found) -> Vec<Fault> {
             let is = found.get(&key).map(|(cql, kind)| format!("{kind} {cql}"));
             if is.as_ref() != Some(&wanted) {
                 let is = is.map_or_else(|| "is missing".to_owned(), |is| format!("is {is}"));
-                faults.push(Fault(format!(
+                faults.push(Fault::lasting(format!(
                     "the column {} of {keyspace}.{name} {is} and must be {wanted}; the table is not murre's, or was \
                      changed: set another store.scylla.keyspace",
                     column.name
@@ -265,12 +286,14 @@ async fn versions(session: &Session, config: &Scylla) -> Option<Fault> {
     let keyspace = &config.keyspace;
     match version(session, config).await {
         Ok(Some(VERSION)) => None,
-        Ok(None) => Some(Fault(format!("the tables in {keyspace} are not finished; run `murre schema create` again"))),
-        Ok(Some(old)) if old < VERSION => Some(Fault(format!(
+        Ok(None) => {
+            Some(Fault::lasting(format!("the tables in {keyspace} are not finished; run `murre schema create` again")))
+        }
+        Ok(Some(old)) if old < VERSION => Some(Fault::lasting(format!(
             "the tables in {keyspace} are of version {old} and this murre needs {VERSION}; run `murre schema migrate`"
         ))),
-        Ok(Some(new)) => Some(Fault(newer(keyspace, new))),
-        Err(fault) => Some(Fault(fault.to_string())),
+        Ok(Some(new)) => Some(Fault::lasting(newer(keyspace, new))),
+        Err(fault) => Some(Fault { passes: fault.passes(), said: fault.to_string() }),
     }
 }
 
@@ -278,10 +301,10 @@ async fn versions(session: &Session, config: &Scylla) -> Option<Fault> {
 /// partition that no user has, and gone after a minute.
 async fn permissions(session: &Session, config: &Scylla, table: &Table) -> Option<Fault> {
     let name = format!("{}.{}", config.keyspace, table.name);
-    let fault = |what: &str, why: &str| Some(Fault(format!("{name} cannot be {what}: {why}")));
+    let fault = |what: &str, why: &str, passes| Some(Fault { said: format!("{name} cannot be {what}: {why}"), passes });
     let mut random = [0; 8];
     if SystemRandom::new().fill(&mut random).is_err() {
-        return Some(Fault("this host gives no random bytes".to_owned()));
+        return Some(Fault::lasting("this host gives no random bytes".to_owned()));
     }
     let mark = u64::from_le_bytes(random);
     let (columns, values): (Vec<_>, Vec<_>) =
@@ -294,18 +317,18 @@ async fn permissions(session: &Session, config: &Scylla, table: &Table) -> Optio
     write.set_consistency(consistency(config.write_consistency));
     if let Err(error) = session.query_unpaged(write, ()).await {
         let hint = grant(&error, "MODIFY", &name, config);
-        return fault("written", &format!("{}{hint}", explain::say(&error)));
+        return fault("written", &format!("{}{hint}", explain::say(&error)), explain::passes(&error));
     }
     let mut read = Statement::new(format!("SELECT {} FROM {name} WHERE {}", table.columns[0].name, is.join(" AND ")));
     read.set_consistency(consistency(config.read_consistency));
     match session.query_unpaged(read, ()).await {
         Err(error) => {
             let hint = grant(&error, "SELECT", &name, config);
-            fault("read", &format!("{}{hint}", explain::say(&error)))
+            fault("read", &format!("{}{hint}", explain::say(&error)), explain::passes(&error))
         }
         Ok(result) => match result.into_rows_result().map(|rows| rows.rows_num()) {
             Ok(1) => None,
-            _ => fault("read", "a row that was just written is not there"),
+            _ => fault("read", "a row that was just written is not there", false),
         },
     }
 }
@@ -334,8 +357,10 @@ async fn rows<R>(session: &Session, query: &str, keyspace: &str) -> Result<Vec<R
 where
     R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,
 {
-    let fault = |why: String| Fault(format!("the tables of {keyspace} cannot be looked at: {why}"));
-    let result = session.query_unpaged(query, (keyspace,)).await.map_err(|error| fault(explain::say(&error)))?;
+    let said = |why: String| format!("the tables of {keyspace} cannot be looked at: {why}");
+    let result = session.query_unpaged(query, (keyspace,)).await;
+    let result = result.map_err(|error| Fault { said: said(explain::say(&error)), passes: explain::passes(&error) })?;
+    let fault = |why: String| Fault::lasting(said(why));
     let result = result.into_rows_result().map_err(|error| fault(error.to_string()))?;
     let rows = result.rows::<R>().map_err(|error| fault(error.to_string()))?;
     rows.collect::<Result<_, _>>().map_err(|error| fault(error.to_string()))

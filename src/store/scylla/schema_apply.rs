@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use scylla::client::session::Session;
-use scylla::errors::DbError;
+use scylla::errors::{DbError, ExecutionError};
 use scylla::statement::Statement;
 
 use super::connect::consistency;
@@ -16,11 +16,31 @@ use crate::config::Scylla;
 
 /// Why the tables are not as wanted: one sentence that says what to do. Fatal for the command.
 #[derive(Debug)]
-pub struct SchemaFault(String);
+pub struct SchemaFault {
+    said: String,
+    passes: bool,
+}
+
+impl SchemaFault {
+    /// The database refuses, or has what this build does not understand.
+    fn lasting(said: impl Into<String>) -> SchemaFault {
+        SchemaFault { said: said.into(), passes: false }
+    }
+
+    /// A statement failed.
+    fn failed(said: String, error: &ExecutionError) -> SchemaFault {
+        SchemaFault { said, passes: explain::passes(error) }
+    }
+
+    /// Whether a later try may come through.
+    pub fn passes(&self) -> bool {
+        self.passes
+    }
+}
 
 impl fmt::Display for SchemaFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.said)
     }
 }
 
@@ -36,15 +56,17 @@ pub async fn server(session: &Session) -> Result<Server, SchemaFault> {
         Ok(version) => return Ok(Server::Scylla { incremental: major(&version) >= INCREMENTAL_SINCE }),
         Err(error) if explain::db_error(&error).is_some_and(|(kind, _)| matches!(kind, DbError::Invalid)) => {}
         Err(error) => {
-            return Err(SchemaFault(format!("the database does not say what it is: {}", explain::say(&error))));
+            let said = format!("the database does not say what it is: {}", explain::say(&error));
+            return Err(SchemaFault::failed(said, &error));
         }
     }
     let release = text(session, "SELECT release_version FROM system.local WHERE key = 'local'").await;
-    let release = release
-        .map_err(|error| SchemaFault(format!("the database does not say what it is: {}", explain::say(&error))))?;
+    let release = release.map_err(|error| {
+        SchemaFault::failed(format!("the database does not say what it is: {}", explain::say(&error)), &error)
+    })?;
     match major(&release) {
         major @ CASSANDRA_MIN.. => Ok(Server::Cassandra(major)),
-        _ => Err(SchemaFault(format!("Cassandra {release} is too old: murre needs {CASSANDRA_MIN} or later"))),
+        _ => Err(SchemaFault::lasting(format!("Cassandra {release} is too old: murre needs {CASSANDRA_MIN} or later"))),
     }
 }
 
@@ -61,7 +83,7 @@ fn major(version: &str) -> u32 {
 }
 
 /// The one text that this query returns; empty when it returns no row.
-async fn text(session: &Session, query: &str) -> Result<String, scylla::errors::ExecutionError> {
+async fn text(session: &Session, query: &str) -> Result<String, ExecutionError> {
     let result = session.query_unpaged(query, ()).await?;
     let row = result.into_rows_result().ok().and_then(|rows| rows.maybe_first_row::<(String,)>().ok().flatten());
     Ok(row.map_or_else(String::new, |(text,)| text))
@@ -88,14 +110,17 @@ pub async fn version(session: &Session, config: &Scylla) -> Result<Option<i32>, 
     statement.set_consistency(consistency(config.read_consistency));
     match session.query_unpaged(statement, ()).await {
         Ok(result) => {
-            let rows = result.into_rows_result().map_err(|error| SchemaFault(error.to_string()))?;
-            let versions = rows.rows::<(i32,)>().map_err(|error| SchemaFault(error.to_string()))?;
+            let rows = result.into_rows_result().map_err(|error| SchemaFault::lasting(error.to_string()))?;
+            let versions = rows.rows::<(i32,)>().map_err(|error| SchemaFault::lasting(error.to_string()))?;
             Ok(versions.flatten().map(|(version,)| version).max())
         }
         Err(error) => match explain::db_error(&error) {
             // No such keyspace or table.
             Some((DbError::Invalid, _)) => Ok(None),
-            _ => Err(SchemaFault(format!("the version of the tables in {keyspace}: {}", explain::say(&error)))),
+            _ => {
+                let said = format!("the version of the tables in {keyspace}: {}", explain::say(&error));
+                Err(SchemaFault::failed(said, &error))
+            }
         },
     }
 }
@@ -121,7 +146,10 @@ pub async fn create(session: &Session, config: &Scylla) -> Result<Vec<i32>, Sche
 pub async fn migrate(session: &Session, config: &Scylla) -> Result<Vec<i32>, SchemaFault> {
     let layout = layout(config, server(session).await?);
     let Some(from) = version(session, config).await? else {
-        return Err(SchemaFault(format!("there are no tables in {}; run `murre schema create`", config.keyspace)));
+        return Err(SchemaFault::lasting(format!(
+            "there are no tables in {}; run `murre schema create`",
+            config.keyspace
+        )));
     };
     apply(session, config, &layout, from, STEPS).await
 }
@@ -135,7 +163,7 @@ pub(super) async fn apply(
     steps: &[Step],
 ) -> Result<Vec<i32>, SchemaFault> {
     if from > VERSION {
-        return Err(SchemaFault(newer(&config.keyspace, from)));
+        return Err(SchemaFault::lasting(newer(&config.keyspace, from)));
     }
     let mut applied = Vec::new();
     for step in steps.iter().filter(|step| step.version > from) {
@@ -145,7 +173,8 @@ pub(super) async fn apply(
         let mut record = Statement::new(layout.record_version(step.version));
         record.set_consistency(consistency(config.write_consistency));
         let recorded = session.query_unpaged(record, ()).await;
-        recorded.map_err(|error| SchemaFault(format!("version {}: {}", step.version, explain::say(&error))))?;
+        recorded
+            .map_err(|error| SchemaFault::lasting(format!("version {}: {}", step.version, explain::say(&error))))?;
         applied.push(step.version);
     }
     Ok(applied)
@@ -165,7 +194,7 @@ async fn define(session: &Session, statement: &str) -> Result<(), SchemaFault> {
     asked.set_request_timeout(Some(DEFINE_TIME_MAX));
     let done = session.query_unpaged(asked, ()).await;
     let first = statement.lines().next().unwrap_or_default().trim_end_matches(" (");
-    done.map(|_| ()).map_err(|error| SchemaFault(format!("{first}: {}", explain::say(&error))))
+    done.map(|_| ()).map_err(|error| SchemaFault::lasting(format!("{first}: {}", explain::say(&error))))
 }
 
 /// Changes of tables go to every node of the database before they are done.

@@ -109,6 +109,7 @@ async fn an_imported_user_keeps_its_uaid_and_old_endpoint_urls_deliver() {
         "shards.count=2",
         "delivery.ledger_bytes=4MiB",
         "max_connections=1000",
+        "drain.delay=0",
         "endpoint.url=https://push.example.com",
         &keys,
     ];

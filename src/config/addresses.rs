@@ -1,0 +1,47 @@
+//! Which listen addresses exclude each other.
+
+use std::net::SocketAddr;
+
+use super::{Config, ConfigError};
+
+/// Refuses two listeners on one address: the kernel would give each some of the connections (SO_REUSEPORT), or the
+/// second would not be had.
+///
+/// # Errors
+/// [`ConfigError::OneAddress`].
+pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+    let listeners = listeners(config);
+    for (at, one) in listeners.iter().enumerate() {
+        for other in &listeners[at + 1..] {
+            let same_key = one.0 == other.0;
+            // 0.0.0.0 and [::] of one key are both listened on; either takes what is for the key.
+            if if same_key { one.1 == other.1 && one.1.port() != 0 } else { overlap(one.1, other.1) } {
+                return Err(ConfigError::OneAddress { one: *one, other: *other });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every listener that this configuration opens, with its key.
+fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
+    let Config { websocket, endpoint, node, admin, roles, .. } = config;
+    let settings = [
+        ("websocket.listen", &websocket.listen, roles.connect),
+        ("endpoint.listen", &endpoint.listen, roles.endpoint),
+        ("node.listen", &node.listen, roles.connect),
+        ("node.tls.listen", &node.tls.listen, roles.connect),
+        ("admin.listen", &admin.listen, true),
+    ];
+    let open = settings.into_iter().filter(|(_, _, is_open)| *is_open);
+    open.flat_map(|(key, addresses, _)| addresses.iter().map(move |address| (key, *address))).collect()
+}
+
+/// Whether a connection to one of them may be meant for the other. `[::]` takes connections over IPv4, too, unless the
+/// host says otherwise; port 0 is a port of its own.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let takes = |wide: SocketAddr, narrow: SocketAddr| {
+        wide.ip() == narrow.ip() || (wide.ip().is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4()))
+    };
+    one.port() == other.port() && one.port() != 0 && (takes(one, other) || takes(other, one))
+}

@@ -1,0 +1,82 @@
+//! Settings whose values are words: what was probably meant by one that is none, and what a log level may be.
+
+/// The levels of `log.level`, in rising detail, and how to say nothing at all.
+const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
+
+/// What other programs call a level.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("verbose", "debug"),
+    ("fatal", "error"),
+    ("critical", "error"),
+    ("notice", "info"),
+    ("all", "trace"),
+    ("none", "off"),
+    ("silent", "off"),
+    ("quiet", "warn"),
+];
+
+/// The words of the other keys.
+const WORDS: &[(&str, &[&str])] = &[
+    ("endpoint.tokens", &["short", "fernet"]),
+    ("log.color", &["true", "false"]),
+    ("log.format", &["text", "json"]),
+    ("shards.steer", &["off", "cpu"]),
+    ("store.kind", &["embedded", "scylla", "memory"]),
+];
+
+/// The likest word that this key takes, if any is like it at all.
+pub(super) fn nearest(key: &str, text: &str) -> Option<String> {
+    if key == "log.level" {
+        return nearest_level(text);
+    }
+    let (_, words) = WORDS.iter().find(|(of, _)| *of == key)?;
+    nearest_of(words, text).map(str::to_owned)
+}
+
+/// The directives of `log.level`, with the level info for what none of them names; `None` for what is no level.
+///
+/// The filter of the log itself takes any word for the name of a module and logs nothing else then.
+pub(super) fn directives(text: &str) -> Option<String> {
+    let items = || text.split(',').map(str::trim);
+    // A list of fields has commas of its own: who writes one is left to the filter.
+    let is_plain = !text.contains(['[', '{']);
+    if is_plain && !items().all(|item| is_level(item) || targeted(item).is_some_and(|(_, level)| is_level(level))) {
+        return None;
+    }
+    tracing_subscriber::EnvFilter::builder().parse(text).ok()?;
+    let has_level = text.is_empty() || items().any(is_level);
+    (!text.is_empty()).then(|| if has_level { text.to_owned() } else { format!("info,{text}") })
+}
+
+fn is_level(text: &str) -> bool {
+    LEVELS.iter().any(|level| level.eq_ignore_ascii_case(text))
+}
+
+/// `murre::edge=debug`: module and level.
+fn targeted(item: &str) -> Option<(&str, &str)> {
+    item.split_once('=').filter(|(module, _)| !module.is_empty() && !module.contains(char::is_whitespace))
+}
+
+fn nearest_level(text: &str) -> Option<String> {
+    let level = |text: &str| {
+        let text = text.to_ascii_lowercase();
+        let synonym = SYNONYMS.iter().find(|(word, _)| *word == text).map(|(_, level)| *level);
+        synonym.or_else(|| nearest_of(LEVELS, &text))
+    };
+    let one = |item: &str| match targeted(item) {
+        Some((module, of)) => level(of).map(|level| format!("{module}={level}")),
+        None if item.contains("::") => Some(format!("{item}=debug")),
+        None => level(item).map(str::to_owned),
+    };
+    let items: Option<Vec<String>> = text.split(',').map(|item| one(item.trim())).collect();
+    items.map(|items| items.join(","))
+}
+
+fn nearest_of<'w>(words: &[&'w str], text: &str) -> Option<&'w str> {
+    let likeness = |word: &str| strsim::normalized_damerau_levenshtein(word, text);
+    let best = words.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) >= LIKENESS_MIN).then_some(best)
+}
+
+/// Below this two words have nothing to do with each other.
+const LIKENESS_MIN: f64 = 0.4;

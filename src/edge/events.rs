@@ -1,0 +1,218 @@
+//! What clients meet, for a log at debug: upgrades, hellos, refusals, and the end of each WebSocket.
+//!
+//! A shard never logs, because writing may block it. It puts a small value into a queue that all shards share, and one
+//! thread of the node takes it out and logs it. While nobody wants these lines there is no queue, and a shard pays for
+//! one look at an `Option`. What does not fit is dropped and counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+use shards::ids::ShardId;
+use shards::machine::CloseReason;
+use shards::ports::Port;
+use shards::time::Now;
+
+use super::PushEdge;
+use crate::webpush::errno::Fault;
+
+/// Reports that wait to be logged: about 64 bytes each. Shed: what comes at the bound is counted and not logged.
+const EVENTS_MAX: usize = 4_096;
+
+/// Something that a client met. It holds no secret: no UAID, no token, no path, no address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// A connection became a WebSocket.
+    Upgraded {
+        /// Family of the user agent.
+        agent_family: u16,
+    },
+    /// A hello was answered.
+    Greeted {
+        /// "webpush", "simplepush" or "relay".
+        mode: &'static str,
+    },
+    /// An HTTP request was refused.
+    Refused {
+        /// Where it came in.
+        port: Port,
+        /// HTTP status.
+        status: u16,
+        /// `errno` of the answer, if it has one.
+        errno: Option<u16>,
+        /// `message` of the answer.
+        cause: &'static str,
+    },
+    /// A WebSocket ended.
+    Ended(Ended),
+}
+
+/// The end of a WebSocket, and what is known of it without keeping anything for it while it is idle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// Why.
+    pub reason: CloseReason,
+    /// Code of the close frame that was sent, or with [`CloseReason::PeerClosed`] came; `None` without one.
+    pub code: Option<u16>,
+    /// "webpush", "simplepush" or "relay".
+    pub mode: &'static str,
+    /// Family of the user agent; 0 when its socket came from another shard.
+    pub agent_family: u16,
+    /// Whole minutes since its hello was answered, up to 45 days; `None` without a hello.
+    pub minutes: Option<u16>,
+}
+
+/// A happening and the shard it was on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// Which shard.
+    pub shard: ShardId,
+    /// What happened.
+    pub happening: Happening,
+}
+
+/// The queue between all shards and the thread that logs.
+pub struct Events {
+    queue: ArrayQueue<Report>,
+    dropped: AtomicU64,
+}
+
+impl Events {
+    /// An empty one.
+    #[expect(clippy::new_without_default, reason = "there is one for a process, made on purpose")]
+    pub fn new() -> Events {
+        Events { queue: ArrayQueue::new(EVENTS_MAX), dropped: AtomicU64::new(0) }
+    }
+
+    /// Puts a report in, if there is room. Never waits.
+    fn put(&self, report: Report) -> bool {
+        let fits = self.queue.push(report).is_ok();
+        if !fits {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// The oldest report.
+    pub fn take(&self) -> Option<Report> {
+        self.queue.pop()
+    }
+
+    /// How many did not fit.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// A shard's end of the queue, if there is one.
+pub(super) struct Reporter {
+    shard: ShardId,
+    events: Option<Arc<Events>>,
+    /// The port of the request that is being answered.
+    port: Port,
+    /// The code of the close frame that was read last; its connection ends at once.
+    peer_code: Option<u16>,
+}
+
+impl Reporter {
+    pub(super) fn new(shard: ShardId, events: Option<Arc<Events>>) -> Reporter {
+        Reporter { shard, events, port: Port::WebSocket, peer_code: None }
+    }
+
+    /// What follows is about a request on this port.
+    #[inline]
+    pub(super) fn on(&mut self, port: Port) {
+        self.port = port;
+    }
+
+    /// A close frame with this code came; its connection ends next.
+    pub(super) fn peer_said(&mut self, code: Option<u16>) {
+        self.peer_code = code;
+    }
+
+    pub(super) fn take_peer_code(&mut self) -> Option<u16> {
+        self.peer_code.take()
+    }
+
+    /// Whether anybody wants to know.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Tells what happened. Returns how many events were dropped by it: 0 or 1.
+    #[inline]
+    pub(super) fn tell(&self, happening: Happening) -> u64 {
+        match &self.events {
+            Some(events) => u64::from(!events.put(Report { shard: self.shard, happening })),
+            None => 0,
+        }
+    }
+}
+
+/// The minute since the process started, from 1 on; after [`MINUTES`] it begins again.
+pub(super) fn minute(now: Now) -> u16 {
+    (now.mono.0 / 60_000_000_000 % MINUTES) as u16 + 1
+}
+
+/// Minutes from one [`minute`] to this one; `None` from 0, which is none.
+pub(super) fn minutes_since(since: u16, now: Now) -> Option<u16> {
+    let passed = u64::from(minute(now)) + MINUTES - u64::from(since);
+    (since != 0).then_some((passed % MINUTES) as u16)
+}
+
+/// 45 days, so that two bytes beside what a WebSocket has anyway are enough.
+const MINUTES: u64 = 65_535;
+
+impl PushEdge {
+    /// Tells what happened, if anybody wants to know.
+    #[inline]
+    pub(super) fn tell(&mut self, happening: Happening) {
+        self.stats.log_events_dropped += self.reporter.tell(happening);
+    }
+
+    /// Counts a refusal, and tells of it.
+    pub(super) fn refuse(&mut self, fault: Fault) {
+        self.stats.refused(fault);
+        self.tell_fault(fault);
+    }
+
+    /// Tells of a refusal that another number counts.
+    pub(super) fn tell_fault(&mut self, fault: Fault) {
+        if self.reporter.is_on() {
+            let row = fault.row();
+            let (port, status, errno, cause) = (self.reporter.port, row.status, row.errno, row.message);
+            self.tell(Happening::Refused { port, status, errno, cause });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_drops_and_counts_and_never_waits() {
+        let events = Arc::new(Events::new());
+        let reporter = Reporter::new(ShardId(3), Some(Arc::clone(&events)));
+        let happening = Happening::Greeted { mode: "webpush" };
+        let dropped: u64 = (0..EVENTS_MAX + 7).map(|_| reporter.tell(happening)).sum();
+        assert_eq!((dropped, events.dropped()), (7, 7));
+        let taken = std::iter::from_fn(|| events.take()).collect::<Vec<_>>();
+        assert_eq!(taken.len(), EVENTS_MAX);
+        assert_eq!(taken[0], Report { shard: ShardId(3), happening });
+        assert_eq!(Reporter::new(ShardId(0), None).tell(happening), 0, "nobody wants to know");
+    }
+
+    #[test]
+    fn minutes_are_counted_over_the_wrap() {
+        let at = |minutes: u64| {
+            let mono = shards::time::Instant(minutes * 60_000_000_000);
+            Now { mono, unix_us: 0 }
+        };
+        for (from, to, passed) in [(0, 0, 0), (0, 7, 7), (65_530, 65_540, 10), (3 * 65_535, 3 * 65_535 + 9, 9)] {
+            assert_eq!(minutes_since(minute(at(from)), at(to)), Some(passed), "{from} to {to}");
+        }
+        assert_eq!(minutes_since(0, at(5)), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! Settings that are allowed and probably not meant: a warning in the log for each.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::data_dir::{STRANGERS, warn_of_readers};
+use crate::config::Config;
+use crate::wire::url::HttpUrl;
+
+/// Warns of what a server with this configuration will not do as its operator may expect. `endpoint_url` is what
+/// endpoint URLs begin with, `shards` how many there are and on how many CPUs.
+pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (u16, usize)) {
+    for path in [&config.node.tls.key, &config.store.scylla.tls.key].into_iter().flatten() {
+        warn_of_readers(path, STRANGERS);
+    }
+    if usize::from(shards) > cpus {
+        tracing::warn!(shards, cpus, "CPUs shared by several shards; set shards.count to the number of CPUs or fewer");
+    }
+    if endpoint_url.split_once("://").is_some_and(|(_, rest)| rest.contains('/')) {
+        tracing::warn!(endpoint_url, "path found in endpoint.url; POSTs arrive only if a proxy takes the path off");
+    }
+    let public = |addresses: &[SocketAddr]| addresses.iter().any(|address| !address.ip().is_loopback());
+    let (socket, endpoint) = (&config.websocket.listen, &config.endpoint.listen);
+    let is_public = config.roles.connect && public(socket) || config.roles.endpoint && public(endpoint);
+    if is_public && is_loopback(endpoint_url) {
+        tracing::warn!(endpoint_url, "loopback address found in endpoint URLs of a public server; set endpoint.url");
+    }
+    for address in config.admin.listen.iter().filter(|address| is_reachable(address.ip())) {
+        tracing::warn!(%address, "admin listener left open to other hosts; it asks for no password: set admin.listen");
+    }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let Some(url) = HttpUrl::parse(url) else { return false };
+    let host = &url.origin().host;
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Whether hosts that are not of the operator's own network may reach it.
+fn is_reachable(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !(ip.is_loopback() || ip.is_private() || ip.is_link_local()),
+        IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Sources;
+    use crate::node::tests::events::Log;
+
+    fn said(sets: &[&str], endpoint_url: &str, shards: (u16, usize)) -> Vec<String> {
+        let sets = sets.iter().map(|text| (*text).to_owned()).collect();
+        let config = Config::load(&Sources { sets, ..Sources::default() }).unwrap();
+        let log = Log::default();
+        log.of("warn", || on_settings(&config, endpoint_url, shards));
+        log.text().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn settings_that_are_probably_not_meant_are_warned_of() {
+        let local = "http://127.0.0.1:8082";
+        assert_eq!(said(&[], local, (2, 2)), [""; 0]);
+        for (sets, url, shards, wanted) in [
+            (&[][..], local, (99, 2), "shards=99 cpus=2"),
+            (&[], "https://push.example.org/push", (1, 1), "path found in endpoint.url"),
+            (&["websocket.listen=0.0.0.0:1"], local, (1, 1), "loopback address found in endpoint URLs"),
+            (&["endpoint.listen=[::]:1"], "http://[::1]:1", (1, 1), "loopback address found in endpoint URLs"),
+            (&["endpoint.listen=192.0.2.1:1"], "http://localhost:1", (1, 1), "loopback address found in endpoint URLs"),
+            (&["admin.listen=0.0.0.0:1"], local, (1, 1), "address=0.0.0.0:1"),
+            (&["admin.listen=[2001:db8::1]:1"], local, (1, 1), "admin listener left open"),
+        ] {
+            let said = said(sets, url, shards);
+            assert!(said.len() == 1 && said[0].contains(wanted), "{wanted}: {said:?}");
+        }
+        for sets in [&["admin.listen=10.0.0.1:1,[fd00::1]:1"][..], &["endpoint.listen=0.0.0.0:1", "roles=connect"]] {
+            assert_eq!(said(sets, local, (1, 2)), [""; 0]);
+        }
+        assert_eq!(said(&["websocket.listen=0.0.0.0:1"], "https://push.example.org", (1, 2)), [""; 0]);
+    }
+}

@@ -1,0 +1,118 @@
+//! The thread that logs what clients meet ([`crate::edge::Happening`]), which shards cannot: writing may block.
+//!
+//! It exists only while somebody wants these lines, so that a node which logs at info has neither queue nor thread.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shards::machine::CloseReason;
+use shards::ports::Port;
+use tracing::Dispatch;
+use tracing::dispatcher::{get_default, with_default};
+
+use crate::edge::{Ended, Events, Happening, Report};
+use crate::wire::upgrade::family_name;
+
+/// The target of upgrades, hellos and refusals in `log.level`.
+const CLIENTS: &str = "murre::clients";
+/// That of the one line with which each session ends.
+const SESSIONS: &str = "murre::sessions";
+/// How often the queue is emptied, and how many events are logged each time at most: 2,000 a second.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const EVENTS_PER_LOOK: usize = 100;
+
+/// The running thread. When it is dropped it logs what is in the queue and ends.
+pub(super) struct EventLog {
+    events: Arc<Events>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EventLog {
+    /// Starts it, if the log of the calling thread takes such events.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread.
+    pub fn start() -> io::Result<Option<EventLog>> {
+        let clients = tracing::enabled!(target: CLIENTS, tracing::Level::DEBUG);
+        if !clients && !tracing::enabled!(target: SESSIONS, tracing::Level::DEBUG) {
+            return Ok(None);
+        }
+        let (events, stop) = (Arc::new(Events::new()), Arc::new(AtomicBool::new(false)));
+        let (taken, stopped, log) = (Arc::clone(&events), Arc::clone(&stop), get_default(Dispatch::clone));
+        let body = move || with_default(&log, || run(&taken, &stopped));
+        let thread = std::thread::Builder::new().name("log".to_owned()).spawn(body)?;
+        Ok(Some(EventLog { events, stop, thread: Some(thread) }))
+    }
+
+    /// The queue that it empties.
+    pub fn events(&self) -> Arc<Events> {
+        Arc::clone(&self.events)
+    }
+}
+
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(events: &Events, stop: &AtomicBool) {
+    let mut said = 0;
+    loop {
+        let ends = stop.load(Ordering::Relaxed);
+        // At the end everything that is there, which the queue bounds.
+        let budget = if ends { usize::MAX } else { EVENTS_PER_LOOK };
+        (0..budget).map_while(|_| events.take()).for_each(|report| log(&report));
+        let dropped = events.dropped();
+        if dropped > said {
+            tracing::debug!(target: CLIENTS, events = dropped - said, "events left out: too many at once");
+            said = dropped;
+        }
+        if ends {
+            return;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+fn log(report: &Report) {
+    let shard = report.shard.0;
+    match report.happening {
+        Happening::Upgraded { agent_family } => {
+            let (system, browser) = family_name(agent_family);
+            tracing::debug!(target: CLIENTS, shard, system, browser, "WebSocket upgraded");
+        }
+        Happening::Greeted { mode } => tracing::debug!(target: CLIENTS, shard, mode, "hello answered"),
+        Happening::Refused { port, status, errno, cause } => {
+            tracing::debug!(target: CLIENTS, shard, port = name(port), status, errno, cause, "request refused");
+        }
+        Happening::Ended(Ended { reason, code, mode, agent_family, minutes }) => {
+            let (system, browser) = family_name(agent_family);
+            let by = if reason == CloseReason::PeerClosed { "peer" } else { "server" };
+            match minutes {
+                Some(minutes) => tracing::debug!(
+                    target: SESSIONS,
+                    shard, ?reason, code, by, mode, system, browser, minutes,
+                    "session ended"
+                ),
+                None => tracing::debug!(target: SESSIONS, shard, ?reason, code, by, system, browser, "WebSocket ended"),
+            }
+        }
+    }
+}
+
+fn name(port: Port) -> &'static str {
+    match port {
+        Port::WebSocket => "websocket",
+        Port::Endpoint => "endpoint",
+        Port::Node => "node",
+    }
+}

@@ -1,0 +1,90 @@
+//! What the log says of clients at debug.
+
+use std::io;
+use std::sync::Mutex;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::*;
+
+/// What a node of a test logs.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Runs `body` with a log of this level that is kept here.
+    pub(crate) fn of<T>(&self, level: &str, body: impl FnOnce() -> T) -> T {
+        let lines = tracing_subscriber::fmt().with_env_filter(level).with_ansi(false).with_writer(self.clone());
+        tracing::subscriber::with_default(lines.finish(), body)
+    }
+
+    async fn says(&self, wanted: &[&str]) {
+        let until = std::time::Instant::now() + PATIENCE;
+        loop {
+            let text = self.text();
+            if text.lines().any(|line| wanted.iter().all(|part| line.contains(part))) {
+                return;
+            }
+            assert!(std::time::Instant::now() < until, "no line with {wanted:?} in:\n{text}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Log;
+
+    fn make_writer(&'a self) -> Log {
+        self.clone()
+    }
+}
+
+/// "My browser does not connect" is answered by these lines.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_clients_meet_is_logged_at_debug_and_shows_no_secret() {
+    let (dir, log) = (tempfile::tempdir().unwrap(), Log::default());
+    let running = log.of("debug", || start(&config(dir.path(), &["store.kind=memory"])).unwrap());
+    let (mut socket, uaid) = hello(&running, "").await;
+    let endpoint = register(&mut socket).await;
+    log.says(&["WebSocket upgraded", "shard="]).await;
+    log.says(&["hello answered", "mode=\"webpush\""]).await;
+
+    let address = running.addresses().endpoint[0];
+    let get = "GET /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    assert!(ask(address, get).starts_with("HTTP/1.1 404 "));
+    log.says(&["request refused", "status=404"]).await;
+    let path = endpoint.strip_prefix(&running.addresses().endpoint_url).unwrap();
+    let post = format!("POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: vapid x\r\nconnection: close\r\n\r\n");
+    assert!(ask(address, &post).starts_with("HTTP/1.1 401 "));
+    log.says(&["request refused", "status=401", "errno=109", "Missing VAPID public key"]).await;
+    let websocket = running.addresses().websocket[0];
+    let get = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    assert!(ask(websocket, get).starts_with("HTTP/1.1 426 "));
+    log.says(&["request refused", "port=\"websocket\"", "status=426"]).await;
+
+    say(&mut socket, json!({ "messageType": "hello", "use_webpush": true })).await;
+    log.says(&["session ended", "code=1011", "reason=WrongState", "minutes=0"]).await;
+    drop(socket);
+    let (socket, _) = hello(&running, &uaid).await;
+    drop(socket);
+    log.says(&["session ended", "reason=PeerClosed", "by=\"peer\""]).await;
+    let token = path.rsplit('/').next().unwrap();
+    let text = log.text();
+    assert!(!text.contains(&uaid) && !text.contains(token), "{text}");
+    tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+}
