@@ -31,6 +31,20 @@ fn refused(output: &Output) -> String {
     last
 }
 
+#[test]
+fn a_limit_on_locked_memory_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new("prlimit");
+    command.args(["--memlock=65536:65536", SERVER, "serve", "--data-dir"]).arg(directory.path().join("data"));
+    for port in ["--websocket", "--endpoint", "--node", "--admin"] {
+        command.args([port, "127.0.0.1:0"]);
+    }
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let sentence = refused(&output);
+    assert!(sentence.contains("locked memory is limited to 64 KiB"), "{sentence}");
+    assert_eq!(output.status.code(), Some(69), "{sentence}");
+}
+
 fn started(data: &Path) -> Server {
     let command = vec![SERVER.to_owned(), "serve".into()];
     let sets = ["--set", "delivery.ledger_bytes=4MiB", "--set", "drain.delay=0"];

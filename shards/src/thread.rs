@@ -18,7 +18,7 @@ use crate::machine::{MachineConfig, ShardMachine};
 use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::reactor::{Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
-use crate::ring::{ProbeError, probe, raise_nofile};
+use crate::ring::{ProbeError, probe, raise_limits};
 use crate::stats::Board;
 use crate::wall::Wall;
 
@@ -131,7 +131,8 @@ struct Handshake {
     over: Arc<Barrier>,
 }
 
-/// Starts one thread per setup, in the order of their shard ids. Raises the soft descriptor limit to the hard one.
+/// Starts one thread per setup, in the order of their shard ids. Raises the soft limits on descriptors
+/// and locked memory to the hard ones.
 pub fn start<E: Edge>(setups: Vec<ShardSetup<E>>) -> Result<Shards<E>, StartError> {
     start_with(setups, ShardMachine::new)
 }
@@ -141,7 +142,7 @@ pub(crate) fn start_with<E: Edge, M: Machine>(
     setups: Vec<ShardSetup<E>>,
     make: impl FnOnce(MachineConfig) -> M + Clone + Send + 'static,
 ) -> Result<Shards<E>, StartError> {
-    raise_nofile();
+    raise_limits();
     probe().map_err(StartError::Kernel)?;
     let over = Arc::new(Barrier::new(setups.len()));
     let mailboxes = mesh(setups.len() as u16)?;
@@ -199,7 +200,9 @@ const EXECUTOR_PASS: Duration = Duration::from_secs(1);
 
 fn refused(shard: ShardId, core: Option<usize>, error: GlommioError<()>) -> StartError {
     match (error, core) {
-        (GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(..)), _) => StartError::Kernel(ProbeError::Memlock),
+        (GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(limit, _)), _) => {
+            StartError::Kernel(ProbeError::Memlock { limit })
+        }
         (GlommioError::BuilderError(error), Some(core)) => StartError::Core(core, format!("{error:?}")),
         (GlommioError::IoError(error), Some(core)) if error.raw_os_error() == Some(libc::EINVAL) => {
             StartError::Core(core, error.to_string())

@@ -117,8 +117,8 @@ pub fn start(config: &Config) -> Result<Running, Fault> {
 /// # Errors
 /// The first thing that is missing, as one sentence; nothing is left running.
 pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, Fault> {
+    shards::ring::raise_limits();
     (surroundings.probe)().map_err(|error| Fault::Kernel(error.to_string()))?;
-    shards::ring::raise_nofile();
     let no_island = |error| Fault::Host { what: "the admin server", error };
     let calls = calls(config)?;
     let wakes = calls.wake.as_ref().map(|(_, wakes)| Arc::clone(wakes));

@@ -4,7 +4,7 @@
 //! one armed poll each while idle, no buffer. [`Plane`] stages operations, submits them and hands out
 //! completions; who a connection is and what its bytes mean is decided in [`crate::reactor`].
 //!
-//! Lives on: the shard's thread (rings are SINGLE_ISSUER), but for [`listen`], [`probe`], [`raise_nofile`]
+//! Lives on: the shard's thread (rings are SINGLE_ISSUER), but for [`listen`], [`probe`], [`raise_limits`]
 //! and [`tables`], which the starting thread calls, or a command.
 //!
 //! What may be touched by the kernel, and when, is the one subject of the `unsafe` code here: every SEND and
@@ -32,7 +32,7 @@ mod tests;
 pub use layout::tables;
 pub use listen::{ListenError, listen, local_address, steer};
 pub use memory::give_memory_back;
-pub use probe::{ProbeError, nofile_limit, probe, raise_nofile};
+pub use probe::{MEMLOCK_MIN, ProbeError, nofile_limit, probe, raise_limits};
 
 pub(crate) use arena::{Span, SpanSize};
 pub(crate) use conns::{Conns, Flags, Opened, State};

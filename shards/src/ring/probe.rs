@@ -17,12 +17,15 @@ pub enum ProbeError {
     NotBuiltIn,
     /// A needed flag or operation; the kernel release and what is missing.
     TooOld(&'static str),
-    /// io_uring_setup or a registration: ENOMEM.
-    Memlock,
+    /// A limit on locked memory below [`MEMLOCK_MIN`], or ENOMEM of io_uring_setup or a registration.
+    Memlock {
+        /// `RLIMIT_MEMLOCK` in bytes; `u64::MAX` is no limit.
+        limit: u64,
+    },
     /// No descriptor left.
     NoDescriptors,
-    /// An errno that nobody foresaw.
-    Other(i32),
+    /// Any other error, in its own words.
+    Other(String),
 }
 
 impl fmt::Display for ProbeError {
@@ -38,13 +41,19 @@ impl fmt::Display for ProbeError {
             ProbeError::TooOld(what) => {
                 write!(f, "this kernel's io_uring lacks {what}: run on Linux 6.1 or newer (6.4 has everything)")
             }
-            ProbeError::Memlock => f.write_str(
-                "the locked-memory limit is too low for io_uring: set LimitMEMLOCK=infinity (ulimit -l unlimited)",
+            ProbeError::Memlock { limit } if *limit < MEMLOCK_MIN => write!(
+                f,
+                "cannot set up io_uring: locked memory is limited to {} KiB, and a shard needs {} KiB; set \
+                 LimitMEMLOCK=infinity (ulimit -l unlimited)",
+                limit >> 10,
+                MEMLOCK_MIN >> 10
+            ),
+            ProbeError::Memlock { .. } => f.write_str(
+                "cannot set up io_uring: no memory is left to lock; set LimitMEMLOCK=infinity (ulimit -l unlimited) and \
+                 raise the memory limit of the control group",
             ),
             ProbeError::NoDescriptors => f.write_str("no file descriptor is left: raise LimitNOFILE (ulimit -n)"),
-            ProbeError::Other(errno) => {
-                write!(f, "io_uring cannot be set up: {} (try `murre doctor`)", io::Error::from_raw_os_error(*errno))
-            }
+            ProbeError::Other(error) => write!(f, "cannot set up io_uring: {error}; try `murre doctor`"),
         }
     }
 }
@@ -58,15 +67,22 @@ impl ProbeError {
             libc::EPERM | libc::EACCES => ProbeError::Forbidden,
             libc::ENOSYS => ProbeError::NotBuiltIn,
             libc::EINVAL => ProbeError::TooOld("SINGLE_ISSUER with DEFER_TASKRUN"),
-            libc::ENOMEM => ProbeError::Memlock,
+            libc::ENOMEM => ProbeError::Memlock { limit: limit(libc::RLIMIT_MEMLOCK).rlim_max },
             libc::EMFILE | libc::ENFILE => ProbeError::NoDescriptors,
-            errno => ProbeError::Other(errno),
+            _ => ProbeError::Other(error.to_string()),
         }
     }
 }
 
-/// Tries what the rings need: setup flags, a sparse table, an eventfd, and every operation.
+/// Locked memory in bytes below which the executor of a shard does not start, whatever capabilities the process has.
+pub const MEMLOCK_MIN: u64 = 512 << 10;
+
+/// Tries what the rings need: locked memory, setup flags, a sparse table, an eventfd, and every operation.
 pub fn probe() -> Result<(), ProbeError> {
+    let memlock = limit(libc::RLIMIT_MEMLOCK).rlim_max;
+    if memlock < MEMLOCK_MIN {
+        return Err(ProbeError::Memlock { limit: memlock });
+    }
     let ring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
@@ -106,22 +122,28 @@ pub fn probe() -> Result<(), ProbeError> {
 
 /// The soft limit on descriptors: what one table may hold.
 pub fn nofile_limit() -> u64 {
-    read_limit().rlim_cur
+    limit(libc::RLIMIT_NOFILE).rlim_cur
 }
 
-/// Raises the soft limit on descriptors to the hard one, because it caps every table; returns what it is now.
-pub fn raise_nofile() -> u64 {
-    let mut limit = read_limit();
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: `limit` outlives the call. A refusal leaves the limit as it was.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+/// Raises the soft limits to the hard ones: that on descriptors caps every table, and executors start by that on locked
+/// memory. Returns the limit on descriptors.
+pub fn raise_limits() -> u64 {
+    raise(libc::RLIMIT_NOFILE);
+    raise(libc::RLIMIT_MEMLOCK);
     nofile_limit()
 }
 
-fn read_limit() -> libc::rlimit {
+fn raise(resource: libc::__rlimit_resource_t) {
+    let mut limit = limit(resource);
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` outlives the call. A refusal leaves the limit as it was.
+    unsafe { libc::setrlimit(resource, &raw const limit) };
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the call. It cannot fail for this resource.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    // SAFETY: `limit` outlives the call. It cannot fail for these resources.
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
     limit
 }
 
@@ -148,5 +170,16 @@ mod tests {
             let text = ProbeError::of(&io::Error::from_raw_os_error(errno)).to_string();
             assert!(text.contains(remedy) && !text.contains('\n'), "{text}");
         }
+    }
+
+    #[test]
+    fn a_limit_on_locked_memory_is_named_and_no_error_is_a_success() {
+        let text = ProbeError::Memlock { limit: 64 << 10 }.to_string();
+        assert!(text.contains("locked memory is limited to 64 KiB"), "{text}");
+        let text = ProbeError::Memlock { limit: u64::MAX }.to_string();
+        assert!(text.contains("no memory is left to lock") && !text.contains("limited to"), "{text}");
+        // What an executor says has no errno.
+        let text = ProbeError::of(&io::Error::other("the executor's own words")).to_string();
+        assert!(text.contains("the executor's own words"), "{text}");
     }
 }

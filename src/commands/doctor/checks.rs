@@ -2,7 +2,7 @@
 
 mod network;
 
-use shards::ring::ProbeError;
+use shards::ring::{MEMLOCK_MIN, ProbeError};
 
 use super::facts::Facts;
 use crate::config::MAX_CONNECTIONS_MAX;
@@ -78,8 +78,7 @@ const FEATURES: &[(&str, (u32, u32))] = &[
     ("TIMEOUT multishot", (6, 4)),
 ];
 
-/// glommio refuses to start below this (DENSITY.md 2.2), and registers its buffers only above the second.
-const MEMLOCK_FLOOR: u64 = 512 << 10;
+/// glommio registers its buffers only above this.
 const MEMLOCK_GOOD: u64 = 64 << 20;
 /// CAP_IPC_LOCK is bit 14 of the capability sets.
 const CAP_IPC_LOCK: u64 = 1 << 14;
@@ -195,7 +194,7 @@ fn io_uring_refused(refusal: &ProbeError, filtered: bool) -> Finding {
             "this kernel's io_uring cannot do what a shard needs (everything is there since 6.1)",
             "apt-get install linux-image-amd64   # or your distribution's newest kernel; then reboot",
         ),
-        ProbeError::Memlock => no_io_uring(
+        ProbeError::Memlock { .. } => no_io_uring(
             "refused: no memory to lock",
             "locked memory or the memory of the control group is used up",
             "ulimit -l unlimited   # LimitMEMLOCK=infinity in a unit, --ulimit memlock=-1 for a container",
@@ -205,8 +204,8 @@ fn io_uring_refused(refusal: &ProbeError, filtered: bool) -> Finding {
             "this process has none left under RLIMIT_NOFILE",
             "ulimit -n 1048576   # LimitNOFILE= in a unit, --ulimit nofile= for a container",
         ),
-        ProbeError::Other(errno) => no_io_uring(
-            &format!("refused: errno {errno}"),
+        ProbeError::Other(error) => no_io_uring(
+            &format!("refused: {error}"),
             "io_uring_setup failed for a reason that nobody foresaw",
             "strace -e io_uring_setup,io_uring_register murre doctor",
         ),
@@ -232,10 +231,11 @@ const SECCOMP_PROFILE: &str =
 fn locked_memory(facts: &Facts) -> Finding {
     let what = "locked memory (hard)";
     let wanted = format!(">= {}", bytes(MEMLOCK_GOOD));
-    if facts.capabilities.is_some_and(|c| c & CAP_IPC_LOCK != 0) {
+    let Some(limit) = facts.memlock_hard else { return unknown(what, wanted, "/proc/self/limits") };
+    // glommio compares the limit whatever capabilities the process has; the kernel does not charge with this one.
+    if limit >= MEMLOCK_MIN && facts.capabilities.is_some_and(|c| c & CAP_IPC_LOCK != 0) {
         return good(what, "CAP_IPC_LOCK".into(), wanted);
     }
-    let Some(limit) = facts.memlock_hard else { return unknown(what, wanted, "/proc/self/limits") };
     let mend = vec![
         "systemctl edit murre   # [Service] LimitMEMLOCK=infinity".into(),
         "docker run --ulimit memlock=-1 ...".into(),
@@ -249,8 +249,8 @@ fn locked_memory(facts: &Facts) -> Finding {
         mend: mend.clone(),
     };
     match limit {
-        0..MEMLOCK_FLOOR => finding(Verdict::Fail, "each executor needs 512 KiB of locked memory to start"),
-        MEMLOCK_FLOOR..MEMLOCK_GOOD => {
+        0..MEMLOCK_MIN => finding(Verdict::Fail, "each executor needs 512 KiB of locked memory to start"),
+        MEMLOCK_MIN..MEMLOCK_GOOD => {
             finding(Verdict::Warn, "executors cannot register their buffers: more CPU per file access")
         }
         _ => good(what, bytes(limit), wanted),

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use crate::limits::BACKLOG_DEFAULT;
-use crate::ring::{Completion, Plane, PlaneConfig, SpanSize, eventfd, nofile_limit, raise_nofile};
+use crate::ring::{Completion, Plane, PlaneConfig, SpanSize, eventfd, nofile_limit, raise_limits};
 use crate::time::{Instant, Span};
 
 use super::Kit;
@@ -26,7 +26,7 @@ fn signals(kit: &Kit) -> u64 {
 /// shard may need several rings.
 #[test]
 fn a_table_is_capped_by_the_descriptor_limit() {
-    let limit = raise_nofile();
+    let limit = raise_limits();
     assert_eq!(limit, nofile_limit());
     if limit >= 1 << 20 {
         // No cap can be seen on such a host.
