@@ -10,9 +10,11 @@ mod deadline;
 mod post;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -20,16 +22,21 @@ use agent::Agent;
 use crypto::{Receiver, Sender};
 use deadline::Deadline;
 use post::Url;
+use tls::Trust;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where user agents connect.
+    /// Where user agents connect: ws://HOST:PORT/ or wss://HOST:PORT/.
     #[arg(long, default_value = "ws://127.0.0.1:8080/", value_name = "URL")]
     pub ws: String,
-    /// Where to POST, if not where the endpoint URL says (behind a proxy, before DNS): http://HOST:PORT.
+    /// Where to POST, if not where the endpoint URL says (behind a proxy, before DNS): http://HOST:PORT or
+    /// https://HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
+    /// PEM file of the authorities to trust for wss and https; by default those that this host trusts.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Give up after this many seconds in all.
     #[arg(long, default_value_t = 10, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
@@ -41,7 +48,7 @@ pub struct Args {
 /// What is done, in this order. Each has an exit status of its own (docs/OPERATIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// TCP and the opening handshake of RFC 6455.
+    /// TCP, TLS and the opening handshake of RFC 6455.
     Connect,
     /// hello and its reply.
     Hello,
@@ -167,7 +174,10 @@ pub fn check(args: &Args) -> (Report, Result<(), (Step, Failure)>) {
 
 fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
     let deadline = Deadline::after(Duration::from_secs(args.timeout));
-    let mut agent = report.time(Step::Connect, || Agent::connect(&args.ws, deadline))?;
+    let (mut agent, trust) = report.time(Step::Connect, || {
+        let trust = Trust::read(args.ca.as_deref())?;
+        Ok((Agent::connect(&args.ws, &trust, deadline)?, trust))
+    })?;
     report.time(Step::Hello, || agent.hello())?;
     let sender = Sender::generate().map_err(|why| (Step::Register, why))?;
     let receiver = Receiver::generate().map_err(|why| (Step::Register, why))?;
@@ -179,7 +189,8 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
         let target = args.endpoint.as_deref().map(Url::parse).transpose()?;
         let authorization = sender.authorization(&url.origin())?;
         let body = receiver.encrypt(plain.as_bytes())?;
-        post::post(target.as_ref().unwrap_or(&url), &url, &authorization, &body, deadline)
+        let stream = trust.connect(target.as_ref().unwrap_or(&url), &url, deadline)?;
+        post::post(stream, &url, &authorization, &body)
     })?;
     let notification = report.time(Step::Receive, || agent.notification(&message_id))?;
     report.time(Step::Decrypt, || {

@@ -85,8 +85,13 @@ impl Client {
     }
 
     /// One that trusts these certificates and no others.
+    #[cfg(test)]
     pub fn trusting(roots: RootCertStore) -> Client {
-        Client { tls: connector(roots).into(), ..Client::new() }
+        Client::configured(with_roots(roots))
+    }
+
+    fn configured(config: ClientConfig) -> Client {
+        Client { tls: TlsConnector::from(Arc::new(config)).into(), ..Client::new() }
     }
 
     /// One that trusts the certificates of this PEM file and no others.
@@ -94,15 +99,7 @@ impl Client {
     /// # Errors
     /// When it cannot be read, or holds none.
     pub fn trusting_file(path: &Path) -> std::io::Result<Client> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(path).map_err(std::io::Error::other)? {
-            let certificate = certificate.map_err(std::io::Error::other)?;
-            roots.add(certificate).map_err(std::io::Error::other)?;
-        }
-        if roots.is_empty() {
-            return Err(std::io::Error::other("there is no certificate in it"));
-        }
-        Ok(Client::trusting(roots))
+        Ok(Client::configured(client_config(Some(path))?))
     }
 
     /// Sends `request` to `url`; the head is completed here. With `body_bytes_max` 0 a body is not even read.
@@ -136,7 +133,7 @@ impl Client {
             return Ok(Box::new(stream));
         }
         let name = ServerName::try_from(origin.host.clone()).map_err(|error| broken(&error))?;
-        let tls = self.tls.get_or_init(|| connector(host_roots()));
+        let tls = self.tls.get_or_init(|| TlsConnector::from(Arc::new(with_roots(host_roots()))));
         Ok(Box::new(tls.connect(name, stream).await.map_err(|error| unshaken(&error))?))
     }
 
@@ -189,15 +186,31 @@ async fn exchange(stream: Box<dyn Stream>, request: Request<String>, body_bytes_
     Ok(answer)
 }
 
-fn connector(roots: RootCertStore) -> TlsConnector {
+/// A TLS client that trusts the certificates of this PEM file and no others, or those of this host.
+///
+/// # Errors
+/// When the file cannot be read, or holds no certificate.
+pub(crate) fn client_config(ca: Option<&Path>) -> std::io::Result<ClientConfig> {
+    let Some(path) = ca else { return Ok(with_roots(host_roots())) };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(std::io::Error::other)? {
+        let certificate = certificate.map_err(std::io::Error::other)?;
+        roots.add(certificate).map_err(std::io::Error::other)?;
+    }
+    if roots.is_empty() {
+        return Err(std::io::Error::other("there is no certificate in it"));
+    }
+    Ok(with_roots(roots))
+}
+
+fn with_roots(roots: RootCertStore) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         // Invariant: this provider has cipher suites for TLS 1.2 and 1.3; every test over TLS comes through here.
         .expect("the provider suits the protocol versions")
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
+        .with_no_client_auth()
 }
 
 /// Whom this host trusts: the system's bundle, or the file that `SSL_CERT_FILE` names.

@@ -31,6 +31,7 @@ mod timekeeper;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use client::client_config;
 pub use front::Certificate;
 pub use megaphone::Source;
 pub use peers::{PeerCalls, Peers, Trust, settle};

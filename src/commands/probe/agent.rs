@@ -7,11 +7,13 @@ use tungstenite::client::IntoClientRequest;
 use tungstenite::protocol::{Message, WebSocket, WebSocketConfig};
 
 use super::Failure;
-use super::deadline::{Deadline, Timed};
+use super::deadline::Deadline;
+use super::post::Url;
+use super::tls::{Trust, Wire};
 
 /// A session.
 pub struct Agent {
-    socket: WebSocket<Timed>,
+    socket: WebSocket<Wire>,
     channel: String,
 }
 
@@ -30,12 +32,12 @@ const MESSAGES_MAX: usize = 64;
 
 impl Agent {
     /// Connects and upgrades.
-    pub fn connect(url: &str, deadline: Deadline) -> Result<Agent, Failure> {
-        let rest = url.strip_prefix("ws://").ok_or_else(|| Failure::new(format!("{url} does not begin with ws://")))?;
-        let host = rest.split('/').next().unwrap_or(rest);
-        let authority = if has_port(host) { host.to_string() } else { format!("{host}:80") };
+    pub fn connect(url: &str, trust: &Trust, deadline: Deadline) -> Result<Agent, Failure> {
+        let http = url.strip_prefix("ws").filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
+        let http = http.ok_or_else(|| Failure::new(format!("{url} does not begin with ws:// or wss://")))?;
+        let at = Url::parse(&format!("http{http}"))?;
         let request = url.into_client_request().map_err(|e| Failure::new(format!("{url}: {e}")))?;
-        let stream = deadline.connect(&authority)?;
+        let stream = trust.connect(&at, &at, deadline)?;
         let limits = WebSocketConfig::default()
             .max_message_size(Some(MESSAGE_BYTES_MAX))
             .max_frame_size(Some(MESSAGE_BYTES_MAX));
@@ -130,11 +132,6 @@ impl Agent {
         }
         Err(Failure::new(format!("{MESSAGES_MAX} messages came, none of them {wanted}")))
     }
-}
-
-/// `host:80`, `[::1]:80`; not `[::1]`.
-fn has_port(host: &str) -> bool {
-    host.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn explained(error: tungstenite::Error) -> Failure {

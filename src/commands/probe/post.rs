@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 
 use super::Failure;
-use super::deadline::Deadline;
+use super::tls::Wire;
 
-/// A plain http URL in its parts.
+/// An http or https URL in its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// `http` or `https`.
@@ -43,23 +43,35 @@ impl Url {
         format!("{}://{}", self.scheme, host.to_ascii_lowercase())
     }
 
-    fn with_port(&self) -> String {
+    /// True for `https`.
+    pub fn is_secure(&self) -> bool {
+        self.scheme == "https"
+    }
+
+    /// `host:port`, with the default port of the scheme where none is written.
+    pub fn with_port(&self) -> String {
+        match self.split_port() {
+            (_, Some(_)) => self.authority.clone(),
+            (host, None) => format!("{host}:{}", if self.is_secure() { 443 } else { 80 }),
+        }
+    }
+
+    /// The host without port and brackets, as certificates name it.
+    pub fn host(&self) -> &str {
+        self.split_port().0.trim_matches(['[', ']'])
+    }
+
+    /// Host, and port if one is written. The colons of an IPv6 address are within its brackets.
+    fn split_port(&self) -> (&str, Option<&str>) {
         match self.authority.rsplit_once(':') {
-            Some((_, port)) if port.bytes().all(|b| b.is_ascii_digit()) => self.authority.clone(),
-            _ => format!("{}:80", self.authority),
+            Some((host, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => (host, Some(port)),
+            _ => (&self.authority, None),
         }
     }
 }
 
-/// POSTs to the path of `url` at the host of `target`; the message id from `Location`.
-pub fn post(target: &Url, url: &Url, authorization: &str, body: &[u8], deadline: Deadline) -> Result<String, Failure> {
-    if target.scheme != "http" {
-        return Err(Failure::new(format!(
-            "the endpoint {} speaks TLS, which the probe does not; name its plain listener with --endpoint",
-            target.origin()
-        )));
-    }
-    let mut stream = deadline.connect(&target.with_port())?;
+/// POSTs to the path of `url` over `stream`; the message id from `Location`.
+pub fn post(mut stream: Wire, url: &Url, authorization: &str, body: &[u8]) -> Result<String, Failure> {
     let head = format!(
         "POST {} HTTP/1.1\r\nHost: {}\r\nTTL: {TTL}\r\nUrgency: high\r\nContent-Encoding: aes128gcm\r\n\
          Content-Type: application/octet-stream\r\nAuthorization: {authorization}\r\nContent-Length: {}\r\n\
@@ -121,6 +133,9 @@ mod tests {
         assert_eq!(Url::parse("http://[::1]").unwrap().with_port(), "[::1]:80");
         assert_eq!(Url::parse("http://[::1]:8082/").unwrap().with_port(), "[::1]:8082");
         assert_eq!(Url::parse("https://h:443/").unwrap().origin(), "https://h");
+        let secure = Url::parse("https://[::1]/").unwrap();
+        assert_eq!((secure.with_port().as_str(), secure.host(), secure.is_secure()), ("[::1]:443", "::1", true));
+        assert_eq!(Url::parse("https://h:8443/").unwrap().host(), "h");
         for bad in ["h", "ftp://h/", "http:///x", "http://h/a b", "http://h/\r\nX: y"] {
             assert!(Url::parse(bad).is_err(), "{bad}");
         }

@@ -1,5 +1,7 @@
 //! The probe against a server of a few lines that can do each thing wrong.
 
+mod tls;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver as Inbox, Sender as Outbox, channel};
@@ -41,13 +43,20 @@ fn server(fault: Fault) -> String {
     url
 }
 
+/// Type of a TLS record that begins a handshake (RFC 8446 section 5.1).
+const TLS_HANDSHAKE: u8 = 22;
+
 fn take_post(listener: &TcpListener, fault: Fault, outbox: &Outbox<Vec<u8>>) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut request = Vec::new();
     let (head, body) = loop {
         let mut chunk = [0; 1024];
-        let read = stream.read(&mut chunk).unwrap();
+        let Ok(read @ 1..) = stream.read(&mut chunk) else { return };
         request.extend_from_slice(&chunk[..read]);
+        if request[0] == TLS_HANDSHAKE {
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
+            return;
+        }
         let text = String::from_utf8_lossy(&request).into_owned();
         let Some(end) = text.find("\r\n\r\n") else { continue };
         let length = text.split("Content-Length: ").nth(1).unwrap().split("\r\n").next().unwrap().parse::<usize>();
@@ -135,7 +144,7 @@ fn probe(ws: String, endpoint: Option<String>) -> (Result<(), (Step, String)>, V
 }
 
 fn probe_within(timeout: u64, ws: String, endpoint: Option<String>) -> (Result<(), (Step, String)>, Vec<Step>) {
-    let (report, outcome) = check(&Args { ws, endpoint, timeout, quiet: true });
+    let (report, outcome) = check(&Args { ws, endpoint, ca: None, timeout, quiet: true });
     (outcome.map_err(|(step, why)| (step, why.to_string())), report.steps.iter().map(|(step, _)| *step).collect())
 }
 
@@ -153,7 +162,7 @@ fn every_fault_ends_at_its_step_with_its_sentence() {
         (Fault::SilentAfterUpgrade, Step::Hello, "no answer in time"),
         (Fault::CloseAtHello, Step::Hello, "closed with 1013"),
         (Fault::Register500, Step::Register, "status 500"),
-        (Fault::SecureEndpoint, Step::Post, "--endpoint"),
+        (Fault::SecureEndpoint, Step::Post, "TLS"),
         (Fault::Post410, Step::Post, "410 {\"errno\":106}"),
         (Fault::NoLocation, Step::Post, "without Location"),
         (Fault::OtherVersion, Step::Receive, "not the id in Location"),
@@ -183,8 +192,10 @@ fn nobody_listening_is_a_failure_to_connect() {
     let (step, why) = outcome.unwrap_err();
     assert_eq!(step, Step::Connect);
     assert!(why.contains(&address.to_string()), "{why}");
-    let (outcome, _) = probe("wss://127.0.0.1/".into(), None);
-    assert!(outcome.unwrap_err().1.contains("ws://"));
+    for other in ["http://127.0.0.1/", "wsx://127.0.0.1/", "127.0.0.1"] {
+        let (outcome, _) = probe(other.into(), None);
+        assert!(outcome.unwrap_err().1.contains("does not begin with ws:// or wss://"), "{other}");
+    }
 }
 
 #[test]
