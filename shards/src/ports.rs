@@ -4,7 +4,7 @@
 use crate::ids::StoreTicket;
 use crate::machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 use crate::simple::WakeData;
-use crate::stats::{Board, Meaning};
+use crate::stats::{Board, HistogramMeaning, Meaning};
 use crate::time::Now;
 
 /// Which public port a connection came in on.
@@ -29,6 +29,14 @@ pub trait Edge: 'static {
 
     /// Copies its numbers to the board, from place `at` on.
     fn write_to(&self, board: &Board, at: usize) {
+        let _ = (board, at);
+    }
+
+    /// What its histograms mean: its part of the shard's board.
+    const HISTOGRAMS: &'static [HistogramMeaning] = &[];
+
+    /// Copies its histograms to the board, from place `at` on.
+    fn write_histograms(&self, board: &Board, at: usize) {
         let _ = (board, at);
     }
 

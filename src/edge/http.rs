@@ -11,7 +11,7 @@ use shards::machine::{CloseReason, Command, Event, Publish};
 use shards::message::Message;
 use shards::ports::{Emitted, Ingest, Port};
 use shards::quota::{Quota, Share};
-use shards::time::Now;
+use shards::time::{Instant, Now};
 
 use super::answer::{self, Context};
 use super::endpoint::{PostDraft, Posted};
@@ -42,6 +42,8 @@ pub struct Exchange {
     /// What the answer must know.
     pub context: Context,
     stage: Stage,
+    /// Start of the turn that read the head.
+    begun: Instant,
 }
 
 #[derive(Default)]
@@ -61,6 +63,8 @@ enum Stage {
 struct Turn<'t> {
     now: Now,
     port: Port,
+    /// As in [`Exchange`].
+    begun: Instant,
     /// Bytes before those that are being read, all done with.
     base: usize,
     exchange: &'t mut Option<Box<Exchange>>,
@@ -149,11 +153,11 @@ impl PushEdge {
         };
         self.reporter.on(*port);
         if let Some(under_way) = exchange.take() {
-            let Exchange { context, stage: Stage::Body(pending) } = *under_way else {
+            let Exchange { context, stage: Stage::Body(pending), begun } = *under_way else {
                 // The loop decodes nothing while a command is under way.
                 return Ingest::Close { reason: CloseReason::Said };
             };
-            let turn = Turn { now, port: *port, base: 0, exchange, out };
+            let turn = Turn { now, begun, port: *port, base: 0, exchange, out };
             return self.read_body(context, *pending, bytes, turn);
         }
         match bytes {
@@ -190,13 +194,13 @@ impl PushEdge {
                 }
                 Err(reply) => {
                     let context = Context { keep_alive: false, ..context };
-                    let turn = Turn { now, port, base: length, exchange, out };
+                    let turn = Turn { now, begun: now.mono, port, base: length, exchange, out };
                     self.begin(&head, context, Plan::Reply(reply), body, turn)
                 }
             };
         }
         let plan = self.plan(now, port, &head);
-        self.begin(&head, context, plan, body, Turn { now, port, base: length, exchange, out })
+        self.begin(&head, context, plan, body, Turn { now, begun: now.mono, port, base: length, exchange, out })
     }
 
     /// Writes the 101, if this is an upgrade and there is room; what reads the connection from now on.
@@ -280,11 +284,12 @@ impl PushEdge {
                 Ok(Piece::Done) => return self.finish(context, pending, turn),
                 Ok(Piece::More) if pending.is_refused(self.unfinished.of(turn.port), &context) => {
                     // For the answer.
-                    *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Asked }));
+                    *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Asked, begun: turn.begun }));
                     return self.refuse_unfinished();
                 }
                 Ok(Piece::More) => {
-                    *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Body(Box::new(pending)) }));
+                    let stage = Stage::Body(Box::new(pending));
+                    *turn.exchange = Some(Box::new(Exchange { context, stage, begun: turn.begun }));
                     return Ingest::More { consumed: turn.base };
                 }
                 Ok(Piece::Data(length)) => {
@@ -322,7 +327,7 @@ impl PushEdge {
 
     /// Carries out the plan, with the body as far as it was wanted.
     fn finish(&mut self, context: Context, pending: Pending, turn: Turn<'_>) -> Ingest {
-        let Turn { now, base: consumed, exchange, out, .. } = turn;
+        let Turn { now, begun, base: consumed, exchange, out, .. } = turn;
         let too_large = |limit: u64| pending.seen > limit;
         let (command, stage) = match pending.plan {
             Plan::Reply(reply) => return self.reply(&context, &reply, consumed, out),
@@ -350,7 +355,7 @@ impl PushEdge {
                 }
             }
         };
-        *exchange = Some(self.under_way(Exchange { context, stage }));
+        *exchange = Some(self.under_way(Exchange { context, stage, begun }));
         Ingest::Command { consumed, command }
     }
 
@@ -430,6 +435,7 @@ impl PushEdge {
         let context = &exchange.context;
         match (exchange.stage, event) {
             (Stage::Posted(posted), Event::Published(published)) => {
+                self.post_times.record(now.mono.since(exchange.begun).micros());
                 self.emit_published(context, &posted, *published, out);
             }
             (Stage::Updated, Event::Published(published)) => self.emit_updated(context, *published, out),

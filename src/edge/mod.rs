@@ -31,7 +31,7 @@ use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::quota::PortQuotas;
 use shards::simple::Mode;
-use shards::stats::{Board, Counters as _, Meaning};
+use shards::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
 use shards::time::Now;
 
 use crate::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
@@ -160,6 +160,8 @@ pub struct PushEdge {
     exchanges: Vec<Box<Exchange>>,
     reporter: Reporter,
     stats: EdgeStats,
+    /// From the head of a POST to its answer, of those that reached the owner of the user.
+    post_times: Histogram,
 }
 
 /// Decoding state of one connection.
@@ -222,6 +224,7 @@ impl PushEdge {
             exchanges: Vec::new(),
             reporter: Reporter::new(config.shard, config.events.clone()),
             stats: EdgeStats::default(),
+            post_times: Histogram::default(),
         })
     }
 
@@ -261,6 +264,16 @@ impl Edge for PushEdge {
             ..self.stats.clone()
         };
         stats.write_to(board, at);
+    }
+
+    const HISTOGRAMS: &'static [HistogramMeaning] = &[HistogramMeaning {
+        name: "post_duration_seconds",
+        label: None,
+        help: "Time from the head of a POST to its response, for POSTs that reached the owner shard of their user.",
+    }];
+
+    fn write_histograms(&self, board: &Board, at: usize) {
+        board.set_histogram(at, &self.post_times);
     }
 
     fn open(&mut self, port: Port) -> Codec {

@@ -6,10 +6,9 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, put};
-use prometheus_client::registry::Registry;
 use serde_json::{Map, Value, json};
 use shards::stats::{Board, Kind, Meaning};
 
@@ -22,7 +21,7 @@ use super::{Exhibits, Health, Host, megaphone, metrics};
 pub(super) struct View {
     exhibits: Arc<Exhibits>,
     host: Arc<dyn Host>,
-    registry: Registry,
+    metrics: metrics::Metrics,
     started: Instant,
     at_start: Process,
     own: Own,
@@ -43,8 +42,8 @@ impl View {
     /// `started` is when the process was; memory use is compared with that of now.
     pub(super) fn new(exhibits: Exhibits, host: Arc<dyn Host>, own: Own, started: Instant) -> View {
         let exhibits = Arc::new(exhibits);
-        let registry = metrics::registry(Arc::clone(&exhibits), own.boards.clone(), own.nodes.clone());
-        View { exhibits, host, registry, started, at_start: Process::read(), own }
+        let metrics = metrics::Metrics::new(Arc::clone(&exhibits), own.boards.clone(), own.nodes.clone());
+        View { exhibits, host, metrics, started, at_start: Process::read(), own }
     }
 
     /// Sum over the shards of one number.
@@ -132,27 +131,31 @@ async fn load_balancer(State(view): State<Arc<View>>) -> StatusCode {
     }
 }
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Known when the build sets `GIT_COMMIT`, as the Dockerfile does.
+pub(super) const COMMIT: &str = match option_env!("GIT_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
 
 /// Commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`, as the Dockerfile does.
 async fn version() -> Json<Value> {
     Json(json!({
         "source": env!("CARGO_PKG_NAME"),
         "version": VERSION,
-        "commit": option_env!("GIT_COMMIT").unwrap_or("unknown"),
+        "commit": COMMIT,
         "build": option_env!("GIT_BUILD").unwrap_or("unknown"),
     }))
 }
 
-async fn prometheus(State(view): State<Arc<View>>) -> Response {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &view.registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+async fn prometheus(State(view): State<Arc<View>>, head: HeaderMap) -> Response {
+    let accept = head.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = metrics::Format::negotiate(accept);
+    match view.metrics.encode(format) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
-
-const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The same numbers for the page, per shard, with what it needs to make rates and sizes of them.
 async fn stats(State(view): State<Arc<View>>) -> Json<Value> {

@@ -1,29 +1,73 @@
-//! The Prometheus text of everything on the boards, and of the process.
+//! The metrics of everything on the boards, and of the process.
 
+mod format;
+
+mod renamed;
+
+pub(super) use format::Format;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, NoLabelSet};
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use shards::stats::{Board, Kind, Meaning};
+use shards::stats::{Board, Histogram, HistogramMeaning, Kind, Meaning, bound_us};
 
 use super::Exhibits;
 use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
 use crate::store::latencies::{BOUNDS_US, Latencies};
+use renamed::{RENAMED, Renamed, successor};
 
-/// Every number of the shards, the store and the island, as the metrics `murre_*`.
-pub(super) fn registry(exhibits: Arc<Exhibits>, island: Vec<Arc<Board>>, nodes: Option<Arc<Showcase>>) -> Registry {
-    let mut registry = Registry::with_prefix("murre");
-    registry.register_collector(Box::new(Boards { exhibits, island }));
-    registry.register_collector(Box::new(Nodes(nodes)));
-    registry.register_collector(Box::new(ProcessGauges));
-    registry
+/// Every metric: those of murre with the prefix `murre_`, those of the process with the names that every process has.
+pub(super) struct Metrics {
+    murre: Registry,
+    process: Registry,
+}
+
+impl Metrics {
+    /// Every number of the shards, the store, the island and the process.
+    pub fn new(exhibits: Arc<Exhibits>, island: Vec<Arc<Board>>, nodes: Option<Arc<Showcase>>) -> Metrics {
+        let (mut murre, mut process) = (Registry::with_prefix("murre"), Registry::default());
+        murre.register_collector(Box::new(BuildInfo));
+        murre.register_collector(Box::new(Boards { exhibits, island }));
+        murre.register_collector(Box::new(Nodes(nodes)));
+        murre.register_collector(Box::new(ProcessMetrics::Deprecated));
+        process.register_collector(Box::new(ProcessMetrics::Standard));
+        Metrics { murre, process }
+    }
+
+    /// All of them in this format.
+    ///
+    /// # Errors
+    /// None that a text can cause.
+    pub fn encode(&self, format: Format) -> Result<String, fmt::Error> {
+        let mut open = String::new();
+        encode_registry(&mut open, &self.murre)?;
+        encode_registry(&mut open, &self.process)?;
+        encode_eof(&mut open)?;
+        Ok(format.of(open))
+    }
+}
+
+/// Version and commit as labels, by convention: `murre_build_info{..} 1`.
+#[derive(Debug)]
+struct BuildInfo;
+
+impl Collector for BuildInfo {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let (version, commit) = (super::admin::VERSION, super::admin::COMMIT);
+        let help = "Version and commit of this process; the value is always 1.";
+        let mut family = encoder.encode_descriptor("build_info", help, None, MetricType::Gauge)?;
+        ConstGauge::new(1).encode(family.encode_family(&[("version", version), ("commit", commit)])?)
+    }
 }
 
 struct Boards {
@@ -50,11 +94,18 @@ impl Collector for Boards {
             }
         }
         for (meaning, lines) in families.values() {
-            let mut family = encoder.encode_descriptor(meaning.name, meaning.help, None, kind(*meaning))?;
+            let mut family = encoder.encode_descriptor(meaning.name, &help(*meaning), None, kind(*meaning))?;
             for (shard, value) in lines {
                 encode(family.encode_family(&[("shard", shard.to_string())])?, *meaning, *value)?;
             }
+            if let Some(renamed) = RENAMED.iter().find(|renamed| renamed.old == meaning.name) {
+                let mut family = encoder.encode_descriptor(renamed.new, renamed.help, None, kind(*meaning))?;
+                for (shard, value) in lines {
+                    encode_renamed(family.encode_family(&[("shard", shard.to_string())])?, renamed, *value)?;
+                }
+            }
         }
+        encode_histograms(self.exhibits.shards.iter().chain(&self.island), &mut encoder)?;
         if let Some(store) = &self.exhibits.store {
             encode_store(store, &mut encoder)?;
         }
@@ -62,17 +113,69 @@ impl Collector for Boards {
             encode_statements(statements, &mut encoder)?;
         }
         for (meaning, value) in self.island.iter().flat_map(|board| board.read()) {
-            encode(encoder.encode_descriptor(meaning.name, meaning.help, None, kind(meaning))?, meaning, value)?;
+            encode(encoder.encode_descriptor(meaning.name, &help(meaning), None, kind(meaning))?, meaning, value)?;
         }
         Ok(())
     }
+}
+
+/// The help of a metric, or the name that replaces it.
+fn help(meaning: Meaning) -> Cow<'static, str> {
+    match successor(meaning) {
+        Some(name) => Cow::Owned(format!("Deprecated: use {name}")),
+        None => Cow::Borrowed(meaning.help),
+    }
+}
+
+/// The value of a metric under its new name, in the unit of that name.
+fn encode_renamed(encoder: MetricEncoder<'_>, renamed: &Renamed, value: u64) -> Result<(), fmt::Error> {
+    if renamed.divisor > 1.0 {
+        return ConstCounter::new(value as f64 / renamed.divisor).encode(encoder);
+    }
+    ConstCounter::new(value).encode(encoder)
+}
+
+/// The histograms of these boards, summed by name and label: 26 series for each, whatever the number of shards.
+fn encode_histograms<'a>(
+    boards: impl Iterator<Item = &'a Arc<Board>>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let mut families: BTreeMap<&str, Vec<(HistogramMeaning, Histogram)>> = BTreeMap::new();
+    for (meaning, histogram) in boards.flat_map(|board| board.histograms()) {
+        let family = families.entry(meaning.name).or_default();
+        match family.iter_mut().find(|(known, _)| known.label == meaning.label) {
+            Some((_, sum)) => sum.add(&histogram),
+            None => family.push((meaning, histogram)),
+        }
+    }
+    for (name, histograms) in families {
+        let help = histograms.first().map_or("", |(meaning, _)| meaning.help);
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (meaning, histogram) in histograms {
+            let bounds = (0..).map(|at| bound_us(at).map_or(f64::INFINITY, seconds));
+            let buckets: Vec<(f64, u64)> = bounds.zip(histogram.counts).collect();
+            let (sum, count) = (seconds(histogram.sum_us), histogram.counts.iter().sum());
+            match meaning.label {
+                Some(label) => {
+                    let labels = [label];
+                    family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+                }
+                None => family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The store's numbers get its name in front, so that none is taken for a shard's.
 fn encode_store(store: &Board, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
     for (meaning, value) in store.read() {
         let name = format!("store_{}", meaning.name.trim_start_matches("store_"));
-        encode(encoder.encode_descriptor(&name, meaning.help, None, kind(meaning))?, meaning, value)?;
+        encode(encoder.encode_descriptor(&name, &help(meaning), None, kind(meaning))?, meaning, value)?;
+        if let Some(renamed) = RENAMED.iter().find(|renamed| renamed.old == name) {
+            let encoder = encoder.encode_descriptor(renamed.new, renamed.help, None, kind(meaning))?;
+            encode_renamed(encoder, renamed, value)?;
+        }
     }
     Ok(())
 }
@@ -103,11 +206,7 @@ fn kind(meaning: Meaning) -> MetricType {
     }
 }
 
-fn encode(
-    encoder: prometheus_client::encoding::MetricEncoder<'_>,
-    meaning: Meaning,
-    value: u64,
-) -> Result<(), fmt::Error> {
+fn encode(encoder: MetricEncoder<'_>, meaning: Meaning, value: u64) -> Result<(), fmt::Error> {
     match meaning.kind {
         Kind::Counter => ConstCounter::new(value).encode(encoder),
         // A gauge of the format is signed; nothing of ours comes near 2^63.
@@ -150,27 +249,59 @@ impl Collector for Nodes {
     }
 }
 
+/// The metrics of the process.
 #[derive(Debug)]
-struct ProcessGauges;
+enum ProcessMetrics {
+    /// With the names that the client libraries of Prometheus give every process.
+    Standard,
+    /// With the prefix of murre: one that has no standard name, and those of before.
+    Deprecated,
+}
 
-impl Collector for ProcessGauges {
+impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let process = Process::read();
         let mut gauge = |name: &str, help: &str, value: u64| {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
         };
-        gauge("process_resident_bytes", "Physical memory mapped.", process.resident_bytes)?;
-        gauge("process_private_bytes", "Memory that nobody shares and that was written.", process.private_bytes)?;
-        gauge("process_threads", "Threads.", process.threads)?;
-        gauge("process_open_fds", "Open file descriptors, without the sockets in the rings.", process.open_fds)?;
+        match self {
+            ProcessMetrics::Standard => {
+                gauge("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes)?;
+                gauge("process_threads", "Number of OS threads in the process.", process.threads)?;
+                gauge(
+                    "process_open_fds",
+                    "Number of open file descriptors, without the sockets in the rings.",
+                    process.open_fds,
+                )?;
+                gauge("process_max_fds", "Maximum number of open file descriptors.", process.max_fds)?;
+                let started = ConstGauge::new(process.started_seconds);
+                let help = "Start time of the process since the Unix epoch in seconds.";
+                started.encode(encoder.encode_descriptor(
+                    "process_start_time_seconds",
+                    help,
+                    None,
+                    MetricType::Gauge,
+                )?)?;
+            }
+            ProcessMetrics::Deprecated => {
+                gauge(
+                    "process_private_bytes",
+                    "Memory that nobody shares and that was written.",
+                    process.private_bytes,
+                )?;
+                let deprecated = "Deprecated: use process_resident_memory_bytes";
+                gauge("process_resident_bytes", deprecated, process.resident_bytes)?;
+                gauge("process_threads", "Deprecated: use process_threads", process.threads)?;
+                gauge("process_open_fds", "Deprecated: use process_open_fds", process.open_fds)?;
+            }
+        }
+        let help = match self {
+            ProcessMetrics::Standard => "Total user and system CPU time spent in seconds.",
+            ProcessMetrics::Deprecated => "Deprecated: use process_cpu_seconds_total",
+        };
         let cpu = ConstCounter::new(process.cpu_seconds);
-        cpu.encode(encoder.encode_descriptor(
-            "process_cpu_seconds",
-            "User and system time.",
-            None,
-            cpu.metric_type(),
-        )?)
+        cpu.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, cpu.metric_type())?)
     }
 }
 
@@ -192,7 +323,6 @@ mod tests {
         Numbers { hellos: 3, sessions: 1 }.write_to(&boards[0], 0);
         Numbers { hellos: 5, sessions: 2 }.write_to(&boards[1], 0);
         let store = Some(Arc::new(Board::new(&[Numbers::MEANINGS])));
-        let mut text = String::new();
         let nodes = Arc::<Showcase>::default();
         let url = "http://n:8081".into();
         nodes.look().push(Shown {
@@ -210,14 +340,21 @@ mod tests {
             latencies.record(1, took);
         }
         let statements = Some(Arc::new(latencies));
-        let registry = registry(Arc::new(Exhibits { shards: boards, store, statements }), vec![], Some(nodes));
-        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+        let metrics = Metrics::new(Arc::new(Exhibits { shards: boards, store, statements }), vec![], Some(nodes));
+        let text = metrics.encode(Format::Open).unwrap();
         let wanted = "# HELP murre_hellos Hellos answered.\n# TYPE murre_hellos counter\n\
                       murre_hellos_total{shard=\"0\"} 3\nmurre_hellos_total{shard=\"1\"} 5\n";
         assert!(text.contains(wanted), "{text}");
         assert!(text.contains("murre_sessions{shard=\"1\"} 2\n"), "{text}");
         assert!(text.contains("murre_store_hellos_total 0\n"), "{text}");
         assert!(text.contains("murre_process_resident_bytes "), "{text}");
+        for name in
+            ["resident_memory_bytes", "open_fds", "max_fds", "threads", "cpu_seconds_total", "start_time_seconds"]
+        {
+            assert!(text.contains(&format!("\nprocess_{name} ")), "{name}: {text}");
+        }
+        let build = format!("murre_build_info{{version=\"{}\",commit=\"", env!("CARGO_PKG_VERSION"));
+        assert!(text.contains(&build), "{text}");
         assert!(text.contains("murre_peer_node_circuit_open{node=\"http://n:8081\"} 1\n"), "{text}");
         assert!(text.contains("murre_peer_node_owed{node=\"http://n:8081\"} 4\n"), "{text}");
         let wanted = "# TYPE murre_store_statement_seconds histogram\n\
@@ -236,5 +373,63 @@ mod tests {
             assert!(text.contains(&format!("murre_store_statement_seconds_{line} {value}\n")), "{line}: {text}");
         }
         assert!(text.ends_with("# EOF\n"));
+        let text = metrics.encode(Format::Text).unwrap();
+        assert!(text.contains("# TYPE murre_hellos_total counter\nmurre_hellos_total{shard=\"0\"} 3\n"), "{text}");
+        assert!(!text.contains("# EOF"), "{text}");
+    }
+
+    counters! {
+        /// Numbers with deprecated names.
+        pub struct Old {
+            counter looks: "Users looked up.",
+            counter store_sync_microseconds: "Time.",
+            counter peer_answers_within_1ms: "Calls.",
+        }
+    }
+
+    #[test]
+    fn a_deprecated_name_is_shown_beside_the_new_one_and_names_it() {
+        let board = Arc::new(Board::new(&[Old::MEANINGS]));
+        Old { looks: 3, store_sync_microseconds: 1_500_000, peer_answers_within_1ms: 1 }.write_to(&board, 0);
+        let exhibits = Exhibits { shards: vec![board], store: None, statements: None };
+        let text = Metrics::new(Arc::new(exhibits), vec![], None).encode(Format::Text).unwrap();
+        for lines in [
+            "# HELP murre_looks_total Deprecated: use murre_presence_lookups_total\n",
+            "murre_looks_total{shard=\"0\"} 3\n",
+            "murre_presence_lookups_total{shard=\"0\"} 3\n",
+            "# HELP murre_store_sync_microseconds_total Deprecated: use murre_store_sync_seconds_total\n",
+            "murre_store_sync_seconds_total{shard=\"0\"} 1.5\n",
+            "# HELP murre_peer_answers_within_1ms_total Deprecated: use murre_peer_call_duration_seconds\n",
+        ] {
+            assert!(text.contains(lines), "{lines}: {text}");
+        }
+    }
+
+    #[test]
+    fn histograms_of_all_shards_are_one_series_for_each_label() {
+        const MEANINGS: &[HistogramMeaning] = &[
+            HistogramMeaning { name: "took_seconds", label: Some(("kind", "a")), help: "Time." },
+            HistogramMeaning { name: "took_seconds", label: Some(("kind", "b")), help: "Time." },
+        ];
+        let board = || {
+            let board = Board::new(&[]).with_histograms(&[MEANINGS]);
+            let mut histogram = Histogram::default();
+            [100, 200, 5_000_000_000].into_iter().for_each(|us| histogram.record(us));
+            board.set_histogram(0, &histogram);
+            Arc::new(board)
+        };
+        let exhibits = Exhibits { shards: vec![board(), board()], store: None, statements: None };
+        let text = Metrics::new(Arc::new(exhibits), vec![], None).encode(Format::Open).unwrap();
+        for (line, value) in [
+            ("bucket{le=\"0.000128\",kind=\"a\"}", "2"),
+            ("bucket{le=\"0.000256\",kind=\"a\"}", "4"),
+            ("bucket{le=\"1073.741824\",kind=\"a\"}", "4"),
+            ("bucket{le=\"+Inf\",kind=\"a\"}", "6"),
+            ("count{kind=\"a\"}", "6"),
+            ("sum{kind=\"a\"}", "10000.0006"),
+            ("count{kind=\"b\"}", "0"),
+        ] {
+            assert!(text.contains(&format!("murre_took_seconds_{line} {value}\n")), "{line}: {text}");
+        }
     }
 }

@@ -15,6 +15,10 @@ pub struct Process {
     pub threads: u64,
     /// Open file descriptors; sockets of the shards live in their rings and are not among them.
     pub open_fds: u64,
+    /// The soft limit on open file descriptors.
+    pub max_fds: u64,
+    /// Start of the process in seconds since the Unix epoch, by the host's clock.
+    pub started_seconds: f64,
 }
 
 impl Process {
@@ -23,12 +27,16 @@ impl Process {
         let status = read_to_string("/proc/self/status").unwrap_or_default();
         let rollup = read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
         let fds = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
+        let stat = read_to_string("/proc/self/stat").unwrap_or_default();
+        let host = read_to_string("/proc/stat").unwrap_or_default();
         Process {
             resident_bytes: field(&status, "VmRSS:") * 1024,
             private_bytes: field(&rollup, "Private_Dirty:") * 1024,
-            cpu_seconds: cpu_seconds(&read_to_string("/proc/self/stat").unwrap_or_default()),
+            cpu_seconds: cpu_seconds(&stat),
             threads: field(&status, "Threads:"),
             open_fds: fds,
+            max_fds: shards::ring::nofile_limit(),
+            started_seconds: field(&host, "btime") as f64 + started_seconds(&stat),
         }
     }
 }
@@ -46,6 +54,13 @@ fn cpu_seconds(stat: &str) -> f64 {
     ticks as f64 / TICKS_PER_SECOND
 }
 
+/// Field 22 of /proc/pid/stat: seconds from the boot of the host to the start of the process.
+fn started_seconds(stat: &str) -> f64 {
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = behind_name.split_whitespace().nth(19).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    ticks as f64 / TICKS_PER_SECOND
+}
+
 /// `USER_HZ`, fixed by the kernel's ABI on every architecture we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -59,12 +74,15 @@ mod tests {
         assert_eq!(field("VmPeak: 9 kB\n", "VmRSS:"), 0);
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 5";
         assert!((cpu_seconds(stat) - 3.0).abs() < 1e-9);
+        assert!((started_seconds(stat) - 0.05).abs() < 1e-9);
     }
 
     #[test]
     fn this_process_has_memory_threads_and_descriptors() {
         let read = Process::read();
         assert!(read.resident_bytes > 1 << 20 && read.private_bytes > 1 << 16, "{read:?}");
-        assert!(read.threads >= 1 && read.open_fds >= 3, "{read:?}");
+        assert!(read.threads >= 1 && read.open_fds >= 3 && read.max_fds >= read.open_fds, "{read:?}");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        assert!(read.started_seconds > 1e9 && read.started_seconds <= now + 1.0, "{read:?} at {now}");
     }
 }

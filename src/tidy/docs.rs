@@ -143,8 +143,10 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
         }),
     );
     // What is on no board is named where it is shown.
-    let shown = tree.get("src/island/metrics.rs").map_or("", |f| f.text.as_str()).split("encode_descriptor(\"").skip(1);
-    known.extend(shown.filter_map(|rest| rest.split_once('"')).map(|(name, _)| (name.to_owned(), String::new())));
+    let shown = tree.get("src/island/metrics.rs").map_or("", |f| f.text.as_str());
+    let shown = ["encode_descriptor(", "gauge("].into_iter().flat_map(|call| first_texts(shown, call));
+    known.extend(shown.map(|name| (name.to_owned(), String::new())));
+    known.extend(tree.rust().filter(|f| !tree.is_test(f)).flat_map(|f| histograms(&f.text)));
     let document = "docs/OPERATIONS.md";
     let Some(text) = tree.get(document) else { return vec![format!("{document} is missing")] };
     let config = tree.get("src/config/keys.rs").map_or("", |f| f.text.as_str());
@@ -158,6 +160,20 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
         complaints.push("nothing is counted".into());
     }
     complaints
+}
+
+/// Names of histograms, and new names of numbers that are deprecated.
+fn histograms(text: &str) -> Vec<(String, String)> {
+    let named = text.split("HistogramMeaning {").skip(1).filter_map(|rest| rest.split('"').nth(1));
+    let renamed = text.split("renamed(").skip(1).filter(|rest| rest.trim_start().starts_with('"'));
+    let renamed = renamed.filter_map(|rest| rest.split('"').nth(3));
+    named.chain(renamed).map(|name| (name.to_owned(), String::new())).collect()
+}
+
+/// The first argument of each of these calls that is a text.
+fn first_texts<'a>(text: &'a str, call: &'a str) -> impl Iterator<Item = &'a str> {
+    let texts = text.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
+    texts.filter_map(|rest| rest.split_once('"')).map(|(name, _)| name)
 }
 
 /// Names declared in `counters!` blocks outside tests.

@@ -44,7 +44,7 @@ impl ShardMachine {
                 102 => self.stats.acks_not_delivered += 1,
                 _ => self.stats.acks += 1,
             }
-            if !self.take_entry(turn, at, update.stamp) {
+            if !self.acked(turn, at, update.stamp) {
                 self.ack_outside_window(at, update);
             }
         }
@@ -52,6 +52,21 @@ impl ShardMachine {
         self.continue_drain(turn, at);
         self.reset_old_record(turn, at);
         self.deactivate_if_idle(at);
+    }
+
+    /// Ends the notification that an ack names, and counts how long it took; false when the window does not hold it.
+    fn acked(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp) -> bool {
+        let Some(session) = self.sessions.get(at) else { return false };
+        let index = session.active;
+        let Some(entry) = self.remove_entry(index, stamp) else { return false };
+        let times = match entry.source {
+            Source::Direct(_) | Source::Spilling(_) => &mut self.delivery_times.direct,
+            Source::Row => &mut self.delivery_times.stored,
+        };
+        // A clock that was set back in between, or one of another node, may be ahead.
+        times.record(turn.now.unix_us.saturating_sub(stamp.clock.0));
+        self.end_entry(turn, entry);
+        true
     }
 
     /// An id that is not in the window: one that waits parked, one that an earlier session was sent, or noise. The

@@ -62,7 +62,7 @@ pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
 pub use receipts::{Outcome, ReceiptAnswer, ReceiptQuery};
 pub use relay::{MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent, RelayId, SeatId};
-pub use stats::MachineStats;
+pub use stats::{DeliveryTimes, MachineStats};
 pub use store::{Page, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -97,6 +97,7 @@ use users::{Resident, UserIndex};
 pub struct ShardMachine {
     config: MachineConfig,
     stats: MachineStats,
+    delivery_times: DeliveryTimes,
     clock: HybridClock,
     conns: ConnTable,
     users: UserIndex,
@@ -176,6 +177,7 @@ impl ShardMachine {
         assert!(config.window > 0 && config.window <= limits::WINDOW_MAX, "delivery.window is validated");
         ShardMachine {
             stats: MachineStats::default(),
+            delivery_times: DeliveryTimes::default(),
             clock: HybridClock::new(config.clock_floor),
             conns: ConnTable::new(),
             users: UserIndex::new(config.sessions_max),
@@ -266,6 +268,11 @@ impl ShardMachine {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// Delivery latency of the shard; one writer.
+    pub fn delivery_times(&self) -> &DeliveryTimes {
+        &self.delivery_times
     }
 
     /// The shard's counters; one writer. Gauges are brought up to date here.

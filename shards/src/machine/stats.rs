@@ -1,6 +1,33 @@
 //! What the machine counts. Every drop, refusal and end of a message has its number here.
 
 use crate::counters;
+use crate::stats::{Board, Histogram, HistogramMeaning};
+
+/// Time from the acceptance of a message to its ack. Own shard only.
+#[derive(Clone, Default, Debug)]
+pub struct DeliveryTimes {
+    /// Of messages that were directs until their ack.
+    pub direct: Histogram,
+    /// Of messages that were in storage when their ack came.
+    pub stored: Histogram,
+}
+
+impl DeliveryTimes {
+    /// What they mean, in the order of [`DeliveryTimes::write_to`].
+    pub const MEANINGS: &'static [HistogramMeaning] = &[
+        HistogramMeaning { name: "delivery_duration_seconds", label: Some(("kind", "direct")), help: DELIVERY_HELP },
+        HistogramMeaning { name: "delivery_duration_seconds", label: Some(("kind", "stored")), help: DELIVERY_HELP },
+    ];
+
+    /// Copies both to the board, to its first places.
+    pub fn write_to(&self, board: &Board) {
+        board.set_histogram(0, &self.direct);
+        board.set_histogram(1, &self.stored);
+    }
+}
+
+const DELIVERY_HELP: &str =
+    "Time from the acceptance of a message to its ack, by whether it was in storage when the ack came.";
 
 counters! {
     /// Counters of one shard's machine. Own shard only; one writer.

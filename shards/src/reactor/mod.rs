@@ -30,11 +30,13 @@ use std::sync::Arc;
 
 use crate::ids::{ConnId, EmissionId, StoreTicket};
 use crate::limits;
-use crate::machine::{EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply};
+use crate::machine::{
+    DeliveryTimes, EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply,
+};
 use crate::mailbox::Mailbox;
 use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
-use crate::stats::{Board, Counters, Meaning};
+use crate::stats::{Board, Counters, HistogramMeaning, Meaning};
 use crate::time::{Instant, Now, Span};
 use crate::wall::Wall;
 
@@ -97,16 +99,24 @@ impl PlaneLimits {
 pub(crate) trait Machine: 'static {
     /// What its numbers mean.
     const MEANINGS: &'static [Meaning];
+    /// What its histograms mean.
+    const HISTOGRAMS: &'static [HistogramMeaning] = &[];
     /// As `ShardMachine::step`.
     fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue);
     /// As `ShardMachine::next_timeout`.
     fn next_timeout(&self) -> Option<Instant>;
     /// Copies its numbers to the board, from place `at` on.
     fn write_to(&mut self, board: &Board, at: usize);
+    /// Copies its histograms to the board, from the first place on.
+    fn write_histograms(&self, board: &Board) {
+        let _ = board;
+    }
 }
 
 impl Machine for ShardMachine {
     const MEANINGS: &'static [Meaning] = MachineStats::MEANINGS;
+
+    const HISTOGRAMS: &'static [HistogramMeaning] = DeliveryTimes::MEANINGS;
 
     fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue) {
         ShardMachine::step(self, now, input, effects);
@@ -118,6 +128,10 @@ impl Machine for ShardMachine {
 
     fn write_to(&mut self, board: &Board, at: usize) {
         self.stats().write_to(board, at);
+    }
+
+    fn write_histograms(&self, board: &Board) {
+        self.delivery_times().write_to(board);
     }
 }
 
@@ -244,7 +258,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// The numbers of a shard, in the order of its board.
     pub(crate) fn board() -> Board {
-        Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, M::MEANINGS, E::MEANINGS])
+        let numbers = Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, M::MEANINGS, E::MEANINGS]);
+        numbers.with_histograms(&[M::HISTOGRAMS, E::HISTOGRAMS])
     }
 
     /// Copies every number to the board, and gives back what a burst made the queues grow to.
@@ -270,6 +285,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let next = self.closes.write_to(&self.board, next);
         self.machine.write_to(&self.board, next);
         self.edge.write_to(&self.board, next + M::MEANINGS.len());
+        self.machine.write_histograms(&self.board);
+        self.edge.write_histograms(&self.board, M::HISTOGRAMS.len());
     }
 
     /// Milliseconds since the process started, wrapping.

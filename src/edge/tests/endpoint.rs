@@ -41,6 +41,19 @@ fn a_post_becomes_a_message_and_is_answered() {
 }
 
 #[test]
+fn the_time_of_a_post_counts_from_its_head_to_its_response() {
+    let mut edge = PushEdge::new(&config()).unwrap();
+    let (mut codec, mut out) = (edge.open(Port::Endpoint), Vec::new());
+    let at = |ms| Now { mono: now().mono.after(shards::time::Span::from_ms(ms)), ..now() };
+    let mut request = post(&path(None), GOOD, "body").into_bytes();
+    let mut body = request.split_off(request.len() - 4);
+    assert!(matches!(edge.ingest(at(0), &mut codec, &mut request, &mut out), Ingest::More { .. }));
+    assert!(matches!(edge.ingest(at(20), &mut codec, &mut body, &mut out), Ingest::Command { .. }));
+    edge.emit(at(30), &mut codec, &Event::Published(Published::NoSubscription), &mut out);
+    assert_eq!((edge.post_times.counts.iter().sum::<u64>(), edge.post_times.sum_us), (1, 30_000));
+}
+
+#[test]
 fn a_message_is_cancelled_by_its_location() {
     let mut harness = Harness::new(Port::Endpoint);
     let topic = Topic::new(b"t");

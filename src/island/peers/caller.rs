@@ -14,7 +14,7 @@ use super::PeerCalls;
 use super::desk::{Desk, Ended};
 use super::lane::Job;
 use super::node::{NODES_MAX, Node, WAITING_MAX};
-use super::numbers::{PeerNumbers, Showcase, Shown};
+use super::numbers::{CALL_TIMES, PeerNumbers, Showcase, Shown};
 use super::owed::Debt;
 use crate::wire::url::HttpUrl;
 
@@ -30,7 +30,7 @@ impl Caller {
     /// With nothing under way.
     pub fn new(calls: PeerCalls) -> Caller {
         let desk = Desk::new(calls);
-        let board = Arc::new(Board::new(&[PeerNumbers::MEANINGS]));
+        let board = Arc::new(Board::new(&[PeerNumbers::MEANINGS]).with_histograms(&[CALL_TIMES]));
         Caller { nodes: HashMap::new(), desk, board, showcase: Arc::default() }
     }
 
@@ -174,6 +174,7 @@ impl Caller {
         let lost = desk.calls.peers.dropped.swap(0, Ordering::Relaxed);
         numbers.peer_owed_dropped += lost;
         numbers.write_to(&self.board, 0);
+        self.board.set_histogram(0, &desk.call_times);
         let now = Instant::now();
         let mut all: Vec<Shown> = self.nodes.iter_mut().map(|(url, node)| node.show(url, now)).collect();
         all.sort_by(|a, b| a.state.cmp(&b.state).then_with(|| a.url.cmp(&b.url)));

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shards::machine::PeerReply;
+use shards::stats::Histogram;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -29,6 +30,8 @@ pub(super) struct Desk {
     /// Calls, probes and looks under way.
     pub tasks: JoinSet<Ended>,
     pub numbers: PeerNumbers,
+    /// Time that answered calls took, of all nodes.
+    pub call_times: Histogram,
     complained: Option<Instant>,
 }
 
@@ -60,6 +63,7 @@ impl Desk {
             speech: None,
             tasks: JoinSet::new(),
             numbers: PeerNumbers::default(),
+            call_times: Histogram::default(),
             complained: None,
         }
     }
@@ -183,6 +187,7 @@ impl Desk {
         };
         let (status, took) = (answer.status.as_u16(), job.since.elapsed());
         self.numbers.answered(took);
+        self.call_times.record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         node.tally.answered(status, took);
         node.answered(now);
         match answer.reply(&job.op) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use shards::counters;
 use shards::machine::{PeerOp, PeerReply};
+use shards::stats::HistogramMeaning;
 
 counters! {
     /// Numbers of the calls of other nodes, all nodes together.
@@ -44,6 +45,13 @@ counters! {
         gauge peer_calls_waiting: "Calls waiting for a connection.",
     }
 }
+
+/// The histogram of the calls of other nodes.
+pub(super) const CALL_TIMES: &[HistogramMeaning] = &[HistogramMeaning {
+    name: "peer_call_duration_seconds",
+    label: None,
+    help: "Time from the submission of a call of another node to its response.",
+}];
 
 impl PeerNumbers {
     /// Counts what a shard was told.

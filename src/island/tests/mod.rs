@@ -85,9 +85,10 @@ fn island_with(prepared: Prepared) -> (Island, Arc<Recorder>) {
 fn ask(island: &Island, method: &str, path: &str, body: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(island.admin()[0]).unwrap();
     let length = body.len();
+    let accept = if path == "/metrics?open" { "accept: application/openmetrics-text\r\n" } else { "" };
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{accept}connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
     let mut answer = String::new();
@@ -131,8 +132,11 @@ fn metrics_and_the_page_are_served() {
     let (island, _) = island();
     let (status, head, body) = ask(&island, "GET", "/metrics", "");
     assert_eq!(status, 200);
-    assert!(head.contains("content-type: application/openmetrics-text"), "{head}");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     assert!(body.contains("murre_sessions{shard=\"0\"} 7\n"), "{body}");
+    let (_, head, body) = ask(&island, "GET", "/metrics?open", "");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(body.contains("murre_sessions{shard=\"0\"} 7\n") && body.ends_with("# EOF\n"), "{body}");
     let (status, head, body) = ask(&island, "GET", "/", "");
     assert_eq!(status, 200);
     assert!(head.contains("text/html") && body.contains("<title>murre</title>"), "{head}");

@@ -18,6 +18,7 @@ mod relay;
 mod reset;
 mod simple;
 mod slow_reader;
+mod times;
 mod topics;
 mod wrap;
 
