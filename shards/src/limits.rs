@@ -141,7 +141,8 @@ pub const RELAY_MEMBERS_MAX: usize = 4_096;
 /// torn requests of one small receive (2 KiB), or 8,192 of the largest payload; torn input is a few milliseconds old
 /// unless a peer means it, and is ended after `http.request_timeout`. Each port has its own part (`quota::PortQuotas`),
 /// so that user agents cannot use up the memory of app servers. Half of each part is for those who hold little
-/// (`quota::LITTLE_BYTES`). Refuse: the connection that takes more is closed 1013, or answered 503.
+/// (`quota::LITTLE_BYTES`). Shed at three quarters of a part: what was begun longest ago. Refuse at the bound: the
+/// connection that takes more is closed 1013, or answered 503.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 
 /// Retries of a notification on a live connection (DESIGN.md 6). After the last one it waits in storage.

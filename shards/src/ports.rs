@@ -67,6 +67,12 @@ pub trait Edge: 'static {
     /// fragment has not come.
     fn mid_request(&self, codec: &Self::Codec) -> bool;
 
+    /// Whether unfinished requests and messages of this port hold so much memory that the oldest should be ended.
+    fn unfinished_is_tight(&self, port: Port) -> bool {
+        let _ = port;
+        false
+    }
+
     /// Whether the connection is an upgraded WebSocket: the machine then knows it.
     fn is_websocket(&self, codec: &Self::Codec) -> bool;
 

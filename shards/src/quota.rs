@@ -36,6 +36,11 @@ impl Quota {
         self.used.get()
     }
 
+    /// Whether so much is held that the oldest holders should go, so that new ones find room: three quarters.
+    pub fn is_tight(&self) -> bool {
+        self.used() > self.bytes_max / 4 * 3
+    }
+
     /// Whether a holder who had `before` bytes must let go, now that it has `bytes`: it took more, and that is too
     /// much. Who takes nothing more may keep what it has.
     pub fn refuses(&self, before: usize, bytes: usize) -> bool {

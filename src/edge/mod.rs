@@ -370,6 +370,10 @@ impl Edge for PushEdge {
         }
     }
 
+    fn unfinished_is_tight(&self, port: Port) -> bool {
+        self.unfinished.of(port).is_tight()
+    }
+
     fn is_websocket(&self, codec: &Codec) -> bool {
         matches!(codec, Codec::WebSocket { .. })
     }

@@ -104,7 +104,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 let slot = self.plane.slot(ring, direct);
                 if port != Port::WebSocket {
                     self.deal(slot, port);
-                } else if self.has_place(port) {
+                } else if self.has_place(port) || self.end_idle_for_another(port) {
                     self.admit(slot, port, false);
                 } else {
                     self.turn_away(slot, port);
@@ -191,7 +191,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Serves an endpoint connection here, if there is a place.
     fn admit_endpoint(&mut self, slot: u32, port: Port) {
-        if !self.has_place(port) {
+        if !self.has_place(port) && !self.end_idle_for_another(port) {
             return self.turn_away(slot, port);
         }
         self.mailbox.count_dealt(self.mailbox.shard(), true);

@@ -2,13 +2,14 @@
 //!
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
-//! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`send`], [`goodbye`], [`hand_off`],
+//! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`begun`], [`send`], [`goodbye`], [`hand_off`],
 //! [`watch`] (timeouts of requests and blocked sockets), [`hearing`] (silences), [`park`]; [`turn`] is the
 //! loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
 mod accept;
+mod begun;
 mod control;
 mod goodbye;
 mod hand_off;
@@ -175,6 +176,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     accepting: accept::Accepting,
     http: watch::Watch,
     websockets: watch::Watch,
+    /// By `Port as usize`.
+    begun: [begun::Begun; 3],
     goodbyes: VecDeque<goodbye::Deadline>,
 
     hearing: hearing::Hearing,
@@ -236,6 +239,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             accepting: accept::Accepting::default(),
             http: watch::Watch::new(limits.request_timeout.min(limits.keep_alive_timeout)),
             websockets: watch::Watch::new(limits.request_timeout.min(limits.blocked_timeout)),
+            begun: Default::default(),
             goodbyes: VecDeque::new(),
             hearing: hearing::Hearing::new(now.mono),
             inputs: VecDeque::new(),

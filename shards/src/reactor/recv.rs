@@ -232,11 +232,14 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             entry.flags.clear(Flags::PARTIAL);
             return;
         }
+        let port = entry.port;
         if !entry.flags.has(Flags::PARTIAL) || (progressed && !begun) {
             entry.flags.set(Flags::PARTIAL);
             entry.since = now_ms;
+            self.has_begun(conn);
         }
         self.watch_websocket(conn);
+        self.make_room(port, conn);
     }
 
     /// These bytes came with the connection from another shard: they are older than anything it received here.

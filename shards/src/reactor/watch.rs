@@ -41,6 +41,11 @@ impl Watch {
     }
 }
 
+/// Connections that are looked at for one that may make room.
+const IDLE_LOOKED_AT: usize = 64;
+/// A connection makes room only after this: it may be about to say something.
+const IDLE_MIN: Span = Span::from_secs(1);
+
 enum Verdict {
     Forget,
     Keep,
@@ -141,6 +146,26 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let waits = entry.flags.has(Flags::POLL_IN) && entry.state == State::Open;
         let late = waits && over(entry.since, self.limits.request_timeout);
         if late { Verdict::End(CloseReason::MessageTimeout) } else { Verdict::Keep }
+    }
+
+    /// Closes the connection of this port on which nothing was said for longest, of those that are looked at next, so
+    /// that its place is free. An idle connection of HTTP may be closed at any time (RFC 9112 section 9.5), and a
+    /// stranger with very many of them must not shut out those who have something to say. False when none is idle.
+    pub(super) fn end_idle_for_another(&mut self, port: Port) -> bool {
+        let now_ms = self.now_ms();
+        let idle = |conn: &ConnId| {
+            let entry = self.conns.get(*conn)?;
+            let waits = entry.port == port && entry.state == State::Open && entry.flags.has(Flags::POLL_IN);
+            let begun = entry.flags.has(Flags::PARTIAL) || entry.flags.has(Flags::BUSY);
+            let upgraded = entry.codec.as_ref().is_none_or(|codec| self.edge.is_websocket(codec));
+            let span = Span::from_ms(u64::from(now_ms.wrapping_sub(entry.since)));
+            (waits && !begun && !upgraded && span >= IDLE_MIN).then_some((span, *conn))
+        };
+        let looked_at = self.http.line.iter().take(IDLE_LOOKED_AT).map(|(_, conn)| conn);
+        let Some((_, longest)) = looked_at.filter_map(idle).max_by_key(|(span, _)| span.0) else { return false };
+        self.stats.idle_evicted += 1;
+        self.close(longest);
+        true
     }
 
     fn judge(&self, conn: ConnId) -> Verdict {

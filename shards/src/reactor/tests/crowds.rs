@@ -1,5 +1,7 @@
 //! Places: what the peers of one port take is not missing on another.
 
+use std::time::{Duration, Instant};
+
 use crate::limits::ENDPOINT_RESERVE_MIN;
 use crate::reactor::PlaneLimits;
 use crate::time::Span;
@@ -83,5 +85,41 @@ fn refused_connections_do_not_fill_the_tables() {
         let mut sender = bench.idle(endpoint, 1);
         sender[0].say(b"E\n");
         bench.until("an answer", |_| sender[0].heard() == b"pong\n");
+    });
+}
+
+/// A stranger with idle connections on the endpoint port loses them when others come.
+#[test]
+fn idle_connections_make_room_for_those_who_come() {
+    run(|| {
+        let mut bench = small(40);
+        let endpoint = bench.endpoint;
+        let mut strangers = bench.idle(endpoint, ENDPOINT_RESERVE_MIN + 20);
+        let mut busy = strangers.pop().unwrap();
+        // Nobody makes room who has come a moment ago.
+        let mut early = bench.idle(endpoint, 1);
+        bench.until("503", |_| early[0].heard() == b"503\n");
+        let begun = Instant::now();
+        bench.until("the busy one is busy", |_| {
+            busy.try_say(b"E\n");
+            begun.elapsed() > Duration::from_millis(1_500)
+        });
+        let mut late = bench.idle(endpoint, 5);
+        for client in &mut late {
+            client.say(b"E\n");
+            bench.until("an answer", |_| client.heard() == b"pong\n");
+        }
+        let stats = &bench.shards[0].stats;
+        assert_eq!((stats.idle_evicted, stats.accepts_refused), (5, 1));
+        let ended = |client: &mut Client| {
+            client.heard();
+            client.end == Some(Ok(()))
+        };
+        bench.until("five strangers are gone", |_| {
+            strangers.iter_mut().filter_map(|c| ended(c).then_some(())).count() == 5
+        });
+        busy.forget();
+        busy.say(b"E\n");
+        bench.until("the busy one is served", |_| busy.heard().ends_with(b"pong\n"));
     });
 }
