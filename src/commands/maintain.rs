@@ -192,9 +192,9 @@ fn lost(dir: &Path, copy: &Copy) -> Option<String> {
     let (dir, dest) = (dir.display(), copy.path.display());
     let sentence = || {
         format!(
-            "cannot read all of {dir}: at most {lost_rows} rows in {unreadable_blocks} blocks, all of {unreadable_tables} \
-             tables and parts of {damaged_journals} journals are damaged; start on {dest}, which has the rest, or restore \
-             a backup"
+            "cannot read all of {dir}: at most {lost_rows} rows in {unreadable_blocks} blocks, \
+             all of {unreadable_tables} tables and parts of {damaged_journals} journals are damaged; \
+             start on {dest}, which has the rest, or restore a backup"
         )
     };
     (!copy.copied.is_whole()).then(sentence)

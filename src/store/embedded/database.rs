@@ -34,8 +34,8 @@ impl Database {
             .open()?;
         let open = |name: &str, memtable: u64| fjall.keyspace(name, || options(memtable * MIB));
         let [users, messages, topics, meta, channels] = KEYSPACES;
-        let (users, messages) = (open(users, 16)?, open(messages, 32)?);
-        let (topics, meta, channels) = (open(topics, 16)?, open(meta, 16)?, open(channels, 16)?);
+        let (users, messages) = (open(users, 8)?, open(messages, 32)?);
+        let (topics, meta, channels) = (open(topics, 16)?, open(meta, 16)?, open(channels, 8)?);
         Ok(Database { fjall, users, messages, topics, meta, channels })
     }
 

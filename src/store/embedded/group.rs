@@ -25,7 +25,6 @@ use super::rows::{self, ChannelRow, Record};
 use super::stats::StoreStats;
 
 pub(super) use load::Load;
-#[cfg(test)]
 pub(super) use removal::REMOVAL_ROWS_MAX;
 pub(super) use upkeep::Upkeep;
 

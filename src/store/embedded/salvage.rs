@@ -1,8 +1,8 @@
 //! Salvage of a damaged store: every table and every journal is read by itself, and what they hold is merged.
 //!
-//! Nothing is opened as a database, so a damaged block, table, journal or manifest costs what is in it and nothing else.
-//! A block that cannot be read is passed over, and every file is read once. Of several versions of a row the one that was
-//! written last counts, deletes included.
+//! Nothing is opened as a database, so a damaged block, table, journal or manifest costs what is in it and nothing
+//! else. A block that cannot be read is passed over, and every file is read once. Of several versions of a row the one
+//! that was written last counts, deletes included.
 //!
 //! Lives on: the thread of a command, which holds the lock of the damaged store.
 
@@ -48,8 +48,8 @@ pub struct Progress {
 /// Restores what is readable of the store in `dir` to `dest`, a new directory. The files of `dir` are only read.
 ///
 /// # Errors
-/// When `dir` is in use, `dest` is not empty or not writable, or the files of `dir` cannot be listed. Files that cannot be
-/// read are no error: [`Copied`] says what was lost.
+/// When `dir` is in use, `dest` is not empty or not writable, or the journals of `dir` cannot be listed. Files that
+/// cannot be read are no error: [`Copied`] says what was lost.
 pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreFault> {
     let _lock = super::take_lock(dir)?;
     let source = dir.join("db");
@@ -71,7 +71,7 @@ pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> R
         let (tables, mut rows) = (sources.len(), 0);
         sources.push(Source::Journals(journal_rows(&journals, nth).into_iter()));
         progress(Progress { keyspace, tables, rows });
-        merge(&mut sources, &mut |key, value| {
+        merge(&mut sources, |key, value| {
             rows += 1;
             if rows.is_multiple_of(ROWS_PER_STEP) {
                 progress(Progress { keyspace, tables, rows });
@@ -276,7 +276,7 @@ impl Eq for Head {}
 /// Hands the newest version of every row to `take`, in the order of the keys.
 fn merge(
     sources: &mut [Source],
-    take: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), StoreFault>,
+    mut take: impl FnMut(&[u8], &[u8]) -> Result<(), StoreFault>,
 ) -> Result<(), StoreFault> {
     let first = |(source, rows): (usize, &mut Source)| rows.next().map(|version| Head { version, source });
     let mut heads: BinaryHeap<Head> = sources.iter_mut().enumerate().filter_map(first).collect();

@@ -5,13 +5,14 @@ use shards::ids::Uaid;
 use shards::limits;
 use shards::time::UnixSeconds;
 
-use super::{Group, Trouble};
+use super::{Group, REMOVAL_ROWS_MAX, Trouble};
 use crate::store::embedded::query;
 use crate::store::embedded::rows::{self, Record};
 use crate::store::idle;
 
-/// Channels that one mail about idle users removes; a user has at most `limits::CHANNELS_MAX`.
-const IDLE_CHANNELS_MAX: usize = 2 * limits::CHANNELS_MAX;
+/// Channels and rows that one mail about idle users removes. A user has at most `limits::CHANNELS_MAX` channels, and
+/// dropping it looks at `REMOVAL_ROWS_MAX` rows at most.
+const IDLE_ROWS_MAX: usize = 4 * limits::CHANNELS_MAX;
 
 /// Rows that the keeper or a reader found dead.
 pub(in crate::store::embedded) enum Upkeep {
@@ -54,13 +55,14 @@ impl Group<'_> {
                 }
             }
             Upkeep::IdleUsers(uaids, now) => {
-                let mut channels = 0;
+                let mut removed = 0;
                 for uaid in uaids {
                     let Some(record) = self.user(uaid)?.as_ref().filter(|record| idle(record.seen(), now)) else {
                         continue;
                     };
-                    channels += record.channel_count();
-                    if channels > IDLE_CHANNELS_MAX {
+                    removed += record.channel_count();
+                    removed += if record.may_have_messages() { REMOVAL_ROWS_MAX } else { 0 };
+                    if removed > IDLE_ROWS_MAX {
                         // The next walk finds the others again.
                         break;
                     }

@@ -273,3 +273,25 @@ fn a_user_has_all_its_channels_whatever_else_it_has() {
     hand.done(register(7));
     assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [channel(7)]);
 }
+
+#[test]
+fn idle_users_are_dropped_some_at_a_time() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
+    let mut hand = hand(&store);
+    for user in 1..=60 {
+        hand.register(user, 2);
+        hand.publish(message(user, 2, 10));
+    }
+    let idle: Vec<_> = (1..=60).map(uaid).collect();
+    let mut drop_idle = || {
+        let later = UnixSeconds(NOW.0 + IDLE_SECONDS_MAX);
+        let _ = store.committer.send(CommitterMail::Upkeep(Upkeep::IdleUsers(idle.clone(), later)));
+        // Behind that mail.
+        hand.done(StoreOp::Touch { uaid: uaid(99), seen: NOW });
+        (1..=60).filter(|user| hand.user(uaid(*user)).is_some()).count()
+    };
+    let left = drop_idle();
+    assert!((1..60).contains(&left), "{left} users are left");
+    assert_eq!(drop_idle(), 0);
+}
