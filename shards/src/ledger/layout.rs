@@ -8,7 +8,7 @@
 
 use crate::ids::{Clock, LedgerSlot, ShardId};
 
-use super::map::Map;
+use super::medium::Records;
 
 /// Bytes before the ring; one page.
 pub(super) const HEADER_BYTES: u64 = 4096;
@@ -53,8 +53,13 @@ pub(super) fn record_crc(salt: u64, slot: LedgerSlot, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Writes the header of a new file.
-pub(super) fn write_header(map: &mut Map, shard: ShardId, ring: u64) {
+/// Begins a new log whose clock starts above `floor`.
+pub(super) fn begin(map: &mut impl Records, shard: ShardId, ring: u64, floor: Clock) {
+    write_header(map, shard, ring);
+    write_floor(map, 0, floor);
+}
+
+fn write_header(map: &mut impl Records, shard: ShardId, ring: u64) {
     let mut head = [0u8; 36];
     head[0..8].copy_from_slice(&MAGIC);
     head[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -68,7 +73,7 @@ pub(super) fn write_header(map: &mut Map, shard: ShardId, ring: u64) {
 
 /// Writes one of the two floor cells. Torn by a kill, its check fails and the other cell counts: the caller
 /// was not told yet that the floor is raised.
-pub(super) fn write_floor(map: &mut Map, cell: usize, clock: Clock) {
+pub(super) fn write_floor(map: &mut impl Records, cell: usize, clock: Clock) {
     let mut bytes = [0u8; 12];
     bytes[..8].copy_from_slice(&clock.0.to_le_bytes());
     bytes[8..].copy_from_slice(&crc32fast::hash(&clock.0.to_le_bytes()).to_le_bytes());

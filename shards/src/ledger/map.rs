@@ -7,15 +7,12 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::ids::LedgerSlot;
-
 use super::fault::LedgerError;
-use super::layout::{self, DEAD, HEADER_BYTES, RECORD_HEAD_BYTES};
-
-const STATE_AT: u64 = 12;
+use super::layout::HEADER_BYTES;
+use super::medium::Medium;
 
 /// A file mapped shared and writable. Owned by one thread.
-pub(super) struct Map {
+pub struct Map {
     base: NonNull<u8>,
     bytes: usize,
     salt: u64,
@@ -83,77 +80,40 @@ impl Map {
         }
     }
 
-    /// The secret of this file.
-    pub(super) fn salt(&self) -> u64 {
+    fn cell(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.bytes, "a word lies inside its log");
+        // SAFETY: inside the mapping by the assertion, and aligned: the mapping begins on a page.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
+    }
+}
+
+impl Medium for Map {
+    fn salt(&self) -> u64 {
         self.salt
     }
 
-    /// Copies `bytes` to `at` of the header page.
-    pub(super) fn write_header_bytes(&mut self, at: usize, bytes: &[u8]) {
-        note("header", Path::new(""));
-        assert!(at + bytes.len() <= HEADER_BYTES as usize, "the header is one page");
-        // SAFETY: inside the header page by the assertion; `&mut self` makes this the only access.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: exactly this mapping; writers need `&mut self`, so it does not change meanwhile.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes) }
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        if at < HEADER_BYTES as usize {
+            note("header", Path::new(""));
+        }
+        assert!(at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes), "a record lies inside its log");
+        // SAFETY: inside the mapping by the assertion; `&mut self` makes this the only access.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
         // Order: a floor is in the map before the append that relies on it.
         std::sync::atomic::compiler_fence(Ordering::Release);
     }
 
-    /// State word of the record at `place`.
-    pub(super) fn state(&self, place: u64) -> u32 {
-        self.state_cell(place).load(Ordering::Relaxed)
+    fn word(&self, at: usize) -> u32 {
+        self.cell(at).load(Ordering::Relaxed)
     }
 
-    /// Sets that word, after everything written before.
-    pub(super) fn set_state(&mut self, place: u64, state: u32) {
-        if place + RECORD_HEAD_BYTES <= self.bytes as u64 - HEADER_BYTES {
-            self.state_cell(place).store(state, Ordering::Release);
-        }
-        // Else fewer bytes than a record head are left: whoever reads there knows it for a filler by its size.
-    }
-
-    /// Body length and slot of the record at `place`.
-    pub(super) fn record_head(&self, place: u64) -> (usize, LedgerSlot) {
-        let head = self.span(place, RECORD_HEAD_BYTES as usize);
-        let len = u32::from_le_bytes(layout::field(head, 0)) as usize;
-        (len, LedgerSlot(u32::from_le_bytes(layout::field(head, 4))))
-    }
-
-    /// Body of the record at `place`.
-    pub(super) fn body(&self, place: u64, len: usize) -> &[u8] {
-        self.span(place + RECORD_HEAD_BYTES, len)
-    }
-
-    /// Writes a record at `place` and then marks it live.
-    pub(super) fn write_record(&mut self, place: u64, slot: LedgerSlot, body: &[u8]) {
-        let size = RECORD_HEAD_BYTES as usize + body.len();
-        let _inside = self.span(place, size);
-        self.set_state(place, DEAD);
-        let mut head = [0u8; RECORD_HEAD_BYTES as usize];
-        head[0..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        head[4..8].copy_from_slice(&slot.0.to_le_bytes());
-        head[8..12].copy_from_slice(&layout::record_crc(self.salt, slot, body).to_le_bytes());
-        head[16..24].copy_from_slice(&(body.len() as u64).to_le_bytes());
-        // SAFETY: `span` proved that the record lies inside the ring; `&mut self` makes this the only access.
-        unsafe {
-            let at = self.base.as_ptr().add((HEADER_BYTES + place) as usize);
-            std::ptr::copy_nonoverlapping(head.as_ptr(), at, head.len());
-            std::ptr::copy_nonoverlapping(body.as_ptr(), at.add(head.len()), body.len());
-        }
-        self.set_state(place, layout::live_word(self.salt));
-    }
-
-    fn span(&self, place: u64, len: usize) -> &[u8] {
-        let start = (HEADER_BYTES + place) as usize;
-        assert!(start + len <= self.bytes, "a record lies inside its log");
-        // SAFETY: inside the mapping by the assertion; writers need `&mut self`, so it does not change meanwhile.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(start), len) }
-    }
-
-    fn state_cell(&self, place: u64) -> &AtomicU32 {
-        assert!(place.is_multiple_of(8) && place + RECORD_HEAD_BYTES <= self.bytes as u64 - HEADER_BYTES);
-        let at = (HEADER_BYTES + place + STATE_AT) as usize;
-        // SAFETY: inside the mapping by the assertion, and aligned: the page, the place and 12 are multiples of 4.
-        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
+    fn set_word(&mut self, at: usize, word: u32) {
+        self.cell(at).store(word, Ordering::Release);
     }
 }
 

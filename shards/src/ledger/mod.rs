@@ -23,6 +23,7 @@
 mod fault;
 mod layout;
 mod map;
+mod medium;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -35,10 +36,12 @@ use crate::message::Message;
 use crate::ports::Ledger;
 
 pub use fault::LedgerError;
-pub use replay::{Replay, replay};
+pub use map::Map;
+pub use medium::Medium;
+pub use replay::{Replay, read_log, replay};
 
 use layout::{DEAD, FILLER, HEADER_BYTES, RECORD_HEAD_BYTES};
-use map::Map;
+use medium::Records;
 
 /// The smallest log: the filler at the wrap and the slack of compaction must stay small beside it.
 pub const LOG_BYTES_MIN: u64 = 1 << 20;
@@ -68,8 +71,8 @@ pub fn capacity_for(log_bytes: u64) -> u64 {
 const VACANT: u32 = u32::MAX;
 
 /// One shard's log. Its shard is the only writer.
-pub struct Log {
-    map: Map,
+pub struct Log<M = Map> {
+    map: M,
     path: PathBuf,
     /// Bytes of the ring; positions below count on without wrapping, `position % ring` is the place.
     ring: u64,
@@ -114,14 +117,40 @@ impl Log {
             return Err(LedgerError::io(&path, "create", taken));
         }
         let ring = layout::ring_bytes(log_bytes);
-        let mut map = Map::create(&draft, HEADER_BYTES + ring, |map| {
-            layout::write_header(map, shard, ring);
-            layout::write_floor(map, 0, floor);
-        })?;
+        let mut map = Map::create(&draft, HEADER_BYTES + ring, |map| layout::begin(map, shard, ring, floor))?;
         fs::rename(&draft, &path).map_err(|e| LedgerError::io(&path, "name", e))?;
         map::sync_directory(dir)?;
         map.fault_in();
-        Ok(Log {
+        Ok(Log::empty(map, path, ring, floor))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file; for a shard that ends with nothing live. With live records the file stays for the next start.
+    pub fn finish(self) -> Result<(), LedgerError> {
+        if self.live > 0 {
+            return Ok(());
+        }
+        fs::remove_file(&self.path).map_err(|e| LedgerError::io(&self.path, "remove", e))
+    }
+}
+
+impl<M: Medium> Log<M> {
+    /// Begins the log of `shard` on a medium whose bytes are zero, as [`Log::create`] begins a file. For simulators.
+    ///
+    /// A medium smaller than [`LOG_BYTES_MIN`] has room for every append only while no encoded message is longer than a
+    /// fiftieth of it.
+    pub fn on(mut medium: M, shard: ShardId, floor: Clock) -> Log<M> {
+        let ring = layout::ring_bytes(medium.bytes().len() as u64);
+        layout::begin(&mut medium, shard, ring, floor);
+        Log::empty(medium, PathBuf::new(), ring, floor)
+    }
+
+    fn empty(map: M, path: PathBuf, ring: u64, floor: Clock) -> Log<M> {
+        Log {
             map,
             path,
             ring,
@@ -132,12 +161,12 @@ impl Log {
             floor,
             floor_cell: 1,
             scratch: Vec::with_capacity(MESSAGE_BYTES_MAX),
-        })
+        }
     }
 
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// The bytes that it writes.
+    pub fn medium(&mut self) -> &mut M {
+        &mut self.map
     }
 
     /// Bytes of live records, overhead included.
@@ -148,14 +177,6 @@ impl Log {
     /// Bytes between the oldest record and the head.
     pub fn used_bytes(&self) -> u64 {
         self.head - self.tail
-    }
-
-    /// Removes the file; for a shard that ends with nothing live. With live records the file stays for the next start.
-    pub fn finish(self) -> Result<(), LedgerError> {
-        if self.live > 0 {
-            return Ok(());
-        }
-        fs::remove_file(&self.path).map_err(|e| LedgerError::io(&self.path, "remove", e))
     }
 
     fn raise_floor(&mut self, clock: Clock) {
@@ -213,7 +234,7 @@ impl Log {
     }
 }
 
-impl Ledger for Log {
+impl<M: Medium> Ledger for Log<M> {
     /// Room is certain while live bytes are at most half the ring `R`: at `3/4 R` used, at least `1/4 R` is
     /// dead. From there the tail passes 4 bytes per appended byte, so it has passed all of those `3/4 R`
     /// after `3/16 R` of appends, when used is at most `15/16 R`, and is then at most `1/2 R + 3/16 R`.

@@ -127,6 +127,17 @@ pub fn replay(dir: &Path) -> Result<Replay, LedgerError> {
     Ok(replay)
 }
 
+/// Live records of one log that is not a file of a directory, a moved one twice, and the floor of its header. For
+/// simulators.
+///
+/// # Errors
+/// The reason why a start would refuse this log.
+pub fn read_log(bytes: &[u8]) -> Result<(Vec<Message>, Clock), &'static str> {
+    let header = layout::read_header(bytes)?;
+    let ring = bytes.get(HEADER_BYTES as usize..).unwrap_or_default();
+    Ok((live_records(ring, header.salt).collect(), header.floor))
+}
+
 /// Every place of the ring that carries the salted live word and a right check. It does not follow the chain of
 /// records, so that a damaged one hides only itself.
 fn live_records(ring: &[u8], salt: u64) -> impl Iterator<Item = Message> + '_ {
