@@ -146,7 +146,8 @@ pub struct ShardMachine {
     /// The push of a broadcast change, while one is under way.
     spread: Option<Spread>,
     sweep: Sweep,
-    pongs_due: VecDeque<(Instant, Ref)>,
+    /// Pings that are out, with the parity of each.
+    pongs_due: VecDeque<(Instant, Ref, bool)>,
     /// A silence is judged up to here.
     heard: Instant,
     relays: Relays,
@@ -259,7 +260,7 @@ impl ShardMachine {
             self.greeting_due(),
             self.deadlines.first().map(|(due, _)| due),
             self.sweep.due,
-            self.pongs_due.front().map(|(due, _)| *due),
+            self.pongs_due.front().map(|(due, ..)| *due),
             self.tickets.due(),
             self.relays.due(),
             self.receipts_due(),
@@ -321,8 +322,9 @@ impl ShardMachine {
         self.greeting_timeouts(turn);
         self.active_timeouts(turn);
         self.spread_broadcasts(turn);
-        self.sweep_sessions(turn);
+        // Clocks first: those whose Pong came in time are gone before the next Pings go out.
         self.pong_timeouts(turn);
+        self.sweep_sessions(turn);
         self.relay_turn(turn);
         self.receipt_timeouts(turn);
         self.submit_backlog(turn);

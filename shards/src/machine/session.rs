@@ -58,6 +58,9 @@ pub(super) const ENTERING: u8 = 32;
 /// The record is of an older version: the user is reset when nothing is left to deliver (BEHAVIOUR.md 1.10).
 pub(super) const OLD_RECORD: u8 = 64;
 
+/// Every second WebSocket Ping: tells the clock of one from that of the next.
+pub(super) const ODD_PING: u8 = 128;
+
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;
 

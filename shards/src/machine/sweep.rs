@@ -9,7 +9,7 @@ use super::command::{CloseReason, Event};
 use super::hello::{day, give_back};
 use super::input::Effect;
 use super::relay::is_seat;
-use super::session::{AWAITING_PONG, UNSAVED, has_come, span_ticks, ticks};
+use super::session::{AWAITING_PONG, ODD_PING, Session, UNSAVED, has_come, span_ticks, ticks};
 use super::slab::Ref;
 use super::store::StoreOp;
 use super::tickets::Work;
@@ -88,20 +88,24 @@ impl ShardMachine {
         }
         session.ping_due = now_ticks.wrapping_add(interval);
         session.put(AWAITING_PONG, true);
+        let odd = !session.has(ODD_PING);
+        session.put(ODD_PING, odd);
         let conn = session.conn;
         self.stats.pings += 1;
-        self.pongs_due.push_back((turn.now.mono.after(self.config.pong_timeout), at));
+        self.pongs_due.push_back((turn.now.mono.after(self.config.pong_timeout), at, odd));
         turn.effects.push_back(Effect::Emit(conn, Event::Ping));
     }
 
     /// Ends the sessions whose Pong did not come. Not for a silence of ours: one that waits in a socket until the shard
     /// comes to it, or behind a command that storage has not answered yet, is in time.
     pub(super) fn pong_timeouts(&mut self, turn: &mut Turn<'_>) {
-        while let Some((due, at)) = self.pongs_due.front().copied() {
+        while let Some((due, at, odd)) = self.pongs_due.front().copied() {
             if due > turn.now.mono || !turn.has_room() {
                 break;
             }
-            let silent = self.sessions.get(at).filter(|session| session.has(AWAITING_PONG));
+            // A shard that is late finds the clock of a Ping whose Pong came beside that of the next.
+            let same = |session: &&Session| session.has(AWAITING_PONG) && session.has(ODD_PING) == odd;
+            let silent = self.sessions.get(at).filter(same);
             let busy = silent.map(|session| self.active_of(session.active).is_some_and(|active| active.command_waits));
             if busy.is_some() && due > self.heard {
                 // The timeout stands, and the next turns hear on.
@@ -111,7 +115,7 @@ impl ShardMachine {
             match busy {
                 None => {}
                 // Storage answers every command, so this ends.
-                Some(true) => self.pongs_due.push_back((turn.now.mono.after(self.config.pong_timeout), at)),
+                Some(true) => self.pongs_due.push_back((turn.now.mono.after(self.config.pong_timeout), at, odd)),
                 Some(false) => {
                     self.stats.pong_timeouts += 1;
                     self.end_session(turn, at, Some(CloseReason::PongTimeout));
@@ -128,7 +132,7 @@ impl ShardMachine {
             return;
         }
         let (since, due) = (until.after(self.config.pong_timeout), turn.now.mono.after(self.config.pong_timeout));
-        for (at, _) in self.pongs_due.iter_mut().rev().take_while(|(at, _)| *at >= since) {
+        for (at, ..) in self.pongs_due.iter_mut().rev().take_while(|(at, ..)| *at >= since) {
             *at = due;
         }
         self.relays_were_held_up(since, due);

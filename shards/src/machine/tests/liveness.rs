@@ -142,3 +142,21 @@ fn broadcast_sets_that_no_session_has_make_room_for_others() {
     mesh.step(0, Input::Broadcasts([value("id2", "2")].into()));
     assert_eq!(mesh.said(welcome).last(), Some(&Said::Broadcast(1, 0)), "it hears of changes");
 }
+
+/// A shard that was not let run writes the next Ping while the clock of the last one is overdue.
+#[test]
+fn a_pong_in_time_is_not_judged_by_the_next_ping() {
+    let mut mesh = Mesh::new(1);
+    let socket = mesh.session(0, None);
+    while !mesh.said(socket).contains(&Said::Ping) {
+        mesh.pass(1);
+    }
+    mesh.command(socket, Command::Pong);
+    mesh.now.mono = mesh.now.mono.after(Span::from_secs(1_000));
+    mesh.step(0, Input::Timeout);
+    assert_eq!(mesh.closed(socket), None, "its Pong came in time");
+    mesh.pass(1);
+    assert_eq!(mesh.said(socket).iter().filter(|said| **said == Said::Ping).count(), 2);
+    mesh.pass(5);
+    assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
+}
