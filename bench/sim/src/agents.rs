@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 
 use shards::ids::{Chid, KeyDigest, Origin, Stamp, Uaid};
-use shards::machine::{AckUpdate, BroadcastVersion, CloseReason, Command, Hello};
+use shards::machine::{AckUpdate, AckVersion, BroadcastVersion, CloseReason, Command, Hello};
+use shards::simple::{Mode, WakeData};
 
+use crate::plan::Plan;
+use crate::rng::Rng;
 use crate::sockets::{Frame, Place, Socket, SocketId};
 use crate::world::World;
 
@@ -19,6 +22,33 @@ pub(crate) struct Agent {
     pub(crate) sockets: Vec<SocketId>,
     /// It does not connect before this (monotonic nanoseconds).
     pub(crate) retry_at: u64,
+    /// Through which relay it connects.
+    pub(crate) relay: Option<usize>,
+    /// It speaks SimplePush.
+    pub(crate) simple: bool,
+    pub(crate) habit: Habit,
+}
+
+/// How a user agent treats what it is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Habit {
+    #[default]
+    Prompt,
+    /// All acks of half a minute at once.
+    Batches,
+    NeverAcks,
+    /// Its socket is full most of the time.
+    HardlyReads,
+}
+
+impl Agent {
+    /// A user agent of this world.
+    pub(crate) fn draw(plan: &Plan, rng: &mut Rng) -> Agent {
+        let slow = [Habit::Batches, Habit::NeverAcks, Habit::HardlyReads];
+        let habit = if rng.permille(plan.slow_clients) { rng.pick(&slow) } else { Habit::Prompt };
+        let relay = (plan.relays > 0 && rng.permille(plan.members)).then(|| rng.index(plan.relays));
+        Agent { simple: rng.permille(plan.simple), habit, relay, ..Agent::default() }
+    }
 }
 
 impl World {
@@ -37,6 +67,7 @@ impl World {
                 let sockets = &self.agents[index].sockets;
                 let id = if self.rng.clients.permille(900) { last } else { self.rng.clients.pick(sockets) };
                 self.socket_acts(index, id);
+                self.flush_member(id);
             }
         }
     }
@@ -46,19 +77,27 @@ impl World {
         if self.stopping.is_some() || self.now < self.agents[index].retry_at {
             return;
         }
-        let shard = self.rng.clients.index(self.shards.len());
-        let id = self.sockets.len();
-        self.sockets.push(Socket::new(Some(index), Place::Waiting { shard }));
+        let id = match self.agents[index].relay {
+            Some(relay) => self.connect_member(index, relay),
+            None => {
+                let shard = self.rng.clients.index(self.shards.len());
+                self.sockets.push(Socket::new(Some(index), Place::Waiting { shard }));
+                self.sockets.len() - 1
+            }
+        };
         self.agents[index].sockets.push(id);
-        self.log(None, format_args!("agent {index} connects as socket {id} to shard {shard}"));
+        let place = self.sockets[id].place;
+        self.log(None, format_args!("agent {index} connects as socket {id}: {place:?}"));
         if self.calm {
             self.say_hello(index, id);
+            self.flush_member(id);
         }
     }
 
     fn socket_acts(&mut self, index: usize, id: SocketId) {
         let faults = &self.plan.faults;
         let (disconnect, half_open, stop) = (faults.disconnect, faults.half_open, faults.stop_reading);
+        let hardly_reads = self.agents[index].habit == Habit::HardlyReads;
         let rng = &mut self.rng.clients;
         if self.sockets[id].peer.silent {
             if rng.permille(50) {
@@ -70,8 +109,8 @@ impl World {
             self.marks.hit("agent: falls silent");
             self.sockets[id].peer.silent = true;
         } else if self.sockets[id].peer.paused {
-            self.sockets[id].peer.paused = !rng.permille(300);
-        } else if rng.permille(stop) {
+            self.sockets[id].peer.paused = !rng.permille(if hardly_reads { 50 } else { 300 });
+        } else if rng.permille(if hardly_reads { 300 } else { stop }) {
             self.marks.hit("agent: stops reading");
             self.sockets[id].peer.paused = true;
         } else if !self.sockets[id].peer.hello_sent {
@@ -87,6 +126,7 @@ impl World {
     pub(crate) fn hang_up(&mut self, index: usize, id: SocketId) {
         let reset = self.rng.clients.permille(500);
         self.log(None, format_args!("agent {index} leaves socket {id}, reset: {reset}"));
+        self.member_leaves(id);
         self.marks.hit(if reset { "agent: reset" } else { "agent: close" });
         let socket = &mut self.sockets[id];
         socket.peer_open = false;
@@ -114,13 +154,31 @@ impl World {
         let peer = &mut self.sockets[id].peer;
         peer.hello_sent = true;
         peer.asked = uaid;
-        let hello = Hello { broadcasts, ..Hello::new(uaid, Uaid([0; 16])) };
+        let mut hello = Hello { broadcasts, ..Hello::new(uaid, Uaid([0; 16])) };
+        if self.agents[index].simple {
+            hello.mode = Mode::Simple;
+            hello.wake = WakeData::new("at=here").filter(|_| self.rng.clients.permille(500));
+        }
+        if self.plan.reconcile && !self.calm && self.rng.clients.permille(500) {
+            hello.channels = Some(self.channels_said(index));
+        }
         self.sockets[id].inbox.push_back(Command::Hello(Box::new(hello)));
         if !self.calm && self.rng.clients.permille(200) {
             // What an eager user agent sends before its hello is answered must survive a move.
             let early = self.wish(index);
             self.sockets[id].inbox.push_back(Command::Register { chid: early, key: None });
         }
+    }
+
+    /// The channels that it says it has: sometimes one too few, or one too many.
+    fn channels_said(&mut self, index: usize) -> Box<[Chid]> {
+        let mut said = self.agents[index].channels.clone();
+        match self.rng.clients.below(10) {
+            0 => drop(said.pop_first()),
+            1 => drop(said.insert(self.wish(index))),
+            _ => {}
+        }
+        said.into_iter().collect()
     }
 
     fn wanted_broadcasts(&mut self, id: SocketId) -> Vec<BroadcastVersion> {
@@ -145,6 +203,16 @@ impl World {
 
     fn asks(&mut self, index: usize, id: SocketId) {
         let few = self.agents[index].channels.len() < self.plan.channels;
+        if self.plan.busy {
+            if !self.agents[index].channels.is_empty() {
+                return self.acks(id);
+            }
+            let (chid, socket) = (self.wish(index), &mut self.sockets[id]);
+            if socket.ready && socket.inbox.is_empty() {
+                socket.inbox.push_back(Command::Register { chid, key: None });
+            }
+            return;
+        }
         let command = match self.rng.clients.below(100) {
             0..15 => Command::Register { chid: self.wish(index), key: None },
             15..40 if few => Command::Register { chid: self.wish(index), key: Some(KeyDigest([7; 32])) },
@@ -171,10 +239,18 @@ impl World {
     /// Acks some, all, out of order, twice, or what it should not.
     fn acks(&mut self, id: SocketId) {
         let odd = self.plan.faults.odd_ack;
+        let habit = self.sockets[id].agent.map_or(Habit::Prompt, |index| self.agents[index].habit);
+        if habit == Habit::NeverAcks || (habit == Habit::Batches && self.now < self.sockets[id].peer.batch_at) {
+            return;
+        }
         let mut updates = Vec::new();
         let rng = &mut self.rng.clients;
         let peer = &mut self.sockets[id].peer;
         match rng.below(4) {
+            _ if habit == Habit::Batches => {
+                updates.append(&mut peer.got);
+                peer.batch_at = self.now + 30_000_000_000;
+            }
             0 => updates.append(&mut peer.got),
             1 => peer.got.reverse(),
             _ => {}
@@ -196,8 +272,21 @@ impl World {
             self.marks.hit("ack: several");
         }
         if !updates.is_empty() {
-            self.sockets[id].inbox.push_back(Command::Ack(updates));
+            self.say_ack(id, updates);
         }
+    }
+
+    /// In the words of its mode: SimplePush names versions.
+    fn say_ack(&mut self, id: SocketId, updates: Vec<AckUpdate>) {
+        if !self.sockets[id].agent.is_some_and(|index| self.agents[index].simple) {
+            self.sockets[id].inbox.push_back(Command::Ack(updates));
+            return;
+        }
+        let version_of = |stamp| self.oracle.by_stamp.get(stamp).map_or(0, |post| self.oracle.posts[*post].version);
+        let versions =
+            updates.iter().map(|update| AckVersion { chid: update.chid, version: version_of(&update.stamp) });
+        let versions = versions.collect();
+        self.sockets[id].inbox.push_back(Command::AckVersions(versions));
     }
 
     /// An ack of a message that never was, or of somebody's.
@@ -218,6 +307,24 @@ impl World {
     /// Reads one frame.
     pub(crate) fn receive(&mut self, id: SocketId) {
         let Some(frame) = self.sockets[id].outbox.pop_front() else { return };
+        match (frame, self.sockets[id].relay) {
+            (Frame::Of(member, frame), Some(_)) => {
+                self.read(member, *frame);
+                self.flush_member(member);
+            }
+            (Frame::Ping, Some(_)) => self.sockets[id].inbox.push_back(Command::Pong),
+            (Frame::Closed(_), Some(relay)) => {
+                self.sockets[id].peer_open = false;
+                if self.relays[relay].socket == Some(id) {
+                    self.relay_gone(relay);
+                }
+            }
+            (_, Some(_)) => {}
+            (frame, None) => self.read(id, frame),
+        }
+    }
+
+    fn read(&mut self, id: SocketId, frame: Frame) {
         let Some(index) = self.sockets[id].agent else { return };
         self.log(None, format_args!("agent {index} reads {frame:?} on socket {id}"));
         let current = self.agents[index].sockets.last() == Some(&id);
@@ -244,7 +351,7 @@ impl World {
                 peer.got.push(AckUpdate { stamp: message.stamp, chid: message.chid, topic: message.topic, code: 100 });
                 if self.calm {
                     let updates = std::mem::take(&mut peer.got);
-                    self.sockets[id].inbox.push_back(Command::Ack(updates));
+                    self.say_ack(id, updates);
                 } else if self.rng.clients.permille(self.plan.acking) {
                     self.acks(id);
                 }
@@ -255,6 +362,8 @@ impl World {
             }
             Frame::Ping => self.sockets[id].inbox.push_back(Command::Pong),
             Frame::Pong => self.marks.hit("agent: pong read"),
+            Frame::Of(..) => {}
+            Frame::Closed(reason) if self.is_member(id) => self.member_closed(id, reason),
             Frame::Closed(reason) => {
                 let wait = if reason == CloseReason::Overloaded { 10_000_000_000 } else { 2_000_000_000 };
                 self.sockets[id].peer_open = false;

@@ -15,6 +15,11 @@ impl World {
         let users: Vec<_> = self.oracle.users.iter().copied().filter(|uaid| self.store.rows().known(*uaid)).collect();
         self.agents.extend(users.into_iter().map(|uaid| Agent { uaid: Some(uaid), ..Agent::default() }));
         self.settle(200)?;
+        if self.store.full_until > self.now {
+            // What must happen works, and nobody is locked out.
+            self.at_rest().map_err(|what| format!("with a full storage: {what}"))?;
+            self.store.full_until = 0;
+        }
         self.conserved("everybody was connected")?;
         self.post_everywhere()?;
         self.settle(150)?;
@@ -36,6 +41,7 @@ impl World {
         self.kill_next = false;
         self.store.stalled_until = 0;
         self.store.down_until = 0;
+        self.store.full_until = if self.plan.ends_full { u64::MAX } else { 0 };
         self.shards.iter_mut().for_each(|shard| shard.stalled_until = 0);
         for moving in &mut self.moves {
             moving.fails = false;
@@ -60,6 +66,11 @@ impl World {
             }
             self.agents[index].retry_at = self.now + 5_000_000_000;
         }
+        for relay in 0..self.relays.len() {
+            if let Some(id) = self.relays[relay].socket {
+                self.hang_up_relay(id, relay);
+            }
+        }
     }
 
     /// Lets at least `seconds` pass, and then everything happen that is still due.
@@ -67,7 +78,7 @@ impl World {
         let until = self.now + seconds * 1_000_000_000;
         for _ in 0..TURNS_MAX {
             self.everybody_connects();
-            if self.now >= until && self.enabled().is_empty() {
+            if self.now >= until && self.store.idle() && self.enabled().is_empty() {
                 return Ok(());
             }
             self.turn()?;
@@ -108,7 +119,7 @@ impl World {
     /// Every 201 has been kept.
     fn conserved(&mut self, when: &str) -> Verdict {
         for (index, post) in self.oracle.posts.iter().enumerate() {
-            if post.seen.is_some() && self.oracle.fate(post).is_none() {
+            if post.seen.is_some() && self.fate(index).is_none() {
                 return Err(format!("message {index} is lost ({when}): {post:?}"));
             }
         }
@@ -126,8 +137,8 @@ impl World {
                 return Err(format!("shard {shard} waits for {out} storage replies at rest"));
             }
         }
-        if let Some(((shard, slot), message)) = self.ledger.iter().next() {
-            return Err(format!("slot {slot} of shard {shard} is live at rest: {message:?}"));
+        if let Some((post, _)) = self.ledgered().iter().next() {
+            return Err(format!("message {post} is in a ledger at rest"));
         }
         for (id, socket) in self.sockets.iter().enumerate() {
             if matches!(socket.place, Place::At { .. }) && !socket.ready {
@@ -168,10 +179,9 @@ impl World {
     }
 
     fn count_fates(&mut self) {
-        for post in self.oracle.posts.iter().filter(|post| post.seen.is_some()) {
-            if let Some(fate) = self.oracle.fate(post) {
-                self.marks.hit(fate);
-            }
+        for index in 0..self.oracle.posts.len() {
+            let fate = self.oracle.posts[index].seen.and_then(|_| self.fate(index));
+            self.marks.add(fate.unwrap_or("fate: none"), u64::from(fate.is_some()));
         }
         let left = self.store.rows().all_messages().count() as u64;
         self.marks.add("rows left at the end", left);

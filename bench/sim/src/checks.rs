@@ -2,9 +2,11 @@
 
 use shards::ids::{Chid, Stamp, Uaid};
 use shards::limits;
-use shards::machine::{AckUpdate, Command};
+use shards::machine::{AckUpdate, AckVersion, Command};
 use shards::message::Message;
+use shards::simple::Mode;
 
+use crate::oracle::Post;
 use crate::sockets::{Place, SocketId};
 use crate::world::{Verdict, World};
 
@@ -12,6 +14,7 @@ impl World {
     /// A command is about to be decoded: what it promises and what it may change is taken down.
     pub(crate) fn before_command(&mut self, id: SocketId, shard: usize, command: Command) -> Command {
         let step = self.steps + 1;
+        self.heard_of(id, &command);
         match command {
             Command::Hello(mut hello) => {
                 self.sockets[id].session.hello_step = step;
@@ -37,6 +40,10 @@ impl World {
                 updates.iter().for_each(|update| self.ack_given(id, update));
                 Command::Ack(updates)
             }
+            Command::AckVersions(updates) => {
+                updates.iter().for_each(|update| self.version_acked(id, update));
+                Command::AckVersions(updates)
+            }
             other => other,
         }
     }
@@ -51,13 +58,15 @@ impl World {
     }
 
     fn ack_given(&mut self, id: SocketId, update: &AckUpdate) {
+        // An ack of a member may come too late for its session.
+        let member = self.is_member(id);
         let session = &self.sockets[id].session;
         let Some(&index) = self.oracle.by_stamp.get(&update.stamp) else { return };
         let post = &mut self.oracle.posts[index];
         if session.served != Some(post.uaid) || update.chid != post.chid {
             return;
         }
-        if !session.sent.contains_key(&update.stamp) {
+        if member || !session.sent.contains_key(&update.stamp) {
             post.ack_odd = true;
             return;
         }
@@ -68,17 +77,51 @@ impl World {
         self.oracle.acked_in_step.push(index);
     }
 
+    /// An ack of a version ends every update of its channel up to that version.
+    fn version_acked(&mut self, id: SocketId, update: &AckVersion) {
+        let Some(uaid) = self.sockets[id].session.served else { return };
+        let member = self.is_member(id);
+        let registered = self.oracle.channels.get(&(uaid, update.chid)).is_some_and(|c| c.registered == Some(true));
+        let acked = |post: &Post| (post.uaid, post.chid) == (uaid, update.chid) && post.version <= update.version;
+        for (index, post) in self.oracle.posts.iter_mut().enumerate() {
+            if post.version == 0 || update.version == 0 || !acked(post) {
+                continue;
+            }
+            // One that the socket refused meanwhile is read again, whatever was acked of it before.
+            let sent = &self.sockets[id].session.sent;
+            let sent = post.stamp.and_then(|stamp| sent.get(&stamp)).is_some_and(|(count, _)| *count > 0);
+            if !sent || !registered || member {
+                post.ack_odd = true;
+                continue;
+            }
+            post.acked = Some(self.steps + 1);
+            post.acked_at = self.now;
+            post.acked_in_time = self.oracle.wall_max < post.expires;
+            post.end_lost = false;
+            self.oracle.acked_in_step.push(index);
+        }
+    }
+
     /// The machine answers a hello.
-    pub(crate) fn hello_said(&mut self, id: SocketId, uaid: Uaid) -> Verdict {
+    pub(crate) fn hello_said(&mut self, id: SocketId, uaid: Uaid, mode: Mode) -> Verdict {
         let socket = &self.sockets[id];
-        let Place::At { shard, .. } = socket.place else { return Err("a hello on the way".to_owned()) };
+        let shard = match socket.place {
+            Place::At { shard, .. } => shard,
+            Place::Member { .. } => self.owner(uaid),
+            _ => return Err("a hello on the way".to_owned()),
+        };
         if socket.session.served.is_some() {
             return Err(format!("socket {id} got two hellos"));
         }
         if self.owner(uaid) != shard {
             return Err(format!("shard {shard} serves {uaid:?}, which shard {} owns", self.owner(uaid)));
         }
-        if let Some(other) = self.oracle.resident.get(&uaid) {
+        let member = self.is_member(id);
+        if !member {
+            self.outdated(uaid);
+        }
+        let socket = &self.sockets[id];
+        if let Some(other) = self.oracle.resident.get(&uaid).filter(|_| !member) {
             return Err(format!("{uaid:?} is served on socket {id} and on socket {other}"));
         }
         let asked = socket.peer.asked;
@@ -96,9 +139,18 @@ impl World {
             return Err(format!("{uaid:?} was issued twice"));
         }
         self.sockets[id].session.served = Some(uaid);
+        self.sockets[id].session.clocks.greeted = self.now;
+        if self.oracle.modes.insert(uaid, mode).is_some_and(|before| before != mode) {
+            self.marks.hit("hello: in another mode");
+            self.oracle.mixed.insert(uaid);
+        }
         self.sockets[id].session.connected_at = self.time().unix_us / 1_000;
         self.oracle.users.insert(uaid);
-        self.oracle.resident.insert(uaid, id);
+        if member {
+            self.member_greeted(id, uaid);
+        } else {
+            self.oracle.resident.insert(uaid, id);
+        }
         Ok(())
     }
 
@@ -106,10 +158,11 @@ impl World {
         if self.sockets[id].session.served != Some(uaid) {
             return Err(format!("a register of {uaid:?} is answered on another session"));
         }
+        let late = self.is_member(id);
         let channel = self.oracle.channels.entry((uaid, chid)).or_default();
         channel.version += 1;
         match status {
-            200 => channel.registered = Some(true),
+            200 => channel.registered = (!late).then_some(true),
             500 => self.marks.hit("register: 500"),
             other => return Err(format!("a register was answered {other}")),
         }
@@ -120,6 +173,10 @@ impl World {
         let Some(uaid) = self.sockets[id].session.served else {
             return Err("an unregister is answered before hello".to_owned());
         };
+        if self.is_member(id) {
+            self.oracle.unregister_answered(id, 500, self.steps);
+            return Ok(());
+        }
         self.oracle.unregister_answered(id, status, self.steps);
         if status == 200 && self.oracle.channels.get(&(uaid, chid)).is_none_or(|c| c.registered != Some(false)) {
             return Err(format!("{chid:?} is said to be unregistered, nobody asked"));
@@ -129,6 +186,9 @@ impl World {
 
     /// The machine wants this notification said: may it be?
     pub(crate) fn notified(&mut self, id: SocketId, message: &Message) -> Verdict {
+        if self.is_member(id) {
+            return self.member_notified(id, message);
+        }
         let session = &self.sockets[id].session;
         if session.served != Some(message.uaid) {
             return Err(format!("{message:?} for another user agent, on socket {id}"));
@@ -159,7 +219,7 @@ impl World {
         let hello_step = session.hello_step;
         let newer = self.oracle.posts.iter().find(|other| {
             // An ack that a kill has taken back, or a wall clock that went back, may show the older one again.
-            (post.topic.is_some() && !post.end_lost && self.oracle.wall_max < post.expires)
+            (post.topic.is_some() && post.version == 0 && !post.end_lost && self.oracle.wall_max < post.expires)
                 && (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
                 && other.stamp > post.stamp
                 && other.ttl > 0
@@ -174,17 +234,18 @@ impl World {
     /// The socket took it.
     pub(crate) fn sent(&mut self, id: SocketId, stamp: Stamp) -> Verdict {
         let Some(&index) = self.oracle.by_stamp.get(&stamp) else { return Err(format!("{stamp:?} is nobody's")) };
+        let member = self.is_member(id);
         let session = &mut self.sockets[id].session;
         let (count, last) = session.sent.entry(stamp).or_insert((0, self.now));
         if *count > 0 {
             self.marks.hit("notification: retried");
-            if self.now - *last < self.plan.retry_after.0 {
+            if self.now - *last < self.plan.retry_after.0 && !member {
                 return Err(format!("{stamp:?} was sent twice on one session within retry_after"));
             }
         }
         *count += 1;
         *last = self.now;
-        if *count > 1 + u32::from(limits::RETRIES_MAX) {
+        if *count > 1 + u32::from(limits::RETRIES_MAX) && !member {
             return Err(format!("{stamp:?} was sent {count} times on one session"));
         }
         if session.sent.len() > 1 && *session.sent.keys().last().unwrap_or(&stamp) != stamp {
@@ -199,7 +260,8 @@ impl World {
             return Ok(());
         }
         post.first_sent = Some(self.steps);
-        self.in_order(index)
+        // A refusal takes its time from the home of a relay to the owner, which may have read on by then.
+        if member { Ok(()) } else { self.in_order(index) }
     }
 
     /// Nothing of this channel that was POSTed after its 201 was sent before it.

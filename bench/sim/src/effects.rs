@@ -1,6 +1,6 @@
 //! The loop's side of the contract: carries out what a machine wants, in order, and checks that it may want it.
 
-use shards::ids::{ConnId, LedgerSlot, StoreTicket};
+use shards::ids::{ConnId, StoreTicket};
 use shards::limits;
 use shards::machine::{Effect, Mail, Request, StoreOp};
 
@@ -21,7 +21,7 @@ impl World {
                 None => Ok(()),
             },
             Effect::Emit(conn, event) => match self.here(shard, conn)? {
-                Some(id) if self.sockets[id].agent.is_some() => self.emit(id, event),
+                Some(id) if self.sockets[id].is_websocket() => self.emit(id, event),
                 Some(id) => self.answered(id, &event),
                 None => Ok(()),
             },
@@ -40,17 +40,16 @@ impl World {
             }
             Effect::Store(ticket, op) => self.submit(shard, ticket, op),
             Effect::Peer(_, call) => Err(format!("a node that is alone calls another: {call:?}")),
-            Effect::LedgerAppend(slot, message) => self.append(shard, slot, message),
-            Effect::LedgerDead(slot) => match self.ledger.remove(&(shard, slot.0)) {
-                Some(_) => Ok(()),
-                None => Err(format!("{slot:?} of shard {shard} died twice")),
-            },
+            Effect::LedgerAppend(slot, message) => self.append(shard, slot, &message),
+            Effect::LedgerDead(slot) => self.ledger_dead(shard, slot),
             Effect::ClockFloor(clock) => {
-                let floor = &mut self.shards[shard].floor;
-                *floor = (*floor).max(clock);
+                self.clock_floor(shard, clock);
                 Ok(())
             }
-            Effect::Wake(_) => Err("a user of WebPush is woken".to_owned()),
+            Effect::Wake(_) => {
+                self.marks.hit("wake");
+                if self.plan.simple > 0 { Ok(()) } else { Err("a user of WebPush is woken".to_owned()) }
+            }
             Effect::Drained => self.drained(shard),
         }
     }
@@ -74,7 +73,7 @@ impl World {
             return Err(format!("socket {id} was made ready before its bytes were fed"));
         }
         socket.ready = true;
-        if socket.agent.is_none() { self.poster_ready(id) } else { Ok(()) }
+        if socket.is_websocket() { Ok(()) } else { self.poster_ready(id) }
     }
 
     fn check_mail(&mut self, from: usize, to: usize, mail: &Mail) -> Verdict {
@@ -164,6 +163,20 @@ impl World {
                     return Err(format!("a page of {limit} rows"));
                 }
             }
+            StoreOp::Unregister { uaid, chid, .. } if self.plan.reconcile => {
+                let channel = self.oracle.channels.entry((*uaid, *chid)).or_default();
+                channel.registered = None;
+                channel.version += 1;
+                // From here on the session takes nothing of it, also when storage keeps the channel after an error.
+                self.oracle.channel_forgotten(*uaid, *chid, self.steps);
+            }
+            StoreOp::DropUser { uaid } => {
+                self.marks.hit("store: user dropped");
+                if !self.plan.reconcile && self.plan.msg_limit == 0 {
+                    return Err(format!("{uaid:?} is dropped by no rule"));
+                }
+                self.oracle.user_dropped(*uaid, self.steps);
+            }
             StoreOp::LoadUser { .. }
             | StoreOp::Touch { .. }
             | StoreOp::Register { .. }
@@ -171,34 +184,14 @@ impl World {
             | StoreOp::SetPresence { .. }
             | StoreOp::ClearPresence { .. }
             | StoreOp::Unregister { .. }
-            | StoreOp::DropUser { .. }
             | StoreOp::Read { .. } => {}
         }
-        self.store.submit(shard, ticket, op);
-        Ok(())
-    }
-
-    fn append(&mut self, shard: usize, slot: LedgerSlot, message: std::sync::Arc<shards::message::Message>) -> Verdict {
-        self.sighted(shard, &message)?;
-        if message.ttl == 0 {
-            return Err(format!("TTL 0 in the ledger: {message:?}"));
-        }
-        self.oracle.ledgered(&message);
-        self.marks.hit("ledger: append");
-        if self.ledger.insert((shard, slot.0), message).is_some() {
-            return Err(format!("{slot:?} of shard {shard} is used twice"));
-        }
-        let records = self.ledger.iter().filter(|((of, _), _)| *of == shard);
-        let overhead = u64::from(limits::LEDGER_RECORD_OVERHEAD_BYTES);
-        let bytes: u64 = records.map(|(_, message)| message.encoded_len() as u64 + overhead).sum();
-        if bytes > self.plan.ledger_bytes_max {
-            return Err(format!("shard {shard} has {bytes} bytes in its ledger"));
-        }
+        self.store.submit(shard, ticket, op, self.now);
         Ok(())
     }
 
     /// A stamped message passes by: its clock is below the persisted floor, and it is what was POSTed.
-    fn sighted(&mut self, shard: usize, message: &shards::message::Message) -> Verdict {
+    pub(crate) fn sighted(&mut self, shard: usize, message: &shards::message::Message) -> Verdict {
         let floor = self.shards[shard].floor;
         if message.ttl == 0 && message.stamp == Default::default() {
             // Only the check of a subscription: it is not stored, and has no identity.

@@ -10,7 +10,11 @@ impl World {
         self.end_stop()?;
         self.break_something()?;
         match self.rng.schedule.below(100) {
-            0..55 => {
+            0..3 => {
+                self.relay_acts();
+                Ok(())
+            }
+            3..55 => {
                 self.agent_acts();
                 Ok(())
             }
@@ -46,12 +50,18 @@ impl World {
                 self.marks.hit("fault: store down");
             }
         }
+        if self.rng.faults.permille(faults.store_fills) {
+            self.store.full_until = self.now + self.rng.faults.below(120_000_000_000);
+            self.marks.hit("fault: store stays full");
+        }
         if self.rng.faults.permille(faults.drain) { self.stop() } else { Ok(()) }
     }
 
     /// The wall clock jumps; the monotonic one never does.
     fn jump(&mut self) {
-        let by_us = self.rng.faults.below(20_000_000);
+        // Mostly within the skew that is allowed, sometimes hours.
+        let span = self.rng.faults.pick(&[20_000_000, 20_000_000, 20_000_000, 7_200_000_000]);
+        let by_us = self.rng.faults.below(span);
         if self.rng.faults.permille(500) {
             self.wall_offset_us += by_us;
             self.marks.hit("fault: wall clock jumps ahead");

@@ -8,17 +8,24 @@
 #![deny(unsafe_code)]
 
 mod agents;
+mod bodies;
 mod calm;
 mod checks;
+mod clocks;
+mod crowd;
 mod effects;
 mod faults;
+mod held;
+mod ledgers;
 mod marks;
+mod memory;
 mod nodes;
 mod oracle;
 mod plan;
 mod posters;
 mod process;
 mod receipts;
+mod relays;
 mod rng;
 mod rows;
 mod run;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use shards::ids::{Chid, Clock, Stamp, Uaid};
 use shards::machine::Disposition;
-use shards::message::{Message, Topic, Urgency};
+use shards::message::{Message, Rank, Topic, Urgency};
+use shards::simple::Mode;
 
 use crate::rows::Rows;
 use crate::sockets::SocketId;
@@ -26,6 +27,13 @@ pub(crate) struct Oracle {
     pub(crate) acked_in_step: Vec<usize>,
     /// The latest wall time anybody has seen, in seconds.
     pub(crate) wall_max: u64,
+    /// In which mode each user was last, and who has been in both: what is left of the other mode is dropped.
+    pub(crate) modes: BTreeMap<Uaid, Mode>,
+    pub(crate) mixed: BTreeSet<Uaid>,
+    /// The message whose ledger record a kill has torn.
+    pub(crate) torn: Option<usize>,
+    /// The kill is a loss of power.
+    pub(crate) power_cut: bool,
     /// The persisted clock of earlier boots.
     pub(crate) floor: Clock,
     unregisters: BTreeMap<SocketId, (Uaid, Chid, u64)>,
@@ -46,6 +54,8 @@ pub(crate) struct Post {
     pub(crate) start: u64,
     /// When its 201 was written.
     pub(crate) seen: Option<u64>,
+    /// Likewise, monotonic nanoseconds.
+    pub(crate) seen_at: u64,
     pub(crate) disposition: Option<Disposition>,
     pub(crate) stamp: Option<Stamp>,
     /// Wall seconds at which it ends.
@@ -72,6 +82,12 @@ pub(crate) struct Post {
     /// When a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and it
     /// comes again.
     pub(crate) pushed: Option<u64>,
+    /// Its ledger record was damaged, or a host without power took it.
+    pub(crate) damaged: bool,
+    /// Its user started over, by a rule.
+    pub(crate) user_dropped: bool,
+    /// Of a SimplePush update; 0 of a notification.
+    pub(crate) version: u64,
     /// Its clock is further ahead than a clock may be: nobody may accept it.
     pub(crate) too_far_ahead: bool,
 }
@@ -102,6 +118,7 @@ impl Post {
             boot: 0,
             start,
             seen: None,
+            seen_at: 0,
             disposition: None,
             stamp: None,
             expires: 0,
@@ -118,15 +135,31 @@ impl Post {
             cancelled: false,
             foreign: false,
             pushed: None,
+            damaged: false,
+            user_dropped: false,
+            version: 0,
             too_far_ahead: false,
         }
+    }
+
+    /// Its place among those that want its topic slot.
+    pub(crate) fn rank(&self) -> Option<Rank> {
+        self.stamp.map(|stamp| Rank::new(self.version, stamp))
+    }
+
+    /// It was kept in its topic slot at some time.
+    pub(crate) fn took_slot(&self) -> bool {
+        self.topic.is_some() && self.ttl > 0 && (self.held || (self.seen.is_some() && self.version == 0))
     }
 }
 
 impl Oracle {
     /// Which POST a message is, by its payload; everything it says must be as it was POSTed.
     pub(crate) fn identify(&self, message: &Message) -> Result<usize, String> {
-        let number = message.payload.get(..8).and_then(|head| head.try_into().ok()).map(u64::from_be_bytes);
+        let number = match message.update() {
+            Some(update) => update.data.parse().ok(),
+            None => message.payload.get(..8).and_then(|head| head.try_into().ok()).map(u64::from_be_bytes),
+        };
         let index = number.map_or(usize::MAX, |n| n as usize);
         let Some(post) = self.posts.get(index) else { return Err(format!("nobody POSTed {message:?}")) };
         let same = (post.uaid, post.chid, post.topic, post.ttl, post.urgency, post.receipt)
@@ -177,7 +210,8 @@ impl Oracle {
         match post.stamp {
             Some(known) if known != stamp => return Err(format!("201 names {stamp:?}, the message is {known:?}")),
             Some(_) => {}
-            None if post.ttl == 0 => {
+            // An update that a higher version has overtaken is kept nowhere.
+            None if post.ttl == 0 || post.version > 0 => {
                 post.stamp = Some(stamp);
                 self.by_stamp.insert(stamp, index);
             }
@@ -238,9 +272,26 @@ impl Oracle {
         }
     }
 
+    /// Storage has dropped this user, by a rule.
+    pub(crate) fn user_dropped(&mut self, uaid: Uaid, step: u64) {
+        self.posts.iter_mut().filter(|post| post.uaid == uaid).for_each(|post| post.user_dropped = true);
+        for (_, channel) in self.channels.iter_mut().filter(|((of, _), _)| *of == uaid) {
+            channel.registered = None;
+            channel.version += 1;
+            channel.unregistered_until = channel.unregistered_until.max(Some(step));
+        }
+    }
+
+    /// Storage has unregistered a channel that a hello left out.
+    pub(crate) fn channel_forgotten(&mut self, uaid: Uaid, chid: Chid, step: u64) {
+        let channel = self.channels.entry((uaid, chid)).or_default();
+        channel.unregistered_until = channel.unregistered_until.max(Some(step));
+    }
+
     /// After a kill: acks whose settle did not survive are undone, and nothing is under way any more.
-    pub(crate) fn killed(&mut self, rows: &Rows, ledger: &BTreeMap<(usize, u32), Arc<Message>>, step: u64) {
-        let left: BTreeSet<Stamp> = rows.all_messages().chain(ledger.values()).map(|message| message.stamp).collect();
+    pub(crate) fn killed(&mut self, rows: &Rows, ledgers: &[Message], step: u64) {
+        let rows = rows.all_messages().map(|message| message.stamp);
+        let left: BTreeSet<Stamp> = rows.chain(ledgers.iter().map(|message| message.stamp)).collect();
         for post in &mut self.posts {
             let ended = post.acked.is_some() || post.settle_asked;
             if ended && post.stamp.is_some_and(|stamp| left.contains(&stamp)) {
@@ -263,19 +314,8 @@ impl Oracle {
         }
     }
 
-    /// Whether another message took this one's topic slot, or may have.
-    fn replaced(&self, post: &Post) -> bool {
-        post.topic.is_some()
-            && self.posts.iter().any(|other| {
-                (other.uaid, other.chid, other.topic) == (post.uaid, post.chid, post.topic)
-                    && other.stamp > post.stamp
-                    && other.ttl > 0
-                    && (other.held || other.seen.is_some())
-            })
-    }
-
-    /// How an accepted message ended; `None` when nothing became of it.
-    pub(crate) fn fate(&self, post: &Post) -> Option<&'static str> {
+    /// The rule by which a message has ended, other than by replacement.
+    pub(crate) fn ended(&self, post: &Post) -> Option<&'static str> {
         let unregistered = self.channels.get(&(post.uaid, post.chid)).and_then(|channel| channel.unregistered_until);
         if post.acked.is_some() {
             Some("fate: acked")
@@ -285,12 +325,16 @@ impl Oracle {
             Some("fate: cancelled")
         } else if unregistered.is_some_and(|until| until >= post.start) {
             Some("fate: channel unregistered")
-        } else if self.replaced(post) {
-            Some("fate: replaced by topic")
         } else if self.wall_max >= post.expires {
             Some("fate: expired")
         } else if post.ack_odd {
             Some("fate: acked unseen")
+        } else if post.damaged {
+            Some("fate: its ledger record was damaged")
+        } else if self.mixed.contains(&post.uaid) {
+            Some("fate: of another mode")
+        } else if post.user_dropped {
+            Some("fate: user dropped")
         } else {
             None
         }

@@ -4,11 +4,19 @@
 
 use shards::time::Span;
 
+use crate::crowd::Crowd;
+use crate::ledgers::LOG_BYTES_MIN;
 use crate::rng::Rng;
 
 /// Drawn once per seed. Chances are per thousand draws of the thing they speak of.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    /// Monotonic nanoseconds at which the world begins: sometimes shortly before a clock wraps around.
+    pub(crate) start: u64,
+    /// There is very much of something.
+    pub(crate) crowd: Option<Crowd>,
+    /// One user is sent messages all the time and storage is slow: nothing else goes on.
+    pub(crate) busy: bool,
     /// Steps of the part with faults.
     pub(crate) steps: u64,
     /// Shards of the first boot.
@@ -37,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) sessions_max: u32,
     /// Bytes of live ledger records per shard.
     pub(crate) ledger_bytes_max: u64,
+    /// Bytes of a shard's ledger log.
+    pub(crate) log_bytes: usize,
     /// Frames that a socket takes before it blocks.
     pub(crate) socket_frames: usize,
     /// Whether POSTs differ in urgency.
@@ -49,10 +59,31 @@ pub(crate) struct Plan {
     pub(crate) ttl_short: u64,
     /// How often a POST asks for a receipt, and somebody for what became of it.
     pub(crate) receipts: u64,
+    /// Relays, and how often a user agent is a member of one.
+    pub(crate) relays: usize,
+    pub(crate) members: u64,
+    /// `relay.members`.
+    pub(crate) relay_members: u16,
+    /// How often a user agent speaks SimplePush.
+    pub(crate) simple: u64,
+    /// `simplepush.wake_timeout`.
+    pub(crate) wake_timeout: Span,
+    /// `hello.reconcile`.
+    pub(crate) reconcile: bool,
+    /// `delivery.msg_limit`.
+    pub(crate) msg_limit: u32,
+    /// How often a user agent acks in batches, never, or hardly reads.
+    pub(crate) slow_clients: u64,
     /// `endpoint.token_rate`.
     pub(crate) token_rate: u32,
     /// How often a request is another node's.
     pub(crate) nodes: u64,
+    /// The least time that storage takes for anything.
+    pub(crate) store_latency: Span,
+    /// Whether storage is full when the faults are over.
+    pub(crate) ends_full: bool,
+    /// A shard that does everything late, whatever the others do.
+    pub(crate) slow_shard: usize,
     /// Whether pages come shorter than asked for.
     pub(crate) short_pages: bool,
     /// How often an outside action is chosen although something is deliverable.
@@ -72,12 +103,18 @@ pub(crate) struct Faults {
     pub(crate) store_reply_lost: u64,
     /// A storage write is refused for lack of room.
     pub(crate) store_full: u64,
+    /// Storage takes no messages for a while.
+    pub(crate) store_fills: u64,
     /// Storage stands still for a while.
     pub(crate) store_stall: u64,
     /// One shard stands still for a while.
     pub(crate) shard_stall: u64,
     /// The process dies; storage and ledgers survive.
     pub(crate) kill: u64,
+    /// A kill also changes a bit of a ledger log.
+    pub(crate) damage: u64,
+    /// A kill is a loss of power.
+    pub(crate) power_cut: u64,
     /// The process is asked to stop, and starts again.
     pub(crate) drain: u64,
     /// The wall clock jumps.
@@ -102,7 +139,14 @@ impl Plan {
     /// The plan of a seed.
     pub(crate) fn draw(rng: &mut Rng) -> Plan {
         let long = rng.permille(100);
-        Plan {
+        let mut plan = Plan {
+            start: start(rng),
+            busy: rng.permille(25),
+            crowd: match rng.below(600) {
+                0 => Some(Crowd::Claims),
+                1 => Some(Crowd::Members),
+                _ => None,
+            },
             steps: if long { rng.between(3_000, 6_000) } else { rng.between(200, 1_800) },
             shards: rng.between(2, 8) as u16,
             agents: rng.between(1, 10) as usize,
@@ -116,20 +160,68 @@ impl Plan {
             ping_interval: Span::from_secs(rng.pick(&[0, 20, 300])),
             pong_timeout: Span::from_secs(4),
             sessions_max: rng.pick(&[2, 6, 1_000, 1_000]) as u32,
-            ledger_bytes_max: rng.pick(&[600, 2_000, 1 << 20, 1 << 20]),
+            ledger_bytes_max: rng.pick(&[600, 2_000, 10 << 10, 40 << 10]),
+            log_bytes: 0,
             socket_frames: rng.pick(&[1, 2, 5, 100, 100]),
             urgencies: rng.permille(200),
             topics: rng.pick(&[0, 1, 1, 3]),
             ttl_zero: rng.pick(&[0, 100, 300]),
             ttl_short: rng.pick(&[0, 0, 100, 300]),
             receipts: rng.pick(&[0, 100, 500]),
+            relays: rng.pick(&[0, 0, 1, 2]) as usize,
+            members: rng.pick(&[300, 700]),
+            relay_members: rng.pick(&[2, 8, 8]) as u16,
+            simple: rng.pick(&[0, 0, 200, 600]),
+            wake_timeout: Span::from_secs(rng.pick(&[0, 30])),
+            reconcile: rng.permille(200),
+            msg_limit: rng.pick(&[0, 0, 0, 0, 4, 20]) as u32,
+            slow_clients: rng.pick(&[0, 0, 300, 800]),
             token_rate: rng.pick(&[0, 0, 1]) as u32,
             nodes: rng.pick(&[0, 0, 100, 300]),
+            store_latency: Span::from_ms(rng.pick(&[0, 0, 0, 300, 2_000])),
+            ends_full: rng.permille(300),
+            slow_shard: rng.index(24),
             short_pages: rng.permille(300),
             eagerness: rng.pick(&[100, 300, 600]),
             acking: rng.pick(&[100, 400, 800]),
             faults: Faults::draw(rng),
+        };
+        if let Some(crowd) = plan.crowd {
+            plan.busy = false;
+            plan.make_room(crowd);
         }
+        if plan.busy {
+            plan.only_busy();
+        }
+        // Half of the ring is for live records; a small one wraps and is compacted often.
+        plan.log_bytes = LOG_BYTES_MIN.max(HEADER_AND_SLACK + 2 * plan.ledger_bytes_max as usize);
+        plan
+    }
+}
+
+impl Plan {
+    /// Six senders to one user that is connected, over a storage that takes its time; nothing fails.
+    fn only_busy(&mut self) {
+        (self.agents, self.posters, self.channels, self.window) = (1, 6, 1, 128);
+        (self.topics, self.ttl_zero, self.ttl_short, self.receipts, self.nodes) = (0, 0, 0, 0, 0);
+        (self.token_rate, self.msg_limit, self.simple, self.slow_clients) = (0, 0, 0, 0);
+        (self.urgencies, self.short_pages, self.reconcile, self.ends_full) = (false, false, false, false);
+        self.relays = 0;
+        (self.sessions_max, self.socket_frames, self.acking, self.slow_shard) = (1_000, 100, 1_000, usize::MAX);
+        self.ledger_bytes_max = 600;
+        (self.ping_interval, self.retry_after) = (Span(0), Span::from_secs(60));
+        self.store_latency = Span::from_secs(2);
+        self.faults = Faults::default();
+    }
+}
+
+/// Clocks of a tenth of a second are kept in 29 and in 32 bits.
+fn start(rng: &mut Rng) -> u64 {
+    let before = rng.below(900) * 1_000_000_000;
+    match rng.below(8) {
+        0 => (1 << 29) * 100_000_000 - before,
+        1 => (1 << 32) * 100_000_000 - before,
+        _ => 1_000_000_000,
     }
 }
 
@@ -150,6 +242,9 @@ impl Faults {
             store_stall: maybe(&[3, 10]),
             shard_stall: maybe(&[3, 20]),
             kill: maybe(&[1, 3, 8]),
+            damage: maybe(&[300]),
+            power_cut: maybe(&[100]),
+            store_fills: maybe(&[2, 5]),
             drain: maybe(&[1, 3]),
             wall_jump: maybe(&[2, 10]),
             move_fail: maybe(&[50, 300]),
@@ -162,3 +257,6 @@ impl Faults {
         }
     }
 }
+
+/// Bytes of a log beside its ring, rounded up.
+const HEADER_AND_SLACK: usize = 8 << 10;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use shards::ids::{Chid, Stamp, Uaid};
 use shards::machine::{Cancel, Command, Disposition, Event, Input, Publish, Published, Refusal};
 use shards::message::{Message, Topic, Urgency};
+use shards::simple::{Mode, Update};
 
 use crate::oracle::Post;
 use crate::sockets::{Place, Socket, SocketId};
@@ -75,6 +76,18 @@ impl World {
         self.posts(index, uaid, chid, ttl)
     }
 
+    /// Every app server without a request under way sends to one user.
+    pub(crate) fn posters_hurry(&mut self) -> Verdict {
+        let to = self.agents[0].uaid.zip(self.agents[0].channels.first().copied());
+        let Some((uaid, chid)) = to else { return Ok(()) };
+        for index in 0..self.posters.len() {
+            if self.posters[index].pending.is_none() {
+                self.posts(index, uaid, chid, 2_000_000)?;
+            }
+        }
+        Ok(())
+    }
+
     fn target(&mut self) -> Option<(Uaid, Chid)> {
         let rng = &mut self.rng.clients;
         let channels = &self.oracle.channels;
@@ -117,13 +130,21 @@ impl World {
         payload.resize(8 + rng.index(100), 0);
         let mut fresh = Post::new((uaid, chid), topic, ttl, urgency, self.steps + 1);
         fresh.expires = now.0 + u64::from(ttl);
-        fresh.receipt = receipt;
-        self.oracle.posts.push(fresh);
         let channel = self.oracle.channels.get(&(uaid, chid));
         let registered = channel.map_or(Some(false), |channel| channel.registered);
         let version = channel.map_or(0, |channel| channel.version);
         self.posters[index].pending = Some(Pending::Post { post, registered, version });
-        let payload = payload.into();
+        let mut payload = payload.into_boxed_slice();
+        let (mut topic, mut urgency, mut receipt) = (topic, urgency, receipt);
+        if self.oracle.modes.get(&uaid) == Some(&Mode::Simple) {
+            // Mostly rising versions; some are the same or lower.
+            let version = (1_000 + self.steps).saturating_sub(self.rng.clients.below(100)) / 8;
+            let update = Update { version, data: &post.to_string() }.to_message(uaid, chid, now, ttl);
+            (topic, urgency, receipt, payload) = (update.topic, update.urgency, false, update.payload);
+            fresh.version = version;
+        }
+        (fresh.topic, fresh.urgency, fresh.receipt) = (topic, urgency, receipt);
+        self.oracle.posts.push(fresh);
         let message =
             Message { uaid, chid, stamp: Stamp::default(), ttl, accepted: now, urgency, topic, receipt, payload };
         self.log(None, format_args!("poster {index} POSTs message {post}"));
@@ -256,6 +277,7 @@ impl World {
                     return Err(format!("message {post} was accepted for a channel that is not registered"));
                 }
                 self.oracle.posts[post].boot = self.boots;
+                self.oracle.posts[post].seen_at = self.now;
                 self.oracle.accepted(post, stamp, disposition, self.steps)
             }
             Published::NoSubscription => {
@@ -272,6 +294,10 @@ impl World {
             }
             Published::TooMany { .. } | Published::OverBudget { .. } => {
                 Err(format!("message {post} was refused by a limit that is off"))
+            }
+            Published::OtherMode if self.plan.simple > 0 => {
+                self.marks.hit("publish: other mode");
+                Ok(())
             }
             Published::OtherMode => Err(format!("message {post} was refused for its mode, and all users have one")),
             Published::Unavailable => {

@@ -1,15 +1,16 @@
 //! The process: start, kill, orderly stop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use shards::ids::{Clock, Origin, ShardId, Uaid};
-use shards::machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, MachineStats, ShardMachine, StoreOp};
+use shards::machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, MachineStats, Mail, ShardMachine, StoreOp};
 use shards::message::Message;
 use shards::place::Placement;
 use shards::stats::{Board, Counters};
 
-use crate::sabotage::Sabotage;
+use crate::bodies::Bodies;
+use crate::ledgers::ShardLog;
 use crate::sockets::Place;
 use crate::world::{Shard, Verdict, World};
 
@@ -26,8 +27,8 @@ impl World {
         self.count_machines();
         self.placement = Placement::new(PLACEMENT_KEY, shard_count);
         self.shards = (0..shard_count).map(|shard| self.open_shard(shard, floor)).collect();
+        self.lanes = (0..shard_count).map(|_| <[VecDeque<Mail>; 3]>::default()).collect();
         self.stopping = None;
-        self.replay();
         self.log(None, format_args!("boot with {shard_count} shards"));
         if !self.broadcasts.is_empty() {
             self.tell_broadcasts()?;
@@ -50,11 +51,16 @@ impl World {
             sessions_max: plan.sessions_max,
             ledger_bytes_max: plan.ledger_bytes_max,
             token_rate: plan.token_rate,
+            relay_members: if plan.relays > 0 { plan.relay_members } else { 0 },
+            wake_timeout: plan.wake_timeout,
+            reconcile: plan.reconcile,
+            msg_limit: plan.msg_limit,
             ..MachineConfig::new(ShardId(shard), self.placement)
         };
         Shard {
             machine: ShardMachine::new(config),
             effects: EffectQueue::new(),
+            log: ShardLog::new(plan.log_bytes, shard, self.rng.network.bits(), clock_floor),
             slots: Vec::new(),
             free: Vec::new(),
             stalled_until: 0,
@@ -63,18 +69,29 @@ impl World {
         }
     }
 
-    /// DESIGN.md 6: at start every live record of any log is saved to storage before listeners open.
-    fn replay(&mut self) {
+    /// At a start every live record of any log is saved to storage before listeners open. A kill in the middle of that
+    /// leaves the logs: the next start saves all of it once more.
+    fn replay(&mut self, recovered: &[Message]) {
         let mut of_user: BTreeMap<Uaid, Vec<Arc<Message>>> = BTreeMap::new();
-        for (_, message) in std::mem::take(&mut self.ledger) {
+        for message in recovered {
             self.marks.hit("start: ledger record replayed");
-            of_user.entry(message.uaid).or_default().push(message);
+            of_user.entry(message.uaid).or_default().push(Arc::new(message.clone()));
         }
-        for (_, mut messages) in of_user {
+        for messages in of_user.values_mut() {
             messages.sort_by_key(|message| message.stamp);
-            self.oracle.stored(&messages);
-            self.store.replay(StoreOp::Save { messages });
+            messages.dedup_by_key(|message| message.stamp);
         }
+        if self.rng.faults.permille(self.plan.faults.kill * 20) {
+            self.marks.hit("kill: in a start");
+            let some = self.rng.faults.index(of_user.len() + 1);
+            of_user.values().take(some).for_each(|messages| self.replay_user(messages));
+        }
+        of_user.values().for_each(|messages| self.replay_user(messages));
+    }
+
+    fn replay_user(&mut self, messages: &[Arc<Message>]) {
+        self.oracle.stored(messages);
+        self.store.replay(StoreOp::Save { messages: messages.to_vec() });
     }
 
     /// The process is gone in the middle of whatever it did.
@@ -82,22 +99,48 @@ impl World {
         self.kill_next = false;
         self.log(None, format_args!("kill -9"));
         self.marks.hit("kill");
-        if !self.ledger.is_empty() {
+        if !self.ledgered().is_empty() {
             self.marks.hit("kill: live ledger records");
         }
         let written = self.store.kill(&mut self.rng.store, &mut self.marks);
-        self.oracle.stored(&written);
-        if self.store.sabotage == Some(Sabotage::LedgerLost) {
-            self.ledger.clear();
+        self.worked(&written);
+        self.oracle.power_cut = self.rng.faults.permille(self.plan.faults.power_cut);
+        let recovered = self.recover()?;
+        let mut ledgered = BTreeMap::new();
+        for message in &recovered.messages {
+            let post = self.oracle.identify(message)?;
+            self.oracle.stamped(post, message)?;
+            self.oracle.ledgered(message);
+            ledgered.insert(post, 1);
         }
-        self.oracle.killed(self.store.rows(), &self.ledger, self.steps);
+        self.all_held(&ledgered, "at a kill")?;
+        self.oracle.killed(self.store.rows(), &recovered.messages, self.steps);
         self.end_process();
+        self.oracle.floor = self.oracle.floor.max(recovered.floor);
+        if self.oracle.power_cut {
+            self.host_boots();
+        }
+        self.count_machines();
+        self.shards.clear();
+        self.bodies = Bodies::default();
+        self.replay(&recovered.messages);
         let shards = self.next_shard_count();
         self.boot(shards)
     }
 
+    /// A host that comes back has the time from the network, and that took longer than clocks were ahead.
+    fn host_boots(&mut self) {
+        self.now += 30_000_000_000 + self.rng.faults.below(300_000_000_000);
+        // Lost floors matter only to a clock that is set back by more than the host was off: not in these worlds.
+        let floor = self.shards.iter().map(|shard| shard.floor).max().unwrap_or_default();
+        self.oracle.floor = self.oracle.floor.max(floor);
+        let behind = self.oracle.wall_max.max(floor.0 / 1_000_000).saturating_sub(self.time().unix().0);
+        self.wall_offset_us += (behind + 30) * 1_000_000;
+        self.oracle.wall_max = self.oracle.wall_max.max(self.time().unix().0);
+    }
+
     fn next_shard_count(&mut self) -> u16 {
-        let before = self.shards.len() as u16;
+        let before = self.placement.shard_count();
         let shards = if self.rng.faults.permille(500) { self.rng.faults.between(2, 8) as u16 } else { before };
         if shards != before {
             self.marks.hit("start: another number of shards");
@@ -116,6 +159,9 @@ impl World {
             }
             self.sockets[id].outbox.clear();
             self.sockets[id].peer_open = false;
+        }
+        for relay in 0..self.relays.len() {
+            self.relay_gone(relay);
         }
         self.oracle.end_sessions();
         self.posters_cut();
@@ -145,13 +191,13 @@ impl World {
         if self.store.outstanding_count(shard) > 0 {
             return Err(format!("shard {shard} says Drained with storage work out"));
         }
-        if self.ledger.keys().any(|(of, _)| *of == shard) {
+        if self.shards[shard].log.posts().next().is_some() {
             return Err(format!("shard {shard} says Drained with live ledger records"));
         }
         let held = self
             .sockets
             .iter()
-            .any(|socket| socket.agent.is_some() && matches!(socket.place, Place::At { shard: at, .. } if at == shard));
+            .any(|socket| socket.is_websocket() && matches!(socket.place, Place::At { shard: at, .. } if at == shard));
         if held {
             return Err(format!("shard {shard} says Drained with sessions"));
         }

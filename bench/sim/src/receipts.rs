@@ -47,7 +47,9 @@ impl World {
                 Outcome::Cancelled => ("receipt: cancelled", target.cancel_asked),
                 Outcome::Unregistered => {
                     let channel = self.oracle.channels.get(&(target.uaid, target.chid));
-                    ("receipt: unregistered", channel.is_some_and(|channel| channel.unregistered_until.is_some()))
+                    let other = self.oracle.mixed.contains(&target.uaid) || target.user_dropped;
+                    let gone = channel.is_some_and(|channel| channel.unregistered_until.is_some());
+                    ("receipt: unregistered", gone || other)
                 }
             },
         };

@@ -70,6 +70,13 @@ impl Rows {
         }
     }
 
+    /// A user with one channel.
+    pub(crate) fn know(&mut self, uaid: Uaid, chid: Chid) {
+        let user = self.users.entry(uaid).or_default();
+        user.known = true;
+        user.channels.insert(chid, Clock(1));
+    }
+
     /// Whether storage knows this user.
     pub(crate) fn known(&self, uaid: Uaid) -> bool {
         self.users.get(&uaid).is_some_and(|user| user.known)
@@ -79,6 +86,15 @@ impl Rows {
     pub(crate) fn has_topic(&self, message: &Message) -> bool {
         let user = self.users.get(&message.uaid);
         message.topic.is_some_and(|topic| user.is_some_and(|user| user.topics.contains_key(&(message.chid, topic))))
+    }
+
+    /// Whether this message is here, and a session would be given it.
+    pub(crate) fn holds(&self, uaid: Uaid, chid: Chid, topic: Option<Topic>, stamp: Stamp) -> bool {
+        let Some(user) = self.users.get(&uaid) else { return false };
+        let topic = topic.and_then(|topic| user.topics.get(&(chid, topic)));
+        topic.is_some_and(|row| row.stamp == stamp)
+            || user.saved.contains_key(&stamp)
+            || (stamp.clock > user.low_water && user.messages.contains_key(&stamp))
     }
 
     /// Every message of every user, whatever its form.
@@ -129,7 +145,7 @@ impl User {
             if message.topic.is_some() {
                 self.put_topic(message);
             } else {
-                self.messages.insert(message.stamp, message.clone());
+                self.messages.insert(message.stamp, copy(message));
             }
         }
         StoreReply::Done
@@ -140,7 +156,7 @@ impl User {
         if message.topic.is_some() {
             self.put_topic(message);
         } else {
-            self.saved.insert(message.stamp, message.clone());
+            self.saved.insert(message.stamp, copy(message));
         }
     }
 
@@ -148,7 +164,7 @@ impl User {
         let Some(topic) = message.topic else { return };
         let there = self.topics.get(&(message.chid, topic)).map(|row| row.held());
         if there.is_none_or(|held| message.replaces(&held)) {
-            self.topics.insert((message.chid, topic), message.clone());
+            self.topics.insert((message.chid, topic), copy(message));
         }
     }
 
@@ -171,7 +187,7 @@ impl User {
         let topic = key.topic.and_then(|topic| self.topics.get(&(key.chid, topic)));
         let rows = topic.into_iter().chain(self.saved.get(&key.stamp)).chain(self.messages.get(&key.stamp));
         let mut rows = rows.filter(|row| row.stamp == key.stamp && row.chid == key.chid && !row.expired(now));
-        StoreReply::Page(Box::new(Page { messages: rows.next().cloned().into_iter().collect(), exhausted: true }))
+        StoreReply::Page(Box::new(Page { messages: rows.next().map(copy).into_iter().collect(), exhausted: true }))
     }
 
     fn remove(&mut self, key: &RowKey) {
@@ -198,6 +214,11 @@ impl User {
 
 fn page(rows: impl Iterator<Item = Arc<Message>>, limit: usize) -> StoreReply {
     let mut rows = rows.peekable();
-    let messages: Vec<_> = rows.by_ref().take(limit).collect();
+    let messages: Vec<_> = rows.by_ref().take(limit).map(|row| copy(&row)).collect();
     StoreReply::Page(Box::new(Page { messages, exhausted: rows.peek().is_none() }))
+}
+
+/// Storage keeps bytes of its own.
+fn copy(message: &Arc<Message>) -> Arc<Message> {
+    Arc::new(Message::clone(message))
 }

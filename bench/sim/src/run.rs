@@ -1,7 +1,6 @@
 //! Running seeds: one world each, a report over many, and the command that replays a failure.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -10,11 +9,13 @@ use std::sync::Once;
 use shards::place::Placement;
 
 use crate::agents::Agent;
+use crate::bodies::Bodies;
 use crate::marks::Marks;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::posters::Poster;
 use crate::process::PLACEMENT_KEY;
+use crate::relays::RelayClient;
 use crate::rng::Rng;
 use crate::sabotage::Sabotage;
 use crate::store::Store;
@@ -148,6 +149,7 @@ impl World {
     fn new(seed: u64, options: &Options, sabotage: Option<Sabotage>) -> World {
         let stream = |salt| Rng::new(seed, salt);
         let plan = Plan::draw(&mut stream(1));
+        let mut people = stream(7);
         World {
             rng: Streams {
                 schedule: stream(2),
@@ -156,20 +158,21 @@ impl World {
                 clients: stream(5),
                 faults: stream(6),
             },
-            now: 1_000_000_000,
-            wall_offset_us: 1_700_000_000_000_000,
+            now: plan.start,
+            wall_offset_us: 1_700_000_000_000_000 - plan.start / 1_000,
             steps: 0,
             boots: 0,
             placement: Placement::new(PLACEMENT_KEY, plan.shards),
             shards: Vec::new(),
             sockets: Vec::new(),
             moves: Vec::new(),
-            lanes: BTreeMap::new(),
-            store: Store::new(sabotage),
-            ledger: BTreeMap::new(),
-            agents: (0..plan.agents).map(|_| Agent::default()).collect(),
+            lanes: Vec::new(),
+            store: Store::new(sabotage, plan.store_latency.0),
+            agents: (0..plan.agents).map(|_| Agent::draw(&plan, &mut people)).collect(),
             posters: (0..plan.posters).map(|_| Poster::default()).collect(),
+            relays: (0..plan.relays).map(|_| RelayClient::default()).collect(),
             broadcasts: Vec::new(),
+            bodies: Bodies::default(),
             oracle: Oracle::default(),
             marks: Marks::default(),
             recorder: Recorder::new(options.lines),
@@ -184,6 +187,9 @@ impl World {
         let plan = self.plan.clone();
         self.log(None, format_args!("{plan:?}"));
         self.boot(plan.shards)?;
+        if let Some(crowd) = plan.crowd {
+            return self.crowd(crowd);
+        }
         let mut turns = 0;
         while self.steps < plan.steps && turns < plan.steps * 20 {
             turns += 1;

@@ -18,6 +18,8 @@ pub(crate) enum Sabotage {
     TopicStale,
     /// A reply between shards is lost now and then.
     ReplyLost,
+    /// A full storage also refuses what must happen.
+    FullRefusesSaves,
     /// Storage says Done to an unregister and keeps the channel with its rows.
     UnregisterIgnored,
 }
@@ -35,7 +37,8 @@ mod tests {
 
     #[test]
     fn a_lost_ledger_is_a_lost_message() {
-        assert!(found(Sabotage::LedgerLost).contains("is lost"));
+        let what = found(Sabotage::LedgerLost);
+        assert!(what.contains("is lost"), "{what}");
     }
 
     #[test]
@@ -47,7 +50,7 @@ mod tests {
     #[test]
     fn an_ignored_publish_is_a_lost_message() {
         let what = found(Sabotage::PublishIgnored);
-        assert!(what.contains("is lost") || what.contains("not registered"), "{what}");
+        assert!(["is lost", "not registered", "beside its session"].iter().any(|lost| what.contains(lost)), "{what}");
     }
 
     #[test]
@@ -74,6 +77,12 @@ mod tests {
         let waits =
             ["at rest", "still busy", "was not accepted although nothing fails", "is lost (everybody was connected)"];
         assert!(waits.iter().any(|wait| what.contains(wait)), "{what}");
+    }
+
+    #[test]
+    fn a_full_storage_that_refuses_saves_locks_users_out() {
+        let what = found(Sabotage::FullRefusesSaves);
+        assert!(what.contains("at rest") || what.contains("still busy") || what.contains("a full storage"), "{what}");
     }
 
     #[test]

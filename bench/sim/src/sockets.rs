@@ -1,13 +1,13 @@
 //! Sockets as a loop sees them: accept, decode one command at a time, block, move, close.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use shards::ids::{Chid, ConnId, EmissionId, ShardId, Stamp, Uaid};
 use shards::machine::{AckUpdate, Arrival, BroadcastDelta, CloseReason, Command, Event, Hello, Input, Mail};
+use shards::mailbox::Lane;
 use shards::message::Message;
 
-use crate::world::{Lane, Moving, Slot, Verdict, World};
+use crate::world::{Moving, Slot, Verdict, World};
 
 /// Index into the world's sockets; never reused.
 pub(crate) type SocketId = usize;
@@ -19,6 +19,8 @@ pub(crate) enum Place {
     Waiting { shard: usize },
     /// In the ring of a shard, under this name.
     At { shard: usize, conn: ConnId },
+    /// A member of a relay: no shard knows it by a name.
+    Member { relay: usize },
     /// Between two rings.
     Moving,
     /// Closed at the server's end.
@@ -30,6 +32,9 @@ pub(crate) struct Socket {
     /// Whose it is; `None` for app servers.
     pub(crate) agent: Option<usize>,
     pub(crate) place: Place,
+    /// Which relay's it is, and whose hellos it has said and not had decoded.
+    pub(crate) relay: Option<usize>,
+    pub(crate) attaching: VecDeque<SocketId>,
     /// The loop may decode a command.
     pub(crate) ready: bool,
     /// Sent by the peer and not decoded.
@@ -66,6 +71,8 @@ pub(crate) struct Peer {
     pub(crate) got: Vec<AckUpdate>,
     pub(crate) acked: Vec<AckUpdate>,
     pub(crate) pinged_at: Option<u64>,
+    /// No ack before this, of one that acks in batches.
+    pub(crate) batch_at: u64,
     pub(crate) broadcasts: BTreeMap<Box<str>, Box<str>>,
 }
 
@@ -80,10 +87,26 @@ pub(crate) struct Session {
     pub(crate) known: bool,
     /// What the socket took: how often, and when last (monotonic nanoseconds).
     pub(crate) sent: BTreeMap<Stamp, (u32, u64)>,
+    /// The clocks of this connection as its user agent sees them (monotonic nanoseconds).
+    pub(crate) clocks: Clocks,
     /// When its hello was answered, wall milliseconds.
     pub(crate) connected_at: u64,
+    /// Of a member: its session is over as far as its owner knows.
+    pub(crate) stale: bool,
     /// The bytes it moved with came back.
     pub(crate) fed: bool,
+}
+
+/// When things happened on a connection.
+#[derive(Default)]
+pub(crate) struct Clocks {
+    pub(crate) opened: u64,
+    pub(crate) greeted: u64,
+    /// The server's last Ping, and the one that waits for its Pong.
+    pub(crate) pinged: Option<u64>,
+    pub(crate) pong_owed: Option<u64>,
+    /// The last two messages `{}`.
+    pub(crate) client_pings: [Option<u64>; 2],
 }
 
 impl Session {
@@ -101,11 +124,13 @@ pub(crate) enum Frame {
     Hello(Uaid, Box<BroadcastDelta>),
     Registered(Chid, u16),
     Unregistered(Chid, u16),
-    Notification(Arc<Message>),
+    Notification(Box<Message>),
     Broadcast(Box<BroadcastDelta>),
     Ping,
     Pong,
     Closed(CloseReason),
+    /// To a member of a relay.
+    Of(SocketId, Box<Frame>),
 }
 
 impl Socket {
@@ -114,6 +139,8 @@ impl Socket {
         Socket {
             agent,
             place,
+            relay: None,
+            attaching: VecDeque::new(),
             ready: false,
             inbox: VecDeque::new(),
             carried: VecDeque::new(),
@@ -123,6 +150,11 @@ impl Socket {
             peer: Peer::default(),
             session: Session::default(),
         }
+    }
+
+    /// Whether the machine knows it as one.
+    pub(crate) fn is_websocket(&self) -> bool {
+        self.agent.is_some() || self.relay.is_some()
     }
 
     pub(crate) fn can_receive(&self) -> bool {
@@ -178,6 +210,7 @@ impl World {
         let Place::Waiting { shard } = self.sockets[id].place else { return Ok(()) };
         let conn = self.name(shard, id);
         self.sockets[id].ready = true;
+        self.sockets[id].session.clocks.opened = self.now;
         self.step(shard, Input::Opened { conn })
     }
 
@@ -186,7 +219,10 @@ impl World {
         let socket = &mut self.sockets[id];
         let Some(command) = socket.carried.pop_front().or_else(|| socket.inbox.pop_front()) else { return Ok(()) };
         socket.ready = false;
-        let command = self.before_command(id, shard, command);
+        let command = match command {
+            Command::Relay(command) => Command::Relay(self.before_relay_command(id, shard, command)),
+            command => self.before_command(id, shard, command),
+        };
         self.step(shard, Input::Command { conn, command })
     }
 
@@ -197,6 +233,7 @@ impl World {
         self.unname(shard, conn);
         self.sockets[id].place = Place::Ended;
         self.oracle.session_ended(id);
+        self.relay_ended(id);
         self.step(shard, Input::Gone { conn, reason })
     }
 
@@ -233,11 +270,16 @@ impl World {
     pub(crate) fn write(&mut self, id: SocketId, frame: Frame, emission: Option<EmissionId>) -> Verdict {
         let full = self.plan.socket_frames;
         let whole = self.rng.network.permille(500);
-        let socket = &mut self.sockets[id];
-        let stamp = match &frame {
-            Frame::Notification(message) => Some(message.stamp),
-            _ => None,
+        let (reader, stamp) = match &frame {
+            Frame::Notification(message) => (id, Some(message.stamp)),
+            Frame::Of(member, frame) => match &**frame {
+                Frame::Notification(message) => (*member, Some(message.stamp)),
+                _ => (*member, None),
+            },
+            _ => (id, None),
         };
+        let mut refused = None;
+        let socket = &mut self.sockets[id];
         match &mut socket.blocked {
             None if socket.outbox.len() < full => socket.outbox.push_back(frame),
             None => {
@@ -246,13 +288,14 @@ impl World {
                 match emission {
                     Some(emission) if whole => {
                         blocked.unsent.push_back(emission);
-                        socket.session.refused(stamp);
+                        refused = stamp;
                     }
                     _ => blocked.tail.push_back(frame),
                 }
-                let refused = blocked.tail.is_empty();
+                let none_sent = blocked.tail.is_empty();
                 socket.blocked = Some(blocked);
-                if refused {
+                if none_sent {
+                    self.sockets[reader].session.refused(refused);
                     return Ok(());
                 }
             }
@@ -260,14 +303,14 @@ impl World {
                 Some(_) if blocked.told => return Err("a notification for a socket that is blocked".to_owned()),
                 Some(emission) => {
                     blocked.unsent.push_back(emission);
-                    socket.session.refused(stamp);
+                    self.sockets[reader].session.refused(stamp);
                     return Ok(());
                 }
                 None => blocked.tail.push_back(frame),
             },
         }
         match stamp {
-            Some(stamp) => self.sent(id, stamp),
+            Some(stamp) => self.sent(reader, stamp),
             None => Ok(()),
         }
     }
@@ -275,6 +318,7 @@ impl World {
     /// `Effect::Close`: last words, and the place is free.
     pub(crate) fn close(&mut self, shard: usize, conn: ConnId, reason: CloseReason) -> Verdict {
         let Some(id) = self.socket_of(shard, conn)? else { return Ok(()) };
+        self.in_time(id, reason)?;
         self.marks.hit(&format!("close: {reason:?}"));
         if self.calm && !matches!(reason, CloseReason::Superseded | CloseReason::Draining) {
             self.marks.hit(&format!("close while calm: {reason:?}"));
@@ -286,7 +330,8 @@ impl World {
         socket.outbox.extend(rest);
         socket.outbox.push_back(Frame::Closed(reason));
         self.oracle.session_ended(id);
-        if self.sockets[id].agent.is_none() {
+        self.relay_ended(id);
+        if !self.sockets[id].is_websocket() {
             self.poster_closed(id);
         }
         Ok(())
@@ -321,11 +366,7 @@ impl World {
         socket.session.fed = received == 0;
         self.moves.push(Moving { socket: id, source: from, conn, to: target, claim, fails });
         if !fails {
-            self.lanes.entry((from, target, Lane::Arrive)).or_default().push_back(Mail::Arrive(Box::new(Arrival {
-                claim,
-                hello,
-                bytes,
-            })));
+            return self.post_mail(from, to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes })));
         }
         Ok(())
     }
@@ -348,9 +389,8 @@ impl World {
         if !self.sockets[id].peer_open {
             self.marks.hit("move: peer gone on the way");
         }
-        let behind = self.lanes.get(&(moving.source, moving.to, Lane::Arrive)).is_some_and(|lane| {
-            lane.iter().any(|mail| matches!(mail, Mail::Arrive(arrival) if arrival.claim == moving.claim))
-        });
+        let waits = |mail: &Mail| matches!(mail, Mail::Arrive(arrival) if arrival.claim == moving.claim);
+        let behind = self.lanes[moving.to][Lane::Arrivals as usize].iter().any(waits);
         self.marks.hit(if behind { "move: descriptor before mail" } else { "move: mail before descriptor" });
         self.step(moving.to, Input::Arrived { conn, claim: moving.claim })?;
         if self.sockets[id].place == Place::Ended {
@@ -374,9 +414,18 @@ impl World {
 
     /// `Effect::Emit` on a user agent's connection: what it reads, and whether the machine may say that.
     pub(crate) fn emit(&mut self, id: SocketId, event: Event) -> Verdict {
-        let (frame, emission) = match event {
-            Event::Hello { uaid, mode: _, broadcasts } => {
-                self.hello_said(id, uaid)?;
+        if self.sockets[id].relay.is_some() {
+            return self.relay_said(id, event);
+        }
+        let (frame, emission) = self.frame_of(id, event)?;
+        self.write(id, frame, emission)
+    }
+
+    /// What the user agent on this socket reads, once the oracle agrees.
+    pub(crate) fn frame_of(&mut self, id: SocketId, event: Event) -> Result<(Frame, Option<EmissionId>), String> {
+        Ok(match event {
+            Event::Hello { uaid, mode, broadcasts } => {
+                self.hello_said(id, uaid, mode)?;
                 (Frame::Hello(uaid, broadcasts), None)
             }
             Event::Registered { uaid, chid, status, .. } => {
@@ -389,17 +438,20 @@ impl World {
             }
             Event::Notification { message, emission } => {
                 self.notified(id, &message)?;
-                (Frame::Notification(message), Some(emission))
+                self.bodies.seen(&message);
+                (Frame::Notification(Box::new(Message::clone(&message))), Some(emission))
             }
             Event::Broadcast(delta) => (Frame::Broadcast(delta), None),
             Event::Pong => (Frame::Pong, None),
-            Event::Ping => (Frame::Ping, None),
+            Event::Ping => {
+                self.server_pings(id)?;
+                (Frame::Ping, None)
+            }
             Event::Relay(_) => return Err("words for a relay on a session".to_owned()),
             Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {
                 return Err("an HTTP answer on a WebSocket".to_owned());
             }
-        };
-        self.write(id, frame, emission)
+        })
     }
 }
 

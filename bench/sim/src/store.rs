@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shards::ids::{StoreTicket, Uaid};
+use shards::ids::{Chid, StoreTicket, Uaid};
 use shards::machine::{StoreError, StoreOp, StoreReply};
 use shards::message::Message;
 
@@ -31,11 +31,17 @@ pub(crate) struct Store {
     pub(crate) stalled_until: u64,
     /// Every operation fails before this instant.
     pub(crate) down_until: u64,
+    /// Storage takes no message and no user before this instant.
+    pub(crate) full_until: u64,
+    /// The least time that an operation takes.
+    pub(crate) latency: u64,
 }
 
 #[derive(Default)]
 struct Queue {
     submitted: VecDeque<Submitted>,
+    /// Refused when they were submitted: these overtake the answers to what was submitted before.
+    refused: VecDeque<(usize, StoreTicket)>,
     answered: VecDeque<(usize, StoreTicket, Result<StoreReply, StoreError>)>,
 }
 
@@ -43,6 +49,29 @@ struct Submitted {
     shard: usize,
     ticket: StoreTicket,
     op: StoreOp,
+    /// It cannot be over before this (monotonic nanoseconds).
+    ready_at: u64,
+}
+
+/// What operations have done.
+#[derive(Default)]
+pub(crate) struct Worked {
+    pub(crate) written: Vec<Arc<Message>>,
+    pub(crate) unregistered: Vec<(Uaid, Chid)>,
+    pub(crate) dropped: Vec<Uaid>,
+}
+
+impl Worked {
+    /// This was done, by this operation.
+    fn note(&mut self, op: &StoreOp) {
+        match op {
+            StoreOp::Publish { message, .. } => self.written.push(message.clone()),
+            StoreOp::Save { messages } => self.written.extend(messages.iter().cloned()),
+            StoreOp::Unregister { uaid, chid, .. } => self.unregistered.push((*uaid, *chid)),
+            StoreOp::DropUser { uaid } => self.dropped.push(*uaid),
+            _ => {}
+        }
+    }
 }
 
 /// How operations fail, and how long pages get.
@@ -57,13 +86,19 @@ pub(crate) struct Weather<'a> {
 
 impl Store {
     /// An empty store, perhaps a broken one.
-    pub(crate) fn new(sabotage: Option<Sabotage>) -> Store {
-        Store { sabotage, ..Store::default() }
+    pub(crate) fn new(sabotage: Option<Sabotage>, latency: u64) -> Store {
+        Store { sabotage, latency, ..Store::default() }
     }
 
     /// Takes an operation of a shard. Two operations never wait under one ticket.
-    pub(crate) fn submit(&mut self, shard: usize, ticket: StoreTicket, op: StoreOp) {
-        self.queues.entry(op.uaid()).or_default().submitted.push_back(Submitted { shard, ticket, op });
+    pub(crate) fn submit(&mut self, shard: usize, ticket: StoreTicket, op: StoreOp, now: u64) {
+        let queue = self.queues.entry(op.uaid()).or_default();
+        if now < self.full_until && (takes_more(&op) || self.sabotage == Some(Sabotage::FullRefusesSaves) && grows(&op))
+        {
+            queue.refused.push_back((shard, ticket));
+            return;
+        }
+        queue.submitted.push_back(Submitted { shard, ticket, op, ready_at: now + self.latency });
     }
 
     /// Whether a shard waits for this ticket.
@@ -71,6 +106,7 @@ impl Store {
         self.queues.values().any(|queue| {
             queue.submitted.iter().any(|s| s.shard == shard && s.ticket == ticket)
                 || queue.answered.iter().any(|(at, of, _)| *at == shard && *of == ticket)
+                || queue.refused.contains(&(shard, ticket))
         })
     }
 
@@ -79,44 +115,48 @@ impl Store {
         let count = |queue: &Queue| {
             queue.submitted.iter().filter(|s| s.shard == shard).count()
                 + queue.answered.iter().filter(|(at, _, _)| *at == shard).count()
+                + queue.refused.iter().filter(|(at, _)| *at == shard).count()
         };
         self.queues.values().map(count).sum()
     }
 
     /// UAIDs with an operation that could take effect.
-    pub(crate) fn submitted(&self) -> impl Iterator<Item = Uaid> + '_ {
-        self.queues.iter().filter(|(_, queue)| !queue.submitted.is_empty()).map(|(uaid, _)| *uaid)
+    pub(crate) fn submitted(&self, now: u64) -> impl Iterator<Item = Uaid> + '_ {
+        let ready = move |queue: &Queue| queue.submitted.front().is_some_and(|first| first.ready_at <= now);
+        self.queues.iter().filter(move |(_, queue)| ready(queue)).map(|(uaid, _)| *uaid)
+    }
+
+    /// When the next operation can be over.
+    pub(crate) fn due(&self) -> impl Iterator<Item = u64> + '_ {
+        self.queues.values().filter_map(|queue| queue.submitted.front().map(|first| first.ready_at))
     }
 
     /// UAIDs with a reply that could be delivered, and the shard it goes to.
     pub(crate) fn answered(&self) -> impl Iterator<Item = (Uaid, usize)> + '_ {
-        self.queues.iter().filter_map(|(uaid, queue)| queue.answered.front().map(|(shard, _, _)| (*uaid, *shard)))
+        let first = |queue: &Queue| {
+            queue.refused.front().map(|(shard, _)| *shard).or(queue.answered.front().map(|(shard, _, _)| *shard))
+        };
+        self.queues.iter().filter_map(move |(uaid, queue)| first(queue).map(|shard| (*uaid, shard)))
     }
 
-    /// The oldest operation of this UAID takes effect, or fails. Returns the messages that it wrote.
-    pub(crate) fn work(
-        &mut self,
-        uaid: Uaid,
-        weather: &Weather<'_>,
-        rng: &mut Rng,
-        marks: &mut Marks,
-    ) -> Vec<Arc<Message>> {
-        let Some(queue) = self.queues.get_mut(&uaid) else { return Vec::new() };
-        let Some(Submitted { shard, ticket, op }) = queue.submitted.pop_front() else { return Vec::new() };
+    /// The oldest operation of this UAID takes effect, or fails. Returns what it did.
+    pub(crate) fn work(&mut self, uaid: Uaid, weather: &Weather<'_>, rng: &mut Rng, marks: &mut Marks) -> Worked {
+        let mut worked = Worked::default();
+        let Some(queue) = self.queues.get_mut(&uaid) else { return worked };
+        let Some(Submitted { shard, ticket, op, .. }) = queue.submitted.pop_front() else { return worked };
         let faults = weather.faults;
-        let mut written = Vec::new();
         let result = if weather.now < self.down_until || rng.permille(faults.store_error) {
             marks.hit("store: failed without effect");
             Err(StoreError::Transient)
-        } else if grows(&op) && rng.permille(faults.store_full) {
+        } else if takes_more(&op) && rng.permille(faults.store_full) {
             marks.hit("store: refused as full");
             Err(StoreError::Full)
         } else {
             let page_max = if weather.short_pages { rng.between(1, 4) as usize } else { usize::MAX };
-            let messages = messages_of(&op);
+            let done = op.clone();
             let reply = self.carry_out(op, page_max);
             if matches!(reply, StoreReply::Done) {
-                written = messages;
+                worked.note(&done);
             }
             if rng.permille(faults.store_reply_lost) {
                 marks.hit("store: failed after success");
@@ -128,7 +168,7 @@ impl Store {
         if let Some(queue) = self.queues.get_mut(&uaid) {
             queue.answered.push_back((shard, ticket, result));
         }
-        written
+        worked
     }
 
     fn carry_out(&mut self, op: StoreOp, page_max: usize) -> StoreReply {
@@ -169,23 +209,26 @@ impl Store {
     /// The next reply to this UAID's operations: shard, ticket, result.
     pub(crate) fn collect(&mut self, uaid: Uaid) -> Option<(usize, StoreTicket, Result<StoreReply, StoreError>)> {
         let queue = self.queues.get_mut(&uaid)?;
-        let reply = queue.answered.pop_front();
-        if queue.submitted.is_empty() && queue.answered.is_empty() {
+        let reply = match queue.refused.pop_front() {
+            Some((shard, ticket)) => Some((shard, ticket, Err(StoreError::Full))),
+            None => queue.answered.pop_front(),
+        };
+        if queue.submitted.is_empty() && queue.answered.is_empty() && queue.refused.is_empty() {
             self.queues.remove(&uaid);
         }
         reply
     }
 
     /// The process is gone: of each UAID's open operations some first ones still took effect, and of the
-    /// relaxed writes some last ones are lost. Returns the messages that were written.
-    pub(crate) fn kill(&mut self, rng: &mut Rng, marks: &mut Marks) -> Vec<Arc<Message>> {
-        let mut written = Vec::new();
+    /// relaxed writes some last ones are lost. Returns what was done.
+    pub(crate) fn kill(&mut self, rng: &mut Rng, marks: &mut Marks) -> Worked {
+        let mut worked = Worked::default();
         for (_, queue) in std::mem::take(&mut self.queues) {
             let landed = rng.index(queue.submitted.len() + 1);
             for submitted in queue.submitted.into_iter().take(landed) {
-                let messages = messages_of(&submitted.op);
+                let done = submitted.op.clone();
                 if matches!(self.carry_out(submitted.op, 1), StoreReply::Done) {
-                    written.extend(messages);
+                    worked.note(&done);
                 }
             }
         }
@@ -196,7 +239,7 @@ impl Store {
         self.sync(kept);
         self.relaxed.clear();
         self.seen = self.durable.clone();
-        written
+        worked
     }
 
     /// Whether no operation is under way.
@@ -218,6 +261,17 @@ impl Store {
     /// Another node writes a message, at once and durably; false when there is no such channel.
     pub(crate) fn foreign(&mut self, op: StoreOp) -> bool {
         matches!(self.carry_out(op, 1), StoreReply::Done)
+    }
+
+    /// A user is here, with this channel.
+    pub(crate) fn know(&mut self, uaid: Uaid, chid: Chid) {
+        self.seen.know(uaid, chid);
+        self.durable.know(uaid, chid);
+    }
+
+    /// What a kill would leave.
+    pub(crate) fn durable(&self) -> &Rows {
+        &self.durable
     }
 
     /// What a reader sees.
@@ -249,11 +303,12 @@ fn kind(op: &StoreOp) -> Kind {
     }
 }
 
-fn messages_of(op: &StoreOp) -> Vec<Arc<Message>> {
+/// What a full store refuses; everything else must happen.
+fn takes_more(op: &StoreOp) -> bool {
     match op {
-        StoreOp::Publish { message, .. } => vec![message.clone()],
-        StoreOp::Save { messages } => messages.clone(),
-        _ => Vec::new(),
+        StoreOp::Publish { message, .. } => message.ttl > 0,
+        StoreOp::Register { .. } => true,
+        _ => false,
     }
 }
 

@@ -1,24 +1,25 @@
 //! The world around the machines: what exists in it, what can happen next, and how time passes.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-
 use shards::ids::{Clock, ConnId, ShardId, Uaid};
 use shards::limits;
-use shards::machine::{BroadcastVersion, EffectQueue, Input, Mail, ShardMachine};
-use shards::message::Message;
+use shards::machine::{BroadcastVersion, Effect, EffectQueue, Input, Mail, ShardMachine};
+use shards::mailbox::Lane;
 use shards::place::Placement;
 use shards::time::{Instant, Now};
+use std::collections::VecDeque;
 
 use crate::agents::Agent;
+use crate::bodies::Bodies;
+use crate::ledgers::ShardLog;
 use crate::marks::Marks;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::posters::Poster;
+use crate::relays::RelayClient;
 use crate::rng::Rng;
 use crate::sabotage::Sabotage;
 use crate::sockets::{Place, Socket, SocketId};
-use crate::store::{Store, Weather};
+use crate::store::{Store, Weather, Worked};
 use crate::trace::Recorder;
 
 /// What went wrong, in words.
@@ -48,12 +49,14 @@ pub(crate) struct World {
     pub(crate) shards: Vec<Shard>,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) moves: Vec<Moving>,
-    pub(crate) lanes: BTreeMap<(usize, usize, Lane), VecDeque<Mail>>,
+    /// Three lanes of each shard, which all others write to.
+    pub(crate) lanes: Vec<[VecDeque<Mail>; 3]>,
     pub(crate) store: Store,
-    pub(crate) ledger: BTreeMap<(usize, u32), Arc<Message>>,
     pub(crate) agents: Vec<Agent>,
     pub(crate) posters: Vec<Poster>,
+    pub(crate) relays: Vec<RelayClient>,
     pub(crate) broadcasts: Vec<BroadcastVersion>,
+    pub(crate) bodies: Bodies,
     pub(crate) oracle: Oracle,
     pub(crate) marks: Marks,
     pub(crate) recorder: Recorder,
@@ -69,6 +72,7 @@ pub(crate) struct World {
 pub(crate) struct Shard {
     pub(crate) machine: ShardMachine,
     pub(crate) effects: EffectQueue,
+    pub(crate) log: ShardLog,
     pub(crate) slots: Vec<Slot>,
     pub(crate) free: Vec<u32>,
     pub(crate) stalled_until: u64,
@@ -81,14 +85,6 @@ pub(crate) struct Shard {
 pub(crate) struct Slot {
     pub(crate) generation: u32,
     pub(crate) socket: Option<SocketId>,
-}
-
-/// Which queue a mail waits in.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Lane {
-    Request,
-    Reply,
-    Arrive,
 }
 
 /// A descriptor between two rings.
@@ -110,7 +106,7 @@ pub(crate) enum Happening {
     Decode(SocketId),
     Gone(SocketId),
     Receive(SocketId),
-    Mail(usize, usize, Lane),
+    Mail(usize, Lane),
     Descriptor(usize),
     StoreWork(Uaid),
     StoreReply(Uaid),
@@ -134,10 +130,9 @@ impl World {
         for (id, socket) in self.sockets.iter().enumerate() {
             self.enabled_of(id, socket, &mut found);
         }
-        for (&(from, to, lane), mails) in &self.lanes {
-            if !mails.is_empty() && self.awake(to) {
-                found.push(Happening::Mail(from, to, lane));
-            }
+        for (to, lanes) in self.lanes.iter().enumerate().filter(|(to, _)| self.awake(*to)) {
+            let waiting = Lane::ALL.into_iter().filter(|lane| !lanes[*lane as usize].is_empty());
+            found.extend(waiting.map(|lane| Happening::Mail(to, lane)));
         }
         for (index, moving) in self.moves.iter().enumerate() {
             if self.awake(if moving.fails { moving.source } else { moving.to }) {
@@ -145,7 +140,7 @@ impl World {
             }
         }
         if self.now >= self.store.stalled_until {
-            found.extend(self.store.submitted().map(Happening::StoreWork));
+            found.extend(self.store.submitted(self.now).map(Happening::StoreWork));
         }
         found.extend(
             self.store.answered().filter(|(_, to)| self.awake(*to)).map(|(uaid, _)| Happening::StoreReply(uaid)),
@@ -166,7 +161,7 @@ impl World {
         }
         match socket.place {
             Place::Waiting { shard } if self.awake(shard) => found.push(Happening::Accept(id)),
-            Place::At { shard, .. } if self.awake(shard) && socket.agent.is_some() => {
+            Place::At { shard, .. } if self.awake(shard) && socket.is_websocket() => {
                 if !socket.peer_open {
                     found.push(Happening::Gone(id));
                 }
@@ -199,7 +194,13 @@ impl World {
     /// One turn: something happens, somebody acts, or time passes.
     pub(crate) fn turn(&mut self) -> Verdict {
         self.now += 1_000 + self.rng.schedule.below(1_000_000);
+        if self.plan.busy && !self.calm {
+            self.posters_hurry()?;
+        }
         let enabled = self.enabled();
+        if enabled.is_empty() {
+            self.bodies_counted()?;
+        }
         let outside = enabled.is_empty() || self.rng.schedule.permille(self.plan.eagerness);
         if outside && !self.calm {
             return self.act(enabled.is_empty());
@@ -208,8 +209,23 @@ impl World {
             self.pass_time(true);
             return Ok(());
         }
-        let next = enabled[self.rng.schedule.index(enabled.len())];
+        let mut next = enabled[self.rng.schedule.index(enabled.len())];
+        if self.plan.slow_shard < self.shards.len() && self.is_slow(next) && self.rng.schedule.permille(950) {
+            // The slow shard waits, if another has anything to do.
+            next = enabled[self.rng.schedule.index(enabled.len())];
+        }
         self.happen(next)
+    }
+
+    /// Whether this is for the slow shard to do.
+    fn is_slow(&self, next: Happening) -> bool {
+        let shard = match next {
+            Happening::Mail(to, _) | Happening::Timeout(to) => Some(to),
+            Happening::Descriptor(index) => self.moves.get(index).map(|moving| moving.to),
+            Happening::StoreReply(uaid) => Some(self.owner(uaid)),
+            _ => None,
+        };
+        shard == Some(self.plan.slow_shard)
     }
 
     /// Lets it happen.
@@ -224,20 +240,18 @@ impl World {
                 self.receive(id);
                 Ok(())
             }
-            Happening::Mail(from, to, lane) => {
-                match self.lanes.get_mut(&(from, to, lane)).and_then(VecDeque::pop_front) {
-                    Some(mail) => {
-                        self.before_mail(&mail);
-                        self.step(to, Input::Mail(mail))
-                    }
-                    None => Ok(()),
+            Happening::Mail(to, lane) => match self.lanes[to][lane as usize].pop_front() {
+                Some(mail) => {
+                    self.before_mail(&mail);
+                    self.step(to, Input::Mail(mail))
                 }
-            }
+                None => Ok(()),
+            },
             Happening::Descriptor(index) => self.land(index),
             Happening::StoreWork(uaid) => {
                 let weather = Weather { faults: &self.plan.faults, short_pages: self.plan.short_pages, now: self.now };
-                let stored = self.store.work(uaid, &weather, &mut self.rng.store, &mut self.marks);
-                self.oracle.stored(&stored);
+                let worked = self.store.work(uaid, &weather, &mut self.rng.store, &mut self.marks);
+                self.worked(&worked);
                 Ok(())
             }
             Happening::StoreReply(uaid) => match self.store.collect(uaid) {
@@ -248,21 +262,33 @@ impl World {
         }
     }
 
+    /// What storage has done.
+    pub(crate) fn worked(&mut self, worked: &Worked) {
+        self.oracle.stored(&worked.written);
+        for (uaid, chid) in &worked.unregistered {
+            if self.plan.reconcile {
+                self.oracle.channel_forgotten(*uaid, *chid, self.steps);
+            }
+        }
+        worked.dropped.iter().for_each(|uaid| self.oracle.user_dropped(*uaid, self.steps));
+    }
+
     /// Time passes: to the next deadline of anybody, or a random while.
     pub(crate) fn pass_time(&mut self, idle: bool) {
         let deadlines = self.shards.iter().filter_map(|s| s.machine.next_timeout()).map(|at| at.0);
         let wakes = self.shards.iter().map(|s| s.stalled_until);
-        let store = [self.store.stalled_until];
+        let store = std::iter::once(self.store.stalled_until).chain(self.store.due());
         let agents = self.agents.iter().filter(|_| self.calm).map(|agent| agent.retry_at);
         let next = deadlines.chain(wakes).chain(store).chain(agents).filter(|at| *at > self.now).min();
         let draw = self.rng.schedule.below(100);
         let while_ns = match draw {
             0..50 => self.rng.schedule.below(200_000_000),
             50..90 => self.rng.schedule.below(3_000_000_000),
+            _ if self.plan.busy => self.rng.schedule.below(1_000_000_000),
             _ => self.rng.schedule.below(if idle { 100_000_000_000 } else { 12_000_000_000 }),
         };
         self.now = match next {
-            Some(at) if idle && (self.calm || draw < 70) => at,
+            Some(at) if idle && (self.calm || !self.plan.busy) && (self.calm || draw < 70) => at,
             _ => self.now + while_ns,
         };
         self.oracle.wall_max = self.oracle.wall_max.max(self.time().unix().0);
@@ -281,16 +307,33 @@ impl World {
         if effects.len() > limits::EFFECTS_PER_INPUT_MAX {
             return Err(format!("a step appended {} effects", effects.len()));
         }
-        let cut = if self.kill_next { self.rng.faults.index(effects.len() + 1) } else { effects.len() };
+        let dies = self.kill_next && self.dies_now(&effects);
+        let cut = if dies { self.dies_at(&effects) } else { effects.len() };
         for effect in effects.drain(..cut) {
             self.carry_out(shard, effect)?;
         }
+        if dies {
+            self.torn(shard, effects.pop_front())?;
+        }
         effects.clear();
         self.shards[shard].effects = effects;
-        if self.kill_next {
+        if dies {
             return self.kill();
         }
         self.after_step(shard)
+    }
+
+    /// A kill waits for a step that writes to the ledger, but not for long.
+    fn dies_now(&mut self, effects: &EffectQueue) -> bool {
+        effects.iter().any(is_ledgers) || self.rng.faults.permille(100)
+    }
+
+    /// Before which effect the process dies.
+    fn dies_at(&mut self, effects: &EffectQueue) -> usize {
+        match effects.iter().position(is_ledgers) {
+            Some(at) if self.rng.faults.permille(500) => at,
+            _ => self.rng.faults.index(effects.len() + 1),
+        }
     }
 
     /// What must hold whenever a machine rests.
@@ -298,7 +341,7 @@ impl World {
         let acked = std::mem::take(&mut self.oracle.acked_in_step);
         for post in acked {
             let stamp = self.oracle.posts[post].stamp;
-            if self.ledger.values().any(|message| Some(message.stamp) == stamp) {
+            if self.shards[shard].log.posts().any(|live| live == post) {
                 return Err(format!("{stamp:?} was acked and its ledger record is live"));
             }
         }
@@ -307,6 +350,9 @@ impl World {
             if unacked > usize::from(self.plan.window) {
                 return Err(format!("{uaid:?} has {unacked} unacked in its window"));
             }
+        }
+        if self.plan.busy {
+            self.not_starved()?;
         }
         let tickets = self.store.outstanding_count(shard);
         if tickets > limits::STORE_TICKETS_MAX {
@@ -326,21 +372,26 @@ impl World {
         if to >= self.shards.len() || to == from {
             return Err(format!("a mail from shard {from} to shard {to}"));
         }
-        let lane = match &mail {
-            Mail::Request { .. } => Lane::Request,
-            Mail::Reply { .. } => Lane::Reply,
-            Mail::Arrive(_) | Mail::Stayed(_) => Lane::Arrive,
+        let credit = limits::reply_credit(self.placement.shard_count()) * (self.shards.len() - 1);
+        let (lane, capacity) = match &mail {
+            Mail::Request { .. } => (Lane::Requests, credit),
+            Mail::Reply { .. } => (Lane::Replies, credit),
+            Mail::Arrive(_) | Mail::Stayed(_) => (Lane::Arrivals, limits::GRANTS_MAX),
         };
         let lost =
-            self.store.sabotage == Some(Sabotage::ReplyLost) && lane == Lane::Reply && self.steps.is_multiple_of(20);
+            self.store.sabotage == Some(Sabotage::ReplyLost) && lane == Lane::Replies && self.steps.is_multiple_of(20);
         if lost {
             return Ok(());
         }
-        let queue = self.lanes.entry((from, to, lane)).or_default();
-        queue.push_back(mail);
-        if queue.len() > limits::reply_credit(self.placement.shard_count()) {
-            return Err(format!("{} mails of shard {from} wait at shard {to}", queue.len()));
+        let queue = &mut self.lanes[to][lane as usize];
+        if queue.len() == capacity {
+            return Err(format!("the lane {lane:?} of shard {to} overflows with a mail of shard {from}"));
         }
+        queue.push_back(mail);
         Ok(())
     }
+}
+
+fn is_ledgers(effect: &Effect) -> bool {
+    matches!(effect, Effect::LedgerAppend(..) | Effect::LedgerDead(_))
 }
