@@ -335,7 +335,9 @@ impl Edge for PushEdge {
                     answer::fault(&self.date, &exchange.context.closing(), fault, out);
                 }
             }
-            Codec::WebSocket { .. } => {
+            Codec::WebSocket { fragments, .. } => {
+                // Their memory is needed now, not when the goodbye is over.
+                *fragments = None;
                 if let Some((code, text)) = close::websocket_goodbye(reason) {
                     self.stats.websocket_closes += 1;
                     crate::wire::ws::write_close(out, Some(code), text);

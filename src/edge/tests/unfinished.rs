@@ -161,6 +161,23 @@ fn half_messages_and_half_bodies_leave_room_for_the_other_ports() {
     assert_eq!(harness.commands.len(), 2, "the POST and the call");
 }
 
+/// The loop ends the oldest until there is room, and their goodbyes take two seconds.
+#[test]
+fn what_is_being_ended_holds_nothing() {
+    let mut harness = Harness::with(small(), Port::WebSocket);
+    harness.next(None);
+    harness.feed(&fragment());
+    assert!(harness.edge.unfinished.used() > FRAGMENT);
+    harness.close(CloseReason::Overloaded);
+    assert_eq!(harness.edge.unfinished.used(), 0, "half a message");
+
+    harness.next(Some(Port::Endpoint));
+    harness.feed(format!("{}Content-Length: 4000\r\n\r\nbegun", post_head()).as_bytes());
+    assert!(harness.edge.unfinished.used() > 4_000);
+    harness.close(CloseReason::Overloaded);
+    assert_eq!(harness.edge.unfinished.used(), 0, "half a body");
+}
+
 #[test]
 fn what_unfinished_input_holds_is_shown() {
     let mut harness = Harness::with(small(), Port::WebSocket);
