@@ -205,7 +205,8 @@ fn open_storage(
     wall: &Arc<Wall>,
     (prepared, patience): (&mut Prepared, Duration),
 ) -> Result<Arc<Storage>, Fault> {
-    let until = Instant::now() + patience;
+    // A first try may take as long as a connection may: the wait begins behind it.
+    let mut began = None;
     let mut pause = STORE_PAUSE_MIN;
     loop {
         match Storage::open(config, &data.store(), wall) {
@@ -213,7 +214,7 @@ fn open_storage(
                 wall.take_over(wall.gap_us());
                 return Ok(Arc::new(storage));
             }
-            Err(Fault::StoreAway(reason)) if Instant::now() < until => {
+            Err(Fault::StoreAway(reason)) if began.get_or_insert_with(Instant::now).elapsed() < patience => {
                 tracing::warn!(reason, retry_seconds = pause.as_secs(), "database not reached; the start waits for it");
                 if prepared.signal_within(pause) == Some(Signal::Stop) {
                     let left = ledger::replay(&data.ledger()).map_err(no_ledger)?;

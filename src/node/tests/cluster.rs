@@ -317,7 +317,7 @@ fn a_database_that_is_away_is_no_damage() {
     assert_eq!(fault.status(), status::STORAGE, "{fault}");
 
     let (log, config) = (events::Log::default(), config(dir.path(), &sets));
-    let surroundings = Surroundings { store_patience: Duration::from_millis(1), ..Surroundings::default() };
+    let surroundings = Surroundings { store_patience: Duration::from_millis(900), ..Surroundings::default() };
     let fault = log.of("warn", || start_in(&config, surroundings)).err().expect("still away");
     assert!(matches!(fault, Fault::StoreAway(_)), "{fault}");
     let text = log.text();
