@@ -32,7 +32,7 @@ pub trait Edge: 'static {
         let _ = (board, at);
     }
 
-    /// What its histograms mean: its part of the shard's board.
+    /// Meanings of its histograms: its part of the shard's board.
     const HISTOGRAMS: &'static [HistogramMeaning] = &[];
 
     /// Copies its histograms to the board, from place `at` on.

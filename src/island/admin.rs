@@ -11,6 +11,7 @@ use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use serde_json::{Map, Value, json};
 use shards::stats::{Board, Kind, Meaning};
+use tokio::sync::Semaphore;
 
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
 use super::peers::{Showcase, Shown, Standing};
@@ -25,6 +26,8 @@ pub(super) struct View {
     started: Instant,
     at_start: Process,
     own: Own,
+    /// One backup at a time.
+    backups: Arc<Semaphore>,
 }
 
 /// What the island itself has to show.
@@ -43,7 +46,7 @@ impl View {
     pub(super) fn new(exhibits: Exhibits, host: Arc<dyn Host>, own: Own, started: Instant) -> View {
         let exhibits = Arc::new(exhibits);
         let metrics = metrics::Metrics::new(Arc::clone(&exhibits), own.boards.clone(), own.nodes.clone());
-        View { exhibits, host, metrics, started, at_start: Process::read(), own }
+        View { exhibits, host, metrics, started, at_start: Process::read(), own, backups: Arc::new(Semaphore::new(1)) }
     }
 
     /// Sum over the shards of one number.
@@ -267,10 +270,20 @@ async fn set_broadcasts(State(view): State<Arc<View>>, body: Bytes) -> Response 
     }
 }
 
-/// Copies keys and store to `backups/{name}` of the data directory. 409 when that cannot be, with the reason.
+/// Copies keys and store to `backups/{name}` of the data directory, one at a time. 409 when that cannot be, with the
+/// reason.
 async fn backup(State(view): State<Arc<View>>, Path(name): Path<String>) -> Response {
+    let Ok(alone) = Arc::clone(&view.backups).try_acquire_owned() else {
+        let reason = "another backup is being made; try again when it is done";
+        return (StatusCode::CONFLICT, Json(json!({ "error": reason }))).into_response();
+    };
     let host = Arc::clone(&view.host);
-    let made = tokio::task::spawn_blocking(move || host.backup(&name)).await;
+    let make = move || {
+        // A caller that goes away does not end the copy.
+        let _alone = alone;
+        host.backup(&name)
+    };
+    let made = tokio::task::spawn_blocking(make).await;
     match made {
         Ok(Ok(made)) => {
             tracing::info!(path = %made.path.display(), users = made.users, "backup made");

@@ -65,7 +65,7 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Limits {
-    /// These limits for a process that may open so many descriptors.
+    /// These limits for a process that may open this number of descriptors.
     pub fn within(self, descriptors: u64) -> Limits {
         let share = usize::try_from(descriptors / DESCRIPTORS_PART).unwrap_or(usize::MAX);
         Limits { connections: self.connections.min(share.max(1)), ..self }
@@ -90,7 +90,8 @@ impl Hosts {
         host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost") || self.0.iter().any(named)
     }
 
-    /// The authority of a request that is not known. A request without any names nobody: browsers always send one.
+    /// The first authority of a request that is not known. A request without an authority is accepted, because browsers
+    /// always send one.
     fn stranger<B>(&self, request: &Request<B>) -> Option<String> {
         let fields = request.headers().get_all(HOST).iter().map(|value| value.to_str().unwrap_or_default());
         let target = request.uri().authority().map(|authority| authority.as_str());

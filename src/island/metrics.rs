@@ -135,7 +135,7 @@ fn encode_renamed(encoder: MetricEncoder<'_>, renamed: &Renamed, value: u64) -> 
     ConstCounter::new(value).encode(encoder)
 }
 
-/// The histograms of these boards, summed by name and label: 26 series for each, whatever the number of shards.
+/// The histograms of these boards, summed by name and label: 27 series for each, with any number of shards.
 fn encode_histograms<'a>(
     boards: impl Iterator<Item = &'a Arc<Board>>,
     encoder: &mut DescriptorEncoder<'_>,

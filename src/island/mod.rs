@@ -130,7 +130,7 @@ pub struct Calls {
 /// Listeners for operators, and the names by which they may be called.
 #[derive(Default)]
 pub struct Admin {
-    /// Bound listeners; none: nobody is served.
+    /// Bound listeners; none: there is no admin server.
     pub listeners: Vec<TcpListener>,
     /// `admin.hosts`.
     pub hosts: Vec<String>,

@@ -37,7 +37,7 @@ pub(super) struct Prediction {
     pub kernel: Vec<Item>,
     /// Of both, fixed: bounds rather than readings.
     pub beside: Vec<Item>,
-    /// How far readings lay off the line, user and kernel; none when no line is measured.
+    /// Distance of the furthest reading from its line, user and kernel, as a share; none when no line is measured.
     pub off: Option<(f64, f64)>,
 }
 
@@ -137,7 +137,7 @@ impl Prediction {
         );
     }
 
-    /// What the figures rest on, in sentences.
+    /// Basis of the figures, in sentences.
     pub fn promise(&self) -> Vec<String> {
         let Some((user, kernel)) = self.off else {
             return vec![format!("Nothing of it is promised: every figure is {DOCUMENTED}.")];

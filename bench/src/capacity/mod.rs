@@ -181,7 +181,7 @@ impl Mix {
         (self.sessions == 0).then(|| "--sessions 0 needs no host".into())
     }
 
-    /// The load of one of so many nodes that share it.
+    /// The load of one of `nodes` nodes that share it.
     fn part(&self, nodes: u64) -> Mix {
         let share = nodes as f64;
         Mix {

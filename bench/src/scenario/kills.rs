@@ -1,6 +1,6 @@
 //! `kills`: SIGKILL in the middle of traffic. App servers post to every user agent, half of the messages with a topic,
 //! while the user agents ack at once, ack in batches, never ack, never read or reconnect all the time. After each kill
-//! the server starts again, every user agent returns, and the scenario compares what arrives with what was answered 201.
+//! the server starts again and every user agent returns. The scenario compares what arrives with what was answered 201.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -13,7 +13,7 @@ pub struct DeliveryTimes {
 }
 
 impl DeliveryTimes {
-    /// What they mean, in the order of [`DeliveryTimes::write_to`].
+    /// Their meanings, in the order of [`DeliveryTimes::write_to`].
     pub const MEANINGS: &'static [HistogramMeaning] = &[
         HistogramMeaning { name: "delivery_duration_seconds", label: Some(("kind", "direct")), help: DELIVERY_HELP },
         HistogramMeaning { name: "delivery_duration_seconds", label: Some(("kind", "stored")), help: DELIVERY_HELP },

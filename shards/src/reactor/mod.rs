@@ -100,7 +100,7 @@ impl PlaneLimits {
 pub(crate) trait Machine: 'static {
     /// What its numbers mean.
     const MEANINGS: &'static [Meaning];
-    /// What its histograms mean.
+    /// Meanings of its histograms.
     const HISTOGRAMS: &'static [HistogramMeaning] = &[];
     /// As `ShardMachine::step`.
     fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue);

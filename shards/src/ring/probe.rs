@@ -74,7 +74,7 @@ impl ProbeError {
     }
 }
 
-/// Locked memory in bytes below which the executor of a shard does not start, whatever capabilities the process has.
+/// Locked memory in bytes below which the executor of a shard does not start. Capabilities do not change that.
 pub const MEMLOCK_MIN: u64 = 512 << 10;
 
 /// Tries what the rings need: locked memory, setup flags, a sparse table, an eventfd, and every operation.

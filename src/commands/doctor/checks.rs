@@ -232,7 +232,7 @@ fn locked_memory(facts: &Facts) -> Finding {
     let what = "locked memory (hard)";
     let wanted = format!(">= {}", bytes(MEMLOCK_GOOD));
     let Some(limit) = facts.memlock_hard else { return unknown(what, wanted, "/proc/self/limits") };
-    // glommio compares the limit whatever capabilities the process has; the kernel does not charge with this one.
+    // glommio compares the limit in any case; the kernel does not charge a process that has this capability.
     if limit >= MEMLOCK_MIN && facts.capabilities.is_some_and(|c| c & CAP_IPC_LOCK != 0) {
         return good(what, "CAP_IPC_LOCK".into(), wanted);
     }

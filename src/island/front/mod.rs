@@ -79,7 +79,7 @@ pub(super) const LIMITS: Limits = Limits {
 const DESCRIPTORS_PART: u64 = 8;
 
 impl Limits {
-    /// These limits for a process that may open so many descriptors.
+    /// These limits for a process that may open this number of descriptors.
     pub fn within(self, descriptors: u64) -> Limits {
         let share = usize::try_from(descriptors / DESCRIPTORS_PART).unwrap_or(usize::MAX).max(1);
         Limits { connections: self.connections.min(share), handshakes: self.handshakes.min(share), ..self }

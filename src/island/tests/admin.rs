@@ -59,7 +59,7 @@ fn a_host_that_is_not_configured_is_refused() {
     for host in ["127.0.0.1", "10.1.2.3:8083", "[::1]:8083", "localhost", "localhost:8083", "murre.internal:8083"] {
         assert_eq!(with(host), 200, "{host}");
     }
-    // Health checks of HTTP/1.0 name nobody; no browser does that.
+    // Health checks of HTTP/1.0 send no Host; every browser does.
     assert_eq!(status(&island, "0\r\n"), 200);
     assert_eq!(ask(&island, "GET", "/metrics", "").2.matches("\nmurre_admin_hosts_refused_total 5\n").count(), 1);
 }

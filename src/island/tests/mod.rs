@@ -13,6 +13,7 @@ mod wakes;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use shards::counters;
@@ -28,6 +29,10 @@ counters! {
 struct Recorder {
     health: Mutex<Health>,
     broadcasts: Mutex<Vec<Arc<[BroadcastVersion]>>>,
+    /// Backups that were begun.
+    backups: AtomicUsize,
+    /// Held by a test for as long as a backup takes.
+    copying: Mutex<()>,
 }
 
 /// Ids and versions of one call of [`Host::set_broadcasts`].
@@ -39,7 +44,12 @@ fn owned(values: Vec<(&str, &str)>) -> Told {
 
 impl Recorder {
     fn new() -> Recorder {
-        Recorder { health: Mutex::new(Health::Serving), broadcasts: Mutex::default() }
+        Recorder {
+            health: Mutex::new(Health::Serving),
+            broadcasts: Mutex::default(),
+            backups: AtomicUsize::new(0),
+            copying: Mutex::default(),
+        }
     }
 
     /// Every call so far.
@@ -61,6 +71,8 @@ impl Host for Recorder {
     }
 
     fn backup(&self, name: &str) -> Result<Backup, String> {
+        self.backups.fetch_add(1, Ordering::Relaxed);
+        drop(self.copying.lock().unwrap());
         let made = Backup { path: format!("/b/{name}").into(), users: 1, messages: 2, topics: 3 };
         if name == "taken" { Err("taken".to_owned()) } else { Ok(made) }
     }
@@ -84,6 +96,7 @@ fn island_with(prepared: Prepared) -> (Island, Arc<Recorder>) {
 /// Status, head and body.
 fn ask(island: &Island, method: &str, path: &str, body: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(island.admin()[0]).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let length = body.len();
     let accept = if path == "/metrics?open" { "accept: application/openmetrics-text\r\n" } else { "" };
     write!(
@@ -238,6 +251,25 @@ fn a_backup_is_made_by_name() {
     assert_eq!((status, body.as_str()), (409, "{\"error\":\"taken\"}"));
     // A form on any web page can POST without asking first; only PUT makes a backup.
     assert_eq!(ask(&island, "POST", "/backups/monday", "").0, 405);
+}
+
+#[test]
+fn one_backup_is_made_at_a_time() {
+    let (island, host) = island();
+    let copying = host.copying.lock().unwrap();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| ask(&island, "PUT", "/backups/monday", "").0);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while host.backups.load(Ordering::Relaxed) == 0 {
+            assert!(Instant::now() < deadline, "no backup is begun");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (status, _, body) = ask(&island, "PUT", "/backups/tuesday", "");
+        assert!(status == 409 && body.contains("another backup is being made"), "{status} {body}");
+        drop(copying);
+        assert_eq!(first.join().unwrap(), 201);
+    });
+    assert_eq!(ask(&island, "PUT", "/backups/tuesday", "").0, 201);
 }
 
 #[test]
