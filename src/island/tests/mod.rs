@@ -95,7 +95,11 @@ fn island_with(prepared: Prepared) -> (Island, Arc<Recorder>) {
 
 /// Status, head and body.
 fn ask(island: &Island, method: &str, path: &str, body: &str) -> (u16, String, String) {
-    let mut stream = TcpStream::connect(island.admin()[0]).unwrap();
+    ask_at(island.admin()[0], method, path, body)
+}
+
+fn ask_at(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let length = body.len();
     let accept = if path == "/metrics?open" { "accept: application/openmetrics-text\r\n" } else { "" };
@@ -256,9 +260,9 @@ fn a_backup_is_made_by_name() {
 #[test]
 fn one_backup_is_made_at_a_time() {
     let (island, host) = island();
-    let copying = host.copying.lock().unwrap();
+    let (address, copying) = (island.admin()[0], host.copying.lock().unwrap());
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| ask(&island, "PUT", "/backups/monday", "").0);
+        let first = scope.spawn(move || ask_at(address, "PUT", "/backups/monday", "").0);
         let deadline = Instant::now() + Duration::from_secs(60);
         while host.backups.load(Ordering::Relaxed) == 0 {
             assert!(Instant::now() < deadline, "no backup is begun");
