@@ -440,3 +440,23 @@ async fn a_user_agent_that_does_not_ack_hears_a_burst_and_a_backlog() {
         agent.silence().await;
     }
 }
+
+#[tokio::test]
+async fn a_message_that_is_never_acked_stops_coming() {
+    let world = World::with(&["--set", "delivery.attempts_max=4"]);
+    let mut agent = world.agent(None).await;
+    let subscription = agent.register(None).await;
+    let uaid = agent.uaid.clone();
+    assert_eq!(world.send(subscription.request(600)).await.status, 201);
+    let first = agent.note().await;
+    agent.leave().await;
+    for _ in 0..3 {
+        let mut agent = world.agent(Some(&uaid)).await;
+        assert_eq!(agent.note().await.version, first.version);
+        agent.leave().await;
+    }
+    let mut agent = world.agent(Some(&uaid)).await;
+    agent.silence().await;
+    assert_eq!(world.send(subscription.request(600)).await.status, 201);
+    assert_ne!(agent.note().await.version, first.version);
+}

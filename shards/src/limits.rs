@@ -147,6 +147,9 @@ pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 
 /// Retries of a notification on a live connection (DESIGN.md 6). After the last one it waits in storage.
 pub const RETRIES_MAX: u8 = 3;
+/// Deliveries, over three sessions at least, after which a message ends without an ack (`delivery.attempts_max`). Shed:
+/// it is deleted, counted (`unacked_ended`) and told to who asked for a receipt.
+pub const ATTEMPTS_DEFAULT: u8 = 10;
 /// Ids of one session that left the window without an ack. At the bound: close 1013.
 pub const PARKED_IDS_MAX: usize = 1_024;
 

@@ -25,8 +25,54 @@ pub struct Message {
     pub topic: Option<Topic>,
     /// Its sender asked to be told what becomes of it (RFC 8030 section 5.1).
     pub receipt: bool,
+    /// Deliveries in sessions that ended without its ack.
+    pub tries: Tries,
     /// Encryption headers and body in the layout of the edge that made it; opaque here.
     pub payload: Box<[u8]>,
+}
+
+/// How often a message was delivered in vain. It rides in spare bits of the layout, so a message that is acked in its
+/// first session pays nothing for it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Tries {
+    deliveries: u8,
+    sessions: u8,
+}
+
+impl Tries {
+    /// The most deliveries that are told apart.
+    pub const DELIVERIES_MAX: u8 = 31;
+    /// Sessions over which a message is delivered at least before it ends for want of an ack.
+    pub const SESSIONS_MIN: u8 = 3;
+
+    /// One session more, with so many deliveries; unchanged without one.
+    pub fn and(self, deliveries: u8) -> Tries {
+        if deliveries == 0 {
+            return self;
+        }
+        Tries {
+            deliveries: self.deliveries.saturating_add(deliveries).min(Tries::DELIVERIES_MAX),
+            sessions: (self.sessions + 1).min(Tries::SESSIONS_MIN),
+        }
+    }
+
+    /// Deliveries in all those sessions.
+    pub fn deliveries(self) -> u8 {
+        self.deliveries
+    }
+
+    /// Whether a message that was delivered this often ends without an ack; `deliveries_max` 0 is never.
+    pub fn are_spent(self, deliveries_max: u8) -> bool {
+        deliveries_max > 0 && self.deliveries >= deliveries_max && self.sessions >= Tries::SESSIONS_MIN
+    }
+
+    fn bits(self) -> u8 {
+        self.sessions << 1 | self.deliveries << 3
+    }
+
+    fn of_bits(flags: u8) -> Tries {
+        Tries { deliveries: flags >> 3, sessions: flags >> 1 & 3 }
+    }
 }
 
 /// RFC 8030 section 5.3, in rising order.
@@ -153,13 +199,15 @@ impl Message {
     /// Appends the layout below; everything big-endian.
     ///
     /// ```text
-    /// 0  layout version (1)    1  urgency     2  topic length    3  flags: 1 is a receipt, others 0
+    /// 0  layout version (1)    1  urgency     2  topic length
+    /// 3  flags: bit 0 a receipt, bits 1 to 2 sessions and bits 3 to 7 deliveries without an ack
     /// 4  uaid 16   20 chid 16   36 clock 8   44 origin 4   48 ttl 4   52 accepted 8
     /// 60 topic, then payload to the end
     /// ```
     pub fn encode(&self, out: &mut Vec<u8>) {
         let topic = self.topic.as_ref().map_or(&[][..], Topic::as_bytes);
-        out.extend_from_slice(&[LAYOUT_VERSION, self.urgency as u8, topic.len() as u8, u8::from(self.receipt)]);
+        let flags = u8::from(self.receipt) | self.tries.bits();
+        out.extend_from_slice(&[LAYOUT_VERSION, self.urgency as u8, topic.len() as u8, flags]);
         out.extend_from_slice(&self.uaid.0);
         out.extend_from_slice(&self.chid.0);
         out.extend_from_slice(&self.stamp.clock.0.to_be_bytes());
@@ -196,8 +244,9 @@ impl Message {
             accepted: UnixSeconds(u64::from_be_bytes(field(head, 52)?)),
             urgency,
             topic,
-            // A version that wrote no flags wrote 0 here: no receipt.
+            // A version that wrote no flags wrote 0 here: no receipt, no delivery.
             receipt: head[3] & RECEIPT != 0,
+            tries: Tries::of_bits(head[3]),
             payload: payload.into(),
         })
     }
@@ -226,6 +275,7 @@ mod tests {
             urgency: Urgency::High,
             topic,
             receipt: false,
+            tries: Default::default(),
             payload: payload.into(),
         }
     }
@@ -233,8 +283,10 @@ mod tests {
     proptest! {
         #[test]
         fn decode_reads_what_encode_wrote(topic in prop::collection::vec(any::<u8>(), 0..33),
-                                          payload in prop::collection::vec(any::<u8>(), 0..300), receipt: bool) {
-            let message = Message { receipt, ..sample(Topic::new(&topic), payload) };
+                                          payload in prop::collection::vec(any::<u8>(), 0..300), receipt: bool,
+                                          tried in prop::collection::vec(0u8..9, 0..5)) {
+            let tries = tried.into_iter().fold(Tries::default(), Tries::and);
+            let message = Message { receipt, tries, ..sample(Topic::new(&topic), payload) };
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
             prop_assert_eq!(bytes.len(), message.encoded_len());
@@ -253,6 +305,15 @@ mod tests {
         sample(None, vec![7]).encode(&mut bytes);
         assert_eq!(bytes[3], 0);
         assert!(!Message::decode(&bytes).unwrap().receipt);
+    }
+
+    #[test]
+    fn tries_are_spent_after_their_number_over_three_sessions() {
+        let one = Tries::default().and(20).and(0);
+        assert!(!one.are_spent(10), "one session");
+        let three = one.and(1).and(1);
+        assert!(three.are_spent(10) && three.are_spent(22) && !three.are_spent(23) && !three.are_spent(0));
+        assert_eq!(three.and(200).and(200), Tries { deliveries: 31, sessions: 3 });
     }
 
     #[test]

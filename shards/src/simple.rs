@@ -75,6 +75,7 @@ impl Update<'_> {
             urgency: Urgency::Normal,
             topic: Some(Topic::UPDATE),
             receipt: false,
+            tries: Default::default(),
             payload: [&self.version.to_be_bytes()[..], self.data.as_bytes()].concat().into(),
         }
     }

@@ -363,6 +363,14 @@ keys! {
         SECONDS,
         "A notification unacked for this long is sent again, at most 3 times.",
         |c, raw| { c.delivery.retry_after = parse::positive_duration(raw)?; Some(()) };
+    "delivery.attempts_max" = "10",
+        "a number from 3 to 31, or 0 (never)",
+        "A message that was delivered this often, over three sessions at least, and never acked ends.",
+        |c, raw| {
+            let most = u64::from(shards::message::Tries::DELIVERIES_MAX);
+            c.delivery.attempts_max = parse::number(raw, 0, most).filter(|number| *number == 0 || *number >= 3)? as u8;
+            Some(())
+        };
     "delivery.msg_limit" = "0",
         "a number from 0 (off) to 4294967295",
         "A user whose drain comes to more stored messages than this is reset: all are discarded and it subscribes anew.",

@@ -286,6 +286,8 @@ pub struct Delivery {
     pub spill_after: Duration,
     /// A notification unacked for this long is sent again.
     pub retry_after: Duration,
+    /// Deliveries after which a message that is never acked ends; 0: never.
+    pub attempts_max: u8,
     /// Stored messages of one drain beyond which the user is reset; 0: never.
     pub msg_limit: u32,
     /// Bytes of the ledger log of one shard.

@@ -57,6 +57,7 @@ impl PostDraft {
             urgency: granted.urgency,
             topic: granted.topic,
             receipt: self.receipt,
+            tries: Default::default(),
             payload: self.payload.finish()?,
         })
     }

@@ -83,6 +83,7 @@ fn name(outcome: Outcome) -> &'static str {
         Outcome::Undecryptable => "undecryptable",
         Outcome::Undelivered => "undelivered",
         Outcome::Expired => "expired",
+        Outcome::Unacked => "unacked",
         Outcome::Replaced => "replaced",
         Outcome::Cancelled => "cancelled",
         Outcome::Unregistered => "unregistered",

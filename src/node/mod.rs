@@ -444,6 +444,7 @@ impl<'a> Plan<'a> {
             ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
             token_rate: self.config.endpoint.token_rate,
             user_bytes_per_day: self.config.store.user_bytes_per_day,
+            attempts_max: delivery.attempts_max,
             msg_limit: delivery.msg_limit,
             broadcast_spread: span(self.config.broadcast.spread),
             reconcile: self.config.hello.reconcile,

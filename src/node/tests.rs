@@ -267,6 +267,7 @@ fn ledgers_of_a_node_that_was_killed_are_replayed_and_removed() {
         urgency: shards::message::Urgency::Normal,
         topic: None,
         receipt: false,
+        tries: Default::default(),
         payload: b"body".as_slice().into(),
     };
     let ledgers = dir.path().join("ledger");

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use shards::ids::{Chid, Clock, KeyDigest, Stamp, StoreTicket, Uaid};
 use shards::limits;
 use shards::machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
-use shards::message::{Message, Topic};
+use shards::message::{Message, Topic, Tries};
 use shards::ports::Store;
 use shards::simple::Contact;
 use shards::time::UnixSeconds;
@@ -151,6 +151,10 @@ impl State {
             StoreOp::Messages { uaid, after, limit, now } => Ok(self.messages(uaid, after, limit, now)),
             StoreOp::Read { row, now } => Ok(self.read(row, now)),
             StoreOp::Settle { rows, low_water, durable: _ } => Ok(self.settle(&rows, low_water)),
+            StoreOp::Tried { rows } => {
+                rows.iter().for_each(|(row, tries)| self.tried(row, *tries));
+                Ok(StoreReply::Done)
+            }
         }
     }
 
@@ -242,6 +246,17 @@ impl State {
                 .map(|kept| &kept.message),
         });
         page(found.into_iter(), 1, now)
+    }
+
+    fn tried(&mut self, row: &RowKey, tries: Tries) {
+        let Some(user) = self.users.get_mut(&row.uaid) else { return };
+        let kept = match row.topic {
+            Some(topic) => user.topics.get_mut(&(row.chid, topic)).filter(|message| message.stamp == row.stamp),
+            None => user.rows.get_mut(&(row.stamp, row.chid)).map(|row| &mut row.message),
+        };
+        if let Some(message) = kept {
+            Arc::make_mut(message).tries = tries;
+        }
     }
 
     fn settle(&mut self, rows: &[RowKey], low_water: Option<Clock>) -> StoreReply {

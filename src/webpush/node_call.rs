@@ -171,6 +171,7 @@ pub fn read_push(uaid: Uaid, body: &[u8], ids: &MessageIds) -> Result<Pushed, Fa
         topic: id.topic,
         // The node that accepted it keeps its receipt.
         receipt: false,
+        tries: Default::default(),
         payload: draft.finish()?,
     };
     Ok(Pushed { message, stored: read.stored, boot: boot_of(read.boot.as_deref())? })
@@ -260,7 +261,7 @@ mod tests {
             let stamp = Stamp { clock: Clock(clock), origin: Origin(origin) };
             let message = Message {
                 uaid: Uaid(uaid), chid: Chid(chid), stamp, ttl, accepted: UnixSeconds(accepted), urgency,
-                topic: Topic::new(topic.as_bytes()), receipt: false, payload,
+                topic: Topic::new(topic.as_bytes()), receipt: false, tries: Default::default(), payload,
             };
             let pushed = Pushed { message, stored, boot };
             let mut body = Vec::new();

@@ -184,6 +184,7 @@ impl World {
             | StoreOp::SetPresence { .. }
             | StoreOp::ClearPresence { .. }
             | StoreOp::Unregister { .. }
+            | StoreOp::Tried { .. }
             | StoreOp::Read { .. } => {}
         }
         self.store.submit(shard, ticket, op, self.now);

@@ -84,6 +84,7 @@ impl World {
             urgency: post.urgency,
             topic: post.topic,
             receipt: false,
+            tries: Default::default(),
             payload: (index as u64).to_be_bytes().into(),
         }
     }

@@ -145,8 +145,18 @@ impl World {
         }
         (fresh.topic, fresh.urgency, fresh.receipt) = (topic, urgency, receipt);
         self.oracle.posts.push(fresh);
-        let message =
-            Message { uaid, chid, stamp: Stamp::default(), ttl, accepted: now, urgency, topic, receipt, payload };
+        let message = Message {
+            uaid,
+            chid,
+            stamp: Stamp::default(),
+            ttl,
+            accepted: now,
+            urgency,
+            topic,
+            receipt,
+            tries: Default::default(),
+            payload,
+        };
         self.log(None, format_args!("poster {index} POSTs message {post}"));
         let publish = Publish { uaid, chid, message: Ok(Arc::new(message)) };
         self.request(id, shard, Command::Publish(Box::new(publish)))

@@ -43,6 +43,7 @@ impl World {
                 Outcome::Expired => {
                     ("receipt: expired", target.acked.is_none() || !target.acked_in_time || target.end_lost)
                 }
+                Outcome::Unacked => ("receipt: unacked", target.acked.is_none() || !target.acked_in_time),
                 Outcome::Replaced => ("receipt: replaced", target.topic.is_some()),
                 Outcome::Cancelled => ("receipt: cancelled", target.cancel_asked),
                 Outcome::Unregistered => {

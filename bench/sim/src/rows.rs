@@ -62,6 +62,8 @@ impl Rows {
                 user.messages(*after, page_max.min(usize::from(*limit)), *now)
             }
             StoreOp::Read { row, now } => user.read(row, *now),
+            // What does not remember how often it was sent never ends for it: it is acked or stays.
+            StoreOp::Tried { .. } => StoreReply::Done,
             StoreOp::Settle { rows, low_water, .. } => {
                 rows.iter().for_each(|row| user.remove(row));
                 user.settle_below(low_water.unwrap_or_default());

@@ -291,7 +291,10 @@ fn kind(op: &StoreOp) -> Kind {
         StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => {
             Kind::Read
         }
-        StoreOp::Touch { .. } | StoreOp::SetContact { .. } | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
+        StoreOp::Touch { .. }
+        | StoreOp::SetContact { .. }
+        | StoreOp::Tried { .. }
+        | StoreOp::Settle { durable: false, .. } => Kind::Relaxed,
         StoreOp::Register { .. }
         | StoreOp::Unregister { .. }
         | StoreOp::SetPresence { .. }

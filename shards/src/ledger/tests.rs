@@ -23,6 +23,7 @@ fn message(n: u64, payload_bytes: usize) -> Message {
         urgency: Urgency::Normal,
         topic: if n.is_multiple_of(5) { Topic::new(b"tide") } else { None },
         receipt: n.is_multiple_of(3),
+        tries: Default::default(),
         payload: (0..payload_bytes).map(|i| (i as u64).wrapping_mul(n) as u8).collect(),
     }
 }

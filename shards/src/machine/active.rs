@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::{Chid, Clock, EmissionId, LedgerSlot, Stamp};
-use crate::message::{Message, Rank, Topic};
+use crate::message::{Message, Rank, Topic, Tries};
 use crate::time::Instant;
 
 use super::ShardMachine;
@@ -63,6 +63,8 @@ pub(super) struct Entry {
     pub reading: bool,
     /// In which burst of [`Pace`] it was last sent.
     pub burst: u16,
+    /// In sessions before this one.
+    pub tries: Tries,
     /// A save of this direct failed and may have taken effect all the same: its ack deletes the row too.
     pub maybe_row: bool,
 }
@@ -73,6 +75,8 @@ pub(super) struct Parked {
     pub row: RowKey,
     /// As in [`Entry`].
     pub version: u64,
+    /// This session included.
+    pub tries: Tries,
 }
 
 impl Entry {
@@ -81,6 +85,7 @@ impl Entry {
         Entry {
             row: RowKey::of(&message),
             version: message.simple_version().unwrap_or(0),
+            tries: message.tries,
             // A row's body only until the socket surely took it (`forget_bodies`).
             body: Some(message),
             source,
@@ -104,6 +109,11 @@ impl Entry {
     /// Its place among those that want its topic slot.
     pub fn rank(&self) -> Rank {
         Rank::new(self.version, self.row.stamp)
+    }
+
+    /// How often it was delivered in vain if this session ended now.
+    pub fn tried(&self) -> Tries {
+        self.tries.and(if self.sent { 1 + self.retries } else { 0 })
     }
 
     /// What it counts for in [`Active::ahead_bytes`].

@@ -28,6 +28,9 @@ pub struct MachineConfig {
     pub spill_after: Span,
     /// `delivery.retry_after`.
     pub retry_after: Span,
+    /// `delivery.attempts_max`: deliveries after which a message ends without an ack; 0 is off, at most
+    /// `Tries::DELIVERIES_MAX`.
+    pub attempts_max: u8,
     /// `websocket.hello_timeout`.
     pub hello_timeout: Span,
     /// `websocket.auto_ping_interval`; zero is off.
@@ -71,6 +74,7 @@ impl MachineConfig {
             durable: false,
             spill_after: Span::from_secs(10),
             retry_after: Span::from_secs(60),
+            attempts_max: limits::ATTEMPTS_DEFAULT,
             hello_timeout: Span::from_secs(5),
             ping_interval: Span::from_secs(300),
             pong_timeout: Span::from_secs(4),

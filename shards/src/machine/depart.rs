@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
-use crate::message::{Message, Topic};
+use crate::message::{Message, Topic, Tries};
 use crate::simple::Mode;
 
-use super::active::Source;
+use super::active::{Active, Source};
 use super::cluster::Tale;
 use super::command::CloseReason;
 use super::input::Effect;
@@ -16,7 +16,7 @@ use super::receipts::Outcome;
 use super::session::NONE;
 use super::slab::Ref;
 use super::stats::MachineStats;
-use super::store::StoreOp;
+use super::store::{RowKey, StoreOp};
 use super::tickets::Work;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
@@ -54,6 +54,7 @@ impl ShardMachine {
         let looking = !active.drain.clear() || active.drain.reading;
         let rows_left =
             looking || !active.parked.is_empty() || active.window.iter().any(|entry| entry.source == Source::Row);
+        self.write_down_tries(turn, &active);
         let mut messages = Vec::new();
         for entry in active.window {
             let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) else {
@@ -64,7 +65,11 @@ impl ShardMachine {
                 self.end_receipt(&entry.row, Outcome::Expired);
                 self.forget_record(turn, &entry);
             } else {
-                messages.push((body.clone(), slot));
+                let mut message = body.clone();
+                if entry.tried() != message.tries {
+                    Arc::make_mut(&mut message).tries = entry.tried();
+                }
+                messages.push((message, slot));
             }
         }
         if !messages.is_empty() {
@@ -73,6 +78,22 @@ impl ShardMachine {
             // A session elsewhere may have looked at storage before these were there.
             self.tell(turn, Tale::of_save(session.uaid));
         }
+    }
+
+    /// Has storage remember how often the rows of a window were delivered in vain. Directs carry that with them. When
+    /// storage is behind, the next session counts from before.
+    fn write_down_tries(&mut self, turn: &mut Turn<'_>, active: &Active) {
+        let sent = active.window.iter().filter(|entry| entry.source == Source::Row && entry.sent);
+        let parked = active.parked.iter().map(|parked| (parked.row, parked.tries));
+        let rows: Vec<(RowKey, Tries)> = sent.map(|entry| (entry.row, entry.tried())).chain(parked).collect();
+        if rows.is_empty() || self.config.attempts_max == 0 {
+            return;
+        }
+        if !self.tickets.room() {
+            self.stats.tries_shed += rows.len() as u64;
+            return;
+        }
+        self.submit(turn, Work::Touch, StoreOp::Tried { rows });
     }
 
     fn depart(

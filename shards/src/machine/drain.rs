@@ -157,8 +157,8 @@ impl ShardMachine {
         }
     }
 
-    /// Whether a row is to be sent: it is neither in flight nor settled, its channel is registered, and it is of the
-    /// session's mode.
+    /// Whether a row is to be sent: it is neither in flight nor settled nor delivered too often, its channel is
+    /// registered, and it is of the session's mode.
     fn is_news(&mut self, now: Now, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
         let registered = session.channels.contains(self.config.placement.fingerprint(message.chid));
@@ -171,6 +171,12 @@ impl ShardMachine {
         }
         if self.settled_lately.contains(message.uaid, stamp) {
             // Acked before another node had stored it: the answer to its push was lost.
+            self.settle(RowKey::of(message));
+            return false;
+        }
+        if message.tries.are_spent(self.config.attempts_max) {
+            self.stats.unacked_ended += 1;
+            self.end_receipt(&RowKey::of(message), Outcome::Unacked);
             self.settle(RowKey::of(message));
             return false;
         }

@@ -5,10 +5,10 @@
 //!
 //! This file only routes. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides direct
 //! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `send` and `pace` say how fast,
-//! `subscribe` registers and unregisters, `sweep` and `broadcast` visit idle sessions, `simple` is what differs in SimplePush mode, `relay` what
-//! differs for members of a relay, `cluster` what differs when nodes share a store, `receipts` tell senders how
-//! messages ended, `rates` and `dead` refuse what is too much or for nobody, `reset` and `reconcile` let users start
-//! over, `shutdown` ends sessions.
+//! `subscribe` registers and unregisters, `sweep` and `broadcast` visit idle sessions, `simple` is what differs in
+//! SimplePush mode, `relay` what differs for members of a relay, `cluster` what differs when nodes share a store,
+//! `receipts` tell senders how messages ended, `rates` and `dead` refuse what is too much or for nobody, `reset` and
+//! `reconcile` let users start over, `shutdown` ends sessions.
 
 mod acks;
 mod active;

@@ -117,6 +117,7 @@ impl ShardMachine {
             urgency: Urgency::Normal,
             topic: None,
             receipt: false,
+            tries: Default::default(),
             payload: Box::default(),
         });
         let work = PublishWork {

@@ -47,6 +47,8 @@ pub enum Outcome {
     Undelivered,
     /// Its TTL was over first; with TTL 0, nobody was there to take it.
     Expired,
+    /// It was delivered `delivery.attempts_max` times, and no ack came.
+    Unacked,
     /// A newer message of its topic took its place.
     Replaced,
     /// Its sender took it back.

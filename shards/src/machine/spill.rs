@@ -226,11 +226,18 @@ impl ShardMachine {
 
     /// False when the session was closed.
     fn retry_one(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, stamp: Stamp) -> bool {
-        let room = self.tickets.room();
+        let (room, attempts_max) = (self.tickets.room(), self.config.attempts_max);
         let Some(active) = self.active_of_mut(index) else { return false };
         let Some(place) = active.position(stamp) else { return true };
         let entry = &mut active.window[place];
         entry.since = turn.now.mono;
+        if entry.tried().are_spent(attempts_max) {
+            let row = entry.row;
+            self.stats.unacked_ended += 1;
+            self.end_receipt(&row, Outcome::Unacked);
+            self.take_entry(turn, at, stamp);
+            return true;
+        }
         if entry.retries < limits::RETRIES_MAX {
             match entry.body.clone() {
                 Some(message) => self.resend(turn, at, stamp, message),
@@ -247,7 +254,7 @@ impl ShardMachine {
             // Storage has not taken it: it stays in the window and in the ledger.
             return true;
         }
-        let parked = Parked { row: entry.row, version: entry.version };
+        let parked = Parked { row: entry.row, version: entry.version, tries: entry.tried() };
         self.stats.parked += 1;
         self.remove_entry(index, stamp);
         let Some(active) = self.active_of_mut(index) else { return false };

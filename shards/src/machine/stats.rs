@@ -93,6 +93,8 @@ counters! {
         counter departures: "Sessions that ended with unacked directs.",
         counter retries: "Notifications sent again on a live connection.",
         counter paced: "Times that notifications of a session had to wait for its pace.",
+        counter unacked_ended: "Messages ended after `delivery.attempts_max` deliveries without an ack.",
+        counter tries_shed: "Messages whose deliveries were not written down because too much waited for storage.",
         counter parked: "Notifications left to the next session after the last retry.",
         counter expired: "Messages dropped because their TTL was over.",
         counter replaced: "Messages ended by a newer one of their topic.",

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
-use crate::message::{Message, Topic};
+use crate::message::{Message, Topic, Tries};
 use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
@@ -132,6 +132,12 @@ pub enum StoreOp {
         /// Wall time to judge expiry by.
         now: UnixSeconds,
     },
+    /// Remember how often these rows were delivered in vain, in exactly their versions; rows that are gone stay gone.
+    /// May ride relaxed. -> [`StoreReply::Done`].
+    Tried {
+        /// All of one user.
+        rows: Vec<(RowKey, Tries)>,
+    },
     /// Remove these rows in exactly their versions (an ack, a cancel, a replacement): message, saved and
     /// topic form alike. May ride relaxed with the next durable batch; `durable` waits for it.
     /// `low_water`: every message row at or below it is settled. -> [`StoreReply::Done`].
@@ -183,11 +189,12 @@ impl StoreOp {
             StoreOp::Save { messages } => first(messages).uaid,
             StoreOp::Read { row, .. } => row.uaid,
             StoreOp::Settle { rows, .. } => first(rows).uaid,
+            StoreOp::Tried { rows } => first(rows).0.uaid,
         }
     }
 }
 
-/// Invariant: `Save` and `Settle` are never empty; the machine asserts it where it makes them.
+/// Invariant: `Save`, `Settle` and `Tried` are never empty; the machine asserts it where it makes them.
 fn first<T>(items: &[T]) -> &T {
     items.first().expect("Save and Settle name at least one row")
 }

@@ -221,6 +221,7 @@ impl MessageForm {
             urgency: self.urgency.as_deref().map_or(Urgency::Normal, |text| read_urgency(text.as_bytes())),
             topic,
             receipt: false,
+            tries: Default::default(),
             payload,
         })
     }

@@ -28,6 +28,7 @@ fn message(n: u8, clock: u64) -> Message {
         urgency: Urgency::Normal,
         topic: None,
         receipt: false,
+        tries: Default::default(),
         payload: vec![n; 40].into(),
     }
 }

@@ -95,6 +95,7 @@ fn outcomes_are_spelled_as_documented() {
         (Outcome::Undecryptable, "undecryptable"),
         (Outcome::Undelivered, "undelivered"),
         (Outcome::Expired, "expired"),
+        (Outcome::Unacked, "unacked"),
         (Outcome::Replaced, "replaced"),
         (Outcome::Cancelled, "cancelled"),
         (Outcome::Unregistered, "unregistered"),

@@ -98,6 +98,7 @@ fn what_is_said_to_members_names_them() {
         urgency: Urgency::Normal,
         topic: None,
         receipt: false,
+        tries: Default::default(),
         payload: Box::default(),
     };
     let notification = Event::Notification { message: Arc::new(message), emission: EmissionId(1) };

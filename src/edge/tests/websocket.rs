@@ -123,6 +123,7 @@ fn message(topic: Option<&[u8]>, body: &[u8]) -> Arc<Message> {
         urgency: Urgency::Normal,
         topic: topic.and_then(Topic::new),
         receipt: false,
+        tries: Default::default(),
         payload: draft.finish().unwrap(),
     })
 }

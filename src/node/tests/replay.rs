@@ -22,6 +22,7 @@ fn message(user: u8) -> Message {
         urgency: Urgency::Normal,
         topic: None,
         receipt: false,
+        tries: Default::default(),
         payload: b"body".as_slice().into(),
     }
 }

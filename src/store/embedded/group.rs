@@ -119,6 +119,7 @@ impl<'a> Group<'a> {
             StoreOp::Save { .. } if self.full => self.refuse_full(),
             StoreOp::Save { messages } => self.save(&messages),
             StoreOp::Settle { rows, low_water, durable: _ } => self.settle(&rows, low_water),
+            StoreOp::Tried { rows } => self.tried(&rows),
             StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => {
                 self.stats.store_reads_behind_writes += 1;
                 self.write_out_for(op.uaid())?;

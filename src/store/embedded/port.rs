@@ -180,7 +180,8 @@ fn is_write(op: &StoreOp) -> bool {
         | StoreOp::DropUser { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
-        | StoreOp::Settle { .. } => true,
+        | StoreOp::Settle { .. }
+        | StoreOp::Tried { .. } => true,
     }
 }
 

@@ -51,7 +51,8 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<Found> {
         | StoreOp::DropUser { .. }
         | StoreOp::Publish { .. }
         | StoreOp::Save { .. }
-        | StoreOp::Settle { .. } => unreachable!("the port sends no write to a reader"),
+        | StoreOp::Settle { .. }
+        | StoreOp::Tried { .. } => unreachable!("the port sends no write to a reader"),
     }
 }
 

@@ -71,6 +71,7 @@ laws! {
     unregister_and_drop_remove_every_row,
     what_comes_again_begins_empty,
     expired_rows_do_not_block,
+    tries_stay_with_their_version,
     one_users_operations_keep_their_order,
     channels_are_bounded,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shards::ids::{Clock, Stamp};
 use shards::machine::{RowKey, StoreOp, StoreReply};
-use shards::message::{Message, Topic};
+use shards::message::{Message, Topic, Tries};
 use shards::time::UnixSeconds;
 
 use super::Hand;
@@ -109,4 +109,37 @@ pub(super) fn expired_rows_do_not_block(hand: &mut Hand) {
     }
     let read = StoreOp::Read { row: RowKey::of(&brief(7)), now: later };
     assert!(hand.page(read).messages.is_empty());
+}
+
+/// How often a row was delivered in vain is read back with it, in whatever form it has, and brings nothing back.
+pub(super) fn tries_stay_with_their_version(hand: &mut Hand) {
+    hand.register(1, 2);
+    let (plain, saved) = (message(1, 2, 11), message(1, 2, 12));
+    let (old, topic) = (topical(1, 2, 13, "tide"), topical(1, 2, 14, "tide"));
+    hand.publish(plain.clone());
+    hand.done(save(std::slice::from_ref(&saved)));
+    hand.publish(old.clone());
+    hand.publish(topic.clone());
+    let read = |hand: &mut Hand| {
+        let of_topics = hand.page(StoreOp::Topics { uaid: uaid(1), after: None, limit: 9, now: NOW });
+        let of_rows = hand.page(StoreOp::Messages { uaid: uaid(1), after: Stamp::default(), limit: 9, now: NOW });
+        let rows = of_rows.messages.into_iter().chain(of_topics.messages);
+        rows.map(|row| (row.stamp.clock.0, row.tries)).collect::<Vec<_>>()
+    };
+    let tried = |messages: &[&Message], tries| StoreOp::Tried {
+        rows: messages.iter().map(|message| (RowKey::of(message), tries)).collect(),
+    };
+    let (once, twice) = (Tries::default().and(1), Tries::default().and(1).and(4));
+    for tries in [once, twice] {
+        hand.done(tried(&[&plain, &saved, &topic], tries));
+        assert_eq!(read(hand), [(11, tries), (12, tries), (14, tries)]);
+    }
+    // A version that was replaced, and rows that are settled.
+    hand.done(tried(&[&old], once));
+    assert_eq!(read(hand), [(11, twice), (12, twice), (14, twice)]);
+    hand.done(settle(&[plain.clone(), saved.clone(), topic.clone()], None, true));
+    hand.done(tried(&[&plain, &saved, &topic], once));
+    assert!(read(hand).is_empty());
+    // Nobody has these rows.
+    hand.done(tried(&[&message(4, 2, 5)], once));
 }

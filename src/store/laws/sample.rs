@@ -46,6 +46,7 @@ pub(crate) fn message(user: u8, channel: u8, clock: u64) -> Message {
         urgency: Urgency::High,
         topic: None,
         receipt: false,
+        tries: Default::default(),
         payload: clock.to_be_bytes().repeat(8).into(),
     }
 }

@@ -101,6 +101,7 @@ operations! {
     Messages message_pages: "Pages of messages read.",
     Read row_reads: "Messages read again.",
     Settle settles: "Batches of rows settled.",
+    Tried tries: "Batches of rows whose deliveries without an ack were written down.",
 }
 
 /// Names the other numbers.

@@ -4,6 +4,7 @@
 mod mesh;
 mod script;
 
+mod attempts;
 mod cluster;
 mod conversation;
 mod delivery;

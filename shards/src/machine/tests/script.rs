@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
 use crate::machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
-use crate::message::{Message, Topic};
+use crate::message::{Message, Topic, Tries};
 use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
@@ -174,11 +174,23 @@ impl Script {
                 let found = self.rows_of(row.uaid).into_iter().filter(|m| m.stamp == row.stamp && !m.expired(now));
                 page(found, 1)
             }
+            StoreOp::Tried { rows } => self.tried(rows),
             StoreOp::Settle { rows, low_water, .. } => {
                 self.settle(&rows, low_water);
                 StoreReply::Done
             }
         }
+    }
+
+    fn tried(&mut self, rows: Vec<(RowKey, Tries)>) -> StoreReply {
+        for (row, tries) in rows {
+            let of_user = self.rows.get_mut(&row.uaid).into_iter().flat_map(|rows| rows.values_mut());
+            let kept = of_user.chain(self.topics.values_mut()).find(|message| RowKey::of(message) == row);
+            if let Some(message) = kept {
+                Arc::make_mut(message).tries = tries;
+            }
+        }
+        StoreReply::Done
     }
 
     fn unregister(&mut self, uaid: Uaid, chid: Chid) -> StoreReply {
@@ -298,5 +310,6 @@ fn kind(op: &StoreOp) -> &'static str {
         StoreOp::Messages { .. } => "messages",
         StoreOp::Read { .. } => "read",
         StoreOp::Settle { .. } => "settle",
+        StoreOp::Tried { .. } => "tried",
     }
 }

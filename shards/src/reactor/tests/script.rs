@@ -138,6 +138,7 @@ impl Script {
             urgency: Urgency::Normal,
             topic: None,
             receipt: false,
+            tries: Default::default(),
             payload,
         });
         Effect::Emit(conn, Event::Notification { message, emission })

@@ -171,6 +171,7 @@ fn message(n: u8) -> Message {
         urgency: Urgency::High,
         topic: Topic::new(b"news"),
         receipt: false,
+        tries: Default::default(),
         payload: vec![2, 9, 8, 7].into(),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fjall::Slice;
 use shards::ids::{Chid, Clock, Stamp, Uaid};
 use shards::machine::{RowKey, StoreError, StoreReply};
-use shards::message::{Held, Message};
+use shards::message::{Held, Message, Tries};
 
 use super::{Group, Pending, Trouble};
 use crate::store::embedded::rows;
@@ -89,6 +89,25 @@ impl Group<'_> {
         {
             self.raise_clock(clock);
             self.change(uaid, |record| record.settled(clock));
+        }
+        Ok(StoreReply::Done)
+    }
+
+    /// Writes down how often rows were delivered in vain, also when storage is full: a row keeps its length.
+    pub(super) fn tried(&mut self, tried: &[(RowKey, Tries)]) -> Result<StoreReply, Trouble> {
+        let Some(uaid) = tried.first().map(|(row, _)| row.uaid) else { return Ok(StoreReply::Done) };
+        self.write_out_for(uaid)?;
+        for (row, tries) in tried {
+            let keyspace = if row.topic.is_some() { &self.db.topics } else { &self.db.messages };
+            let key = rows::row_key(row);
+            let Some(value) = keyspace.get(&key).map_err(Trouble::Read)? else { continue };
+            let (Some(peek), Some(message)) = (rows::peek(&value), rows::message(&value)) else { continue };
+            if message.stamp == row.stamp {
+                let value = rows::value(&Message { tries: *tries, ..message }, peek.saved, peek.registration);
+                self.bytes += (key.len() + value.len()) as u64;
+                self.batch.insert(keyspace, key, value);
+                self.touched.insert(uaid);
+            }
         }
         Ok(StoreReply::Done)
     }

@@ -12,6 +12,8 @@ mod settle;
 
 pub(super) mod store;
 
+mod tried;
+
 pub(super) mod updates;
 
 pub(super) mod users;
@@ -50,6 +52,7 @@ pub(super) async fn carry_out(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> A
         }
         StoreOp::Read { row, now } => pages::read(hand, known, row, *now).await,
         StoreOp::Settle { rows, low_water, durable: _ } => settle::settle(hand, known, rows, *low_water).await,
+        StoreOp::Tried { rows } => tried::tried(hand, rows).await,
     }
 }
 

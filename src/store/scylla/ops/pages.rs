@@ -174,7 +174,7 @@ pub(super) async fn read(hand: &Hand<'_>, known: &Known, row: &RowKey, now: Unix
     Ok(StoreReply::Page(Box::new(Page { messages, exhausted: true })))
 }
 
-async fn read_topic(hand: &Hand<'_>, row: &RowKey, topic: &Topic) -> Result<Option<Message>, Failed> {
+pub(super) async fn read_topic(hand: &Hand<'_>, row: &RowKey, topic: &Topic) -> Result<Option<Message>, Failed> {
     let key = [&row.chid.0[..], topic.as_bytes()].concat();
     let (found, _) = hand.read(Statement::TopicRead, &(rows::uaid(&row.uaid), key), None, false).await?;
     let value = found.maybe_first_row::<(&[u8],)>().map_err(|error| misread(hand, &error))?;

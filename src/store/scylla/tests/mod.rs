@@ -153,6 +153,9 @@ impl Apart {
             StoreOp::Settle { rows, low_water, durable } => {
                 StoreOp::Settle { rows: rows.into_iter().map(row).collect(), low_water, durable }
             }
+            StoreOp::Tried { rows } => {
+                StoreOp::Tried { rows: rows.into_iter().map(|(of, tries)| (row(of), tries)).collect() }
+            }
             mut other => {
                 let (StoreOp::LoadUser { uaid }
                 | StoreOp::Touch { uaid, .. }

@@ -84,6 +84,7 @@ pub fn message(uaid: Uaid) -> Message {
         urgency: Urgency::Normal,
         topic: None,
         receipt: false,
+        tries: Default::default(),
         payload: Box::from(&b"payload"[..]),
     }
 }

@@ -1,0 +1,67 @@
+//! `Tried`: how often rows were delivered in vain.
+//!
+//! The count is a part of the value, so the row is read and written again, at the timestamp of its message: the delete
+//! of an ack has that timestamp too, and of a write and a delete with one timestamp the delete stays. Of two writes
+//! the one that expires later stays, so each count keeps its row a little longer than the one before.
+
+use shards::machine::{RowKey, StoreReply};
+use shards::message::{Message, Topic, Tries};
+
+use super::super::client::{Failed, Hand};
+use super::super::port::Answer;
+use super::super::rows::{self, Place, micros};
+use super::super::schema::family;
+use super::super::statements::Change;
+use super::super::stats::Statement;
+use super::{misread, pages, updates};
+
+/// By how much a row is kept longer for each delivery: more than two clocks read a moment apart differ.
+const SECONDS_EACH: i32 = 2;
+
+pub(super) async fn tried(hand: &Hand<'_>, tried: &[(RowKey, Tries)]) -> Answer {
+    let Some((first, _)) = tried.first() else { return Ok(StoreReply::Done) };
+    let mut changes = Vec::new();
+    for (row, tries) in tried {
+        for (place, message) in forms(hand, row).await? {
+            let message = Message { tries: *tries, ..message };
+            let ttl = hand.client.ttl(message.expires()).saturating_add(SECONDS_EACH * i32::from(tries.deliveries()));
+            changes.push(Change::MessagePut {
+                place,
+                value: rows::value(&message),
+                at: micros(message.stamp.clock),
+                ttl,
+            });
+        }
+    }
+    if !changes.is_empty() {
+        hand.change(&first.uaid, &changes).await?;
+    }
+    Ok(StoreReply::Done)
+}
+
+/// Every form in which this version is there.
+async fn forms(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<(Place, Message)>, Failed> {
+    let found = match &row.topic {
+        Some(topic) if *topic == Topic::UPDATE => updates::of_channel(hand, row.uaid, row.chid).await?,
+        Some(topic) => pages::read_topic(hand, row, topic).await?,
+        None => return plain_forms(hand, row).await,
+    };
+    let found = found.filter(|message| message.stamp == row.stamp);
+    Ok(found.map(|message| (Place::of(&message), message)).into_iter().collect())
+}
+
+async fn plain_forms(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<(Place, Message)>, Failed> {
+    let (clock, origin) = (micros(row.stamp.clock), i64::from(row.stamp.origin.0));
+    let values = (rows::uaid(&row.uaid), clock, origin, &row.chid.0[..]);
+    let (found, _) = hand.read(Statement::RowRead, &values, None, false).await?;
+    let mut forms = Vec::new();
+    for kept in found.rows::<(i8, &[u8])>().map_err(|error| misread(hand, &error))? {
+        let (of, value) = kept.map_err(|error| misread(hand, &error))?;
+        if (of == family::SAVED || of == family::MESSAGE)
+            && let Some(message) = rows::message(value)
+        {
+            forms.push((Place::plain(of, row.stamp, row.chid), message));
+        }
+    }
+    Ok(forms)
+}
