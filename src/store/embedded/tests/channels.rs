@@ -85,8 +85,8 @@ fn a_register_writes_its_own_channel_only() {
     assert_eq!(hand.user(uaid(1)).expect("it is known").channels.len(), 400);
 }
 
-#[test]
-fn a_directory_of_format_1_is_migrated_also_when_half_of_it_was() {
+/// A directory of format 1, in which one user of three was migrated already.
+fn of_format_1() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let store = quiet(dir.path());
     let mut first = hand(&store);
@@ -114,7 +114,27 @@ fn a_directory_of_format_1_is_migrated_also_when_half_of_it_was() {
     drop(db);
     store.close();
     std::fs::write(dir.path().join("FORMAT"), "murre embedded store, format 1\n").expect("writable");
+    dir
+}
 
+#[test]
+fn a_directory_of_format_1_that_is_salvaged_is_migrated_when_it_is_opened() {
+    let (old, dest) = (of_format_1(), tempfile::tempdir().expect("a directory"));
+    let copied = salvage(old.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
+    assert!(copied.is_whole() && copied.users == 3, "{copied:?}");
+    let store = quiet(&dest.path().join("new"));
+    let mut hand = hand(&store);
+    for user in 1..=3 {
+        let row = hand.user(uaid(user)).expect("it is known");
+        assert_eq!((row.channels, row.contact), (vec![chid(2), chid(4)], *contact(Mode::WebPush, "over there")));
+        assert!(row.may_have_messages);
+    }
+    assert_eq!(hand.clocks(uaid(1)), [77]);
+}
+
+#[test]
+fn a_directory_of_format_1_is_migrated_also_when_half_of_it_was() {
+    let dir = of_format_1();
     let store = quiet(dir.path());
     let format = std::fs::read_to_string(dir.path().join("FORMAT")).expect("readable");
     assert_eq!(format, "murre embedded store, format 2\n", "an earlier version must refuse it");
