@@ -126,7 +126,7 @@ keys! {
         |c, raw| { c.websocket.hello_timeout = parse::positive_duration(raw)?; Some(()) };
     "websocket.auto_ping_interval" = "300",
         SECONDS_OR_ZERO,
-        "A session is pinged this often.",
+        "A session is pinged when its user agent has sent no frame for this long.",
         |c, raw| { c.websocket.auto_ping_interval = parse::duration(raw)?; Some(()) };
     "websocket.auto_ping_timeout" = "4",
         SECONDS,

@@ -196,6 +196,9 @@ fn earlier(one: u32, other: u32) -> u32 {
     if is_by(one, other) { one } else { other }
 }
 
+/// The longest time after which a connection can be told late: a quarter of a round of ticks (155 days).
+pub(super) const OPENED_TICKS_MAX: u32 = (INDEX_MASK + 1) / 4;
+
 const CHUNK_SLOTS: usize = 1024;
 const TAG_SHIFT: u32 = 29;
 const INDEX_MASK: u32 = (1 << TAG_SHIFT) - 1;

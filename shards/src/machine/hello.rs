@@ -12,7 +12,7 @@ use crate::limits;
 use crate::time::{Now, Span, UnixSeconds};
 
 use super::command::{CloseReason, Event, Hello};
-use super::conns::ConnState;
+use super::conns::{ConnState, OPENED_TICKS_MAX};
 use super::greet::From;
 use super::input::Effect;
 use super::session::{ChannelSet, NONE, OLD_RECORD, Session, UNSAVED, span_ticks, ticks};
@@ -48,7 +48,8 @@ impl ShardMachine {
         if self.hello_check.is_none_or(|due| due > turn.now.mono || due > self.heard) {
             return;
         }
-        let overdue = ticks(turn.now.mono.min(self.heard)).wrapping_sub(span_ticks(self.config.hello_timeout));
+        let timeout = span_ticks(self.config.hello_timeout).min(OPENED_TICKS_MAX);
+        let overdue = ticks(turn.now.mono.min(self.heard)).wrapping_sub(timeout);
         for conn in self.conns.opened_until(overdue, limits::SWEEP_SESSIONS_PER_TURN) {
             self.close_conn(turn, conn, CloseReason::HandshakeTimeout);
         }

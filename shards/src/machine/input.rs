@@ -28,6 +28,11 @@ pub enum Input {
         /// The request.
         command: Command,
     },
+    /// A peer sent a whole frame that asks for nothing: a Ping, or a part of a message.
+    Frame {
+        /// The socket.
+        conn: ConnId,
+    },
     /// A WebSocket is gone: closed by its peer, reset, or ended by the edge. Not sent after `Effect::Close` or
     /// `Effect::Move`.
     Gone {

@@ -231,6 +231,7 @@ impl ShardMachine {
             Input::Command { conn, command: Command::Hello(hello) } => self.hello(turn, conn, hello),
             Input::Command { conn, command: Command::Relay(command) } => self.relay_command(turn, conn, command),
             Input::Command { conn, command } => self.http_command(turn, conn, command),
+            Input::Frame { conn } => self.frame(turn, conn),
             Input::Gone { conn, reason: _ } => self.gone(turn, conn),
             Input::Blocked { conn } => self.blocked(conn),
             Input::Unsent { conn, emission } => self.unsent(turn, conn, emission),
@@ -344,6 +345,7 @@ impl ShardMachine {
             (_, _) => return self.refuse_command(turn, conn),
         };
         let at = self.session_ref(index);
+        self.postpone_ping(turn, at);
         if !matches!(command, Command::Pong) {
             self.simple_active(at, turn.now.mono);
         }

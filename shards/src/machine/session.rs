@@ -70,9 +70,9 @@ pub(super) fn ticks(at: Instant) -> u32 {
     ((at.0 / 100_000_000) as u32).wrapping_add(1).max(1)
 }
 
-/// A span in the same unit, rounded up; at most a quarter of the round of ticks that a connection keeps (155 days).
+/// A span in the same unit, rounded up; at most a quarter of a round (3 years).
 pub(super) fn span_ticks(span: Span) -> u32 {
-    span.0.div_ceil(100_000_000).min(1 << 27) as u32
+    span.0.div_ceil(100_000_000).min(1 << 30) as u32
 }
 
 /// Whether the tick `due` is not after `now`. They are less than half a round (6 years) apart.

@@ -1,11 +1,12 @@
 //! Pings and pong deadlines of idle sessions: a sweep over the slab in budgeted turns, and a FIFO of the pings that
 //! are out. No timer per connection (DESIGN.md 4.3; BEHAVIOUR.md 1.7).
 
-use crate::ids::Uaid;
+use crate::ids::{ConnId, Uaid};
 use crate::limits;
 use crate::time::{Instant, Span};
 
 use super::command::{CloseReason, Event};
+use super::conns::ConnState;
 use super::hello::{day, give_back};
 use super::input::Effect;
 use super::relay::is_seat;
@@ -136,6 +137,27 @@ impl ShardMachine {
             *at = due;
         }
         self.relays_were_held_up(since, due);
+    }
+
+    /// The user agent sent a frame that is no command.
+    pub(super) fn frame(&mut self, turn: &Turn<'_>, conn: ConnId) {
+        match self.conns.get(conn) {
+            Some(ConnState::Session(index)) => {
+                let at = self.session_ref(index);
+                self.postpone_ping(turn, at);
+            }
+            Some(ConnState::Relay(index)) => self.postpone_relay_ping(turn, index),
+            _ => {}
+        }
+    }
+
+    /// Any frame of the user agent shows that it is there: the next Ping is due an interval later. The sweep finds
+    /// that when it comes by.
+    pub(super) fn postpone_ping(&mut self, turn: &Turn<'_>, at: Ref) {
+        let interval = span_ticks(self.config.ping_interval);
+        if let Some(session) = self.sessions.get_mut(at) {
+            session.ping_due = ticks(turn.now.mono).wrapping_add(interval);
+        }
     }
 
     pub(super) fn pong(&mut self, at: Ref) {

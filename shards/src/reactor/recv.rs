@@ -12,6 +12,8 @@ use super::{Machine, Reactor};
 struct Decoded {
     consumed: usize,
     upgraded: bool,
+    /// Something whole was among the bytes that is no command.
+    frames: bool,
     next: Next,
 }
 
@@ -24,7 +26,7 @@ enum Next {
 
 /// Decodes from the front of `bytes` up to the first command.
 fn decode<E: Edge>(edge: &mut E, now: Now, codec: &mut E::Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Decoded {
-    let mut decoded = Decoded { consumed: 0, upgraded: false, next: Next::More };
+    let mut decoded = Decoded { consumed: 0, upgraded: false, frames: false, next: Next::More };
     while decoded.consumed < bytes.len() {
         let rest = &mut bytes[decoded.consumed..];
         let left = rest.len();
@@ -32,7 +34,10 @@ fn decode<E: Edge>(edge: &mut E, now: Now, codec: &mut E::Codec, bytes: &mut [u8
             Ingest::More { consumed } => (consumed, Some(Next::More)),
             // An edge that consumed nothing has nothing next.
             Ingest::Next { consumed: 0 } => (0, Some(Next::More)),
-            Ingest::Next { consumed } => (consumed, None),
+            Ingest::Next { consumed } => {
+                decoded.frames = true;
+                (consumed, None)
+            }
             Ingest::Upgraded { consumed } => {
                 decoded.upgraded = true;
                 (consumed, None)
@@ -200,6 +205,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         match decoded.next {
             Next::More => {
+                if decoded.frames && self.conns.get(conn).is_some_and(|entry| entry.flags.has(Flags::KNOWN)) {
+                    self.inputs.push_back(Input::Frame { conn });
+                }
                 self.note_partial(conn, decoded.consumed > 0);
                 self.want_input(conn);
             }

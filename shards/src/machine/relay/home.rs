@@ -19,6 +19,9 @@ use super::{RelayId, SeatId, pack};
 impl ShardMachine {
     /// A message of a relay, or the one that makes a WebSocket one.
     pub(in crate::machine) fn relay_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: RelayCommand) {
+        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
+            self.postpone_relay_ping(turn, index);
+        }
         let relay = match (self.conns.get(conn), command) {
             (Some(ConnState::Opened(_)), RelayCommand::Open) if self.config.relay_members > 0 => {
                 return self.open_relay(turn, conn);

@@ -410,6 +410,29 @@ fn a_relay_is_pinged_as_one_connection_and_ends_with_its_members() {
 }
 
 #[test]
+fn any_frame_of_a_relay_postpones_its_ping() {
+    let mut mesh = Mesh::new(2);
+    let relay = mesh.relay(0);
+    let member = mesh.known_user(1);
+    mesh.attach(relay, Some(member));
+    for minute in 0..20 {
+        match minute % 4 {
+            0 => mesh.ask_for(relay, member, Command::Nack { code: 301 }),
+            1 => mesh.command(relay, Command::Ping),
+            2 => mesh.command(relay, Command::Pong),
+            _ => {
+                let conn = mesh.sockets[relay.0].conn;
+                mesh.step(0, Input::Frame { conn });
+            }
+        }
+        mesh.pass(60);
+        assert!(!mesh.said(relay).contains(&Said::Ping), "minute {minute}");
+    }
+    mesh.pass(245);
+    assert_eq!(mesh.said(relay).last(), Some(&Said::Closed(CloseReason::PongTimeout)));
+}
+
+#[test]
 fn the_pings_of_a_relay_are_its_own() {
     let mut mesh = Mesh::new(1);
     let relay = mesh.relay(0);

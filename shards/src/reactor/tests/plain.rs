@@ -22,6 +22,25 @@ fn a_request_in_pieces_is_answered_once() {
     });
 }
 
+/// Of WebSockets that the machine knows, when nothing else came with it.
+#[test]
+fn a_frame_that_asks_for_nothing_is_told() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut http = Client::connect(bench.endpoint);
+        http.say(b"P\n");
+        bench.until("an answer", |_| http.heard() == b"at once\n");
+        let mut client = bench.websocket();
+        let frames = |bench: &Bench| bench.log(0).iter().filter(|line| *line == "frame").count();
+        client.say(b"P\nP\nhalf a ");
+        bench.until("answers", |_| client.heard() == b"at once\nat once\n");
+        assert_eq!(frames(&bench), 1);
+        client.say(b"line\nP\nE\n");
+        bench.until("more answers", |_| client.heard().ends_with(b"pong\nat once\npong\n"));
+        assert_eq!(frames(&bench), 1, "a command says as much");
+    });
+}
+
 #[test]
 fn a_peer_that_closes_is_forgotten() {
     run(|| {

@@ -207,6 +207,7 @@ impl Machine for Script {
                 self.say(format!("command {}", char::from(chid.0[0])));
                 self.obey(conn, chid.0[0], code, effects);
             }
+            Input::Frame { .. } => self.say("frame".to_owned()),
             Input::Gone { reason, .. } => self.say(format!("gone {reason:?}")),
             Input::Blocked { .. } => self.say("blocked".to_owned()),
             Input::Unsent { conn, emission } => {
