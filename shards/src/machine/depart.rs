@@ -16,7 +16,7 @@ use super::receipts::Outcome;
 use super::session::NONE;
 use super::slab::Ref;
 use super::stats::MachineStats;
-use super::store::{RowKey, StoreOp};
+use super::store::{RowKey, StoreError, StoreOp};
 use super::tickets::Work;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
@@ -26,6 +26,8 @@ pub(super) struct Departure {
     messages: Vec<(Arc<Message>, LedgerSlot)>,
     saving: bool,
     failed: bool,
+    /// The last save was refused because storage is full: the next session of the user does not wait.
+    full: bool,
     /// An unregister is at storage: only its answer tells which messages are left to save.
     unregistering: Option<Chid>,
 }
@@ -104,10 +106,16 @@ impl ShardMachine {
         unregistering: Option<Chid>,
     ) {
         self.stats.departures += 1;
-        let departure = Departure { messages, saving: false, failed: false, unregistering };
+        let departure = Departure { messages, saving: false, failed: false, full: false, unregistering };
         let before = self.departures.insert(uaid, departure);
-        assert!(before.is_none(), "a session begins when what the one before left is saved");
+        assert!(before.is_none(), "no direct is accepted before what an earlier session left is saved");
         self.save_departure(turn, uaid);
+    }
+
+    /// Whether a hello of this user waits until what the last session left is saved. A full storage takes it when it
+    /// has room again, and the session is told then.
+    pub(super) fn departs_first(&self, uaid: Uaid) -> bool {
+        self.departures.get(&uaid).is_some_and(|departure| !departure.full)
     }
 
     /// The unregister that was under way when the session ended is answered.
@@ -120,8 +128,9 @@ impl ShardMachine {
         if done {
             self.release_departing(turn, uaid, |message| message.chid == chid, |stats| &mut stats.dropped_with_channel);
         }
-        if self.departures.get(&uaid).is_some_and(|departure| departure.messages.is_empty()) {
-            self.departed(turn, uaid, true);
+        // The answer to a save that is under way ends it then.
+        if self.departures.get(&uaid).is_some_and(|departure| departure.messages.is_empty() && !departure.saving) {
+            self.departed(turn, uaid, Ok(()));
         } else {
             self.save_departure(turn, uaid);
         }
@@ -165,13 +174,17 @@ impl ShardMachine {
         }
     }
 
-    pub(super) fn departed(&mut self, turn: &mut Turn<'_>, uaid: Uaid, saved: bool) {
+    pub(super) fn departed(&mut self, turn: &mut Turn<'_>, uaid: Uaid, saved: Result<(), StoreError>) {
         let Some(departure) = self.departures.get_mut(&uaid) else { return };
         departure.saving = false;
-        if !saved && !departure.messages.is_empty() {
+        if let Err(error) = saved
+            && !departure.messages.is_empty()
+        {
             departure.failed = true;
+            departure.full = error == StoreError::Full;
+            // Storage can still say who a hello is, so that goes before the next attempt and does not wait behind it.
+            self.departure_over(turn, uaid, error == StoreError::Full);
             self.save_departure(turn, uaid);
-            self.departure_over(turn, uaid, false);
             return;
         }
         let Some(departure) = self.departures.remove(&uaid) else { return };
@@ -180,6 +193,15 @@ impl ShardMachine {
             self.release_record(turn, &message, slot);
         }
         self.departure_over(turn, uaid, true);
+        match self.resident(uaid) {
+            // It began while storage was full.
+            Some(Resident::Session(index)) => {
+                let at = self.session_ref(index);
+                self.check_storage(turn, at);
+            }
+            Some(Resident::Greeting(index)) => self.nudge_greeting(index),
+            None => {}
+        }
         if self.in_cluster() {
             // It may have come back elsewhere, and looked at storage before this was there.
             self.tell(turn, Tale::of_save(uaid));

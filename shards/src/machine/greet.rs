@@ -94,7 +94,7 @@ impl ShardMachine {
         self.hellos_in_flight += 1;
         self.add_resident(uaid, Resident::Greeting(at.index));
         self.greeting_clocks.push_back((turn.now.mono.after(GREETING_TIMEOUT), at));
-        if self.departures.contains_key(&uaid) {
+        if self.departs_first(uaid) {
             self.set_phase(at, Phase::AwaitingSave);
         } else {
             self.load_user(turn, at);
@@ -118,14 +118,15 @@ impl ShardMachine {
         self.submit(turn, Work::LoadUser { greeting: at }, StoreOp::LoadUser { uaid });
     }
 
-    /// The previous session's ledger is in storage (or could not be put there): go on with the hello that waits.
-    pub(super) fn departure_over(&mut self, turn: &mut Turn<'_>, uaid: Uaid, saved: bool) {
+    /// The previous session's ledger is in storage, or storage has no room for it, or it could not be put there: goes
+    /// on with the hello that waits, or closes it.
+    pub(super) fn departure_over(&mut self, turn: &mut Turn<'_>, uaid: Uaid, go_on: bool) {
         let Some(Resident::Greeting(index)) = self.resident(uaid) else { return };
         let Some((at, greeting)) = self.greetings.at(index) else { return };
         if !matches!(greeting.phase, Phase::AwaitingSave) {
             return;
         }
-        if saved {
+        if go_on {
             self.load_user(turn, at);
         } else {
             self.cancel_greeting(turn, index, CloseReason::StorageDown);

@@ -127,6 +127,8 @@ pub struct ShardMachine {
     /// POSTs at storage per user: while there is one, no direct overtakes it.
     writes: BTreeMap<Uaid, u32>,
     departures: BTreeMap<Uaid, Departure>,
+    /// Storage had no room for the last save: no further message is taken that would need one.
+    storage_full: bool,
     settling: BTreeMap<Uaid, Settling>,
     /// Cancels at storage: no read brings these back.
     cancelling: BTreeSet<(Uaid, Stamp)>,
@@ -199,6 +201,7 @@ impl ShardMachine {
             tickets: Tickets::new(),
             writes: BTreeMap::new(),
             departures: BTreeMap::new(),
+            storage_full: false,
             settling: BTreeMap::new(),
             cancelling: BTreeSet::new(),
             settle_now: Vec::new(),

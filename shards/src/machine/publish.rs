@@ -156,6 +156,10 @@ impl ShardMachine {
         if self.draining() || session.has(BLOCKED) {
             return false;
         }
+        // A direct may have to be saved, and comes after what an earlier session of its user left.
+        if self.storage_full || self.departures.contains_key(&session.uaid) {
+            return false;
+        }
         let bytes = ledger_bytes(message);
         if self.ledger_bytes + u64::from(bytes) > self.config.ledger_bytes_max {
             return false;

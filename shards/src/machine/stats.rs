@@ -91,6 +91,7 @@ counters! {
         counter channels_reconciled: "Channels unregistered because a hello left them out.",
         counter spills: "Directs saved because they stayed unacked.",
         counter departures: "Sessions that ended with unacked directs.",
+        counter saves_refused: "Saves of unacked directs refused because storage is full; they stay in the ledger and are tried again.",
         counter retries: "Notifications sent again on a live connection.",
         counter paced: "Times that notifications of a session had to wait for its pace.",
         counter unacked_ended: "Messages ended after `delivery.attempts_max` deliveries without an ack.",

@@ -257,6 +257,7 @@ impl ShardMachine {
         if result.is_err() {
             self.stats.store_errors += 1;
         }
+        self.note_room(&work, &result);
         match work {
             Work::LoadUser { greeting } => self.user_loaded(turn, greeting, result),
             Work::Register { session, uaid, chid, key } => {
@@ -267,7 +268,7 @@ impl ShardMachine {
             Work::Page { session } => self.page_loaded(turn, session, result),
             Work::Retry { session, stamp } => self.retry_loaded(turn, session, stamp, result),
             Work::Spill { session, stamps } => self.spilled(turn, session, &stamps, result.is_ok()),
-            Work::Depart { uaid } => self.departed(turn, uaid, result.is_ok()),
+            Work::Depart { uaid } => self.departed(turn, uaid, result.map(drop)),
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
             Work::Contact { session } => self.contact_set(turn, session, result.is_ok()),
@@ -285,6 +286,19 @@ impl ShardMachine {
             Work::Push(_) | Work::Tell(_) | Work::Leave { .. } => self.stats.store_replies_stale += 1,
         }
         self.submit_backlog(turn);
+    }
+}
+
+impl ShardMachine {
+    /// Learns from the answer to a save whether storage has room for what is accepted: a message goes to the ledger
+    /// only while storage would take it from there.
+    fn note_room(&mut self, work: &Work, result: &Result<StoreReply, StoreError>) {
+        if matches!(work, Work::Depart { .. } | Work::Spill { .. }) {
+            self.storage_full = matches!(result, Err(StoreError::Full));
+            self.stats.saves_refused += u64::from(self.storage_full);
+        } else if matches!(work, Work::Publish(publish) if !publish.check_only) && result.is_ok() {
+            self.storage_full = false;
+        }
     }
 }
 

@@ -273,3 +273,75 @@ fn a_crowd_of_deadlines_keeps_within_the_effects_of_a_step() {
     mesh.pass(11);
     assert!(mesh.ledger.is_empty());
 }
+
+#[test]
+fn a_full_storage_keeps_nobody_out_and_loses_nothing() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let mut stamps = six(&mut mesh, uaid);
+    mesh.store.mode = Mode::Full;
+    mesh.close(socket);
+    // The hello that waits for the save, and one that comes between two attempts.
+    for _ in 0..2 {
+        let early = mesh.session(0, Some(uaid));
+        mesh.pass(3);
+        assert_eq!(mesh.closed(early), None, "it is let in");
+        mesh.close(early);
+    }
+    let late = mesh.session(0, Some(uaid));
+    mesh.pass(3);
+    assert_eq!(mesh.ledger.len(), 6, "until storage has them the log does");
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(3);
+    assert_eq!(mesh.notifications(late), stamps, "the session is told of what was saved while it was there");
+    assert!(mesh.ledger.is_empty());
+    stamps.push(mesh.accept(0, message(uaid), Disposition::Direct));
+    for stamp in &stamps {
+        mesh.ack(late, *stamp);
+    }
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert!(mesh.machines[0].is_quiet());
+}
+
+#[test]
+fn nothing_is_accepted_ahead_of_what_waits_for_room() {
+    let mut mesh = Mesh::new(1);
+    let (uaid, other) = (mesh.known_user(0), mesh.known_user(0));
+    let first = mesh.session(0, Some(uaid));
+    let mut stamps = six(&mut mesh, uaid);
+    mesh.store.mode = Mode::Full;
+    mesh.close(first);
+    let second = mesh.session(0, Some(uaid));
+    mesh.pass(1);
+    // Another user's message finds room; the next attempt for this user is to come.
+    mesh.store.mode = Mode::Prompt;
+    mesh.accept(0, message(other), Disposition::Stored);
+    assert!(!mesh.machines[0].storage_full && mesh.ledger.len() == 6, "it has not come yet");
+    let post = mesh.start_post(0, message(uaid));
+    mesh.pass(3);
+    let Some(Published::Accepted { stamp, disposition: Disposition::Stored }) = mesh.answer_to(post) else {
+        panic!("{:?}", mesh.answer_to(post));
+    };
+    stamps.push(stamp);
+    assert!(mesh.ledger.is_empty());
+    assert_eq!(mesh.notifications(second), stamps, "in the order in which they were accepted");
+}
+
+#[test]
+fn a_full_storage_has_no_direct_accepted_that_it_could_not_save() {
+    let mut mesh = Mesh::new(1);
+    let (left, there) = (mesh.known_user(0), mesh.known_user(0));
+    let socket = mesh.session(0, Some(left));
+    let other = mesh.session(0, Some(there));
+    six(&mut mesh, left);
+    mesh.store.mode = Mode::Full;
+    mesh.accept(0, message(there), Disposition::Direct);
+    mesh.close(socket);
+    assert_eq!(mesh.post(0, message(there)), Published::Unavailable);
+    assert_eq!(mesh.ledger.len(), 7, "nothing was added");
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(3);
+    mesh.accept(0, message(there), Disposition::Direct);
+    assert_eq!(mesh.notifications(other).len(), 2);
+}

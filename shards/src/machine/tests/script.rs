@@ -18,6 +18,8 @@ pub enum Mode {
     Held,
     /// Not done; answered with an error.
     Failing,
+    /// Messages are refused because there is no room; everything else is done.
+    Full,
     /// Done; answered with an error all the same.
     Lossy,
 }
@@ -87,7 +89,10 @@ impl Script {
         match self.mode {
             Mode::Held => self.held.push_back((shard, ticket, op)),
             Mode::Failing => self.replies.push_back((shard, ticket, Err(StoreError::Transient))),
-            Mode::Prompt => {
+            Mode::Full if matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. }) => {
+                self.replies.push_back((shard, ticket, Err(StoreError::Full)));
+            }
+            Mode::Prompt | Mode::Full => {
                 let reply = self.apply(op);
                 self.replies.push_back((shard, ticket, Ok(reply)));
             }
