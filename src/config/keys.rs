@@ -261,11 +261,11 @@ keys! {
         |c, raw| { c.store.cache = parse::bytes(raw)?; Some(()) };
     "store.max_bytes" = "0",
         "a number of bytes, as 107374182400 or 100GiB; 0 is no bound but the disk",
-        "At this size on disk messages that would be stored are refused with 503.",
+        "At this size on disk messages that would be stored are refused with 503; registers and saves go on for an eighth more.",
         |c, raw| { c.store.max_bytes = parse::bytes(raw)?; Some(()) };
 
-    "store.user_bytes_per_day" = "1GiB",
-        "a number of bytes, as 1073741824 or 1GiB; 0 is no bound",
+    "store.user_bytes_per_day" = "16MiB",
+        "a number of bytes, as 16777216 or 16MiB; 0 is no bound",
         "Bytes stored for one user in a UTC day; beyond it POSTs that would be stored are answered 429.",
         |c, raw| { c.store.user_bytes_per_day = parse::bytes(raw)?; Some(()) };
 

@@ -67,6 +67,8 @@ pub enum Fault {
     Kernel(String),
     /// The store cannot be opened.
     Store(String),
+    /// The store cannot be opened because the disk is full.
+    DiskFull(String),
     /// The database does not answer, or cannot serve now; it may later.
     StoreAway(String),
     /// The database is there, and not as the configuration says.
@@ -126,6 +128,7 @@ impl Fault {
         match self {
             Fault::DataDir { .. } | Fault::InUse { .. } => status::DATA_DIR,
             Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
+            Fault::DiskFull(_) => status::STORAGE,
             Fault::Address { .. } => status::ADDRESS,
             Fault::Backup(_) | Fault::Transfer(_) | Fault::NoServer { .. } | Fault::NoBackup(_) => status::FAILED,
             Fault::Core { .. } | Fault::Steer { .. } | Fault::Edge(_) | Fault::StoreRefused(_) => status::CONFIG,
@@ -180,6 +183,7 @@ impl fmt::Display for Fault {
             ),
             Fault::Kernel(sentence)
             | Fault::Store(sentence)
+            | Fault::DiskFull(sentence)
             | Fault::StoreAway(sentence)
             | Fault::StoreRefused(sentence)
             | Fault::Ledger(sentence)

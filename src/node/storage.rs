@@ -12,7 +12,7 @@ use shards::wall::Wall;
 
 use super::fault::Fault;
 use crate::config::{Config, StoreKind};
-use crate::store::embedded::{Copied, Embedded, Options};
+use crate::store::embedded::{Copied, Embedded, Options, StoreFault};
 use crate::store::latencies::Latencies;
 use crate::store::model::Model;
 use crate::store::nodes::Nodes;
@@ -33,7 +33,7 @@ impl Storage {
     /// Opens what is configured. `wall` is the time of the process.
     ///
     /// # Errors
-    /// [`Fault::Store`], and of a database [`Fault::StoreAway`] and [`Fault::StoreRefused`].
+    /// [`Fault::Store`], [`Fault::DiskFull`], and of a database [`Fault::StoreAway`] and [`Fault::StoreRefused`].
     pub(super) fn open(config: &Config, dir: &Path, wall: &Arc<Wall>) -> Result<Storage, Fault> {
         let store = &config.store;
         let bytes_max = if store.max_bytes == 0 { u64::MAX } else { store.max_bytes };
@@ -47,7 +47,11 @@ impl Storage {
                 let options =
                     Options { cache_bytes: store.cache, bytes_max, wall: Arc::clone(wall), ..Options::default() };
                 let store = Embedded::open(dir, options);
-                Storage::Embedded(store.map_err(|fault| Fault::Store(fault.to_string()))?)
+                let refused = |fault: StoreFault| {
+                    let why = fault.to_string();
+                    if fault.is_full() { Fault::DiskFull(why) } else { Fault::Store(why) }
+                };
+                Storage::Embedded(store.map_err(refused)?)
             }
         })
     }

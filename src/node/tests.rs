@@ -1,6 +1,7 @@
 //! Start, stop and start again in one process; every refusal to start by its sentence.
 
 mod cluster;
+mod disk;
 mod drain;
 pub(crate) mod events;
 mod keys;

@@ -16,6 +16,7 @@ use shards::stats::Counters;
 use super::database::Database;
 use super::group::{Group, Numbers, Trouble};
 use super::port::{Answer, CommitterMail, Outbox, Route, is_durable};
+use super::room::Room;
 use super::stats::{StoreStats, Tally};
 use super::{Fatal, Gates, Unsaved};
 
@@ -101,7 +102,7 @@ impl Committer {
     fn commit_group(&mut self, mails: &mut Vec<CommitterMail>) {
         let began = Instant::now();
         self.gates.commit_began();
-        let written_before = self.stats.store_bytes_written;
+        let (written_before, deleted_before) = (self.stats.store_bytes_written, self.stats.store_rows_deleted);
         let mut owed = Owed { replies: Replies::with_capacity(mails.len()), ..Owed::default() };
         let operations = mails.len() as u64;
         let applied = self.apply(mails, &mut owed);
@@ -116,7 +117,9 @@ impl Committer {
                 *answer = Err(StoreError::Transient);
             }
         }
-        self.gates.disk_bytes_since.fetch_add(self.stats.store_bytes_written - written_before, Ordering::Relaxed);
+        let (bytes, deletes) =
+            (self.stats.store_bytes_written - written_before, self.stats.store_rows_deleted - deleted_before);
+        self.gates.space.wrote(bytes, deletes);
         self.stats.store_groups += 1;
         self.stats.store_group_operations += operations;
         self.stats.store_sync_microseconds += began.elapsed().as_micros() as u64;
@@ -129,9 +132,10 @@ impl Committer {
 
     /// Applies every mail in order and writes the batch out, unsynced; says whether there was anything to write.
     fn apply(&mut self, mails: &mut Vec<CommitterMail>, owed: &mut Owed) -> Result<bool, fjall::Error> {
-        let full = self.gates.full();
+        self.gates.space.look(&self.db);
+        let room = self.gates.space.room();
         let mut failure = if self.failed { Some(fjall::Error::Poisoned) } else { None };
-        let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, full, self.gates.user_rows_max);
+        let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, room, self.gates.user_rows_max);
         for mail in mails.drain(..) {
             let done = match mail {
                 CommitterMail::Job(job) => {
@@ -146,7 +150,7 @@ impl Committer {
                 }
                 CommitterMail::Upkeep(upkeep) => {
                     self.gates.upkeep_taken();
-                    if failure.is_some() { Ok(()) } else { group.upkeep(upkeep) }
+                    if failure.is_some() || room == Room::Nothing { Ok(()) } else { group.upkeep(upkeep) }
                 }
                 CommitterMail::Replay(messages, done) => {
                     owed.durable = true;
@@ -249,7 +253,9 @@ impl Committer {
         self.stats.store_reads = tally.reads.load(Ordering::Relaxed);
         self.stats.store_read_errors = tally.read_errors.load(Ordering::Relaxed);
         self.stats.store_queue = self.gates.queued.load(Ordering::Relaxed);
-        self.stats.store_disk_bytes = self.gates.disk_bytes.load(Ordering::Relaxed);
+        self.stats.store_disk_bytes = self.gates.space.used();
+        self.stats.store_disk_free_bytes = self.gates.space.free();
+        self.stats.store_room = self.gates.space.room() as u64;
         self.stats.store_cache_bytes = self.db.cache_bytes();
         self.stats.store_buffer_bytes = self.db.buffer_bytes();
         self.stats.store_circuit_open = u64::from(self.gates.circuit_open.load(Ordering::Relaxed));
@@ -309,7 +315,10 @@ fn save_replayed(
                     Unsaved::add(&mut unsaved, message, || format!("a row of its user cannot be read ({error})"));
                 }
                 Err(Trouble::Refused(error)) => {
-                    Unsaved::add(&mut unsaved, message, || format!("the store refuses it ({error:?})"));
+                    Unsaved::add(&mut unsaved, message, || match error {
+                        StoreError::Full => "the disk of the store is full".to_owned(),
+                        StoreError::Transient => "the store is stalled".to_owned(),
+                    });
                 }
                 Err(trouble @ Trouble::Write(_)) => return (unsaved, Err(trouble)),
             }

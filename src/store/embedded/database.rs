@@ -1,7 +1,9 @@
 //! The fjall database: its five keyspaces and the settings that measurement chose (DESIGN.md 7.1).
 
 use std::path::Path;
+use std::sync::Arc;
 
+use fjall::compaction::filter::Factory;
 use fjall::config::{CompressionPolicy, PinningPolicy};
 use fjall::{CompressionType, Keyspace, KeyspaceCreateOptions};
 
@@ -9,6 +11,9 @@ const MIB: u64 = 1 << 20;
 
 /// Names of the keyspaces in the order of their creation; fjall numbers them from 1 in this order.
 pub(super) const KEYSPACES: [&str; 5] = ["users", "messages", "topics", "meta", "channels"];
+
+/// The filter of each keyspace's compactions, by its name.
+pub(super) type Filters = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync>;
 
 /// An open database. Shared by the committer, the readers and the keeper.
 #[derive(Clone)]
@@ -24,7 +29,13 @@ pub(super) struct Database {
 impl Database {
     /// Opens or creates the database in `dir`.
     pub(super) fn open(dir: &Path, cache_bytes: u64) -> fjall::Result<Database> {
+        Database::open_paced(dir, cache_bytes, Arc::new(|_| None))
+    }
+
+    /// As [`Database::open`], with these filters for the compactions of each keyspace.
+    pub(super) fn open_paced(dir: &Path, cache_bytes: u64, filters: Filters) -> fjall::Result<Database> {
         let fjall = fjall::Database::builder(dir)
+            .with_compaction_filter_factories(filters)
             .cache_size(cache_bytes)
             .journal_compression(CompressionType::None)
             // The committer says when: one sync per group.
@@ -37,6 +48,11 @@ impl Database {
         let (users, messages) = (open(users, 8)?, open(messages, 32)?);
         let (topics, meta, channels) = (open(topics, 16)?, open(meta, 16)?, open(channels, 8)?);
         Ok(Database { fjall, users, messages, topics, meta, channels })
+    }
+
+    /// All keyspaces in the order of [`KEYSPACES`].
+    pub(super) fn keyspaces(&self) -> [&Keyspace; KEYSPACES.len()] {
+        [&self.users, &self.messages, &self.topics, &self.meta, &self.channels]
     }
 
     /// Bytes in the cache of blocks, now.

@@ -56,6 +56,11 @@ impl StoreFault {
         &self.path
     }
 
+    /// Whether there is no room on the disk.
+    pub fn is_full(&self) -> bool {
+        matches!(&self.cause, Cause::Io(_, error) if error.kind() == io::ErrorKind::StorageFull)
+    }
+
     /// Whether `murre maintain salvage` is the way out.
     pub fn is_damage(&self) -> bool {
         matches!(self.cause, Cause::Damaged(_))

@@ -20,7 +20,9 @@ use shards::machine::{StoreError, StoreOp, StoreReply};
 use shards::message::Held;
 
 use super::database::Database;
+use super::port::is_write;
 use super::query;
+use super::room::Room;
 use super::rows::{self, ChannelRow, Record};
 use super::stats::StoreStats;
 
@@ -63,7 +65,7 @@ pub(super) struct Group<'a> {
     /// What `meta` has of them.
     numbers_written: Numbers,
     bytes: u64,
-    full: bool,
+    room: Room,
     user_rows_max: u64,
     /// Something was written since the group began.
     wrote: bool,
@@ -75,12 +77,12 @@ struct Pending {
 }
 
 impl<'a> Group<'a> {
-    /// An empty group. `full` says whether new rows are refused, `user_rows_max` how many rows a user may have.
+    /// An empty group. `room` says which operations are refused, `user_rows_max` how many rows a user may have.
     pub(super) fn new(
         db: &'a Database,
         stats: &'a mut StoreStats,
         numbers: &'a mut Numbers,
-        full: bool,
+        room: Room,
         user_rows_max: u64,
     ) -> Group<'a> {
         Group {
@@ -94,7 +96,7 @@ impl<'a> Group<'a> {
             numbers_written: *numbers,
             numbers,
             bytes: 0,
-            full,
+            room,
             user_rows_max,
             wrote: false,
         }
@@ -102,6 +104,9 @@ impl<'a> Group<'a> {
 
     /// Applies one operation to the group.
     pub(super) fn apply(&mut self, op: StoreOp) -> Result<StoreReply, Trouble> {
+        if self.room == Room::Nothing && is_write(&op) {
+            return self.refuse_full();
+        }
         match op {
             StoreOp::Touch { uaid, seen } => self.touch(uaid, seen),
             StoreOp::Register { uaid, chid, key, at, seen, contact, presence: _ } => {
@@ -116,7 +121,7 @@ impl<'a> Group<'a> {
                 self.drop_user(uaid)
             }
             StoreOp::Publish { message, checked: _ } => self.publish(&message),
-            StoreOp::Save { .. } if self.full => self.refuse_full(),
+            StoreOp::Save { .. } if self.room >= Room::OnlyDeletes => self.refuse_full(),
             StoreOp::Save { messages } => self.save(&messages),
             StoreOp::Settle { rows, low_water, durable: _ } => self.settle(&rows, low_water),
             StoreOp::Tried { rows } => self.tried(&rows),
@@ -225,6 +230,7 @@ impl<'a> Group<'a> {
             }
         }
         self.touched.insert(uaid);
+        self.stats.store_rows_deleted += 1;
         self.bytes += key.len() as u64;
         self.batch.remove(&self.db.messages, key);
         Ok(())
@@ -244,6 +250,7 @@ impl<'a> Group<'a> {
             self.count_row(uaid, stamp, false)?;
             self.touched.insert(uaid);
         }
+        self.stats.store_rows_deleted += 1;
         self.bytes += key.len() as u64;
         self.batch.remove(&self.db.topics, &key[..]);
         self.topics.insert(key, None);

@@ -1,14 +1,13 @@
 //! The keeper: watches the committer, measures the disk, and walks the database for what nobody needs any more.
 //!
-//! A walk looks at a bounded number of rows per second and comes round when it reaches the end; what it finds is
-//! removed by the committer, which judges it again.
+//! A walk looks at a bounded number of rows per tick and comes round when it reaches the end; what it finds is
+//! removed by the committer, which judges it again. Every row is looked at about once in ten minutes, however many
+//! there are, and where many are dead the walk goes on at once.
 //!
 //! Lives on: its own thread.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,15 +22,25 @@ use super::database::Database;
 use super::group::Upkeep;
 use super::port::CommitterMail;
 use super::query;
+use super::room::{Room, Told};
 use super::rows::{self, Record};
 use crate::store::idle;
 
 /// How often the keeper looks.
 const TICK: Duration = Duration::from_millis(100);
-/// Ticks between two looks at the disk and between two strides of a walk.
-const TICKS_PER_STRIDE: u64 = 10;
-/// Rows of each keyspace that one stride looks at: about 2 ms per second.
+/// Ticks between two measurements of the store.
+const TICKS_PER_MEASURE: u64 = 10;
+/// Rows of each keyspace that one stride looks at: about a millisecond.
 const ROWS_PER_STRIDE: usize = 1_024;
+/// Strides of one tick at most: 40,960 rows a second, which is more than can be stored in one.
+const STRIDES_PER_TICK_MAX: u64 = 4;
+/// Dead rows of a stride from which on the next follows in the same tick.
+const DEAD_ROWS_DENSE: usize = ROWS_PER_STRIDE / 8;
+/// Time in which a walk comes round.
+const TICKS_PER_ROUND: u64 = 6_000;
+/// A squeeze for less than this part of all rows comes only once an hour.
+const SQUEEZE_PART: u64 = 16;
+const SQUEEZE_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
 
 /// Passes over dead rows in a tick: 10,240 rows a second.
 const PASSES_PER_TICK: usize = 4;
@@ -42,12 +51,13 @@ pub(super) struct Walk {
     messages: Vec<u8>,
     topics: Vec<u8>,
     users: Vec<u8>,
+    /// Ticks until a stride is due although the last one found little.
+    rest: u64,
 }
 
 /// Runs until `stop` says so or is gone.
 pub(super) fn run(
     db: &Database,
-    dir: &Path,
     stop: &Receiver<()>,
     committer: &Sender<CommitterMail>,
     gates: &Arc<Gates>,
@@ -55,6 +65,7 @@ pub(super) fn run(
 ) {
     let mut walk = Walk::default();
     let mut squeeze = Squeeze::default();
+    let mut told = Told::default();
     let mut ticks = 0u64;
     while stop.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
         ticks += 1;
@@ -62,12 +73,15 @@ pub(super) fn run(
         if sweep.is_some() {
             remove_dead(db, committer, gates);
         }
-        if ticks.is_multiple_of(TICKS_PER_STRIDE) {
-            measure(db, dir, gates);
+        if ticks.is_multiple_of(TICKS_PER_MEASURE) {
+            gates.space.measure(db);
             squeeze.if_full(db, gates);
-            if let Some(wall) = sweep {
-                stride(db, &mut walk, wall.unix(), committer, gates);
-            }
+        } else {
+            gates.space.look(db);
+        }
+        told.tell(&gates.space);
+        if let Some(wall) = sweep {
+            strides(db, &mut walk, wall.unix(), committer, gates);
         }
     }
     squeeze.wait();
@@ -82,20 +96,39 @@ struct Squeeze {
 }
 
 impl Squeeze {
-    /// Starts one when the store is full, unless one runs or ran lately. On a thread of its own: it may take long,
-    /// and the keeper has a committer to watch.
+    /// Starts one when the store is full and enough was deleted, unless one runs or ran lately. On a thread of its
+    /// own: it may take long, and the keeper has a committer to watch.
     fn if_full(&mut self, db: &Database, gates: &Gates) {
         let running = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        let lately = self.last.is_some_and(|last| last.elapsed() < gates.squeeze_every);
-        if running || lately || !gates.full() {
+        let since = self.last.map(|last| last.elapsed());
+        if running || since.is_some_and(|since| since < gates.squeeze_every) {
+            return;
+        }
+        let space = &gates.space;
+        if !matches!(space.room(), Room::NoMessages | Room::NoRegisters | Room::OnlyDeletes) {
+            return;
+        }
+        let part = db.messages.approximate_len() as u64 / SQUEEZE_PART;
+        let enough = part.min(space.deletes_worth_a_squeeze());
+        let deleted = space.deleted();
+        // What was deleted before this process began is not counted: the first one does not ask.
+        let worth =
+            since.is_none_or(|since| deleted >= enough.max(1) || (deleted > 0 && since > SQUEEZE_AT_LEAST_EVERY));
+        if !worth {
             return;
         }
         self.wait();
-        let db = db.clone();
+        space.squeezing();
+        let (db, space) = (db.clone(), Arc::clone(space));
         let squeeze = move || {
-            for keyspace in [&db.messages, &db.topics, &db.users, &db.meta] {
+            for keyspace in [&db.messages, &db.topics, &db.channels, &db.users, &db.meta] {
                 // An error here is one of the database: the committer meets it and says so.
-                let _ = keyspace.rotate_memtable_and_wait().and_then(|()| keyspace.major_compact());
+                let _ = keyspace.rotate_memtable_and_wait();
+                if space.fits_whole(keyspace) {
+                    let _ = keyspace.major_compact();
+                } else {
+                    tracing::warn!(free = space.free(), "tables not compacted: the disk is too full for it");
+                }
             }
         };
         self.thread = std::thread::Builder::new().name("store-squeeze".into()).spawn(squeeze).ok();
@@ -109,17 +142,6 @@ impl Squeeze {
     }
 }
 
-/// Reads how much there is on disk and how much could be.
-pub(super) fn measure(db: &Database, dir: &Path, gates: &Gates) {
-    if let Ok(bytes) = db.fjall.disk_space() {
-        gates.disk_bytes_since.store(0, Ordering::Relaxed);
-        gates.disk_bytes.store(bytes, Ordering::Relaxed);
-    }
-    if let Ok(stat) = rustix::fs::statvfs(dir) {
-        gates.disk_free.store(stat.f_bavail.saturating_mul(stat.f_frsize), Ordering::Relaxed);
-    }
-}
-
 /// Has the committer make passes over the users with dead rows. A mail that is dropped is made up for with the next.
 pub(super) fn remove_dead(db: &Database, committer: &Sender<CommitterMail>, gates: &Gates) {
     let marks = db.meta.prefix(rows::REMOVAL_PREFIX).take(PASSES_PER_TICK);
@@ -130,14 +152,35 @@ pub(super) fn remove_dead(db: &Database, committer: &Sender<CommitterMail>, gate
     }
 }
 
-/// One stride of each walk. A read error ends the stride; the next one starts behind it.
-pub(super) fn stride(
+/// The strides of one tick.
+pub(super) fn strides(
     db: &Database,
     walk: &mut Walk,
     now: UnixSeconds,
     committer: &Sender<CommitterMail>,
     gates: &Gates,
 ) {
+    walk.rest = walk.rest.saturating_sub(1);
+    if walk.rest > 0 {
+        return;
+    }
+    let rows = db.messages.approximate_len().max(db.users.approximate_len()) as u64;
+    let strides_per_round = (rows / ROWS_PER_STRIDE as u64).max(1);
+    let due = strides_per_round.div_ceil(TICKS_PER_ROUND).min(STRIDES_PER_TICK_MAX);
+    let mut made = 0;
+    let mut dense = true;
+    while made < STRIDES_PER_TICK_MAX && (dense || made < due) {
+        made += 1;
+        dense = stride(db, walk, now, committer, gates);
+    }
+    // A small store is looked at once a second.
+    walk.rest = if dense { 0 } else { (TICKS_PER_ROUND / strides_per_round).min(TICKS_PER_MEASURE) };
+}
+
+/// One stride of each walk; says whether many rows were dead and the committer takes more of them. A read error ends
+/// the stride; the next one starts behind it.
+fn stride(db: &Database, walk: &mut Walk, now: UnixSeconds, committer: &Sender<CommitterMail>, gates: &Gates) -> bool {
+    let (mut taken, mut found) = (true, 0);
     let mut low_waters = HashMap::new();
     let dead = collect(&db.messages, &mut walk.messages, |key, value| {
         let Some(peek) = rows::peek(value) else { return false };
@@ -148,20 +191,23 @@ pub(super) fn stride(
         };
         peek.expires <= now || settled()
     });
+    found += dead.len();
     if !dead.is_empty() {
-        gates.tell(committer, Upkeep::MessageRows(dead));
+        taken &= gates.tell(committer, Upkeep::MessageRows(dead));
     }
     let dead = collect(&db.topics, &mut walk.topics, |_, value| rows::peek(value).is_some_and(|p| p.expires <= now));
+    found += dead.len();
     if !dead.is_empty() {
-        gates.tell(committer, Upkeep::TopicRows(dead, now));
+        taken &= gates.tell(committer, Upkeep::TopicRows(dead, now));
     }
     let gone = collect(&db.users, &mut walk.users, |_, value| {
         Record::parse(value).is_some_and(|record| idle(record.seen(), now))
     });
     let gone: Vec<Uaid> = gone.iter().filter_map(|key| rows::uaid_of(key)).collect();
     if !gone.is_empty() {
-        gates.tell(committer, Upkeep::IdleUsers(gone, now));
+        taken &= gates.tell(committer, Upkeep::IdleUsers(gone, now));
     }
+    taken && found >= DEAD_ROWS_DENSE
 }
 
 /// What is certainly settled for a user; nothing when it cannot be read.

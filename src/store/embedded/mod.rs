@@ -23,11 +23,12 @@ mod migration;
 mod port;
 mod query;
 mod reader;
+mod room;
 mod rows;
 mod salvage;
 mod stats;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transfer;
 
 use std::fmt;
@@ -57,6 +58,7 @@ use database::Database;
 use fault::Cause;
 use group::{Numbers, Upkeep};
 use port::{CommitterMail, Port, ReaderMail};
+use room::Space;
 use stats::Tally;
 
 /// What ends the process when nothing can be written any more.
@@ -87,18 +89,18 @@ const EXIT_STORAGE: i32 = 74;
 pub struct Options {
     /// Cache of blocks, bytes (`store.cache`).
     pub cache_bytes: u64,
-    /// At most this much on disk, bytes (`store.max_bytes`); at the bound new rows are refused. Journals alone take
-    /// 64 MiB and up to 320, so anything below 1 GiB is for tests.
+    /// At this much on disk, bytes (`store.max_bytes`), messages are refused; registers and saves go on for an eighth
+    /// more. Journals alone take 64 MiB and up to 320, so anything below 1 GiB is for tests.
     pub bytes_max: u64,
     /// Rows that one user may have, about: one row in 64 is counted.
     pub user_rows_max: u64,
-    /// New rows are refused while the file system has less than this free, bytes.
+    /// Reserve of the file system, bytes, at most an eighth of it: free beside what the store needs for itself.
     pub bytes_free_min: u64,
     /// Reader threads, at least 1.
     pub readers: usize,
     /// A write under way for longer opens the circuit.
     pub stall_after: Duration,
-    /// How often a full store is compacted, so that deletes give their space back.
+    /// How often a full store is compacted at most, so that deletes give their space back.
     pub squeeze_every: Duration,
     /// Whether expired rows and idle users are reclaimed in the background.
     pub sweep: bool,
@@ -137,11 +139,10 @@ impl Default for Options {
 struct Gates {
     started: Instant,
     stall_after: Duration,
-    bytes_max: u64,
     user_rows_max: u64,
-    bytes_free_min: u64,
     squeeze_every: Duration,
     sweep: bool,
+    space: Arc<Space>,
     /// Milliseconds since `started` of the commit under way; 0 while there is none.
     commit_since: AtomicU64,
     circuit_open: AtomicBool,
@@ -149,31 +150,23 @@ struct Gates {
     queued: AtomicU64,
     /// Upkeep mails waiting for it.
     upkeep: AtomicUsize,
-    disk_bytes: AtomicU64,
-    /// Written since `disk_bytes` was measured.
-    disk_bytes_since: AtomicU64,
-    disk_free: AtomicU64,
     tally: Tally,
     board: Arc<Board>,
 }
 
 impl Gates {
-    fn new(options: &Options) -> Gates {
+    fn new(dir: &Path, options: &Options) -> Gates {
         Gates {
             started: Instant::now(),
             stall_after: options.stall_after,
-            bytes_max: options.bytes_max,
             user_rows_max: options.user_rows_max,
-            bytes_free_min: options.bytes_free_min,
+            space: Arc::new(Space::new(dir, options)),
             squeeze_every: options.squeeze_every,
             sweep: options.sweep,
             commit_since: AtomicU64::new(0),
             circuit_open: AtomicBool::new(false),
             queued: AtomicU64::new(0),
             upkeep: AtomicUsize::new(0),
-            disk_bytes: AtomicU64::new(0),
-            disk_bytes_since: AtomicU64::new(0),
-            disk_free: AtomicU64::new(u64::MAX),
             tally: Tally::default(),
             board: Arc::new(Board::new(&[StoreStats::MEANINGS])),
         }
@@ -201,24 +194,18 @@ impl Gates {
         }
     }
 
-    /// Whether new rows are refused.
-    fn full(&self) -> bool {
-        let since = self.disk_bytes_since.load(Ordering::Relaxed);
-        let used = self.disk_bytes.load(Ordering::Relaxed).saturating_add(since);
-        let free = self.disk_free.load(Ordering::Relaxed).saturating_sub(since);
-        used >= self.bytes_max || free < self.bytes_free_min
-    }
-
-    /// Sends upkeep to the committer, or drops it when much is on its way already.
-    fn tell(&self, committer: &Sender<CommitterMail>, upkeep: Upkeep) {
+    /// Sends upkeep to the committer, or drops it when much is on its way already; says which.
+    fn tell(&self, committer: &Sender<CommitterMail>, upkeep: Upkeep) -> bool {
         if !self.sweep && !matches!(upkeep, Upkeep::ClearMark(_)) {
-            return;
+            return false;
         }
-        if self.upkeep.fetch_add(1, Ordering::Relaxed) < UPKEEP_MAX {
+        let fits = self.upkeep.fetch_add(1, Ordering::Relaxed) < UPKEEP_MAX;
+        if fits {
             let _ = committer.send(CommitterMail::Upkeep(upkeep));
         } else {
             self.upkeep.fetch_sub(1, Ordering::Relaxed);
         }
+        fits
     }
 
     /// The committer took an upkeep mail.
@@ -259,7 +246,8 @@ pub struct Embedded {
     committer: Sender<CommitterMail>,
     readers: Vec<Sender<ReaderMail>>,
     keeper: Option<Sender<()>>,
-    threads: Vec<JoinHandle<()>>,
+    keeper_thread: Option<JoinHandle<()>>,
+    committer_thread: Option<JoinHandle<()>>,
     reader_threads: Vec<JoinHandle<()>>,
     ports: AtomicUsize,
     _lock: File,
@@ -274,8 +262,12 @@ impl Embedded {
         let lock = prepare(dir)?;
         let path = dir.join("db");
         journal::check(&path)?;
-        let db = Database::open(&path, options.cache_bytes).map_err(|e| StoreFault::database(&path, e))?;
+        room::check_open(dir, &path)?;
+        let gates = Arc::new(Gates::new(dir, &options));
+        let (space, wall) = (Arc::clone(&gates.space), options.sweep.then(|| Arc::clone(&options.wall)));
+        let filters: database::Filters = Arc::new(move |name| room::Pacing::of(name, &space, wall.as_ref()));
         let unreadable = |e| StoreFault::database(&path, e);
+        let db = Database::open_paced(&path, options.cache_bytes, filters).map_err(unreadable)?;
         migration::run(&db).map_err(unreadable)?;
         let number = |key: &[u8]| {
             let bytes = db.meta.get(key).map_err(unreadable)?;
@@ -283,8 +275,7 @@ impl Embedded {
         };
         let clock = Clock(number(rows::CLOCK_KEY)?);
         let numbers = Numbers { clock, registration: number(rows::REGISTRATION_KEY)? };
-        let gates = Arc::new(Gates::new(&options));
-        keeper::measure(&db, dir, &gates);
+        gates.space.measure(&db);
         let (committer, inbox) = unbounded();
         let mut store = Embedded {
             dir: dir.into(),
@@ -294,7 +285,8 @@ impl Embedded {
             committer,
             readers: Vec::new(),
             keeper: None,
-            threads: Vec::new(),
+            keeper_thread: None,
+            committer_thread: None,
             reader_threads: Vec::new(),
             ports: AtomicUsize::new(0),
             _lock: lock,
@@ -317,10 +309,10 @@ impl Embedded {
             self.reader_threads.push(thread);
         }
         let (keeper, stop) = bounded(1);
-        let (kept, dir, mail, gates) = (db.clone(), self.dir.clone(), self.committer.clone(), self.gates.clone());
+        let (kept, mail, gates) = (db.clone(), self.committer.clone(), self.gates.clone());
         let sweep = options.sweep.then(|| Arc::clone(&options.wall));
-        let keep = move || keeper::run(&kept, &dir, &stop, &mail, &gates, sweep.as_deref());
-        self.threads.push(spawn("store-keeper", keep)?);
+        let keep = move || keeper::run(&kept, &stop, &mail, &gates, sweep.as_deref());
+        self.keeper_thread = Some(spawn("store-keeper", keep)?);
         self.keeper = Some(keeper);
         let committer = Committer {
             db,
@@ -335,7 +327,7 @@ impl Embedded {
             #[cfg(test)]
             before_commit: options.before_commit.clone(),
         };
-        self.threads.push(spawn("store-commit", move || committer.run())?);
+        self.committer_thread = Some(spawn("store-commit", move || committer.run())?);
         Ok(())
     }
 
@@ -409,7 +401,12 @@ impl Embedded {
             let _ = thread.join();
         }
         let _ = self.committer.send(CommitterMail::Stop);
-        for thread in self.threads.drain(..) {
+        if let Some(thread) = self.committer_thread.take() {
+            let _ = thread.join();
+        }
+        // Everything is synced. Whoever waits for room would wait for ever.
+        self.gates.space.close();
+        if let Some(thread) = self.keeper_thread.take() {
             let _ = thread.join();
         }
         // Last: dropping the database ends its own threads.

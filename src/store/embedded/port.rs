@@ -168,7 +168,8 @@ impl Store for Port {
     }
 }
 
-fn is_write(op: &StoreOp) -> bool {
+/// Whether the committer writes for it.
+pub(super) fn is_write(op: &StoreOp) -> bool {
     match op {
         StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => false,
         StoreOp::Touch { .. }

@@ -6,6 +6,7 @@ use shards::machine::StoreReply;
 use shards::message::Message;
 
 use super::{Group, Trouble};
+use crate::store::embedded::room::Room;
 use crate::store::embedded::rows::{ChannelRow, Record};
 use crate::store::transfer::WholeUser;
 
@@ -21,7 +22,7 @@ pub(in crate::store::embedded) struct Load {
 impl Group<'_> {
     /// Takes on rows and users. Every lookup comes before the first change, so that a read that fails changes nothing.
     pub(in crate::store::embedded) fn load(&mut self, load: &Load) -> Result<StoreReply, Trouble> {
-        if self.full {
+        if self.room >= Room::NoMessages {
             return self.refuse_full();
         }
         for message in &load.rows {

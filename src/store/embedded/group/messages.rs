@@ -8,6 +8,7 @@ use shards::machine::{RowKey, StoreError, StoreReply};
 use shards::message::{Held, Message, Tries};
 
 use super::{Group, Pending, Trouble};
+use crate::store::embedded::room::Room;
 use crate::store::embedded::rows;
 
 /// Rows that one settling of a low water removes; reads do not show the others, the keeper removes them.
@@ -27,7 +28,7 @@ impl Group<'_> {
         if message.ttl == 0 {
             return Ok(StoreReply::Done);
         }
-        if self.full {
+        if self.room >= Room::NoMessages {
             return self.refuse_full();
         }
         if row_count >= self.user_rows_max {
@@ -40,8 +41,11 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
-    /// Stores what a ledger kept, however little room is left: at start there is nowhere else to put it.
+    /// Stores what a ledger kept while anything can be written: at start there is nowhere else to put it.
     pub(in crate::store::embedded) fn save(&mut self, messages: &[Arc<Message>]) -> Result<StoreReply, Trouble> {
+        if self.room == Room::Nothing {
+            return self.refuse_full();
+        }
         // Every lookup comes before the first change: a batch of one user is whole or not there.
         let mut kept = Vec::with_capacity(messages.len());
         for message in messages {

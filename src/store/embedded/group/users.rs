@@ -8,6 +8,7 @@ use shards::time::UnixSeconds;
 
 use super::{Group, Pending, Trouble};
 use crate::store::embedded::query;
+use crate::store::embedded::room::Room;
 use crate::store::embedded::rows::ChannelRow;
 
 impl Group<'_> {
@@ -35,7 +36,7 @@ impl Group<'_> {
             self.stats.store_registers_repeated += 1;
             return Ok(StoreReply::Done);
         }
-        if self.full || (!known && count >= limits::CHANNELS_MAX) {
+        if self.room >= Room::NoRegisters || (!known && count >= limits::CHANNELS_MAX) {
             return self.refuse_full();
         }
         self.stats.store_registers += 1;

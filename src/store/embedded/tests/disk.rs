@@ -1,0 +1,151 @@
+//! A file system that is really small, and one that others fill.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::*;
+
+/// A file system in memory, mounted for one test. Mounting wants root; a refusal fails the test.
+pub(crate) struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    pub(crate) fn mount(mib: u64) -> SmallDisk {
+        let dir = tempfile::tempdir().expect("a directory");
+        let size = format!("size={mib}m");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(dir.path()).output();
+        let mount = mount.expect("mount is there");
+        assert!(mount.status.success(), "{}", String::from_utf8_lossy(&mount.stderr));
+        SmallDisk { dir }
+    }
+
+    /// A directory on it that is not there yet.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A file of somebody else that takes all but this much.
+    pub(crate) fn fill_up_to(&self, bytes_left: u64) -> PathBuf {
+        let path = self.dir.path().join("filler");
+        let stat = rustix::fs::statvfs(self.dir.path()).expect("it is mounted");
+        let free = stat.f_bavail * stat.f_frsize;
+        let file = std::fs::File::create(&path).expect("there is an inode");
+        let take = free.saturating_sub(bytes_left);
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, take).expect("it was free");
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.dir.path()).status();
+    }
+}
+
+/// Options of the default that note what would end the process.
+fn noted(said: &Arc<Mutex<Vec<String>>>) -> Options {
+    let said = Arc::clone(said);
+    Options {
+        squeeze_every: Duration::from_millis(500),
+        fatal: Arc::new(move |why| said.lock().expect("nobody panics").push(why.to_owned())),
+        ..patient()
+    }
+}
+
+fn big(clock: u64) -> Arc<Message> {
+    Arc::new(Message { payload: vec![clock as u8; 30_000].into(), ..message(1, 2, clock) })
+}
+
+/// Publishes until the store refuses; returns the clocks it took.
+fn publish_until_full(hand: &mut Hand, from: u64, said: &Arc<Mutex<Vec<String>>>) -> Vec<u64> {
+    let mut taken = Vec::new();
+    let mut refused = 0;
+    for first in (from..).step_by(32) {
+        let ops = (first..first + 32).map(|clock| StoreOp::Publish { message: big(clock), checked: false });
+        for (nth, answer) in hand.ask_all(ops.collect()).into_iter().enumerate() {
+            match answer {
+                Ok(_) => taken.push(first + nth as u64),
+                Err(StoreError::Full) => refused += 1,
+                Err(StoreError::Transient) => panic!("{:?}", said.lock().expect("nobody panics")),
+            }
+        }
+        if refused > 500 {
+            return taken;
+        }
+        if refused > 0 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    unreachable!("clocks do not end")
+}
+
+#[test]
+fn a_small_disk_that_is_full_refuses_messages_and_recovers() {
+    let disk = SmallDisk::mount(900);
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let store = Embedded::open(&disk.path(), noted(&said)).expect("it opens");
+    let mut hand = hand(&store);
+    hand.register(1, 2);
+    let taken = publish_until_full(&mut hand, 10, &said);
+    assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
+    // What must happen goes on.
+    assert_eq!(store.gates.space.room(), room::Room::NoMessages, "{:?}", store.gates.space);
+    hand.register(2, 2);
+    hand.done(StoreOp::Save { messages: vec![Arc::new(message(2, 2, 5))] });
+    hand.done(StoreOp::DropUser { uaid: uaid(2) });
+    // Deletes give the space back, and messages are taken again.
+    for some in taken.chunks(200) {
+        let rows = some.iter().map(|clock| RowKey::of(&big(*clock))).collect();
+        hand.done(StoreOp::Settle { rows, low_water: None, durable: true });
+    }
+    let mut next = 1_000_000;
+    wait_until("space returns", || {
+        next += 1;
+        hand.ask(StoreOp::Publish { message: big(next), checked: false }).is_ok()
+    });
+    assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
+}
+
+#[test]
+fn a_disk_that_others_fill_ends_nothing() {
+    let disk = SmallDisk::mount(400);
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let store = Embedded::open(&disk.path(), Options { bytes_free_min: 64 << 20, ..noted(&said) }).expect("it opens");
+    let mut hand = hand(&store);
+    hand.register(1, 2);
+    (10..200).for_each(|clock| hand.done(StoreOp::Publish { message: big(clock), checked: false }));
+    let filler = disk.fill_up_to(64 << 10);
+    let publish = |clock| StoreOp::Publish { message: big(clock), checked: false };
+    wait_until("it is noticed", || hand.ask(publish(1_000)).is_err());
+    for clock in 1_001..1_200 {
+        let answer = hand.ask(publish(clock));
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    assert_eq!(hand.clocks(uaid(1)).len(), 190, "reads go on");
+    std::fs::remove_file(filler).expect("it is there");
+    wait_until("space returns", || hand.ask(publish(2_000)).is_ok());
+    assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
+}
+
+#[test]
+fn a_walk_reclaims_what_a_store_can_take_in() {
+    const ROWS: u64 = 17_408;
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Embedded::open(dir.path(), Options { sweep: true, ..patient() }).expect("it opens");
+    let mut hand = hand(&store);
+    hand.register(1, 2);
+    for first in (0..ROWS).step_by(512) {
+        let brief = |n| Arc::new(Message { ttl: 10, ..message(1, 2, 100 + n) });
+        let ops = (first..first + 512).map(|n| StoreOp::Publish { message: brief(n), checked: false });
+        assert!(hand.ask_all(ops.collect()).iter().all(Result::is_ok));
+    }
+    let db = store.db.clone().expect("it is open");
+    let mut walk = keeper::Walk::default();
+    // The ticks of one second; the committer has as long as it wants between two of them.
+    for _ in 0..10 {
+        keeper::strides(&db, &mut walk, UnixSeconds(NOW.0 + 10), &store.committer, &store.gates);
+        wait_until("the committer takes them", || store.gates.upkeep.load(Ordering::Relaxed) == 0);
+    }
+    wait_until("17,000 inserts a second are reclaimed in a second", || db.messages.is_empty().expect("readable"));
+}
