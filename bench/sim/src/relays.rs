@@ -174,7 +174,8 @@ impl World {
                 let member = match &event {
                     Event::Hello { uaid, .. } => {
                         let member = self.relays[relay].attaching.take();
-                        member.inspect(|member| drop(self.relays[relay].members.insert(*uaid, *member)))
+                        self.relays[relay].members.extend(member.map(|member| (*uaid, member)));
+                        member
                     }
                     _ => self.relays[relay].members.get(&uaid).copied(),
                 };
