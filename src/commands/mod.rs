@@ -117,8 +117,8 @@ pub mod status {
     /// The data directory cannot be made, written or locked.
     pub const DATA_DIR: u8 = 73;
     /// Storage failed while the server ran, and it ended so that nothing is promised that is not kept
-    /// (`store::embedded` exits with it); or at start the disk was too full to open it, or the database did not answer. A
-    /// restart may mend it.
+    /// (`store::embedded` exits with it); or at start the disk was too full to open it, or the database did not answer.
+    /// A restart may mend it.
     pub const STORAGE: u8 = 74;
     /// Stopped with messages in the ledger logs that storage did not take: the next start saves them.
     pub const LEDGER_LEFT: u8 = 75;
