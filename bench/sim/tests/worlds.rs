@@ -140,7 +140,6 @@ const SITUATIONS: &[&str] = &[
     "machine.channels_reconciled",
     "machine.members_attached",
     "machine.updates_screened",
-    "publish: other mode",
     "relay: goes",
     "relay: stops reading",
     "store: user dropped",
