@@ -45,7 +45,7 @@ impl ShardMachine {
                 _ => self.stats.acks += 1,
             }
             if !self.acked(turn, at, update.stamp) {
-                self.ack_outside_window(at, update);
+                self.ack_outside_window(turn, at, update);
             }
         }
         self.pace_acked(turn, at, out);
@@ -70,12 +70,14 @@ impl ShardMachine {
     }
 
     /// An id that is not in the window: one that waits parked, one that an earlier session was sent, or noise. The
-    /// first two are in storage, so they are only looked at while storage may hold something for this session.
-    fn ack_outside_window(&mut self, at: Ref, update: &AckUpdate) {
+    /// first two are in storage, so they are only looked at while storage may hold something for this session; or they
+    /// wait until a full storage takes them.
+    fn ack_outside_window(&mut self, turn: &mut Turn<'_>, at: Ref, update: &AckUpdate) {
         let Some(session) = self.sessions.get(at) else { return };
         let (uaid, index) = (session.uaid, session.active);
         // While unsure of a channel a check has passed its rows by, also those that were sent and refused later.
         let mut known = session.has(UNSURE);
+        known |= self.ack_departing(turn, uaid, update.stamp);
         if let Some(active) = self.active_of_mut(index) {
             known |= !active.drain.clear();
             if let Some(place) = active.parked.iter().position(|parked| parked.row.stamp == update.stamp) {

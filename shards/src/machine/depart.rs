@@ -217,6 +217,18 @@ impl ShardMachine {
         self.release_departing(turn, uaid, |message| message.stamp == stamp, |stats| &mut stats.cancels_departing);
     }
 
+    /// An ack of a message that waits to be saved while storage is full: a save that is tried again leaves it out.
+    /// False when there is no such message. The caller deletes the row of a save that is under way.
+    pub(super) fn ack_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, stamp: Stamp) -> bool {
+        let Some(departure) = self.departures.get_mut(&uaid) else { return false };
+        let Some(place) = departure.messages.iter().position(|(message, _)| message.stamp == stamp) else {
+            return false;
+        };
+        let (message, slot) = departure.messages.remove(place);
+        self.release_record(turn, &message, slot);
+        true
+    }
+
     /// Whether this message is on its way to storage.
     pub(super) fn is_departing(&self, uaid: Uaid, stamp: Stamp) -> bool {
         let departure = self.departures.get(&uaid);

@@ -345,3 +345,21 @@ fn a_full_storage_has_no_direct_accepted_that_it_could_not_save() {
     mesh.accept(0, message(there), Disposition::Direct);
     assert_eq!(mesh.notifications(other).len(), 2);
 }
+
+#[test]
+fn an_ack_of_what_waits_for_room_ends_it() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let stamps = six(&mut mesh, uaid);
+    mesh.store.mode = Mode::Full;
+    mesh.close(socket);
+    let late = mesh.session(0, Some(uaid));
+    mesh.pass(3);
+    // Its user agent had read it from the connection before.
+    mesh.ack(late, stamps[0]);
+    assert_eq!(mesh.ledger.len(), 5);
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(3);
+    assert_eq!(mesh.notifications(late), stamps[1..], "what was acked is never sent again");
+}
