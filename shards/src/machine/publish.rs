@@ -169,6 +169,8 @@ impl ShardMachine {
             Some(active) => {
                 active.window.len() < usize::from(self.config.window)
                     && active.drain.clear()
+                    // Behind these it would keep them in memory.
+                    && (active.ahead_bytes == 0 || !self.rows_are_full(at))
                     && active.direct_bytes + active.ahead_bytes + bytes <= limits::SESSION_LEDGER_BYTES_MAX
             }
         }

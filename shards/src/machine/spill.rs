@@ -156,6 +156,7 @@ impl ShardMachine {
         if self.rows_are_full(at) && !self.let_go_of_rows(turn, at) {
             return;
         }
+        self.continue_drain(turn, at);
         self.doubt(turn, at);
         self.arm_active(turn, at);
         self.deactivate_if_idle(at);
@@ -185,6 +186,7 @@ impl ShardMachine {
     }
 
     /// At the bound a window keeps no body of what the socket was handed: storage has it if the socket refuses it yet.
+    /// What waits for its turn at the end of the window leaves it, and is read again when there is room.
     /// What the socket did refuse must be sent from memory, in its order, so that session ends. The next session of its
     /// user is sent everything from storage. False when it ended.
     fn let_go_of_rows(&mut self, turn: &mut Turn<'_>, at: Ref) -> bool {
@@ -195,7 +197,27 @@ impl ShardMachine {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return false;
         }
+        if self.rows_are_full(at) {
+            self.leave_to_storage(at);
+        }
         true
+    }
+
+    /// Takes rows that wait to be sent out of the end of the window. A direct behind them keeps them there, or it would
+    /// overtake them; it becomes a row after `delivery.spill_after`, and no other comes until then.
+    fn leave_to_storage(&mut self, at: Ref) {
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        let Some(active) = self.active_of(index) else { return };
+        let waits = |entry: &&Entry| !entry.sent && entry.source == Source::Row;
+        let stamps: Vec<Stamp> = active.window.iter().rev().take_while(waits).map(|entry| entry.row.stamp).collect();
+        if stamps.is_empty() {
+            return;
+        }
+        stamps.into_iter().for_each(|stamp| _ = self.remove_entry(index, stamp));
+        if let Some(active) = self.active_of_mut(index) {
+            // From the start: what has left the window is not covered any more.
+            active.drain.restart();
+        }
     }
 
     /// Sends again what was not acked in time, from memory or from storage, at the pace of the session.

@@ -161,3 +161,41 @@ fn what_blocked_sockets_keep_in_memory_is_bounded() {
         assert!(stamps.len() >= 10);
     }
 }
+
+/// A user agent that acks one message a second hears one a second: the rest of its burst waits, and storage has it.
+#[test]
+fn what_waits_for_its_turn_leaves_the_memory_when_it_is_short() {
+    let mut mesh = Mesh::with(1, |config| config.ledger_bytes_max = 2 << 20);
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    let large = || Message { payload: vec![0; limits::PAYLOAD_BYTES_MAX].into(), ttl: 1 << 20, ..message(uaid) };
+    let mut stamps: Vec<_> = (0..100).map(|_| mesh.accept(0, large(), Disposition::Direct)).collect();
+    // Other sessions keep as much as all may.
+    mesh.machines[0].row_bytes += limits::ROW_BYTES_MAX;
+    for step in 0..120 {
+        if step % 4 == 0 {
+            mesh.ack(socket, stamps[step / 4]);
+        }
+        if step % 10 == 9 {
+            // It may not have more kept for it.
+            let stamp = match mesh.post(0, large()) {
+                Published::Accepted { stamp, .. } => stamp,
+                refused => panic!("{refused:?}"),
+            };
+            stamps.push(stamp);
+        }
+        mesh.pass_step();
+    }
+    assert!(bodies(&mesh) <= 64 << 10, "{} bytes are kept", bodies(&mesh));
+    assert!(mesh.ledger.is_empty());
+    mesh.machines[0].row_bytes -= limits::ROW_BYTES_MAX;
+    // The first read comes within a second, and then every ack brings one.
+    mesh.pass(1);
+    for stamp in &stamps[30..] {
+        mesh.ack(socket, *stamp);
+        mesh.pass_step();
+    }
+    assert_eq!(mesh.notifications(socket), stamps, "all of it, once and in order");
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert_eq!(mesh.machines[0].row_bytes, 0);
+}
