@@ -1,8 +1,8 @@
 //! What clients meet, for a log at debug: upgrades, hellos, refusals, and the end of each WebSocket.
 //!
 //! A shard never logs, because writing may block it. It puts a small value into a queue that all shards share, and one
-//! thread of the node takes it out and logs it. While nobody wants these lines there is no queue, and a shard pays for
-//! one look at an `Option`. What does not fit is dropped and counted.
+//! thread of the node takes it out and logs it. Where the log takes no such line there is no queue, and a shard pays
+//! for one look at an `Option`. What does not fit is dropped and counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

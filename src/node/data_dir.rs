@@ -248,7 +248,7 @@ pub fn warn_of_readers(path: &Path, bits: u32) {
     }
 }
 
-/// Permission bits of everybody but the owner: keys that this server makes are his alone.
+/// Permission bits of all but the owner: keys that this server makes are his alone.
 const NOT_THE_OWNER: u32 = 0o077;
 /// Permission bits of strangers: files of the operator may be for a group.
 pub const STRANGERS: u32 = 0o007;

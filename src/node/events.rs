@@ -1,6 +1,6 @@
 //! The thread that logs what clients meet ([`crate::edge::Happening`]), which shards cannot: writing may block.
 //!
-//! It exists only while somebody wants these lines, so that a node which logs at info has neither queue nor thread.
+//! It exists only while the log takes these lines, so that a node which logs at info has neither queue nor thread.
 
 use std::io;
 use std::sync::Arc;

@@ -404,7 +404,7 @@ impl Embedded {
         if let Some(thread) = self.committer_thread.take() {
             let _ = thread.join();
         }
-        // Everything is synced. Whoever waits for room would wait for ever.
+        // Everything is synced. A compaction that waits for room would wait for ever.
         self.gates.space.close();
         if let Some(thread) = self.keeper_thread.take() {
             let _ = thread.join();

@@ -303,7 +303,8 @@ fn tables(source: &Path, nth: usize) -> Option<Vec<PathBuf>> {
     Some(paths)
 }
 
-/// The bytes of every journal. The beginning of a batch at the end of the last one is no damage: nobody was told of it.
+/// The bytes of every journal. The beginning of a batch at the end of the last one is no damage: its writes were never
+/// answered.
 fn journals(source: &Path, copied: &mut Copied) -> Result<Vec<Vec<u8>>, StoreFault> {
     let paths = journal::list(source)?;
     let mut journals = Vec::new();

@@ -64,7 +64,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Makes passes until no row of this user is dead; for a transfer, beside which nobody waits.
+    /// Makes passes until no row of this user is dead; for a transfer, which runs beside no session.
     pub(super) fn remove_all_dead(&mut self, uaid: Uaid) -> Result<(), Trouble> {
         self.write_out_for(uaid)?;
         while self.db.meta.contains_key(rows::removal_key(uaid)).map_err(Trouble::Read)? {

@@ -25,7 +25,7 @@ impl SmallDisk {
         self.dir.path().join("data")
     }
 
-    /// A file of somebody else that takes all but this much.
+    /// A file of another program that takes all but this much.
     pub(crate) fn fill_up_to(&self, bytes_left: u64) -> PathBuf {
         let path = self.dir.path().join("filler");
         let stat = rustix::fs::statvfs(self.dir.path()).expect("it is mounted");
