@@ -178,8 +178,8 @@ fn the_limit_of_descriptors_is_one_rings_and_so_one_shards() {
         let host = host(&[("proc/self/limits", &limit(files))]);
         about(&examine(&host, Wanted { shards, ..million() }), "RLIMIT_NOFILE").clone()
     };
-    // Eight shards of a million: 127,500 each, a thirteenth for the ports of senders and nodes, a twentieth for goodbyes,
-    // and room for a burst of two listeners.
+    // Eight shards of a million: 127,500 each, a thirteenth for the ports of senders and nodes, a twentieth for
+    // goodbyes, and room for a burst of two listeners.
     assert_eq!(judge("152589", Some(8)).verdict, Verdict::Good);
     let short = judge("152588", Some(8));
     assert_eq!(short.verdict, Verdict::Warn);
