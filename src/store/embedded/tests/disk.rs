@@ -90,7 +90,7 @@ fn a_small_disk_that_is_full_refuses_messages_and_recovers() {
     let taken = publish_until_full(&mut hand, 10, &said);
     assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
     // What must happen goes on.
-    assert_eq!(store.gates.space.room(), room::Room::NoMessages, "{:?}", store.gates.space);
+    wait_until("messages alone are refused", || store.gates.space.room() == room::Room::NoMessages);
     hand.register(2, 2);
     hand.done(StoreOp::Save { messages: vec![Arc::new(message(2, 2, 5))] });
     hand.done(StoreOp::DropUser { uaid: uaid(2) });
