@@ -167,6 +167,7 @@ impl World {
                 let channel = self.oracle.channels.entry((*uaid, *chid)).or_default();
                 channel.registered = None;
                 channel.version += 1;
+                channel.left_out = true;
                 // From here on the session takes nothing of it, also when storage keeps the channel after an error.
                 self.oracle.channel_forgotten(*uaid, *chid, self.steps);
             }
@@ -177,9 +178,9 @@ impl World {
                 }
                 self.oracle.user_dropped(*uaid, self.steps);
             }
-            StoreOp::LoadUser { .. }
-            | StoreOp::Touch { .. }
-            | StoreOp::Register { .. }
+            StoreOp::LoadUser { uaid } => self.oracle.taken_up(*uaid, None),
+            StoreOp::Register { uaid, chid, .. } => self.oracle.taken_up(*uaid, Some(*chid)),
+            StoreOp::Touch { .. }
             | StoreOp::SetContact { .. }
             | StoreOp::SetPresence { .. }
             | StoreOp::ClearPresence { .. }

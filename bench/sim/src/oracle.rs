@@ -86,6 +86,8 @@ pub(crate) struct Post {
     pub(crate) damaged: bool,
     /// Its user started over, by a rule.
     pub(crate) user_dropped: bool,
+    /// Another node stored it for a channel that the hello of the session had left out, and the session passed it over.
+    pub(crate) left_out: bool,
     /// Of a SimplePush update; 0 of a notification.
     pub(crate) version: u64,
     /// Its clock is further ahead than a clock may be: nobody may accept it.
@@ -103,6 +105,8 @@ pub(crate) struct Channel {
     pub(crate) unregistered_until: Option<u64>,
     /// An unregister that began at this step was answered 200.
     pub(crate) dropped_before: u64,
+    /// The hello of the present session left it out (PROTOCOL.md, WS-RECON-1); after an error storage has it still.
+    pub(crate) left_out: bool,
 }
 
 impl Post {
@@ -137,6 +141,7 @@ impl Post {
             pushed: None,
             damaged: false,
             user_dropped: false,
+            left_out: false,
             version: 0,
             too_far_ahead: false,
         }
@@ -268,7 +273,11 @@ impl Oracle {
     /// Storage is asked to delete this version.
     pub(crate) fn settle_asked(&mut self, stamp: Stamp) {
         if let Some(index) = self.by_stamp.get(&stamp) {
-            self.posts[*index].settle_asked = true;
+            let post = &mut self.posts[*index];
+            let channel = self.channels.get(&(post.uaid, post.chid));
+            post.settle_asked = true;
+            // What this node accepts itself is refused meanwhile, so it has no such excuse.
+            post.left_out |= post.foreign && channel.is_some_and(|channel| channel.left_out);
         }
     }
 
@@ -286,6 +295,12 @@ impl Oracle {
     pub(crate) fn channel_forgotten(&mut self, uaid: Uaid, chid: Chid, step: u64) {
         let channel = self.channels.entry((uaid, chid)).or_default();
         channel.unregistered_until = channel.unregistered_until.max(Some(step));
+    }
+
+    /// A hello reads its user, or takes the channel up again: what an earlier hello left out says nothing more.
+    pub(crate) fn taken_up(&mut self, uaid: Uaid, chid: Option<Chid>) {
+        let of_user = |key: &(Uaid, Chid)| key.0 == uaid && chid.is_none_or(|chid| key.1 == chid);
+        self.channels.iter_mut().filter(|(key, _)| of_user(key)).for_each(|(_, channel)| channel.left_out = false);
     }
 
     /// After a kill: acks whose settle did not survive are undone, and nothing is under way any more.
@@ -308,6 +323,7 @@ impl Oracle {
         // What was settled lately is remembered in memory only.
         self.posts.iter_mut().for_each(|post| post.pushed = None);
         for channel in self.channels.values_mut() {
+            channel.left_out = false;
             if channel.unregistered_until == Some(u64::MAX) {
                 channel.unregistered_until = Some(step);
             }
@@ -335,6 +351,8 @@ impl Oracle {
             Some("fate: of another mode")
         } else if post.user_dropped {
             Some("fate: user dropped")
+        } else if post.left_out {
+            Some("fate: channel left out by a hello")
         } else {
             None
         }

@@ -146,6 +146,10 @@ impl User {
             self.user_clock = self.user_clock.max(message.stamp.clock);
             if message.topic.is_some() {
                 self.put_topic(message);
+            } else if message.stamp.clock <= self.low_water {
+                // Low water settles what was there. A message that another node's slower clock stamped comes late, and
+                // every store keeps it like one from a ledger.
+                self.saved.insert(message.stamp, copy(message));
             } else {
                 self.messages.insert(message.stamp, copy(message));
             }
@@ -209,6 +213,7 @@ impl User {
 
     fn settle_below(&mut self, low_water: Clock) {
         self.low_water = self.low_water.max(low_water);
+        self.user_clock = self.user_clock.max(low_water);
         let mark = self.low_water;
         self.messages.retain(|stamp, _| stamp.clock > mark);
     }
@@ -223,4 +228,41 @@ fn page(rows: impl Iterator<Item = Arc<Message>>, limit: usize) -> StoreReply {
 /// Storage keeps bytes of its own.
 fn copy(message: &Arc<Message>) -> Arc<Message> {
     Arc::new(Message::clone(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use shards::message::Urgency;
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_comes_below_low_water_is_kept() {
+        let (uaid, chid) = (Uaid([1; 16]), Chid([2; 16]));
+        let message = |clock| Message {
+            uaid,
+            chid,
+            stamp: Stamp { clock: Clock(clock), origin: shards::ids::Origin(1) },
+            ttl: 60,
+            accepted: UnixSeconds(0),
+            urgency: Urgency::Normal,
+            topic: None,
+            receipt: false,
+            tries: Default::default(),
+            payload: [0; 8].into(),
+        };
+        let mut rows = Rows::default();
+        rows.know(uaid, chid);
+        let settle = |rows: &mut Rows, of: &Message, low_water| {
+            let row = RowKey { uaid, chid, stamp: of.stamp, topic: None };
+            rows.apply(&StoreOp::Settle { rows: vec![row], low_water: Some(low_water), durable: false }, 1);
+        };
+        settle(&mut rows, &message(5), Clock(10));
+        let late = message(9);
+        rows.apply(&StoreOp::Publish { message: Arc::new(late.clone()), checked: false }, 1);
+        settle(&mut rows, &message(15), Clock(20));
+        assert!(rows.holds(uaid, chid, None, late.stamp));
+        settle(&mut rows, &late, Clock(20));
+        assert!(!rows.holds(uaid, chid, None, late.stamp));
+    }
 }
