@@ -75,7 +75,7 @@ impl ShardMachine {
     fn ack_outside_window(&mut self, turn: &mut Turn<'_>, at: Ref, update: &AckUpdate) {
         let Some(session) = self.sessions.get(at) else { return };
         let (uaid, index) = (session.uaid, session.active);
-        // While unsure of a channel a check has passed its rows by, also those that were sent and refused later.
+        // While unsure of a channel a check has passed its rows by, also those that an earlier session was sent.
         let mut known = session.has(UNSURE);
         known |= self.ack_departing(turn, uaid, update.stamp);
         if let Some(active) = self.active_of_mut(index) {

@@ -49,7 +49,8 @@ pub(super) struct Entry {
     pub row: RowKey,
     /// Of a version update; 0 for a notification.
     pub version: u64,
-    /// Kept while a copy may still be needed from memory: directs until they are stored, unsent rows.
+    /// Kept while a copy may still be needed from memory: directs until they are stored, unsent rows. A row that the
+    /// socket refuses later than that waits without one, and what is behind it waits too.
     pub body: Option<Arc<Message>>,
     pub source: Source,
     /// When it came into the window, or its last save failed: it spills from here.
@@ -228,6 +229,25 @@ impl Active {
         self.ahead_bytes += entry.ahead_bytes();
         self.unsent += 1;
         self.sent_below = self.sent_below.min(place as u16);
+    }
+
+    /// The next to be sent, when only storage has its body: the socket refused it after the body was forgotten.
+    pub fn gap(&mut self) -> Option<&mut Entry> {
+        let next = self.window.iter_mut().skip(usize::from(self.sent_below)).find(|entry| !entry.sent)?;
+        next.body.is_none().then_some(next)
+    }
+
+    /// Gives a row that waits without a body its body. Returns the bytes that it takes; `None` for any other entry.
+    pub fn fill(&mut self, stamp: Stamp, message: Arc<Message>) -> Option<u32> {
+        let place = self.position(stamp)?;
+        let entry = &mut self.window[place];
+        if entry.sent || entry.body.is_some() {
+            return None;
+        }
+        entry.body = Some(message);
+        self.ahead_bytes += entry.ahead_bytes();
+        self.row_bytes += entry.body_bytes();
+        Some(entry.body_bytes())
     }
 
     /// Takes an entry out of the window, keeping its sums.

@@ -266,4 +266,4 @@ fn urgent_first(messages: &mut [Arc<Message>]) {
 const SETTLE_LAG_US: u64 = 60_000_000;
 
 /// How long a drain rests when storage is down or busy.
-const DRAIN_PAUSE: Span = Span::from_ms(1_000);
+pub(super) const DRAIN_PAUSE: Span = Span::from_ms(1_000);

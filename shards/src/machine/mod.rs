@@ -433,8 +433,8 @@ impl ShardMachine {
         }
     }
 
-    /// The socket took nothing of this frame: the entry is unsent again. A TTL 0 frame has no entry; it had
-    /// its one try.
+    /// The socket took nothing of this frame: the entry is unsent again, in its place. A row of which only storage has
+    /// the body by now is read when it is its turn. A TTL 0 frame has no entry; it had its one try.
     fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
         if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
             self.relay_unsent(turn, index, emission);
@@ -446,14 +446,7 @@ impl ShardMachine {
         let Some(active) = self.active_of_mut(active_index) else { return };
         let named = |entry: &Entry| entry.sent && same_emission(conn, entry.emission, emission);
         let Some(place) = active.window.iter().position(named) else { return };
-        if active.window[place].body.is_some() {
-            active.unsend(place);
-            return;
-        }
-        // A row of which only storage has the body by now: the check begins again when the socket takes bytes.
-        let stamp = active.window[place].row.stamp;
-        active.drain.restart();
-        self.remove_entry(active_index, stamp);
+        active.unsend(place);
     }
 
     /// The socket takes bytes: what waited in the window goes out in its order, then storage is read on.

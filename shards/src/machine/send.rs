@@ -5,16 +5,20 @@
 
 use std::sync::Arc;
 
+use crate::ids::Stamp;
 use crate::limits;
 use crate::message::Message;
 use crate::time::Span;
 
 use super::active::{Active, Entry, Source};
 use super::command::Event;
+use super::drain::DRAIN_PAUSE;
 use super::input::Effect;
 use super::receipts::Outcome;
 use super::session::{BLOCKED, NONE};
 use super::slab::Ref;
+use super::store::StoreOp;
+use super::tickets::Work;
 use super::{ShardMachine, Turn};
 
 impl ShardMachine {
@@ -58,7 +62,8 @@ impl ShardMachine {
                     turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
                     sent += 1;
                 }
-                // A body is forgotten only when its frame was taken.
+                // Nothing overtakes what the socket refused late.
+                None if !entry.sent => break,
                 Some(_) | None => {}
             }
             place += 1;
@@ -74,15 +79,49 @@ impl ShardMachine {
             self.end_receipt(&row, Outcome::Expired);
             self.take_entry(turn, at, row.stamp);
         }
+        self.read_gap(turn, at);
         let waits = |active: &Active| active.unsent > 0 && active.pace.room(now.mono) == 0;
         self.stats.paced += u64::from(sent > 0 && self.active_of(index).is_some_and(waits));
         self.arm_pace(turn, at);
     }
 
+    /// Reads the body of a row whose frame the socket refused after the body was forgotten: what is behind it waits.
+    fn read_gap(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let (room, full) = (self.tickets.room(), self.rows_are_full(at));
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        let Some(active) = self.active_of_mut(index).filter(|active| active.unsent > 0) else { return };
+        let Some(gap) = active.gap().filter(|gap| !gap.reading) else { return };
+        if full {
+            self.leave_to_storage(at);
+        } else if room {
+            gap.reading = true;
+            let row = gap.row;
+            let op = StoreOp::Read { row, now: turn.now.unix() };
+            self.submit(turn, Work::Retry { session: at, stamp: row.stamp }, op);
+        }
+    }
+
+    /// The body that a refused row had forgotten was read: it goes out in its place.
+    pub(super) fn fill_gap(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp, message: Arc<Message>) {
+        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
+        let Some(active) = self.active_of_mut(index) else { return };
+        let Some(bytes) = active.fill(stamp, message) else { return };
+        self.row_bytes += u64::from(bytes);
+        self.continue_drain(turn, at);
+    }
+
     /// Arms the session's deadline for the next of what waits in its window.
     pub(super) fn arm_pace(&mut self, turn: &Turn<'_>, at: Ref) {
         let Some(session) = self.sessions.get(at).filter(|session| !session.has(BLOCKED)) else { return };
-        let Some(active) = self.active_of(session.active).filter(|active| active.unsent > 0) else { return };
+        let index = session.active;
+        let Some(active) = self.active_of_mut(index).filter(|active| active.unsent > 0) else { return };
+        if let Some(reading) = active.gap().map(|gap| gap.reading) {
+            // The answer to its read goes on.
+            if !reading {
+                self.arm_active_in(at, DRAIN_PAUSE, turn);
+            }
+            return;
+        }
         // With room left it is this turn that was long enough.
         let next_turn = turn.now.mono.after(Span(1));
         let due = if active.pace.room(turn.now.mono) > 0 { next_turn } else { active.pace.due().max(next_turn) };

@@ -205,7 +205,7 @@ impl ShardMachine {
 
     /// Takes rows that wait to be sent out of the end of the window. A direct behind them keeps them there, or it would
     /// overtake them; it becomes a row after `delivery.spill_after`, and no other comes until then.
-    fn leave_to_storage(&mut self, at: Ref) {
+    pub(super) fn leave_to_storage(&mut self, at: Ref) {
         let index = self.sessions.get(at).map_or(NONE, |session| session.active);
         let Some(active) = self.active_of(index) else { return };
         let waits = |entry: &&Entry| !entry.sent && entry.source == Source::Row;
@@ -301,12 +301,14 @@ impl ShardMachine {
         let Some(active) = self.active_of_mut(index) else { return };
         let Some(place) = active.position(stamp) else { return };
         active.window[place].reading = false;
-        let row = active.window[place].row;
+        let (row, sent) = (active.window[place].row, active.window[place].sent);
         let room = active.pace.room_again(turn.now.mono) > 0;
-        // After an error the next retry reads again.
+        // After an error the next retry reads again, or the next look at what waits.
         if let Ok(StoreReply::Page(page)) = result {
             match page.messages.into_iter().next() {
-                Some(message) if !blocked && room => self.resend(turn, at, stamp, message),
+                // Refused meanwhile, or before: it has its place in the window, and its pace.
+                Some(message) if !sent && !blocked => self.fill_gap(turn, at, stamp, message),
+                Some(message) if sent && !blocked && room => self.resend(turn, at, stamp, message),
                 Some(_) => {}
                 // Expired, replaced or cancelled meanwhile: nothing is left to deliver.
                 None => {
@@ -317,6 +319,8 @@ impl ShardMachine {
                     self.continue_drain(turn, at);
                 }
             }
+        } else if !sent {
+            self.arm_pace(turn, at);
         }
         self.deactivate_if_idle(at);
     }

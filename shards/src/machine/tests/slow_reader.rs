@@ -118,6 +118,73 @@ fn a_frame_refused_after_its_spill_is_not_overtaken() {
     assert_eq!(mesh.notifications(socket), [first, first, second, first, second]);
 }
 
+/// The memory has forgotten what the socket refuses: it is read, and what is behind it waits.
+#[test]
+fn a_row_refused_late_is_not_overtaken_by_a_direct_behind_it() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.pass(2);
+    assert_eq!(bodies(&mesh), 0);
+    let direct = mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.block(socket);
+    mesh.unsend(socket, 2);
+    mesh.store.mode = Mode::Failing;
+    mesh.unblock(socket);
+    mesh.pass(3);
+    assert_eq!(mesh.notifications(socket), [stored, direct], "nothing overtakes what cannot be read");
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(2);
+    assert_eq!(mesh.notifications(socket), [stored, direct, stored, direct]);
+    for stamp in [stored, direct] {
+        mesh.ack(socket, stamp);
+    }
+    assert!(mesh.store.rows_of(uaid).is_empty());
+    assert_eq!(mesh.machines[0].row_bytes, 0);
+}
+
+#[test]
+fn rows_refused_late_are_not_overtaken_by_rows_that_wait_for_their_turn() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let ttl = |n| if n == 0 { 10 } else { 1 << 20 };
+    let stamps: Vec<Stamp> = (0..60).map(|n| mesh.accept(0, lasting(uaid, ttl(n)), Disposition::Stored)).collect();
+    let socket = mesh.session(0, Some(uaid));
+    mesh.pass(2);
+    assert_eq!(mesh.notifications(socket), stamps);
+    mesh.block(socket);
+    mesh.unsend(socket, 60);
+    // The first of them is gone when it is its turn.
+    mesh.pass(12);
+    mesh.unblock(socket);
+    mesh.pass(3);
+    assert_eq!(mesh.notifications(socket)[60..], stamps[1..]);
+    for stamp in &stamps[1..] {
+        mesh.ack(socket, *stamp);
+    }
+    assert_eq!(mesh.machines[0].row_bytes, 0);
+}
+
+#[test]
+fn a_row_refused_late_is_read_when_the_memory_has_room() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.known_user(0);
+    let stored = mesh.accept(0, message(uaid), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.pass(2);
+    mesh.block(socket);
+    mesh.unsend(socket, 1);
+    // Other sessions keep more than all may.
+    mesh.machines[0].row_bytes += limits::ROW_BYTES_MAX + 1;
+    mesh.unblock(socket);
+    mesh.pass(3);
+    assert_eq!(mesh.notifications(socket), [stored]);
+    mesh.machines[0].row_bytes -= limits::ROW_BYTES_MAX + 1;
+    mesh.pass(2);
+    assert_eq!(mesh.notifications(socket), [stored, stored]);
+}
+
 /// Bytes of the bodies that the windows of a shard hold.
 fn bodies(mesh: &Mesh) -> u64 {
     let actives = &mesh.machines[0].actives;
