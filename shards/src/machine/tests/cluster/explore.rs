@@ -238,8 +238,8 @@ impl World {
         self.mesh.store.release();
         self.mesh.lines.fill(Line::Up);
         self.mesh.run();
-        // Long enough for a Ping to find the connections that nobody reads.
-        for _ in 0..200 {
+        // Long enough for a Ping to find the connections that do not answer: the frames of the user agent postpone it.
+        for _ in 0..400 {
             self.mesh.call_again();
             self.look();
             if self.current.is_none() {

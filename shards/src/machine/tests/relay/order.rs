@@ -155,7 +155,7 @@ proptest! {
     /// a member, every relay may speak, and nothing that was accepted is gone.
     #[test]
     fn seats_and_members_agree(acts in prop::collection::vec((0u8..12, 0usize..12), 1..120)) {
-        let mut mesh = Mesh::new(3);
+        let mut mesh = Mesh::with(3, |config| config.attempts_max = 0);
         let users: Vec<Uaid> = (0..4).map(|n| mesh.known_user(n % 3)).collect();
         let mut relays: Vec<Socket> = (0..3).map(|home| mesh.relay(home)).collect();
         let mut posts = Vec::new();
