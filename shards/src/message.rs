@@ -61,7 +61,7 @@ impl Tries {
         self.deliveries
     }
 
-    /// Whether a message that was delivered this often ends without an ack; `deliveries_max` 0 is never.
+    /// True if a message that was delivered this often ends without an ack; `deliveries_max` 0 is never.
     pub fn are_spent(self, deliveries_max: u8) -> bool {
         deliveries_max > 0 && self.deliveries >= deliveries_max && self.sessions >= Tries::SESSIONS_MIN
     }

@@ -67,7 +67,7 @@ pub trait Edge: 'static {
     /// fragment has not come.
     fn mid_request(&self, codec: &Self::Codec) -> bool;
 
-    /// Whether unfinished requests and messages of this port hold so much memory that the oldest should be ended.
+    /// True if unfinished requests and messages of this port hold so much memory that the oldest should be ended.
     fn unfinished_is_tight(&self, port: Port) -> bool {
         let _ = port;
         false

@@ -36,7 +36,7 @@ impl Quota {
         self.used.get()
     }
 
-    /// Whether so much is held that the oldest holders should go, so that new ones find room: three quarters.
+    /// True if so much is held that the oldest holders should go, so that new ones find room: three quarters.
     pub fn is_tight(&self) -> bool {
         self.used() > self.bytes_max / 4 * 3
     }

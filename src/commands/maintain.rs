@@ -186,7 +186,7 @@ fn salvaged(dir: &Path, copy: &Copy) -> ExitCode {
     }
 }
 
-/// What a salvage could not read, as one sentence.
+/// One sentence that names what a salvage could not read.
 fn lost(dir: &Path, copy: &Copy) -> Option<String> {
     let Copied { lost_rows, unreadable_blocks, unreadable_tables, damaged_journals, .. } = copy.copied;
     let (dir, dest) = (dir.display(), copy.path.display());

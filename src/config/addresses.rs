@@ -37,7 +37,7 @@ fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
     open.flat_map(|(key, addresses, _)| addresses.iter().map(move |address| (key, *address))).collect()
 }
 
-/// Whether a connection to one of them may be meant for the other. `[::]` takes connections over IPv4, too, unless the
+/// True if a connection to one of them may be meant for the other. `[::]` takes connections over IPv4, too, unless the
 /// host says otherwise; port 0 is a port of its own.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let takes = |wide: SocketAddr, narrow: SocketAddr| {

@@ -333,7 +333,7 @@ pub struct Drain {
 pub struct Log {
     /// A level, or directives as of the crate `tracing-subscriber`.
     pub level: String,
-    /// How a line is spelled.
+    /// Format of a line.
     pub format: LogFormat,
     /// Whether lines are coloured.
     pub color: bool,
@@ -368,7 +368,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether it holds keys, tokens or passwords, wherever they come from.
+    /// True if it holds keys, tokens or passwords, wherever they come from.
     pub fn has_secrets(&self) -> bool {
         let keys = !self.endpoint.crypto_keys.is_empty() || !self.node.keys.is_empty();
         keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()

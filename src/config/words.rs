@@ -3,7 +3,7 @@
 /// The levels of `log.level`, in rising detail, and how to say nothing at all.
 const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
 
-/// What other programs call a level.
+/// Names of levels in other programs.
 const SYNONYMS: &[(&str, &str)] = &[
     ("verbose", "debug"),
     ("fatal", "error"),

@@ -150,7 +150,7 @@ impl Pages {
     }
 }
 
-/// Whether this page says if more should be sent here.
+/// True if this page says if more should be sent here.
 pub fn is_health(path: &str) -> bool {
     matches!(path, "/status" | "/health" | "/__heartbeat__" | "/__lbheartbeat__")
 }

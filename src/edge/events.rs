@@ -1,4 +1,4 @@
-//! What clients meet, for a log at debug: upgrades, hellos, refusals, and the end of each WebSocket.
+//! Events of clients, for a log at debug: upgrades, hellos, refusals, and the end of each WebSocket.
 //!
 //! A shard never logs, because writing may block it. It puts a small value into a queue that all shards share, and one
 //! thread of the node takes it out and logs it. Where the log takes no such line there is no queue, and a shard pays
@@ -34,7 +34,7 @@ pub enum Happening {
     },
     /// An HTTP request was refused.
     Refused {
-        /// Where it came in.
+        /// Port that it came in on.
         port: Port,
         /// HTTP status.
         status: u16,
@@ -50,7 +50,7 @@ pub enum Happening {
 /// The end of a WebSocket, and what is known of it without keeping anything for it while it is idle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// Why.
+    /// Cause.
     pub reason: CloseReason,
     /// Code of the close frame that was sent, or with [`CloseReason::PeerClosed`] came; `None` without one.
     pub code: Option<u16>,
@@ -65,9 +65,9 @@ pub struct Ended {
 /// A happening and the shard it was on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// Which shard.
+    /// Shard.
     pub shard: ShardId,
-    /// What happened.
+    /// Event.
     pub happening: Happening,
 }
 
@@ -98,7 +98,7 @@ impl Events {
         self.queue.pop()
     }
 
-    /// How many did not fit.
+    /// Number of events that did not fit.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -134,7 +134,7 @@ impl Reporter {
         self.peer_code.take()
     }
 
-    /// Whether anybody wants to know.
+    /// True if anybody wants to know.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.events.is_some()

@@ -27,7 +27,7 @@ impl Gate {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the node is about to stop.
+    /// True if the node is about to stop.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }

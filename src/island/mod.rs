@@ -345,7 +345,7 @@ async fn look_around(host: Arc<dyn Host>) {
     }
 }
 
-/// How often a start that waits looks for a signal.
+/// Interval at which a start that waits looks for a signal.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 /// As often as the shards write their boards.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -36,7 +36,7 @@ fn is_loopback(url: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Whether hosts that are not of the operator's own network may reach it.
+/// True if hosts that are not of the operator's own network may reach it.
 fn is_reachable(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !(ip.is_loopback() || ip.is_private() || ip.is_link_local()),

@@ -75,18 +75,18 @@ pub enum Fault {
     StoreRefused(String),
     /// Told to stop while it waited for the database.
     Stopped {
-        /// How many messages of earlier runs are still in the ledger logs.
+        /// Messages of earlier runs that are still in the ledger logs.
         messages: usize,
     },
     /// A ledger log cannot be made or read.
     Ledger(String),
     /// Some of what the ledgers held could not be saved to storage; the rest is saved.
     Replay {
-        /// How many messages are not.
+        /// Number of messages that are not.
         unsaved: usize,
-        /// How many there were.
+        /// Number of messages in all.
         of: usize,
-        /// Why the first of them is not.
+        /// Cause of the first failure.
         reason: String,
     },
     /// Keys or URL that the edge does not take.
@@ -97,9 +97,9 @@ pub enum Fault {
     NoServer {
         /// The data directory.
         data: PathBuf,
-        /// Where it was asked.
+        /// Address that was asked.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
     /// The server that has the data directory made no backup, for this reason.

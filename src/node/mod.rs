@@ -85,7 +85,7 @@ pub struct Surroundings {
     pub probe: fn() -> Result<(), ProbeError>,
     /// How long an address in use is waited for; the listeners of a process outlive its kill by some milliseconds.
     pub address_patience: Duration,
-    /// How long a database that is away is waited for.
+    /// Longest wait for a database that is away.
     pub store_patience: Duration,
     /// `--new-keys`: a key of endpoint URLs is made where that of a store with users is gone.
     pub new_keys: bool,

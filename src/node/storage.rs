@@ -65,7 +65,7 @@ impl Storage {
         }
     }
 
-    /// Whether it is in the data directory and has users: they have endpoint URLs that a key of the directory sealed.
+    /// True if it is in the data directory and has users: they have endpoint URLs that a key of the directory sealed.
     /// The keys of a shared store are in the configuration.
     ///
     /// # Errors

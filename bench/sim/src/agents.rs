@@ -29,7 +29,7 @@ pub(crate) struct Agent {
     pub(crate) habit: Habit,
 }
 
-/// How a user agent treats what it is sent.
+/// Behaviour of a user agent towards notifications.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Habit {
     #[default]

@@ -15,7 +15,7 @@ use crate::world::{Verdict, World};
 type Slot = (Uaid, Chid, Topic);
 
 impl World {
-    /// Whether storage has it, as a kill would leave storage.
+    /// True if storage has it, as a kill would leave storage.
     fn stored(&self, post: &Post) -> bool {
         post.stamp.is_some_and(|stamp| self.store.durable().holds(post.uaid, post.chid, post.topic, stamp))
     }
@@ -45,7 +45,7 @@ impl World {
         Ok(())
     }
 
-    /// How many ledgers hold each POST.
+    /// Number of ledgers that hold each POST.
     pub(crate) fn ledgered(&self) -> BTreeMap<usize, usize> {
         let mut counts = BTreeMap::new();
         for post in self.shards.iter().flat_map(|shard| shard.log.posts()) {
@@ -72,7 +72,7 @@ impl World {
         Err(format!("message {index} is lost ({when}): {post:?}"))
     }
 
-    /// How an accepted message ended; `None` when nothing became of it.
+    /// End of an accepted message; `None` when it has none yet.
     pub(crate) fn fate(&self, index: usize) -> Option<&'static str> {
         let post = &self.oracle.posts[index];
         let ended = self.oracle.ended(post);

@@ -21,7 +21,7 @@ pub(crate) struct ShardLog {
     reserved: u64,
 }
 
-/// What is left of all logs after the end of a process.
+/// Contents of all logs after the end of a process.
 #[derive(Default)]
 pub(crate) struct Recovered {
     pub(crate) messages: Vec<Message>,

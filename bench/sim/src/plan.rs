@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     pub(crate) members: u64,
     /// `relay.members`.
     pub(crate) relay_members: u16,
-    /// How often a user agent speaks SimplePush.
+    /// Share of user agents that speak SimplePush.
     pub(crate) simple: u64,
     /// `simplepush.wake_timeout`.
     pub(crate) wake_timeout: Span,
@@ -72,7 +72,7 @@ pub(crate) struct Plan {
     pub(crate) reconcile: bool,
     /// `delivery.msg_limit`.
     pub(crate) msg_limit: u32,
-    /// How often a user agent acks in batches, never, or hardly reads.
+    /// Share of user agents that ack in batches, never, or hardly read.
     pub(crate) slow_clients: u64,
     /// `endpoint.token_rate`.
     pub(crate) token_rate: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Plan {
     pub(crate) nodes: u64,
     /// The least time that storage takes for anything.
     pub(crate) store_latency: Span,
-    /// Whether storage is full when the faults are over.
+    /// True if storage is full when the faults are over.
     pub(crate) ends_full: bool,
     /// A shard that does everything late, whatever the others do.
     pub(crate) slow_shard: usize,

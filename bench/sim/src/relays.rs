@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Whether this is a member's: it may be told, and may be over, later than its owner knows.
+    /// True if this is a member's: it may be told, and may be over, later than its owner knows.
     pub(crate) fn is_member(&self, id: SocketId) -> bool {
         matches!(self.sockets[id].place, Place::Member { .. })
     }

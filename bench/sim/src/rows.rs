@@ -90,7 +90,7 @@ impl Rows {
         message.topic.is_some_and(|topic| user.is_some_and(|user| user.topics.contains_key(&(message.chid, topic))))
     }
 
-    /// Whether this message is here, and a session would be given it.
+    /// True if this message is here, and a session would be given it.
     pub(crate) fn holds(&self, uaid: Uaid, chid: Chid, topic: Option<Topic>, stamp: Stamp) -> bool {
         let Some(user) = self.users.get(&uaid) else { return false };
         let topic = topic.and_then(|topic| user.topics.get(&(chid, topic)));

@@ -152,7 +152,7 @@ impl Socket {
         }
     }
 
-    /// Whether the machine knows it as one.
+    /// True if the machine knows it as one.
     pub(crate) fn is_websocket(&self) -> bool {
         self.agent.is_some() || self.relay.is_some()
     }

@@ -53,7 +53,7 @@ struct Submitted {
     ready_at: u64,
 }
 
-/// What operations have done.
+/// Results of operations.
 #[derive(Default)]
 pub(crate) struct Worked {
     pub(crate) written: Vec<Arc<Message>>,
@@ -126,7 +126,7 @@ impl Store {
         self.queues.iter().filter(move |(_, queue)| ready(queue)).map(|(uaid, _)| *uaid)
     }
 
-    /// When the next operation can be over.
+    /// Earliest end of the next operation.
     pub(crate) fn due(&self) -> impl Iterator<Item = u64> + '_ {
         self.queues.values().filter_map(|queue| queue.submitted.front().map(|first| first.ready_at))
     }
@@ -306,7 +306,7 @@ fn kind(op: &StoreOp) -> Kind {
     }
 }
 
-/// What a full store refuses; everything else must happen.
+/// Operations that a full store refuses; everything else must happen.
 fn takes_more(op: &StoreOp) -> bool {
     match op {
         StoreOp::Publish { message, .. } => message.ttl > 0,

@@ -20,9 +20,9 @@ use super::store::RowKey;
 pub(super) struct Active {
     /// Unacked notifications in the order they were first sent or will be; `len <= delivery.window`.
     pub window: VecDeque<Entry>,
-    /// How many of them may go out, and when.
+    /// Pace at which they may go out.
     pub pace: Pace,
-    /// How many of them wait to be sent.
+    /// Number of them that wait to be sent.
     pub unsent: u16,
     /// None of them before this place waits.
     pub sent_below: u16,
@@ -112,7 +112,7 @@ impl Entry {
         Rank::new(self.version, self.row.stamp)
     }
 
-    /// How often it was delivered in vain if this session ended now.
+    /// Number of deliveries without an ack, if this session ended now.
     pub fn tried(&self) -> Tries {
         self.tries.and(if self.sent { 1 + self.retries } else { 0 })
     }
@@ -149,7 +149,7 @@ pub(super) struct StoredDrain {
     pub wanted: bool,
     /// Something was stored since the last check began: the next one is worth a read although writes are under way.
     pub news: bool,
-    /// How many rows the next page may have; 0 is not known yet.
+    /// Rows that the next page may have; 0 is not known yet.
     pub rows: u16,
     pub at: Option<DrainCursor>,
     /// A page is at storage.

@@ -112,7 +112,7 @@ impl ShardMachine {
         self.save_departure(turn, uaid);
     }
 
-    /// Whether a hello of this user waits until what the last session left is saved. A full storage takes it when it
+    /// True if a hello of this user waits until what the last session left is saved. A full storage takes it when it
     /// has room again, and the session is told then.
     pub(super) fn departs_first(&self, uaid: Uaid) -> bool {
         self.departures.get(&uaid).is_some_and(|departure| !departure.full)

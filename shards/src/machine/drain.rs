@@ -157,7 +157,7 @@ impl ShardMachine {
         }
     }
 
-    /// Whether a row is to be sent: it is neither in flight nor settled nor delivered too often, its channel is
+    /// True if a row is to be sent: it is neither in flight nor settled nor delivered too often, its channel is
     /// registered, and it is of the session's mode.
     fn is_news(&mut self, now: Now, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };

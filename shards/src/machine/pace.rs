@@ -19,35 +19,35 @@ const PAUSE: Span = Span::from_secs(1);
 pub(super) struct Pace {
     /// Notifications that are sent and unacked.
     out: u16,
-    /// How many beyond one burst may be out.
+    /// Messages beyond one burst that may be out.
     more: u16,
     /// Of those out, how many were sent in this burst.
     fresh: u16,
-    /// Which burst this is; wraps.
+    /// Number of this burst; wraps.
     burst: u16,
-    /// When a notification was last sent.
+    /// Time of the last notification.
     sent: Instant,
-    /// When one was last acked.
+    /// Time of the last ack.
     acked: Instant,
 }
 
 impl Pace {
-    /// How many may go out now. A pure function of what is out and of the time.
+    /// Returns the number that may go out now. A pure function of what is out and of the time.
     pub fn room(&self, now: Instant) -> u16 {
         self.allowed(now).saturating_sub(self.out).min(self.room_again(now))
     }
 
-    /// How many of those that are out may be sent again now.
+    /// Returns the number of those that are out which may be sent again now.
     pub fn room_again(&self, now: Instant) -> u16 {
         if now >= self.sent.after(PAUSE) { BURST_MESSAGES } else { BURST_MESSAGES.saturating_sub(self.fresh) }
     }
 
-    /// When there is room without a further ack, at the latest.
+    /// Returns the latest time at which there is room without a further ack.
     pub fn due(&self) -> Instant {
         self.sent.max(self.acked).after(PAUSE)
     }
 
-    /// How many are sent and unacked.
+    /// Messages that are sent and unacked.
     pub fn out(&self) -> u16 {
         self.out
     }

@@ -15,7 +15,7 @@ pub(super) struct Session {
     pub broadcast_set: u16,
     /// The broadcast change this session has seen up to.
     pub broadcast_seen: u32,
-    /// When the next WebSocket Ping is due, in ticks of a tenth of a second, wrapping.
+    /// Time at which the next WebSocket Ping is due, in ticks of a tenth of a second, wrapping.
     pub ping_due: u32,
     /// When the last `{}` was answered, in ticks; 0 is never.
     pub client_ping: u32,
@@ -75,7 +75,7 @@ pub(super) fn span_ticks(span: Span) -> u32 {
     span.0.div_ceil(100_000_000).min(1 << 30) as u32
 }
 
-/// Whether the tick `due` is not after `now`. They are less than half a round (6 years) apart.
+/// True if the tick `due` is not after `now`. They are less than half a round (6 years) apart.
 pub(super) fn has_come(due: u32, now: u32) -> bool {
     now.wrapping_sub(due) <= u32::MAX / 2
 }

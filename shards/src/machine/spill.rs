@@ -177,7 +177,7 @@ impl ShardMachine {
         self.row_bytes -= u64::from(bytes);
     }
 
-    /// Whether windows keep so much of what storage has too that this one may not take more (`limits::ROW_BYTES_MAX`).
+    /// True if windows keep so much of what storage has too that this one may not take more (`limits::ROW_BYTES_MAX`).
     pub(super) fn rows_are_full(&self, at: Ref) -> bool {
         let index = self.sessions.get(at).map_or(NONE, |session| session.active);
         let kept = self.active_of(index).map_or(0, |active| active.row_bytes as usize);

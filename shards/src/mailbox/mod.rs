@@ -36,7 +36,7 @@ const _: () = assert!(lane_bytes_max() <= 1 << 20, "the lanes of a shard take at
 pub enum Lane {
     /// Replies, read first: they free credit.
     Replies,
-    /// What became of the sockets that were granted.
+    /// Outcomes of the sockets that were granted.
     Arrivals,
     /// Requests, read last: they cause work.
     Requests,

@@ -118,7 +118,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    /// Whether a connection of this port finds a place: one of its port's own, or one of those for all ports.
+    /// True if a connection of this port finds a place: one of its port's own, or one of those for all ports.
     fn has_place(&self, port: Port) -> bool {
         let all = self.limits.connections_max;
         let own = [all / 2, limits::endpoint_reserve(all), limits::node_reserve(all)];

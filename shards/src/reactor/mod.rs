@@ -55,9 +55,9 @@ const GOODBYE_BYTES_MAX: u32 = 1 << 20;
 pub struct PlaneLimits {
     /// Connections this shard may have; beyond it they are answered 503 and closed.
     pub connections_max: u32,
-    /// How long an HTTP request, the upgrade of a WebSocket, and a message on it may take to arrive.
+    /// Longest time that an HTTP request, the upgrade of a WebSocket, and a message on it may take to arrive.
     pub request_timeout: Span,
-    /// How long a WebSocket to which something is owed may take no byte.
+    /// Longest time in which a WebSocket that is owed something may take no byte.
     pub blocked_timeout: Span,
     /// How long an HTTP connection may be idle between requests.
     pub keep_alive_timeout: Span,

@@ -1,4 +1,4 @@
-//! What the public ports answer while a node that was told to stop still listens.
+//! Answers of the public ports while a node that was told to stop still listens.
 
 use super::*;
 

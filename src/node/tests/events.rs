@@ -1,4 +1,4 @@
-//! What the log says of clients at debug.
+//! Lines of the log about clients at debug.
 
 use std::io;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
 
-/// What a node of a test logs.
+/// Log of the node of a test.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 

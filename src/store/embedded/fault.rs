@@ -56,7 +56,7 @@ impl StoreFault {
         &self.path
     }
 
-    /// Whether there is no room on the disk.
+    /// True if there is no room on the disk.
     pub fn is_full(&self) -> bool {
         matches!(&self.cause, Cause::Io(_, error) if error.kind() == io::ErrorKind::StorageFull)
     }

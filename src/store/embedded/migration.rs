@@ -56,7 +56,7 @@ pub(super) fn run(db: &Database) -> fjall::Result<()> {
     Ok(())
 }
 
-/// Where the parts of a record of format 1 are.
+/// Offsets of the parts of a record of format 1.
 struct OldRecord {
     wake_at: usize,
 }

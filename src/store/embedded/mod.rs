@@ -70,7 +70,7 @@ pub(crate) type CommitProbe = Arc<dyn Fn() -> fjall::Result<()> + Send + Sync>;
 
 /// What the directory's format file says.
 const FORMAT: &str = "murre embedded store, format 2\n";
-/// What it said before channels had rows of their own. Such a directory is migrated when it is opened.
+/// Its content before channels had rows of their own. Such a directory is migrated when it is opened.
 const FORMAT_BEFORE: &str = "murre embedded store, format 1\n";
 const FORMAT_PREFIX: &str = "murre embedded store, format ";
 /// Rows that one user may have, about. More messages are refused until some are acked, expired or dropped.
@@ -342,7 +342,7 @@ impl Embedded {
         self.numbers.clock
     }
 
-    /// Whether there is any user. For the starting thread.
+    /// True if there is any user. For the starting thread.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -168,7 +168,7 @@ impl Store for Port {
     }
 }
 
-/// Whether the committer writes for it.
+/// True if the committer writes for it.
 pub(super) fn is_write(op: &StoreOp) -> bool {
     match op {
         StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => false,

@@ -162,7 +162,7 @@ pub(super) fn last_key(uaid: Uaid) -> Vec<u8> {
     key
 }
 
-/// What a read makes of a row.
+/// Judgement of a row by a read.
 enum Verdict {
     Live,
     /// Expired or settled: for the reclaimer.

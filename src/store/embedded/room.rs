@@ -36,12 +36,12 @@ const HEAD_ROOM_BYTES: (u64, u64) = (256 << 20, 1 << 30);
 const OPEN_BYTES_MIN: u64 = 16 << 20;
 /// Rows that a compaction copies between two looks at the disk: a megabyte or two.
 const ROWS_PER_LOOK: u32 = 256;
-/// How long a compaction that does not fit waits between two looks.
+/// Pause of a compaction that does not fit, between two looks.
 const COMPACTION_PAUSE: Duration = Duration::from_millis(200);
-/// How long the log is silent about room that goes up and down.
+/// Silence of the log about room that goes up and down.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// Which writes are taken. Each step refuses what the one before refuses, and more.
+/// Writes that are taken. Each step refuses what the one before refuses, and more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Room {
     /// Everything.
@@ -56,7 +56,7 @@ pub(super) enum Room {
     Nothing,
 }
 
-/// What is known of the disk. Written by the keeper and the committer, read by the committer.
+/// State of the disk. Written by the keeper and the committer, read by the committer.
 #[derive(Debug)]
 pub(super) struct Space {
     dir: PathBuf,
@@ -133,7 +133,7 @@ impl Space {
         self.deleted.fetch_add(deletes, Ordering::Relaxed);
     }
 
-    /// Which writes are taken now.
+    /// Returns the writes that are taken now.
     pub(super) fn room(&self) -> Room {
         self.room_below_bound().max(self.room_on_disk())
     }
@@ -182,24 +182,24 @@ impl Space {
         self.buffers.load(Ordering::Relaxed)
     }
 
-    /// What is left to write for the largest compaction that may be under way.
+    /// Bytes left to write for the largest compaction that may be under way.
     fn largest_compaction(&self) -> u64 {
         let largest = (0..KEYSPACES.len()).map(|nth| self.compaction(nth)).max().unwrap_or(0);
         largest.saturating_sub(self.copied.load(Ordering::Relaxed))
     }
 
-    /// What one compaction of a keyspace writes before it removes what it read, at most.
+    /// Most bytes that one compaction of a keyspace writes before it removes its input.
     fn compaction(&self, nth: usize) -> u64 {
         self.tables[nth].load(Ordering::Relaxed).min(COMPACTION_BYTES_MAX)
     }
 
-    /// Whether this much fits beside what the write buffers become.
+    /// True if this much fits beside what the write buffers become.
     fn fits(&self, bytes: u64) -> bool {
         let Ok(stat) = rustix::fs::statvfs(&self.dir) else { return true };
         stat.f_bavail.saturating_mul(stat.f_frsize) >= bytes + self.buffers() + self.reserve() / 8
     }
 
-    /// Whether all of a keyspace can be written anew.
+    /// True if all of a keyspace can be written anew.
     pub(super) fn fits_whole(&self, keyspace: &fjall::Keyspace) -> bool {
         self.fits(keyspace.disk_space())
     }
@@ -242,7 +242,7 @@ impl Space {
     }
 }
 
-/// What the log was told of room.
+/// Last state of room that was logged.
 pub(super) struct Told {
     room: Room,
     at: Option<Instant>,

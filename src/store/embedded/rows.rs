@@ -289,7 +289,7 @@ pub(super) fn message(value: &[u8]) -> Option<Message> {
     Message::decode(value.get(head..)?)
 }
 
-/// Whether the row of this stamp is one of those that are counted. It depends on nothing else, so that a row is
+/// True if the row of this stamp is one of those that are counted. It depends on nothing else, so that a row is
 /// counted once when it comes and once when it goes, whatever happens in between.
 pub(super) fn is_counted(stamp: Stamp) -> bool {
     let mut bytes = [0; 12];

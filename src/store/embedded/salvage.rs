@@ -34,12 +34,12 @@ const BLOCK_BYTES_MIN: u64 = 64;
 /// Rows after which the caller is told how far it is.
 const ROWS_PER_STEP: u64 = 100_000;
 
-/// How far a salvage is.
+/// Progress of a salvage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// What is being read.
     pub keyspace: &'static str,
-    /// How many tables it has.
+    /// Number of its tables.
     pub tables: usize,
     /// Rows of it that were restored so far.
     pub rows: u64,
@@ -324,7 +324,7 @@ fn journals(source: &Path, copied: &mut Copied) -> Result<Vec<Vec<u8>>, StoreFau
     Ok(journals)
 }
 
-/// What the journals hold of a keyspace.
+/// Rows of a keyspace in the journals.
 fn journal_rows(journals: &[Vec<u8>], nth: usize) -> Vec<Version> {
     let mut rows = Vec::new();
     for bytes in journals {

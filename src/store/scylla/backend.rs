@@ -44,7 +44,7 @@ const SAVE_PAUSE: Duration = Duration::from_millis(500);
 /// Users whose messages are saved beside each other.
 const SAVES_MAX: usize = 64;
 
-/// Why the shared store is not open.
+/// Cause for which the shared store is not open.
 #[derive(Debug)]
 pub struct OpenFault {
     /// Every fault, a line each.
@@ -161,7 +161,7 @@ impl Scylla {
     /// Saves what ledgers kept over a restart; durable when it returns. Tries for two minutes.
     ///
     /// # Errors
-    /// How many messages could not be saved, and why; the logs must stay.
+    /// Number of messages that could not be saved, and the cause; the logs must stay.
     pub fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), (usize, String)> {
         let mut users: std::collections::BTreeMap<Uaid, Vec<Arc<Message>>> = std::collections::BTreeMap::new();
         for message in messages {

@@ -46,7 +46,7 @@ impl ConnectFault {
         ConnectFault { said: said.into(), passes: true }
     }
 
-    /// Whether a later try may come through with the same configuration.
+    /// True if a later try may come through with the same configuration.
     pub fn passes(&self) -> bool {
         self.passes
     }

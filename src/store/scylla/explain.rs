@@ -21,7 +21,7 @@ pub(super) fn say(error: &ExecutionError) -> String {
     }
 }
 
-/// Whether the same statement may be answered later: the database, or enough of it, is away or busy.
+/// True if the same statement may be answered later: the database, or enough of it, is away or busy.
 pub(super) fn passes(error: &ExecutionError) -> bool {
     match db_error(error) {
         Some((kind, _)) => matches!(

@@ -40,7 +40,7 @@ impl Fault {
         Fault { said: said.to_string(), passes: true }
     }
 
-    /// Whether the next look may find nothing wrong, with the same configuration and the same tables.
+    /// True if the next look may find nothing wrong, with the same configuration and the same tables.
     pub fn passes(&self) -> bool {
         self.passes
     }

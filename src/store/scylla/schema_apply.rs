@@ -32,7 +32,7 @@ impl SchemaFault {
         SchemaFault { said, passes: explain::passes(error) }
     }
 
-    /// Whether a later try may come through.
+    /// True if a later try may come through.
     pub fn passes(&self) -> bool {
         self.passes
     }

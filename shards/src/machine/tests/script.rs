@@ -35,7 +35,7 @@ pub struct Script {
     /// What the records of users that were there before the test say.
     pub record_version: u8,
     pub low_water: BTreeMap<Uaid, Clock>,
-    /// When every user was last seen.
+    /// Time at which every user was last seen.
     pub seen_at: UnixSeconds,
     users: BTreeMap<Uaid, BTreeSet<Chid>>,
     pub contacts: BTreeMap<Uaid, Contact>,

@@ -167,7 +167,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Whether this message takes its topic slot from what stands there. What is of an earlier registration of the
+    /// True if this message takes its topic slot from what stands there. What is of an earlier registration of the
     /// channel is dead.
     pub(super) fn is_newest(&mut self, message: &Message, registration: u64) -> Result<bool, Trouble> {
         let Some(topic) = &message.topic else { return Ok(true) };

@@ -16,7 +16,7 @@ use crate::store::embedded::rows;
 /// Rows that one pass looks at: with bodies of 8 KiB, 2 MiB.
 pub(in crate::store::embedded) const REMOVAL_ROWS_MAX: usize = 256;
 
-/// Where the next pass begins: in which family, and behind which key.
+/// Start of the next pass: its family, and the key before it.
 #[derive(Default)]
 struct Cursor {
     topics: bool,

@@ -1,4 +1,4 @@
-//! What ledgers kept is saved as far as it can be, and what cannot be is told.
+//! A replay saves what it can of the ledgers, and names the rest.
 
 use super::*;
 
