@@ -1,8 +1,9 @@
 //! Drops one user for `murre maintain shared`, although nodes serve meanwhile and may see the user come back.
 //!
-//! A hello writes where the user is, and no more: record and channels keep their old timestamps, so a delete at these
-//! takes them from under a session that has just begun. There is no conditional update (docs/decisions/0015), so the
-//! rows are looked at right before the delete and right behind it, and put back when a node has entered itself since.
+//! A hello writes where the user is, and no more: record and channels keep their old timestamps, so a delete right
+//! after these takes them from under a session that has just begun. There is no conditional update
+//! (docs/decisions/0015), so the rows are looked at right before the delete and right behind it, and put back when a
+//! node has entered itself since.
 //! What remains are the milliseconds in which a node has read the user and not yet written where it is, if that write
 //! takes longer than delete and second look: such a user registers anew at its next hello.
 //!
@@ -216,9 +217,10 @@ impl Found<'_> {
         Ok(true)
     }
 
-    /// The timestamp of the delete: that of the last write that was read.
+    /// The timestamp of the delete: one microsecond after the last write that was read, where a refresh writes that
+    /// read the same rows and comes late.
     pub(super) fn newest(&self) -> i64 {
-        self.rows.iter().map(|row| row.at).max().unwrap_or(0)
+        self.rows.iter().map(|row| row.at).max().unwrap_or(0).saturating_add(1)
     }
 
     /// Drops what was read and nothing newer.

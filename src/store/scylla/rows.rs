@@ -46,6 +46,11 @@ pub(super) fn clock(clock: Clock) -> Vec<u8> {
     clock.0.to_be_bytes().to_vec()
 }
 
+/// What [`clock`] wrote.
+pub(super) fn parse_clock(value: &[u8]) -> Option<Clock> {
+    word(value).map(Clock)
+}
+
 /// The value of a contact.
 pub(super) fn contact(contact: &Contact) -> Vec<u8> {
     let mode = u8::from(contact.mode == Mode::Simple);
@@ -209,8 +214,8 @@ impl UserPart {
                 self.record_unreadable = parse_record(value).is_none();
                 self.record = Some(parse_record(value)?);
             }
-            family::LOW_WATER => self.low_water = Clock(word(value)?),
-            family::USER_CLOCK => self.user_clock = Clock(word(value)?),
+            family::LOW_WATER => self.low_water = parse_clock(value)?,
+            family::USER_CLOCK => self.user_clock = parse_clock(value)?,
             family::CONTACT => self.contact = parse_contact(value)?,
             family::PRESENCE => self.presence.push(parse_presence(key, value)?),
             family::CHANNEL => {

@@ -108,6 +108,29 @@ async fn a_user_that_comes_back_while_it_is_dropped_is_put_back() {
     assert!(broom.read(&uaid).await.unwrap().is_gone());
 }
 
+/// A refresh writes one microsecond after what it read, so one that is under way must not outlive the purge.
+#[tokio::test]
+async fn a_purge_wins_over_a_refresh_that_comes_late() {
+    let config = config(&[]);
+    let scylla = &config.store.scylla;
+    let session = session(&config).await;
+    create(&session, scylla).await.unwrap();
+    let put = |family: i8, key: &str, at: u64| {
+        format!(
+            "INSERT INTO KS.user (uaid, family, key, value) VALUES (0x07070707070707070707070707070707, {family}, {key}, \
+             0x01) USING TIMESTAMP {at} AND TTL {}",
+            20 * DAY
+        )
+    };
+    run(&session, scylla, &put(RECORD, "0x", 1000)).await;
+    run(&session, scylla, &put(CHANNEL, "0x02", 1000)).await;
+    let broom = Broom::new(&session, scylla).await.unwrap();
+    assert!(broom.read(&[7; 16]).await.unwrap().purge().await.unwrap());
+    run(&session, scylla, &put(RECORD, "0x", 1001)).await;
+    run(&session, scylla, &put(CHANNEL, "0x02", 1001)).await;
+    assert!(broom.read(&[7; 16]).await.unwrap().is_gone());
+}
+
 /// A node that leaves or is killed leaves presence rows, and the table of nodes says that its run is over.
 #[tokio::test]
 async fn who_was_last_connected_to_a_run_that_is_over_is_dropped_and_who_may_be_connected_is_passed_by() {

@@ -7,6 +7,8 @@ mod faults;
 
 pub(super) mod proxy;
 
+mod refresh;
+
 mod ring;
 
 use std::sync::{Arc, OnceLock};
@@ -76,6 +78,11 @@ impl Keyspace {
     /// What it is called.
     pub(crate) fn name(&self) -> &str {
         &self.0.keyspace
+    }
+
+    /// How it is reached.
+    pub(crate) fn config(&self) -> &config::Scylla {
+        &self.0
     }
 
     /// Sends a statement in which `KS` is its name; returns how many rows the answer has.

@@ -1,5 +1,5 @@
-//! A relay between the store and the database that can be silent, slow or gone, so that tests of faults share one
-//! database with all others.
+//! A relay between the store and the database that can be silent, slow or gone, or ask for other things than the store
+//! does, so that tests of faults share one database with all others.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,6 +21,8 @@ struct State {
     mute: AtomicBool,
     delay_ms: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
+    /// What is asked for, and what the database is asked for instead, in as many bytes.
+    instead: Mutex<Vec<(&'static str, String)>>,
 }
 
 impl Proxy {
@@ -63,6 +65,13 @@ impl Proxy {
         self.state.delay_ms.store(delay.as_millis() as u64, Ordering::Relaxed);
     }
 
+    /// From now on the database is asked for `other` where the store asks for `text`.
+    pub(in super::super) fn instead(&self, text: &'static str, other: &str) {
+        let padded = format!("{other:len$}", len = text.len());
+        assert_eq!(padded.len(), text.len(), "as many bytes");
+        self.state.instead.lock().expect("no panic").push((text, padded));
+    }
+
     /// Connections end and new ones do too, as with a killed process; or not any more.
     pub(in super::super) fn refuse(&self, refuses: bool) {
         self.state.refuses.store(refuses, Ordering::Relaxed);
@@ -80,10 +89,21 @@ impl State {
                 std::thread::sleep(Duration::from_millis(5));
             }
             std::thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::Relaxed)));
+            if !answers {
+                self.replace(&mut bytes[..count]);
+            }
             if to.write_all(&bytes[..count]).is_err() {
                 break;
             }
         }
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+
+    fn replace(&self, bytes: &mut [u8]) {
+        for (text, other) in &*self.instead.lock().expect("no panic") {
+            while let Some(at) = bytes.windows(text.len()).position(|some| some == text.as_bytes()) {
+                bytes[at..at + other.len()].copy_from_slice(other.as_bytes());
+            }
+        }
     }
 }

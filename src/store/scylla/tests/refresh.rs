@@ -1,0 +1,206 @@
+//! The refresh of a user on a real Cassandra: it outlives the copy that it replaces, and what ends a user ends it too.
+
+use std::time::{Duration, Instant};
+
+use scylla::client::session::Session;
+use scylla::statement::Statement;
+use shards::ids::{Clock, Uaid};
+use shards::machine::{NodeId, Presence, RowKey, StoreOp};
+use shards::message::Message;
+
+use super::super::schema::family::{CHANNEL, CONTACT, RECORD, USER_CLOCK};
+use super::{Apart, open, open_alone};
+use crate::config::Scylla;
+use crate::store::laws::{Hand, NOW, chid, message, register, uaid};
+
+/// How long a test waits for what the database does by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The timestamp of the rows that expire.
+const WRITTEN_AT: i64 = 1_000_000_000_000_000;
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("0x{digits}")
+}
+
+/// A keyspace with a session of its own.
+struct Bare<'a> {
+    runtime: tokio::runtime::Runtime,
+    session: Session,
+    config: &'a Scylla,
+}
+
+impl<'a> Bare<'a> {
+    fn new(config: &'a Scylla) -> Bare<'a> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let session = runtime.block_on(super::super::connect::connect(config)).expect("the database answers");
+        Bare { runtime, session, config }
+    }
+
+    fn send(&self, statement: &str) {
+        let statement = statement.replace("KS", &self.config.keyspace);
+        let sent = self.session.query_unpaged(statement.as_str(), ());
+        self.runtime.block_on(sent).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+
+    /// Writes one row of a user at [`WRITTEN_AT`].
+    fn put(&self, user: &str, family: i8, key: &[u8], value: &[u8], ttl: u32) {
+        let (key, value) = (hexadecimal(key), hexadecimal(value));
+        self.send(&format!(
+            "UPDATE KS.user USING TIMESTAMP {WRITTEN_AT} AND TTL {ttl} SET value = {value} WHERE uaid = {user} AND \
+             family = {family} AND key = {key}"
+        ));
+    }
+
+    /// The remaining seconds of each row of a user.
+    fn ttls(&self, user: &str) -> Vec<i32> {
+        let query = format!("SELECT TTL(value) FROM {}.user WHERE uaid = {user}", self.config.keyspace);
+        let found = self.runtime.block_on(self.session.query_unpaged(query, ())).expect("an answer");
+        let found = found.into_rows_result().expect("rows");
+        found.rows::<(i32,)>().expect("numbers").map(|row| row.expect("a number").0).collect()
+    }
+
+    /// Number of files on disk that a read of this user opens.
+    fn files(&self, user: &str) -> usize {
+        let mut read = Statement::new(format!("SELECT * FROM {}.user WHERE uaid = {user}", self.config.keyspace));
+        read.set_tracing(true);
+        let traced = async {
+            let found = self.session.query_unpaged(read, ()).await.expect("an answer");
+            let id = found.tracing_id().expect("it was traced");
+            self.session.get_tracing_info(&id).await.expect("the trace")
+        };
+        let trace = self.runtime.block_on(traced);
+        let activities = trace.events.iter().filter_map(|event| event.activity.as_deref());
+        let mut merged = activities.filter_map(|activity| {
+            let files = activity.strip_prefix("Merged data from memtables and ")?;
+            files.split(' ').next()?.parse().ok()
+        });
+        merged.next().unwrap_or(0)
+    }
+
+    fn wait_for_files(&self, user: &str, wanted: usize) {
+        until("what was written is on disk", || self.files(user) >= wanted);
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let patience = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Writes two users whose rows expire soon, and refreshes the first through the store and the second at the timestamps
+/// it has. Returns false when the rows expired before that: the host was busy.
+fn refresh_two(bare: &Bare<'_>, hand: &mut Hand, users: [Uaid; 2], ttl: u32) -> bool {
+    let [refreshed, rewritten] = users.map(|user| hexadecimal(&user.0));
+    let record = super::super::rows::record(crate::store::RECORD_VERSION, NOW);
+    let clock = Clock(WRITTEN_AT.unsigned_abs());
+    let contact = super::super::rows::contact(&shards::simple::Contact::default());
+    let rows: [(i8, Vec<u8>, Vec<u8>); 4] = [
+        (RECORD, vec![], record),
+        (USER_CLOCK, vec![], super::super::rows::clock(clock)),
+        (CONTACT, vec![], contact),
+        (CHANNEL, chid(2).0.to_vec(), super::super::rows::channel(clock, None)),
+    ];
+    for (family, key, value) in &rows {
+        bare.put(&refreshed, *family, key, value, ttl);
+        bare.put(&rewritten, *family, key, value, ttl);
+    }
+    bare.wait_for_files(&refreshed, 1);
+    hand.done(StoreOp::Touch { uaid: users[0], seen: NOW });
+    for (family, key, value) in &rows {
+        bare.put(&rewritten, *family, key, value, 10_000);
+    }
+    let long = bare.ttls(&refreshed);
+    long.len() == rows.len() && long.iter().all(|left| *left > 1_000)
+}
+
+/// The database turns an expired cell into a tombstone of the same timestamp when it compacts the file that has it
+/// alone, and a tombstone wins a tie. The second user shows that this has happened: it is gone.
+#[test]
+fn a_refreshed_user_outlives_its_old_copy_that_is_compacted_alone() {
+    let (store, keyspace) = open_alone();
+    let bare = Bare::new(keyspace.config());
+    // Memory goes to disk every second, and no file is compacted until the test says so.
+    bare.send(
+        "ALTER TABLE KS.user WITH gc_grace_seconds = 0 AND memtable_flush_period_in_ms = 1000 AND compaction = \
+         {'class': 'SizeTieredCompactionStrategy', 'enabled': 'false'}",
+    );
+    let mut hand = Hand::new(store.port(std::sync::Arc::new(|| {})));
+    let users = [5, 10, 20, 40].into_iter().zip((1..).step_by(2)).find_map(|(ttl, first)| {
+        let users = [uaid(first), uaid(first + 1)];
+        refresh_two(&bare, &mut hand, users, ttl).then_some(users)
+    });
+    let [refreshed, rewritten] = users.expect("a refresh within 40 s");
+    bare.wait_for_files(&hexadecimal(&refreshed.0), 2);
+    assert!(hand.user(refreshed).is_some() && hand.user(rewritten).is_some());
+    // From now on a file of which most has expired is compacted by itself, and no two files together.
+    bare.send(
+        "ALTER TABLE KS.user WITH compaction = {'class': 'SizeTieredCompactionStrategy', 'min_threshold': '32', \
+         'tombstone_compaction_interval': '1', 'tombstone_threshold': '0.1', 'unchecked_tombstone_compaction': 'true'}",
+    );
+    until("the old copy is compacted alone", || {
+        // Each write leads to a file, and each file to a look at what there is to compact.
+        bare.put("0xff", RECORD, &[], &[1], 10_000);
+        hand.user(rewritten).is_none()
+    });
+    let user = hand.user(refreshed).expect("the refreshed user is there");
+    assert_eq!((user.seen, user.channels), (NOW, vec![chid(2)]));
+    drop(hand);
+    store.close();
+}
+
+fn touch(hand: &mut Hand) {
+    (0..9).for_each(|_| hand.done(StoreOp::Touch { uaid: uaid(1), seen: NOW }));
+}
+
+/// What ends a channel or a user is later than every refresh before it, also on a node whose clock stands behind.
+#[test]
+fn unregister_and_drop_win_over_a_refresh() {
+    let store = open();
+    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    hand.done(register(1, 2, 100));
+    hand.done(register(1, 3, 100));
+    touch(&mut hand);
+    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(102) });
+    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [chid(3)]);
+    touch(&mut hand);
+    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, [chid(3)]);
+    hand.done(StoreOp::DropUser { uaid: uaid(1) });
+    assert_eq!(hand.user(uaid(1)), None);
+    hand.done(register(1, 2, 103));
+    assert_eq!(hand.user(uaid(1)).expect("it is known again").channels, [chid(2)]);
+    drop(hand);
+    store.close();
+}
+
+/// A refresh changes neither the version of a presence, which its clear must match, nor low water, which the greatest
+/// value wins.
+#[test]
+fn a_refresh_leaves_presence_and_low_water_as_they_are() {
+    let store = open();
+    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    hand.done(register(1, 2, 1));
+    let node = std::sync::Arc::new(NodeId { url: "http://192.0.2.1:8082".into(), boot: 1 });
+    let presence = || Presence { node: std::sync::Arc::clone(&node), connected_at: 50 };
+    hand.done(StoreOp::SetPresence { uaid: uaid(1), presence: presence() });
+    let settle = |m: &Message, low_water| StoreOp::Settle {
+        rows: vec![RowKey::of(m)],
+        low_water: Some(Clock(low_water)),
+        durable: true,
+    };
+    let waiting = [message(1, 2, 60), message(1, 2, 63), message(1, 2, 90)];
+    waiting.iter().for_each(|m| hand.publish(m.clone()));
+    hand.done(settle(&waiting[0], 60));
+    touch(&mut hand);
+    hand.done(settle(&waiting[1], 63));
+    assert_eq!(hand.user(uaid(1)).expect("it is known").low_water, Clock(63));
+    assert_eq!(hand.clocks(uaid(1)), [90]);
+    hand.done(StoreOp::ClearPresence { uaid: uaid(1), presence: presence() });
+    assert_eq!(hand.user(uaid(1)).expect("it is known").presence, []);
+    drop(hand);
+    store.close();
+}
