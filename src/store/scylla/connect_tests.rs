@@ -7,6 +7,7 @@ use super::connect::connect;
 use super::preflight;
 use super::schema_apply::create;
 use super::schema_tests::{at, run, session};
+use super::tests::proxy::Proxy;
 use crate::config::Config;
 
 /// Wants a password and a certificate of its clients.
@@ -143,4 +144,31 @@ async fn a_permission_that_is_missing_is_named_with_what_grants_it() {
     run(&session, scylla, &format!("GRANT SELECT ON KEYSPACE KS TO {user}")).await;
     let (_, faults) = preflight::examine(&limited).await;
     assert!(faults.is_empty(), "{faults:?}");
+}
+
+/// ScyllaDB keeps its version in a table that an ordinary account may not read, and Cassandra has no such table. So the
+/// relay asks Cassandra for another system table instead, which it keeps from such an account as well.
+#[tokio::test]
+async fn an_account_with_select_and_modify_on_the_keyspace_serves_and_another_makes_the_tables() {
+    let guarded = Database::start(&["--auth"]).unwrap_or_else(|error| panic!("{error}"));
+    let proxy = Proxy::new(guarded.nodes().parse().expect("an address"));
+    proxy.instead("table_name = 'versions'", "table_name = 'batches'");
+    proxy.instead("SELECT version FROM system.versions WHERE key = 'local'", "SELECT version FROM system.batches");
+    let login = ["store.scylla.user=cassandra", "store.scylla.password=cassandra"];
+    let admin = at(&proxy.address.to_string(), &login);
+    let scylla = &admin.store.scylla;
+    let session = session(&admin).await;
+    create(&session, scylla).await.unwrap();
+    run(&session, scylla, "CREATE ROLE plain WITH PASSWORD = 'p' AND LOGIN = true").await;
+    run(&session, scylla, "GRANT SELECT ON KEYSPACE KS TO plain").await;
+    run(&session, scylla, "GRANT MODIFY ON KEYSPACE KS TO plain").await;
+    let keyspace = format!("store.scylla.keyspace={}", scylla.keyspace);
+    let plain = ["store.scylla.user=plain", "store.scylla.password=p", &keyspace];
+    let plain = at(&proxy.address.to_string(), &plain);
+    let (serves, faults) = preflight::examine(&plain).await;
+    assert!(faults.is_empty(), "{faults:?}");
+    // Who makes tables must know the version.
+    let refused = create(&serves.expect("a session"), &plain.store.scylla).await.expect_err("it may not").to_string();
+    assert!(refused.starts_with("cannot read the version of the database: "), "{refused}");
+    assert!(refused.ends_with("or GRANT SELECT ON TABLE system.versions"), "{refused}");
 }

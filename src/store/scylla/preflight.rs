@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::connect::{connect, consistency};
 use super::explain;
 use super::schema::{Role, TABLES, Table, VERSION};
-use super::schema_apply::{newer, server, version};
+use super::schema_apply::{kind as kind_of, newer, version};
 use crate::config::{Config, Scylla};
 
 /// One thing that is not as it must be, in one sentence that says what to do.
@@ -96,7 +96,7 @@ pub fn settings(config: &Config) -> Vec<Fault> {
 /// What the database lacks. `now` is the clock that its clocks are compared with.
 pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
     let mut faults = Vec::new();
-    if let Err(fault) = server(session).await {
+    if let Err(fault) = kind_of(session).await {
         return vec![Fault { passes: fault.passes(), said: fault.to_string() }];
     }
     faults.extend(clocks(session, max_skew, now).await);

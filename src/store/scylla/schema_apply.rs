@@ -46,28 +46,58 @@ impl fmt::Display for SchemaFault {
 
 impl std::error::Error for SchemaFault {}
 
-/// Which database is at the other end.
+/// Kind of the database at the other end, as every account may know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Apache Cassandra of this major version.
+    Cassandra(u32),
+    /// ScyllaDB of any version.
+    Scylla,
+}
+
+/// Finds out which database is at the other end. It reads nothing that a database with authorization keeps from an
+/// ordinary account.
 ///
 /// # Errors
 /// It does not answer, or is neither ScyllaDB nor Cassandra 4 or later.
-pub async fn server(session: &Session) -> Result<Server, SchemaFault> {
+pub async fn kind(session: &Session) -> Result<Kind, SchemaFault> {
     // Only ScyllaDB has this table; what it calls its release is the Cassandra that it is compatible with.
-    match text(session, "SELECT version FROM system.versions WHERE key = 'local'").await {
-        Ok(version) => return Ok(Server::Scylla { incremental: major(&version) >= INCREMENTAL_SINCE }),
-        Err(error) if explain::db_error(&error).is_some_and(|(kind, _)| matches!(kind, DbError::Invalid)) => {}
-        Err(error) => {
-            let said = format!("the database does not say what it is: {}", explain::say(&error));
-            return Err(SchemaFault::failed(said, &error));
-        }
+    let has = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'versions'";
+    if !text(session, has).await.map_err(|error| unsaid(&error))?.is_empty() {
+        return Ok(Kind::Scylla);
     }
     let release = text(session, "SELECT release_version FROM system.local WHERE key = 'local'").await;
-    let release = release.map_err(|error| {
-        SchemaFault::failed(format!("the database does not say what it is: {}", explain::say(&error)), &error)
-    })?;
+    let release = release.map_err(|error| unsaid(&error))?;
     match major(&release) {
-        major @ CASSANDRA_MIN.. => Ok(Server::Cassandra(major)),
+        major @ CASSANDRA_MIN.. => Ok(Kind::Cassandra(major)),
         _ => Err(SchemaFault::lasting(format!("Cassandra {release} is too old: murre needs {CASSANDRA_MIN} or later"))),
     }
+}
+
+/// Finds out what the tables may use of the database at the other end. The version of ScyllaDB is in a table that an
+/// ordinary account may not read, so only commands that make tables ask.
+///
+/// # Errors
+/// As [`kind`], and the account may not read that table.
+pub async fn server(session: &Session) -> Result<Server, SchemaFault> {
+    match kind(session).await? {
+        Kind::Cassandra(major) => Ok(Server::Cassandra(major)),
+        Kind::Scylla => {
+            let version = text(session, "SELECT version FROM system.versions WHERE key = 'local'").await;
+            let version = version.map_err(|error| match explain::db_error(&error) {
+                Some((DbError::Unauthorized, said)) => SchemaFault::lasting(format!(
+                    "cannot read the version of the database: {said}; run it as a superuser, or GRANT SELECT ON TABLE \
+                     system.versions"
+                )),
+                _ => unsaid(&error),
+            })?;
+            Ok(Server::Scylla { incremental: major(&version) >= INCREMENTAL_SINCE })
+        }
+    }
+}
+
+fn unsaid(error: &ExecutionError) -> SchemaFault {
+    SchemaFault::failed(format!("the database does not say what it is: {}", explain::say(error)), error)
 }
 
 /// ScyllaDB is numbered by years since 2025; before, only the enterprise releases were, and they had incremental

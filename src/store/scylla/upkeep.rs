@@ -17,8 +17,8 @@ use scylla::statement::{Consistency, Statement};
 use super::connect::consistency;
 use super::explain;
 use super::purge::Broom;
-use super::schema::{Server, TABLES, family};
-use super::schema_apply::server;
+use super::schema::{TABLES, family};
+use super::schema_apply::{self, Kind};
 use crate::config::Scylla;
 use crate::store::IDLE_SECONDS_MAX;
 
@@ -202,7 +202,7 @@ pub struct Space {
 /// # Errors
 /// The database does not say what it is.
 pub async fn space(session: &Session, config: &Scylla) -> Result<BTreeMap<&'static str, Space>, UpkeepFault> {
-    let kind = server(session).await.map_err(|fault| UpkeepFault(fault.to_string()))?;
+    let kind = schema_apply::kind(session).await.map_err(|fault| UpkeepFault(fault.to_string()))?;
     let mut spaces = BTreeMap::new();
     for table in TABLES.iter().take(LARGE_TABLES) {
         let mut space = Space::default();
@@ -215,7 +215,7 @@ pub async fn space(session: &Session, config: &Scylla) -> Result<BTreeMap<&'stat
                 space.partitions += partitions;
                 space.bytes += partitions * mean;
             }
-            if matches!(kind, Server::Cassandra(_)) {
+            if matches!(kind, Kind::Cassandra(_)) {
                 let tombstones = "SELECT p99th, max FROM system_views.tombstones_per_read";
                 for (p99, max) in ask.rows::<(f64, f64)>(tombstones, table.name).await {
                     space.tombstones_p99 = space.tombstones_p99.max(Some(p99 as u64));
