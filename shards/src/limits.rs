@@ -16,9 +16,10 @@ pub const WINDOW_MAX: u16 = 1024;
 pub const SESSION_LEDGER_BYTES_MAX: u32 = 1 << 20;
 
 /// Message bytes that the windows of one shard keep although storage has them: 8,192 of the largest messages. Half is
-/// for sessions that keep little (`quota::LITTLE_BYTES`). At the bound: nothing is read from storage for a session
-/// until others have let go, and what waits to be sent at the end of a window leaves it, to be read again. A session
-/// whose socket takes no bytes is closed 1013 (`blocked_shed`) when it would keep more.
+/// for sessions that keep little (`quota::LITTLE_BYTES`). A page on its way counts as `READ_AHEAD_BYTES`. At the bound:
+/// nothing is read from storage for a session until others have let go, and what waits to be sent at the end of a
+/// window leaves it, to be read again. A session whose socket takes no bytes is closed 1013 (`blocked_shed`) when it
+/// would keep more.
 pub const ROW_BYTES_MAX: u64 = 64 << 20;
 
 /// What one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.

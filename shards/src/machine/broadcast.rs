@@ -160,7 +160,7 @@ impl Broadcasts {
         ids.sort_unstable();
         let set = match self.intern(&ids) {
             Some(next) => {
-                self.sets[usize::from(next)].sessions += 1;
+                self.take(next);
                 self.release(set);
                 next
             }
@@ -205,12 +205,17 @@ impl Broadcasts {
         Some(set)
     }
 
+    /// A session has this set. Those of the empty one are not counted, since it never goes.
+    fn take(&mut self, set: u16) {
+        self.sets[usize::from(set)].sessions += u32::from(set != 0);
+    }
+
     /// A session does not have this set any more. With its last session the set goes, and ids that only it named.
     pub fn release(&mut self, set: u16) {
-        let one = &mut self.sets[usize::from(set)];
         if set == 0 {
             return;
         }
+        let one = &mut self.sets[usize::from(set)];
         one.sessions -= 1;
         if one.sessions == 0 {
             let ids = std::mem::take(&mut one.ids);
@@ -334,6 +339,16 @@ mod tests {
 
     fn version(id: &str, version: &str) -> BroadcastVersion {
         BroadcastVersion { id: id.into(), version: version.into() }
+    }
+
+    #[test]
+    fn sessions_of_the_empty_set_are_not_counted() {
+        let mut broadcasts = Broadcasts::new();
+        for _ in 0..3 {
+            let unknown = version(&"x".repeat(limits::BROADCAST_TEXT_BYTES_MAX + 1), "1");
+            assert_eq!(broadcasts.subscribe(0, &[unknown]).0, 0);
+        }
+        assert_eq!(broadcasts.sets[0].sessions, 0);
     }
 
     #[test]

@@ -229,6 +229,22 @@ impl ShardMachine {
         true
     }
 
+    /// As `ack_departing`, of every update of a channel up to a version. Returns the rows for the caller to delete.
+    pub(super) fn ack_departing_updates(
+        &mut self,
+        turn: &mut Turn<'_>,
+        uaid: Uaid,
+        (chid, version): (Chid, u64),
+    ) -> Vec<RowKey> {
+        let Some(departure) = self.departures.get_mut(&uaid) else { return Vec::new() };
+        let acked = |message: &Message| {
+            message.chid == chid && message.simple_version().is_some_and(|of| of != 0 && of <= version)
+        };
+        let gone: Vec<_> = departure.messages.extract_if(.., |(message, _)| acked(message)).collect();
+        gone.iter().for_each(|(message, slot)| self.release_record(turn, message, *slot));
+        gone.iter().map(|(message, _)| RowKey::of(message)).collect()
+    }
+
     /// Whether this message is on its way to storage.
     pub(super) fn is_departing(&self, uaid: Uaid, stamp: Stamp) -> bool {
         let departure = self.departures.get(&uaid);

@@ -58,7 +58,7 @@ impl ShardMachine {
         // Where time was set back the clock stands ahead of it: others write by the earlier of the two.
         let sure = self.clock.now(turn.now).0.min(turn.now.unix_us);
         let horizon = Clock(sure.saturating_sub(SETTLE_LAG_US));
-        let (room, full) = (self.tickets.room(), self.rows_are_full(at));
+        let (room, full) = (self.tickets.room(), self.pages_are_full(at));
         let Some(active) = self.active_of_mut(index) else { return };
         if active.drain.reading || blocked {
             return;
@@ -92,6 +92,7 @@ impl ShardMachine {
             DrainCursor::Messages(after) => StoreOp::Messages { uaid, after, limit, now },
         };
         self.stats.pages += 1;
+        self.pages_read += 1;
         self.submit(turn, Work::Page { session: at }, op);
     }
 
@@ -220,7 +221,7 @@ impl ShardMachine {
         {
             active.drain.covered = active.drain.covered.max(covered);
         }
-        if active.drain.clear() {
+        if active.drain.at.is_none() {
             active.drain.sent = 0;
         }
     }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::{ConnId, Uaid};
+use crate::ids::{Chid, ConnId, Uaid};
 use crate::limits;
 use crate::time::{Now, Span, UnixSeconds};
 
@@ -27,6 +27,8 @@ struct Stored {
     check: bool,
     /// The user was last seen another day.
     touch: bool,
+    /// Channels that the hello has left out.
+    left_out: Vec<Chid>,
 }
 
 impl ShardMachine {
@@ -154,11 +156,12 @@ impl ShardMachine {
         let stored = match &mut user {
             None => {
                 session.flags |= UNSAVED;
-                Stored { check: nudged, touch: false }
+                Stored { check: nudged, touch: false, left_out: Vec::new() }
             }
-            Some(user) => self.take_over(turn, &mut session, hello, user, nudged),
+            Some(user) => self.take_over(&mut session, hello, user, nudged),
         };
         let at = self.sessions.insert(session);
+        self.forget_channels(turn, at, uaid, stored.left_out);
         self.conns.set(conn, ConnState::Session(at.index));
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
@@ -179,18 +182,11 @@ impl ShardMachine {
     }
 
     /// Puts what storage knows of the user into its session.
-    fn take_over(
-        &mut self,
-        turn: &mut Turn<'_>,
-        session: &mut Session,
-        hello: &Hello,
-        user: &mut UserRow,
-        nudged: bool,
-    ) -> Stored {
-        self.forget_channels(turn, session.uaid, hello.channels.as_deref(), user);
+    fn take_over(&self, session: &mut Session, hello: &Hello, user: &mut UserRow, nudged: bool) -> Stored {
+        let left_out = self.left_out(hello.channels.as_deref(), user);
         session.put(OLD_RECORD, user.record_version < RECORD_VERSION);
         user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
-        Stored { check: nudged || user.may_have_messages, touch: day_of(user.seen) != session.seen_day }
+        Stored { check: nudged || user.may_have_messages, touch: day_of(user.seen) != session.seen_day, left_out }
     }
 
     /// The first ping is jittered over the second half of the interval, by the UAID.

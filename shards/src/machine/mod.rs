@@ -142,6 +142,8 @@ pub struct ShardMachine {
     ledger_bytes: u64,
     /// Bytes of the bodies that windows keep of rows. Each body in a window counts here or in `ledger_bytes`.
     row_bytes: u64,
+    /// Pages that storage was asked for and has not answered: room is kept for each.
+    pages_read: u32,
     /// Of sessions with something under way.
     deadlines: Deadlines,
     broadcasts: Broadcasts,
@@ -212,6 +214,7 @@ impl ShardMachine {
             ledger_slots: LedgerSlots::default(),
             ledger_bytes: 0,
             row_bytes: 0,
+            pages_read: 0,
             deadlines: Deadlines::default(),
             broadcasts: Broadcasts::new(),
             spread: None,

@@ -128,6 +128,15 @@ impl Receipts {
         true
     }
 
+    /// Forgets a message whose end is not known. Whoever waits is told that.
+    pub fn forget(&mut self, row: &RowKey) {
+        self.records.remove(&key(row));
+        for waiter in self.waiting.remove(&key(row)).unwrap_or_default() {
+            self.due.remove(&(waiter.due, key(row)));
+            self.release(waiter.asker, ReceiptAnswer::Unknown);
+        }
+    }
+
     /// Everything of a slot that is older than `newest` is replaced. How many that were.
     pub fn end_slot(&mut self, uaid: Uaid, (chid, topic): (Chid, Topic), newest: Stamp) -> u64 {
         let from = (uaid, chid, Some(topic), Stamp::default());

@@ -75,7 +75,7 @@ pub enum ReceiptAnswer {
     Ended(Outcome),
     /// It is still under way.
     Pending,
-    /// There is no such message any more, and what became of it was forgotten.
+    /// There is no such message any more, and what became of it was forgotten, or its storage did not say.
     Unknown,
     /// 503: too many wait, or storage could not say.
     Unavailable,
@@ -131,6 +131,17 @@ impl ShardMachine {
         if !self.receipts.is_empty() {
             let count = self.receipts.end_user(uaid);
             self.count_outcome(Outcome::Unregistered, count);
+        }
+    }
+
+    /// Storage has a message no more, and this shard has not ended it. It expired, or what removed it was answered with
+    /// an error: an unregister, or a newer message of its topic. Where neither is certain its end is not known.
+    pub(super) fn receipt_of_gone(&mut self, now: UnixSeconds, row: &RowKey, registered: bool) {
+        match self.receipts.find(row) {
+            Some((None, expires)) if expires <= now => self.end_receipt(row, Outcome::Expired),
+            Some((None, _)) if !registered => self.end_receipt(row, Outcome::Unregistered),
+            Some((None, _)) => self.receipts.forget(row),
+            Some((Some(_), _)) | None => {}
         }
     }
 

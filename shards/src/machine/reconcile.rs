@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use crate::ids::{Chid, Uaid};
 
 use super::command::CloseReason;
-use super::input::Effect;
+use super::dead::Epoch;
 use super::slab::Ref;
 use super::store::{StoreOp, UserRow};
 use super::tickets::Work;
@@ -39,24 +39,39 @@ impl ShardMachine {
         self.admit_waiting_hellos(turn);
     }
 
-    /// Unregisters what a hello left out, and takes it from the user's channels.
-    pub(super) fn forget_channels(
+    /// Takes what a hello left out from the user's channels.
+    pub(super) fn left_out(&self, said: Option<&[Chid]>, user: &mut UserRow) -> Vec<Chid> {
+        let Some(said) = said.filter(|_| self.config.reconcile) else { return Vec::new() };
+        let said: BTreeSet<&Chid> = said.iter().collect();
+        user.channels.extract_if(.., |chid| !said.contains(chid)).collect()
+    }
+
+    /// Unregisters what the hello of this session left out.
+    pub(super) fn forget_channels(&mut self, turn: &mut Turn<'_>, session: Ref, uaid: Uaid, channels: Vec<Chid>) {
+        for chid in channels {
+            self.stats.channels_reconciled += 1;
+            let at = self.tick(turn);
+            let asked = self.dead_epoch(uaid, chid);
+            let work = Work::Forget { session, uaid, chid, asked };
+            self.submit(turn, work, StoreOp::Unregister { uaid, chid, at });
+        }
+    }
+
+    /// Storage has answered. After an error the channel is unregistered again, unless its user agent has registered it
+    /// since or the session is over: the next hello says it again.
+    pub(super) fn forgotten(
         &mut self,
         turn: &mut Turn<'_>,
-        uaid: Uaid,
-        said: Option<&[Chid]>,
-        user: &mut UserRow,
+        (session, uaid): (Ref, Uaid),
+        (chid, asked): (Chid, Epoch),
+        done: bool,
     ) {
-        let Some(said) = said.filter(|_| self.config.reconcile) else { return };
-        let said: BTreeSet<&Chid> = said.iter().collect();
-        let forgotten: Vec<Chid> = user.channels.extract_if(.., |chid| !said.contains(chid)).collect();
-        for chid in forgotten {
-            self.stats.channels_reconciled += 1;
-            let at = self.clock.tick(turn.now);
-            if let Some(floor) = self.clock.floor_to_persist() {
-                turn.effects.push_back(Effect::ClockFloor(floor));
-            }
-            self.submit(turn, Work::Forget { uaid, chid }, StoreOp::Unregister { uaid, chid, at });
+        if done {
+            self.end_receipts_of_channel(uaid, chid);
+        } else if self.sessions.get(session).is_some() && self.dead_epoch(uaid, chid) == asked {
+            let at = self.tick(turn);
+            let work = Work::Forget { session, uaid, chid, asked };
+            self.submit_later(turn, work, StoreOp::Unregister { uaid, chid, at });
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::message::{Message, Topic};
 use crate::simple::{Contact, Mode, WakeData};
 use crate::time::{Instant, Span};
 
-use super::active::Parked;
 use super::command::{AckVersion, CloseReason, Hello};
 use super::input::Effect;
 use super::session::{NONE, SIMPLE};
@@ -136,28 +135,33 @@ impl ShardMachine {
     fn ack_version(&mut self, turn: &mut Turn<'_>, at: Ref, update: &AckVersion) {
         let fingerprint = self.config.placement.fingerprint(update.chid);
         let session = self.sessions.get(at).filter(|s| s.has(SIMPLE) && s.channels.contains(fingerprint));
-        let Some(active) = session.map(|session| session.active).and_then(|index| self.active_of_mut(index)) else {
+        let Some((uaid, index)) = session.map(|session| (session.uaid, session.active)) else {
             self.stats.acks_unknown += 1;
             return;
         };
-        let ended = |row: &RowKey, version| row.chid == update.chid && version != 0 && version <= update.version;
-        let sent = active.window.iter().filter(|entry| ended(&entry.row, entry.version)).map(|entry| entry.row.stamp);
-        let sent: Vec<Stamp> = sent.collect();
-        let parked: Vec<Parked> = active.parked.extract_if(.., |parked| ended(&parked.row, parked.version)).collect();
-        let reading = !active.drain.clear() || active.drain.reading;
+        let mut rows = self.ack_departing_updates(turn, uaid, (update.chid, update.version));
+        let (mut sent, mut reading): (Vec<Stamp>, bool) = (Vec::new(), false);
+        if let Some(active) = self.active_of_mut(index) {
+            let ended = |row: &RowKey, version| row.chid == update.chid && version != 0 && version <= update.version;
+            let in_window = active.window.iter().filter(|entry| ended(&entry.row, entry.version));
+            sent.extend(in_window.map(|entry| entry.row.stamp));
+            let parked = active.parked.extract_if(.., |parked| ended(&parked.row, parked.version));
+            rows.extend(parked.map(|parked| parked.row));
+            reading = !active.drain.clear() || active.drain.reading;
+        }
         if reading {
             let acked = self.simple.sessions.entry(at.index).or_default().acked.entry(update.chid).or_default();
             *acked = update.version.max(*acked);
         }
-        match sent.len() + parked.len() {
+        match sent.len() + rows.len() {
             0 => self.stats.acks_unknown += 1,
             _ => self.stats.acks += 1,
         }
         for stamp in sent {
             self.take_entry(turn, at, stamp);
         }
-        for parked in parked {
-            self.settle(parked.row);
+        for row in rows {
+            self.settle(row);
         }
     }
 

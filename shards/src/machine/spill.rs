@@ -179,10 +179,19 @@ impl ShardMachine {
 
     /// True if windows keep so much of what storage has too that this one may not take more (`limits::ROW_BYTES_MAX`).
     pub(super) fn rows_are_full(&self, at: Ref) -> bool {
+        self.row_bytes > self.row_bytes_max(at)
+    }
+
+    /// As `rows_are_full`, with the pages that are on their way and one more.
+    pub(super) fn pages_are_full(&self, at: Ref) -> bool {
+        let coming = u64::from(self.pages_read + 1) * u64::from(limits::READ_AHEAD_BYTES);
+        self.row_bytes + coming > self.row_bytes_max(at)
+    }
+
+    fn row_bytes_max(&self, at: Ref) -> u64 {
         let index = self.sessions.get(at).map_or(NONE, |session| session.active);
         let kept = self.active_of(index).map_or(0, |active| active.row_bytes as usize);
-        let bytes_max = if kept <= LITTLE_BYTES { limits::ROW_BYTES_MAX } else { limits::ROW_BYTES_MAX / 2 };
-        self.row_bytes > bytes_max
+        if kept <= LITTLE_BYTES { limits::ROW_BYTES_MAX } else { limits::ROW_BYTES_MAX / 2 }
     }
 
     /// At the bound a window keeps no body of what the socket was handed: storage has it if the socket refuses it yet.
@@ -310,11 +319,12 @@ impl ShardMachine {
                 Some(message) if !sent && !blocked => self.fill_gap(turn, at, stamp, message),
                 Some(message) if sent && !blocked && room => self.resend(turn, at, stamp, message),
                 Some(_) => {}
-                // Expired, replaced or cancelled meanwhile: nothing is left to deliver.
+                // Expired, or removed by what storage has answered with an error: nothing is left to deliver.
                 None => {
                     // A wall clock that goes back must not revive it: its ack would find no entry.
                     self.stats.expired += 1;
-                    self.end_receipt(&row, Outcome::Expired);
+                    let registered = self.registered_channel(at, row.chid);
+                    self.receipt_of_gone(turn.now.unix(), &row, registered);
                     self.take_entry(turn, at, stamp);
                     self.continue_drain(turn, at);
                 }

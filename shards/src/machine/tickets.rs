@@ -104,10 +104,13 @@ pub(super) enum Work {
         uaid: Uaid,
         presence: Presence,
     },
-    /// An unregister nobody waits for: the hello left the channel out.
+    /// An unregister nobody waits for: the hello of the session left the channel out.
     Forget {
+        session: Ref,
         uaid: Uaid,
         chid: Chid,
+        /// Registers of the channel when the hello came.
+        asked: Epoch,
     },
 }
 
@@ -265,7 +268,10 @@ impl ShardMachine {
             }
             Work::Unregister { session, uaid, chid } => self.unregistered(turn, session, uaid, chid, result.is_ok()),
             Work::Publish(work) => self.publish_stored(turn, work, result),
-            Work::Page { session } => self.page_loaded(turn, session, result),
+            Work::Page { session } => {
+                self.pages_read -= 1;
+                self.page_loaded(turn, session, result);
+            }
             Work::Retry { session, stamp } => self.retry_loaded(turn, session, stamp, result),
             Work::Spill { session, stamps } => self.spilled(turn, session, &stamps, result.is_ok()),
             Work::Depart { uaid } => self.departed(turn, uaid, result.map(drop)),
@@ -276,12 +282,14 @@ impl ShardMachine {
             Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result),
             Work::StartOver { greeting, uaid } => self.started_over(turn, greeting, uaid, result.is_ok()),
             Work::Reset { uaid } if result.is_ok() => self.end_receipts_of_user(uaid),
-            Work::Forget { uaid, chid } if result.is_ok() => self.end_receipts_of_channel(uaid, chid),
+            Work::Forget { session, uaid, chid, asked } => {
+                self.forgotten(turn, (session, uaid), (chid, asked), result.is_ok());
+            }
             Work::Enter { session } => self.entered(turn, session, result.is_ok()),
             Work::Doubt { session } => self.doubt_settled(turn, session, result),
             Work::Look(route) => self.looked(turn, route, result),
             Work::LookAgain(tale) => self.looked_again(turn, tale, result),
-            Work::Touch | Work::Reset { .. } | Work::Forget { .. } => {}
+            Work::Touch | Work::Reset { .. } => {}
             // Only another node answers these.
             Work::Push(_) | Work::Tell(_) | Work::Leave { .. } => self.stats.store_replies_stale += 1,
         }
@@ -296,7 +304,8 @@ impl ShardMachine {
         if matches!(work, Work::Depart { .. } | Work::Spill { .. }) {
             self.storage_full = matches!(result, Err(StoreError::Full));
             self.stats.saves_refused += u64::from(self.storage_full);
-        } else if matches!(work, Work::Publish(publish) if !publish.check_only) && result.is_ok() {
+        } else if matches!((work, result), (Work::Publish(publish), Ok(StoreReply::Done)) if !publish.check_only) {
+            // Another answer says nothing: no row was written.
             self.storage_full = false;
         }
     }

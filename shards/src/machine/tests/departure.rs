@@ -363,3 +363,20 @@ fn an_ack_of_what_waits_for_room_ends_it() {
     mesh.pass(3);
     assert_eq!(mesh.notifications(late), stamps[1..], "what was acked is never sent again");
 }
+
+#[test]
+fn a_post_that_storage_did_not_keep_does_not_say_that_it_has_room() {
+    let mut mesh = Mesh::new(1);
+    let (left, there) = (mesh.known_user(0), mesh.known_user(0));
+    let socket = mesh.session(0, Some(left));
+    mesh.session(0, Some(there));
+    six(&mut mesh, left);
+    mesh.store.mode = Mode::Full;
+    mesh.close(socket);
+    let stranger = mesh.uaid_of(0);
+    mesh.store.mode = Mode::Prompt;
+    assert_eq!(mesh.post(0, message(stranger)), Published::NoSubscription);
+    mesh.store.mode = Mode::Full;
+    assert_eq!(mesh.post(0, message(there)), Published::Unavailable);
+    assert_eq!(mesh.ledger.len(), 6, "nothing was added");
+}

@@ -337,3 +337,41 @@ fn a_drain_keeps_nobody_waiting() {
     mesh.pass(3);
     assert_eq!(mesh.drained.len(), 2);
 }
+
+#[test]
+fn what_an_unregister_without_an_answer_removed_is_not_expired() {
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let uaid = mesh.known_user(0);
+    let lasting = Message { ttl: 1 << 20, ..wanted(uaid) };
+    let socket = mesh.session(0, Some(uaid));
+    let stamp = mesh.accept(0, lasting.clone(), Disposition::Direct);
+    mesh.pass(12);
+    mesh.store.mode = Mode::Lossy;
+    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.run();
+    mesh.store.mode = Mode::Prompt;
+    assert_eq!(mesh.receipt(0, (&lasting, stamp)), Pending);
+    mesh.pass(60);
+    assert_eq!(mesh.receipt(0, (&lasting, stamp)), Ended(Outcome::Unregistered));
+}
+
+#[test]
+fn what_a_newer_message_without_an_answer_replaced_is_unknown() {
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span(0));
+    let uaid = mesh.known_user(0);
+    let older = Message { ttl: 1 << 20, ..wanted_topical(uaid) };
+    let stamp = mesh.accept(0, older.clone(), Disposition::Stored);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.block(socket);
+    mesh.store.mode = Mode::Lossy;
+    assert_eq!(mesh.post(0, older.clone()), Published::Unavailable);
+    mesh.store.mode = Mode::Prompt;
+    mesh.unblock(socket);
+    mesh.pass(45);
+    let waits = mesh.start_receipt(0, (&older, stamp), WAIT);
+    assert_eq!(mesh.receipt_said(waits), None, "it was sent and may be acked");
+    mesh.pass(16);
+    assert_eq!(mesh.receipt_said(waits), Some(Unknown), "its TTL is not over");
+    assert_eq!(mesh.receipt(0, (&older, stamp)), Unknown);
+    assert_eq!(mesh.machines[0].stats().receipt_waiters, 0);
+}

@@ -75,6 +75,30 @@ fn messages_sent_again_do_not_count_to_the_limit() {
     assert_eq!(mesh.closed(socket), None);
 }
 
+/// Something is written for its user all the time, so one check follows the other.
+#[test]
+fn checks_behind_each_other_do_not_add_up_to_the_limit() {
+    let mut mesh = Mesh::with(1, |config| (config.msg_limit, config.ledger_bytes_max) = (10, 0));
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Held;
+    let mut acked = 0;
+    for _ in 0..40 {
+        let under_way = mesh.store.held.len();
+        mesh.start_post(0, message(uaid));
+        for _ in 0..under_way {
+            mesh.store.release_one();
+            mesh.run();
+        }
+        for stamp in mesh.notifications(socket).split_off(acked) {
+            assert_eq!(mesh.closed(socket), None, "after {acked} messages");
+            mesh.ack(socket, stamp);
+            acked += 1;
+        }
+    }
+    assert!(acked > 30, "{acked} messages, closed: {:?}", mesh.closed(socket));
+}
+
 #[test]
 fn an_old_record_is_reset_when_everything_is_delivered() {
     let mut mesh = Mesh::new(1);
@@ -254,4 +278,55 @@ fn a_user_whose_drop_storage_refuses_does_not_start_over() {
         assert_ne!(mesh.uaid_on(again), uaid);
         assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
     }
+}
+
+/// A hello that leaves out `OTHER` is answered, and its unregister fails.
+fn left_out_in_vain(mesh: &mut Mesh, uaid: Uaid, then: impl Fn(&mut Mesh, Socket)) -> Socket {
+    mesh.channels = Some([CHANNEL].into());
+    let socket = mesh.open(0);
+    mesh.store.mode = Mode::Held;
+    mesh.say_hello(socket, Some(uaid));
+    mesh.store.release_one();
+    mesh.run();
+    then(mesh, socket);
+    for (shard, ticket, op) in std::mem::take(&mut mesh.store.held) {
+        mesh.store.mode = if matches!(op, StoreOp::Unregister { .. }) { Mode::Failing } else { Mode::Prompt };
+        mesh.store.submit(shard, ticket, op);
+    }
+    mesh.store.mode = Mode::Prompt;
+    mesh.run();
+    socket
+}
+
+#[test]
+fn a_left_out_channel_that_storage_keeps_at_first_is_unregistered_later() {
+    let mut mesh = Mesh::with(1, |config| config.reconcile = true);
+    let uaid = mesh.known_user(0);
+    let socket = left_out_in_vain(&mut mesh, uaid, |_, _| {});
+    assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL, OTHER]));
+    mesh.pass(2);
+    assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL]));
+    assert!(mesh.machines[0].is_quiet() && mesh.closed(socket).is_none());
+}
+
+#[test]
+fn a_left_out_channel_that_is_registered_meanwhile_stays() {
+    let mut mesh = Mesh::with(1, |config| config.reconcile = true);
+    let uaid = mesh.known_user(0);
+    left_out_in_vain(&mut mesh, uaid, |mesh, socket| mesh.register(socket, OTHER));
+    mesh.pass(3);
+    assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL, OTHER]));
+    mesh.accept(0, Message { chid: OTHER, ..message(uaid) }, Disposition::Direct);
+}
+
+#[test]
+fn the_unregister_of_a_left_out_channel_ends_with_its_session() {
+    let mut mesh = Mesh::with(1, |config| config.reconcile = true);
+    let uaid = mesh.known_user(0);
+    left_out_in_vain(&mut mesh, uaid, |mesh, socket| mesh.close(socket));
+    mesh.pass(3);
+    assert!(mesh.machines[0].is_quiet());
+    assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL, OTHER]));
+    mesh.session(0, Some(uaid));
+    assert_eq!(mesh.store.channels_of(uaid), Some(vec![CHANNEL]), "the next hello says it again");
 }

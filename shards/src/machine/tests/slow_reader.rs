@@ -266,3 +266,24 @@ fn what_waits_for_its_turn_leaves_the_memory_when_it_is_short() {
     assert!(mesh.store.rows_of(uaid).is_empty());
     assert_eq!(mesh.machines[0].row_bytes, 0);
 }
+
+/// Many sessions look at storage at a time, and storage takes its time.
+#[test]
+fn room_is_kept_for_pages_that_are_on_their_way() {
+    let mut mesh = Mesh::with(1, |config| (config.sessions_max, config.ping_interval) = (2_000, Span(0)));
+    let most = (limits::ROW_BYTES_MAX / u64::from(limits::READ_AHEAD_BYTES)) as usize;
+    let users: Vec<Uaid> = (0..most + 100).map(|_| mesh.known_user(0)).collect();
+    let sockets: Vec<Socket> = users.iter().map(|uaid| mesh.session(0, Some(*uaid))).collect();
+    mesh.store.mode = Mode::Held;
+    for (n, uaid) in users.iter().enumerate() {
+        let stamp = Stamp { clock: Clock(mesh.now.unix_us + n as u64), origin: Origin(7) };
+        mesh.store.put(Arc::new(Message { stamp, accepted: mesh.now.unix(), ..message(*uaid) }));
+        mesh.request(0, notify(*uaid));
+    }
+    let pages = mesh.store.held.iter().filter(|(_, _, op)| matches!(op, StoreOp::Topics { .. })).count();
+    assert_eq!(pages, most, "what they may bring fits");
+    mesh.store.release();
+    mesh.pass(3);
+    assert!(sockets.iter().all(|socket| mesh.notifications(*socket).len() == 1));
+    assert!(mesh.machines[0].is_quiet());
+}

@@ -183,3 +183,23 @@ fn what_was_acked_of_a_channel_says_nothing_when_it_is_registered_anew() {
     mesh.run();
     assert_eq!(mesh.notifications(socket).last(), Some(&low));
 }
+
+#[test]
+fn an_ack_of_a_version_that_waits_for_room_ends_it() {
+    let mut mesh = Mesh::new(1);
+    let uaid = mesh.simple_user(0, None);
+    let socket = mesh.simple(0, Some(uaid));
+    mesh.accept(0, update(uaid, 7), Disposition::Direct);
+    let other = mesh.accept(0, update_on(uaid, OTHER, 3), Disposition::Direct);
+    mesh.store.mode = Mode::Full;
+    mesh.close(socket);
+    let late = mesh.simple(0, Some(uaid));
+    mesh.pass(3);
+    // Its user agent had read both from the connection before.
+    mesh.ack_version(late, 7);
+    assert_eq!(mesh.ledger.len(), 1);
+    assert_eq!(mesh.machines[0].stats().acks_unknown, 0);
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(3);
+    assert_eq!(mesh.notifications(late), [other], "what was acked is never sent again");
+}
