@@ -22,6 +22,10 @@ pub const SESSION_LEDGER_BYTES_MAX: u32 = 1 << 20;
 /// would keep more.
 pub const ROW_BYTES_MAX: u64 = 64 << 20;
 
+/// Seconds from the stamp of a message to the end of its write. Refuse: a write that took longer is not answered 201,
+/// because low water may pass its clock (`MachineConfig::settle_lag`).
+pub const WRITE_SECONDS_MAX: u64 = 30;
+
 /// What one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
 pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Monotonic, SystemTime, UNIX_EPOCH};
 
 use crate::time::{Instant, Now, UnixSeconds};
@@ -21,6 +21,8 @@ pub struct Wall {
     host_wrong_us: AtomicI64,
     /// By how many ours is known to be late.
     late_us: AtomicU64,
+    /// Ours is known to be too far from the clocks of the database.
+    stopped: AtomicBool,
 }
 
 impl Wall {
@@ -32,7 +34,8 @@ impl Wall {
     /// Begins with the time of this clock.
     pub fn of(host: HostClock) -> Wall {
         let base_us = AtomicU64::new(host.unix_us());
-        Wall { origin: Monotonic::now(), base_us, host, host_wrong_us: AtomicI64::new(0), late_us: AtomicU64::new(0) }
+        let (host_wrong_us, late_us) = (AtomicI64::new(0), AtomicU64::new(0));
+        Wall { origin: Monotonic::now(), base_us, host, host_wrong_us, late_us, stopped: AtomicBool::new(false) }
     }
 
     /// Stands at this time, microseconds since the Unix epoch, whatever the host believes: for tests of what has a
@@ -94,6 +97,16 @@ impl Wall {
     pub fn distrust(&self, host_wrong_us: i64, late_us: u64) {
         self.host_wrong_us.store(host_wrong_us, Ordering::Relaxed);
         self.late_us.store(late_us, Ordering::Relaxed);
+    }
+
+    /// Says whether this time is too far from the clocks of the database, so that nothing may be stamped with it.
+    pub fn stop(&self, stopped: bool) {
+        self.stopped.store(stopped, Ordering::Relaxed);
+    }
+
+    /// Returns true while nothing may be stamped with this time.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// Says that nothing is known to be wrong.

@@ -264,16 +264,20 @@ keys! {
         "At this size on disk messages that would be stored are refused with 503; registers and saves go on for an eighth more.",
         |c, raw| { c.store.max_bytes = parse::bytes(raw)?; Some(()) };
 
-    "store.user_bytes_per_day" = "16MiB",
-        "a number of bytes, as 16777216 or 16MiB; 0 is no bound",
-        "Bytes stored for one user in a UTC day; beyond it POSTs that would be stored are answered 429.",
-        |c, raw| { c.store.user_bytes_per_day = parse::bytes(raw)?; Some(()) };
-
-    "store.max_skew" = "30",
-        "seconds from 1 to 60, as 30 or \"30s\"",
-        "A clock of another node or of the database further from ours than this is refused.",
+    "store.user_bytes_per_day" = "",
+        "a number of bytes, as 16777216 or 16MiB; 0 is no bound; nothing is 16MiB, and 4MiB on a shared store",
+        "Bytes stored for one user in a UTC day, as one node counts them; beyond it POSTs that would be stored are answered 429.",
         |c, raw| {
-            let allowed = |skew: &Duration| (Duration::from_secs(1)..=Duration::from_secs(60)).contains(skew);
+            let by_kind = raw.text()?.is_empty();
+            c.store.user_bytes_per_day = if by_kind { None } else { Some(parse::bytes(raw)?) };
+            Some(())
+        };
+
+    "store.max_skew" = "15",
+        "seconds from 1 to 15, as 10 or \"10s\"",
+        "How far the time of a node may be from the clocks of the database; beyond it the node refuses to start, and stamps nothing.",
+        |c, raw| {
+            let allowed = |skew: &Duration| (Duration::from_secs(1)..=Duration::from_secs(15)).contains(skew);
             c.store.max_skew = parse::duration(raw).filter(allowed)?;
             Some(())
         };

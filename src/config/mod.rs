@@ -245,13 +245,27 @@ pub struct Store {
     pub cache: u64,
     /// Bytes on disk at which messages are refused with 503; 0: no bound but the disk.
     pub max_bytes: u64,
-    /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound.
-    pub user_bytes_per_day: u64,
-    /// How far clocks of nodes and database may be apart.
+    /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound; `None`: as the
+    /// kind of store has it.
+    pub user_bytes_per_day: Option<u64>,
+    /// How far the time of a node may be from the clocks of the database.
     pub max_skew: Duration,
     /// `store.scylla.*`.
     pub scylla: Scylla,
 }
+
+impl Store {
+    /// Bytes stored for one user in a UTC day, as one node counts them; 0: no bound. On a shared store every node
+    /// counts by itself, so the default is less there.
+    pub fn user_bytes_per_day(&self) -> u64 {
+        let default = if self.kind.is_shared() { SHARED_USER_BYTES_PER_DAY } else { USER_BYTES_PER_DAY };
+        self.user_bytes_per_day.unwrap_or(default)
+    }
+}
+
+/// The default of `store.user_bytes_per_day`, and that of a store that several nodes share.
+const USER_BYTES_PER_DAY: u64 = 16 << 20;
+const SHARED_USER_BYTES_PER_DAY: u64 = 4 << 20;
 
 /// `store.kind`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -214,7 +214,8 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
         ("broadcast.interval=0", "it takes seconds from 0.001"),
         ("simplepush.wake_url=ftp://a/", "it takes a URL that begins with http://"),
         ("store.kind=redis", "it takes embedded, scylla for one store"),
-        ("store.max_skew=0", "it takes seconds from 1 to 60"),
+        ("store.max_skew=0", "it takes seconds from 1 to 15"),
+        ("store.max_skew=16", "it takes seconds from 1 to 15"),
         ("store.scylla.nodes=10.0.0.1", "it takes addresses or names with ports"),
         ("store.scylla.nodes=db1:9042,db 2:9042", "it takes addresses or names with ports"),
         ("store.scylla.nodes=db1:0", "it takes addresses or names with ports"),
@@ -456,4 +457,17 @@ fn the_table_in_the_documentation_is_this_table() {
         let said = "the table of settings is out of date: WRITE_DOCS=1 cargo test the_table_in_the_documentation";
         assert!(document.contains(&markdown()), "{said}");
     }
+}
+
+#[test]
+fn the_bytes_of_a_user_are_fewer_where_every_node_counts_by_itself() {
+    let bytes = |sets: &[&str]| {
+        let sets = sets.iter().map(|text| (*text).to_owned()).collect();
+        Config::load(&Sources { sets, ..Sources::default() }).unwrap().store.user_bytes_per_day()
+    };
+    let shared = ["store.kind=scylla", "store.scylla.nodes=127.0.0.1:9042"];
+    assert_eq!(bytes(&[]), 16 << 20);
+    assert_eq!(bytes(&shared), 4 << 20);
+    assert_eq!(bytes(&[shared[0], shared[1], "store.user_bytes_per_day=9MiB"]), 9 << 20);
+    assert_eq!(bytes(&["store.user_bytes_per_day=0"]), 0);
 }

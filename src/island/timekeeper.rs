@@ -3,6 +3,10 @@
 //! A small step is taken over at once. A large one is noticed, counted and said, and the node keeps its own time until
 //! it knows more: on a shared store the clocks of the database say which of the two is right; a node alone takes over
 //! what has stood for a while.
+//!
+//! A clock that drifts takes both with it, and small steps add up. So the clocks of the database are asked twice a
+//! minute, whatever the host says. While the time of the process is further from them than `store.max_skew`, the shards
+//! stamp nothing.
 //! Lives on: the island.
 
 use std::sync::Arc;
@@ -21,6 +25,9 @@ counters! {
     pub struct TimeNumbers {
         counter clock_jumps: "Times the system's clock was found to be set by more than 5 s, or a sixth of store.max_skew.",
         counter clock_jumps_taken: "Those of them that were found to be right and taken over.",
+        counter clock_stops: "Times the node's time was found further from the database's clocks than store.max_skew.",
+        gauge clock_stopped: "1 while that is so: POSTs, hellos, registers and unregisters are refused.",
+        gauge clock_database_apart_milliseconds: "From the node's time to the database's clocks, ahead or behind, as last asked.",
         gauge clock_apart_seconds: "Seconds between the system's clock and the time the node keeps, ahead or behind.",
     }
 }
@@ -40,6 +47,8 @@ pub(crate) struct Timekeeper {
     /// A step up to this, in microseconds, is taken over without a question.
     step_us_max: u64,
     apart: Option<Apart>,
+    /// When the clocks of the database were asked last and answered.
+    asked: Option<Instant>,
     numbers: TimeNumbers,
     board: Arc<Board>,
 }
@@ -67,7 +76,8 @@ impl Timekeeper {
         let board = Arc::new(Board::new(&[TimeNumbers::MEANINGS]));
         let skew_us = witness.as_ref().map_or(u64::MAX, |witness| witness.max_skew.as_micros() as u64);
         let step_us_max = STEP_US_MAX.min(skew_us / SKEW_PARTS);
-        Timekeeper { wall, witness, step_us_max, apart: None, numbers: TimeNumbers::default(), board }
+        let numbers = TimeNumbers::default();
+        Timekeeper { wall, witness, step_us_max, apart: None, asked: None, numbers, board }
     }
 
     /// Its numbers.
@@ -89,13 +99,20 @@ impl Timekeeper {
         let gap_us = self.wall.gap_us();
         if gap_us.unsigned_abs() <= self.step_us_max {
             self.near(gap_us);
+            if self.is_due(gap_us, now)
+                && let Some((theirs_us, max_skew)) = self.ask(now).await
+            {
+                self.weigh(theirs_us, max_skew);
+            }
         } else {
             self.notice(gap_us, now);
             match &self.witness {
-                Some(witness) => {
-                    if let Some(theirs_us) = witness.nodes.ahead().await {
-                        let found = judge(gap_us, theirs_us, witness.max_skew);
+                Some(_) => {
+                    if let Some((theirs_us, max_skew)) = self.ask(now).await {
+                        let found = judge(gap_us, theirs_us, max_skew);
                         self.settle(found, gap_us, theirs_us);
+                        let taken_us = if found == Found::Host { gap_us } else { 0 };
+                        self.weigh(theirs_us.saturating_sub(taken_us), max_skew);
                     }
                 }
                 None if self.apart.as_ref().is_some_and(|apart| now.since(apart.since) >= STANDS_FOR) => {
@@ -106,6 +123,40 @@ impl Timekeeper {
         }
         self.numbers.clock_apart_seconds = self.wall.gap_us().unsigned_abs() / 1_000_000;
         self.numbers.write_to(&self.board, 0);
+    }
+
+    /// Returns true when the clocks of the database are to be asked although the host's is near: now and then, after a
+    /// step, and at every look while nothing is stamped.
+    fn is_due(&self, gap_us: i64, now: Instant) -> bool {
+        let stepped = gap_us.unsigned_abs() >= STEP_US_ASKED;
+        stepped || self.wall.is_stopped() || self.asked.is_none_or(|asked| now.since(asked) >= ASK_EVERY)
+    }
+
+    /// Asks how far the clocks of the database are ahead, in microseconds; `None` on a node alone, or when they do not
+    /// answer.
+    async fn ask(&mut self, now: Instant) -> Option<(i64, Duration)> {
+        let witness = self.witness.as_ref()?;
+        let theirs_us = witness.nodes.ahead().await?;
+        self.asked = Some(now);
+        Some((theirs_us, witness.max_skew))
+    }
+
+    /// Has the shards stamp nothing while their time is too far from the clocks of the database.
+    fn weigh(&mut self, theirs_us: i64, max_skew: Duration) {
+        let stopped = theirs_us.unsigned_abs() > max_skew.as_micros() as u64;
+        self.numbers.clock_database_apart_milliseconds = theirs_us.unsigned_abs() / 1_000;
+        self.numbers.clock_stopped = u64::from(stopped);
+        if stopped == self.wall.is_stopped() {
+            return;
+        }
+        self.wall.stop(stopped);
+        if stopped {
+            self.numbers.clock_stops += 1;
+            let apart_seconds = theirs_us.unsigned_abs() / 1_000_000;
+            tracing::error!(apart_seconds, "time beyond store.max_skew of the database's clocks: nothing is stamped");
+        } else {
+            tracing::info!("time within store.max_skew of the database's clocks again");
+        }
     }
 
     /// They agree, but for what a clock may drift or be corrected by.
@@ -186,6 +237,10 @@ fn far(gap_us: i64) -> String {
 
 /// How often the two are compared.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the clocks of the database are asked at least.
+const ASK_EVERY: Span = Span::from_secs(30);
+/// A step of this, in microseconds, is taken over at once and then asked about: many of them add up.
+const STEP_US_ASKED: u64 = 100_000;
 /// A step up to this, in microseconds, is taken over without a question, if it is at most a sixth of what clocks of
 /// nodes may differ by.
 const STEP_US_MAX: u64 = 5_000_000;
@@ -260,6 +315,18 @@ mod tests {
         async fn look(&mut self) {
             self.now = self.now.after(Span::from_secs(1));
             self.keeper.look(self.now).await;
+        }
+
+        async fn looks(&mut self, seconds: u32) {
+            for _ in 0..seconds {
+                self.look().await;
+            }
+        }
+
+        /// The host's clock and the node's time run away together.
+        fn drift(&self, by_us: i64) {
+            self.host.set_off(by_us);
+            self.keeper.wall.take_over(by_us);
         }
 
         /// How far the node's time is ahead of the right one, in microseconds.
@@ -356,6 +423,53 @@ mod tests {
             assert!(kit.is_right());
         }
         assert_eq!(kit.number("clock_jumps"), 100);
+    }
+
+    /// The host's clock and the time of the node drift together, so neither sees it in the other.
+    #[tokio::test]
+    async fn a_time_that_drifts_beyond_the_skew_is_found_out_within_half_a_minute_and_stops_the_stamps() {
+        for drift_us in [-40_000_000, 40_000_000] {
+            let mut kit = Kit::new(0, true);
+            kit.look().await;
+            kit.drift(drift_us);
+            kit.looks(29).await;
+            assert!(!kit.keeper.wall.is_stopped(), "the database is not asked at every look");
+            kit.looks(1).await;
+            assert!(kit.keeper.wall.is_stopped());
+            assert_eq!((kit.number("clock_stops"), kit.number("clock_stopped")), (1, 1));
+            assert_eq!(kit.number("clock_jumps"), 0);
+            // A database that does not answer says nothing else.
+            let wall = kit.database.wall.lock().unwrap().take();
+            kit.looks(40).await;
+            assert!(kit.keeper.wall.is_stopped());
+            *kit.database.wall.lock().unwrap() = wall;
+            // The host's clock is set right, and that is confirmed.
+            kit.host.set_off(0);
+            kit.looks(2).await;
+            assert!(kit.is_right() && !kit.keeper.wall.is_stopped());
+            assert_eq!((kit.number("clock_stops"), kit.number("clock_stopped")), (1, 0));
+        }
+    }
+
+    /// Each step is small enough to be taken over at once, and together they are not.
+    #[tokio::test]
+    async fn small_steps_that_add_up_are_found_out() {
+        let mut kit = Kit::new(0, true);
+        for step in 1..=10 {
+            kit.host.set_off(step * 4_000_000);
+            kit.look().await;
+            assert_eq!(kit.keeper.wall.is_stopped(), step > 7, "after {step} steps of 4 s");
+        }
+        kit.host.set_off(0);
+        kit.looks(2).await;
+        assert!(!kit.keeper.wall.is_stopped());
+    }
+
+    #[tokio::test]
+    async fn a_node_alone_never_stops() {
+        let mut kit = Kit::new(HOUR_US, false);
+        kit.looks(40).await;
+        assert!(!kit.keeper.wall.is_stopped());
     }
 
     #[tokio::test]

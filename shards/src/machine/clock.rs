@@ -3,7 +3,7 @@
 //! where that is set back, this one stands until it has caught up, and no stamp comes before an earlier one.
 
 use crate::ids::Clock;
-use crate::time::Now;
+use crate::time::{Now, Span};
 
 /// Owner shard only; one per shard.
 pub(super) struct HybridClock {
@@ -11,17 +11,32 @@ pub(super) struct HybridClock {
     last: u64,
     /// The latest time it was shown. What was vouched for with it is never stamped again.
     latest: u64,
+    /// How far a clock that it is shown may be ahead.
+    apart_max: Span,
+    /// The time of the process is known to be too far from the clocks of the database: nothing may be stamped.
+    stopped: bool,
     /// What is persisted: `last <= persisted` whenever an effect queue has been carried out.
     persisted: u64,
 }
 
-/// A clock further ahead of ours than `store.max_skew`.
+/// A clock further ahead of ours than two nodes may be apart.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooFarAhead;
 
 impl HybridClock {
-    pub fn new(floor: Clock) -> HybridClock {
-        HybridClock { last: floor.0, latest: 0, persisted: floor.0 }
+    /// Starts above `floor`; takes clocks that are ahead by up to `apart_max`.
+    pub fn new(floor: Clock, apart_max: Span) -> HybridClock {
+        HybridClock { last: floor.0, latest: 0, apart_max, stopped: false, persisted: floor.0 }
+    }
+
+    /// Says whether the time of the process is too far from the clocks of the database.
+    pub fn stop(&mut self, stopped: bool) {
+        self.stopped = stopped;
+    }
+
+    /// Returns true while nothing may be stamped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
     }
 
     /// The next value.
@@ -37,7 +52,7 @@ impl HybridClock {
 
     /// Steps past a clock that was read (a user row, another node's message).
     pub fn advance(&mut self, now: Now, seen: Clock) -> Result<(), TooFarAhead> {
-        if seen.0 > self.running(now).max(self.last) + MAX_SKEW_US {
+        if seen.0 > self.running(now).max(self.last) + self.apart_max.micros() {
             return Err(TooFarAhead);
         }
         self.last = self.last.max(seen.0);
@@ -60,8 +75,6 @@ impl HybridClock {
     }
 }
 
-/// `store.max_skew`: 30 s.
-pub(super) const MAX_SKEW_US: u64 = 30_000_000;
 const PERSIST_NEAR_US: u64 = 1_000_000;
 const PERSIST_AHEAD_US: u64 = 5_000_000;
 
@@ -70,13 +83,15 @@ mod tests {
     use super::*;
     use crate::time::Instant;
 
+    const APART: Span = Span::from_secs(30);
+
     fn at(unix_us: u64) -> Now {
         Now { mono: Instant(0), unix_us }
     }
 
     #[test]
     fn follows_a_time_that_is_set_and_stands_until_one_that_is_set_back_has_caught_up() {
-        let mut clock = HybridClock::new(Clock(0));
+        let mut clock = HybridClock::new(Clock(0), APART);
         assert_eq!(clock.tick(at(5_000_000)), Clock(5_000_000));
         assert_eq!(clock.tick(at(9_000_000_000)), Clock(9_000_000_000));
         assert_eq!(clock.tick(at(5_000_010)), Clock(9_000_000_001));
@@ -86,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_was_vouched_for_is_not_stamped_again_when_time_is_set_back() {
-        let mut clock = HybridClock::new(Clock(0));
+        let mut clock = HybridClock::new(Clock(0), APART);
         assert_eq!(clock.now(at(9_000_000)), Clock(9_000_000));
         assert_eq!(clock.now(at(1_000_000)), Clock(9_000_000));
         assert!(clock.tick(at(1_000_000)) >= Clock(9_000_000));
@@ -95,13 +110,13 @@ mod tests {
 
     #[test]
     fn starts_above_what_was_persisted() {
-        let mut clock = HybridClock::new(Clock(7_000_000));
+        let mut clock = HybridClock::new(Clock(7_000_000), APART);
         assert_eq!(clock.tick(at(5_000_000)), Clock(7_000_001));
     }
 
     #[test]
     fn persists_ahead_and_rarely() {
-        let mut clock = HybridClock::new(Clock(0));
+        let mut clock = HybridClock::new(Clock(0), APART);
         clock.tick(at(100_000_000));
         assert_eq!(clock.floor_to_persist(), Some(Clock(105_000_000)));
         clock.tick(at(103_000_000));
@@ -112,7 +127,7 @@ mod tests {
 
     #[test]
     fn passes_what_it_sees_unless_that_is_absurd() {
-        let mut clock = HybridClock::new(Clock(0));
+        let mut clock = HybridClock::new(Clock(0), APART);
         clock.tick(at(1_000));
         assert_eq!(clock.advance(at(1_000), Clock(20_000_000)), Ok(()));
         assert_eq!(clock.tick(at(1_000)), Clock(20_000_001));

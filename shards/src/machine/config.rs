@@ -58,6 +58,8 @@ pub struct MachineConfig {
     pub broadcast_spread: Span,
     /// `hello.reconcile`: the channels of a hello are the truth.
     pub reconcile: bool,
+    /// `store.max_skew`: how far the time of a node may be from the clocks of the database.
+    pub max_skew: Span,
     /// This run of this node, when other nodes share its storage; `None` when it is alone.
     pub node: Option<Arc<NodeId>>,
 }
@@ -88,7 +90,18 @@ impl MachineConfig {
             msg_limit: 0,
             broadcast_spread: Span::from_secs(10),
             reconcile: false,
+            max_skew: Span::from_secs(15),
             node: None,
         }
+    }
+
+    /// How far two nodes may be apart: each is within `max_skew` of the database.
+    pub(super) fn apart_max(&self) -> Span {
+        Span(self.max_skew.0.saturating_mul(2))
+    }
+
+    /// Time from a stamp until its message is surely written or refused by the clock of every node.
+    pub(super) fn settle_lag(&self) -> Span {
+        Span(Span::from_secs(limits::WRITE_SECONDS_MAX).0.saturating_add(self.apart_max().0))
     }
 }

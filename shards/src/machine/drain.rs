@@ -8,7 +8,7 @@
 //! last then: the flag stays, and the completion of a write begins the next.
 //!
 //! A check also finds out how far storage is settled: it has seen every message row at or below the row it is at,
-//! except those that may have been written since it began, which are younger than `SETTLE_LAG`.
+//! except those that may have been written since it began, which are younger than `MachineConfig::settle_lag`.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl ShardMachine {
         let writing = self.write_in_flight(uaid);
         // Where time was set back the clock stands ahead of it: others write by the earlier of the two.
         let sure = self.clock.now(turn.now).0.min(turn.now.unix_us);
-        let horizon = Clock(sure.saturating_sub(SETTLE_LAG_US));
+        let horizon = Clock(sure.saturating_sub(self.config.settle_lag().micros()));
         let (room, full) = (self.tickets.room(), self.pages_are_full(at));
         let Some(active) = self.active_of_mut(index) else { return };
         if active.drain.reading || blocked {
@@ -199,7 +199,7 @@ impl ShardMachine {
     /// only what was stored surely before this one read its own is surely for none; the next session decides the rest.
     fn knows_better(&self, now: Now, at: Ref, message: &Message) -> bool {
         let Some(session) = self.sessions.get(at) else { return false };
-        let before = message.stamp.clock.0.saturating_add(SETTLE_LAG_US) <= session.connected_at;
+        let before = message.stamp.clock.0.saturating_add(self.config.settle_lag().micros()) <= session.connected_at;
         // A session that is stamped ahead of time does not say when it began.
         let before = before && session.connected_at <= now.unix_us;
         !session.has(UNSURE) && (!self.in_cluster() || before)
@@ -262,9 +262,6 @@ fn urgent_first(messages: &mut [Arc<Message>]) {
     let sorted: Vec<_> = order.into_iter().map(|n| messages[n].clone()).collect();
     messages.clone_from_slice(&sorted);
 }
-
-/// A write may take 30 s from its clock (`publish::WRITE_TIMEOUT`), and a clock may be 30 s off (DESIGN.md 7).
-const SETTLE_LAG_US: u64 = 60_000_000;
 
 /// How long a drain rests when storage is down or busy.
 pub(super) const DRAIN_PAUSE: Span = Span::from_ms(1_000);

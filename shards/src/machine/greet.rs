@@ -140,6 +140,9 @@ impl ShardMachine {
             return;
         };
         match result {
+            Ok(StoreReply::User(Some(_))) if self.refuses_stamp() => {
+                self.cancel_greeting(turn, at.index, CloseReason::StorageDown);
+            }
             Ok(StoreReply::User(Some(user))) => {
                 if self.clock.advance(turn.now, user.newest_clock()).is_err() {
                     self.stats.clocks_refused += 1;

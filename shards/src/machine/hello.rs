@@ -93,6 +93,10 @@ impl ShardMachine {
     }
 
     fn hello_now(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
+        if self.refuses_stamp() {
+            self.close_conn(turn, conn, CloseReason::StorageDown);
+            return;
+        }
         let Some(uaid) = hello.uaid else {
             self.mint(turn, conn, hello);
             return;

@@ -100,6 +100,9 @@ pub enum Input {
     },
     /// `next_timeout` has come.
     Timeout,
+    /// The time of the process was found to be too far from the clocks of the database, or near enough again. While it
+    /// is too far nothing is stamped: POSTs, hellos, registers and unregisters are refused for the moment.
+    ClockStopped(bool),
     /// The operator or a poller set these broadcast values.
     Broadcasts(Arc<[BroadcastVersion]>),
     /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (DESIGN.md

@@ -183,7 +183,7 @@ impl ShardMachine {
         ShardMachine {
             stats: MachineStats::default(),
             delivery_times: DeliveryTimes::default(),
-            clock: HybridClock::new(config.clock_floor),
+            clock: HybridClock::new(config.clock_floor, config.apart_max()),
             conns: ConnTable::new(),
             users: UserIndex::new(config.sessions_max),
             sessions: Slab::new(),
@@ -249,6 +249,7 @@ impl ShardMachine {
             Input::Peer { ticket, reply } => self.peer_replied(turn, ticket, reply),
             Input::Timeout => self.timeout(turn),
             Input::Heard { until, late } => self.heard(turn, until, late),
+            Input::ClockStopped(stopped) => self.clock.stop(stopped),
             Input::Broadcasts(values) => self.set_broadcasts(turn, &values),
             Input::Drain { rate } => self.begin_drain(turn, rate),
         }

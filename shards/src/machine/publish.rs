@@ -46,6 +46,11 @@ impl ShardMachine {
             self.answer(turn, asker, Reply::Publish(Published::TooMany { retry_after }));
             return;
         }
+        if self.refuses_stamp() {
+            self.stats.publishes_unavailable += 1;
+            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            return;
+        }
         if !registered && self.in_cluster() {
             self.route(turn, asker, publish);
             return;
@@ -369,8 +374,7 @@ impl ShardMachine {
         match self.resident(work.row.uaid) {
             Some(Resident::Session(index)) => {
                 let at = self.session_ref(index);
-                let (Storing::Here { send } | Storing::Routed { send, .. }) = &work.storing;
-                match send {
+                match work.storing.send() {
                     Some(message) if stored && self.row_fits(at, message) && !message.expired(turn.now.unix()) => {
                         self.push_entry(turn, at, message.clone(), Source::Row);
                     }
@@ -421,8 +425,8 @@ pub(super) fn ledger_bytes(message: &Message) -> u32 {
     message.encoded_len() as u32 + limits::LEDGER_RECORD_OVERHEAD_BYTES
 }
 
-/// A write that took longer is not answered 201: low_water may have passed its clock (DESIGN.md 7).
-const WRITE_TIMEOUT: Span = Span::from_secs(30);
+/// A write that took longer is not answered 201: low water may have passed its clock.
+const WRITE_TIMEOUT: Span = Span::from_secs(limits::WRITE_SECONDS_MAX);
 
 /// Numbers for ledger records, dense and reused.
 #[derive(Default)]

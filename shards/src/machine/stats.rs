@@ -140,6 +140,8 @@ counters! {
         counter budget_refused: "POSTs answered 429: too many bytes were stored for their user today.",
         counter budgets_forgotten: "Users whose stored bytes of today were forgotten because there were too many.",
         counter register_counts_forgotten: "Users whose registers of this minute were forgotten because there were too many.",
+        counter saved_again: "Messages stored once more because low water had passed their clock meanwhile.",
+        counter stamps_refused: "Requests refused because the node's time was too far from the database's clocks.",
         counter clocks_refused: "Clocks seen that lay too far ahead.",
         counter looks: "Users looked up for POSTs that landed on a node where they were not.",
         counter peer_calls: "Calls of other nodes.",

@@ -20,7 +20,7 @@ impl ShardMachine {
             return;
         }
         let channels = self.sessions.get(at).map_or(0, |session| session.channels.as_slice().len());
-        if channels >= limits::CHANNELS_MAX || !self.tickets.room() {
+        if channels >= limits::CHANNELS_MAX || !self.tickets.room() || self.refuses_stamp() {
             self.stats.registers_failed += 1;
             self.say(turn, at, Event::Registered { uaid, chid, key, status: 500 });
             turn.effects.push_back(Effect::Ready(conn));
@@ -92,7 +92,7 @@ impl ShardMachine {
             turn.effects.push_back(Effect::Ready(conn));
             return;
         }
-        if !self.tickets.room() {
+        if !self.tickets.room() || self.refuses_stamp() {
             self.say(turn, at, Event::Unregistered { chid, status: 500 });
             turn.effects.push_back(Effect::Ready(conn));
             return;

@@ -95,6 +95,8 @@ pub(super) enum Work {
     Look(Box<Route>),
     /// The user of a stored message, once more.
     LookAgain(Box<Tale>),
+    /// A stored message once more, where low water does not hide it.
+    SaveAgain(Box<Tale>),
     /// At another node: a message for its session.
     Push(Box<Route>),
     /// At another node: something was stored.
@@ -145,11 +147,23 @@ pub(super) enum Storing {
     },
     /// The user was looked up and is elsewhere, or nowhere.
     Routed {
-        /// As above, by the node that has the user.
-        send: Option<Arc<Message>>,
+        /// What is stored: the second look may find that it has to be stored once more.
+        message: Arc<Message>,
+        /// `delivery.durable`: the node that has the user sends it from memory.
+        send: bool,
         /// A push to this session got no answer.
         unsure: Option<Presence>,
     },
+}
+
+impl Storing {
+    /// What is sent from memory once it is stored.
+    pub fn send(&self) -> Option<&Arc<Message>> {
+        match self {
+            Storing::Here { send } => send.as_ref(),
+            Storing::Routed { message, send, .. } => Some(message).filter(|_| *send),
+        }
+    }
 }
 
 /// Tickets and the backlog of one shard.
@@ -289,6 +303,7 @@ impl ShardMachine {
             Work::Doubt { session } => self.doubt_settled(turn, session, result),
             Work::Look(route) => self.looked(turn, route, result),
             Work::LookAgain(tale) => self.looked_again(turn, tale, result),
+            Work::SaveAgain(tale) => self.saved_again(turn, tale, result.is_ok()),
             Work::Touch | Work::Reset { .. } => {}
             // Only another node answers these.
             Work::Push(_) | Work::Tell(_) | Work::Leave { .. } => self.stats.store_replies_stale += 1,

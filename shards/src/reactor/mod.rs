@@ -165,6 +165,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     limits: PlaneLimits,
     board: Arc<Board>,
     clock: Arc<Wall>,
+    /// What the machine was told of it last.
+    clock_stopped: bool,
     /// Of this turn.
     now: Now,
 
@@ -230,6 +232,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             limits,
             board,
             clock,
+            clock_stopped: false,
             now,
             conns: Conns::new(config.rings, config.shift()),
             bed,

@@ -41,6 +41,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn turn(&mut self) -> bool {
         self.now = self.clock.now();
         self.stats.turns += 1;
+        if self.clock.is_stopped() != self.clock_stopped {
+            self.clock_stopped = !self.clock_stopped;
+            self.inputs.push_back(Input::ClockStopped(self.clock_stopped));
+        }
         let mut worked = self.plane.enter();
         let (ready, more) = (self.plane.ready(), self.hearing.reaps() && self.plane.has_more());
         self.hearing.entered(self.now.mono, Entered { ready, more, connections: self.conns.open_count() });

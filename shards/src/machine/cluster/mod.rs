@@ -44,6 +44,13 @@ impl ShardMachine {
         clock
     }
 
+    /// Returns true, and counts it, while nothing may be stamped: what asks for a stamp is refused for the moment.
+    pub(super) fn refuses_stamp(&mut self) -> bool {
+        let stopped = self.clock.is_stopped();
+        self.stats.stamps_refused += u64::from(stopped);
+        stopped
+    }
+
     /// Calls another node.
     fn call(&mut self, turn: &mut Turn<'_>, work: Work, op: PeerOp) {
         self.stats.peer_calls += 1;

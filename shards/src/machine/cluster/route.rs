@@ -164,7 +164,8 @@ impl ShardMachine {
             self.answer(turn, asker, Reply::Publish(dropped));
             return;
         }
-        let send = (self.config.durable && message.mode() == Mode::WebPush).then(|| message.clone());
-        self.store_publish(turn, asker, message, Storing::Routed { send, unsure });
+        let send = self.config.durable && message.mode() == Mode::WebPush;
+        let storing = Storing::Routed { message: message.clone(), send, unsure };
+        self.store_publish(turn, asker, message, storing);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::Uaid;
+use crate::ids::{Clock, Uaid};
 use crate::message::Message;
 
 use super::super::command::{Disposition, Published};
@@ -27,6 +27,8 @@ pub(in super::super) struct Tale {
     unsure: Option<Presence>,
     /// `delivery.durable`: sent on from memory.
     send: Option<Arc<Message>>,
+    /// What was stored as a message row: low water may have passed its clock meanwhile.
+    hidden: Option<Arc<Message>>,
     /// Nodes that may have the user and were not told, newest last.
     left: Vec<Presence>,
     /// The one that is being told.
@@ -36,12 +38,14 @@ pub(in super::super) struct Tale {
 impl Tale {
     /// Of a POST that was stored.
     pub fn of_publish(work: PublishWork, published: Published) -> Tale {
-        let (send, unsure) = match work.storing {
-            Storing::Routed { send, unsure } => (send, unsure),
-            Storing::Here { send } => (send, None),
+        let send = work.storing.send().cloned();
+        let (hidden, unsure) = match work.storing {
+            Storing::Routed { message, unsure: None, .. } => (Some(message).filter(|one| one.topic.is_none()), None),
+            Storing::Routed { unsure, .. } => (None, unsure),
+            Storing::Here { .. } => (None, None),
         };
         let (row, waits) = (work.row, Some((work.asker, published)));
-        Tale { uaid: row.uaid, waits, row: Some(row), unsure, send, left: Vec::new(), asked: None }
+        Tale { uaid: row.uaid, waits, row: Some(row), unsure, send, hidden, left: Vec::new(), asked: None }
     }
 
     /// Of a POST that was refused because it was not surely stored, while a push of it may have been carried out: the
@@ -53,7 +57,7 @@ impl Tale {
 
     /// Of a session's unacked directs that were saved.
     pub fn of_save(uaid: Uaid) -> Tale {
-        Tale { uaid, waits: None, row: None, unsure: None, send: None, left: Vec::new(), asked: None }
+        Tale { uaid, waits: None, row: None, unsure: None, send: None, hidden: None, left: Vec::new(), asked: None }
     }
 }
 
@@ -105,6 +109,15 @@ impl ShardMachine {
             }
             return;
         }
+        let settled = user.as_ref().map_or(Clock::default(), |user| user.low_water);
+        if let Some(message) = tale.hidden.take()
+            && message.stamp.clock <= settled
+        {
+            // No page shows a message row there. A row of a ledger has the same name and is shown.
+            self.stats.saved_again += 1;
+            self.submit(turn, Work::SaveAgain(tale), StoreOp::Save { messages: vec![message] });
+            return;
+        }
         tale.left = self.others(turn, tale.uaid, user.map_or_else(Vec::new, |user| user.presence));
         // Who may have it already is asked first: what was settled there is not to be sent anywhere.
         if let Some(unsure) = tale.unsure.clone() {
@@ -112,6 +125,17 @@ impl ShardMachine {
             tale.left.push(unsure);
         }
         self.tell_next(turn, tale);
+    }
+
+    /// The message is stored where low water does not hide it, or that is not sure: then its POST is refused. The user
+    /// is read once more, because the look was before this write.
+    pub(in super::super) fn saved_again(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>, done: bool) {
+        if !done && let Some((asker, _)) = tale.waits.take() {
+            self.stats.publishes_unavailable += 1;
+            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+        }
+        let uaid = tale.uaid;
+        self.submit(turn, Work::LookAgain(tale), StoreOp::LoadUser { uaid });
     }
 
     fn tell_next(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>) {

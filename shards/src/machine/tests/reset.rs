@@ -214,6 +214,22 @@ fn low_water_follows_the_lowest_unacked_row() {
 }
 
 #[test]
+fn low_water_stays_behind_by_the_time_of_a_write_and_twice_the_skew() {
+    for skew_seconds in [1, 15] {
+        let mut mesh = Mesh::with(1, |config| config.max_skew = Span::from_secs(skew_seconds));
+        let uaid = mesh.known_user(0);
+        let stamps = stored(&mut mesh, uaid, 1);
+        wait_long(&mut mesh);
+        let socket = mesh.session(0, Some(uaid));
+        mesh.ack(socket, stamps[0]);
+        let low = mesh.store.low_water.get(&uaid).copied().expect("risen");
+        let behind = mesh.now.unix_us - low.0;
+        let lag = (30 + 2 * skew_seconds) * 1_000_000;
+        assert!((lag..lag + 5_000_000).contains(&behind), "{behind} us at a skew of {skew_seconds} s");
+    }
+}
+
+#[test]
 fn low_water_follows_time_where_that_was_set_back() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);

@@ -212,7 +212,7 @@ impl Script {
         Some(Box::new(UserRow {
             record_version: self.record_version,
             seen: self.seen_at,
-            low_water: Clock(0),
+            low_water: self.low_water.get(&uaid).copied().unwrap_or_default(),
             user_clock: Clock(0),
             may_have_messages: !self.rows_of(uaid).is_empty(),
             contact: self.contact_of(uaid),

@@ -62,3 +62,22 @@ fn a_shard_that_slept_was_not_late() {
         assert!((0..20).any(|_| !was_late(&mut bench)), "{:?}", bench.shards[0].machine.heard);
     });
 }
+
+/// The shard learns once that nothing may be stamped, and once that it may again.
+#[test]
+fn a_shard_is_told_when_its_clock_is_stopped_and_when_it_goes_on() {
+    run(|| {
+        let mut bench = Bench::new(1, PlaneLimits::new(64));
+        let told = |bench: &Bench| {
+            bench.log(0).iter().filter(|line| line.starts_with("clock stopped")).cloned().collect::<Vec<_>>()
+        };
+        bench.settle();
+        assert_eq!(told(&bench), [""; 0]);
+        for stopped in [true, false] {
+            bench.shards[0].clock.stop(stopped);
+            bench.turn();
+            bench.turn();
+        }
+        assert_eq!(told(&bench), ["clock stopped: true", "clock stopped: false"]);
+    });
+}

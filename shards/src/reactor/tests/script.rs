@@ -240,6 +240,7 @@ impl Machine for Script {
             Input::Timeout => effects.extend(self.orders.drain(..)),
             Input::Drain { .. } => effects.push_back(Effect::Drained),
             Input::Heard { until, late } => self.heard.push((until, late, self.log.lock().unwrap().len())),
+            Input::ClockStopped(stopped) => self.log.lock().unwrap().push(format!("clock stopped: {stopped}")),
             Input::Mail(_) | Input::Stored { .. } | Input::Peer { .. } | Input::Broadcasts(_) => {}
         }
     }

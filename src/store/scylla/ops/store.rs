@@ -17,9 +17,8 @@ use super::super::statements::Change;
 use super::super::stats::count;
 use super::{read_user, updates, users};
 
-/// A message that is not written this long after its clock is refused: low water may pass it later
-/// (`store.settle_lag`, DESIGN.md 7).
-const WRITE_WITHIN_US: u64 = 30_000_000;
+/// A message that is not written this long after its clock is refused: low water may pass it later.
+const WRITE_WITHIN_US: u64 = shards::limits::WRITE_SECONDS_MAX * 1_000_000;
 
 pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, checked: bool) -> Answer {
     let mut low_water = known.get(message.uaid, |user| user.low_water).flatten().unwrap_or_default();

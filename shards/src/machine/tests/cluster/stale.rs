@@ -189,3 +189,59 @@ fn a_crowd_that_leaves_at_once_leaves_rows_behind_and_no_queue() {
     mesh.accept(1, message(uaid), Stored);
     assert!(nodes_of(&mesh, uaid).is_empty());
 }
+
+/// A node whose time is too far from the clocks of the database stamps nothing, and goes on where it need not.
+#[test]
+fn a_node_whose_clock_is_stopped_refuses_what_needs_a_stamp_and_keeps_what_it_has() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 0);
+    let away = mesh.known_user(0);
+    let sent = mesh.accept(0, message(uaid), Direct);
+    mesh.step(0, Input::ClockStopped(true));
+    mesh.run();
+    assert_eq!(mesh.post(0, message(uaid)), Published::Unavailable);
+    assert_eq!(mesh.post(0, message(away)), Published::Unavailable);
+    mesh.register(socket, THIRD);
+    assert_eq!(count(&mesh, "register"), 0);
+    let late = mesh.session(0, Some(away));
+    assert_eq!(mesh.closed(late), Some(CloseReason::StorageDown));
+    let pushed = mesh.accept(1, message(uaid), Direct);
+    assert_eq!(mesh.notifications(socket), [sent, pushed], "what another node stamped is sent");
+    mesh.ack(socket, sent);
+    mesh.ack(socket, pushed);
+    mesh.step(0, Input::ClockStopped(false));
+    mesh.run();
+    mesh.accept(0, message(uaid), Direct);
+    let back = mesh.session(0, Some(away));
+    assert_eq!(mesh.closed(back), None);
+}
+
+/// A write that took very long, or came by a clock that was far behind: no page shows a message row at or below low
+/// water, so the message is stored once more as a row that low water does not cover.
+#[test]
+fn a_message_that_turns_up_below_low_water_is_saved_again_and_delivered() {
+    for save_fails in [false, true] {
+        let mut mesh = Mesh::nodes(2, |_| {});
+        let uaid = mesh.known_user(0);
+        mesh.store.mode = Mode::Held;
+        let post = mesh.start_post(0, message(uaid));
+        mesh.store.release_one();
+        answered_and_held(&mut mesh);
+        assert_eq!((count(&mesh, "load"), count(&mesh, "publish")), (1, 1), "the write is on its way");
+        mesh.store.low_water.insert(uaid, Clock(mesh.now.unix_us + 1_000_000));
+        mesh.store.release();
+        answered_and_held(&mut mesh);
+        mesh.store.release();
+        if save_fails {
+            mesh.store.mode = Mode::Failing;
+            mesh.run();
+            assert_eq!(mesh.answer_to(post), Some(Published::Unavailable), "nobody would ever see it");
+        } else {
+            mesh.run();
+            assert_eq!((count(&mesh, "save"), count(&mesh, "load")), (1, 3), "the user is read again behind it");
+            assert!(matches!(mesh.answer_to(post), Some(Published::Accepted { .. })));
+            let socket = mesh.session(1, Some(uaid));
+            assert_eq!(mesh.notifications(socket).len(), 1);
+        }
+    }
+}
