@@ -161,6 +161,13 @@ pub const PARKED_IDS_MAX: usize = 1_024;
 /// Sessions looked at in one sweep turn (pings, broadcasts). The rest follow in the next turns.
 pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
 
+/// Seconds between two refreshes of a user who is alive: a storage that keeps users for 60 days is told eight times
+/// before. A million sessions make 1.7 refreshes a second.
+pub const REFRESH_INTERVAL_SECONDS: u64 = 7 * 86_400;
+/// Refreshes of users that one shard has in flight. Park: the session is found again by the next round of the sweep
+/// (`refreshes_postponed`).
+pub const REFRESHES_MAX: usize = 16;
+
 /// Registers of one user in one minute, over all of its connections (issue: at least 300). Refuse: close 1013.
 pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
 /// Users of one shard whose registers of this minute are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the

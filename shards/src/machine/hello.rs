@@ -15,9 +15,9 @@ use super::command::{CloseReason, Event, Hello};
 use super::conns::{ConnState, OPENED_TICKS_MAX};
 use super::greet::From;
 use super::input::Effect;
-use super::session::{ChannelSet, NONE, OLD_RECORD, Session, UNSAVED, span_ticks, ticks};
-use super::store::{RECORD_VERSION, StoreOp, UserRow};
-use super::tickets::Work;
+use super::refresh::interval;
+use super::session::{ChannelSet, NONE, OLD_RECORD, Session, UNPLACED, UNSAVED, span_ticks, ticks};
+use super::store::{RECORD_VERSION, UserRow};
 use super::users::Resident;
 use super::{ShardMachine, Turn};
 
@@ -25,8 +25,8 @@ use super::{ShardMachine, Turn};
 struct Stored {
     /// There may be messages.
     check: bool,
-    /// The user was last seen another day.
-    touch: bool,
+    /// When the user was last refreshed; `None` when it is new.
+    seen: Option<UnixSeconds>,
     /// Channels that the hello has left out.
     left_out: Vec<Chid>,
 }
@@ -154,13 +154,13 @@ impl ShardMachine {
             ping_due: self.first_ping(turn.now, uaid),
             client_ping: 0,
             active: NONE,
-            seen_day: day(turn.now),
+            refreshed: interval(uaid, turn.now.unix()),
             flags: 0,
         };
         let stored = match &mut user {
             None => {
-                session.flags |= UNSAVED;
-                Stored { check: nudged, touch: false, left_out: Vec::new() }
+                session.flags |= UNSAVED | UNPLACED;
+                Stored { check: nudged, seen: None, left_out: Vec::new() }
             }
             Some(user) => self.take_over(&mut session, hello, user, nudged),
         };
@@ -173,8 +173,8 @@ impl ShardMachine {
         turn.effects
             .push_back(Effect::Emit(conn, Event::Hello { uaid, mode: hello.mode, broadcasts: Box::new(delta) }));
         self.begin_simple(turn, at, hello, contact_changes);
-        if stored.touch && self.tickets.room() {
-            self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
+        if let Some(seen) = stored.seen {
+            self.refresh_known(turn, at, seen);
         }
         if let Some(others) = others.filter(|_| self.in_cluster()) {
             self.enter(turn, at, others);
@@ -189,8 +189,9 @@ impl ShardMachine {
     fn take_over(&self, session: &mut Session, hello: &Hello, user: &mut UserRow, nudged: bool) -> Stored {
         let left_out = self.left_out(hello.channels.as_deref(), user);
         session.put(OLD_RECORD, user.record_version < RECORD_VERSION);
+        session.refreshed = interval(session.uaid, user.seen);
         user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
-        Stored { check: nudged || user.may_have_messages, touch: day_of(user.seen) != session.seen_day, left_out }
+        Stored { check: nudged || user.may_have_messages, seen: Some(user.seen), left_out }
     }
 
     /// The first ping is jittered over the second half of the interval, by the UAID.
@@ -211,12 +212,3 @@ pub(super) fn give_back<T>(queue: &mut VecDeque<T>) {
 
 /// Entries of a queue that are kept whatever happens.
 const QUEUE_KEPT: usize = 256;
-
-/// Days since the epoch, wrapping in 2149: compared for equality only.
-pub(super) fn day(now: Now) -> u16 {
-    day_of(now.unix())
-}
-
-fn day_of(time: UnixSeconds) -> u16 {
-    (time.0 / 86_400) as u16
-}

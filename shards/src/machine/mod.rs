@@ -33,6 +33,7 @@ mod rates;
 mod receipt_table;
 mod receipts;
 mod reconcile;
+mod refresh;
 mod relay;
 mod remote;
 mod reset;
@@ -150,6 +151,8 @@ pub struct ShardMachine {
     /// The push of a broadcast change, while one is under way.
     spread: Option<Spread>,
     sweep: Sweep,
+    /// Refreshes of users in flight.
+    refreshes: usize,
     /// Pings that are out, with the parity of each.
     pongs_due: VecDeque<(Instant, Ref, bool)>,
     /// A silence is judged up to here.
@@ -219,6 +222,7 @@ impl ShardMachine {
             broadcasts: Broadcasts::new(),
             spread: None,
             sweep: Sweep::default(),
+            refreshes: 0,
             pongs_due: VecDeque::new(),
             heard: Instant(u64::MAX),
             relays: Relays::new(),

@@ -21,19 +21,19 @@ pub(super) struct Session {
     pub client_ping: u32,
     /// Index of what is under way (ledger, drain, command); `NONE` while idle.
     pub active: u32,
-    /// Day since the epoch on which the stored record was last refreshed.
-    pub seen_day: u16,
-    pub flags: u8,
+    /// Interval (`refresh::interval`) in which storage was last told that the user is alive.
+    pub refreshed: u16,
+    pub flags: u16,
 }
 
 const _: () = assert!(size_of::<Option<Session>>() <= 80, "a million idle sessions: 80 MB");
 
 impl Session {
-    pub fn has(&self, flag: u8) -> bool {
+    pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
-    pub fn put(&mut self, flag: u8, on: bool) {
+    pub fn put(&mut self, flag: u16, on: bool) {
         if on {
             self.flags |= flag;
         } else {
@@ -44,22 +44,24 @@ impl Session {
 
 /// Nothing of this user is in storage yet: the record is written with its first channel (BEHAVIOUR.md 1.5,
 /// deferred add).
-pub(super) const UNSAVED: u8 = 1;
+pub(super) const UNSAVED: u16 = 1;
 /// The socket takes no bytes.
-pub(super) const BLOCKED: u8 = 2;
+pub(super) const BLOCKED: u16 = 2;
 /// A WebSocket Ping is out.
-pub(super) const AWAITING_PONG: u8 = 4;
+pub(super) const AWAITING_PONG: u16 = 4;
 /// A register or unregister failed: storage may list a channel that this session does not.
-pub(super) const UNSURE: u8 = 8;
+pub(super) const UNSURE: u16 = 8;
 /// It is in SimplePush mode.
-pub(super) const SIMPLE: u8 = 16;
+pub(super) const SIMPLE: u16 = 16;
 /// Its presence row is being written: it may not look at storage yet.
-pub(super) const ENTERING: u8 = 32;
+pub(super) const ENTERING: u16 = 32;
 /// The record is of an older version: the user is reset when nothing is left to deliver (BEHAVIOUR.md 1.10).
-pub(super) const OLD_RECORD: u8 = 64;
+pub(super) const OLD_RECORD: u16 = 64;
 
 /// Every second WebSocket Ping: tells the clock of one from that of the next.
-pub(super) const ODD_PING: u8 = 128;
+pub(super) const ODD_PING: u16 = 128;
+/// The row that says where it is rides with each register until storage has surely taken it: the user is new.
+pub(super) const UNPLACED: u16 = 256;
 
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;

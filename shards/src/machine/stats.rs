@@ -163,6 +163,9 @@ counters! {
         counter members_choked: "Members ended because too many words waited for credit.",
         counter member_byes: "Byes said to relays.",
         counter member_words_refused: "Notifications that came while the relay's socket took no bytes.",
+        counter refreshes: "Refreshes of users who are alive.",
+        counter refreshes_failed: "Refreshes that storage did not make; they are tried again.",
+        counter refreshes_postponed: "Times that a user who was due for a refresh had to wait for a place in flight.",
         counter wrong_state: "Sockets closed for a message their state does not allow.",
     }
 }

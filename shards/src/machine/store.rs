@@ -23,7 +23,7 @@ pub enum StoreOp {
         /// The user.
         uaid: Uaid,
     },
-    /// The user was seen today: refresh its expiry. May ride relaxed. -> [`StoreReply::Done`].
+    /// The user is alive: refresh its expiry. May ride relaxed. -> [`StoreReply::Done`].
     Touch {
         /// The user.
         uaid: Uaid,

@@ -5,7 +5,8 @@ use crate::limits;
 
 use super::command::{CloseReason, Event};
 use super::input::Effect;
-use super::session::{NONE, UNSAVED, UNSURE};
+use super::refresh::interval;
+use super::session::{NONE, UNPLACED, UNSAVED, UNSURE};
 use super::slab::Ref;
 use super::store::StoreOp;
 use super::tickets::Work;
@@ -29,8 +30,8 @@ impl ShardMachine {
         self.activate(at).command_waits = true;
         let clock = self.tick(turn);
         self.endpoint_registering(uaid, chid);
-        let new = self.sessions.get(at).filter(|session| session.has(UNSAVED));
-        let presence = new.and_then(|session| self.presence_of(session));
+        let unplaced = self.sessions.get(at).filter(|session| session.has(UNPLACED));
+        let presence = unplaced.and_then(|session| self.presence_of(session));
         let op = StoreOp::Register {
             uaid,
             chid,
@@ -59,9 +60,13 @@ impl ShardMachine {
         };
         let conn = session.conn;
         let passed_over = done && session.has(UNSURE);
+        if session.has(UNSAVED) {
+            session.refreshed = interval(uaid, turn.now.unix());
+        }
         // Also after an error: it may have taken effect, and an unregister must then reach storage.
         session.put(UNSAVED, false);
         if done {
+            session.put(UNPLACED, false);
             session.channels.insert(fingerprint);
             self.stats.registers += 1;
         } else {

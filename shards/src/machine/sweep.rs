@@ -1,19 +1,17 @@
 //! Pings and pong deadlines of idle sessions: a sweep over the slab in budgeted turns, and a FIFO of the pings that
-//! are out. No timer per connection (DESIGN.md 4.3; BEHAVIOUR.md 1.7).
+//! are out. No timer per connection (DESIGN.md 4.3; BEHAVIOUR.md 1.7). The same sweep finds who is due for a refresh.
 
-use crate::ids::{ConnId, Uaid};
+use crate::ids::ConnId;
 use crate::limits;
 use crate::time::{Instant, Span};
 
 use super::command::{CloseReason, Event};
 use super::conns::ConnState;
-use super::hello::{day, give_back};
+use super::hello::give_back;
 use super::input::Effect;
 use super::relay::is_seat;
-use super::session::{AWAITING_PONG, ODD_PING, Session, UNSAVED, has_come, span_ticks, ticks};
+use super::session::{AWAITING_PONG, ODD_PING, Session, has_come, span_ticks, ticks};
 use super::slab::Ref;
-use super::store::StoreOp;
-use super::tickets::Work;
 use super::{ShardMachine, Turn};
 
 /// Where the sweep is. `due` is `None` while there is no session.
@@ -26,7 +24,7 @@ pub(super) struct Sweep {
 impl ShardMachine {
     /// Starts the sweep when there is somebody to sweep.
     pub(super) fn arm_sweep(&mut self, now: Instant) {
-        if self.sweep.due.is_none() && self.sweep_period() > Span(0) {
+        if self.sweep.due.is_none() {
             self.sweep.due = Some(now.after(self.sweep_round()));
         }
     }
@@ -36,10 +34,10 @@ impl ShardMachine {
         Span((self.sweep_period().0 / 32).max(Span::from_ms(20).0))
     }
 
-    /// The shortest time that the sweep measures; zero: none.
+    /// The shortest time that the sweep measures.
     fn sweep_period(&self) -> Span {
         let spans = [self.config.ping_interval, self.config.wake_timeout];
-        spans.into_iter().filter(|span| *span > Span(0)).min().unwrap_or_default()
+        spans.into_iter().filter(|span| *span > Span(0)).fold(SWEEP_PERIOD_MAX, Span::min)
     }
 
     pub(super) fn sweep_sessions(&mut self, turn: &mut Turn<'_>) {
@@ -67,15 +65,9 @@ impl ShardMachine {
     }
 
     fn sweep_one(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let (now_ticks, today) = (ticks(turn.now.mono), day(turn.now));
+        let now_ticks = ticks(turn.now.mono);
         let interval = span_ticks(self.config.ping_interval);
-        let Some(session) = self.sessions.get_mut(at) else { return };
-        if session.seen_day != today && !session.has(UNSAVED) && self.tickets.room() {
-            // A session that lives for weeks keeps its user from expiring.
-            session.seen_day = today;
-            let uaid: Uaid = session.uaid;
-            self.submit(turn, Work::Touch, StoreOp::Touch { uaid, seen: turn.now.unix() });
-        }
+        self.refresh_session(turn, at);
         if self.is_idled_out(at, turn.now.mono) {
             self.stats.idled_out += 1;
             self.end_session(turn, at, Some(CloseReason::IdledOut));
@@ -180,3 +172,6 @@ impl ShardMachine {
         self.say(turn, at, Event::Pong);
     }
 }
+
+/// Where nobody is pinged the sweep comes by for refreshes only: every two minutes.
+const SWEEP_PERIOD_MAX: Span = Span::from_secs(3_600);

@@ -66,7 +66,13 @@ pub(super) enum Work {
         asker: Asker,
         query: Box<ReceiptQuery>,
     },
+    /// Nobody waits for it.
     Touch,
+    /// The refresh of a user. `look`: its session looks at storage then.
+    Refresh {
+        session: Ref,
+        look: bool,
+    },
     Contact {
         session: Ref,
     },
@@ -304,6 +310,7 @@ impl ShardMachine {
             Work::Look(route) => self.looked(turn, route, result),
             Work::LookAgain(tale) => self.looked_again(turn, tale, result),
             Work::SaveAgain(tale) => self.saved_again(turn, tale, result.is_ok()),
+            Work::Refresh { session, look } => self.refreshed(turn, session, look, result.is_ok()),
             Work::Touch | Work::Reset { .. } => {}
             // Only another node answers these.
             Work::Push(_) | Work::Tell(_) | Work::Leave { .. } => self.stats.store_replies_stale += 1,

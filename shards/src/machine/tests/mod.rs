@@ -15,6 +15,7 @@ mod liveness;
 mod pace;
 mod rates;
 mod receipts;
+mod refresh;
 mod relay;
 mod reset;
 mod simple;

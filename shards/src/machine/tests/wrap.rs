@@ -53,17 +53,19 @@ fn pings_go_on_after_the_wrap_around_of_their_clock() {
     assert_eq!(mesh.closed(alive), Some(CloseReason::PingTooSoon));
 }
 
-/// The day of a session has 16 bits: until June 2149.
+/// The interval of a session has 16 bits: for 1,256 years.
 #[test]
-fn a_user_is_seen_once_a_day_after_the_wrap_around_of_days() {
-    for (day, seen, touches) in [(65_540, 65_540, 0), (65_540, 65_539, 1), (65_535, 65_536, 1)] {
+fn a_user_is_refreshed_once_an_interval_after_their_wrap_around() {
+    const SECONDS: u64 = limits::REFRESH_INTERVAL_SECONDS;
+    // The last: refreshed a moment ago by a node whose clock is ahead.
+    for (now, seen, touches) in [(65_540, 65_540, 0), (65_540, 65_539, 1), (65_536, 65_535, 1), (65_535, 65_536, 0)] {
         let mut mesh = Mesh::new(1);
-        mesh.now.unix_us = day * 86_400_000_000 + 1;
-        mesh.store.seen_at = UnixSeconds(seen * 86_400);
+        mesh.now.unix_us = now * SECONDS * 1_000_000 + 1;
+        mesh.store.seen_at = UnixSeconds(seen * SECONDS);
         let uaid = mesh.known_user(0);
         mesh.session(0, Some(uaid));
         let touched = mesh.store.seen.iter().filter(|op| **op == "touch").count();
-        assert_eq!(touched, touches, "day {day}, last seen on day {seen}");
+        assert_eq!(touched, touches, "interval {now}, last seen in interval {seen}");
     }
 }
 

@@ -6,6 +6,9 @@ mod stale;
 use super::*;
 use Disposition::{Direct, Dropped, Stored};
 
+/// A TTL, in seconds, that outlives an interval between refreshes.
+const FORTNIGHT: u32 = 14 * 86_400;
+
 /// A user that storage knows and a session of it on a node.
 fn user_on(mesh: &mut Mesh, node: usize) -> (Uaid, Socket) {
     let uaid = mesh.known_user(0);
@@ -202,6 +205,64 @@ fn a_push_whose_answer_is_lost_is_delivered_once() {
         mesh.close(socket);
         let socket = mesh.session(0, Some(uaid));
         assert!(mesh.notifications(socket).is_empty(), "what was acked is never sent again");
+    }
+}
+
+#[test]
+fn a_word_that_is_lost_with_the_node_that_owed_it_costs_one_refresh() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    mesh.lines[1] = Line::Down;
+    let stored = mesh.accept(0, lasting(uaid, FORTNIGHT), Stored);
+    // The node that owes the word dies with it.
+    assert_eq!(mesh.owed.len(), 1);
+    mesh.owed.clear();
+    mesh.restart_node(0, 2);
+    mesh.lines[1] = Line::Up;
+    mesh.pass(30);
+    assert!(mesh.notifications(socket).is_empty(), "nothing tells it");
+    mesh.now.unix_us += limits::REFRESH_INTERVAL_SECONDS * 1_000_000;
+    mesh.pass(30);
+    assert_eq!(mesh.notifications(socket), [stored]);
+    let direct = mesh.accept(0, message(uaid), Direct);
+    assert_eq!(mesh.notifications(socket), [stored, direct]);
+}
+
+#[test]
+fn a_refresh_that_fails_looks_at_storage_when_it_is_made() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    mesh.lines[1] = Line::Down;
+    let stored = mesh.accept(0, lasting(uaid, FORTNIGHT), Stored);
+    mesh.owed.clear();
+    mesh.store.mode = Mode::Failing;
+    mesh.now.unix_us += limits::REFRESH_INTERVAL_SECONDS * 1_000_000;
+    mesh.pass(30);
+    assert!(mesh.notifications(socket).is_empty());
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(30);
+    assert_eq!(mesh.notifications(socket), [stored]);
+}
+
+#[test]
+fn a_new_user_whose_first_register_fails_is_found_with_the_next() {
+    for first in [Mode::Failing, Mode::Lossy] {
+        let mut mesh = Mesh::nodes(2, |_| {});
+        let socket = mesh.session(0, None);
+        let uaid = mesh.uaid_on(socket);
+        mesh.store.mode = first;
+        mesh.register(socket, OTHER);
+        mesh.register(socket, CHANNEL);
+        assert_eq!(mesh.said(socket)[1..], [Said::Registered(500), Said::Registered(500)]);
+        mesh.store.mode = Mode::Prompt;
+        mesh.register(socket, CHANNEL);
+        assert_eq!(nodes_of(&mesh, uaid), [node_id(0, 1)], "{first:?}");
+        let stamp = mesh.accept(1, message(uaid), Direct);
+        assert_eq!(mesh.notifications(socket), [stamp], "{first:?}");
+        // It is stored now: a row that a newer session of the user cleared is not brought back.
+        mesh.store.presence.clear();
+        mesh.register(socket, OTHER);
+        assert!(nodes_of(&mesh, uaid).is_empty(), "{first:?}");
     }
 }
 
