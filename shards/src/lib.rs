@@ -14,6 +14,7 @@ pub mod limits;
 mod lru;
 pub mod machine;
 pub mod message;
+pub mod model;
 pub mod place;
 pub mod ports;
 pub mod quota;

@@ -30,9 +30,7 @@ mod laws;
 use shards::machine::RECORD_VERSION;
 use shards::time::UnixSeconds;
 
-/// A user not refreshed for this long is dropped (DESIGN.md 7.1): 60 days.
-pub const IDLE_SECONDS_MAX: u64 = 60 * 24 * 60 * 60;
-const _: () = assert!(8 * shards::limits::REFRESH_INTERVAL_SECONDS < IDLE_SECONDS_MAX, "who is connected is kept");
+pub use shards::model::IDLE_SECONDS_MAX;
 
 /// Whether a user last seen then is dropped now.
 fn idle(seen: UnixSeconds, now: UnixSeconds) -> bool {

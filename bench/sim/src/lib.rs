@@ -12,6 +12,7 @@ mod bodies;
 mod calm;
 mod checks;
 mod clocks;
+mod cluster;
 mod crowd;
 mod effects;
 mod faults;

@@ -10,6 +10,7 @@ use shards::place::Placement;
 
 use crate::agents::Agent;
 use crate::bodies::Bodies;
+use crate::cluster::{Breakage, Cluster};
 use crate::marks::Marks;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
@@ -29,6 +30,8 @@ pub struct Options {
     pub lines: bool,
     /// Stop after this many failures; 0 is never.
     pub failures_max: usize,
+    /// Several nodes on one store, instead of one node.
+    pub cluster: bool,
 }
 
 /// A seed whose world broke a promise. Its display ends with the command that replays it.
@@ -36,6 +39,8 @@ pub struct Options {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
+    /// It is of a cluster.
+    pub cluster: bool,
     /// Inputs that machines had been given.
     pub steps: u64,
     /// What was broken.
@@ -51,7 +56,8 @@ impl fmt::Display for Failure {
         }
         writeln!(f, "seed {} at step {}: {}", self.seed, self.steps, self.what)?;
         let end = self.seed.saturating_add(1);
-        write!(f, "replay: murre-bench sim --seeds {}..{end}", self.seed)
+        let cluster = if self.cluster { "--cluster " } else { "" };
+        write!(f, "replay: murre-bench sim {cluster}--seeds {}..{end}", self.seed)
     }
 }
 
@@ -104,7 +110,25 @@ pub fn run(seeds: Range<u64>, options: &Options) -> Report {
 
 /// Runs one seed. An assertion of the machine is a failure like any other where panics unwind.
 pub fn run_seed(seed: u64, options: &Options) -> Result<Trace, Failure> {
-    run_world(seed, options, None)
+    if options.cluster { run_cluster(seed, options, None) } else { run_world(seed, options, None) }
+}
+
+/// Runs one seed of a cluster, perhaps with a rule broken on purpose.
+pub(crate) fn run_cluster(seed: u64, options: &Options, breakage: Option<Breakage>) -> Result<Trace, Failure> {
+    if cfg!(panic = "abort") {
+        name_seed_on_panic(seed);
+    }
+    let mut world = Cluster::new(seed, options.lines, breakage);
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let what = match ended {
+        Ok(Ok(())) => {
+            let lines = world.recorder.take_lines();
+            return Ok(Trace { seed, steps: world.steps, hash: world.recorder.hash(), marks: world.marks, lines });
+        }
+        Ok(Err(what)) => what,
+        Err(cause) => format!("an assertion failed: {}", panic_text(cause.as_ref())),
+    };
+    Err(Failure { seed, cluster: true, steps: world.steps, what, lines: world.recorder.take_lines() })
 }
 
 /// Runs one seed, perhaps with a law broken on purpose.
@@ -122,7 +146,7 @@ pub(crate) fn run_world(seed: u64, options: &Options, sabotage: Option<Sabotage>
         Ok(Err(what)) => what,
         Err(cause) => format!("an assertion failed: {}", panic_text(cause.as_ref())),
     };
-    Err(Failure { seed, steps: world.steps, what, lines: world.recorder.take_lines() })
+    Err(Failure { seed, cluster: false, steps: world.steps, what, lines: world.recorder.take_lines() })
 }
 
 /// Where a panic ends the process, its last words name the seed.

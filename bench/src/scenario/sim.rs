@@ -13,6 +13,9 @@ pub struct Options {
     /// Seeds from A to below B; one seed is N..N+1.
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     pub seeds: Range<u64>,
+    /// Several nodes on one store instead of one node.
+    #[arg(long)]
+    pub cluster: bool,
     /// Stop after this many failures; 0 is never.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub failures_max: usize,
@@ -33,7 +36,8 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
 pub fn run(options: &Options) -> io::Result<bool> {
     let lines = options.lines || options.seeds.end - options.seeds.start == 1;
     let begin = Instant::now();
-    let found = sim::run(options.seeds.clone(), &sim::Options { lines, failures_max: options.failures_max });
+    let how = sim::Options { lines, failures_max: options.failures_max, cluster: options.cluster };
+    let found = sim::run(options.seeds.clone(), &how);
     println!("{found}");
     let mut report = Report::new("sim");
     report.add("seeds", found.seeds, "");

@@ -1,0 +1,335 @@
+//! User agents: each connects to any node that is up, and leaves with or without its node's notice.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use shards::ids::{Chid, Claim, ConnId, Uaid};
+use shards::machine::{AckUpdate, CloseReason, Command, Event, Hello, Input};
+
+use super::world::{Cluster, Happening};
+use crate::world::Verdict;
+
+/// Index into the sockets of a cluster; never reused.
+pub(super) type SockId = usize;
+
+/// One user agent.
+#[derive(Default)]
+pub(super) struct Agent {
+    pub(super) uaid: Option<Uaid>,
+    /// What it believes to be registered.
+    pub(super) channels: BTreeSet<Chid>,
+    pub(super) sock: Option<SockId>,
+    /// It does not connect before this.
+    pub(super) retry_at: u64,
+}
+
+/// Where the server's end of a socket is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    Waiting,
+    At(ConnId),
+    Moving,
+    Ended,
+}
+
+/// A WebSocket, both ends.
+pub(super) struct Sock {
+    pub(super) agent: usize,
+    pub(super) node: usize,
+    pub(super) shard: usize,
+    pub(super) place: Place,
+    pub(super) ready: bool,
+    pub(super) inbox: VecDeque<Command>,
+    pub(super) outbox: VecDeque<Frame>,
+    /// The user agent is gone and the node can know it.
+    closed: bool,
+    asked: Option<Uaid>,
+    /// What the machine said in its hello.
+    served: Option<Uaid>,
+    greeted: bool,
+    got: Vec<AckUpdate>,
+    /// Versions of the channels whose register or unregister is under way.
+    asking: BTreeMap<Chid, u64>,
+}
+
+/// What a user agent reads.
+#[derive(Debug)]
+pub(super) enum Frame {
+    Hello(Uaid),
+    Registered(Chid, u16),
+    Unregistered(Chid, u16),
+    Notification(AckUpdate),
+    Ping,
+    Closed,
+}
+
+impl Frame {
+    /// What of an event a user agent acts on.
+    pub(super) fn of(event: Event) -> Option<Frame> {
+        Some(match event {
+            Event::Hello { uaid, .. } => Frame::Hello(uaid),
+            Event::Registered { chid, status, .. } => Frame::Registered(chid, status),
+            Event::Unregistered { chid, status } => Frame::Unregistered(chid, status),
+            Event::Notification { message, .. } => {
+                let (stamp, chid, topic) = (message.stamp, message.chid, message.topic);
+                Frame::Notification(AckUpdate { stamp, chid, topic, code: 100 })
+            }
+            Event::Ping => Frame::Ping,
+            _ => return None,
+        })
+    }
+}
+
+/// What is known of one channel.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Channel {
+    /// `None` while nobody can know.
+    pub(super) registered: Option<bool>,
+    /// Counts what was asked for.
+    pub(super) version: u64,
+    /// The latest step at which an unregister may have taken effect.
+    pub(super) unregistered: Option<u64>,
+}
+
+impl Cluster {
+    pub(super) fn enabled_of(&self, id: SockId, sock: &Sock, found: &mut Vec<Happening>) {
+        let mine = self.agents[sock.agent].sock == Some(id);
+        if mine && !sock.outbox.is_empty() {
+            found.push(Happening::Read(id));
+        }
+        if sock.place == Place::Ended || !self.awake(sock.node) {
+            return;
+        }
+        match sock.place {
+            Place::Waiting if sock.closed => {}
+            Place::Waiting => found.push(Happening::Opened(id)),
+            Place::At(_) if sock.closed => found.push(Happening::Gone(id)),
+            Place::At(_) if sock.ready && !sock.inbox.is_empty() => found.push(Happening::Decode(id)),
+            Place::At(_) | Place::Moving | Place::Ended => {}
+        }
+    }
+
+    /// Gives a socket a name on a shard.
+    pub(super) fn name(&mut self, n: usize, s: usize, id: SockId) -> ConnId {
+        let conn = self.fresh_conn();
+        self.nodes[n].shards[s].conns.insert(conn.slot, id);
+        let sock = &mut self.socks[id];
+        (sock.shard, sock.place) = (s, Place::At(conn));
+        conn
+    }
+
+    pub(super) fn opened(&mut self, id: SockId) -> Verdict {
+        let (n, s) = (self.socks[id].node, self.socks[id].shard);
+        let conn = self.name(n, s, id);
+        self.socks[id].ready = true;
+        self.step(n, s, Input::Opened { conn })
+    }
+
+    pub(super) fn gone(&mut self, id: SockId) -> Verdict {
+        let Place::At(conn) = self.socks[id].place else { return Ok(()) };
+        let (n, s) = (self.socks[id].node, self.socks[id].shard);
+        self.nodes[n].shards[s].conns.remove(&conn.slot);
+        self.socks[id].place = Place::Ended;
+        self.step(n, s, Input::Gone { conn, reason: CloseReason::PeerClosed })
+    }
+
+    pub(super) fn decode(&mut self, id: SockId) -> Verdict {
+        let Place::At(conn) = self.socks[id].place else { return Ok(()) };
+        let (n, s) = (self.socks[id].node, self.socks[id].shard);
+        let Some(mut command) = self.socks[id].inbox.pop_front() else { return Ok(()) };
+        let (step, uaid) = (self.steps + 1, self.socks[id].served);
+        match &mut command {
+            Command::Hello(hello) => {
+                hello.fresh = loop {
+                    let fresh = Uaid(self.rng.network.bytes16());
+                    if usize::from(self.placement.owner(fresh).0) == s {
+                        break fresh;
+                    }
+                };
+            }
+            Command::Register { chid, .. } | Command::Unregister { chid, .. } => {
+                let Some(uaid) = uaid else { return Ok(()) };
+                let channel = self.channels.entry((uaid, *chid)).or_default();
+                channel.registered = None;
+                channel.version += 1;
+                self.socks[id].asking.insert(*chid, channel.version);
+                if matches!(command, Command::Unregister { .. }) {
+                    channel.unregistered = Some(step);
+                }
+            }
+            Command::Ack(updates) => {
+                for update in updates {
+                    if let Some(post) = self.by_stamp.get(&update.stamp) {
+                        self.posts[*post].acked.get_or_insert(step);
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.socks[id].ready = false;
+        self.step(n, s, Input::Command { conn, command })
+    }
+
+    /// A machine says this to a user agent, whether that reads it or not.
+    pub(super) fn said(&mut self, id: SockId, event: &Event) -> Verdict {
+        match event {
+            Event::Hello { uaid, .. } => {
+                let asked = self.socks[id].asked;
+                if asked.is_some_and(|asked| asked != *uaid && self.known.contains(&asked)) {
+                    return Err(format!("{asked:?} is known and was given {uaid:?}"));
+                }
+                self.socks[id].served = Some(*uaid);
+            }
+            Event::Registered { uaid, chid, status, .. } => {
+                let asked = self.socks[id].asking.remove(chid);
+                let channel = self.channels.entry((*uaid, *chid)).or_default();
+                if *status == 200 && asked == Some(channel.version) {
+                    channel.registered = Some(true);
+                }
+                if *status == 200 {
+                    self.known.insert(*uaid);
+                }
+            }
+            Event::Unregistered { chid, status } => {
+                let asked = self.socks[id].asking.remove(chid);
+                let Some(uaid) = self.socks[id].served else { return Ok(()) };
+                let channel = self.channels.entry((uaid, *chid)).or_default();
+                channel.unregistered = Some(self.steps);
+                if *status == 200 && asked == Some(channel.version) {
+                    channel.registered = Some(false);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A user agent reads one frame.
+    pub(super) fn read(&mut self, id: SockId) -> Verdict {
+        let Some(frame) = self.socks[id].outbox.pop_front() else { return Ok(()) };
+        let index = self.socks[id].agent;
+        self.log(None, format_args!("agent {index} reads {frame:?} on socket {id}"));
+        let agent = &mut self.agents[index];
+        match frame {
+            Frame::Hello(uaid) => {
+                if agent.uaid != Some(uaid) {
+                    agent.uaid = Some(uaid);
+                    agent.channels.clear();
+                }
+                self.socks[id].greeted = true;
+            }
+            Frame::Registered(chid, 200) => drop(agent.channels.insert(chid)),
+            Frame::Unregistered(chid, 200) => drop(agent.channels.remove(&chid)),
+            Frame::Registered(..) | Frame::Unregistered(..) => {}
+            Frame::Ping => self.socks[id].inbox.push_back(Command::Pong),
+            Frame::Closed => self.lost(id),
+            Frame::Notification(update) => {
+                self.socks[id].got.push(update);
+                if self.calm {
+                    self.acks(id, true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The user agent knows that this socket is over.
+    pub(super) fn lost(&mut self, id: SockId) {
+        let agent = self.socks[id].agent;
+        if self.agents[agent].sock == Some(id) {
+            self.agents[agent].sock = None;
+            self.agents[agent].retry_at = self.now + self.rng.clients.below(3_000_000_000);
+        }
+    }
+
+    pub(super) fn connect(&mut self, index: usize) {
+        if self.now < self.agents[index].retry_at {
+            return;
+        }
+        let node = self.rng.clients.index(self.nodes.len());
+        if !self.nodes[node].up || self.nodes[node].stopping.is_some() {
+            return;
+        }
+        let shard = self.rng.clients.index(self.nodes[node].shards.len());
+        let asked = self.agents[index].uaid;
+        let hello = Hello::new(asked, Uaid([0; 16]));
+        let id = self.socks.len();
+        self.socks.push(Sock {
+            agent: index,
+            node,
+            shard,
+            place: Place::Waiting,
+            ready: false,
+            inbox: VecDeque::from([Command::Hello(Box::new(hello))]),
+            outbox: VecDeque::new(),
+            closed: false,
+            asked,
+            served: None,
+            greeted: false,
+            got: Vec::new(),
+            asking: BTreeMap::new(),
+        });
+        self.agents[index].sock = Some(id);
+        self.log(None, format_args!("agent {index} connects to node {node} as socket {id}"));
+    }
+
+    /// Goes away, seen by its node or not.
+    pub(super) fn leave(&mut self, index: usize) {
+        let Some(id) = self.agents[index].sock.take() else { return };
+        let unseen = !self.calm && self.rng.clients.permille(self.plan.faults.half_open);
+        self.marks.hit(if unseen { "agent: leaves unseen" } else { "agent: leaves" });
+        self.log(None, format_args!("agent {index} leaves socket {id}, unseen: {unseen}"));
+        self.socks[id].closed = !unseen;
+        if self.rng.clients.permille(500) {
+            self.socks[id].inbox.clear();
+        }
+        self.agents[index].retry_at = self.now + self.rng.clients.below(2_000_000_000);
+    }
+
+    /// A random user agent does something.
+    pub(super) fn agent_acts(&mut self) {
+        let index = self.rng.clients.index(self.agents.len());
+        let Some(id) = self.agents[index].sock else { return self.connect(index) };
+        if self.rng.clients.permille(self.plan.faults.disconnect) {
+            return self.leave(index);
+        }
+        if !self.socks[id].greeted || self.socks[id].inbox.len() > 4 {
+            return;
+        }
+        let chid = self.wish(index);
+        let few = self.agents[index].channels.len() < self.plan.channels;
+        match self.rng.clients.below(100) {
+            0..30 if few => self.socks[id].inbox.push_back(Command::Register { chid, key: None }),
+            30..34 => self.socks[id].inbox.push_back(Command::Register { chid, key: None }),
+            34..37 => self.socks[id].inbox.push_back(Command::Unregister { chid, code: 200 }),
+            _ if self.rng.clients.permille(self.plan.acking) => self.acks(id, false),
+            _ => {}
+        }
+    }
+
+    fn wish(&mut self, index: usize) -> Chid {
+        let mut bytes = [0; 16];
+        bytes[0] = index as u8 + 1;
+        bytes[1] = self.rng.clients.index(self.plan.channels) as u8 + 1;
+        Chid(bytes)
+    }
+
+    /// Acks everything, or some.
+    fn acks(&mut self, id: SockId, all: bool) {
+        let got = &mut self.socks[id].got;
+        let mut updates = Vec::new();
+        let count = if all { got.len() } else { 1 + self.rng.clients.index(3) };
+        while !got.is_empty() && updates.len() < count {
+            let at = if self.rng.clients.permille(700) { 0 } else { self.rng.clients.index(got.len()) };
+            updates.push(got.remove(at));
+        }
+        if !updates.is_empty() {
+            self.socks[id].inbox.push_back(Command::Ack(updates));
+        }
+    }
+
+    /// A socket whose descriptor has set out.
+    pub(super) fn sets_out(&mut self, n: usize, to: usize, id: SockId, claim: Claim) {
+        self.socks[id].place = Place::Moving;
+        self.nodes[n].shards[to].moves.push((id, claim));
+    }
+}

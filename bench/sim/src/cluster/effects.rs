@@ -1,0 +1,102 @@
+//! What becomes of the effects of a machine.
+
+use shards::ids::ConnId;
+use shards::machine::{Arrival, Effect, Event, Mail};
+use shards::mailbox::Lane;
+
+use super::agents::{Frame, Place, SockId};
+use super::world::Cluster;
+use crate::world::Verdict;
+
+impl Cluster {
+    pub(super) fn carry_out(&mut self, n: usize, s: usize, effect: Effect) -> Verdict {
+        self.log(Some(n), format_args!("{s} -> {effect:?}"));
+        match effect {
+            Effect::Ready(conn) => {
+                if let Some(id) = self.sock_at(n, s, conn) {
+                    self.socks[id].ready = true;
+                }
+                Ok(())
+            }
+            Effect::Emit(conn, event) => match self.sock_at(n, s, conn) {
+                Some(id) => {
+                    self.emitted(id, &event)?;
+                    self.said(id, &event)?;
+                    self.socks[id].outbox.extend(Frame::of(event));
+                    Ok(())
+                }
+                None => self.answered(n, s, conn, &event),
+            },
+            Effect::Close(conn, _) => {
+                if let Some(id) = self.nodes[n].shards[s].conns.remove(&conn.slot) {
+                    self.socks[id].place = Place::Ended;
+                    self.socks[id].outbox.push_back(Frame::Closed);
+                }
+                Ok(())
+            }
+            Effect::Move { conn, to, claim, hello } => {
+                let id = self.nodes[n].shards[s].conns.remove(&conn.slot).ok_or("a move of a socket that is gone")?;
+                self.sets_out(n, usize::from(to.0), id, claim);
+                let arrival = Mail::Arrive(Box::new(Arrival { claim, hello, bytes: Box::default() }));
+                self.nodes[n].shards[usize::from(to.0)].lanes[Lane::Arrivals as usize].push_back(arrival);
+                Ok(())
+            }
+            Effect::Feed(..) | Effect::Wake(_) => Ok(()),
+            Effect::Mail(to, mail) => {
+                let lane = match &mail {
+                    Mail::Request { .. } => Lane::Requests,
+                    Mail::Reply { .. } => Lane::Replies,
+                    Mail::Arrive(_) | Mail::Stayed(_) => Lane::Arrivals,
+                };
+                self.nodes[n].shards[usize::from(to.0)].lanes[lane as usize].push_back(mail);
+                Ok(())
+            }
+            Effect::Store(ticket, op) => self.submit(n, s, ticket, op),
+            Effect::Peer(ticket, op) => {
+                self.call(n, Some((s, ticket)), op, false);
+                Ok(())
+            }
+            Effect::LedgerAppend(slot, message) => {
+                let post = self.sighted(&message)?;
+                self.posts[post].held = true;
+                match self.nodes[n].shards[s].ledger.insert(slot.0, message) {
+                    Some(_) => Err(format!("{slot:?} of node {n} is used twice")),
+                    None => Ok(()),
+                }
+            }
+            Effect::LedgerDead(slot) => match self.nodes[n].shards[s].ledger.remove(&slot.0) {
+                Some(message) => self.all_held(message.uaid, "when a ledger record died"),
+                None => Err(format!("{slot:?} of node {n} died twice")),
+            },
+            Effect::ClockFloor(clock) => {
+                self.nodes[n].floor = self.nodes[n].floor.max(clock);
+                Ok(())
+            }
+            Effect::Drained => {
+                self.nodes[n].shards[s].drained = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn sock_at(&self, n: usize, s: usize, conn: ConnId) -> Option<SockId> {
+        self.nodes[n].shards[s].conns.get(&conn.slot).copied()
+    }
+
+    /// A notification leaves a machine.
+    fn emitted(&mut self, id: SockId, event: &Event) -> Verdict {
+        let Event::Notification { message, .. } = event else { return Ok(()) };
+        let post = self.sighted(message)?;
+        let post = &mut self.posts[post];
+        let read = self.agents[self.socks[id].agent].sock == Some(id);
+        if read && !self.disorder && post.acked.is_some() {
+            return Err(format!("a message comes again after its ack: {post:?}"));
+        }
+        post.sent += 1;
+        if post.seen.is_some_and(|_| post.stamp != Some(message.stamp)) {
+            return Err(format!("a message is sent as {:?}, its 201 said otherwise: {post:?}", message.stamp));
+        }
+        post.sent_as = Some(message.stamp);
+        Ok(())
+    }
+}

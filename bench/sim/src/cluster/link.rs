@@ -1,0 +1,201 @@
+//! Each node's way to the store: operations of one user of one node take effect in their order; whatever may happen to
+//! a request of a database happens to them.
+
+use std::sync::Arc;
+
+use shards::ids::{StoreTicket, Uaid};
+use shards::machine::{Input, StoreError, StoreOp, StoreReply};
+use shards::message::Message;
+
+use super::sabotage::Breakage;
+use super::world::{Cluster, Happening};
+use crate::world::Verdict;
+
+/// An operation that has not taken effect.
+pub(super) struct Work {
+    pub(super) node: usize,
+    pub(super) shard: usize,
+    pub(super) ticket: StoreTicket,
+    pub(super) op: StoreOp,
+    pub(super) ready_at: u64,
+    pub(super) gives_up_at: u64,
+}
+
+/// An answer on its way back to the same run of the node.
+pub(super) struct Reply {
+    pub(super) node: usize,
+    pub(super) shard: usize,
+    pub(super) uaid: Uaid,
+    pub(super) ticket: StoreTicket,
+    pub(super) result: Result<StoreReply, StoreError>,
+    /// Clock of the message that was stored, microseconds.
+    pub(super) stamped: Option<u64>,
+}
+
+/// A write that failed and takes effect all the same.
+pub(super) struct Late {
+    pub(super) at: u64,
+    pub(super) op: StoreOp,
+}
+
+/// `store.scylla.request_timeout` with its repetitions.
+const PATIENCE: u64 = 20_000_000_000;
+/// A message that was stored this much behind its clock is refused: `WRITE_WITHIN_US` of the shared store.
+const WRITE_WITHIN_US: u64 = 30_000_000;
+
+impl Cluster {
+    pub(super) fn submit(&mut self, node: usize, shard: usize, ticket: StoreTicket, op: StoreOp) -> Verdict {
+        let messages: &[Arc<Message>] = match &op {
+            StoreOp::Publish { message, .. } => std::slice::from_ref(message),
+            StoreOp::Save { messages } => messages,
+            _ => &[],
+        };
+        for message in messages.iter().filter(|message| message.ttl > 0) {
+            self.sighted(message)?;
+        }
+        let ready_at = self.now + self.rng.store.below(self.plan.delay + 1);
+        let gives_up_at = self.now + PATIENCE;
+        self.works.push(Work { node, shard, ticket, op, ready_at, gives_up_at });
+        Ok(())
+    }
+
+    pub(super) fn enabled_of_store(&self, found: &mut Vec<Happening>) {
+        for (at, work) in self.works.iter().enumerate() {
+            let first = !self.works[..at].iter().any(|w| w.node == work.node && w.op.uaid() == work.op.uaid());
+            let can = work.ready_at <= self.now && self.has_store(work.node);
+            if first && (can || work.gives_up_at <= self.now) {
+                found.push(Happening::Work(at));
+            }
+        }
+        for (at, reply) in self.replies.iter().enumerate() {
+            let first = !self.replies[..at].iter().any(|r| r.node == reply.node && r.uaid == reply.uaid);
+            if first && self.awake(reply.node) {
+                found.push(Happening::Reply(at));
+            }
+        }
+        found.extend((0..self.late.len()).filter(|at| self.late[*at].at <= self.now).map(Happening::Late));
+    }
+
+    /// An operation takes effect, or fails.
+    pub(super) fn work(&mut self, at: usize) -> Verdict {
+        let Work { node, shard, ticket, op, .. } = self.works.remove(at);
+        let faults = &self.plan.faults;
+        let (error, lost, late) = (faults.store_error, faults.store_reply_lost, faults.store_late);
+        let uaid = op.uaid();
+        let stamped = match &op {
+            StoreOp::Publish { message, .. } if message.ttl > 0 => Some(message.stamp.clock.0),
+            _ => None,
+        };
+        let cut = !self.has_store(node);
+        let result = if cut || self.rng.store.permille(error) {
+            self.disorder = true;
+            self.marks.hit("store: failed without effect");
+            Err(StoreError::Transient)
+        } else if is_version(&op) && self.rng.store.permille(late) {
+            self.disorder = true;
+            let at = self.now + self.rng.store.below(PATIENCE);
+            self.late.push(Late { at, op });
+            Err(StoreError::Transient)
+        } else {
+            let reply = self.effect(&op)?;
+            if self.rng.store.permille(lost) {
+                self.disorder = true;
+                self.marks.hit("store: failed after success");
+                Err(StoreError::Transient)
+            } else {
+                reply
+            }
+        };
+        self.replies.push(Reply { node, shard, uaid, ticket, result, stamped });
+        Ok(())
+    }
+
+    pub(super) fn lands_late(&mut self, at: usize) -> Verdict {
+        let Late { op, .. } = self.late.swap_remove(at);
+        self.marks.hit("store: landed late");
+        self.log(None, format_args!("lands late: {op:?}"));
+        self.effect(&op).map(drop)
+    }
+
+    /// An operation is carried out. Nothing may be missing behind it.
+    pub(super) fn effect(&mut self, op: &StoreOp) -> Result<Result<StoreReply, StoreError>, String> {
+        let uaid = op.uaid();
+        self.log(None, format_args!("takes effect: {op:?}"));
+        let mut reply = match self.breakage {
+            Some(breakage) => self.effect_broken(breakage, op),
+            None => self.store.apply(op),
+        };
+        if let Ok(StoreReply::Done) = reply {
+            let messages: &[Arc<Message>] = match op {
+                StoreOp::Publish { message, .. } => std::slice::from_ref(message),
+                StoreOp::Save { messages } => messages,
+                _ => &[],
+            };
+            for message in messages {
+                let post = self.identify(message)?;
+                self.posts[post].held |= message.ttl > 0;
+            }
+            self.all_held(uaid, "in storage")?;
+        }
+        if let Ok(StoreReply::Page(page)) = &mut reply {
+            page.messages.iter_mut().for_each(|message| *message = Arc::new(Message::clone(message)));
+        }
+        Ok(reply)
+    }
+
+    pub(super) fn reply(&mut self, at: usize) -> Verdict {
+        let Reply { node, shard, ticket, mut result, stamped, .. } = self.replies.remove(at);
+        let late = stamped.is_some_and(|clock| self.time(node).unix_us > clock + WRITE_WITHIN_US);
+        if late && result.is_ok() {
+            self.disorder = true;
+            self.marks.hit("store: written too late");
+            result = Err(StoreError::Transient);
+        }
+        self.step(node, shard, Input::Stored { ticket, result })
+    }
+
+    /// A node is gone: of the operations of each user some first ones take effect.
+    pub(super) fn works_cut(&mut self, n: usize) -> Verdict {
+        self.replies.retain(|reply| reply.node != n);
+        let (cut, rest): (Vec<Work>, Vec<Work>) =
+            std::mem::take(&mut self.works).into_iter().partition(|work| work.node == n);
+        self.works = rest;
+        let mut stuck: Vec<Uaid> = Vec::new();
+        for work in cut {
+            let uaid = work.op.uaid();
+            if stuck.contains(&uaid) || !self.has_store(n) || self.rng.store.permille(500) {
+                stuck.push(uaid);
+            } else {
+                let _ = self.effect(&work.op)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The store as a broken cluster would have it.
+    fn effect_broken(&mut self, breakage: Breakage, op: &StoreOp) -> Result<StoreReply, StoreError> {
+        match (breakage, op) {
+            (Breakage::PresenceUnwritten, StoreOp::SetPresence { .. }) => return Ok(StoreReply::Done),
+            (Breakage::ClearsAnyVersion, StoreOp::ClearPresence { uaid, presence }) => {
+                let rows = self.store.user(*uaid).map(|user| user.row().presence).unwrap_or_default();
+                for row in rows.into_iter().filter(|row| row.node.url == presence.node.url) {
+                    let _ = self.store.apply(&StoreOp::ClearPresence { uaid: *uaid, presence: row });
+                }
+            }
+            _ => {}
+        }
+        self.store.apply(op)
+    }
+}
+
+/// A write that is settled by its version, whenever it comes.
+fn is_version(op: &StoreOp) -> bool {
+    matches!(
+        op,
+        StoreOp::Publish { .. }
+            | StoreOp::Save { .. }
+            | StoreOp::SetPresence { .. }
+            | StoreOp::ClearPresence { .. }
+            | StoreOp::Settle { .. }
+    )
+}

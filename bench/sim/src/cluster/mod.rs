@@ -1,0 +1,23 @@
+//! Several nodes on one store: the real machines of each node, calls between them over a network that fails, and one
+//! [`Model`](shards::model::Model) under all of them.
+//!
+//! What the machine leaves to its surroundings is here in its plainest form: `wire` carries calls and keeps what is
+//! owed as `src/island/peers` does, `link` is each node's way to the store, `nodes` starts and stops as `src/node`.
+//! Each clock stays within `store.max_skew`, as `src/island/timekeeper.rs` sees to. Sockets never refuse a frame, and
+//! there is neither SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`,
+//! `oracle`.
+
+mod agents;
+mod calm;
+mod effects;
+mod link;
+mod nodes;
+mod oracle;
+mod plan;
+mod posters;
+mod sabotage;
+mod wire;
+mod world;
+
+pub(crate) use sabotage::Breakage;
+pub(crate) use world::Cluster;

@@ -1,0 +1,243 @@
+//! Nodes: start, death, pause, orderly stop, and what else happens to them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use shards::ids::{Clock, Origin, ShardId, Uaid};
+use shards::machine::{Input, MachineConfig, NodeId, PeerOp, ShardMachine, StoreOp};
+use shards::message::Message;
+use shards::stats::{Board, Counters};
+
+use super::agents::Place;
+use super::wire::Debt;
+use super::world::{Cluster, Node, Shard};
+use crate::world::Verdict;
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Cluster {
+    pub(super) fn add_node(&mut self, n: usize) -> Verdict {
+        let skew = self.plan.skew_us;
+        self.nodes.push(Node {
+            up: false,
+            returns_at: 0,
+            id: node_id(n, 0),
+            shards: Vec::new(),
+            left: Vec::new(),
+            floor: Clock(0),
+            owed: Vec::new(),
+            paused_until: 0,
+            store_cut_until: 0,
+            stopping: None,
+            offset_us: self.rng.faults.between(0, 2 * skew) as i64 - skew as i64,
+            drift: self.rng.faults.between(0, 2 * self.plan.faults.drift) as i64 - self.plan.faults.drift as i64,
+            drift_since: self.now,
+        });
+        self.table.push((0, false));
+        self.boot(n)
+    }
+
+    /// Starts a run of a node: what its ledgers held is saved before it serves, and who has these users is told.
+    pub(super) fn boot(&mut self, n: usize) -> Verdict {
+        self.boots += 1;
+        let boot = self.boots;
+        self.log(Some(n), format_args!("boots as run {boot}"));
+        let mut of_user: BTreeMap<Uaid, Vec<Arc<Message>>> = BTreeMap::new();
+        for message in self.nodes[n].left.clone() {
+            of_user.entry(message.uaid).or_default().push(message);
+        }
+        for (uaid, mut messages) in of_user.clone() {
+            messages.sort_by_key(|message| message.stamp);
+            let _ = self.effect(&StoreOp::Save { messages })?;
+            self.marks.hit("start: user of a ledger saved");
+            // The record is gone only now.
+            self.nodes[n].left.retain(|message| message.uaid != uaid);
+        }
+        self.table[n] = (boot, false);
+        let shards = (0..self.plan.shards).map(|s| self.open_shard(n, s, boot)).collect();
+        let node = &mut self.nodes[n];
+        (node.up, node.id, node.shards) = (true, node_id(n, boot), shards);
+        (node.owed, node.stopping, node.paused_until) = (Vec::new(), None, 0);
+        for uaid in of_user.into_keys() {
+            let rows = self.store.user(uaid).map(|user| user.row().presence).unwrap_or_default();
+            let node = &mut self.nodes[n];
+            for row in rows.into_iter().filter(|row| row.node.url != node.id.url) {
+                let op = PeerOp::Notify { to: row.node, uaid, unsure: None };
+                node.owed.push(Debt { op, due: self.now, wait: SECOND });
+            }
+        }
+        Ok(())
+    }
+
+    fn open_shard(&mut self, n: usize, shard: u16, boot: u64) -> Shard {
+        let plan = &self.plan;
+        let config = MachineConfig {
+            origin: Origin(self.rng.network.bits() as u32),
+            clock_floor: self.nodes[n].floor,
+            window: plan.window,
+            durable: plan.durable,
+            spill_after: plan.spill_after,
+            retry_after: plan.retry_after,
+            ping_interval: plan.ping_interval,
+            ledger_bytes_max: plan.ledger_bytes_max,
+            node: Some(node_id(n, boot)),
+            ..MachineConfig::new(ShardId(shard), self.placement)
+        };
+        Shard {
+            machine: ShardMachine::new(config),
+            ledger: BTreeMap::new(),
+            lanes: <[VecDeque<_>; 3]>::default(),
+            conns: BTreeMap::new(),
+            moves: Vec::new(),
+            drained: false,
+        }
+    }
+
+    /// The run is over, in the middle of whatever it did. Its disk stays.
+    pub(super) fn kill(&mut self, n: usize) -> Verdict {
+        self.log(Some(n), format_args!("kill -9"));
+        self.marks.hit("node: killed");
+        self.disorder = true;
+        self.end_run(n)
+    }
+
+    fn end_run(&mut self, n: usize) -> Verdict {
+        self.count_machines(n);
+        self.word_lost = self.steps;
+        let node = &mut self.nodes[n];
+        node.up = false;
+        node.stopping = None;
+        node.returns_at = self.now + self.rng.faults.below(60 * SECOND);
+        node.owed.clear();
+        let shards = std::mem::take(&mut node.shards);
+        node.left.extend(shards.into_iter().flat_map(|shard| shard.ledger.into_values()));
+        for id in 0..self.socks.len() {
+            if self.socks[id].node == n && self.socks[id].place != Place::Ended {
+                self.socks[id].place = Place::Ended;
+                self.socks[id].outbox.clear();
+                self.lost(id);
+            }
+        }
+        self.pending.retain(|(at, _, _), _| *at != n);
+        self.calls_cut(n);
+        self.works_cut(n)
+    }
+
+    /// SIGTERM.
+    pub(super) fn stop(&mut self, n: usize) -> Verdict {
+        if self.nodes[n].stopping.is_some() || !self.awake(n) {
+            return Ok(());
+        }
+        self.marks.hit("node: told to stop");
+        self.nodes[n].stopping = Some(self.now + 60 * SECOND);
+        let rate = self.rng.faults.pick(&[1, 10, 1_000]) as u32;
+        for s in 0..self.nodes[n].shards.len() {
+            self.step(n, s, Input::Drain { rate })?;
+        }
+        Ok(())
+    }
+
+    /// Ends runs that are drained, or whose patience is over; goes on with a rolling restart.
+    pub(super) fn stops_end(&mut self) -> Verdict {
+        for n in 0..self.nodes.len() {
+            let Some(deadline) = self.nodes[n].stopping else { continue };
+            let drained = self.nodes[n].shards.iter().all(|shard| shard.drained);
+            let idle = !self.works.iter().any(|work| work.node == n) && !self.replies.iter().any(|r| r.node == n);
+            let calls = self.calls.iter().any(|call| call.from == n) || !self.nodes[n].owed.is_empty();
+            if drained && idle && !calls {
+                if let Some(message) = self.nodes[n].shards.iter().flat_map(|shard| shard.ledger.values()).next() {
+                    return Err(format!("node {n} says Drained with {message:?} in a ledger"));
+                }
+                self.marks.hit("node: stopped in order");
+                if self.has_store(n) {
+                    self.table[n].1 = true;
+                }
+                let lost = self.word_lost;
+                self.end_run(n)?;
+                // Nobody is owed anything by it.
+                self.word_lost = lost;
+            } else if self.now >= deadline {
+                self.kill(n)?;
+            }
+        }
+        if let Some(n) = self.rolling.front().copied()
+            && self.nodes[n].stopping.is_none()
+            && self.nodes.iter().all(|node| node.up)
+        {
+            self.rolling.pop_front();
+            self.stop(n)?;
+        }
+        Ok(())
+    }
+
+    /// One of the faults of the surroundings, perhaps.
+    pub(super) fn weather(&mut self) -> Verdict {
+        let faults = self.plan.faults.clone();
+        let n = self.rng.faults.index(self.nodes.len());
+        let other = self.rng.faults.index(self.nodes.len());
+        let rng = &mut self.rng.faults;
+        let while_ns = rng.pick(&[SECOND, 10 * SECOND, 100 * SECOND]);
+        let until = self.now + rng.below(while_ns);
+        if rng.permille(faults.kill) && self.nodes[n].up {
+            return self.kill(n);
+        }
+        if rng.permille(faults.stop) {
+            return self.stop(n);
+        }
+        if rng.permille(faults.rolling) && self.rolling.is_empty() {
+            self.marks.hit("nodes: rolling restart");
+            self.rolling = (0..self.nodes.len()).collect();
+        }
+        if rng.permille(faults.pause) {
+            self.marks.hit("node: paused");
+            self.disorder = true;
+            self.nodes[n].paused_until = until;
+        }
+        if rng.permille(faults.store_cut) {
+            self.marks.hit("node: cut from the store");
+            self.nodes[n].store_cut_until = until;
+        }
+        if rng.permille(faults.cut) && n != other {
+            self.marks.hit("nodes: cut from each other");
+            self.disorder = true;
+            self.cuts.insert((n.min(other), n.max(other)), until);
+        }
+        if rng.permille(faults.clock_step) {
+            self.marks.hit("node: clock set");
+            let most = self.plan.skew_us;
+            self.nodes[n].offset_us = rng.between(0, 2 * most) as i64 - most as i64;
+            self.nodes[n].drift_since = self.now;
+        }
+        Ok(())
+    }
+
+    /// Whom a call is for: which node, and which run of it.
+    pub(super) fn target(op: &PeerOp) -> (usize, u64) {
+        let (PeerOp::Push { to, .. } | PeerOp::Notify { to, .. } | PeerOp::Leave { to, .. }) = op;
+        (to.url.bytes().last().map_or(0, |digit| usize::from(digit - b'0')), to.boot)
+    }
+
+    /// Adds what the machines of this run counted to the marks.
+    pub(super) fn count_machines(&mut self, n: usize) {
+        let board = Board::new(&[shards::machine::MachineStats::MEANINGS]);
+        for shard in &mut self.nodes[n].shards {
+            shard.machine.stats().write_to(&board, 0);
+            for (meaning, value) in board.read() {
+                if meaning.kind == shards::stats::Kind::Counter {
+                    self.marks.add(&format!("machine.{}", meaning.name), value);
+                }
+            }
+        }
+    }
+
+    /// Every record of every ledger, on disks of nodes that are down too.
+    pub(super) fn ledgered(&self) -> BTreeSet<usize> {
+        let live = self.nodes.iter().flat_map(|node| node.shards.iter().flat_map(|shard| shard.ledger.values()));
+        let left = self.nodes.iter().flat_map(|node| &node.left);
+        live.chain(left).filter_map(|message| self.identify(message).ok()).collect()
+    }
+}
+
+fn node_id(n: usize, boot: u64) -> Arc<NodeId> {
+    Arc::new(NodeId { url: format!("http://node/{n}").into(), boot })
+}

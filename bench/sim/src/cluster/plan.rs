@@ -1,0 +1,131 @@
+//! What one seed's cluster looks like.
+
+use shards::time::Span;
+
+use crate::rng::Rng;
+
+/// Drawn once per seed. Chances are per thousand draws of the thing they speak of; 0 is off.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) steps: u64,
+    pub(super) nodes: usize,
+    /// Shards of each node.
+    pub(super) shards: u16,
+    pub(super) agents: usize,
+    pub(super) channels: usize,
+    pub(super) window: u16,
+    pub(super) durable: bool,
+    pub(super) spill_after: Span,
+    pub(super) retry_after: Span,
+    pub(super) ping_interval: Span,
+    pub(super) ledger_bytes_max: u64,
+    pub(super) topics: u64,
+    pub(super) ttl_zero: u64,
+    pub(super) ttl_short: u64,
+    pub(super) cancels: u64,
+    /// How often an agent that has something to ack does, when it acts.
+    pub(super) acking: u64,
+    /// How often an outside action is chosen although something is deliverable.
+    pub(super) eagerness: u64,
+    /// The greatest time that a call or a storage operation takes when nothing is wrong, nanoseconds.
+    pub(super) delay: u64,
+    /// How far each clock may be from the right time, microseconds.
+    pub(super) skew_us: u64,
+    pub(super) faults: Faults,
+}
+
+/// How often each fault strikes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    /// A storage operation fails without effect.
+    pub(super) store_error: u64,
+    /// A storage operation takes effect and its reply is an error.
+    pub(super) store_reply_lost: u64,
+    /// A write fails now and takes effect later.
+    pub(super) store_late: u64,
+    /// A node is cut from the store for a while.
+    pub(super) store_cut: u64,
+    /// A call between nodes is lost on its way.
+    pub(super) call_lost: u64,
+    /// The answer to a call is lost.
+    pub(super) answer_lost: u64,
+    /// A call takes longer than its caller waits.
+    pub(super) call_late: u64,
+    /// A word that is owed is said twice.
+    pub(super) call_twice: u64,
+    /// Two nodes are cut from each other for a while.
+    pub(super) cut: u64,
+    /// A node dies.
+    pub(super) kill: u64,
+    /// A node stands still for a while, and goes on as the same run.
+    pub(super) pause: u64,
+    /// A node stops in order and starts again.
+    pub(super) stop: u64,
+    /// All of them do, one after the other.
+    pub(super) rolling: u64,
+    /// A clock is set.
+    pub(super) clock_step: u64,
+    /// How fast clocks drift, in millionths.
+    pub(super) drift: u64,
+    /// A user agent goes away.
+    pub(super) disconnect: u64,
+    /// Its node does not notice.
+    pub(super) half_open: u64,
+}
+
+impl Faults {
+    fn draw(rng: &mut Rng) -> Faults {
+        let fair = rng.below(8) == 0;
+        let mut maybe = |values: &[u64]| {
+            let value = rng.pick(values);
+            if !fair && rng.permille(450) { value } else { 0 }
+        };
+        Faults {
+            store_error: maybe(&[10, 50, 200]),
+            store_reply_lost: maybe(&[10, 50, 200]),
+            store_late: maybe(&[20, 100]),
+            store_cut: maybe(&[3, 10]),
+            call_lost: maybe(&[20, 100, 300]),
+            answer_lost: maybe(&[20, 100, 300]),
+            call_late: maybe(&[20, 100]),
+            call_twice: maybe(&[50, 300]),
+            cut: maybe(&[3, 10, 30]),
+            kill: maybe(&[2, 5, 10]),
+            pause: maybe(&[3, 10]),
+            stop: maybe(&[2, 5]),
+            rolling: maybe(&[1]),
+            clock_step: maybe(&[5, 20]),
+            drift: maybe(&[500, 20_000]),
+            disconnect: maybe(&[30, 100, 250]),
+            half_open: maybe(&[300, 900]),
+        }
+    }
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub(super) fn draw(rng: &mut Rng) -> Plan {
+        Plan {
+            steps: rng.between(200, 1_500),
+            nodes: rng.between(2, 4) as usize,
+            shards: rng.pick(&[1, 1, 2, 3]),
+            agents: rng.between(1, 4) as usize,
+            channels: rng.between(1, 3) as usize,
+            window: rng.pick(&[1, 2, 3, 8, 128]),
+            durable: rng.permille(250),
+            spill_after: Span::from_ms(rng.pick(&[500, 3_000, 10_000])),
+            retry_after: Span::from_secs(rng.pick(&[20, 60])),
+            ping_interval: Span::from_secs(rng.pick(&[20, 60, 300])),
+            ledger_bytes_max: rng.pick(&[600, 2_000, 40 << 10]),
+            topics: rng.pick(&[0, 1, 1, 3]),
+            ttl_zero: rng.pick(&[0, 0, 100]),
+            ttl_short: rng.pick(&[0, 0, 100]),
+            cancels: rng.pick(&[0, 0, 50]),
+            acking: rng.pick(&[100, 400, 900]),
+            eagerness: rng.pick(&[50, 150, 400]),
+            delay: rng.pick(&[5_000_000, 200_000_000, 2_000_000_000]),
+            skew_us: rng.pick(&[0, 1_000, 5_000_000, 15_000_000]),
+            faults: Faults::draw(rng),
+        }
+    }
+}

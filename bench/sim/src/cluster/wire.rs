@@ -1,0 +1,274 @@
+//! Calls between nodes, as their clients and their node APIs make and answer them (`src/island/peers`,
+//! `src/edge/node.rs`): a call that is not answered in time may still be carried out; a notification is owed until it
+//! is answered or the run of the node is over.
+
+use shards::ids::StoreTicket;
+use shards::machine::{Command, Input, NodeAnswer, NodeNotify, NodePush, PeerOp, PeerReply};
+
+use super::posters::Pending;
+use super::sabotage::Breakage;
+use super::world::Cluster;
+use crate::world::Verdict;
+
+/// One call under way.
+pub(super) struct Call {
+    id: u64,
+    pub(super) from: usize,
+    from_boot: u64,
+    /// Who waits for it; nobody after it was given up, or when it is owed.
+    waits: Option<(usize, StoreTicket)>,
+    owed: bool,
+    op: PeerOp,
+    stage: Stage,
+    gives_up_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// No connection.
+    Refused { at: u64 },
+    /// On its way there; `u64::MAX` when it was lost.
+    Out { at: u64 },
+    /// A machine has it.
+    There,
+    /// On its way back.
+    Back { at: u64, reply: PeerReply },
+}
+
+/// A notification that is owed.
+pub(super) struct Debt {
+    pub(super) op: PeerOp,
+    pub(super) due: u64,
+    pub(super) wait: u64,
+}
+
+const SECOND: u64 = 1_000_000_000;
+/// `node.request_timeout`.
+const PATIENCE: u64 = 3 * SECOND;
+/// The longest wait between two calls of what is owed.
+const WAIT_MAX: u64 = 30 * SECOND;
+
+impl Call {
+    /// When it goes on at the latest.
+    pub(super) fn due(&self) -> u64 {
+        let (Stage::Refused { at } | Stage::Out { at } | Stage::Back { at, .. }) = self.stage else {
+            return self.gives_up_at;
+        };
+        if self.waits.is_some() || self.owed { at.min(self.gives_up_at) } else { at }
+    }
+}
+
+impl Cluster {
+    /// Calls another node.
+    pub(super) fn call(&mut self, from: usize, waits: Option<(usize, StoreTicket)>, op: PeerOp, owed: bool) {
+        let (to, _) = Cluster::target(&op);
+        let faults = &self.plan.faults;
+        let (lost, slow) = (faults.call_lost, faults.call_late);
+        let delay = self.rng.network.below(self.plan.delay + 1);
+        let stage = if !self.nodes[to].up || !self.reaches(from, to) {
+            self.marks.hit("call: no connection");
+            Stage::Refused { at: self.now + delay.min(SECOND) }
+        } else if self.rng.network.permille(lost) {
+            self.disorder = true;
+            self.marks.hit("call: lost");
+            Stage::Out { at: u64::MAX }
+        } else if self.rng.network.permille(slow) {
+            self.disorder = true;
+            self.marks.hit("call: late");
+            Stage::Out { at: self.now + PATIENCE + self.rng.network.below(60 * SECOND) }
+        } else {
+            Stage::Out { at: self.now + delay }
+        };
+        self.calls_made += 1;
+        let (id, from_boot) = (self.calls_made, self.nodes[from].id.boot);
+        self.calls.push(Call { id, from, from_boot, waits, owed, op, stage, gives_up_at: self.now + PATIENCE });
+    }
+
+    /// Whether something can become of a call now.
+    pub(super) fn call_moves(&self, at: usize) -> bool {
+        let call = &self.calls[at];
+        let (to, _) = Cluster::target(&call.op);
+        let waited = call.waits.is_some() || call.owed;
+        if waited && call.gives_up_at <= self.now && self.awake(call.from) {
+            return true;
+        }
+        match call.stage {
+            Stage::Refused { at } | Stage::Back { at, .. } => at <= self.now && (!waited || self.awake(call.from)),
+            Stage::Out { at } => at <= self.now && (self.awake(to) || !self.nodes[to].up),
+            Stage::There => false,
+        }
+    }
+
+    /// A call goes on.
+    pub(super) fn call_goes_on(&mut self, at: usize) -> Verdict {
+        let call = &self.calls[at];
+        let waited = call.waits.is_some() || call.owed;
+        match call.stage {
+            Stage::Refused { at: when } if when <= self.now => {
+                let reply = if self.is_known_over(at) { PeerReply::NotHere } else { PeerReply::Unreachable };
+                self.call_ends(at, reply)
+            }
+            Stage::Back { at: when, reply } if when <= self.now => self.call_ends(at, reply),
+            _ if waited && call.gives_up_at <= self.now => {
+                self.disorder = true;
+                self.call_ends(at, PeerReply::NoAnswer)
+            }
+            Stage::Out { .. } => self.call_arrives(at),
+            Stage::Refused { .. } | Stage::Back { .. } | Stage::There => Ok(()),
+        }
+    }
+
+    /// Whether the caller has read that this run is over.
+    fn is_known_over(&mut self, at: usize) -> bool {
+        let (to, boot) = Cluster::target(&self.calls[at].op);
+        let (last, left) = self.table[to];
+        (left || last != boot) && self.has_store(self.calls[at].from) && self.rng.network.permille(500)
+    }
+
+    /// The node it is for has it, unless it is gone by now.
+    fn call_arrives(&mut self, at: usize) -> Verdict {
+        let (to, boot) = Cluster::target(&self.calls[at].op);
+        if !self.nodes[to].up || !self.reaches(self.calls[at].from, to) {
+            self.disorder = true;
+            self.calls[at].stage = Stage::Out { at: u64::MAX };
+            return self.drop_if_forgotten(at);
+        }
+        if self.nodes[to].id.boot != boot {
+            self.marks.hit("call: met another run");
+            return self.called_back(at, PeerReply::NotHere);
+        }
+        let command = match self.calls[at].op.clone() {
+            PeerOp::Push { message, stored, .. } => {
+                self.marks.hit("call: push");
+                let message = std::sync::Arc::new(shards::message::Message::clone(&message));
+                Command::NodePush(Box::new(NodePush { message, stored }))
+            }
+            PeerOp::Notify { uaid, unsure, .. } => {
+                self.marks.hit(if unsure.is_some() { "call: notify, unsure" } else { "call: notify" });
+                Command::NodeNotify(Box::new(NodeNotify { uaid, unsure }))
+            }
+            PeerOp::Leave { uaid, connected_at, .. } => {
+                self.marks.hit("call: leave");
+                Command::NodeDisconnect { uaid, connected_at }
+            }
+        };
+        self.calls[at].stage = Stage::There;
+        let shard = self.rng.network.index(self.nodes[to].shards.len());
+        let conn = self.fresh_conn();
+        self.pending.insert((to, shard, conn.slot), Pending::Call(self.calls[at].id));
+        self.step(to, shard, Input::Command { conn, command })
+    }
+
+    /// A machine has answered a call.
+    pub(super) fn call_answered(&mut self, id: u64, answer: NodeAnswer) -> Verdict {
+        let Some(at) = self.calls.iter().position(|call| call.id == id) else { return Ok(()) };
+        let reply = match answer {
+            NodeAnswer::Done | NodeAnswer::Noted => PeerReply::Done,
+            NodeAnswer::NotHere => PeerReply::NotHere,
+            NodeAnswer::Busy => PeerReply::Busy,
+        };
+        self.marks.hit(&format!("call: answered {reply:?}"));
+        self.called_back(at, reply)
+    }
+
+    fn called_back(&mut self, at: usize, reply: PeerReply) -> Verdict {
+        let (to, _) = Cluster::target(&self.calls[at].op);
+        let lost = self.rng.network.permille(self.plan.faults.answer_lost) || !self.reaches(self.calls[at].from, to);
+        if lost {
+            self.disorder = true;
+            self.marks.hit("call: answer lost");
+            self.calls[at].stage = Stage::Back { at: u64::MAX, reply };
+            return self.drop_if_forgotten(at);
+        }
+        let delay = self.rng.network.below(self.plan.delay + 1);
+        self.calls[at].stage = Stage::Back { at: self.now + delay, reply };
+        self.drop_if_forgotten(at)
+    }
+
+    /// A call that nobody waits for is over when its node has it.
+    fn drop_if_forgotten(&mut self, at: usize) -> Verdict {
+        if self.calls[at].waits.is_none() && !self.calls[at].owed {
+            self.calls.remove(at);
+        }
+        Ok(())
+    }
+
+    /// The caller hears of it, or gives up.
+    fn call_ends(&mut self, at: usize, reply: PeerReply) -> Verdict {
+        let call = &mut self.calls[at];
+        let (from, waits, owed, op) = (call.from, call.waits.take(), call.owed, call.op.clone());
+        call.owed = false;
+        let alive = self.nodes[from].up && self.nodes[from].id.boot == call.from_boot;
+        // What was given up may still be carried out.
+        if !matches!(call.stage, Stage::Out { at } if at != u64::MAX) && call.stage != Stage::There {
+            self.calls.remove(at);
+        }
+        if !alive {
+            return Ok(());
+        }
+        let unanswered = matches!(reply, PeerReply::NoAnswer | PeerReply::Unreachable);
+        if matches!(op, PeerOp::Notify { .. }) && (unanswered || (owed && reply == PeerReply::Busy)) {
+            self.owe(from, op, owed);
+        }
+        let reply = match (self.breakage, reply) {
+            (Some(Breakage::UnreachedIsGone), PeerReply::NoAnswer | PeerReply::Unreachable) => PeerReply::NotHere,
+            (Some(Breakage::UnsureIsRefused), PeerReply::NoAnswer) => PeerReply::Busy,
+            (Some(Breakage::UnsureIsUnreached), PeerReply::NoAnswer) => PeerReply::Unreachable,
+            (Some(Breakage::RefusedKeepsItsStamp), PeerReply::Busy) => PeerReply::Unreachable,
+            (_, reply) => reply,
+        };
+        match waits {
+            Some((shard, ticket)) => {
+                if reply == PeerReply::NoAnswer {
+                    self.marks.hit("call: no answer");
+                }
+                self.step(from, shard, Input::Peer { ticket, reply })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A notification that nobody answered is owed.
+    fn owe(&mut self, from: usize, op: PeerOp, again: bool) {
+        let (to, boot) = Cluster::target(&op);
+        let (last, left) = self.table[to];
+        if self.breakage == Some(Breakage::NothingIsOwed) {
+            return;
+        }
+        if (left || last != boot) && self.has_store(from) {
+            self.marks.hit("owed: to a run that is over");
+            return;
+        }
+        self.marks.hit(if again { "owed: again" } else { "owed" });
+        let wait = if again { 20 * SECOND } else { SECOND }.min(WAIT_MAX);
+        let due = self.now + wait / 2 + self.rng.network.below(wait);
+        self.nodes[from].owed.push(Debt { op, due, wait });
+    }
+
+    /// Says what is owed, once more or twice.
+    pub(super) fn say_owed(&mut self, n: usize, at: usize) {
+        let Debt { op, wait, .. } = self.nodes[n].owed.swap_remove(at);
+        if self.rng.network.permille(self.plan.faults.call_twice) {
+            self.marks.hit("owed: said twice");
+            self.nodes[n].owed.push(Debt { op: op.clone(), due: self.now + wait, wait });
+        }
+        self.call(n, None, op, true);
+    }
+
+    /// A node is gone: who called it hears nothing, and what it called may still be carried out.
+    pub(super) fn calls_cut(&mut self, n: usize) {
+        for at in (0..self.calls.len()).rev() {
+            let call = &mut self.calls[at];
+            let (to, _) = Cluster::target(&call.op);
+            if call.from == n {
+                (call.waits, call.owed) = (None, false);
+                if matches!(call.stage, Stage::Refused { .. } | Stage::Back { .. } | Stage::There) {
+                    self.calls.remove(at);
+                }
+            } else if to == n && call.stage == Stage::There {
+                call.stage = Stage::Out { at: u64::MAX };
+            }
+        }
+        self.calls.retain(|call| call.waits.is_some() || call.owed || call.stage != Stage::Out { at: u64::MAX });
+    }
+}

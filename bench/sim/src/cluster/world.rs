@@ -1,0 +1,342 @@
+//! What exists in a cluster, what can happen next, and how time passes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use shards::ids::{Chid, Claim, Clock, ConnId, Stamp, Uaid};
+use shards::limits;
+use shards::machine::{EffectQueue, Input, Mail, NodeId, ShardMachine};
+use shards::message::Message;
+use shards::model::Model;
+use shards::place::Placement;
+use shards::time::{Instant, Now};
+
+use super::agents::{Agent, Channel, Sock, SockId};
+use super::link::{Late, Reply, Work};
+use super::oracle::Post;
+use super::plan::Plan;
+use super::posters::Pending;
+use super::sabotage::Breakage;
+use super::wire::{Call, Debt};
+use crate::marks::Marks;
+use crate::process::PLACEMENT_KEY;
+use crate::rng::Rng;
+use crate::trace::Recorder;
+use crate::world::Verdict;
+
+/// One salted stream for each kind of decision.
+pub(super) struct Streams {
+    pub(super) schedule: Rng,
+    pub(super) network: Rng,
+    pub(super) store: Rng,
+    pub(super) clients: Rng,
+    pub(super) faults: Rng,
+}
+
+/// Nodes and everything between them.
+pub(crate) struct Cluster {
+    pub(super) plan: Plan,
+    pub(super) breakage: Option<Breakage>,
+    pub(super) rng: Streams,
+    /// Monotonic nanoseconds, the same everywhere; clocks differ.
+    pub(super) now: u64,
+    pub(crate) steps: u64,
+    pub(super) boots: u64,
+    pub(super) placement: Placement,
+    pub(super) nodes: Vec<Node>,
+    /// What the table of nodes says: the last run of each, and whether it has ended in order.
+    pub(super) table: Vec<(u64, bool)>,
+    pub(super) store: Model,
+    pub(super) works: Vec<Work>,
+    pub(super) replies: Vec<Reply>,
+    pub(super) late: Vec<Late>,
+    pub(super) calls: Vec<Call>,
+    /// Pairs of nodes that do not reach each other, and until when.
+    pub(super) cuts: BTreeMap<(usize, usize), u64>,
+    pub(super) rolling: VecDeque<usize>,
+    pub(super) agents: Vec<Agent>,
+    pub(super) socks: Vec<Sock>,
+    /// Users that a register was answered for.
+    pub(super) known: BTreeSet<Uaid>,
+    pub(super) channels: BTreeMap<(Uaid, Chid), Channel>,
+    pub(super) posts: Vec<Post>,
+    pub(super) by_stamp: BTreeMap<Stamp, usize>,
+    /// Requests over HTTP, by node, shard and slot.
+    pub(super) pending: BTreeMap<(usize, usize, u32), Pending>,
+    pub(super) slots: u32,
+    pub(super) calls_made: u64,
+    pub(super) wall_max: u64,
+    /// Something was lost that excuses a message that comes again after its ack.
+    pub(super) disorder: bool,
+    /// Step at which a node last took with it what it owed to others.
+    pub(super) word_lost: u64,
+    pub(super) calm: bool,
+    pub(crate) marks: Marks,
+    pub(crate) recorder: Recorder,
+}
+
+/// One node.
+pub(super) struct Node {
+    pub(super) up: bool,
+    /// When it starts again, while it is down.
+    pub(super) returns_at: u64,
+    pub(super) id: Arc<NodeId>,
+    pub(super) shards: Vec<Shard>,
+    /// What the ledgers held at its end, and how far its clock may have been.
+    pub(super) left: Vec<Arc<Message>>,
+    pub(super) floor: Clock,
+    pub(super) owed: Vec<Debt>,
+    /// It does nothing before this.
+    pub(super) paused_until: u64,
+    /// It does not reach the store before this.
+    pub(super) store_cut_until: u64,
+    /// It was told to stop; its patience ends then.
+    pub(super) stopping: Option<u64>,
+    /// Its clock is ahead by this much.
+    pub(super) offset_us: i64,
+    pub(super) drift: i64,
+    pub(super) drift_since: u64,
+}
+
+/// One shard of a run.
+pub(super) struct Shard {
+    pub(super) machine: ShardMachine,
+    pub(super) ledger: BTreeMap<u32, Arc<Message>>,
+    pub(super) lanes: [VecDeque<Mail>; 3],
+    pub(super) conns: BTreeMap<u32, SockId>,
+    /// Descriptors on their way here.
+    pub(super) moves: Vec<(SockId, Claim)>,
+    pub(super) drained: bool,
+}
+
+/// Something that could happen next.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Happening {
+    Opened(SockId),
+    Decode(SockId),
+    Gone(SockId),
+    Read(SockId),
+    Mail(usize, usize, usize),
+    Move(usize, usize, usize),
+    Timeout(usize, usize),
+    Work(usize),
+    Reply(usize),
+    Late(usize),
+    Call(usize),
+    Owed(usize, usize),
+    Return(usize),
+}
+
+impl Cluster {
+    /// The cluster of a seed.
+    pub(crate) fn new(seed: u64, keep_lines: bool, breakage: Option<Breakage>) -> Cluster {
+        let stream = |salt| Rng::new(seed, salt);
+        let plan = Plan::draw(&mut stream(101));
+        Cluster {
+            breakage,
+            rng: Streams {
+                schedule: stream(102),
+                network: stream(103),
+                store: stream(104),
+                clients: stream(105),
+                faults: stream(106),
+            },
+            now: 1_000_000_000,
+            steps: 0,
+            boots: 0,
+            placement: Placement::new(PLACEMENT_KEY, plan.shards),
+            nodes: Vec::new(),
+            table: Vec::new(),
+            store: Model::shared(),
+            works: Vec::new(),
+            replies: Vec::new(),
+            late: Vec::new(),
+            calls: Vec::new(),
+            cuts: BTreeMap::new(),
+            rolling: VecDeque::new(),
+            agents: (0..plan.agents).map(|_| Agent::default()).collect(),
+            socks: Vec::new(),
+            known: BTreeSet::new(),
+            channels: BTreeMap::new(),
+            posts: Vec::new(),
+            by_stamp: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            slots: 0,
+            calls_made: 0,
+            wall_max: 0,
+            disorder: false,
+            word_lost: 0,
+            calm: false,
+            marks: Marks::default(),
+            recorder: Recorder::new(keep_lines),
+            plan,
+        }
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&mut self) -> Verdict {
+        let plan = self.plan.clone();
+        self.log(None, format_args!("{plan:?}"));
+        for n in 0..plan.nodes {
+            self.add_node(n)?;
+        }
+        let mut turns = 0;
+        while self.steps < plan.steps && turns < plan.steps * 20 {
+            turns += 1;
+            self.turn()?;
+        }
+        self.calm_down()
+    }
+
+    /// Takes down one line.
+    pub(super) fn log(&mut self, node: Option<usize>, what: std::fmt::Arguments<'_>) {
+        self.recorder.line(self.steps, self.now / 1_000_000, node, what);
+    }
+
+    /// The two clocks as a node reads them.
+    pub(super) fn time(&self, n: usize) -> Now {
+        let node = &self.nodes[n];
+        let right = 1_700_000_000_000_000 + self.now / 1_000;
+        let drifted = (self.now - node.drift_since) as i64 / 1_000 * node.drift / 1_000_000;
+        let most = self.plan.skew_us as i64;
+        let offset = (node.offset_us + drifted).clamp(-most, most);
+        Now { mono: Instant(self.now), unix_us: right.saturating_add_signed(offset) }
+    }
+
+    /// Whether a node runs and does something.
+    pub(super) fn awake(&self, n: usize) -> bool {
+        self.nodes[n].up && self.nodes[n].paused_until <= self.now
+    }
+
+    /// Whether two nodes reach each other.
+    pub(super) fn reaches(&self, a: usize, b: usize) -> bool {
+        self.cuts.get(&(a.min(b), a.max(b))).is_none_or(|until| *until <= self.now)
+    }
+
+    /// Whether a node reaches the store.
+    pub(super) fn has_store(&self, n: usize) -> bool {
+        self.nodes[n].store_cut_until <= self.now
+    }
+
+    /// Everything that could happen now.
+    pub(super) fn enabled(&self) -> Vec<Happening> {
+        let mut found = Vec::new();
+        for (id, sock) in self.socks.iter().enumerate() {
+            self.enabled_of(id, sock, &mut found);
+        }
+        for (n, node) in self.nodes.iter().enumerate() {
+            if !node.up {
+                if node.returns_at <= self.now && self.has_store(n) {
+                    found.push(Happening::Return(n));
+                }
+                continue;
+            }
+            if !self.awake(n) {
+                continue;
+            }
+            for (s, shard) in node.shards.iter().enumerate() {
+                let waiting = (0..3).filter(|lane| !shard.lanes[*lane].is_empty());
+                found.extend(waiting.map(|lane| Happening::Mail(n, s, lane)));
+                found.extend((0..shard.moves.len()).map(|at| Happening::Move(n, s, at)));
+                if shard.machine.next_timeout().is_some_and(|at| at.0 <= self.now) {
+                    found.push(Happening::Timeout(n, s));
+                }
+            }
+            let due = node.owed.iter().enumerate().filter(|(_, debt)| debt.due <= self.now);
+            found.extend(due.map(|(at, _)| Happening::Owed(n, at)));
+        }
+        self.enabled_of_store(&mut found);
+        found.extend((0..self.calls.len()).filter(|at| self.call_moves(*at)).map(Happening::Call));
+        found
+    }
+
+    /// One turn: something happens, somebody acts, or time passes.
+    pub(super) fn turn(&mut self) -> Verdict {
+        self.now += 1_000 + self.rng.schedule.below(1_000_000);
+        self.stops_end()?;
+        let enabled = self.enabled();
+        let outside = enabled.is_empty() || self.rng.schedule.permille(self.plan.eagerness);
+        if outside && !self.calm {
+            return self.act(enabled.is_empty());
+        }
+        if enabled.is_empty() {
+            self.pass_time();
+            return Ok(());
+        }
+        let next = enabled[self.rng.schedule.index(enabled.len())];
+        self.happen(next)
+    }
+
+    pub(super) fn happen(&mut self, next: Happening) -> Verdict {
+        match next {
+            Happening::Opened(id) => self.opened(id),
+            Happening::Decode(id) => self.decode(id),
+            Happening::Gone(id) => self.gone(id),
+            Happening::Read(id) => self.read(id),
+            Happening::Mail(n, s, lane) => match self.nodes[n].shards[s].lanes[lane].pop_front() {
+                Some(mail) => self.step(n, s, Input::Mail(mail)),
+                None => Ok(()),
+            },
+            Happening::Move(n, s, at) => {
+                let (id, claim) = self.nodes[n].shards[s].moves.swap_remove(at);
+                let conn = self.name(n, s, id);
+                self.step(n, s, Input::Arrived { conn, claim })
+            }
+            Happening::Timeout(n, s) => self.step(n, s, Input::Timeout),
+            Happening::Work(at) => self.work(at),
+            Happening::Reply(at) => self.reply(at),
+            Happening::Late(at) => self.lands_late(at),
+            Happening::Call(at) => self.call_goes_on(at),
+            Happening::Owed(n, at) => {
+                self.say_owed(n, at);
+                Ok(())
+            }
+            Happening::Return(n) => self.boot(n),
+        }
+    }
+
+    /// Time passes: to the next instant that anybody waits for, or a random while.
+    pub(super) fn pass_time(&mut self) {
+        let up = || self.nodes.iter().filter(|node| node.up);
+        let machines = up().flat_map(|node| &node.shards).filter_map(|shard| shard.machine.next_timeout());
+        let nodes = self.nodes.iter().flat_map(|node| [node.paused_until, node.store_cut_until, node.returns_at]);
+        let owed = up().flat_map(|node| node.owed.iter().map(|debt| debt.due));
+        let work = self.works.iter().flat_map(|work| [work.ready_at, work.gives_up_at]);
+        let calls = self.calls.iter().map(Call::due).chain(self.late.iter().map(|late| late.at));
+        let agents = self.agents.iter().map(|agent| agent.retry_at);
+        let all = machines.map(|at| at.0).chain(nodes).chain(owed).chain(work).chain(calls).chain(agents);
+        let next = all.filter(|at| *at > self.now).min();
+        self.now = match (next, self.rng.schedule.below(100)) {
+            (Some(at), draw) if self.calm || draw < 70 => at,
+            (_, draw) if draw < 90 => self.now + self.rng.schedule.below(3_000_000_000),
+            _ => self.now + self.rng.schedule.below(40_000_000_000),
+        };
+    }
+
+    /// Gives a machine one input and carries out what it wants.
+    pub(super) fn step(&mut self, n: usize, s: usize, input: Input) -> Verdict {
+        self.steps += 1;
+        let now = self.time(n);
+        self.wall_max = self.wall_max.max(now.unix().0);
+        self.log(Some(n), format_args!("{s} <- {input:?}"));
+        let mut effects = EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX);
+        self.nodes[n].shards[s].machine.step(now, input, &mut effects);
+        for effect in effects {
+            self.carry_out(n, s, effect)?;
+        }
+        Ok(())
+    }
+
+    /// A name that no connection of any run has had.
+    pub(super) fn fresh_conn(&mut self) -> ConnId {
+        self.slots += 1;
+        ConnId { slot: self.slots, generation: 1 }
+    }
+
+    /// A node that serves and reads its input.
+    pub(super) fn some_node(&mut self) -> Option<usize> {
+        let n = self.rng.clients.index(self.nodes.len());
+        let serves = self.awake(n) && self.nodes[n].shards.iter().all(|shard| !shard.drained);
+        serves.then_some(n)
+    }
+}
