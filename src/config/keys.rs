@@ -348,7 +348,7 @@ keys! {
         };
     "store.scylla.in_flight" = "256",
         "a number from 1 to 4096",
-        "Statements of one shard that may be unanswered; more wait.",
+        "Statements of one shard that may be unanswered; more wait. While the database answers slowly they are fewer.",
         |c, raw| { c.store.scylla.in_flight = parse::number(raw, 1, 4_096)? as u16; Some(()) };
 
     "delivery.window" = "500",

@@ -119,6 +119,7 @@ impl Scylla {
             let mut second = tokio::time::interval(Duration::from_secs(1));
             for look in 1.. {
                 second.tick().await;
+                copied.note_limit();
                 copied.numbers.write_to(&shown, look);
             }
         });
@@ -136,7 +137,7 @@ impl Scylla {
             known: Known::default(),
             outbox: Arc::clone(&outbox),
         };
-        let task = Lane::new(Arc::new(shared), inbox, self.in_flight);
+        let task = Lane::new(Arc::new(shared), inbox);
         let task = self.runtime.spawn(task.run());
         self.lanes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(task);
         let (breaker, numbers) = (Arc::clone(&self.client.breaker), Arc::clone(&self.client.numbers));

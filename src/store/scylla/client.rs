@@ -1,5 +1,5 @@
 //! One session with the database, its prepared statements, and what stands around each of them: a time limit, retries
-//! within a budget, the circuit, and numbers.
+//! within a budget, the circuit, how much may be asked at once, and numbers.
 //!
 //! Every statement may be sent twice: its timestamp is ours, so the second time changes nothing.
 //! Lives on: the store's runtime; shared by all lanes.
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use scylla::client::session::Session;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+use scylla::policies::speculative_execution::SpeculativeExecutionPolicy;
 use scylla::response::query_result::QueryRowsResult;
 use scylla::response::{PagingState, PagingStateResponse};
 use scylla::serialize::row::SerializeRow;
@@ -23,9 +24,12 @@ use crate::config::Scylla;
 
 use super::breaker::{Breaker, Budget, jittered};
 use super::connect::consistency;
+use super::haste::Haste;
+use super::limit::Limit;
 use super::preflight::time_of;
 use super::rows;
-use super::statements::{Bound, Change, reads, text};
+use super::schema_apply::{Kind, kind};
+use super::statements::{Bound, Change, hastens, reads, text, timed};
 use super::stats::{Numbers, STATEMENTS, Statement, count};
 
 /// The first pause before a statement is sent again; each is four times the one before.
@@ -70,6 +74,8 @@ pub(super) struct Client {
     long: Vec<PreparedStatement>,
     write_level: scylla::statement::Consistency,
     pub(super) breaker: Arc<Breaker>,
+    pub(super) limit: Arc<Limit>,
+    haste: Arc<Haste>,
     pub(super) budget: Budget,
     pub(super) numbers: Arc<Numbers>,
     request_timeout: Duration,
@@ -85,14 +91,26 @@ impl Client {
     pub(super) async fn prepare(session: Session, config: &Scylla, wall: Arc<Wall>) -> Result<Client, String> {
         let keyspace = &config.keyspace;
         let (mut prepared, mut long) = (Vec::new(), Vec::new());
+        let attempt = config.request_timeout / ATTEMPTS_IN_TIMEOUT;
+        let limit = Arc::new(Limit::new(usize::from(config.in_flight), config.request_timeout));
+        let haste = Arc::new(Haste::new(Arc::clone(&limit), attempt));
+        let profile = session.get_default_execution_profile_handle().pointee_to_builder();
+        let hasty: Arc<dyn SpeculativeExecutionPolicy> = haste.clone();
+        let hasty = profile.speculative_execution_policy(Some(hasty)).build().into_handle();
+        // ScyllaDB ends what is not awaited any more; Cassandra has no word for it.
+        let gives_up = kind(&session).await.map_err(|fault| fault.to_string())? == Kind::Scylla;
         for statement in STATEMENTS {
             let text = text(*statement, keyspace);
+            let text = if gives_up { timed(&text, attempt) } else { text };
             let made = session.prepare(text.as_str()).await;
             let mut made = made.map_err(|error| format!("the database does not take our statements: {error}"))?;
             let level = if reads(*statement) { config.read_consistency } else { config.write_consistency };
             made.set_consistency(consistency(level));
             made.set_is_idempotent(true);
             made.set_use_cached_result_metadata(true);
+            if hastens(*statement) {
+                made.set_execution_profile_handle(Some(hasty.clone()));
+            }
             made.set_page_size(PAGE_ROWS_LONG);
             long.push(made.clone());
             made.set_page_size(PAGE_ROWS);
@@ -103,12 +121,22 @@ impl Client {
             prepared,
             long,
             write_level: consistency(config.write_consistency),
-            breaker: Arc::new(Breaker::new(config.request_timeout / ATTEMPTS_IN_TIMEOUT)),
+            breaker: Arc::new(Breaker::new(attempt)),
+            limit,
+            haste,
             budget: Budget::new(),
             numbers: Arc::new(Numbers::new()),
             request_timeout: config.request_timeout,
             wall,
         })
+    }
+
+    /// Copies the numbers of what is not counted where it happens.
+    pub(super) fn note_limit(&self) {
+        let others = &self.numbers.others;
+        others.in_flight_limit.store(self.limit.get() as u64, Ordering::Relaxed);
+        others.in_flight_lowered.store(self.limit.lowered(), Ordering::Relaxed);
+        others.reads_late.store(self.haste.sent(), Ordering::Relaxed);
     }
 
     /// For how many seconds the database keeps what ends then.
@@ -184,10 +212,13 @@ impl Client {
         self.budget.earn();
         let mut pause = RETRY_PAUSE;
         for left in (0..=RETRIES_MAX).rev() {
-            let limit = until.min(Instant::now() + self.request_timeout / ATTEMPTS_IN_TIMEOUT);
+            let began = Instant::now();
+            let limit = until.min(began + self.request_timeout / ATTEMPTS_IN_TIMEOUT);
             let sent = self.numbers.sent(statement);
             let answer = tokio::time::timeout_at(limit, attempt()).await;
             drop(sent);
+            let failure = answer.as_ref().map_or(Some(None), |answer| answer.as_ref().err().map(Some));
+            self.note_time(statement, began, failure);
             let error = match answer {
                 Ok(Ok(value)) => {
                     self.breaker.answered();
@@ -211,6 +242,22 @@ impl Client {
             pause *= 4;
         }
         Err(Failed)
+    }
+
+    /// Tells who watches the database how long an attempt took, and how it failed: without an answer, or with one.
+    fn note_time(&self, statement: Statement, began: Instant, failure: Option<Option<&ExecutionError>>) {
+        let now = Instant::now();
+        let took = now.duration_since(began);
+        let given_up = match failure {
+            None => false,
+            Some(error) if error.is_none_or(is_overload) => true,
+            // A quick refusal says nothing of how long the others take.
+            Some(_) => return,
+        };
+        self.limit.take(now.into_std(), took, given_up);
+        if hastens(statement) {
+            self.haste.took(took);
+        }
     }
 
     /// Counts and logs a failed attempt; says whether another may help.
@@ -335,6 +382,21 @@ fn is_refusal(error: &ExecutionError) -> bool {
                 | DbError::ConfigError
                 | DbError::AlreadyExists { .. }
                 | DbError::FunctionFailure { .. }
+        ),
+        _ => false,
+    }
+}
+
+/// Whether the database says that it has too much to do, or did not do it in its own time.
+fn is_overload(error: &ExecutionError) -> bool {
+    match error {
+        ExecutionError::RequestTimeout(_) => true,
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, _)) => matches!(
+            error,
+            DbError::Overloaded
+                | DbError::ReadTimeout { .. }
+                | DbError::WriteTimeout { .. }
+                | DbError::RateLimitReached { .. }
         ),
         _ => false,
     }

@@ -5,6 +5,9 @@
 //! see each other. A read of a user that waits is shared by whoever asks for the same behind it; one that was sent is
 //! not, because it may have been answered before a write that the later one must see.
 //!
+//! A refresh comes last: when nothing else may begin, few at a time, and behind whatever else its user is asked for.
+//! Nobody waits for it, and it writes nothing that another operation would have to see.
+//!
 //! Lives on: the store's runtime, one task for each shard and one for each operation that was begun.
 
 use std::collections::VecDeque;
@@ -32,21 +35,26 @@ use super::stats::count;
 const OPERATION_TIME_MAX: Duration = Duration::from_secs(25);
 /// How far back a read looks for one to share.
 const SHARE_WITHIN: usize = 64;
+/// Refreshes that run at once; the shard asks for a few more.
+const LAST_MAX: usize = 4;
 
 /// What every operation of a lane has in common.
 pub(super) struct Shared {
     pub(super) client: Arc<Client>,
+    /// Statements in flight. Operations begin by `Client::limit`, and one of them sends a few statements at once.
     pub(super) permits: Semaphore,
     pub(super) known: Known,
     pub(super) outbox: Arc<Outbox>,
 }
 
-/// Which operations of one user may run beside each other: those of one class that is not `Alone`.
+/// Which operations of one user may run beside each other: those of one class, `Read` or `Store`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
     Read,
     Store,
     Alone,
+    /// Alone, and behind everything else.
+    Last,
 }
 
 impl Class {
@@ -56,6 +64,7 @@ impl Class {
                 Class::Read
             }
             StoreOp::Publish { message, .. } if Message::mode(message) == Mode::WebPush => Class::Store,
+            StoreOp::Touch { .. } => Class::Last,
             _ => Class::Alone,
         }
     }
@@ -73,14 +82,22 @@ struct Queue {
     running: usize,
     class: Class,
     waiting: VecDeque<Waiting>,
+    /// Refreshes of it that wait, behind `waiting`.
+    last: VecDeque<Waiting>,
     /// It stands in `Lane::ready`.
     listed: bool,
+    /// It stands in `Lane::last`.
+    listed_last: bool,
 }
 
 impl Queue {
     fn may_begin(&self) -> bool {
-        let beside = |front: &Waiting| self.class == front.class && front.class != Class::Alone;
+        let beside = |front: &Waiting| self.class == front.class && matches!(front.class, Class::Read | Class::Store);
         self.waiting.front().is_some_and(|front| self.running == 0 || beside(front))
+    }
+
+    fn may_begin_last(&self) -> bool {
+        self.running == 0 && self.waiting.is_empty() && !self.last.is_empty()
     }
 }
 
@@ -91,13 +108,16 @@ pub(super) struct Lane {
     users: HashMap<Uaid, Queue>,
     /// Users with something that may begin, each once, in turn.
     ready: VecDeque<Uaid>,
-    running: JoinSet<Uaid>,
-    running_max: usize,
+    /// Users with a refresh that may begin, each once, in turn.
+    last: VecDeque<Uaid>,
+    running: JoinSet<(Uaid, Class)>,
+    running_last: usize,
 }
 
 impl Lane {
-    pub(super) fn new(shared: Arc<Shared>, inbox: UnboundedReceiver<Job>, running_max: usize) -> Lane {
-        Lane { shared, inbox, users: HashMap::new(), ready: VecDeque::new(), running: JoinSet::new(), running_max }
+    pub(super) fn new(shared: Arc<Shared>, inbox: UnboundedReceiver<Job>) -> Lane {
+        let (ready, last) = (VecDeque::new(), VecDeque::new());
+        Lane { shared, inbox, users: HashMap::new(), ready, last, running: JoinSet::new(), running_last: 0 }
     }
 
     /// Works until the port is gone and everything is answered.
@@ -109,7 +129,8 @@ impl Lane {
                 biased;
                 Some(done) = self.running.join_next() => {
                     // Invariant: an operation that panics ends the process (panic = abort).
-                    self.done(done.expect("operations do not panic"));
+                    let (uaid, class) = done.expect("operations do not panic");
+                    self.done(uaid, class);
                 }
                 Ok(()) = circuit.changed() => {
                     if *circuit.borrow_and_update() {
@@ -136,7 +157,9 @@ impl Lane {
             running: 0,
             class: Class::Alone,
             waiting: VecDeque::new(),
+            last: VecDeque::new(),
             listed: false,
+            listed_last: false,
         });
         if matches!(job.op, StoreOp::LoadUser { .. }) {
             let reads = queue.waiting.iter_mut().rev().take(SHARE_WITHIN).take_while(|w| w.class == Class::Read);
@@ -148,61 +171,97 @@ impl Lane {
             }
         }
         self.shared.client.numbers.others.queue.fetch_add(1, Ordering::Relaxed);
-        queue.waiting.push_back(Waiting { job, class, also: Vec::new() });
-        list(&mut self.ready, uaid, queue);
+        let queued = if class == Class::Last { &mut queue.last } else { &mut queue.waiting };
+        queued.push_back(Waiting { job, class, also: Vec::new() });
+        self.list(uaid);
     }
 
-    /// Begins what may begin.
+    /// Puts a user among those with something that may begin, when it has.
+    fn list(&mut self, uaid: Uaid) {
+        let Some(queue) = self.users.get_mut(&uaid) else { return };
+        if !queue.listed && queue.may_begin() {
+            queue.listed = true;
+            self.ready.push_back(uaid);
+        }
+        if !queue.listed_last && queue.may_begin_last() {
+            queue.listed_last = true;
+            self.last.push_back(uaid);
+        }
+    }
+
+    /// Begins what may begin, refreshes behind everything else.
     fn begin(&mut self) {
-        while self.running.len() < self.running_max {
-            let Some(uaid) = self.ready.pop_front() else { return };
-            let Some(queue) = self.users.get_mut(&uaid) else { continue };
-            queue.listed = false;
-            if !queue.may_begin() {
-                continue;
-            }
-            let Some(next) = queue.waiting.pop_front() else { continue };
-            queue.running += 1;
-            queue.class = next.class;
-            list(&mut self.ready, uaid, queue);
+        while self.running.len() < self.shared.client.limit.get() {
+            let Some(next) = self.next().or_else(|| self.next_last()) else { break };
+            let (uaid, class) = (next.job.op.uaid(), next.class);
+            self.running_last += usize::from(class == Class::Last);
+            self.list(uaid);
             self.shared.client.numbers.others.queue.fetch_sub(1, Ordering::Relaxed);
             let shared = Arc::clone(&self.shared);
             self.running.spawn(async move {
                 carry_out(&shared, next).await;
-                uaid
+                (uaid, class)
             });
         }
+        self.shared.client.limit.used(self.running.len());
     }
 
-    fn done(&mut self, uaid: Uaid) {
+    /// What begins next.
+    fn next(&mut self) -> Option<Waiting> {
+        while let Some(uaid) = self.ready.pop_front() {
+            let Some(queue) = self.users.get_mut(&uaid) else { continue };
+            queue.listed = false;
+            if queue.may_begin()
+                && let Some(next) = queue.waiting.pop_front()
+            {
+                queue.running += 1;
+                queue.class = next.class;
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// The refresh that begins next.
+    fn next_last(&mut self) -> Option<Waiting> {
+        while self.running_last < LAST_MAX {
+            let uaid = self.last.pop_front()?;
+            let Some(queue) = self.users.get_mut(&uaid) else { continue };
+            queue.listed_last = false;
+            if queue.may_begin_last()
+                && let Some(next) = queue.last.pop_front()
+            {
+                queue.running += 1;
+                queue.class = next.class;
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    fn done(&mut self, uaid: Uaid, class: Class) {
+        self.running_last -= usize::from(class == Class::Last);
         let Some(queue) = self.users.get_mut(&uaid) else { return };
         queue.running -= 1;
-        if queue.running == 0 && queue.waiting.is_empty() {
+        if queue.running == 0 && queue.waiting.is_empty() && queue.last.is_empty() {
             self.users.remove(&uaid);
         } else {
-            list(&mut self.ready, uaid, queue);
+            self.list(uaid);
         }
     }
 
     /// The circuit is open: nothing that waits will be done.
     fn refuse_waiting(&mut self) {
         self.ready.clear();
+        self.last.clear();
         for queue in self.users.values_mut() {
-            queue.listed = false;
-            for waiting in queue.waiting.drain(..) {
+            (queue.listed, queue.listed_last) = (false, false);
+            for waiting in queue.waiting.drain(..).chain(queue.last.drain(..)) {
                 self.shared.client.numbers.others.queue.fetch_sub(1, Ordering::Relaxed);
                 answer(&self.shared, &waiting, Err(StoreError::Transient));
             }
         }
         self.users.retain(|_, queue| queue.running > 0);
-    }
-}
-
-/// Puts a user among those with something that may begin, when it has.
-fn list(ready: &mut VecDeque<Uaid>, uaid: Uaid, queue: &mut Queue) {
-    if !queue.listed && queue.may_begin() {
-        queue.listed = true;
-        ready.push_back(uaid);
     }
 }
 

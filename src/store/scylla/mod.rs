@@ -14,6 +14,8 @@ pub mod connect;
 
 mod explain;
 
+mod haste;
+
 pub mod preflight;
 
 pub mod upkeep;
@@ -27,6 +29,8 @@ mod client;
 mod known;
 
 mod lane;
+
+mod limit;
 
 mod nodes;
 

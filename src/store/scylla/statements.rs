@@ -1,5 +1,7 @@
 //! What is sent to the database: the text of every statement, and rows as they are bound to it.
 
+use std::time::Duration;
+
 use scylla::serialize::SerializationError;
 use scylla::serialize::row::{RowSerializationContext, SerializeRow};
 use scylla::serialize::writers::RowWriter;
@@ -87,6 +89,31 @@ pub(super) fn reads(statement: Statement) -> bool {
     )
 }
 
+/// Whether it may be sent to another node too when the first is late: short reads that a user agent or a sender waits
+/// for.
+pub(super) fn hastens(statement: Statement) -> bool {
+    matches!(
+        statement,
+        Statement::UserRead
+            | Statement::UserCheck
+            | Statement::TopicsRead
+            | Statement::TopicRead
+            | Statement::UpdatesRead
+            | Statement::MessagesRead
+            | Statement::RowRead
+    )
+}
+
+/// The statement with a time after which ScyllaDB gives it up. Cassandra refuses the words.
+pub(super) fn timed(text: &str, time: Duration) -> String {
+    let time = format!("USING TIMEOUT {}ms", time.as_millis().max(1));
+    if text.starts_with("SELECT ") {
+        format!("{text} {time}")
+    } else {
+        text.replacen("USING TIMESTAMP ?", &format!("{time} AND TIMESTAMP ?"), 1)
+    }
+}
+
 /// The statement as the database reads it. Batches have no text of their own; theirs is that of a put.
 pub(super) fn text(statement: Statement, keyspace: &str) -> String {
     let user = format!("{keyspace}.user");
@@ -164,6 +191,20 @@ mod tests {
         let (together, alone): (Vec<&str>, Vec<&str>) = behind.split(" AND ").partition(|one| one.starts_with('('));
         let alone = alone.into_iter().filter(|one| clustering.iter().any(|column| one.starts_with(column))).collect();
         (together, alone)
+    }
+
+    /// What ScyllaDB makes of it was not tried: no server of it is at hand. Its grammar has the words in this order.
+    #[test]
+    fn every_statement_has_its_time_once_and_binds_as_before() {
+        for statement in STATEMENTS {
+            let text = text(*statement, "k");
+            let timed = timed(&text, Duration::from_millis(2_500));
+            assert_eq!(timed.matches("USING TIMEOUT 2500ms").count(), 1, "{timed}");
+            assert_eq!(timed.matches("USING").count(), 1, "{timed}");
+            assert_eq!(timed.matches('?').count(), text.matches('?').count(), "{timed}");
+            let without = timed.replace("TIMEOUT 2500ms AND ", "").replace(" USING TIMEOUT 2500ms", "");
+            assert_eq!(without, text);
+        }
     }
 
     #[test]

@@ -138,6 +138,9 @@ others! {
     Gauge circuit_open: "1 while the database does not answer and operations are refused at once.",
     Gauge queue: "Operations that wait in the store.",
     Gauge in_flight: "Statements without an answer.",
+    Gauge in_flight_limit: "Operations that each shard may have at the database now: fewer while it answers slowly.",
+    Counter in_flight_lowered: "Times that this number was lowered.",
+    Counter reads_late: "Reads that were also sent to another node, where there is one, because the first was late.",
     Gauge in_flight_max: "The most statements without an answer at any time.",
 }
 

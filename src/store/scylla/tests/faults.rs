@@ -102,6 +102,56 @@ fn a_slow_database_serves_everybody_within_what_may_be_in_flight() {
     store.close();
 }
 
+/// How many operations may be at the database follows how fast it answers, and the setting is never passed.
+#[test]
+fn a_database_that_becomes_slow_is_asked_less_until_it_is_fast_again() {
+    let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
+    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    registered(&mut hand);
+    let asked = |hand: &mut Hand| {
+        let answers = hand.ask_all((0..250).map(load).collect());
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(StoreReply::User(_)))), "{answers:?}");
+        store.client.limit.get()
+    };
+    until("it may be asked as much as the setting says", || asked(&mut hand) == 32);
+    proxy.delay(Duration::from_millis(150));
+    until("it is asked less", || asked(&mut hand) <= 8);
+    proxy.delay(Duration::ZERO);
+    until("it is asked as before", || asked(&mut hand) == 32);
+    let most = store.client.numbers.others.in_flight_max.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(most <= 32, "{most}");
+    drop(hand);
+    store.close();
+}
+
+/// Refreshes that wait are overtaken by everything else, also by what their own user is asked for.
+#[test]
+fn refreshes_come_last() {
+    let (proxy, store) = behind_proxy_for(Duration::from_secs(30));
+    let mut hand = Hand::new(Box::new(Apart::new(&store)));
+    registered(&mut hand);
+    proxy.silent(true);
+    let touches = (0..100).map(|n| hand.submit(StoreOp::Touch { uaid: uaid(n), seen: NOW }));
+    let touches: Vec<StoreTicket> = touches.collect();
+    let _others: Vec<StoreTicket> = (0..250).map(|n| hand.submit(load(n))).collect();
+    until("the others are at the database", || {
+        store.client.numbers.others.queue.load(std::sync::atomic::Ordering::Relaxed) <= 350 - 32
+    });
+    proxy.silent(false);
+    let order: Vec<bool> = (0..350)
+        .map(|_| hand.collect())
+        .map(|(ticket, answer)| {
+            assert!(answer.is_ok(), "{answer:?}");
+            touches.contains(&ticket)
+        })
+        .collect();
+    // The last of the others have no others behind them.
+    let before = order[..200].iter().filter(|touch| **touch).count();
+    assert!(before <= 4, "{before} refreshes before the 200th answer");
+    drop(hand);
+    store.close();
+}
+
 /// What 10,000 known users ask for when they connect at once, as a shard that bounds its tickets would.
 #[test]
 fn ten_thousand_hellos_at_once_are_all_served() {

@@ -5,6 +5,8 @@
 
 mod faults;
 
+mod midnight;
+
 pub(super) mod proxy;
 
 mod refresh;
