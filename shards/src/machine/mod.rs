@@ -332,12 +332,13 @@ impl ShardMachine {
     fn timeout(&mut self, turn: &mut Turn<'_>) {
         self.hello_timeouts(turn);
         self.greeting_timeouts(turn);
+        // Relays that end first: what is said to their members from here on would go nowhere and count as delivered.
+        self.relay_turn(turn);
         self.active_timeouts(turn);
         self.spread_broadcasts(turn);
         // Clocks first: those whose Pong came in time are gone before the next Pings go out.
         self.pong_timeouts(turn);
         self.sweep_sessions(turn);
-        self.relay_turn(turn);
         self.receipt_timeouts(turn);
         self.submit_backlog(turn);
         self.drain_turn(turn);

@@ -104,6 +104,33 @@ fn a_direct_in_the_ledger_ends_by_its_attempts_too() {
     assert!(mesh.store.rows_of(uaid).is_empty() && mesh.ledger.is_empty());
 }
 
+/// Its retry and the end of its relay, which has not answered a Ping, come in the same step.
+#[test]
+fn what_is_said_to_a_relay_that_ends_is_no_delivery() {
+    let mut mesh = Mesh::with(1, |config| {
+        (config.ping_interval, config.spill_after) = (Span::from_secs(20), Span::from_secs(200));
+    });
+    let uaid = mesh.known_user(0);
+    let relay = mesh.open(0);
+    mesh.command(relay, Command::Relay(RelayCommand::Open));
+    mesh.run();
+    mesh.command(relay, Command::Relay(RelayCommand::Attach(Box::new(Hello::new(Some(uaid), uaid)))));
+    mesh.run();
+    mesh.accept(0, message(uaid), Disposition::Direct);
+    while !mesh.said(relay).contains(&Said::Ping) {
+        mesh.pass_step();
+    }
+    mesh.store.mode = Mode::Failing;
+    mesh.now.mono = mesh.now.mono.after(Span::from_secs(100));
+    mesh.step(0, Input::Timeout);
+    assert_eq!(mesh.closed(relay), Some(CloseReason::PongTimeout));
+    mesh.store.mode = Mode::Prompt;
+    mesh.run();
+    mesh.pass(3);
+    let tries = mesh.store.rows_of(uaid)[0].tries;
+    assert_eq!(tries.deliveries(), 1, "it went out once");
+}
+
 #[test]
 fn without_a_number_a_message_waits_for_its_ack_until_it_expires() {
     let mut mesh = Mesh::with(1, |config| config.attempts_max = 0);
