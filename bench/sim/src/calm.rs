@@ -46,6 +46,8 @@ impl World {
         for moving in &mut self.moves {
             moving.fails = false;
         }
+        // From now on nothing is in the way of a stop.
+        self.stopping = self.stopping.map(|_| self.now);
         while self.stopping.is_some() {
             self.turn()?;
             self.end_stop()?;

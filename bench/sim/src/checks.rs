@@ -19,6 +19,12 @@ impl World {
             Command::Hello(mut hello) => {
                 self.sockets[id].session.hello_step = step;
                 self.sockets[id].session.known = hello.uaid.is_some_and(|uaid| self.store.rows().known(uaid));
+                let said = hello.channels.clone().filter(|_| self.plan.reconcile);
+                if let (true, Some(uaid), Some(said)) = (self.is_member(id), hello.uaid, &said) {
+                    // Its owner answers it before the member hears of that.
+                    self.oracle.channels_said(uaid, said);
+                }
+                self.sockets[id].session.channels_said = said;
                 hello.fresh = self.fresh_uaid(shard);
                 Command::Hello(hello)
             }
@@ -73,6 +79,7 @@ impl World {
         post.acked = Some(self.steps + 1);
         post.acked_at = self.now;
         post.acked_in_time = self.oracle.wall_max < post.expires;
+        post.acked_when_spent = post.deliveries.are_spent(self.plan.attempts_max);
         post.end_lost = false;
         self.oracle.acked_in_step.push(index);
     }
@@ -82,6 +89,8 @@ impl World {
         let Some(uaid) = self.sockets[id].session.served else { return };
         let member = self.is_member(id);
         let registered = self.oracle.channels.get(&(uaid, update.chid)).is_some_and(|c| c.registered == Some(true));
+        let highest = self.oracle.acked_versions.entry((uaid, update.chid)).or_default();
+        *highest = update.version.max(*highest);
         let acked = |post: &Post| (post.uaid, post.chid) == (uaid, update.chid) && post.version <= update.version;
         for (index, post) in self.oracle.posts.iter_mut().enumerate() {
             if post.version == 0 || update.version == 0 || !acked(post) {
@@ -140,9 +149,13 @@ impl World {
         }
         self.sockets[id].session.served = Some(uaid);
         self.sockets[id].session.clocks.greeted = self.now;
-        if self.oracle.modes.insert(uaid, mode).is_some_and(|before| before != mode) {
+        if self.oracle.modes.get(&uaid).is_some_and(|before| *before != mode) {
             self.marks.hit("hello: in another mode");
-            self.oracle.mixed.insert(uaid);
+        }
+        self.oracle.mode_said(uaid, mode);
+        self.oracle.acked_versions.retain(|key, _| key.0 != uaid);
+        if let (false, Some(said)) = (member, self.sockets[id].session.channels_said.take()) {
+            self.oracle.channels_said(uaid, &said);
         }
         self.sockets[id].session.connected_at = self.time().unix_us / 1_000;
         self.oracle.users.insert(uaid);
@@ -213,7 +226,9 @@ impl World {
         if channel.registered == Some(false) {
             return Err(format!("{message:?} on a channel that is not registered"));
         }
-        if post.seen.is_some_and(|seen| seen < channel.dropped_before) {
+        // The push of another node whose answer was lost comes once more, and is a new message by then.
+        let pushed_again = post.foreign && post.pushed.is_some();
+        if post.seen.is_some_and(|seen| seen < channel.dropped_before) && !pushed_again {
             return Err(format!("{message:?} was dropped by an unregister and comes again"));
         }
         let hello_step = session.hello_step;

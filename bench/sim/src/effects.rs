@@ -2,7 +2,7 @@
 
 use shards::ids::{ConnId, StoreTicket};
 use shards::limits;
-use shards::machine::{Effect, Mail, Request, StoreOp};
+use shards::machine::{Effect, Mail, MemberEvent, Request, StoreOp};
 
 use crate::sockets::{Place, SocketId};
 use crate::world::{Verdict, World};
@@ -21,7 +21,10 @@ impl World {
                 None => Ok(()),
             },
             Effect::Emit(conn, event) => match self.here(shard, conn)? {
-                Some(id) if self.sockets[id].is_websocket() => self.emit(id, event),
+                Some(id) if self.sockets[id].is_websocket() => {
+                    self.handed(shard, &event)?;
+                    self.emit(id, event)
+                }
                 Some(id) => self.answered(id, &event),
                 None => Ok(()),
             },
@@ -118,6 +121,9 @@ impl World {
             }
             Request::MemberEvent(event) => {
                 self.marks.hit("mail: member event");
+                if let MemberEvent::Say { event, .. } = &**event {
+                    self.handed_to_relay(event)?;
+                }
                 (to, event.seat().relay.home())
             }
             _ => return Ok(()),
@@ -180,8 +186,9 @@ impl World {
             }
             StoreOp::LoadUser { uaid } => self.oracle.taken_up(*uaid, None),
             StoreOp::Register { uaid, chid, .. } => self.oracle.taken_up(*uaid, Some(*chid)),
+            // A member hears of its hello later.
+            StoreOp::SetContact { uaid, contact } => self.oracle.mode_said(*uaid, contact.mode),
             StoreOp::Touch { .. }
-            | StoreOp::SetContact { .. }
             | StoreOp::SetPresence { .. }
             | StoreOp::ClearPresence { .. }
             | StoreOp::Unregister { .. }

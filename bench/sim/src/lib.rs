@@ -34,6 +34,7 @@ mod sabotage;
 mod sockets;
 mod store;
 mod trace;
+mod tries;
 mod world;
 
 pub use marks::Marks;

@@ -29,6 +29,10 @@ impl World {
         let floor = newest.map_or(0, |stamp| stamp.clock.0);
         // A node has read the user's clock; one that is hours ahead must be refused.
         let clock = self.time().unix_us.max(floor) + if ahead { 36_000_000_000 } else { 1 };
+        if ahead && clock < (self.oracle.wall_max + 30_000) * 1_000_000 {
+            // Time was set back that far: it is ahead of nobody.
+            return Ok(());
+        }
         let stamp = Stamp { clock: Clock(clock), origin: Origin(self.rng.clients.bits() as u32) };
         let post = self.oracle.posts.len();
         let mut fresh = Post::new((uaid, chid), None, 2_000_000, Urgency::Normal, self.steps + 1);
@@ -56,7 +60,7 @@ impl World {
     fn push_post(&mut self, index: usize, post: usize) -> Verdict {
         let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
         let message = self.foreign_message(post);
-        self.posters[index].pending = Some(Pending::NodePush { post });
+        self.posters[index].pending = Some(Pending::NodePush { post, since: self.now });
         self.marks.hit("node: pushes");
         self.log(None, format_args!("node {index} pushes message {post}"));
         let push = NodePush { message: Arc::new(message), stored: false };
@@ -90,7 +94,7 @@ impl World {
     }
 
     /// The answer to a push. What is refused the other node stores itself, and then asks for a check.
-    pub(crate) fn node_pushed(&mut self, index: usize, post: usize, answer: NodeAnswer) -> Verdict {
+    pub(crate) fn node_pushed(&mut self, index: usize, (post, since): (usize, u64), answer: NodeAnswer) -> Verdict {
         self.marks.hit(match answer {
             NodeAnswer::Done => "node: push done",
             NodeAnswer::Noted => return Err("a push was answered 202".to_owned()),
@@ -110,7 +114,8 @@ impl World {
             target.pushed.get_or_insert(self.now);
             return Ok(());
         }
-        if target.seen.is_none() {
+        // A node promises no message whose write may come behind low water.
+        if target.seen.is_none() && self.now < since + WRITE_TIMEOUT {
             let message = Arc::new(self.foreign_message(post));
             if self.store.foreign(StoreOp::Publish { message, checked: false }) {
                 let target = &mut self.oracle.posts[post];
@@ -148,3 +153,6 @@ impl World {
         self.request(id, shard, Command::NodeDisconnect { uaid, connected_at })
     }
 }
+
+/// How long a node takes at most from the clock of a message to its 201, nanoseconds.
+const WRITE_TIMEOUT: u64 = 30_000_000_000;

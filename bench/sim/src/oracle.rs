@@ -10,6 +10,7 @@ use shards::simple::Mode;
 
 use crate::rows::Rows;
 use crate::sockets::SocketId;
+use crate::tries::Deliveries;
 
 /// Everything that was promised, and what became of it. Times are steps of the world.
 #[derive(Default)]
@@ -36,6 +37,12 @@ pub(crate) struct Oracle {
     pub(crate) power_cut: bool,
     /// The persisted clock of earlier boots.
     pub(crate) floor: Clock,
+    /// `delivery.attempts_max`.
+    pub(crate) attempts_max: u8,
+    /// How many hellos of each user were answered.
+    pub(crate) sessions: BTreeMap<Uaid, u64>,
+    /// The highest version of each channel that its user agent has acked on its present session.
+    pub(crate) acked_versions: BTreeMap<(Uaid, Chid), u64>,
     unregisters: BTreeMap<SocketId, (Uaid, Chid, u64)>,
 }
 
@@ -64,11 +71,14 @@ pub(crate) struct Post {
     pub(crate) held: bool,
     pub(crate) first_sent: Option<u64>,
     pub(crate) sent_count: u32,
+    pub(crate) deliveries: Deliveries,
     pub(crate) acked: Option<u64>,
     /// When that was (monotonic nanoseconds).
     pub(crate) acked_at: u64,
     /// Nobody had seen it expire by then.
     pub(crate) acked_in_time: bool,
+    /// It may have ended for want of an ack by then.
+    pub(crate) acked_when_spent: bool,
     /// Acked or replaced, but a kill took the settle before it was durable: it may come again.
     pub(crate) end_lost: bool,
     /// Storage was asked to delete it.
@@ -129,9 +139,11 @@ impl Post {
             held: false,
             first_sent: None,
             sent_count: 0,
+            deliveries: Deliveries::default(),
             acked: None,
             acked_at: 0,
             acked_in_time: false,
+            acked_when_spent: false,
             end_lost: false,
             settle_asked: false,
             ack_odd: false,
@@ -159,6 +171,11 @@ impl Post {
 }
 
 impl Oracle {
+    /// The oracle of an empty world.
+    pub(crate) fn new(attempts_max: u8) -> Oracle {
+        Oracle { attempts_max, ..Oracle::default() }
+    }
+
     /// Which POST a message is, by its payload; everything it says must be as it was POSTed.
     pub(crate) fn identify(&self, message: &Message) -> Result<usize, String> {
         let number = match message.update() {
@@ -247,6 +264,7 @@ impl Oracle {
     pub(crate) fn end_sessions(&mut self) {
         self.resident.clear();
         self.hung_up.clear();
+        self.acked_versions.clear();
     }
 
     /// An unregister was decoded.
@@ -265,6 +283,7 @@ impl Oracle {
         channel.version += 1;
         channel.unregistered_until = Some(step);
         if status == 200 {
+            self.acked_versions.remove(&(uaid, chid));
             channel.registered = Some(false);
             channel.dropped_before = channel.dropped_before.max(asked);
         }
@@ -297,6 +316,23 @@ impl Oracle {
         channel.unregistered_until = channel.unregistered_until.max(Some(step));
     }
 
+    /// A hello that is answered has left out every channel that it does not say (PROTOCOL.md, WS-RECON-1). After an
+    /// error storage has them still, but nobody may know that.
+    pub(crate) fn channels_said(&mut self, uaid: Uaid, said: &[Chid]) {
+        let left_out = |key: &(Uaid, Chid)| key.0 == uaid && !said.contains(&key.1);
+        for (_, channel) in self.channels.iter_mut().filter(|(key, _)| left_out(key)) {
+            channel.registered = channel.registered.filter(|registered| !registered);
+            channel.version += 1;
+        }
+    }
+
+    /// How a user is reached from now on: what is left of the other mode is dropped.
+    pub(crate) fn mode_said(&mut self, uaid: Uaid, mode: Mode) {
+        if self.modes.insert(uaid, mode).is_some_and(|before| before != mode) {
+            self.mixed.insert(uaid);
+        }
+    }
+
     /// A hello reads its user, or takes the channel up again: what an earlier hello left out says nothing more.
     pub(crate) fn taken_up(&mut self, uaid: Uaid, chid: Option<Chid>) {
         let of_user = |key: &(Uaid, Chid)| key.0 == uaid && chid.is_none_or(|chid| key.1 == chid);
@@ -308,6 +344,7 @@ impl Oracle {
         let rows = rows.all_messages().map(|message| message.stamp);
         let left: BTreeSet<Stamp> = rows.chain(ledgers.iter().map(|message| message.stamp)).collect();
         for post in &mut self.posts {
+            post.deliveries.forget();
             let ended = post.acked.is_some() || post.settle_asked;
             if ended && post.stamp.is_some_and(|stamp| left.contains(&stamp)) {
                 post.end_lost = true;
@@ -353,6 +390,8 @@ impl Oracle {
             Some("fate: user dropped")
         } else if post.left_out {
             Some("fate: channel left out by a hello")
+        } else if post.deliveries.are_spent(self.attempts_max) {
+            Some("fate: unacked")
         } else {
             None
         }

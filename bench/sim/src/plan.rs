@@ -72,6 +72,8 @@ pub(crate) struct Plan {
     pub(crate) reconcile: bool,
     /// `delivery.msg_limit`.
     pub(crate) msg_limit: u32,
+    /// `delivery.attempts_max`.
+    pub(crate) attempts_max: u8,
     /// Share of user agents that ack in batches, never, or hardly read.
     pub(crate) slow_clients: u64,
     /// `endpoint.token_rate`.
@@ -185,6 +187,7 @@ impl Plan {
             eagerness: rng.pick(&[100, 300, 600]),
             acking: rng.pick(&[100, 400, 800]),
             faults: Faults::draw(rng),
+            attempts_max: rng.pick(&[0, 3, 3, 5, 10]) as u8,
         };
         if let Some(crowd) = plan.crowd {
             plan.busy = false;

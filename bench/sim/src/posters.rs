@@ -31,8 +31,8 @@ pub(crate) enum Pending {
     Cancel { post: usize },
     /// The answer to a look at a receipt.
     Receipt { post: usize },
-    /// The answer to a push of another node.
-    NodePush { post: usize },
+    /// The answer to a push of another node, and when it set out (monotonic nanoseconds).
+    NodePush { post: usize, since: u64 },
     /// The answer to another request of another node.
     NodeOther,
 }
@@ -142,6 +142,8 @@ impl World {
             let update = Update { version, data: &post.to_string() }.to_message(uaid, chid, now, ttl);
             (topic, urgency, receipt, payload) = (update.topic, update.urgency, false, update.payload);
             fresh.version = version;
+            // Of a version that is not higher than one that was acked nobody hears (PROTOCOL.md, WS-SIMPLE-5).
+            fresh.ack_odd = self.oracle.acked_versions.get(&(uaid, chid)).is_some_and(|acked| version <= *acked);
         }
         (fresh.topic, fresh.urgency, fresh.receipt) = (topic, urgency, receipt);
         self.oracle.posts.push(fresh);
@@ -268,7 +270,9 @@ impl World {
                 Ok(())
             }
             (Pending::Receipt { post }, Event::Receipt(answer)) => self.receipt_said(post, *answer),
-            (Pending::NodePush { post }, Event::NodeAnswer(answer)) => self.node_pushed(index, post, *answer),
+            (Pending::NodePush { post, since }, Event::NodeAnswer(answer)) => {
+                self.node_pushed(index, (post, since), *answer)
+            }
             (Pending::NodeOther, Event::NodeAnswer(_)) => Ok(()),
             (pending, event) => Err(format!("{pending:?} was answered {event:?}")),
         }

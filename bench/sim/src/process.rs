@@ -55,6 +55,7 @@ impl World {
             wake_timeout: plan.wake_timeout,
             reconcile: plan.reconcile,
             msg_limit: plan.msg_limit,
+            attempts_max: plan.attempts_max,
             ..MachineConfig::new(ShardId(shard), self.placement)
         };
         Shard {
@@ -229,6 +230,7 @@ impl World {
             && self.plan.faults.store_stall + self.plan.faults.shard_stall == 0
             && self.now > deadline + 120_000_000_000
             && self.enabled().is_empty()
+            && self.store.idle()
         {
             return Err("a stop without faults was never complete".to_owned());
         }

@@ -3,6 +3,7 @@
 use shards::machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
 use shards::time::{Span, UnixSeconds};
 
+use crate::oracle::Channel;
 use crate::posters::Pending;
 use crate::world::{Verdict, World};
 
@@ -33,17 +34,22 @@ impl World {
         let (mark, truth) = match answer {
             ReceiptAnswer::Pending => ("receipt: pending", true),
             ReceiptAnswer::Unavailable => ("receipt: 503", true),
-            // Only a restart forgets, at the numbers of these worlds.
-            ReceiptAnswer::Unknown => ("receipt: unknown", target.boot != self.boots),
+            // Only a restart forgets, at the numbers of these worlds. Or storage has removed it, and did not say why.
+            ReceiptAnswer::Unknown => ("receipt: unknown", target.boot != self.boots || self.removed_unseen(post)),
             ReceiptAnswer::Ended(outcome) => match outcome {
                 Outcome::Delivered | Outcome::Undecryptable | Outcome::Undelivered => {
                     ("receipt: delivered", target.acked.is_some() || target.ack_odd)
                 }
                 // A late ack, or one of what an earlier process had acked and lost, is no delivery any more.
                 Outcome::Expired => {
-                    ("receipt: expired", target.acked.is_none() || !target.acked_in_time || target.end_lost)
+                    let late = target.acked.is_none() || !target.acked_in_time || target.end_lost;
+                    let over = target.ttl == 0 || self.oracle.wall_max >= target.expires;
+                    ("receipt: expired", late && over)
                 }
-                Outcome::Unacked => ("receipt: unacked", target.acked.is_none() || !target.acked_in_time),
+                Outcome::Unacked => {
+                    let late = target.acked.is_none() || !target.acked_in_time || target.acked_when_spent;
+                    ("receipt: unacked", late && target.deliveries.are_spent(self.plan.attempts_max))
+                }
                 Outcome::Replaced => ("receipt: replaced", target.topic.is_some()),
                 Outcome::Cancelled => ("receipt: cancelled", target.cancel_asked),
                 Outcome::Unregistered => {
@@ -56,5 +62,15 @@ impl World {
         };
         self.marks.hit(mark);
         if truth { Ok(()) } else { Err(format!("the receipt of message {post} says {answer:?}: {target:?}")) }
+    }
+
+    /// Storage may have removed it for an unregister or a newer message of its topic, or by a clock that went back.
+    fn removed_unseen(&self, post: usize) -> bool {
+        let post = &self.oracle.posts[post];
+        let unregistered = |channel: &Channel| channel.unregistered_until.is_some_and(|until| until >= post.start);
+        let held = post.stamp.is_some_and(|stamp| self.store.rows().holds(post.uaid, post.chid, post.topic, stamp));
+        let channel = self.oracle.channels.get(&(post.uaid, post.chid));
+        let over = self.oracle.wall_max >= post.expires;
+        over || !held && (post.topic.is_some() || channel.is_some_and(unregistered))
     }
 }

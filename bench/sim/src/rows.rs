@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shards::ids::{Chid, Clock, Stamp, Uaid};
 use shards::machine::{Page, RowKey, StoreOp, StoreReply, UserRow};
-use shards::message::{Message, Topic};
+use shards::message::{Message, Topic, Tries};
 use shards::simple::Contact;
 use shards::time::UnixSeconds;
 
@@ -62,8 +62,10 @@ impl Rows {
                 user.messages(*after, page_max.min(usize::from(*limit)), *now)
             }
             StoreOp::Read { row, now } => user.read(row, *now),
-            // What does not remember how often it was sent never ends for it: it is acked or stays.
-            StoreOp::Tried { .. } => StoreReply::Done,
+            StoreOp::Tried { rows } => {
+                rows.iter().for_each(|(row, tries)| user.tried(row, *tries));
+                StoreReply::Done
+            }
             StoreOp::Settle { rows, low_water, .. } => {
                 rows.iter().for_each(|row| user.remove(row));
                 user.settle_below(low_water.unwrap_or_default());
@@ -194,6 +196,13 @@ impl User {
         let rows = topic.into_iter().chain(self.saved.get(&key.stamp)).chain(self.messages.get(&key.stamp));
         let mut rows = rows.filter(|row| row.stamp == key.stamp && row.chid == key.chid && !row.expired(now));
         StoreReply::Page(Box::new(Page { messages: rows.next().map(copy).into_iter().collect(), exhausted: true }))
+    }
+
+    /// Writes down how often this version was delivered, in whatever form it is here.
+    fn tried(&mut self, key: &RowKey, tries: Tries) {
+        let topic = key.topic.and_then(|topic| self.topics.get_mut(&(key.chid, topic)));
+        let rows = topic.into_iter().chain(self.messages.get_mut(&key.stamp)).chain(self.saved.get_mut(&key.stamp));
+        rows.filter(|row| RowKey::of(row) == *key).for_each(|row| Arc::make_mut(row).tries = tries);
     }
 
     fn remove(&mut self, key: &RowKey) {

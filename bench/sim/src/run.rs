@@ -197,7 +197,7 @@ impl World {
             relays: (0..plan.relays).map(|_| RelayClient::default()).collect(),
             broadcasts: Vec::new(),
             bodies: Bodies::default(),
-            oracle: Oracle::default(),
+            oracle: Oracle::new(plan.attempts_max),
             marks: Marks::default(),
             recorder: Recorder::new(options.lines),
             calm: false,

@@ -22,6 +22,10 @@ pub(crate) enum Sabotage {
     FullRefusesSaves,
     /// Storage says Done to an unregister and keeps the channel with its rows.
     UnregisterIgnored,
+    /// Storage says Done to a count of deliveries and does not keep it.
+    TriedIgnored,
+    /// Storage counts more deliveries than there were.
+    TriedTooMuch,
 }
 
 #[cfg(test)]
@@ -89,5 +93,17 @@ mod tests {
     fn an_ignored_unregister_is_a_message_for_nobody() {
         let what = found(Sabotage::UnregisterIgnored);
         assert!(what.contains("not registered") || what.contains("unregister"), "{what}");
+    }
+
+    #[test]
+    fn deliveries_that_are_not_counted_are_too_many() {
+        let what = found(Sabotage::TriedIgnored);
+        assert!(what.contains("times and comes again"), "{what}");
+    }
+
+    #[test]
+    fn deliveries_that_never_were_end_a_message_too_soon() {
+        let what = found(Sabotage::TriedTooMuch);
+        assert!(what.contains("is lost") || what.contains("Ended(Unacked)"), "{what}");
     }
 }

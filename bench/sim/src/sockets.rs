@@ -83,6 +83,8 @@ pub(crate) struct Session {
     pub(crate) served: Option<Uaid>,
     /// Step at which the hello was decoded.
     pub(crate) hello_step: u64,
+    /// The channels that it said, where `hello.reconcile` is on.
+    pub(crate) channels_said: Option<Box<[Chid]>>,
     /// Storage knew the UAID of the hello when it was decoded.
     pub(crate) known: bool,
     /// What the socket took: how often, and when last (monotonic nanoseconds).
@@ -296,6 +298,7 @@ impl World {
                 socket.blocked = Some(blocked);
                 if none_sent {
                     self.sockets[reader].session.refused(refused);
+                    self.delivery_forgotten(refused);
                     return Ok(());
                 }
             }
@@ -304,6 +307,7 @@ impl World {
                 Some(emission) => {
                     blocked.unsent.push_back(emission);
                     self.sockets[reader].session.refused(stamp);
+                    self.delivery_forgotten(stamp);
                     return Ok(());
                 }
                 None => blocked.tail.push_back(frame),

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shards::ids::{Chid, StoreTicket, Uaid};
+use shards::ids::{Chid, Stamp, StoreTicket, Uaid};
 use shards::machine::{StoreError, StoreOp, StoreReply};
-use shards::message::Message;
+use shards::message::{Message, Tries};
 
 use crate::marks::Marks;
 use crate::plan::Faults;
@@ -59,6 +59,8 @@ pub(crate) struct Worked {
     pub(crate) written: Vec<Arc<Message>>,
     pub(crate) unregistered: Vec<(Uaid, Chid)>,
     pub(crate) dropped: Vec<Uaid>,
+    /// Rows whose deliveries were not noted.
+    pub(crate) untold: Vec<Stamp>,
 }
 
 impl Worked {
@@ -147,6 +149,9 @@ impl Store {
         let faults = weather.faults;
         let result = if weather.now < self.down_until || rng.permille(faults.store_error) {
             marks.hit("store: failed without effect");
+            if let StoreOp::Tried { rows } = &op {
+                worked.untold.extend(rows.iter().map(|(row, _)| row.stamp));
+            }
             Err(StoreError::Transient)
         } else if takes_more(&op) && rng.permille(faults.store_full) {
             marks.hit("store: refused as full");
@@ -171,11 +176,15 @@ impl Store {
         worked
     }
 
-    fn carry_out(&mut self, op: StoreOp, page_max: usize) -> StoreReply {
+    fn carry_out(&mut self, mut op: StoreOp, page_max: usize) -> StoreReply {
+        if let (Some(Sabotage::TriedTooMuch), StoreOp::Tried { rows }) = (self.sabotage, &mut op) {
+            rows.iter_mut().for_each(|(_, tries)| *tries = tries.and(Tries::DELIVERIES_MAX).and(1).and(1));
+        }
         match (self.sabotage, &op) {
             (Some(Sabotage::SettleIgnored), StoreOp::Settle { .. })
             | (Some(Sabotage::PublishIgnored), StoreOp::Publish { .. })
-            | (Some(Sabotage::UnregisterIgnored), StoreOp::Unregister { .. }) => return StoreReply::Done,
+            | (Some(Sabotage::UnregisterIgnored), StoreOp::Unregister { .. })
+            | (Some(Sabotage::TriedIgnored), StoreOp::Tried { .. }) => return StoreReply::Done,
             (Some(Sabotage::UserForgotten), StoreOp::LoadUser { .. }) => return StoreReply::User(None),
             (Some(Sabotage::TopicStale), StoreOp::Publish { message, .. }) if self.seen.has_topic(message) => {
                 return StoreReply::Done;

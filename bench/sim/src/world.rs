@@ -270,6 +270,7 @@ impl World {
                 self.oracle.channel_forgotten(*uaid, *chid, self.steps);
             }
         }
+        worked.untold.iter().for_each(|stamp| self.delivery_forgotten(Some(*stamp)));
         worked.dropped.iter().for_each(|uaid| self.oracle.user_dropped(*uaid, self.steps));
     }
 
