@@ -1,4 +1,4 @@
-//! The one thread that writes: takes whatever is waiting, applies it as one group, syncs once, then answers.
+//! The one thread that writes: takes the operations that wait, applies them as one group, syncs once, then answers.
 //!
 //! Lives on: its own thread, one per database.
 
@@ -22,9 +22,9 @@ use super::{Fatal, Gates, Unsaved};
 
 /// Operations of one group. More wait for the next, so that no reply waits for a very large batch.
 const GROUP_OPERATIONS_MAX: usize = 1_024;
-/// How long a relaxed write may stay unsynced.
+/// Longest time that a relaxed write stays unsynced.
 const RELAXED_MAX: Duration = Duration::from_secs(1);
-/// How often counters are copied to the board.
+/// Time between two copies of the counters to the board.
 const BOARD_EVERY: Duration = Duration::from_secs(1);
 
 /// The committer's own state.
@@ -45,7 +45,7 @@ pub(super) struct Committer {
     pub(super) before_commit: Option<super::CommitProbe>,
 }
 
-/// What a group owes to whom, once it is written.
+/// Answers that a group owes, once it is written.
 #[derive(Default)]
 struct Owed {
     replies: Replies,
@@ -132,7 +132,7 @@ impl Committer {
 
     /// Applies every mail in order and writes the batch out, unsynced; says whether there was anything to write.
     fn apply(&mut self, mails: &mut Vec<CommitterMail>, owed: &mut Owed) -> Result<bool, fjall::Error> {
-        self.gates.space.look(&self.db);
+        self.gates.space.look_again(&self.db);
         let room = self.gates.space.room();
         let mut failure = if self.failed { Some(fjall::Error::Poisoned) } else { None };
         let mut group = Group::new(&self.db, &mut self.stats, &mut self.numbers, room, self.gates.user_rows_max);
@@ -217,7 +217,7 @@ impl Committer {
         }
     }
 
-    /// A failed write or sync leaves the state of the disk unknown: whatever is said from here on may be a lie,
+    /// A failed write or sync leaves the state of the disk unknown: any promise from here on may be a lie,
     /// so nothing is (DESIGN.md 7.1: exit). The next start reads what is really there.
     fn fail(&mut self, error: &fjall::Error) {
         if !self.failed {
@@ -263,7 +263,7 @@ impl Committer {
     }
 }
 
-/// Somebody beside the shards who waits for the sync of a group.
+/// A thread beside the shards that waits for the sync of a group.
 enum Waiting {
     /// The starting thread, and the messages that were not saved, with the first reason.
     Replay(Sender<Result<Option<Unsaved>, ()>>, Option<Unsaved>),

@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 
 use fjall::{Keyspace, PersistMode, Readable};
 
+use super::Embedded;
 use super::database::{Database, KEYSPACES};
+use super::directory::prepare;
 use super::fault::{Cause, StoreFault};
-use super::{Embedded, prepare};
 
 /// Rows of one write batch of a copy.
 const ROWS_PER_BATCH: usize = 1_024;
 /// Block cache of a copy, bytes.
 const CACHE_BYTES: u64 = 16 << 20;
-/// What a copy holds.
+
+/// Contents of a copy.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Copied {
     /// Records of users.
@@ -24,7 +26,7 @@ pub struct Copied {
     pub topics: u64,
     /// Blocks of tables that could not be read; 0 for a backup, as all below.
     pub unreadable_blocks: u64,
-    /// Tables that could not be read at all, so it is not known what was in them.
+    /// Tables that could not be read at all or are missing: what was in them is not known.
     pub unreadable_tables: u64,
     /// Rows in those blocks, with earlier versions of rows and with deletes.
     pub lost_rows: u64,
@@ -56,9 +58,20 @@ impl Embedded {
 }
 
 impl Copied {
-    /// Says whether everything is there.
+    /// Returns true when everything is there.
     pub fn is_whole(&self) -> bool {
-        self.unreadable_blocks + self.unreadable_tables + self.lost_rows + self.damaged_journals == 0
+        self.losses() + self.damaged_journals == 0
+    }
+
+    /// Sum of everything that could not be read in tables.
+    pub(super) fn losses(&self) -> u64 {
+        self.unreadable_blocks + self.unreadable_tables + self.lost_rows
+    }
+
+    /// Takes back one row that was counted.
+    pub(super) fn uncount(&mut self, keyspace: usize) {
+        let count = if keyspace == 1 { &mut self.messages } else { &mut self.topics };
+        *count = count.saturating_sub(1);
     }
 
     pub(super) fn count(&mut self, keyspace: usize) {
@@ -94,6 +107,12 @@ impl Target {
 
     pub(super) fn put(&mut self, nth: usize, key: &[u8], value: &[u8]) -> Result<(), StoreFault> {
         self.batch.insert(keyspaces(&self.db)[nth], key, value);
+        self.rows += 1;
+        if self.rows.is_multiple_of(ROWS_PER_BATCH) { self.write() } else { Ok(()) }
+    }
+
+    pub(super) fn remove(&mut self, nth: usize, key: &[u8]) -> Result<(), StoreFault> {
+        self.batch.remove(keyspaces(&self.db)[nth], key);
         self.rows += 1;
         if self.rows.is_multiple_of(ROWS_PER_BATCH) { self.write() } else { Ok(()) }
     }

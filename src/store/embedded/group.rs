@@ -30,14 +30,14 @@ pub(super) use load::Load;
 pub(super) use removal::REMOVAL_ROWS_MAX;
 pub(super) use upkeep::Upkeep;
 
-/// Why an operation of a group was not done.
+/// Reason for which an operation of a group was not done.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// For whoever asked.
+    /// An answer to the operation.
     Refused(StoreError),
-    /// The database could not read: for whoever asked, and counted.
+    /// The database could not read: the operation is answered, and the fault is counted.
     Read(fjall::Error),
-    /// The database could not write: nobody may be told anything any more.
+    /// The database could not write: nothing may be promised any more.
     Write(fjall::Error),
 }
 
@@ -50,19 +50,20 @@ pub(super) struct Numbers {
     pub(super) registration: u64,
 }
 
-/// Changes that are not written yet, and what they change.
+/// Changes that are not written yet, on top of what is.
 pub(super) struct Group<'a> {
     db: &'a Database,
     stats: &'a mut StoreStats,
     batch: OwnedWriteBatch,
     users: HashMap<Uaid, Pending>,
-    channels: HashMap<(Uaid, Chid), Option<ChannelRow>>,
-    /// What stands in a topic slot, and of which registration it is.
+    /// Registrations of channels that were looked up or changed, for records that do not name them.
+    channels: HashMap<(Uaid, Chid), Option<u64>>,
+    /// Messages in topic slots, with their registrations.
     topics: HashMap<Vec<u8>, Option<(Held, u64)>>,
     /// Users with rows in the batch.
     touched: HashSet<Uaid>,
     numbers: &'a mut Numbers,
-    /// What `meta` has of them.
+    /// Their values in `meta`.
     numbers_written: Numbers,
     bytes: u64,
     room: Room,
@@ -113,7 +114,7 @@ impl<'a> Group<'a> {
                 self.register(uaid, (chid, key, at), seen, contact.as_deref())
             }
             StoreOp::SetContact { uaid, contact } => self.set_contact(uaid, &contact),
-            // Nobody else reads this directory.
+            // No other node reads this directory.
             StoreOp::SetPresence { .. } | StoreOp::ClearPresence { .. } => Ok(StoreReply::Done),
             StoreOp::Unregister { uaid, chid, at } => self.unregister(uaid, chid, at),
             StoreOp::DropUser { uaid } => {
@@ -192,33 +193,41 @@ impl<'a> Group<'a> {
         pending.changed = true;
     }
 
-    /// A channel as the operations before left it.
-    fn channel(&mut self, uaid: Uaid, chid: Chid) -> Result<Option<ChannelRow>, Trouble> {
-        if let Some(channel) = self.channels.get(&(uaid, chid)) {
-            return Ok(*channel);
+    /// The registration of a channel as the operations before left it; `None` for one that is not registered.
+    fn registration(&mut self, uaid: Uaid, chid: Chid) -> Result<Option<u64>, Trouble> {
+        // No channel is there without its user: they are dropped in one batch.
+        let Some(record) = self.user(uaid)? else { return Ok(None) };
+        if let Some(mut names) = record.names() {
+            return Ok(names.find(|(named, _)| *named == chid).map(|(_, registration)| registration));
+        }
+        if let Some(registration) = self.channels.get(&(uaid, chid)) {
+            return Ok(*registration);
         }
         let row = self.db.channels.get(rows::channel_key(uaid, chid)).map_err(Trouble::Read)?;
-        // As with records: one of a version that we do not know is not "none".
+        // As with records: a row of a version that is not known is not "none".
         let parse = |row: Slice| ChannelRow::parse(&row).ok_or(Trouble::Read(fjall::Error::Unrecoverable));
-        let channel = row.map(parse).transpose()?;
-        self.channels.insert((uaid, chid), channel);
-        Ok(channel)
+        let registration = row.map(parse).transpose()?.map(|row| row.registration);
+        self.channels.insert((uaid, chid), registration);
+        Ok(registration)
     }
 
-    /// Writes or removes a channel. Its user is in the overlay.
-    fn put_channel(&mut self, uaid: Uaid, chid: Chid, channel: Option<ChannelRow>) {
+    /// Registers a channel that is not there; makes its user when there is none.
+    fn add_channel(&mut self, uaid: Uaid, chid: Chid, row: ChannelRow) {
+        let (key, value) = (rows::channel_key(uaid, chid), row.value());
+        self.touched.insert(uaid);
+        self.bytes += (key.len() + value.len()) as u64;
+        self.batch.insert(&self.db.channels, key, value);
+        self.channels.insert((uaid, chid), Some(row.registration));
+        self.change(uaid, |record| record.add_channel(chid, row.registration));
+    }
+
+    /// Removes the row of a channel. Its user's record goes, too, or loses the channel.
+    fn remove_channel_row(&mut self, uaid: Uaid, chid: Chid) {
         let key = rows::channel_key(uaid, chid);
         self.touched.insert(uaid);
         self.bytes += key.len() as u64;
-        match &channel {
-            Some(row) => {
-                let value = row.value();
-                self.bytes += value.len() as u64;
-                self.batch.insert(&self.db.channels, key, value);
-            }
-            None => self.batch.remove(&self.db.channels, key),
-        }
-        self.channels.insert((uaid, chid), channel);
+        self.batch.remove(&self.db.channels, key);
+        self.channels.insert((uaid, chid), None);
     }
 
     /// Removes a message row, which may not be there.

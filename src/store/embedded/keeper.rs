@@ -1,4 +1,4 @@
-//! The keeper: watches the committer, measures the disk, and walks the database for what nobody needs any more.
+//! The keeper: watches the committer, measures the disk, and walks the database for rows that are needed no more.
 //!
 //! A walk looks at a bounded number of rows per tick and comes round when it reaches the end; what it finds is
 //! removed by the committer, which judges it again. Every row is looked at about once in ten minutes, however many
@@ -7,6 +7,7 @@
 //! Lives on: its own thread.
 
 use std::collections::HashMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,11 +23,11 @@ use super::database::Database;
 use super::group::Upkeep;
 use super::port::CommitterMail;
 use super::query;
-use super::room::{Room, Told};
+use super::room::{LEVEL_0_TABLES_MAX, Room, Told};
 use super::rows::{self, Record};
 use crate::store::idle;
 
-/// How often the keeper looks.
+/// Time between two looks of the keeper.
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two measurements of the store.
 const TICKS_PER_MEASURE: u64 = 10;
@@ -45,12 +46,14 @@ const SQUEEZE_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
 /// Passes over dead rows in a tick: 10,240 rows a second.
 const PASSES_PER_TICK: usize = 4;
 
-/// Where the walks are.
+/// Places that the walks have come to.
 #[derive(Default)]
 pub(super) struct Walk {
     messages: Vec<u8>,
     topics: Vec<u8>,
     users: Vec<u8>,
+    /// The last user with dead rows for whom passes were asked.
+    marks: Vec<u8>,
     /// Ticks until a stride is due although the last one found little.
     rest: u64,
 }
@@ -71,7 +74,7 @@ pub(super) fn run(
         ticks += 1;
         gates.watch();
         if sweep.is_some() {
-            remove_dead(db, committer, gates);
+            remove_dead(db, &mut walk, committer, gates);
         }
         if ticks.is_multiple_of(TICKS_PER_MEASURE) {
             gates.space.measure(db);
@@ -122,8 +125,11 @@ impl Squeeze {
         let (db, space) = (db.clone(), Arc::clone(space));
         let squeeze = move || {
             for keyspace in [&db.messages, &db.topics, &db.channels, &db.users, &db.meta] {
-                // An error here is one of the database: the committer meets it and says so.
-                let _ = keyspace.rotate_memtable_and_wait();
+                // An error here is one of the database: the committer meets it and says so. Tables that cannot be
+                // compacted do not become more and more.
+                if keyspace.l0_table_count() < LEVEL_0_TABLES_MAX {
+                    let _ = keyspace.rotate_memtable_and_wait();
+                }
                 if space.fits_whole(keyspace) {
                     let _ = keyspace.major_compact();
                 } else {
@@ -142,14 +148,34 @@ impl Squeeze {
     }
 }
 
-/// Has the committer make passes over the users with dead rows. A mail that is dropped is made up for with the next.
-pub(super) fn remove_dead(db: &Database, committer: &Sender<CommitterMail>, gates: &Gates) {
-    let marks = db.meta.prefix(rows::REMOVAL_PREFIX).take(PASSES_PER_TICK);
-    let uaid = |row: fjall::Guard| rows::uaid_of(row.key().ok()?.get(rows::REMOVAL_PREFIX.len()..)?);
-    let users: Vec<Uaid> = marks.filter_map(uaid).collect();
+/// Has the committer make passes over the users with dead rows, in a circle: one with many rows does not delay the
+/// others. A mail that is dropped is made up for with the next.
+pub(super) fn remove_dead(db: &Database, walk: &mut Walk, committer: &Sender<CommitterMail>, gates: &Gates) {
+    if !db.has_dead_rows() {
+        return;
+    }
+    let mut users = if walk.marks.is_empty() { Vec::new() } else { marked(db, &walk.marks) };
+    if users.is_empty() {
+        users = marked(db, rows::REMOVAL_PREFIX);
+    }
+    match users.last() {
+        Some(last) => walk.marks = rows::removal_key(*last),
+        None => {
+            gates.tell(committer, Upkeep::NoDeadRows);
+        }
+    }
     for uaid in users.iter().cycle().take(if users.is_empty() { 0 } else { PASSES_PER_TICK }) {
         gates.tell(committer, Upkeep::DeadRows(*uaid));
     }
+}
+
+/// The next users with dead rows behind this row of `meta`.
+fn marked(db: &Database, after: &[u8]) -> Vec<Uaid> {
+    let last = rows::removal_key(Uaid([0xff; 16]));
+    let behind = (Bound::Excluded(after), Bound::Included(&last[..]));
+    let marks = db.meta.range::<&[u8], _>(behind).take(PASSES_PER_TICK);
+    let uaid = |row: fjall::Guard| rows::uaid_of(row.key().ok()?.strip_prefix(rows::REMOVAL_PREFIX)?);
+    marks.filter_map(uaid).collect()
 }
 
 /// The strides of one tick.
@@ -210,7 +236,7 @@ fn stride(db: &Database, walk: &mut Walk, now: UnixSeconds, committer: &Sender<C
     taken && found >= DEAD_ROWS_DENSE
 }
 
-/// What is certainly settled for a user; nothing when it cannot be read.
+/// The low water of a user; nothing when it cannot be read.
 fn low_water(db: &Database, uaid: Uaid) -> Clock {
     query::record(db, uaid).ok().flatten().map_or(Clock(0), |record| record.low_water())
 }

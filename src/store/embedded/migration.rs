@@ -32,7 +32,8 @@ pub(super) fn run(db: &Database) -> fjall::Result<()> {
     for row in db.users.iter() {
         let (key, value) = row.into_inner()?;
         let Some((uaid, old)) = rows::uaid_of(&key).zip(OldRecord::parse(&value)) else { continue };
-        let (record, channels) = old.split(&value);
+        let (mut record, channels) = old.split(&value);
+        record.set_channels(channels.iter().map(|(chid, channel)| (*chid, channel.registration)));
         batch.insert(&db.users, uaid.0, record.as_bytes());
         for (chid, channel) in channels {
             batch.insert(&db.channels, rows::channel_key(uaid, chid), channel.value());
@@ -57,12 +58,13 @@ pub(super) fn run(db: &Database) -> fjall::Result<()> {
 }
 
 /// Offsets of the parts of a record of format 1.
-struct OldRecord {
+pub(super) struct OldRecord {
     wake_at: usize,
 }
 
 impl OldRecord {
-    fn parse(bytes: &[u8]) -> Option<OldRecord> {
+    /// Reads a record of format 1; `None` for anything else.
+    pub(super) fn parse(bytes: &[u8]) -> Option<OldRecord> {
         let head = bytes.get(..OLD_HEAD_BYTES)?;
         let count = u32::from_be_bytes(head[28..32].try_into().ok()?) as usize;
         let wake_at = OLD_HEAD_BYTES.checked_add(count.checked_mul(OLD_CHANNEL_BYTES)?)?;
@@ -70,7 +72,8 @@ impl OldRecord {
         whole.then_some(OldRecord { wake_at })
     }
 
-    fn split(&self, bytes: &[u8]) -> (Record, Vec<(Chid, ChannelRow)>) {
+    /// The record of the present format without its channels, and the channels in the order of their ids.
+    pub(super) fn split(&self, bytes: &[u8]) -> (Record, Vec<(Chid, ChannelRow)>) {
         let channel = |bytes: &[u8]| {
             let mut chid = [0; 16];
             chid.copy_from_slice(&bytes[..16]);
@@ -90,6 +93,7 @@ pub(super) fn old_record(record: &Record, channels: &[(Chid, ChannelRow)]) -> Ve
     let wake = bytes.split_off(bytes.len() - usize::from(bytes[3]));
     bytes.truncate(OLD_HEAD_BYTES);
     bytes[0] = OLD_FORMAT;
+    bytes[2] &= 3;
     bytes[28..32].copy_from_slice(&(channels.len() as u32).to_be_bytes());
     for (chid, channel) in channels {
         bytes.extend_from_slice(&chid.0);

@@ -6,7 +6,7 @@
 //! DIR/db/      the fjall database; rows as in `rows`
 //! ```
 //!
-//! One committer thread writes: whatever waits becomes one group with one `fdatasync`, and only then are its
+//! One committer thread writes: the operations that wait become one group with one `fdatasync`, and only then are its
 //! operations answered. Reader threads read; the keeper watches, measures and reclaims. A shard sees a [`port`]:
 //! bounded, never blocking, and keeping the order of each user's operations.
 //!
@@ -15,11 +15,13 @@
 mod committer;
 mod copy;
 mod database;
+mod directory;
 mod fault;
 mod group;
 mod journal;
 mod keeper;
 mod migration;
+mod pacing;
 mod port;
 mod query;
 mod reader;
@@ -32,9 +34,7 @@ pub(crate) mod tests;
 mod transfer;
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -61,30 +61,23 @@ use port::{CommitterMail, Port, ReaderMail};
 use room::Space;
 use stats::Tally;
 
-/// What ends the process when nothing can be written any more.
+/// End of the process, called when nothing can be written any more.
 pub type Fatal = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A test's hand in the committer.
 #[cfg(test)]
 pub(crate) type CommitProbe = Arc<dyn Fn() -> fjall::Result<()> + Send + Sync>;
 
-/// What the directory's format file says.
-const FORMAT: &str = "murre embedded store, format 2\n";
-/// Its content before channels had rows of their own. Such a directory is migrated when it is opened.
-const FORMAT_BEFORE: &str = "murre embedded store, format 1\n";
-const FORMAT_PREFIX: &str = "murre embedded store, format ";
 /// Rows that one user may have, about. More messages are refused until some are acked, expired or dropped.
 const USER_ROWS_MAX: u64 = 262_144;
 /// Upkeep mails on their way to the committer. Shed: the next walk finds the same rows.
 const UPKEEP_MAX: usize = 64;
 /// Messages of a ledger replay saved in one group.
 const REPLAY_MESSAGES_PER_GROUP: usize = 256;
-/// How long a lock held by another is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// Exit status when storage fails.
 const EXIT_STORAGE: i32 = 74;
 
-/// How an embedded store is opened.
+/// Settings of an embedded store.
 #[derive(Clone)]
 pub struct Options {
     /// Cache of blocks, bytes (`store.cache`).
@@ -100,9 +93,9 @@ pub struct Options {
     pub readers: usize,
     /// A write under way for longer opens the circuit.
     pub stall_after: Duration,
-    /// How often a full store is compacted at most, so that deletes give their space back.
+    /// Time between two compactions of a full store at least, so that deletes give their space back.
     pub squeeze_every: Duration,
-    /// Whether expired rows and idle users are reclaimed in the background.
+    /// Expired rows and idle users are reclaimed in the background.
     pub sweep: bool,
     /// The time of the process, by which they are reclaimed.
     pub wall: Arc<Wall>,
@@ -135,7 +128,7 @@ impl Default for Options {
     }
 }
 
-/// What the threads of a store and its ports tell each other without waiting.
+/// State that the threads of a store and its ports tell each other without waiting.
 struct Gates {
     started: Instant,
     stall_after: Duration,
@@ -259,13 +252,13 @@ impl Embedded {
     /// # Errors
     /// When the directory is in use, not writable, not a store, of another format, or damaged; see [`StoreFault`].
     pub fn open(dir: &Path, options: Options) -> Result<Embedded, StoreFault> {
-        let lock = prepare(dir)?;
+        let lock = directory::prepare(dir)?;
         let path = dir.join("db");
         journal::check(&path)?;
         room::check_open(dir, &path)?;
         let gates = Arc::new(Gates::new(dir, &options));
         let (space, wall) = (Arc::clone(&gates.space), options.sweep.then(|| Arc::clone(&options.wall)));
-        let filters: database::Filters = Arc::new(move |name| room::Pacing::of(name, &space, wall.as_ref()));
+        let filters: database::Filters = Arc::new(move |name| pacing::Pacing::of(name, &space, wall.as_ref()));
         let unreadable = |e| StoreFault::database(&path, e);
         let db = Database::open_paced(&path, options.cache_bytes, filters).map_err(unreadable)?;
         migration::run(&db).map_err(unreadable)?;
@@ -356,7 +349,7 @@ impl Embedded {
         self.gates.board.clone()
     }
 
-    /// Saves what ledgers kept over a restart, in bounded groups, whatever the bound on disk use; returns when what
+    /// Saves what ledgers kept over a restart, in bounded groups, also beyond the bound on disk use; returns when what
     /// could be saved is durable. Messages whose user or channel is gone are dropped, as `Save` does. For the starting
     /// thread.
     ///
@@ -426,77 +419,6 @@ impl Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// Makes the directory a store of ours and takes its lock.
-fn prepare(dir: &Path) -> Result<File, StoreFault> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|e| StoreFault::io(dir, "create the store directory", e))?;
-    let format = dir.join("FORMAT");
-    match fs::read_to_string(&format) {
-        Ok(found) if found == FORMAT || found == FORMAT_BEFORE => {}
-        Ok(found) => {
-            let other = found.strip_prefix(FORMAT_PREFIX).map(|number| number.trim().to_string());
-            let number = other.filter(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
-            let damaged = || Cause::Damaged("its text is not a format".into());
-            return Err(StoreFault::new(&format, number.map_or_else(damaged, Cause::Version)));
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
-            return Err(StoreFault::new(&format, Cause::Damaged("its text is not a format".into())));
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            if foreign(dir)? {
-                return Err(StoreFault::new(dir, Cause::NotAStore));
-            }
-        }
-        Err(e) => return Err(StoreFault::io(&format, "read", e)),
-    }
-    let lock = take_lock(dir)?;
-    // Before a row is migrated: an earlier version must not open what is half migrated.
-    if fs::read_to_string(&format).is_ok_and(|found| found == FORMAT) {
-        return Ok(lock);
-    }
-    {
-        let draft = dir.join("FORMAT.tmp");
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-            file.write_all(FORMAT.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&draft, &format)?;
-            File::open(dir)?.sync_all()
-        };
-        write().map_err(|e| StoreFault::io(&format, "write", e))?;
-    }
-    Ok(lock)
-}
-
-/// Whether a directory without a format file holds anything that is not ours.
-fn foreign(dir: &Path) -> Result<bool, StoreFault> {
-    let list = fs::read_dir(dir).map_err(|e| StoreFault::io(dir, "list", e))?;
-    Ok(list.flatten().any(|entry| !matches!(entry.file_name().to_str(), Some("LOCK" | "FORMAT.tmp"))))
-}
-
-/// Takes the exclusive lock; the kernel lets go of it when the process ends, however it ends.
-fn take_lock(dir: &Path) -> Result<File, StoreFault> {
-    let path = dir.join("LOCK");
-    let mut open = OpenOptions::new();
-    let file = open.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = file.map_err(|e| StoreFault::io(&path, "open", e))?;
-    // A process that just ended, or a child it was starting, may hold it for a moment.
-    let patience = Instant::now() + LOCK_PATIENCE;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(fs::TryLockError::WouldBlock) if Instant::now() < patience => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(fs::TryLockError::WouldBlock) => return Err(StoreFault::new(dir, Cause::InUse)),
-            Err(fs::TryLockError::Error(e)) => return Err(StoreFault::io(&path, "lock", e)),
-        }
     }
 }
 

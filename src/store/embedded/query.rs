@@ -1,4 +1,4 @@
-//! Reads: what a database answers to `LoadUser`, `Topics`, `Messages` and `Read`.
+//! Reads: the answers of a database to `LoadUser`, `Topics`, `Messages` and `Read`.
 //!
 //! Lives on: reader threads; the committer for reads that stand behind a write of their user.
 
@@ -20,7 +20,7 @@ const SKIPS_PER_ITERATOR: usize = 1_024;
 /// Expired rows that one read points out to the reclaimer.
 const EXPIRED_HINTS_MAX: usize = 1_024;
 
-/// An answer and what the reader noticed on the way.
+/// An answer and the findings of the reader on the way.
 pub(super) struct Found {
     pub(super) reply: StoreReply,
     /// Keys of expired or settled rows, at most `EXPIRED_HINTS_MAX`.
@@ -61,23 +61,31 @@ pub(super) fn record(db: &Database, uaid: Uaid) -> fjall::Result<Option<Record>>
     let Some(bytes) = db.users.get(uaid.0)? else { return Ok(None) };
     match Record::parse(&bytes) {
         Some(record) => Ok(Some(record)),
-        // Checked by the blocks it came from, so this is a version we do not know: "not sure" is not "unknown".
+        // Checked by the blocks it came from, so this is of a later version: "not sure" is not "unknown".
         None => Err(fjall::Error::Unrecoverable),
     }
 }
 
 fn user(db: &Database, uaid: Uaid) -> fjall::Result<Found> {
     let Some(record) = record(db, uaid)? else { return Ok(Found::only(StoreReply::User(None))) };
-    let channels = channels(db, uaid)?.into_iter().map(|(chid, _)| chid).collect();
+    let channels = registrations(db, uaid, &record)?.into_iter().map(|(chid, _)| chid).collect();
     Ok(Found::only(StoreReply::User(Some(Box::new(record.row(channels))))))
 }
 
-/// The channels of a user, in the order of their ids.
+/// The channels of the user with this record and their registrations, in the order of their ids.
+pub(super) fn registrations(db: &Database, uaid: Uaid, record: &Record) -> fjall::Result<Vec<(Chid, u64)>> {
+    match record.names() {
+        Some(names) => Ok(names.collect()),
+        None => Ok(channels(db, uaid)?.into_iter().map(|(chid, channel)| (chid, channel.registration)).collect()),
+    }
+}
+
+/// The rows of the channels of a user, in the order of their ids.
 pub(super) fn channels(db: &Database, uaid: Uaid) -> fjall::Result<Vec<(Chid, ChannelRow)>> {
     let mut channels = Vec::new();
     for row in db.channels.range(&uaid.0[..]..=&last_key(uaid)[..]) {
         let (key, value) = row.into_inner()?;
-        // As with a record: one of a version that we do not know is no reason to say that there is none.
+        // As with a record: one of a later version is no reason to say that there is none.
         let chid = rows::chid_in(&key).ok_or(fjall::Error::Unrecoverable)?;
         channels.push((chid, ChannelRow::parse(&value).ok_or(fjall::Error::Unrecoverable)?));
     }
@@ -88,12 +96,11 @@ pub(super) fn channels(db: &Database, uaid: Uaid) -> fjall::Result<Vec<(Chid, Ch
 struct Registrations(Option<HashMap<Chid, u64>>);
 
 impl Registrations {
-    fn of(db: &Database, uaid: Uaid) -> fjall::Result<Registrations> {
-        if !db.meta.contains_key(rows::removal_key(uaid))? {
+    fn of(db: &Database, uaid: Uaid, record: &Record) -> fjall::Result<Registrations> {
+        if !db.has_dead_rows() || !db.meta.contains_key(rows::removal_key(uaid))? {
             return Ok(Registrations(None));
         }
-        let channels = channels(db, uaid)?.into_iter().map(|(chid, channel)| (chid, channel.registration));
-        Ok(Registrations(Some(channels.collect())))
+        Ok(Registrations(Some(registrations(db, uaid, record)?.into_iter().collect())))
     }
 
     fn has(&self, chid: Option<Chid>, peek: &rows::Peek) -> bool {
@@ -114,7 +121,7 @@ fn topics(
         Some((chid, topic)) => Bound::Excluded(rows::topic_key(uaid, *chid, topic)),
         None => Bound::Included(uaid.0.to_vec()),
     };
-    let registrations = Registrations::of(db, uaid)?;
+    let registrations = Registrations::of(db, uaid, &record)?;
     let judge = |key: &[u8], peek: &rows::Peek| match registrations.has(rows::chid_in(key), peek) {
         true if peek.expires > now => Verdict::Live,
         true => Verdict::Expired,
@@ -127,7 +134,7 @@ fn messages(db: &Database, uaid: Uaid, after: Stamp, limit: u16, now: UnixSecond
     let Some(record) = record(db, uaid)?.filter(Record::may_have_messages) else { return Ok(empty()) };
     let low_water = record.low_water();
     let start = Bound::Excluded(rows::message_key(uaid, after, Chid([0xff; 16])).to_vec());
-    let registrations = Registrations::of(db, uaid)?;
+    let registrations = Registrations::of(db, uaid, &record)?;
     let judge = |key: &[u8], peek: &rows::Peek| {
         let settled = !peek.saved && rows::word(key, 16) <= low_water.0;
         match registrations.has(rows::parse_message_key(key).map(|(_, _, chid)| chid), peek) {
@@ -143,7 +150,7 @@ fn read(db: &Database, row: &RowKey, now: UnixSeconds) -> fjall::Result<Found> {
     let Some(record) = record(db, row.uaid)? else { return Ok(empty()) };
     let keyspace = if row.topic.is_some() { &db.topics } else { &db.messages };
     let value = keyspace.get(rows::row_key(row))?;
-    let registrations = Registrations::of(db, row.uaid)?;
+    let registrations = Registrations::of(db, row.uaid, &record)?;
     let live = |value: &Slice| {
         let peek = rows::peek(value)?;
         let message = rows::message(value)?;

@@ -9,24 +9,20 @@
 //!                                                + reserve / 2    no messages of POSTs, no transfers
 //!                                                + reserve / 4    no registers either
 //! free >=     write buffers                      + reserve / 8    only deletes and changes of records
-//! less                                                            nothing
+//! less, or many tables in level 0 while a compaction waits        nothing
 //! ```
 //! `store.max_bytes` bounds the directory in the same steps, with an eighth of it on top for all but messages.
 //!
 //! Lives on: the keeper measures, the committer asks, threads of fjall wait.
 
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-use fjall::compaction::filter::{CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict};
-use shards::wall::Wall;
 
 use super::database::{Database, KEYSPACES};
 use super::fault::StoreFault;
-use super::{Options, journal, rows};
+use super::{Options, journal};
 
 /// More than this no step of a compaction takes in: level 0 at the bound at which fjall halts writes, and level 1.
 const COMPACTION_BYTES_MAX: u64 = 2 << 30;
@@ -34,10 +30,14 @@ const COMPACTION_BYTES_MAX: u64 = 2 << 30;
 const HEAD_ROOM_BYTES: (u64, u64) = (256 << 20, 1 << 30);
 /// Free space without which a store is not opened.
 const OPEN_BYTES_MIN: u64 = 16 << 20;
-/// Rows that a compaction copies between two looks at the disk: a megabyte or two.
-const ROWS_PER_LOOK: u32 = 256;
 /// Pause of a compaction that does not fit, between two looks.
 const COMPACTION_PAUSE: Duration = Duration::from_millis(200);
+/// Tables in level 0 from which on nothing is written while a compaction waits for room. At 20 fjall slows every
+/// write down and at 30 it halts them, until a compaction has come to its end; four write buffers may be on their way.
+pub(super) const LEVEL_0_TABLES_MAX: usize = 20;
+/// Age from which on a look at the disk is repeated before a group: what others write meanwhile is little beside the
+/// reserve, and what the committer writes is counted.
+const LOOK_AGE_MAX: Duration = Duration::from_millis(10);
 /// Silence of the log about room that goes up and down.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
@@ -62,6 +62,9 @@ pub(super) struct Space {
     dir: PathBuf,
     bytes_max: u64,
     bytes_free_min: u64,
+    started: Instant,
+    /// Time of the last look, microseconds since `started`.
+    looked: AtomicU64,
     used: AtomicU64,
     free: AtomicU64,
     total: AtomicU64,
@@ -73,9 +76,16 @@ pub(super) struct Space {
     used_since: AtomicU64,
     free_since: AtomicU64,
     /// Bytes that compactions under way have copied: of what they need it is there already.
-    copied: AtomicU64,
+    pub(super) copied: AtomicU64,
     /// Rows deleted since the last squeeze.
     deleted: AtomicU64,
+    /// Most tables in level 0 of any keyspace.
+    level_0: AtomicUsize,
+    /// Compactions that wait for room.
+    held: AtomicUsize,
+    /// True while a compaction copies; the others wait for their turn. `room` counts on one.
+    turn: Mutex<bool>,
+    turns: Condvar,
     /// Compactions that wait end with an error instead: the store closes.
     closing: AtomicBool,
 }
@@ -87,6 +97,8 @@ impl Space {
             dir: dir.into(),
             bytes_max: options.bytes_max,
             bytes_free_min: options.bytes_free_min,
+            started: Instant::now(),
+            looked: zero(),
             used: zero(),
             free: AtomicU64::new(u64::MAX),
             total: AtomicU64::new(u64::MAX),
@@ -96,6 +108,10 @@ impl Space {
             free_since: zero(),
             copied: zero(),
             deleted: zero(),
+            level_0: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            turn: Mutex::new(false),
+            turns: Condvar::new(),
             closing: AtomicBool::new(false),
         }
     }
@@ -109,15 +125,29 @@ impl Space {
         self.look(db);
     }
 
-    /// Reads how much the file system has left and how large the tables are that will be made or made anew. Before
-    /// each group, too: others may have filled the disk meanwhile.
+    /// Looks again, unless the last look was a moment ago. Before each group: others may have filled the disk.
+    pub(super) fn look_again(&self, db: &Database) {
+        let since = self.now().saturating_sub(self.looked.load(Ordering::Relaxed));
+        if since >= LOOK_AGE_MAX.as_micros() as u64 {
+            self.look(db);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    /// Reads how much the file system has left and how large the tables are that will be made or made anew.
     pub(super) fn look(&self, db: &Database) {
+        self.looked.store(self.now(), Ordering::Relaxed);
         let buffers = db.buffer_bytes();
         if self.buffers.swap(buffers, Ordering::Relaxed) >= buffers {
             // Tables grow when a buffer has become one.
             for (bytes, keyspace) in self.tables.iter().zip(db.keyspaces()) {
                 bytes.store(keyspace.disk_space(), Ordering::Relaxed);
             }
+            let level_0 = db.keyspaces().into_iter().map(fjall::Keyspace::l0_table_count).max();
+            self.level_0.store(level_0.unwrap_or(0), Ordering::Relaxed);
         }
         if let Ok(stat) = rustix::fs::statvfs(&self.dir) {
             self.free_since.store(0, Ordering::Relaxed);
@@ -135,6 +165,9 @@ impl Space {
 
     /// Returns the writes that are taken now.
     pub(super) fn room(&self) -> Room {
+        if self.is_held() && self.level_0.load(Ordering::Relaxed) >= LEVEL_0_TABLES_MAX {
+            return Room::Nothing;
+        }
         self.room_below_bound().max(self.room_on_disk())
     }
 
@@ -189,7 +222,7 @@ impl Space {
     }
 
     /// Most bytes that one compaction of a keyspace writes before it removes its input.
-    fn compaction(&self, nth: usize) -> u64 {
+    pub(super) fn compaction(&self, nth: usize) -> u64 {
         self.tables[nth].load(Ordering::Relaxed).min(COMPACTION_BYTES_MAX)
     }
 
@@ -219,27 +252,82 @@ impl Space {
         self.deleted.store(0, Ordering::Relaxed);
     }
 
-    /// The store closes: compactions that wait give up.
-    pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::Relaxed);
+    /// Returns true while a compaction waits for room.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns when so many bytes fit.
-    fn wait_for(&self, bytes: u64) -> Result<(), fjall::LsmError> {
-        let mut told = false;
-        while !self.fits(bytes) {
-            if self.closing.load(Ordering::Relaxed) {
-                let closing = std::io::Error::new(std::io::ErrorKind::Interrupted, "the store closes");
-                return Err(fjall::LsmError::Io(closing));
+    /// The store closes: compactions that wait give up.
+    pub(super) fn close(&self) {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.closing.store(true, Ordering::Relaxed);
+        drop(turn);
+        self.turns.notify_all();
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Waits until no other compaction copies and this many bytes fit. The caller gives the turn back.
+    pub(super) fn take_turn(&self, bytes: u64) -> Result<(), fjall::LsmError> {
+        let mut held = None;
+        loop {
+            let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = self.turns.wait_while(turn, |taken| *taken && !self.is_closing());
+            let mut turn = turn.unwrap_or_else(PoisonError::into_inner);
+            if self.is_closing() {
+                return Err(closing());
             }
-            if !told {
-                told = true;
-                tracing::warn!(bytes, free = self.free(), "compaction held back: the disk is too full for it");
+            if self.fits(bytes) {
+                *turn = true;
+                return Ok(());
             }
+            // A smaller one may have its turn meanwhile.
+            drop(turn);
+            held.get_or_insert_with(|| Held::new(self, bytes));
+            std::thread::sleep(COMPACTION_PAUSE);
+        }
+    }
+
+    pub(super) fn give_turn(&self) {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.turns.notify_all();
+    }
+
+    /// Waits until the write buffers and what is left of the reserve fit, in the middle of a compaction.
+    pub(super) fn wait_for_room(&self) -> Result<(), fjall::LsmError> {
+        let mut held = None;
+        while !self.fits(0) {
+            if self.is_closing() {
+                return Err(closing());
+            }
+            held.get_or_insert_with(|| Held::new(self, 0));
             std::thread::sleep(COMPACTION_PAUSE);
         }
         Ok(())
     }
+}
+
+/// A compaction that waits for room; it is counted and told to the log.
+struct Held<'a>(&'a Space);
+
+impl Held<'_> {
+    fn new(space: &Space, bytes: u64) -> Held<'_> {
+        tracing::warn!(bytes, free = space.free(), "compaction held back: the disk is too full for it");
+        space.held.fetch_add(1, Ordering::Relaxed);
+        Held(space)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn closing() -> fjall::LsmError {
+    fjall::LsmError::Io(std::io::Error::new(std::io::ErrorKind::Interrupted, "the store closes"))
 }
 
 /// Last state of room that was logged.
@@ -273,76 +361,6 @@ impl Told {
             Room::OnlyDeletes => tracing::error!(free, needed, used, max, "storage full: only deletes taken"),
             Room::Nothing => tracing::error!(free, needed, used, max, "disk full: every write refused"),
         }
-    }
-}
-
-/// Makes the filters of one keyspace's compactions.
-pub(super) struct Pacing {
-    space: AssertUnwindSafe<Arc<Space>>,
-    /// The time by which message rows are expired; none for other keyspaces, and where nothing is swept.
-    wall: Option<AssertUnwindSafe<Arc<Wall>>>,
-    nth: usize,
-}
-
-impl Pacing {
-    /// The factory of the keyspace of this name.
-    pub(super) fn of(name: &str, space: &Arc<Space>, wall: Option<&Arc<Wall>>) -> Option<Arc<dyn Factory>> {
-        let nth = KEYSPACES.iter().position(|known| *known == name)?;
-        let wall = wall.filter(|_| name == "messages");
-        let wall = wall.map(|wall| AssertUnwindSafe(Arc::clone(wall)));
-        Some(Arc::new(Pacing { space: AssertUnwindSafe(Arc::clone(space)), wall, nth }))
-    }
-}
-
-impl Factory for Pacing {
-    fn name(&self) -> &str {
-        "murre"
-    }
-
-    // fjall holds locks here; the first row is looked at without them.
-    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
-        let wall = self.wall.as_ref().map(|wall| Arc::clone(wall));
-        Box::new(Pace { space: Arc::clone(&self.space), wall, nth: self.nth, begun: false, rows: 0, copied: (0, 0) })
-    }
-}
-
-/// One compaction: waits until it fits, waits again when others take its room, and leaves expired rows behind.
-struct Pace {
-    space: Arc<Space>,
-    wall: Option<Arc<Wall>>,
-    nth: usize,
-    begun: bool,
-    rows: u32,
-    /// Bytes copied, and as many of them as the store was told.
-    copied: (u64, u64),
-}
-
-impl Drop for Pace {
-    fn drop(&mut self) {
-        self.space.copied.fetch_sub(self.copied.1, Ordering::Relaxed);
-    }
-}
-
-impl CompactionFilter for Pace {
-    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
-        if self.rows == 0 {
-            self.rows = ROWS_PER_LOOK;
-            let whole = if self.begun { 0 } else { self.space.compaction(self.nth) };
-            self.begun = true;
-            self.space.wait_for(whole)?;
-            self.space.copied.fetch_add(self.copied.0 - self.copied.1, Ordering::Relaxed);
-            self.copied.1 = self.copied.0;
-        }
-        self.rows -= 1;
-        let value = item.value()?;
-        let expired = |wall: &Arc<Wall>| rows::peek(&value).is_some_and(|peek| peek.expires <= wall.unix());
-        // A row that its user's record counts goes through the committer.
-        let counted = || rows::parse_message_key(item.key()).is_none_or(|(_, stamp, _)| rows::is_counted(stamp));
-        if self.wall.as_ref().is_some_and(expired) && !counted() {
-            return Ok(Verdict::Remove);
-        }
-        self.copied.0 += (item.key().len() + value.len()) as u64;
-        Ok(Verdict::Keep)
     }
 }
 

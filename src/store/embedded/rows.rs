@@ -3,7 +3,8 @@
 //! ```text
 //! users     uaid                                -> record: 0 format, 1 record version, 2 flags, 3 wake data length,
 //!                                                  4 seen 8, 12 low water 8, 20 user clock 8, 28 channel count 4,
-//!                                                  32 rows counted 4; then wake data
+//!                                                  32 rows counted 4; then, if a flag says so, chid 16 and
+//!                                                  registration 8 of every channel in chid order; then wake data
 //! channels  uaid, chid                          -> registered at 8, registration 8, has key 1, key 32 if it has one
 //! messages  uaid, clock, origin, chid           -> 0 flags, 1 expires 8, registration 8 if the flag says so, then the
 //!                                                  message layout of `shards`
@@ -39,16 +40,25 @@ pub(super) const FORMAT: u8 = 2;
 
 /// One row in so many is counted in its user's record, so that one write in so many pays for it.
 const ROWS_PER_COUNT: u64 = 64;
+/// Channels of a user up to which its record names them: a hello and a stored message then read one row. The bound
+/// keeps a register from writing more than 192 bytes for the channels that were there before.
+const NAMES_MAX: usize = 8;
 const HEAD_BYTES: usize = 36;
+const NAME_BYTES: usize = 24;
 const MAY_HAVE_MESSAGES: u8 = 1;
 const SIMPLE: u8 = 2;
+/// Flag of a record that names its channels.
+const NAMES: u8 = 4;
 const SAVED: u8 = 1;
 const REGISTRATION: u8 = 2;
 const VALUE_HEAD_BYTES: usize = 9;
 
 const _: () = assert!(shards::limits::WAKE_BYTES_MAX <= u8::MAX as usize, "its length is one byte of the record");
 
-/// A user's record as bytes, edited in place. Its length is always head and wake data.
+/// A user's record as bytes, edited in place. Its length is always head, names and wake data.
+///
+/// The channels are rows of their own. Up to `NAMES_MAX` of them the record has a copy of their ids and registrations,
+/// which is written in one batch with the rows. A record of more channels, or of an earlier version, has none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     bytes: Vec<u8>,
@@ -60,14 +70,17 @@ impl Record {
         let mut bytes = vec![0; HEAD_BYTES];
         bytes[0] = FORMAT;
         bytes[1] = RECORD_VERSION;
+        bytes[2] = NAMES;
         Record { bytes }
     }
 
-    /// The record in these parts of one of format 1, whose head is the beginning of this one's.
+    /// The record without channels in these parts of one of format 1, whose head is the beginning of this one's.
     pub(super) fn of_old(head: &[u8], wake: &[u8]) -> Record {
         let mut bytes = head.to_vec();
         bytes.resize(HEAD_BYTES, 0);
         bytes[0] = FORMAT;
+        bytes[2] = (bytes[2] & (MAY_HAVE_MESSAGES | SIMPLE)) | NAMES;
+        bytes[28..32].fill(0);
         bytes.extend_from_slice(wake);
         Record { bytes }
     }
@@ -75,7 +88,13 @@ impl Record {
     /// Reads what [`Record::as_bytes`] gave; `None` for anything else.
     pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
         let head = bytes.get(..HEAD_BYTES)?;
-        let whole = head[0] == FORMAT && bytes.len() == HEAD_BYTES + usize::from(head[3]);
+        let count = match head[2] & NAMES {
+            0 => 0,
+            _ => half(head, 28) as usize,
+        };
+        let whole = head[0] == FORMAT
+            && count <= NAMES_MAX
+            && bytes.len() == HEAD_BYTES + count * NAME_BYTES + usize::from(head[3]);
         whole.then(|| Record { bytes: bytes.to_vec() })
     }
 
@@ -118,14 +137,14 @@ impl Record {
         changed
     }
 
-    /// In which mode the user is reached.
+    /// The mode in which the user is reached.
     pub(super) fn mode(&self) -> Mode {
         if self.bytes[2] & SIMPLE != 0 { Mode::Simple } else { Mode::WebPush }
     }
 
-    /// How the user is reached.
+    /// The way in which the user is reached.
     pub(super) fn contact(&self) -> Contact {
-        let wake = std::str::from_utf8(&self.bytes[HEAD_BYTES..]).unwrap_or_default();
+        let wake = std::str::from_utf8(&self.bytes[self.wake_at()..]).unwrap_or_default();
         Contact { mode: self.mode(), wake: WakeData::new(wake) }
     }
 
@@ -133,27 +152,77 @@ impl Record {
     pub(super) fn set_contact(&mut self, contact: &Contact) {
         let wake = contact.wake.as_ref().map_or("", WakeData::as_str);
         self.put(SIMPLE, contact.mode == Mode::Simple);
-        self.bytes.truncate(HEAD_BYTES);
+        self.bytes.truncate(self.wake_at());
         self.bytes.extend_from_slice(wake.as_bytes());
         self.bytes[3] = wake.len() as u8;
     }
 
     pub(super) fn channel_count(&self) -> usize {
-        self.half(28) as usize
+        half(&self.bytes, 28) as usize
     }
 
-    pub(super) fn set_channel_count(&mut self, count: usize) {
+    /// The channels with their registrations, in the order of their ids; `None` where only the rows say.
+    pub(super) fn names(&self) -> Option<impl Iterator<Item = (Chid, u64)>> {
+        let names = &self.bytes[HEAD_BYTES..self.wake_at()];
+        let name = |name: &[u8]| (chid_of(name), word(name, 16));
+        (self.bytes[2] & NAMES != 0).then(|| names.chunks_exact(NAME_BYTES).map(name))
+    }
+
+    /// Adds a channel, which is not there.
+    pub(super) fn add_channel(&mut self, chid: Chid, registration: u64) {
+        let count = self.channel_count();
+        let before = self.names().map(|names| names.take_while(|(named, _)| *named < chid).count());
+        match before {
+            Some(before) if count < NAMES_MAX => {
+                let place = HEAD_BYTES + before * NAME_BYTES;
+                self.bytes.splice(place..place, chid.0.into_iter().chain(registration.to_be_bytes()));
+            }
+            Some(_) => self.forget_names(),
+            None => {}
+        }
+        self.count_channels(count + 1);
+    }
+
+    /// Removes a channel, which is there.
+    pub(super) fn remove_channel(&mut self, chid: Chid) {
+        if let Some(nth) = self.names().and_then(|mut names| names.position(|(named, _)| named == chid)) {
+            let place = HEAD_BYTES + nth * NAME_BYTES;
+            self.bytes.drain(place..place + NAME_BYTES);
+        }
+        self.count_channels(self.channel_count().saturating_sub(1));
+    }
+
+    /// Makes these the channels, in the order of their ids.
+    pub(super) fn set_channels(&mut self, channels: impl Iterator<Item = (Chid, u64)>) {
+        self.forget_names();
+        self.put(NAMES, true);
+        self.count_channels(0);
+        channels.for_each(|(chid, registration)| self.add_channel(chid, registration));
+    }
+
+    fn forget_names(&mut self) {
+        let wake_at = self.wake_at();
+        self.bytes.drain(HEAD_BYTES..wake_at);
+        self.put(NAMES, false);
+    }
+
+    fn count_channels(&mut self, count: usize) {
         self.bytes[28..32].copy_from_slice(&(count as u32).to_be_bytes());
+    }
+
+    /// Start of the wake data.
+    fn wake_at(&self) -> usize {
+        self.bytes.len() - usize::from(self.bytes[3])
     }
 
     /// About how many rows the user has: those that are counted, times how many each stands for.
     pub(super) fn row_count(&self) -> u64 {
-        u64::from(self.half(32)) * ROWS_PER_COUNT
+        u64::from(half(&self.bytes, 32)) * ROWS_PER_COUNT
     }
 
     /// A counted row came or went.
     pub(super) fn count_row(&mut self, came: bool) {
-        let count = self.half(32);
+        let count = half(&self.bytes, 32);
         let after = if came { count.saturating_add(1) } else { count.saturating_sub(1) };
         self.bytes[32..36].copy_from_slice(&after.to_be_bytes());
     }
@@ -198,12 +267,6 @@ impl Record {
 
     fn word(&self, at: usize) -> u64 {
         word(&self.bytes, at)
-    }
-
-    fn half(&self, at: usize) -> u32 {
-        let mut half = [0; 4];
-        half.copy_from_slice(&self.bytes[at..at + 4]);
-        u32::from_be_bytes(half)
     }
 
     fn raise(&mut self, at: usize, value: u64) {
@@ -265,7 +328,7 @@ pub(super) fn value(message: &Message, saved: bool, registration: u64) -> Vec<u8
     out
 }
 
-/// What is known of a row without decoding it.
+/// The front of a row, which is known without decoding it.
 pub(super) struct Peek {
     /// Came from a ledger, so `low_water` says nothing about it.
     pub(super) saved: bool,
@@ -342,7 +405,7 @@ pub(super) fn uaid_of(key: &[u8]) -> Option<Uaid> {
     key.get(..16)?.try_into().ok().map(Uaid)
 }
 
-/// Which row a `RowKey` names.
+/// Key of the row that a `RowKey` names.
 pub(super) fn row_key(row: &RowKey) -> Vec<u8> {
     match &row.topic {
         Some(topic) => topic_key(row.uaid, row.chid, topic),
@@ -362,6 +425,13 @@ fn stamp_of(bytes: &[u8]) -> Stamp {
     let mut origin = [0; 4];
     origin.copy_from_slice(&bytes[8..12]);
     Stamp { clock: Clock(word(bytes, 0)), origin: Origin(u32::from_be_bytes(origin)) }
+}
+
+/// The 4 bytes at `at`; callers know that they are there.
+fn half(bytes: &[u8], at: usize) -> u32 {
+    let mut half = [0; 4];
+    half.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_be_bytes(half)
 }
 
 /// The 8 bytes at `at`; callers know that they are there.

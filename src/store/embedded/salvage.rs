@@ -7,7 +7,7 @@
 //! Lives on: the thread of a command, which holds the lock of the damaged store.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,20 +15,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fjall::Slice;
 use lsm_tree::{Cache, Checksum, DescriptorTable, InternalValue, Table};
-use shards::ids::Clock;
+use shards::ids::{Chid, Clock, Uaid};
 use shards::time::UnixSeconds;
 
 use super::copy::{Copied, Target};
-use super::database::KEYSPACES;
+use super::database::{Database, KEYSPACES};
+use super::directory::{FORMAT, take_lock};
 use super::fault::StoreFault;
 use super::group::Numbers;
+use super::migration::OldRecord;
 use super::rows::{self, ChannelRow, Record};
-use super::{FORMAT, journal, query};
+use super::{journal, query};
 
+/// Places of keyspaces in [`KEYSPACES`].
+const META: usize = 3;
+const CHANNELS: usize = 4;
 /// Cache of blocks while tables are read, bytes.
 const CACHE_BYTES: u64 = 16 << 20;
-/// Tables that are open at once; the others are opened again when their turn comes.
-const OPEN_TABLES_MAX: usize = 64;
+/// Tables of a keyspace that are open at once; the others are opened again when their turn comes. A table whose index
+/// is damaged stays open beside them.
+pub(super) const OPEN_TABLES_MAX: usize = 64;
 /// The smallest block that a table can have, bytes: it bounds how many of its blocks can be unreadable.
 const BLOCK_BYTES_MIN: u64 = 64;
 /// Rows after which the caller is told how far it is.
@@ -37,7 +43,7 @@ const ROWS_PER_STEP: u64 = 100_000;
 /// Progress of a salvage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being read.
+    /// The keyspace that is being read.
     pub keyspace: &'static str,
     /// Number of its tables.
     pub tables: usize,
@@ -51,19 +57,25 @@ pub struct Progress {
 /// When `dir` is in use, `dest` is not empty or not writable, or the journals of `dir` cannot be listed. Files that
 /// cannot be read are no error: [`Copied`] says what was lost.
 pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreFault> {
-    let _lock = super::take_lock(dir)?;
+    let _lock = take_lock(dir)?;
     let source = dir.join("db");
     let mut copied = Copied::default();
     let journals = journals(&source, &mut copied)?;
-    let mut restore = Restore { target: Target::create(dest)?, numbers: Numbers::default(), copied: &mut copied };
+    let (target, numbers) = (Target::create(dest)?, Numbers::default());
+    let mut restore =
+        Restore { target, numbers, migrated: false, lossy: [false; KEYSPACES.len()], copied: &mut copied };
     for (nth, keyspace) in KEYSPACES.into_iter().enumerate() {
+        let before = restore.copied.losses();
         let paths = tables(&source, nth);
         // Versions of format 1 had no rows of channels.
         let missing = paths.is_none() && (nth < 4 || fs::read_to_string(dir.join("FORMAT")).is_ok_and(|f| f == FORMAT));
         restore.copied.unreadable_tables += u64::from(missing);
+        let paths = paths.unwrap_or_default();
+        restore.copied.unreadable_tables += missing_tables(&source, nth, &paths);
         let mut sources: Vec<Source> = Vec::new();
-        for path in paths.unwrap_or_default() {
-            match TableRows::open(&path, sources.len() as u64) {
+        let open = Open::default();
+        for path in paths {
+            match TableRows::open(&path, sources.len() as u64, &open) {
                 Some(table) => sources.push(Source::Table(table)),
                 None => restore.copied.unreadable_tables += 1,
             }
@@ -82,16 +94,21 @@ pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> R
         for table in &sources {
             table.count_lost(restore.copied);
         }
+        restore.lossy[nth] = restore.copied.losses() > before;
     }
     restore.finish()?;
     Ok(copied)
 }
 
-/// What is written, and what it says about itself.
+/// The new store, and the facts that its rows tell.
 struct Restore<'a> {
     target: Target,
     /// At least as high as in any row: the row of `meta` that says them may be lost.
     numbers: Numbers,
+    /// The row of `meta` says that no record of format 1 was left.
+    migrated: bool,
+    /// Keyspaces with tables that could not be read in full.
+    lossy: [bool; KEYSPACES.len()],
     copied: &'a mut Copied,
 }
 
@@ -105,6 +122,11 @@ impl Restore<'_> {
                     1 => rows::parse_message_key(key).map_or(0, |(_, stamp, _)| stamp.clock.0),
                     _ => rows::message(value).map_or(0, |message| message.stamp.clock.0),
                 };
+            }
+            // An earlier version of a record may stand in for a lost one: the new store says so by itself.
+            3 if key == rows::FORMAT_KEY => {
+                self.migrated = value == [rows::FORMAT];
+                return Ok(());
             }
             3 if value.len() == 8 && key == rows::CLOCK_KEY => clock = rows::word(value, 0),
             3 if value.len() == 8 && key == rows::REGISTRATION_KEY => registration = rows::word(value, 0),
@@ -134,14 +156,20 @@ impl Restore<'_> {
         let unreadable = |error| StoreFault::database(&dest, error);
         for row in db.users.iter() {
             let (key, value) = row.into_inner().map_err(unreadable)?;
-            // One of format 1 has its channels in it: the first start migrates it.
-            let (Some(uaid), Some(mut record)) = (rows::uaid_of(&key), Record::parse(&value)) else { continue };
-            let count = query::channels(&db, uaid).map_err(unreadable)?.len();
-            if record.channel_count() != count {
-                record.set_channel_count(count);
-                self.target.put(0, &key, record.as_bytes())?;
+            let Some(uaid) = rows::uaid_of(&key) else { continue };
+            let channels = query::channels(&db, uaid).map_err(unreadable)?;
+            match (Record::parse(&value), OldRecord::parse(&value)) {
+                (Some(mut record), _) => {
+                    record.set_channels(registrations(&channels));
+                    if record.as_bytes() != &value[..] {
+                        self.target.put(0, &key, record.as_bytes())?;
+                    }
+                }
+                (None, Some(old)) => self.migrate(uaid, old.split(&value), channels)?,
+                (None, None) => {}
             }
         }
+        self.target.write()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut last = None;
         for row in db.channels.iter() {
@@ -154,15 +182,72 @@ impl Restore<'_> {
             let mut record = Record::new();
             record.saw(UnixSeconds(now));
             record.mark(true);
-            record.set_channel_count(query::channels(&db, uaid).map_err(unreadable)?.len());
+            record.set_channels(registrations(&query::channels(&db, uaid).map_err(unreadable)?));
             self.copied.users += 1;
             self.target.put(0, &uaid.0, record.as_bytes())?;
         }
+        if self.lossy[META] {
+            self.remove_dead(&db)?;
+        }
         let Numbers { clock, registration } = self.numbers;
-        self.target.put(3, rows::CLOCK_KEY, &clock.0.to_be_bytes())?;
-        self.target.put(3, rows::REGISTRATION_KEY, &registration.to_be_bytes())?;
+        self.target.put(META, rows::CLOCK_KEY, &clock.0.to_be_bytes())?;
+        self.target.put(META, rows::REGISTRATION_KEY, &registration.to_be_bytes())?;
+        self.target.put(META, rows::FORMAT_KEY, &[rows::FORMAT])?;
         self.target.finish()
     }
+
+    /// Brings a record of format 1 up to date. Rows of channels are newer than the channels in it. Where all of them
+    /// are there and every user was migrated, it stands in for a record that was lost, and only the rows count.
+    fn migrate(
+        &mut self,
+        uaid: Uaid,
+        (mut record, old): (Record, Vec<(Chid, ChannelRow)>),
+        mut channels: Vec<(Chid, ChannelRow)>,
+    ) -> Result<(), StoreFault> {
+        let outdated = self.migrated && !self.lossy[CHANNELS];
+        for (chid, channel) in old.into_iter().filter(|_| !outdated) {
+            if channels.iter().all(|(known, _)| *known != chid) {
+                self.target.put(CHANNELS, &rows::channel_key(uaid, chid), &channel.value())?;
+                channels.push((chid, channel));
+            }
+        }
+        channels.sort_by_key(|(chid, _)| *chid);
+        record.set_channels(registrations(&channels));
+        self.target.put(0, &uaid.0, record.as_bytes())
+    }
+
+    /// Removes the rows of channels and users that are no more. The rows of `meta` that name them may be lost. A row
+    /// stays where the row of its channel may be lost, too.
+    fn remove_dead(&mut self, db: &Database) -> Result<(), StoreFault> {
+        let dest = self.target.dest.clone();
+        let unreadable = |error| StoreFault::database(&dest, error);
+        let all_channels = !self.lossy[CHANNELS] && self.copied.damaged_journals == 0;
+        for (nth, keyspace) in [(1, &db.messages), (2, &db.topics)] {
+            let mut of_user: (Option<Uaid>, HashMap<Chid, u64>) = Default::default();
+            for row in keyspace.iter() {
+                let (key, value) = row.into_inner().map_err(unreadable)?;
+                let chid = match nth {
+                    1 => rows::parse_message_key(&key).map(|(_, _, chid)| chid),
+                    _ => rows::chid_in(&key),
+                };
+                let (Some(uaid), Some(chid), Some(peek)) = (rows::uaid_of(&key), chid, rows::peek(&value)) else {
+                    continue;
+                };
+                if of_user.0 != Some(uaid) {
+                    of_user = (Some(uaid), registrations(&query::channels(db, uaid).map_err(unreadable)?).collect());
+                }
+                if of_user.1.get(&chid).map_or(all_channels, |registration| *registration != peek.registration) {
+                    self.target.remove(nth, &key)?;
+                    self.copied.uncount(nth);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn registrations(channels: &[(Chid, ChannelRow)]) -> impl Iterator<Item = (Chid, u64)> {
+    channels.iter().map(|(chid, channel)| (*chid, channel.registration))
 }
 
 /// One version of a row.
@@ -195,6 +280,19 @@ impl Source {
     }
 }
 
+/// Blocks and files of the tables of one keyspace, shared by all of them.
+struct Open {
+    cache: Arc<Cache>,
+    files: Arc<DescriptorTable>,
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        let cache = Arc::new(Cache::with_capacity_bytes(CACHE_BYTES));
+        Open { cache, files: Arc::new(DescriptorTable::new(OPEN_TABLES_MAX)) }
+    }
+}
+
 /// A table that is read around its damaged blocks.
 struct TableRows {
     rows: Box<dyn Iterator<Item = lsm_tree::Result<InternalValue>>>,
@@ -206,11 +304,10 @@ struct TableRows {
 
 impl TableRows {
     /// `None` when not even the end of the file says what is in it. `number` differs for each table of a keyspace.
-    fn open(path: &Path, number: u64) -> Option<TableRows> {
+    fn open(path: &Path, number: u64, open: &Open) -> Option<TableRows> {
         let bytes = fs::metadata(path).ok()?.len();
         let open = |pin_index| {
-            let cache = Arc::new(Cache::with_capacity_bytes(CACHE_BYTES / OPEN_TABLES_MAX as u64));
-            let open = Arc::new(DescriptorTable::new(OPEN_TABLES_MAX));
+            let (cache, open) = (Arc::clone(&open.cache), Arc::clone(&open.files));
             // The check of the whole file is not asked for: each block has its own.
             Table::recover(path.to_owned(), Checksum::from_raw(0), 0, number, cache, Some(open), false, pin_index)
         };
@@ -301,6 +398,43 @@ fn tables(source: &Path, nth: usize) -> Option<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
     paths.sort();
     Some(paths)
+}
+
+/// Number of tables of a keyspace that its manifest names and that are not there; 0 when it cannot be read, because
+/// then nothing says which there were.
+fn missing_tables(source: &Path, nth: usize, there: &[PathBuf]) -> u64 {
+    let keyspace = source.join(format!("keyspaces/{}", nth + 1));
+    let named = table_ids(&keyspace).unwrap_or_default();
+    let is_there = |id: &u64| there.contains(&keyspace.join(format!("tables/{id}")));
+    named.iter().filter(|id| !is_there(id)).count() as u64
+}
+
+/// Numbers of the tables in the manifest of a keyspace, as lsm-tree 3.1 writes it.
+fn table_ids(keyspace: &Path) -> Option<Vec<u64>> {
+    let current = fs::read(keyspace.join("current")).ok()?;
+    let version = keyspace.join(format!("v{}", u64::from_le_bytes(current.get(..8)?.try_into().ok()?)));
+    let archive = sfa::Reader::new(&version).ok()?;
+    let section = archive.toc().section(b"tables")?;
+    let bytes = fs::read(&version).ok()?;
+    let end = section.pos().checked_add(section.len())?;
+    let mut left = bytes.get(usize::try_from(section.pos()).ok()?..usize::try_from(end).ok()?)?;
+    let mut ids = Vec::new();
+    for _ in 0..take::<1>(&mut left)?[0] {
+        for _ in 0..take::<1>(&mut left)?[0] {
+            for _ in 0..u32::from_le_bytes(take(&mut left)?) {
+                ids.push(u64::from_le_bytes(take(&mut left)?));
+                // Kind and value of the checksum, and a sequence number.
+                take::<25>(&mut left)?;
+            }
+        }
+    }
+    Some(ids)
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
 }
 
 /// The bytes of every journal. The beginning of a batch at the end of the last one is no damage: its writes were never

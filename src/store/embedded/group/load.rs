@@ -1,4 +1,4 @@
-//! What a transfer writes: rows of users who may not be there yet, and users as they were elsewhere.
+//! Writes of a transfer: rows of users who may not be there yet, and users as they were elsewhere.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use shards::message::Message;
 
 use super::{Group, Trouble};
 use crate::store::embedded::room::Room;
-use crate::store::embedded::rows::{ChannelRow, Record};
+use crate::store::embedded::rows::ChannelRow;
 use crate::store::transfer::WholeUser;
 
-/// What one group takes on. Rows come before their users; whoever sends them sees to that.
+/// Rows and users that one group takes on. The sender puts rows before their users.
 #[derive(Default)]
 pub(in crate::store::embedded) struct Load {
     /// Kept as saved rows and topic rows.
@@ -36,7 +36,7 @@ impl Group<'_> {
             self.remove_all_dead(user.uaid)?;
             self.user(user.uaid)?;
             for channel in &user.channels {
-                self.channel(user.uaid, channel.chid)?;
+                self.registration(user.uaid, channel.chid)?;
             }
         }
         for message in &load.rows {
@@ -48,12 +48,10 @@ impl Group<'_> {
         }
         for whole in &load.users {
             let new = self.user(whole.uaid)?.is_none();
-            let mut count = self.user(whole.uaid)?.as_ref().map_or(0, Record::channel_count);
             for channel in &whole.channels {
-                if self.channel(whole.uaid, channel.chid)?.is_none() {
+                if self.registration(whole.uaid, channel.chid)?.is_none() {
                     let row = ChannelRow { registered_at: channel.registered_at, registration: 0, key: channel.key };
-                    self.put_channel(whole.uaid, channel.chid, Some(row));
-                    count += 1;
+                    self.add_channel(whole.uaid, channel.chid, row);
                 }
             }
             self.raise_clock(whole.user_clock);
@@ -67,7 +65,6 @@ impl Group<'_> {
                 if new {
                     record.set_contact(&whole.contact);
                 }
-                record.set_channel_count(count);
             });
         }
         Ok(StoreReply::Done)
@@ -75,6 +72,6 @@ impl Group<'_> {
 
     /// Rows come before their channels, which then get this number. Nothing dead has it: that was removed first.
     fn registration_of_load(&mut self, message: &Message) -> Result<u64, Trouble> {
-        Ok(self.channel(message.uaid, message.chid)?.map_or(0, |channel| channel.registration))
+        Ok(self.registration(message.uaid, message.chid)?.unwrap_or(0))
     }
 }

@@ -19,7 +19,8 @@ impl Group<'_> {
         self.stats.store_publishes += 1;
         let Some(record) = self.user(message.uaid)? else { return Ok(StoreReply::NoSubscription) };
         let (mode, low_water, row_count) = (record.mode(), record.low_water(), record.row_count());
-        let Some(channel) = self.channel(message.uaid, message.chid)? else { return Ok(StoreReply::NoSubscription) };
+        let registration = self.registration(message.uaid, message.chid)?;
+        let Some(registration) = registration else { return Ok(StoreReply::NoSubscription) };
         if message.mode() != mode {
             return Ok(StoreReply::OtherMode);
         }
@@ -35,8 +36,8 @@ impl Group<'_> {
             self.stats.store_user_full += 1;
             return Err(Trouble::Refused(StoreError::Full));
         }
-        if self.is_newest(message, channel.registration)? {
-            self.keep(message, saved, channel.registration)?;
+        if self.is_newest(message, registration)? {
+            self.keep(message, saved, registration)?;
         }
         Ok(StoreReply::Done)
     }
@@ -49,10 +50,9 @@ impl Group<'_> {
         // Every lookup comes before the first change: a batch of one user is whole or not there.
         let mut kept = Vec::with_capacity(messages.len());
         for message in messages {
-            let known = self.user(message.uaid)?.is_some();
-            let Some(channel) = self.channel(message.uaid, message.chid)?.filter(|_| known) else { continue };
-            if self.is_newest(message, channel.registration)? {
-                kept.push((message, channel.registration));
+            let Some(registration) = self.registration(message.uaid, message.chid)? else { continue };
+            if self.is_newest(message, registration)? {
+                kept.push((message, registration));
             }
         }
         self.stats.store_saves += 1;

@@ -41,8 +41,18 @@ impl Group<'_> {
     /// Says that rows of this user may be dead, from the first one on, and makes the first pass. The row that says so
     /// is in one batch with the change that killed them.
     pub(super) fn begin_removal(&mut self, uaid: Uaid) -> Result<(), Trouble> {
+        self.db.set_dead_rows(true);
         self.put_cursor(uaid, Some(&Cursor::default()));
         self.remove_dead(uaid)
+    }
+
+    /// Lets reads know when no user has dead rows any more.
+    pub(super) fn look_for_dead(&mut self) -> Result<(), Trouble> {
+        self.write_out()?;
+        if self.db.meta.prefix(rows::REMOVAL_PREFIX).next().is_none() {
+            self.db.set_dead_rows(false);
+        }
+        Ok(())
     }
 
     /// One pass over the rows of a user: removes the dead among the next `REMOVAL_ROWS_MAX`.
@@ -88,7 +98,7 @@ impl Group<'_> {
             let chid = if topics { rows::chid_in(key) } else { rows::parse_message_key(key).map(|(_, _, chid)| chid) };
             let registration = rows::peek(value).map(|peek| peek.registration);
             let live = match chid {
-                Some(chid) => self.channel(uaid, chid)?.map(|channel| channel.registration) == registration,
+                Some(chid) => self.registration(uaid, chid)? == registration,
                 None => false,
             };
             match rows::message(value) {

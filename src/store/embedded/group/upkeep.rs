@@ -20,10 +20,12 @@ pub(in crate::store::embedded) enum Upkeep {
     MessageRows(Vec<Slice>),
     /// Keys of expired topic rows, to be judged again at this time.
     TopicRows(Vec<Slice>, UnixSeconds),
-    /// Users nobody saw for long, to be judged again at this time.
+    /// Users who were not seen for long, to be judged again at this time.
     IdleUsers(Vec<Uaid>, UnixSeconds),
     /// A user with rows of channels that are no more, or who is no more.
     DeadRows(Uaid),
+    /// The keeper found no user with dead rows.
+    NoDeadRows,
     /// A user whose mark says that there may be rows when a read found none.
     ClearMark(Uaid),
 }
@@ -71,6 +73,7 @@ impl Group<'_> {
                 }
             }
             Upkeep::DeadRows(uaid) => self.remove_dead(uaid)?,
+            Upkeep::NoDeadRows => self.look_for_dead()?,
             Upkeep::ClearMark(uaid) => self.clear_mark(uaid)?,
         }
         Ok(())

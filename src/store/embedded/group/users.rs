@@ -29,7 +29,7 @@ impl Group<'_> {
     ) -> Result<StoreReply, Trouble> {
         let (chid, key, at) = channel;
         let user = self.user(uaid)?.as_ref().map(|record| (record.channel_count(), record.contact()));
-        let known = self.channel(uaid, chid)?.is_some() && user.is_some();
+        let known = self.registration(uaid, chid)?.is_some();
         let (count, there) = user.map_or((0, None), |(count, there)| (count, Some(there)));
         if known && contact.is_none_or(|contact| there.as_ref() == Some(contact)) {
             // It is there, and on the disk: registers are synced before they are answered. It keeps its key.
@@ -44,12 +44,11 @@ impl Group<'_> {
         if !known {
             self.numbers.registration += 1;
             let registration = self.numbers.registration;
-            self.put_channel(uaid, chid, Some(ChannelRow { registered_at: at, registration, key }));
+            self.add_channel(uaid, chid, ChannelRow { registered_at: at, registration, key });
         }
         self.change(uaid, |record| {
             record.saw(seen);
             record.advance(at);
-            record.set_channel_count(count + usize::from(!known));
             if let Some(contact) = contact {
                 record.set_contact(contact);
             }
@@ -68,15 +67,17 @@ impl Group<'_> {
     pub(super) fn unregister(&mut self, uaid: Uaid, chid: Chid, at: Clock) -> Result<StoreReply, Trouble> {
         self.stats.store_unregisters += 1;
         let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
-        let (count, may_have_messages) = (record.channel_count(), record.may_have_messages());
-        let had = self.channel(uaid, chid)?.is_some();
+        let may_have_messages = record.may_have_messages();
+        let had = self.registration(uaid, chid)?.is_some();
         self.raise_clock(at);
         self.change(uaid, |record| {
             record.advance(at);
-            record.set_channel_count(count.saturating_sub(usize::from(had)));
+            if had {
+                record.remove_channel(chid);
+            }
         });
         if had {
-            self.put_channel(uaid, chid, None);
+            self.remove_channel_row(uaid, chid);
         }
         // Without the channel there are no rows of it: they are only written while it is registered.
         if had && may_have_messages {
@@ -91,9 +92,11 @@ impl Group<'_> {
         let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
         let may_have_messages = record.may_have_messages();
         self.write_out_for(uaid)?;
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
+        let record = record.clone();
         // All of them are in the batch with the end of the record: a kill leaves all or none.
-        for (chid, _) in query::channels(self.db, uaid).map_err(Trouble::Read)? {
-            self.put_channel(uaid, chid, None);
+        for (chid, _) in query::registrations(self.db, uaid, &record).map_err(Trouble::Read)? {
+            self.remove_channel_row(uaid, chid);
         }
         self.users.insert(uaid, Pending { record: None, changed: true });
         if may_have_messages {

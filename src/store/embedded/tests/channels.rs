@@ -85,6 +85,58 @@ fn a_register_writes_its_own_channel_only() {
     assert_eq!(hand.user(uaid(1)).expect("it is known").channels.len(), 400);
 }
 
+#[test]
+fn a_user_of_few_channels_is_in_one_row() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = quiet(dir.path());
+    let mut hand = hand(&store);
+    for channel in [5, 2, 8, 3, 1, 7, 4, 6] {
+        hand.register(1, channel);
+    }
+    let db = store.db.clone().expect("it is open");
+    // Bytes that no version wrote: who reads one of these rows is told so.
+    for channel in 1..=8 {
+        db.channels.insert(rows::channel_key(uaid(1), chid(channel)), b"no row").expect("writable");
+    }
+    let ids = |channels: std::ops::RangeInclusive<u8>| channels.map(chid).collect::<Vec<_>>();
+    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, ids(1..=8));
+    hand.publish(message(1, 8, 10));
+    hand.register(1, 4);
+    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(8), at: Clock(20) });
+    assert_eq!(hand.user(uaid(1)).expect("it is known").channels, ids(1..=7));
+    assert!(hand.clocks(uaid(1)).is_empty(), "its row went with the channel");
+}
+
+#[test]
+fn channels_come_and_go_in_any_number() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut known = std::collections::BTreeSet::new();
+    let mut n = 1u32;
+    for _ in 0..3 {
+        let store = quiet(dir.path());
+        let mut hand = hand(&store);
+        // Rounds that grow to a dozen channels and shrink again.
+        for round in 0..240u32 {
+            n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let channel = (n >> 16) as u8 % 12 + 1;
+            if (n >> 8) % 240 < round {
+                known.remove(&channel);
+                hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(channel), at: Clock(1) });
+            } else {
+                known.insert(channel);
+                hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::WebPush, "far") });
+                hand.register(1, channel);
+            }
+            let channels: Vec<_> = known.iter().map(|channel| chid(*channel)).collect();
+            assert_eq!(hand.user(uaid(1)).expect("it is known").channels, channels);
+        }
+        let publish = StoreOp::Publish { message: Arc::new(message(1, 3, 10)), checked: false };
+        let answer = hand.ask(publish).expect("there is room");
+        assert_eq!(matches!(answer, StoreReply::Done), known.contains(&3));
+        store.close();
+    }
+}
+
 /// A directory of format 1, in which one user of three was migrated already.
 fn of_format_1() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
@@ -237,6 +289,36 @@ fn the_keeper_removes_dead_rows_by_itself() {
     wait_until("no row is left", || db.messages.is_empty().expect("readable"));
     wait_until("no user has dead rows", || db.meta.prefix(rows::REMOVAL_PREFIX).next().is_none());
     wait_until("the board is refreshed", || board(&store, "store_removed_rows") == MANY);
+}
+
+#[test]
+fn a_user_with_many_dead_rows_does_not_delay_the_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = quiet(dir.path());
+    let mut hand = hand(&store);
+    for user in 1..=9 {
+        hand.register(user, 2);
+        assert_eq!(publish_all(&mut hand, user, 2, 100..100 + 2 * MANY), 0);
+        hand.done(StoreOp::Unregister { uaid: uaid(user), chid: chid(2), at: Clock(6_000) });
+    }
+    hand.register(10, 2);
+    assert_eq!(publish_all(&mut hand, 10, 2, 100..101 + REMOVAL_ROWS_MAX as u64), 0);
+    hand.done(StoreOp::Unregister { uaid: uaid(10), chid: chid(2), at: Clock(6_000) });
+    let db = store.db.clone().expect("it is open");
+    let gates = Gates { sweep: true, ..Gates::new(dir.path(), &patient()) };
+    let mut walk = keeper::Walk::default();
+    for _ in 0..3 {
+        keeper::remove_dead(&db, &mut walk, &store.committer, &gates);
+    }
+    // Behind those mails.
+    hand.done(StoreOp::Touch { uaid: uaid(99), seen: NOW });
+    let marked = |user| db.meta.contains_key(rows::removal_key(uaid(user))).expect("readable");
+    assert!(marked(1) && marked(9), "they take many passes");
+    assert!(!marked(10), "the last of ten had its pass within three ticks");
+    assert!(db.has_dead_rows());
+    remove_all(&store);
+    keeper::remove_dead(&db, &mut walk, &store.committer, &gates);
+    wait_until("reads need not ask for dead rows any more", || !db.has_dead_rows());
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn tables() -> tempfile::TempDir {
         hand.publish(Message { payload, ..message(1, 2, n) });
         if n == MESSAGES - 1 {
             let db = store.db.as_ref().expect("it is open");
-            for keyspace in [&db.messages, &db.users, &db.topics, &db.meta] {
+            for keyspace in db.keyspaces() {
                 keyspace.rotate_memtable_and_wait().expect("writable");
             }
         }

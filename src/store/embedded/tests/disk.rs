@@ -149,3 +149,95 @@ fn a_walk_reclaims_what_a_store_can_take_in() {
     }
     wait_until("17,000 inserts a second are reclaimed in a second", || db.messages.is_empty().expect("readable"));
 }
+
+/// A store on a small disk that has a compaction held back, and the file that fills the disk.
+fn held_back(disk: &SmallDisk, said: &Arc<Mutex<Vec<String>>>) -> (Embedded, PathBuf) {
+    let store = Embedded::open(&disk.path(), Options { sweep: false, ..noted(said) }).expect("it opens");
+    let mut hand = hand(&store);
+    hand.register(1, 2);
+    let db = store.db.clone().expect("it is open");
+    for round in 0..3 {
+        (0..100).for_each(|n| hand.done(StoreOp::Publish { message: big(10 + round * 100 + n), checked: false }));
+        db.messages.rotate_memtable_and_wait().expect("writable");
+    }
+    // Less than the tables and the last step of the reserve take, and more than that step alone.
+    let filler = disk.fill_up_to(12 << 20);
+    wait_until("a compaction waits for room", || {
+        a_small_table(&db);
+        store.gates.space.is_held()
+    });
+    (store, filler)
+}
+
+/// Adds a table to level 0 of the messages.
+fn a_small_table(db: &Database) {
+    for n in 0..=255u8 {
+        db.messages.insert([n; 60], [7; 20]).expect("writable");
+    }
+    db.messages.rotate_memtable_and_wait().expect("writable");
+}
+
+/// Set in the process in which a test runs alone.
+const ALONE: &str = "MURRE_TEST_ALONE";
+
+/// Nanoseconds that a thread has run.
+fn run_ns(task: &Path) -> u64 {
+    let stat = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+    stat.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0)
+}
+
+/// Nanoseconds that the threads of fjall have run in this process.
+fn workers_ns() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("readable").flatten().map(|task| task.path());
+    let is_worker =
+        |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|c| c.trim() == "fjall:worker");
+    tasks.filter(is_worker).map(|task| run_ns(&task)).sum()
+}
+
+#[test]
+fn a_compaction_that_waits_for_room_uses_no_cpu() {
+    const NAME: &str = "store::embedded::tests::disk::a_compaction_that_waits_for_room_uses_no_cpu";
+    if std::env::var_os(ALONE).is_none() {
+        // Other tests have threads of fjall, too.
+        let mut alone = Command::new(std::env::current_exe().expect("it has a path"));
+        let ended = alone.args(["--exact", NAME, "--nocapture"]).env(ALONE, "1").output().expect("it starts");
+        let said = [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let disk = SmallDisk::mount(400);
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (store, _) = held_back(&disk, &said);
+    a_small_table(&store.db.clone().expect("it is open"));
+    // A second of this thread, which every other thread that wants to run has at hand as well.
+    let this = Path::new("/proc/thread-self");
+    let (own, workers) = (run_ns(this), workers_ns());
+    while run_ns(this) < own + 1_000_000_000 {
+        std::hint::spin_loop();
+    }
+    let used = workers_ns() - workers;
+    assert!(used < 250_000_000, "the threads of fjall ran for {used} ns beside a second of this one");
+}
+
+#[test]
+fn a_store_with_a_compaction_held_back_halts_no_write_and_can_be_closed() {
+    let disk = SmallDisk::mount(400);
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (store, _) = held_back(&disk, &said);
+    let db = store.db.clone().expect("it is open");
+    // So many tables that fjall halts every write of the keyspace until a compaction ends.
+    while db.messages.l0_table_count() < 30 {
+        a_small_table(&db);
+    }
+    drop(db);
+    let mut hand = hand(&store);
+    hand.submit(StoreOp::Settle { rows: vec![RowKey::of(&big(10))], low_water: None, durable: true });
+    let (done, closed) = bounded(1);
+    std::thread::spawn(move || {
+        store.close();
+        let _ = done.send(());
+    });
+    assert!(closed.recv_timeout(Duration::from_secs(60)).is_ok(), "the store is not closed after a minute");
+    assert!(matches!(hand.collect().1, Err(StoreError::Full)));
+    assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
+}

@@ -6,6 +6,8 @@ use crossbeam::channel::bounded;
 use shards::ids::{Chid, Uaid};
 
 use super::*;
+use crate::store::embedded::rows::ChannelRow;
+use crate::store::embedded::salvage::OPEN_TABLES_MAX;
 
 /// Users of a damaged store: many blocks of 4 KiB.
 const USERS: u64 = 2_000;
@@ -192,4 +194,107 @@ fn progress_is_told_for_every_keyspace() {
     let ends: Vec<_> = told.chunks(2).map(|pair| (pair[1].keyspace, pair[1].tables, pair[1].rows)).collect();
     assert_eq!(ends[..2], [("users", 1, USERS + 1), ("messages", 1, USERS + 1)]);
     assert_eq!(ends.len(), 5);
+}
+
+#[test]
+fn dead_rows_stay_dead_when_nothing_names_them_any_more() {
+    const ROWS: u64 = 3 * group::REMOVAL_ROWS_MAX as u64;
+    let dir = store();
+    let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
+    let mut before = hand(&store);
+    let many = |n: u64| {
+        (0..ROWS).map(move |row| Message { stamp: Stamp { clock: Clock(50_000 + row), ..of(n).stamp }, ..of(n) })
+    };
+    for n in [5, 6] {
+        let publish = |message| StoreOp::Publish { message: Arc::new(message), checked: false };
+        assert!(before.ask_all(many(n).map(publish).collect()).iter().all(Result::is_ok));
+    }
+    before.done(StoreOp::Unregister { uaid: spread(5), chid: Chid([2; 16]), at: Clock(90_000) });
+    before.done(StoreOp::DropUser { uaid: spread(6) });
+    let Some(db) = store.db.clone() else { panic!("it is open") };
+    assert!(db.messages.prefix(spread(5).0).next().is_some() && db.messages.prefix(spread(6).0).next().is_some());
+    before.register(9, 2);
+    for keyspace in db.keyspaces() {
+        keyspace.rotate_memtable_and_wait().expect("writable");
+    }
+    drop(db);
+    store.close();
+    lose_journals(dir.path());
+    for meta in tables(dir.path(), 4) {
+        flip(&meta, 20);
+    }
+    let dest = tempfile::tempdir().expect("a directory");
+    let copied = salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
+    assert!(copied.unreadable_blocks > 0, "{copied:?}");
+    let store = Embedded::open(&dest.path().join("new"), Options { sweep: false, ..patient() }).expect("it opens");
+    let mut after = hand(&store);
+    assert_eq!(after.user(spread(6)), None);
+    let rows = |after: &mut Hand, n| after.clocks(spread(n)).len();
+    assert_eq!((rows(&mut after, 4), rows(&mut after, 5)), (1, 0), "rows of a channel that is no more");
+    let db = store.db.clone().expect("it is open");
+    assert_eq!(copied.messages, db.messages.len().expect("readable") as u64);
+    assert!(db.messages.prefix(spread(6).0).next().is_none(), "rows of a user who is no more");
+}
+
+/// Keeps no batch of any journal, as if fjall had evicted them.
+fn lose_journals(dir: &Path) {
+    for journal in journal::list(&dir.join("db")).expect("they are there") {
+        fs::write(journal, []).expect("writable");
+    }
+}
+
+/// All tables of a keyspace.
+fn tables(dir: &Path, keyspace: u8) -> Vec<PathBuf> {
+    let tables = dir.join(format!("db/keyspaces/{keyspace}/tables"));
+    fs::read_dir(tables).expect("it is there").flatten().map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn a_record_of_format_1_that_stands_in_for_a_lost_one_is_migrated() {
+    let dir = store();
+    let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
+    let db = store.db.clone().expect("it is open");
+    // As if the table with the migrated record were lost, and that with the record before the migration not.
+    let record = query::record(&db, spread(7)).expect("readable").expect("it is known");
+    let gone = ChannelRow { registered_at: Clock(3), registration: 0, key: None };
+    let old = migration::old_record(&record, &[(Chid([9; 16]), gone)]);
+    db.users.insert(spread(7).0, old).expect("writable");
+    assert!(db.meta.contains_key(rows::FORMAT_KEY).expect("readable"), "every record was migrated once");
+    drop(db);
+    store.close();
+    let dest = tempfile::tempdir().expect("a directory");
+    salvage(dir.path(), &dest.path().join("new"), &mut |_| ()).expect("it salvages");
+    let store = Embedded::open(&dest.path().join("new"), Options { sweep: false, ..patient() }).expect("it opens");
+    let mut after = hand(&store);
+    let user = after.user(spread(7)).expect("its record can be read");
+    assert_eq!(user.channels, [Chid([2; 16])], "the rows of channels are newer");
+    assert_eq!(after.clocks(spread(7)), [1_007]);
+}
+
+#[test]
+fn a_table_that_is_missing_is_counted() {
+    let dir = store();
+    fs::remove_file(table(dir.path(), 2)).expect("it is there");
+    let found = salvaged(dir.path());
+    assert_eq!((found.users, found.rows, found.copied.unreadable_tables), (USERS, 0, 1));
+    assert!(found.last_user && !found.copied.is_whole(), "{:?}", found.copied);
+}
+
+#[test]
+fn a_bounded_number_of_tables_is_open() {
+    let dir = store();
+    let messages = table(dir.path(), 2);
+    for n in 1_000..1_000 + 3 * OPEN_TABLES_MAX {
+        fs::copy(&messages, messages.with_file_name(n.to_string())).expect("writable");
+    }
+    let open = || {
+        let files = fs::read_dir("/proc/self/fd").expect("readable").flatten();
+        files.filter(|fd| fs::read_link(fd.path()).is_ok_and(|path| path.starts_with(dir.path()))).count()
+    };
+    let dest = tempfile::tempdir().expect("a directory");
+    let mut most = 0;
+    let copied = salvage(dir.path(), &dest.path().join("new"), &mut |_| most = most.max(open()));
+    assert_eq!(copied.expect("it salvages").messages, USERS + 1);
+    // And the lock.
+    assert!((2..=OPEN_TABLES_MAX + 1).contains(&most), "{most} files are open");
 }

@@ -1,0 +1,90 @@
+//! The directory of an embedded store: its format file and its lock.
+//!
+//! Lives on: the thread that opens or salvages a store.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::fault::{Cause, StoreFault};
+
+/// Content of the format file.
+pub(super) const FORMAT: &str = "murre embedded store, format 2\n";
+/// Its content before channels had rows of their own. Such a directory is migrated when it is opened.
+const FORMAT_BEFORE: &str = "murre embedded store, format 1\n";
+const FORMAT_PREFIX: &str = "murre embedded store, format ";
+/// Longest wait for a lock that another holds.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Makes the directory a store and takes its lock.
+pub(super) fn prepare(dir: &Path) -> Result<File, StoreFault> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|e| StoreFault::io(dir, "create the store directory", e))?;
+    let format = dir.join("FORMAT");
+    match fs::read_to_string(&format) {
+        Ok(found) if found == FORMAT || found == FORMAT_BEFORE => {}
+        Ok(found) => {
+            let other = found.strip_prefix(FORMAT_PREFIX).map(|number| number.trim().to_string());
+            let number = other.filter(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
+            let damaged = || Cause::Damaged("its text is not a format".into());
+            return Err(StoreFault::new(&format, number.map_or_else(damaged, Cause::Version)));
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+            return Err(StoreFault::new(&format, Cause::Damaged("its text is not a format".into())));
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            if foreign(dir)? {
+                return Err(StoreFault::new(dir, Cause::NotAStore));
+            }
+        }
+        Err(e) => return Err(StoreFault::io(&format, "read", e)),
+    }
+    let lock = take_lock(dir)?;
+    // Before a row is migrated: an earlier version must not open what is half migrated.
+    if fs::read_to_string(&format).is_ok_and(|found| found == FORMAT) {
+        return Ok(lock);
+    }
+    {
+        let draft = dir.join("FORMAT.tmp");
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            file.write_all(FORMAT.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &format)?;
+            File::open(dir)?.sync_all()
+        };
+        write().map_err(|e| StoreFault::io(&format, "write", e))?;
+    }
+    Ok(lock)
+}
+
+/// Returns true if a directory without a format file holds anything that no store makes.
+fn foreign(dir: &Path) -> Result<bool, StoreFault> {
+    let list = fs::read_dir(dir).map_err(|e| StoreFault::io(dir, "list", e))?;
+    Ok(list.flatten().any(|entry| !matches!(entry.file_name().to_str(), Some("LOCK" | "FORMAT.tmp"))))
+}
+
+/// Takes the exclusive lock; the kernel lets go of it when the process ends, however it ends.
+pub(super) fn take_lock(dir: &Path) -> Result<File, StoreFault> {
+    let path = dir.join("LOCK");
+    let mut open = OpenOptions::new();
+    let file = open.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(|e| StoreFault::io(&path, "open", e))?;
+    // A process that just ended, or a child it was starting, may hold it for a moment.
+    let patience = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(fs::TryLockError::WouldBlock) => return Err(StoreFault::new(dir, Cause::InUse)),
+            Err(fs::TryLockError::Error(e)) => return Err(StoreFault::io(&path, "lock", e)),
+        }
+    }
+}
