@@ -126,6 +126,11 @@ impl Model {
     pub fn apply(&mut self, op: &StoreOp) -> Answer {
         match op {
             StoreOp::LoadUser { uaid } => Ok(StoreReply::User(self.users.get(uaid).map(|user| Box::new(user.row())))),
+            StoreOp::Locate { uaid, chid } => Ok(StoreReply::User(self.users.get(uaid).map(|user| {
+                let mut row = user.row();
+                row.channels.retain(|one| one == chid);
+                Box::new(row)
+            }))),
             StoreOp::Touch { uaid, seen } => {
                 let done = self.change(*uaid, |user| user.seen = user.seen.max(*seen));
                 self.sweep_when_due(*seen);

@@ -192,6 +192,7 @@ impl World {
             | StoreOp::SetPresence { .. }
             | StoreOp::ClearPresence { .. }
             | StoreOp::Unregister { .. }
+            | StoreOp::Locate { .. }
             | StoreOp::Tried { .. }
             | StoreOp::Read { .. } => {}
         }

@@ -34,6 +34,10 @@ impl Rows {
         let user = self.users.entry(op.uaid()).or_default();
         match op {
             StoreOp::LoadUser { .. } => StoreReply::User(user.row().map(Box::new)),
+            StoreOp::Locate { chid, .. } => StoreReply::User(user.row().map(|mut row| {
+                row.channels.retain(|one| one == chid);
+                Box::new(row)
+            })),
             StoreOp::Touch { seen, .. } => user.touch(*seen),
             StoreOp::Register { chid, at, seen, contact, .. } => {
                 user.known = true;

@@ -297,9 +297,11 @@ enum Kind {
 
 fn kind(op: &StoreOp) -> Kind {
     match op {
-        StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => {
-            Kind::Read
-        }
+        StoreOp::LoadUser { .. }
+        | StoreOp::Locate { .. }
+        | StoreOp::Topics { .. }
+        | StoreOp::Messages { .. }
+        | StoreOp::Read { .. } => Kind::Read,
         StoreOp::Touch { .. }
         | StoreOp::SetContact { .. }
         | StoreOp::Tried { .. }

@@ -86,7 +86,7 @@ impl Count<'_> {
         self.step("register", users, Some(2), Count::register)?;
         self.step("direct to a session of the node itself", self.messages(), Some(0), Count::post_to_those_there)?;
         self.step("end of a session", users, Some(1), Count::leave)?;
-        self.step("connect of a known user", users, Some(5), Count::connect)?;
+        self.step("connect of a known user", users, Some(4), Count::connect)?;
         self.leave_for_good()
     }
 
@@ -110,7 +110,7 @@ impl Count<'_> {
             self.report.add("statements per ack of an old message", each, "");
             self.leave_for_good()?;
         }
-        self.step("connect of a known user, all acked", users, Some(5), Count::connect).map(drop)
+        self.step("connect of a known user, all acked", users, Some(4), Count::connect).map(drop)
     }
 
     /// Does something `count` times and counts its statements until they are over and seen; each must have cost

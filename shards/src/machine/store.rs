@@ -23,6 +23,14 @@ pub enum StoreOp {
         /// The user.
         uaid: Uaid,
     },
+    /// Where is this user connected, and has it this channel? As `LoadUser`, with that channel alone or none: a user
+    /// may have thousands. -> [`StoreReply::User`].
+    Locate {
+        /// The user.
+        uaid: Uaid,
+        /// The channel that a POST named.
+        chid: Chid,
+    },
     /// The user is alive: refresh its expiry. May ride relaxed. -> [`StoreReply::Done`].
     Touch {
         /// The user.
@@ -176,6 +184,7 @@ impl StoreOp {
     pub fn uaid(&self) -> Uaid {
         match self {
             StoreOp::LoadUser { uaid }
+            | StoreOp::Locate { uaid, .. }
             | StoreOp::Touch { uaid, .. }
             | StoreOp::Register { uaid, .. }
             | StoreOp::SetContact { uaid, .. }
@@ -208,7 +217,7 @@ pub enum StoreReply {
     NoSubscription,
     /// To `Publish`: the user is not reached in the mode of this message (`Message::mode`).
     OtherMode,
-    /// To `LoadUser`; `None` when nobody has this UAID.
+    /// To `LoadUser` and `Locate`; `None` when nobody has this UAID.
     User(Option<Box<UserRow>>),
     /// To `Topics`, `Messages` and `Read`.
     Page(Box<Page>),

@@ -126,7 +126,11 @@ impl<'a> Group<'a> {
             StoreOp::Save { messages } => self.save(&messages),
             StoreOp::Settle { rows, low_water, durable: _ } => self.settle(&rows, low_water),
             StoreOp::Tried { rows } => self.tried(&rows),
-            StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => {
+            StoreOp::LoadUser { .. }
+            | StoreOp::Locate { .. }
+            | StoreOp::Topics { .. }
+            | StoreOp::Messages { .. }
+            | StoreOp::Read { .. } => {
                 self.stats.store_reads_behind_writes += 1;
                 self.write_out_for(op.uaid())?;
                 query::answer(self.db, &op).map(|found| found.reply).map_err(Trouble::Read)

@@ -171,7 +171,11 @@ impl Store for Port {
 /// True if the committer writes for it.
 pub(super) fn is_write(op: &StoreOp) -> bool {
     match op {
-        StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => false,
+        StoreOp::LoadUser { .. }
+        | StoreOp::Locate { .. }
+        | StoreOp::Topics { .. }
+        | StoreOp::Messages { .. }
+        | StoreOp::Read { .. } => false,
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
         | StoreOp::SetContact { .. }

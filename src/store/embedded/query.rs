@@ -42,6 +42,7 @@ pub(super) fn answer(db: &Database, op: &StoreOp) -> fjall::Result<Found> {
         StoreOp::Messages { uaid, after, limit, now } => messages(db, *uaid, *after, *limit, *now),
         StoreOp::Read { row, now } => read(db, row, *now),
         StoreOp::LoadUser { uaid } => user(db, *uaid),
+        StoreOp::Locate { uaid, chid } => locate(db, *uaid, *chid),
         StoreOp::Touch { .. }
         | StoreOp::Register { .. }
         | StoreOp::SetContact { .. }
@@ -70,6 +71,15 @@ fn user(db: &Database, uaid: Uaid) -> fjall::Result<Found> {
     let Some(record) = record(db, uaid)? else { return Ok(Found::only(StoreReply::User(None))) };
     let channels = registrations(db, uaid, &record)?.into_iter().map(|(chid, _)| chid).collect();
     Ok(Found::only(StoreReply::User(Some(Box::new(record.row(channels))))))
+}
+
+/// The user with one channel or none.
+fn locate(db: &Database, uaid: Uaid, chid: Chid) -> fjall::Result<Found> {
+    let mut found = user(db, uaid)?;
+    if let StoreReply::User(Some(row)) = &mut found.reply {
+        row.channels.retain(|one| *one == chid);
+    }
+    Ok(found)
 }
 
 /// The channels of the user with this record and their registrations, in the order of their ids.

@@ -74,6 +74,8 @@ laws! {
     tries_stay_with_their_version,
     one_users_operations_keep_their_order,
     channels_are_bounded,
+    a_user_is_located_with_one_channel,
+    what_is_saved_between_two_pages_is_seen,
 }
 
 #[test]

@@ -143,3 +143,16 @@ pub(super) fn tries_stay_with_their_version(hand: &mut Hand) {
     // Nobody has these rows.
     hand.done(tried(&[&message(4, 2, 5)], once));
 }
+
+/// What is saved behind a page of topics is on the page of messages that follows.
+pub(super) fn what_is_saved_between_two_pages_is_seen(hand: &mut Hand) {
+    hand.register(1, 2);
+    hand.publish(topical(1, 2, 5, "tide"));
+    for clock in [10, 11] {
+        assert_eq!(hand.topic_clocks(uaid(1)), [5]);
+        hand.done(save(&[message(1, 2, clock)]));
+        assert_eq!(hand.clocks(uaid(1)).last(), Some(&clock));
+    }
+    assert_eq!(hand.topic_clocks(uaid(1)), [5]);
+    assert_eq!(hand.clocks(uaid(1)), [10, 11]);
+}

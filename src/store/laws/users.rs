@@ -173,3 +173,26 @@ pub(super) fn presence_is_cleared_exactly(hand: &mut Hand) {
     hand.done(StoreOp::DropUser { uaid: uaid(1) });
     assert_eq!(hand.user(uaid(1)), None);
 }
+
+/// A look for one channel says what a read of the user says, but for the other channels; however many there are.
+pub(super) fn a_user_is_located_with_one_channel(hand: &mut Hand) {
+    let locate = |hand: &mut Hand, channel| match hand.ask(StoreOp::Locate { uaid: uaid(1), chid: chid(channel) }) {
+        Ok(StoreReply::User(row)) => row.map(|row| *row),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(locate(hand, 2), None);
+    for channels in [2..4, 4..120] {
+        assert!(hand.ask_all(channels.map(|n| register(1, n, 1)).collect()).iter().all(Result::is_ok));
+        let user = hand.user(uaid(1)).expect("it is known");
+        for channel in [2, 60, 119, 200] {
+            let there = user.channels.contains(&chid(channel)).then_some(chid(channel));
+            let found = locate(hand, channel).expect("it is known");
+            assert_eq!(found.channels, Vec::from_iter(there));
+            assert_eq!(
+                (found.presence, found.low_water, found.contact),
+                (user.presence.clone(), user.low_water, user.contact.clone())
+            );
+            assert!(found.user_clock >= Clock(1));
+        }
+    }
+}

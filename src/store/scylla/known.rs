@@ -23,6 +23,8 @@ pub(super) struct User {
     pub(super) channels: Option<usize>,
     /// The timestamp of the drop of the user that was there before: what is written now must be later.
     pub(super) dropped_at: Clock,
+    /// The topics were read last and no saved row stands behind them: the first page of messages need not look for one.
+    pub(super) no_saved: bool,
     /// Rows that were read from the message family and not from the saved one: an ack that low water covers needs no
     /// delete.
     plain: Vec<Stamp>,

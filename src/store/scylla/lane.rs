@@ -60,9 +60,11 @@ enum Class {
 impl Class {
     fn of(op: &StoreOp) -> Class {
         match op {
-            StoreOp::LoadUser { .. } | StoreOp::Topics { .. } | StoreOp::Messages { .. } | StoreOp::Read { .. } => {
-                Class::Read
-            }
+            StoreOp::LoadUser { .. }
+            | StoreOp::Locate { .. }
+            | StoreOp::Topics { .. }
+            | StoreOp::Messages { .. }
+            | StoreOp::Read { .. } => Class::Read,
             StoreOp::Publish { message, .. } if Message::mode(message) == Mode::WebPush => Class::Store,
             StoreOp::Touch { .. } => Class::Last,
             _ => Class::Alone,
@@ -161,9 +163,9 @@ impl Lane {
             listed: false,
             listed_last: false,
         });
-        if matches!(job.op, StoreOp::LoadUser { .. }) {
+        if matches!(job.op, StoreOp::LoadUser { .. } | StoreOp::Locate { .. }) {
             let reads = queue.waiting.iter_mut().rev().take(SHARE_WITHIN).take_while(|w| w.class == Class::Read);
-            let mut same = reads.filter(|waiting| matches!(waiting.job.op, StoreOp::LoadUser { .. }));
+            let mut same = reads.filter(|waiting| same_read(&waiting.job.op, &job.op));
             if let Some(waiting) = same.next() {
                 waiting.also.push(job.ticket);
                 count(&self.shared.client.numbers.others.coalesced);
@@ -262,6 +264,15 @@ impl Lane {
             }
         }
         self.users.retain(|_, queue| queue.running > 0);
+    }
+}
+
+/// Returns true when one answer serves both.
+fn same_read(one: &StoreOp, other: &StoreOp) -> bool {
+    match (one, other) {
+        (StoreOp::LoadUser { .. }, StoreOp::LoadUser { .. }) => true,
+        (StoreOp::Locate { chid: one, .. }, StoreOp::Locate { chid: other, .. }) => one == other,
+        _ => false,
     }
 }
 

@@ -136,8 +136,10 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
             format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ? AND family = ? AND key = ?")
         }
         Statement::UserDrop => format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ?"),
+        // Saved rows stand right behind: a page that has none says that there are none.
         Statement::TopicsRead => format!(
-            "SELECT key, value FROM {message} WHERE uaid = ? AND family = {TOPIC} AND clock = 0 AND origin = 0 AND key > ?"
+            "SELECT family, key, value FROM {message} WHERE uaid = ? AND (family, clock, origin, key) > ({TOPIC}, 0, 0, ?) \
+             AND (family, clock, origin, key) < ({MESSAGE}, 0, 0, 0x)"
         ),
         Statement::TopicRead => format!(
             "SELECT value FROM {message} WHERE uaid = ? AND family = {TOPIC} AND clock = 0 AND origin = 0 AND key = ?"

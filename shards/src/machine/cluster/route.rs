@@ -43,7 +43,7 @@ impl ShardMachine {
         let Publish { uaid, chid, message } = publish;
         let route = Box::new(Route { asker, uaid, chid, message, left: Vec::new(), asked: None });
         self.stats.looks += 1;
-        self.submit(turn, Work::Look(route), StoreOp::LoadUser { uaid });
+        self.submit(turn, Work::Look(route), StoreOp::Locate { uaid, chid });
     }
 
     /// The user was read.

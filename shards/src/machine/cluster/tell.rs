@@ -61,12 +61,22 @@ impl Tale {
     }
 }
 
+impl Tale {
+    /// What is read of the user again.
+    fn look(&self) -> StoreOp {
+        match self.row {
+            Some(row) => StoreOp::Locate { uaid: self.uaid, chid: row.chid },
+            None => StoreOp::LoadUser { uaid: self.uaid },
+        }
+    }
+}
+
 impl ShardMachine {
     /// Reads the user again, and tells who has it.
     pub(in super::super) fn tell(&mut self, turn: &mut Turn<'_>, tale: Tale) {
-        let uaid = tale.uaid;
         self.stats.looks += 1;
-        self.submit(turn, Work::LookAgain(Box::new(tale)), StoreOp::LoadUser { uaid });
+        let op = tale.look();
+        self.submit(turn, Work::LookAgain(Box::new(tale)), op);
     }
 
     /// Tells a node that a row named already.
@@ -88,8 +98,8 @@ impl ShardMachine {
             Ok(_) | Err(_) => {
                 // The message is safe, so the POST is over; whoever has the user still has to hear of it.
                 self.finish(turn, &mut tale);
-                let uaid = tale.uaid;
-                self.submit_later(turn, Work::LookAgain(tale), StoreOp::LoadUser { uaid });
+                let op = tale.look();
+                self.submit_later(turn, Work::LookAgain(tale), op);
                 return;
             }
         };
@@ -134,8 +144,8 @@ impl ShardMachine {
             self.stats.publishes_unavailable += 1;
             self.answer(turn, asker, Reply::Publish(Published::Unavailable));
         }
-        let uaid = tale.uaid;
-        self.submit(turn, Work::LookAgain(tale), StoreOp::LoadUser { uaid });
+        let op = tale.look();
+        self.submit(turn, Work::LookAgain(tale), op);
     }
 
     fn tell_next(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>) {

@@ -123,6 +123,10 @@ impl Script {
     fn apply(&mut self, op: StoreOp) -> StoreReply {
         match op {
             StoreOp::LoadUser { uaid } => StoreReply::User(self.user(uaid)),
+            StoreOp::Locate { uaid, chid } => StoreReply::User(self.user(uaid).map(|mut user| {
+                user.channels.retain(|one| *one == chid);
+                user
+            })),
             StoreOp::Touch { .. } => StoreReply::Done,
             StoreOp::Register { uaid, chid, contact, presence, .. } => {
                 if let Some(presence) = presence {
@@ -301,7 +305,7 @@ fn page(rows: impl Iterator<Item = Arc<Message>>, limit: u16) -> StoreReply {
 
 fn kind(op: &StoreOp) -> &'static str {
     match op {
-        StoreOp::LoadUser { .. } => "load",
+        StoreOp::LoadUser { .. } | StoreOp::Locate { .. } => "load",
         StoreOp::Touch { .. } => "touch",
         StoreOp::Register { .. } => "register",
         StoreOp::SetPresence { .. } => "enter",

@@ -37,6 +37,7 @@ impl From<Failed> for StoreError {
 pub(super) async fn carry_out(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> Answer {
     match op {
         StoreOp::LoadUser { uaid } => users::load(hand, known, *uaid).await,
+        StoreOp::Locate { uaid, chid } => users::locate(hand, known, *uaid, *chid).await,
         StoreOp::Touch { uaid, seen } => users::touch(hand, *uaid, *seen).await,
         StoreOp::Register { .. } => users::register(hand, known, op).await,
         StoreOp::SetContact { uaid, contact } => users::set_contact(hand, known, *uaid, contact).await,
@@ -75,7 +76,11 @@ async fn read_part(
     statement: Statement,
     values: &impl scylla::serialize::row::SerializeRow,
 ) -> Result<UserPart, Failed> {
-    let part = read_rows(hand, statement, values).await?;
+    sound(hand, read_rows(hand, statement, values).await?)
+}
+
+/// Refuses what was read with an unreadable record, and counts rows that are none of ours.
+fn sound(hand: &Hand<'_>, part: UserPart) -> Result<UserPart, Failed> {
     if part.record_unreadable {
         return Err(misread(hand, &"the record of a user cannot be read"));
     }

@@ -42,12 +42,15 @@ pub(super) async fn topics(
     // Updates of the channel that is being read; all of them must be seen before one of them counts.
     let mut of_channel: Vec<Message> = Vec::new();
     let (mut state, mut first) = (None, true);
-    'pages: loop {
+    let no_saved = 'pages: loop {
         let values = (rows::uaid(&uaid), &after);
         let (found, next) = hand.read(Statement::TopicsRead, &values, state, is_long(limit, first)).await?;
         first = false;
-        for row in found.rows::<(&[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
-            let (key, value) = row.map_err(|error| misread(hand, &error))?;
+        for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
+            let (family, key, value) = row.map_err(|error| misread(hand, &error))?;
+            if family != family::TOPIC {
+                break 'pages false;
+            }
             if !rows::is_update(key) && rows::expires(value).is_none_or(|end| end <= now) {
                 continue;
             }
@@ -64,14 +67,15 @@ pub(super) async fn topics(
                 live.push(Arc::new(message));
             }
             if live.len() > limit {
-                break 'pages;
+                break 'pages false;
             }
         }
         match next {
             Some(_) => state = next,
-            None => break,
+            None => break true,
         }
-    }
+    };
+    known.change(uaid, |user| user.no_saved = no_saved);
     live.extend(live_update(&mut of_channel, now));
     let exhausted = live.len() <= limit;
     live.truncate(limit);
@@ -95,6 +99,12 @@ pub(super) async fn messages(
     let (limit, settled) = (usize::from(limit), Stamp { clock: settled, origin: Origin(u32::MAX) });
     let mut saved = Slice::new(family::SAVED, after);
     let mut plain = Slice::new(family::MESSAGE, after.max(settled));
+    // The check that asks for this began with the topics, and a save since then has it look once more.
+    let no_saved = after == Stamp::default() && known.get(uaid, |user| user.no_saved) == Some(true);
+    if no_saved {
+        saved.state = State::End;
+        known.change(uaid, |user| user.no_saved = false);
+    }
     tokio::try_join!(saved.fill(hand, uaid, limit, now), plain.fill(hand, uaid, limit, now))?;
     let exhausted = saved.live.len() + plain.live.len() <= limit;
     known.change(uaid, |user| {

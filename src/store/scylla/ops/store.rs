@@ -42,6 +42,9 @@ pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, c
         // Nobody settled what was not there: a message that comes late is kept like one from a ledger.
         let late = message.topic.is_none() && message.stamp.clock <= low_water;
         let family = if late { family::SAVED } else { family::MESSAGE };
+        if late {
+            known.change(message.uaid, |user| user.no_saved = false);
+        }
         hand.change(&message.uaid, &[put(hand, message, family)]).await?;
     }
     // The host may have slept, so that its clock is right and ours is not yet.
@@ -63,6 +66,7 @@ pub(super) async fn save(hand: &Hand<'_>, known: &Known, messages: &[Arc<Message
     if part.record.is_none() {
         return Ok(StoreReply::Done);
     }
+    known.change(uaid, |user| user.no_saved = false);
     let mut changes = Vec::new();
     let mut updated: Vec<Chid> = Vec::new();
     for message in messages.iter().filter(|message| part.has_channel(message.chid)) {

@@ -13,7 +13,7 @@ use super::super::rows::{self, Place, UserPart, micros};
 use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
-use super::{misread, read_part, read_user};
+use super::{misread, read_part, read_user, sound};
 use crate::store::IDLE_SECONDS_MAX;
 
 /// Seconds that rows of a user live without a `Touch`.
@@ -21,6 +21,35 @@ const USER_TTL: i32 = IDLE_SECONDS_MAX as i32;
 
 pub(super) async fn load(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Answer {
     let part = read_user(hand, known, uaid).await?;
+    Ok(StoreReply::User(part.into_row().map(Box::new)))
+}
+
+/// One short page has all rows of most users. Of a user with more it has everything but channels, and the one that is
+/// asked for is read alone.
+pub(super) async fn locate(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chid) -> Answer {
+    let mut part = UserPart::default();
+    let (found, next) = hand.read(Statement::UserRead, &(rows::uaid(&uaid),), None, false).await?;
+    for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
+        let (family, key, value) = row.map_err(|error| misread(hand, &error))?;
+        part.take(family, key, value);
+    }
+    let mut part = sound(hand, part)?;
+    if next.is_some() {
+        if part.channels.is_empty() {
+            // More presence rows than a page holds: of runs that are over.
+            part = read_user(hand, known, uaid).await?;
+        } else if !part.has_channel(chid) {
+            part.channels = check(hand, uaid, chid).await?.channels;
+        }
+    }
+    if part.record.is_some() {
+        let counted = next.is_none().then_some(part.channels.len());
+        known.change(uaid, |user| {
+            user.is_there(part.low_water);
+            user.channels = counted.or(user.channels);
+        });
+    }
+    part.channels.retain(|channel| channel.chid == chid);
     Ok(StoreReply::User(part.into_row().map(Box::new)))
 }
 

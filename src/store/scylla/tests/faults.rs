@@ -340,11 +340,13 @@ fn statements_are_counted() {
     assert_eq!(costs(&mut hand, load(1)), 1);
     assert_eq!(costs(&mut hand, StoreOp::SetPresence { uaid: uaid(1), presence }), 1);
     assert_eq!(costs(&mut hand, StoreOp::Topics { uaid: uaid(1), after: None, limit: 10, now: NOW }), 1);
-    assert_eq!(costs(&mut hand, messages()), 2);
+    assert_eq!(costs(&mut hand, messages()), 1, "the topics said that there is no saved row");
+    let locate = |chid| StoreOp::Locate { uaid: uaid(1), chid };
+    assert_eq!(costs(&mut hand, locate(chid(2))), 1);
     assert_eq!(costs(&mut hand, publish(10, false)), 2);
     assert_eq!(costs(&mut hand, publish(11, true)), 1);
     assert_eq!(costs(&mut hand, publish(12, true)), 1);
-    assert_eq!(costs(&mut hand, messages()), 2);
+    assert_eq!(costs(&mut hand, messages()), 2, "nobody has read the topics before");
     assert_eq!(costs(&mut hand, settle(10, Some(10))), 1, "low water, and no tombstone");
     assert_eq!(costs(&mut hand, settle(11, None)), 1, "young: one delete");
     assert_eq!(costs(&mut hand, settle(13, None)), 1, "of unknown form: both forms in one batch");
@@ -354,9 +356,17 @@ fn statements_are_counted() {
     assert_eq!(costs(&mut hand, StoreOp::Touch { uaid: uaid(1), seen: NOW }), 2, "a read and a batch");
     let spill = vec![Arc::new(message(1, 2, 30)), Arc::new(message(1, 2, 31))];
     assert_eq!(costs(&mut hand, StoreOp::Save { messages: spill }), 2, "a read and a batch, however many");
+    assert_eq!(costs(&mut hand, StoreOp::Topics { uaid: uaid(1), after: None, limit: 10, now: NOW }), 1);
+    assert_eq!(costs(&mut hand, messages()), 2, "there are saved rows");
     let unregister = |number| StoreOp::Unregister { uaid: uaid(1), chid: chid(number), at: Clock(40) };
     assert_eq!(costs(&mut hand, unregister(3)), 3, "a check, a batch, and the keys of messages");
     assert_eq!(costs(&mut hand, unregister(2)), 4, "and a batch of deletes for what waits for it");
+    // The channels of a user are more than a page: they are not all read to find one.
+    let others = (0..200).map(|n: u8| register(1, n, 50)).collect();
+    assert!(hand.ask_all(others).iter().all(Result::is_ok));
+    assert_eq!(costs(&mut hand, locate(chid(1))), 1, "on the first page");
+    assert_eq!(costs(&mut hand, locate(chid(199))), 2, "a page, and one channel");
+    assert_eq!(costs(&mut hand, locate(chid(250))), 2);
     drop(hand);
     store.close();
 }

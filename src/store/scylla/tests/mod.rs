@@ -167,6 +167,7 @@ impl Apart {
             }
             mut other => {
                 let (StoreOp::LoadUser { uaid }
+                | StoreOp::Locate { uaid, .. }
                 | StoreOp::Touch { uaid, .. }
                 | StoreOp::Register { uaid, .. }
                 | StoreOp::SetContact { uaid, .. }
