@@ -129,6 +129,16 @@ impl Server {
         self.wait_until_ready()
     }
 
+    /// Has it stand still (SIGSTOP), or go on.
+    pub fn pause(&self, paused: bool) -> io::Result<()> {
+        self.signal(if paused { Signal::STOP } else { Signal::CONT })
+    }
+
+    /// Gives it another address for the next start, one that [`own_address`] gave.
+    pub fn move_to(&mut self, ip: Ipv4Addr) {
+        (self.ip, self.node) = (ip, ip);
+    }
+
     /// Gives the argument after `flag` another value for the next start.
     pub fn replace_argument(&mut self, flag: &str, value: &str) {
         let arguments = &mut self.options.arguments;

@@ -112,7 +112,7 @@ pub mod status {
     pub const UNAVAILABLE: u8 = 69;
     /// The server went down with an error of its own.
     pub const SOFTWARE: u8 = 70;
-    /// An address cannot be bound.
+    /// An address cannot be bound, or another node has `node.url`.
     pub const ADDRESS: u8 = 71;
     /// The data directory cannot be made, written or locked.
     pub const DATA_DIR: u8 = 73;

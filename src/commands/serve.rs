@@ -59,10 +59,14 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
     };
     // Nobody may be reading; the server serves all the same.
     let _ = std::io::stdout().write_all(running.banner().as_bytes());
-    while running.wait_for_signal() == Signal::Reload {
-        reload(&args, &running);
-    }
+    let last = loop {
+        match running.wait_for_signal() {
+            Signal::Reload => reload(&args, &running),
+            last @ (Signal::Stop | Signal::Over) => break last,
+        }
+    };
     match running.stop() {
+        Ok(Stopped::InOrder) if last == Signal::Over => ended(&config.log, status::ADDRESS, Some(&RunOver)),
         Ok(Stopped::InOrder) => ended(&config.log, status::DONE, None),
         Ok(Stopped::LedgerLeft { messages }) => ended(&config.log, status::LEDGER_LEFT, Some(&LedgerLeft { messages })),
         Err(fault) => ended(&config.log, fault.status(), Some(&fault)),
@@ -94,6 +98,17 @@ fn reload(args: &Args, running: &Running) {
     match config.and_then(|config| running.reload(&config).map_err(|fault| fault.to_string())) {
         Ok(()) => tracing::info!("keys read again and taken by every shard"),
         Err(reason) => tracing::error!("the keys stay as they were: {reason}"),
+    }
+}
+
+struct RunOver;
+
+impl std::fmt::Display for RunOver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(
+            "cannot go on as this run: the table of nodes says that it is over, because another node has its node.url, or \
+             it was silent for 10 minutes and unreachable; start it again",
+        )
     }
 }
 

@@ -142,6 +142,8 @@ pub(super) enum Reply {
     Empty,
     /// A small page.
     Page(Box<str>),
+    /// Which run of this node answers.
+    Boot,
 }
 
 impl PushEdge {
@@ -401,6 +403,11 @@ impl PushEdge {
                 let body = self.pages.find(path).unwrap_or_default();
                 let response = answer::start(&self.date, context, 200, out);
                 response.header("Content-Type", b"application/json").body(body, context.to_head);
+            }
+            Reply::Boot => {
+                let body = format!(r#"{{"boot":"{:016x}"}}"#, self.boot);
+                let response = answer::start(&self.date, context, 200, out);
+                response.header("Content-Type", b"application/json").body(body.as_bytes(), context.to_head);
             }
         }
         if context.keep_alive { Ingest::Next { consumed } } else { Ingest::Close { reason: CloseReason::Finished } }

@@ -1,4 +1,4 @@
-//! The port of other nodes: `PUT /push`, `PUT /notif` and `DELETE /notif` (BEHAVIOUR.md 4, DESIGN.md 7.3).
+//! The port of other nodes: `PUT /push`, `PUT /notif`, `DELETE /notif` and `GET /boot` (BEHAVIOUR.md 4, DESIGN.md 7.3).
 //!
 //! Everything but the health pages needs `Authorization: Bearer` with one of the configured keys.
 
@@ -30,13 +30,20 @@ pub(super) enum Call {
 impl PushEdge {
     pub(super) fn plan_node(&mut self, head: &Head<'_, '_>) -> Plan {
         let (push, notif) = (head.path.strip_prefix("/push/"), head.path.strip_prefix("/notif/"));
-        if push.is_none() && notif.is_none() {
+        let boot = head.path == "/boot";
+        if push.is_none() && notif.is_none() && !boot {
             return self.plan_page(head);
         }
         if !self.node_keys.allow(head.header("authorization")) {
             return Plan::Reply(Reply::Fault(Fault::NodeKey));
         }
         self.stats.node_requests += 1;
+        if boot {
+            return match head.method {
+                "GET" => Plan::Reply(Reply::Boot),
+                _ => method_refused(head, "GET, HEAD, OPTIONS"),
+            };
+        }
         let uaid = |text: &str| parse_uuid(text.as_bytes()).map(Uaid);
         let plan = match (push, notif.map(|rest| rest.split_once('/').unwrap_or((rest, "")))) {
             (Some(text), _) if head.method == "PUT" => uaid(text).map(|uaid| with_body(Call::Push, uaid)),

@@ -25,6 +25,7 @@ mod client;
 mod ebb;
 
 mod front;
+mod lease;
 mod lookup;
 mod timekeeper;
 
@@ -33,8 +34,9 @@ pub(crate) mod tests;
 
 pub(crate) use client::client_config;
 pub use front::Certificate;
+pub(crate) use lease::Lease;
 pub use megaphone::Source;
-pub use peers::{PeerCalls, Peers, Trust, settle};
+pub use peers::{Answering, PeerCalls, Peers, Trust, settle, who_answers};
 pub(crate) use timekeeper::{Timekeeper, Witness};
 pub use wakes::Wakes;
 
@@ -116,6 +118,8 @@ pub enum Signal {
     Stop,
     /// SIGHUP: read the keys again.
     Reload,
+    /// No signal: the table of nodes says that this run is over.
+    Over,
 }
 
 /// Whom the island calls by itself. By default nobody.
@@ -150,6 +154,8 @@ pub struct Island {
 pub struct Prepared {
     runtime: tokio::runtime::Runtime,
     signals: mpsc::Receiver<Signal>,
+    lease: Option<Lease>,
+    came: mpsc::Sender<Signal>,
     broadcasts: Arc<Broadcasts>,
     megaphone: Option<Megaphone>,
     caller: Option<wakes::Caller>,
@@ -174,8 +180,9 @@ impl Prepared {
         let megaphone = |source| Megaphone::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let megaphone = calls.source.map(megaphone);
         let caller = calls.wake.map(|(url, wakes)| wakes::Caller::new(url, wakes, Arc::clone(&client)));
-        let (peers, front, timekeeper) = (None, None, None);
-        Ok(Prepared { runtime, signals: signal_came, broadcasts, megaphone, caller, peers, front, timekeeper })
+        let (peers, front, timekeeper, lease) = (None, None, None, None);
+        let (signals, came) = (signal_came, signal_sent);
+        Ok(Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, front, timekeeper })
     }
 
     /// Ends the TLS of other nodes' calls on `listeners` from now on, and carries them to `behind`, where this process
@@ -197,6 +204,11 @@ impl Prepared {
     /// Has the island call other nodes.
     pub fn call_nodes(&mut self, calls: PeerCalls) {
         self.peers = Some(peers::Caller::new(calls));
+    }
+
+    /// Has the island renew the lease of this node.
+    pub(crate) fn keep_lease(&mut self, lease: Lease) {
+        self.lease = Some(lease);
     }
 
     /// Has the island watch the host's clock.
@@ -249,7 +261,8 @@ impl Island {
     /// # Errors
     /// When the operating system refuses the thread or a listener.
     pub fn start(prepared: Prepared, admin: Admin, exhibits: Exhibits, host: Arc<dyn Host>) -> std::io::Result<Island> {
-        let Prepared { runtime, signals, broadcasts, megaphone, caller, peers, front, timekeeper } = prepared;
+        let Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, front, timekeeper } =
+            prepared;
         let Admin { listeners, hosts } = admin;
         let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let mut served = Vec::new();
@@ -266,6 +279,7 @@ impl Island {
             peers.as_ref().map(peers::Caller::board),
             front.as_ref().map(Front::board),
             timekeeper.as_ref().map(Timekeeper::board),
+            lease.as_ref().map(Lease::board),
             Some(Arc::clone(&board)),
         ];
         let source = megaphone.as_ref().map(Megaphone::state);
@@ -273,7 +287,7 @@ impl Island {
         let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect(), nodes };
         let (stop, stopped) = watch::channel(false);
         let crowd = exhibits.shards.clone();
-        let looking = Arc::clone(&host);
+        let (looking, leasing) = (Arc::clone(&host), Arc::clone(&host));
         let view = Arc::new(admin::View::new(exhibits, host, own, Instant::now()));
         let limits = admin_server::LIMITS.within(shards::ring::nofile_limit());
         let server = Arc::new(AdminServer::new(admin::router(view), Hosts::new(hosts), limits, board));
@@ -291,6 +305,11 @@ impl Island {
             }
             if let Some(timekeeper) = timekeeper {
                 tokio::spawn(timekeeper.run());
+            }
+            match lease {
+                Some(lease) => drop(tokio::spawn(lease.run(came, leasing))),
+                // A receiver of signals is told at once that there will be none.
+                None => drop(came),
             }
             tokio::spawn(look_around(looking));
             runtime.block_on(run(served, server, stopped));

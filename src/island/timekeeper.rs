@@ -258,7 +258,7 @@ mod tests {
     use shards::wall::HostClock;
 
     use super::*;
-    use crate::store::nodes::{Ahead, Look};
+    use crate::store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
 
     const HOUR_US: i64 = 3_600_000_000;
     /// What a test may take from one line to the next.
@@ -277,6 +277,14 @@ mod tests {
 
         fn leave(&self, _: &NodeId) -> Result<(), String> {
             Ok(())
+        }
+
+        fn renew(&self, _: &NodeId) -> Renewal {
+            Box::pin(async { Renewed::Kept })
+        }
+
+        fn bury(&self, _: &NodeId) -> Burial {
+            Box::pin(async { false })
         }
 
         fn look(&self, _: &str) -> Look {

@@ -14,8 +14,8 @@ use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::{Config, Node};
 use crate::edge::EdgeKeys;
-use crate::island::{Certificate, PeerCalls, Peers, Trust, settle};
-use crate::store::nodes::Nodes;
+use crate::island::{Answering, Certificate, Lease, PeerCalls, Peers, Trust, settle, who_answers};
+use crate::store::nodes::{Nodes, RENEW_INTERVAL};
 use crate::wire::url::HttpUrl;
 
 /// This node and the others.
@@ -58,6 +58,7 @@ impl Cluster {
             connections_max: usize::from(config.connections),
             connect_timeout: config.connect_timeout,
             request_timeout: config.request_timeout,
+            gone_time: GONE_TIME,
             trust,
         }
     }
@@ -82,6 +83,11 @@ impl Cluster {
             self.nodes.leave(last).map_err(Fault::StoreAway)?;
         }
         if self.listed { self.nodes.enter(&self.me).map_err(Fault::StoreAway) } else { Ok(()) }
+    }
+
+    /// Renewal of the lease of this run; `None` for a node that is not listed.
+    pub(super) fn lease(&self) -> Option<Lease> {
+        self.listed.then(|| Lease::new(Arc::clone(&self.nodes), Arc::clone(&self.me)))
     }
 
     /// Has the nodes that hold these users look at storage, where something was saved for them.
@@ -149,6 +155,37 @@ impl Cluster {
             tracing::warn!("other nodes are not told that this one leaves: {reason}");
         }
     }
+}
+
+/// Refuses a `node.url` at which another run of a node answers: others would call one node for the sessions of both.
+/// Called before this node listens. Where nothing answers, as for a node that starts again, it takes no time.
+///
+/// # Errors
+/// [`Fault::UrlTaken`], [`Fault::Host`].
+pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fault> {
+    let Some((url, trust)) = config.node.url.as_deref().zip(trust).filter(|_| config.roles.connect) else {
+        return Ok(());
+    };
+    if !config.store.kind.is_shared() {
+        return Ok(());
+    }
+    let node_keys = config.node.keys.iter().map(|key| key.reveal().to_owned()).collect();
+    let keys = EdgeKeys { crypto: Vec::new(), node: node_keys };
+    let within = config.node.connect_timeout + config.node.request_timeout;
+    // On a thread of its own, because whoever starts a node may be inside a runtime himself.
+    let asked = std::thread::scope(|scope| scope.spawn(|| who_answers(url, &keys, trust, within)).join());
+    let asked = asked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let who = match asked.map_err(|error| Fault::Host { what: "a runtime", error })? {
+        Answering::Nothing => return Ok(()),
+        Answering::Node(boot) => format!("the run {boot:016x} of a node answers there"),
+        Answering::Locked => "a server that takes none of our node.keys answers there".to_owned(),
+        Answering::Stranger(said) => {
+            // Perhaps what stands in front of this node, which does not listen yet.
+            tracing::warn!(url, said, "answer at node.url from no node; other nodes may not reach this one");
+            return Ok(());
+        }
+    };
+    Err(Fault::UrlTaken { url: url.to_owned(), who })
 }
 
 /// Whom calls of other nodes trust; `None` when there are none. A file that is named is read in any case: it is wrong
@@ -240,6 +277,8 @@ fn find(storage: &Storage, mut users: Vec<Uaid>, within: Duration, mut found: im
 const LOOK_UPS_MAX: usize = 64;
 /// For all of them together. What is not looked up by then waits for the next hello.
 const LOOK_UP_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a node is silent at every look, and does not answer, before it counts as gone.
+const GONE_TIME: Duration = RENEW_INTERVAL.saturating_mul(2);
 /// How long a node that leaves waits for the last answers.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 const SETTLE_LOOK: Duration = Duration::from_millis(20);
@@ -249,7 +288,7 @@ mod tests {
     use super::*;
     use crate::config::{Sources, StoreKind};
     use crate::store::model::Model;
-    use crate::store::nodes::{Ahead, Look};
+    use crate::store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
 
     /// Remembers who left.
     #[derive(Default)]
@@ -263,6 +302,14 @@ mod tests {
         fn leave(&self, node: &NodeId) -> Result<(), String> {
             self.0.lock().unwrap().push(node.clone());
             Ok(())
+        }
+
+        fn renew(&self, _: &NodeId) -> Renewal {
+            Box::pin(async { Renewed::Kept })
+        }
+
+        fn bury(&self, _: &NodeId) -> Burial {
+            Box::pin(async { false })
         }
 
         fn look(&self, _: &str) -> Look {

@@ -49,6 +49,13 @@ pub enum Fault {
         /// Why.
         error: io::Error,
     },
+    /// Another node answers at `node.url`.
+    UrlTaken {
+        /// The URL.
+        url: String,
+        /// What answers there.
+        who: String,
+    },
     /// A CPU of `shards.cores` that this process may not run on, whatever it asks the kernel for.
     Core {
         /// Its number.
@@ -129,7 +136,7 @@ impl Fault {
             Fault::DataDir { .. } | Fault::InUse { .. } => status::DATA_DIR,
             Fault::Key { .. } | Fault::Store(_) | Fault::Ledger(_) => status::DAMAGED,
             Fault::DiskFull(_) => status::STORAGE,
-            Fault::Address { .. } => status::ADDRESS,
+            Fault::Address { .. } | Fault::UrlTaken { .. } => status::ADDRESS,
             Fault::Backup(_) | Fault::Transfer(_) | Fault::NoServer { .. } | Fault::NoBackup(_) => status::FAILED,
             Fault::Core { .. } | Fault::Steer { .. } | Fault::Edge(_) | Fault::StoreRefused(_) => status::CONFIG,
             Fault::NoKey { .. } | Fault::LostKey { .. } => status::CONFIG,
@@ -169,6 +176,11 @@ impl fmt::Display for Fault {
                     "{key}: cannot listen on {address}: {error}; set an address of this host that this user may bind"
                 )
             }
+            Fault::UrlTaken { url, who } => write!(
+                f,
+                "cannot take {url} as node.url: {who}; stop that node, or set a node.url that leads to this node alone, \
+                 not to a load balancer"
+            ),
             Fault::Core { core, allowed } => {
                 write!(
                     f,

@@ -65,7 +65,7 @@ use crate::config::{self, Config};
 use crate::edge::{
     BODY_BYTES_DEFAULT, EdgeConfig, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
 };
-use crate::island::{Calls, Exhibits, Host, Island, Prepared, Source, Timekeeper, Wakes, Witness};
+use crate::island::{Calls, Exhibits, Host, Island, PeerCalls, Prepared, Source, Timekeeper, Wakes, Witness};
 use cluster::Cluster;
 use events::EventLog;
 use listeners::{Bound, Public};
@@ -129,6 +129,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let admin = listeners::bind_admin(config)?;
     let certificate = cluster::certificate(config)?;
     let trust = cluster::trust(config)?;
+    // Before the first listener: this node must not answer itself.
+    cluster::check_url(config, trust.as_ref())?;
     let tls = listeners::bind_tls(config)?;
 
     let data = DataDir::open(&config.data_dir)?;
@@ -153,11 +155,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let cluster =
         storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?.map(Arc::new);
     if let Some((cluster, trust)) = cluster.as_ref().zip(trust) {
-        prepared.call_nodes(cluster.calls(&config.node, trust));
-        cluster.enter(data.last_run().as_ref())?;
-        data.set_run(cluster.me())?;
+        join(cluster, &data, &mut prepared, cluster.calls(&config.node, trust))?;
         plan.node = Some(Arc::clone(cluster.me()));
-        tracing::info!(node = ?cluster.me(), "in a cluster");
         cluster.tell(&storage, earlier.users.clone());
     }
     let logs = earlier.new_logs(config, &data, shard_count)?;
@@ -185,6 +184,18 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     manager.ready();
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
     Ok(Running { addresses, cores, drain: config.drain, manager, island, stage, shards, storage, data, cluster, log })
+}
+
+/// Enters the cluster: from now on the island calls the others, and they may know of this node.
+fn join(cluster: &Cluster, data: &DataDir, prepared: &mut Prepared, calls: PeerCalls) -> Result<(), Fault> {
+    prepared.call_nodes(calls);
+    cluster.enter(data.last_run().as_ref())?;
+    if let Some(lease) = cluster.lease() {
+        prepared.keep_lease(lease);
+    }
+    data.set_run(cluster.me())?;
+    tracing::info!(node = ?cluster.me(), "in a cluster");
+    Ok(())
 }
 
 /// The CPUs that shards may be pinned to, and that of each shard.

@@ -195,7 +195,7 @@ impl Running {
                     stage.shards.drain(u32::MAX, Duration::ZERO);
                 }
                 Ok(Signal::Reload) => tracing::info!("keys are not read again while draining"),
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Signal::Over) | Err(RecvTimeoutError::Timeout) => {}
                 // This node does not watch signals.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
             }
@@ -236,7 +236,7 @@ fn linger(island: &Island, manager: &mut Manager, delay: Duration) {
         match island.signals().recv_timeout(DRAIN_LOOK) {
             Ok(Signal::Stop) => return tracing::info!("drain delay cut short by a signal"),
             Ok(Signal::Reload) => tracing::info!("keys are not read again while draining"),
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Signal::Over) | Err(RecvTimeoutError::Timeout) => {}
             // This node does not watch signals.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(DRAIN_LOOK),
         }

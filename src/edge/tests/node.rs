@@ -199,3 +199,16 @@ fn odd_paths_and_methods() {
         assert_eq!(harness.response().0, status, "{method} {path}");
     }
 }
+
+#[test]
+fn a_node_says_which_run_it_is_to_those_with_a_key() {
+    let mut harness = Harness::new(Port::Node);
+    harness.feed(request("GET", "/boot", "").as_bytes());
+    assert!(harness.written_text().ends_with(&format!(r#"{{"boot":"{OURS}"}}"#)), "{}", harness.written_text());
+    let mut harness = Harness::new(Port::Node);
+    harness.feed(b"GET /boot HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_eq!(harness.response().0, 401);
+    let mut harness = Harness::new(Port::Node);
+    harness.feed(request("PUT", "/boot", "").as_bytes());
+    assert_eq!(harness.response().0, 405);
+}

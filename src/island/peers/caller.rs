@@ -134,9 +134,16 @@ impl Caller {
                 }
             }
             Ended::Probed { .. } => node.circuit.probe_failed(now),
-            Ended::Looked { boots, row, .. } => {
+            Ended::Looked { boots, row, buried, .. } => {
                 node.looking = false;
-                if let Some(row) = row {
+                if node.seems_gone(row, self.desk.calls.gone_time, now) {
+                    node.looking = true;
+                    self.desk.bury(&url, boots, row);
+                } else if let Some(row) = row {
+                    if buried {
+                        self.desk.numbers.peer_runs_gone += 1;
+                        tracing::warn!(node = %url, "run of a node declared over: silent, and no answer at its address");
+                    }
                     self.desk.looked(node, &boots, row);
                 }
             }

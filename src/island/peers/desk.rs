@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shards::machine::PeerReply;
+use shards::machine::{NodeId, PeerReply};
 use shards::stats::Histogram;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -39,7 +39,7 @@ pub(super) struct Desk {
 pub(super) enum Ended {
     Called { url: Box<str>, job: Job, owed: bool, called: Called },
     Probed { url: Box<str>, called: Called },
-    Looked { url: Box<str>, boots: Vec<u64>, row: Option<NodeRow> },
+    Looked { url: Box<str>, boots: Vec<u64>, row: Option<NodeRow>, buried: bool },
 }
 
 /// What a call came to.
@@ -262,7 +262,19 @@ impl Desk {
         let (row, url) = (self.calls.nodes.look(url), Box::from(url));
         self.tasks.spawn(async move {
             let row = timeout(LOOK_TIME_MAX, row).await.ok().flatten();
-            Ended::Looked { url, boots, row }
+            Ended::Looked { url, boots, row, buried: false }
+        });
+    }
+
+    /// Writes that the run of this row is over. Only then it counts as over: the run itself must be able to see it.
+    pub fn bury(&mut self, url: &str, boots: Vec<u64>, row: Option<NodeRow>) {
+        let Some(row) = row else { return };
+        let buried = self.calls.nodes.bury(&NodeId { url: url.into(), boot: row.boot });
+        let url = Box::from(url);
+        self.tasks.spawn(async move {
+            let done = timeout(BURY_TIME_MAX, buried).await.unwrap_or(false);
+            let row = done.then_some(NodeRow { left: true, ..row });
+            Ended::Looked { url, boots, row, buried: done }
         });
     }
 
@@ -279,5 +291,7 @@ impl Desk {
 
 /// For one look at a node's row.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(3);
+/// For a write to a node's row.
+const BURY_TIME_MAX: Duration = Duration::from_secs(20);
 /// After a complaint.
 const QUIET: Duration = Duration::from_secs(60);

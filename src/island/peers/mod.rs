@@ -2,10 +2,13 @@
 //!
 //! [`lane`] carries calls from the shards to the island and replies back; [`caller`] is the one task that makes them,
 //! and [`desk`] what it does about each node; [`node`] is what is known of one: its connections, its [`circuit`], who
-//! waits for it; [`owed`] the notifications that are called until somebody answers; [`wire`] one call as bytes.
+//! waits for it; [`ask`] who answers at the URL of this one; [`owed`] the notifications that are called until somebody
+//! answers; [`wire`] one call as bytes.
 //!
 //! Every part is bounded and every call gets its reply: what finds no place, no connection or an open circuit is
 //! answered `Unreachable` at once, what gets no answer in time `NoAnswer`.
+
+mod ask;
 
 mod lane;
 
@@ -26,6 +29,7 @@ mod numbers;
 #[cfg(test)]
 mod tests;
 
+pub use ask::{Answering, who_answers};
 pub use lane::{Peers, Trust};
 
 use std::sync::Arc;
@@ -52,6 +56,8 @@ pub struct PeerCalls {
     pub connect_timeout: Duration,
     /// `node.request_timeout`: from a request to the end of its answer, and what a call waits for a connection at most.
     pub request_timeout: Duration,
+    /// How long a node whose lease has lapsed does not answer before its run counts as gone.
+    pub gone_time: Duration,
     /// `node.ca`, read: whom to trust for `https`, and nobody else.
     pub trust: Trust,
 }

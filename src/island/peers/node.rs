@@ -12,6 +12,7 @@ use super::lane::Job;
 use super::numbers::{Shown, Standing, Tally};
 use super::owed::Owed;
 use super::wire::Conn;
+use crate::store::nodes::{NodeRow, SILENT_TIME};
 use crate::wire::url::HttpUrl;
 
 /// One other node.
@@ -32,6 +33,8 @@ pub(super) struct Node {
     /// Its row is being looked up; or was, at that time.
     pub looking: bool,
     pub looked: Option<Instant>,
+    /// Since when its lease was found lapsed at every look, while it did not answer.
+    silent_since: Option<Instant>,
     /// Runs of it that are over for good, the latest last.
     over: VecDeque<u64>,
     /// The run that was called last.
@@ -53,6 +56,7 @@ impl Node {
             wanted: now,
             looking: false,
             looked: None,
+            silent_since: None,
             over: VecDeque::new(),
             boot,
             tally: Tally::new(),
@@ -111,6 +115,7 @@ impl Node {
     /// It answered. Whether it had not before.
     pub fn answered(&mut self, now: Instant) -> bool {
         let again = self.circuit.answered();
+        self.silent_since = None;
         if again {
             self.owed.answered(now);
         }
@@ -141,6 +146,15 @@ impl Node {
         }
         (self.looking, self.looked) = (true, Some(now));
         true
+    }
+
+    /// Whether the run of this row is gone: its lease has lapsed, and it did not answer for `gone_time`. In that time
+    /// it could renew: the database may have been away from all, and this node cut off from that one.
+    pub fn seems_gone(&mut self, row: Option<NodeRow>, gone_time: Duration, now: Instant) -> bool {
+        let lapsed = |row: NodeRow| !row.left && row.silent.is_some_and(|silent| silent >= SILENT_TIME);
+        let silent = self.is_open() && row.is_some_and(lapsed);
+        self.silent_since = silent.then(|| self.silent_since.unwrap_or(now));
+        self.silent_since.is_some_and(|since| now.duration_since(since) >= gone_time)
     }
 
     /// Lets go of connections that nobody has used for a while: the other end would, soon.
@@ -215,6 +229,28 @@ mod tests {
         node.looking = false;
         assert!(!node.begin_look(now));
         assert!(node.begin_look(now + LOOK_INTERVAL) && !node.begin_look(now + LOOK_INTERVAL));
+    }
+
+    #[test]
+    fn a_node_is_gone_when_its_lease_has_lapsed_and_it_has_not_answered_for_a_while() {
+        const GONE_TIME: Duration = Duration::from_secs(60);
+        let now = Instant::now();
+        let row = |silent| Some(NodeRow { boot: 1, left: false, silent });
+        let lapsed = row(Some(SILENT_TIME));
+        let mut node = node(now);
+        assert!(!node.seems_gone(lapsed, GONE_TIME, now), "it answers");
+        assert!(!node.seems_gone(lapsed, GONE_TIME, now + GONE_TIME), "it answers");
+        (0..FAILURES_MAX).for_each(|_| _ = node.failed(now));
+        assert!(!node.seems_gone(lapsed, GONE_TIME, now) && node.seems_gone(lapsed, GONE_TIME, now + GONE_TIME));
+        // It renewed, or a version without leases runs there, or the database did not say.
+        for between in [row(Some(SILENT_TIME - Duration::from_secs(1))), row(None), None] {
+            assert!(!node.seems_gone(between, GONE_TIME, now + GONE_TIME));
+            assert!(!node.seems_gone(lapsed, GONE_TIME, now + GONE_TIME), "the time begins anew");
+            assert!(node.seems_gone(lapsed, GONE_TIME, now + 2 * GONE_TIME));
+        }
+        node.answered(now);
+        (0..FAILURES_MAX).for_each(|_| _ = node.failed(now));
+        assert!(!node.seems_gone(lapsed, GONE_TIME, now + 2 * GONE_TIME), "it has answered in between");
     }
 
     #[test]

@@ -37,6 +37,7 @@ counters! {
         counter peer_connects: "Connections to other nodes made.",
         counter peer_connects_failed: "Connections to other nodes that could not be made.",
         counter peer_connects_untrusted: "Those of them whose other end showed a certificate that node.ca does not trust for its name.",
+        counter peer_runs_gone: "Runs of other nodes found gone: silent for 10 minutes, and no answer at their address.",
         counter peer_circuits_opened: "How often a node was given up until it answers a probe.",
         gauge peer_nodes: "Other nodes called lately.",
         gauge peer_circuits_open: "Nodes that do not answer; calls of them fail at once.",

@@ -100,6 +100,53 @@ async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_whil
     blocking(move || (a.stop().unwrap(), b.stop().unwrap())).await;
 }
 
+/// An address of this host that is free now.
+fn free_address() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_node_with_the_same_url_is_refused_and_the_same_node_starts_again() {
+    database().await;
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let address = free_address();
+    let url = format!("node.url=http://{address}");
+    let first = shared(dirs[0].path(), &[&url, &format!("node.listen={address}")]);
+    let again = first.clone();
+    let a = blocking(move || start(&first).unwrap()).await;
+    // The second listens elsewhere, and names the first: by mistake, or as one name of a load balancer.
+    let refused = |dir: &Path, key: &str| {
+        let config = shared(dir, &[&url, key]);
+        blocking(move || refusal(&config))
+    };
+    let (said, status) = refused(dirs[1].path(), NODE_KEY).await;
+    let wanted = format!("cannot take http://{address} as node.url: the run ");
+    assert!(said.starts_with(&wanted) && said.contains("not to a load balancer"), "{said}");
+    assert_eq!(status, crate::commands::status::ADDRESS);
+    let (said, _) = refused(dirs[2].path(), "node.keys=another-key-of-nodes").await;
+    assert!(said.contains("takes none of our node.keys"), "{said}");
+    assert_eq!(stats(&a)["island"]["lease_lost"], 0);
+    blocking(move || a.stop().unwrap()).await;
+    let a = blocking(move || start(&again).unwrap()).await;
+    eventually("its lease is renewed", || stats(&a)["island"]["lease_renewals"] == 1).await;
+    blocking(move || a.stop().unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_declared_over_ends() {
+    database().await;
+    let dir = tempfile::tempdir().unwrap();
+    let config = shared(dir.path(), &[]);
+    let running = blocking(move || start(&config).unwrap()).await;
+    let me = running.cluster.as_ref().unwrap().me().clone();
+    let nodes = running.storage.nodes().unwrap();
+    assert!(nodes.bury(&me).await);
+    // It looks every half minute.
+    let (last, running) = blocking(move || (running.wait_for_signal(), running)).await;
+    assert_eq!(last, Signal::Over);
+    blocking(move || running.stop().unwrap()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_node_left_is_told_to_the_node_that_has_its_user_now() {
     database().await;

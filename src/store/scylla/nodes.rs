@@ -14,12 +14,15 @@ use tokio::time::Instant;
 use super::backend::block_on;
 use super::client::{Client, Failed, Hand};
 use super::stats::Statement;
-use crate::store::nodes::{Ahead, Look, NodeRow, Nodes};
+use crate::store::IDLE_SECONDS_MAX;
+use crate::store::nodes::{Ahead, Burial, Look, NodeRow, Nodes, Renewal, Renewed};
 
 /// How long one call may take, with all retries.
 const WITHIN: Duration = Duration::from_secs(20);
 /// Reads of the island beside each other.
 const BESIDE: usize = 16;
+/// Seconds that a lease is kept: longer than the presence rows of its run.
+const LEASE_SECONDS: i32 = IDLE_SECONDS_MAX as i32 + 86_400;
 
 /// The table, for whoever starts, stops and calls nodes.
 pub(super) struct Table {
@@ -53,8 +56,34 @@ impl Work {
         let (found, _) = self.hand().read(Statement::NodeRead, &(url,), None, false).await?;
         let row = found.maybe_first_row::<(Option<i64>, Option<CqlTimestamp>, Option<i64>)>().map_err(|_| Failed)?;
         let Some((Some(boot), left_at, at)) = row else { return Ok(None) };
-        let row = NodeRow { boot: boot.cast_unsigned(), left: left_at.is_some() };
+        let row = NodeRow { boot: boot.cast_unsigned(), left: left_at.is_some(), silent: None };
         Ok(Some(Found { row, at: at.unwrap_or_default() }))
+    }
+
+    /// The row, and since when that run is silent.
+    async fn look(&self, url: &str) -> Result<Option<NodeRow>, Failed> {
+        let Some(Found { row, .. }) = self.read(url).await? else { return Ok(None) };
+        let (found, _) = self.hand().read(Statement::LeaseRead, &(url, row.boot.cast_signed()), None, false).await?;
+        let seen = found.maybe_first_row::<(Option<CqlTimestamp>,)>().map_err(|_| Failed)?;
+        let now = self.client.wall.unix_us() / 1_000;
+        let silent = |CqlTimestamp(at)| Duration::from_millis(now.saturating_sub(u64::try_from(at).unwrap_or(0)));
+        Ok(Some(NodeRow { silent: seen.and_then(|(at,)| at).map(silent), ..row }))
+    }
+
+    /// Writes that this run was seen now.
+    async fn see(&self, node: &NodeId) -> Result<(), Failed> {
+        let at = self.after(None);
+        let values = (at, LEASE_SECONDS, CqlTimestamp(at / 1_000), &*node.url, node.boot.cast_signed());
+        self.hand().send(Statement::LeaseRenew, &values).await
+    }
+
+    async fn renew(&self, node: &NodeId) -> Result<Renewed, Failed> {
+        match self.read(&node.url).await? {
+            Some(Found { row, .. }) if row.boot != node.boot => Ok(Renewed::Taken),
+            Some(Found { row, .. }) if row.left => Ok(Renewed::Buried),
+            // A row that somebody deleted says nothing of the run.
+            Some(_) | None => self.see(node).await.map(|()| Renewed::Kept),
+        }
     }
 
     /// Later than the row that is there, also when our clock was set back.
@@ -67,6 +96,8 @@ impl Work {
         let there = self.read(&node.url).await?;
         let at = self.after(there.as_ref());
         let values = (&*node.url, node.boot.cast_signed(), CqlTimestamp(at / 1_000), at);
+        // The lease first: a row of a run without one would never be found gone.
+        self.see(node).await?;
         self.hand().send(Statement::NodeEnter, &values).await
     }
 
@@ -91,10 +122,22 @@ impl Nodes for Table {
             .map_err(|Failed| "the database does not take that this node leaves".to_owned())
     }
 
+    fn renew(&self, node: &NodeId) -> Renewal {
+        let (work, node) = (Arc::clone(&self.work), node.clone());
+        let renewed = self.handle.spawn(async move { work.renew(&node).await });
+        Box::pin(async move { renewed.await.unwrap_or(Err(Failed)).unwrap_or(Renewed::Unknown) })
+    }
+
+    fn bury(&self, node: &NodeId) -> Burial {
+        let (work, node) = (Arc::clone(&self.work), node.clone());
+        let buried = self.handle.spawn(async move { work.leave(&node).await });
+        Box::pin(async move { buried.await.is_ok_and(|written| written.is_ok()) })
+    }
+
     fn look(&self, url: &str) -> Look {
         let (work, url) = (Arc::clone(&self.work), url.to_owned());
-        let looked = self.handle.spawn(async move { work.read(&url).await });
-        Box::pin(async move { looked.await.ok()?.ok()?.map(|found| found.row) })
+        let looked = self.handle.spawn(async move { work.look(&url).await });
+        Box::pin(async move { looked.await.ok()?.ok()? })
     }
 
     fn ahead(&self) -> Ahead {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::connect::{connect, consistency};
 use super::explain;
 use super::schema::{Role, TABLES, Table, VERSION};
-use super::schema_apply::{kind as kind_of, newer, version};
+use super::schema_apply::{SchemaFault, kind as kind_of, newer, version};
 use crate::config::{Config, Scylla};
 
 /// One thing that is not as it must be, in one sentence that says what to do.
@@ -113,6 +113,14 @@ pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, no
         }
     }
     faults.extend(ranges(session, config));
+    let stated = version(session, config).await;
+    if let Ok(Some(old)) = stated
+        && old < VERSION
+    {
+        // What an older version lacks is no table that somebody else has changed.
+        faults.push(outdated(&config.keyspace, old));
+        return faults;
+    }
     let missing = match columns(session, config).await {
         Ok(found) => compare(config, &found),
         Err(fault) => vec![fault],
@@ -120,7 +128,7 @@ pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, no
     let whole = missing.is_empty();
     faults.extend(missing);
     if whole {
-        faults.extend(versions(session, config).await);
+        faults.extend(versions(stated, config));
         for table in TABLES.iter().filter(|table| table.name != "schema_version") {
             faults.extend(permissions(session, config, table).await);
         }
@@ -282,16 +290,20 @@ fn kind(role: Role) -> &'static str {
     }
 }
 
-async fn versions(session: &Session, config: &Scylla) -> Option<Fault> {
+fn outdated(keyspace: &str, old: i32) -> Fault {
+    Fault::lasting(format!(
+        "the tables in {keyspace} are of version {old} and this murre needs {VERSION}; run `murre schema migrate`"
+    ))
+}
+
+fn versions(stated: Result<Option<i32>, SchemaFault>, config: &Scylla) -> Option<Fault> {
     let keyspace = &config.keyspace;
-    match version(session, config).await {
+    match stated {
         Ok(Some(VERSION)) => None,
         Ok(None) => {
             Some(Fault::lasting(format!("the tables in {keyspace} are not finished; run `murre schema create` again")))
         }
-        Ok(Some(old)) if old < VERSION => Some(Fault::lasting(format!(
-            "the tables in {keyspace} are of version {old} and this murre needs {VERSION}; run `murre schema migrate`"
-        ))),
+        Ok(Some(old)) if old < VERSION => Some(outdated(keyspace, old)),
         Ok(Some(new)) => Some(Fault::lasting(newer(keyspace, new))),
         Err(fault) => Some(Fault { passes: fault.passes(), said: fault.to_string() }),
     }

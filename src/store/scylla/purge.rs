@@ -7,15 +7,15 @@
 //! What remains are the milliseconds in which a node has read the user and not yet written where it is, if that write
 //! takes longer than delete and second look: such a user registers anew at its next hello.
 //!
-//! A presence row says that a user is connected unless the table of nodes says that its run is over: a node that leaves
-//! or is killed leaves the rows of its users where they are.
+//! A presence row says that a user is connected unless the table of nodes says that its run is over, or the run was
+//! silent for a day: a node that leaves or is killed leaves the rows of its users where they are.
 //!
 //! A statement that fails may have been made. Each is sent again for a while: its timestamp is ours, so the second time
 //! changes nothing. When one fails for good, all rows are put back as they were, whoever has come. Rows are put back
 //! in one batch of one partition, which is one mutation: a user is there with all of them or not at all.
 
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hashbrown::HashMap;
 use scylla::DeserializeRow;
@@ -24,6 +24,7 @@ use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
+use shards::machine::NodeId;
 
 use super::connect::consistency;
 use super::explain;
@@ -32,7 +33,7 @@ use super::schema::family;
 use super::upkeep::UpkeepFault;
 use crate::config::Scylla;
 use crate::store::IDLE_SECONDS_MAX;
-use crate::store::nodes::NodeRow;
+use crate::store::nodes::{NodeRow, SILENT_TIME_LONG};
 
 /// The first pause before a statement is sent again; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -63,6 +64,7 @@ pub(super) struct Broom<'a> {
     message_times: PreparedStatement,
     drop_messages: PreparedStatement,
     node: PreparedStatement,
+    lease: PreparedStatement,
     /// By the keys of their presence rows, whether they were over when they were looked up.
     runs: RefCell<HashMap<Vec<u8>, bool>>,
 }
@@ -96,6 +98,7 @@ impl<'a> Broom<'a> {
             message_times: prepare(format!("SELECT WRITETIME(value) FROM {message} WHERE uaid = ?"), read).await?,
             drop_messages: prepare(format!("DELETE FROM {message} USING TIMESTAMP ? WHERE uaid = ?"), write).await?,
             node: prepare(format!("SELECT boot, left_at FROM {keyspace}.node WHERE url = ?"), read).await?,
+            lease: prepare(format!("SELECT seen_at FROM {keyspace}.lease WHERE url = ? AND boot = ?"), read).await?,
             runs: RefCell::default(),
         })
     }
@@ -129,14 +132,25 @@ impl<'a> Broom<'a> {
         let Some(node) = rows::presence_node(key) else { return Ok(false) };
         let found: Vec<(Option<i64>, Option<CqlTimestamp>)> = self.select(&self.node, (&*node.url,)).await?;
         let over = found.first().is_some_and(|(boot, left_at)| {
-            boot.is_some_and(|boot| NodeRow { boot: boot.cast_unsigned(), left: left_at.is_some() }.is_over(node.boot))
+            let row = |boot: i64| NodeRow { boot: boot.cast_unsigned(), left: left_at.is_some(), silent: None };
+            boot.is_some_and(|boot| row(boot).is_over(node.boot))
         });
+        let over = over || self.is_silent(&node).await?;
         let mut runs = self.runs.borrow_mut();
         if runs.len() >= RUNS_MAX {
             runs.clear();
         }
         runs.insert(key.to_vec(), over);
         Ok(over)
+    }
+
+    /// Whether this run has not been seen for so long that it counts as gone.
+    async fn is_silent(&self, node: &NodeId) -> Result<bool, UpkeepFault> {
+        let seen: Vec<(Option<CqlTimestamp>,)> =
+            self.select(&self.lease, (&*node.url, node.boot.cast_signed())).await?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let silent = |CqlTimestamp(at)| now.saturating_sub(Duration::from_millis(u64::try_from(at).unwrap_or(0)));
+        Ok(seen.into_iter().filter_map(|(at,)| at).any(|at| silent(at) >= SILENT_TIME_LONG))
     }
 
     /// All rows of the user in one answer: channels and messages of a user are bounded.

@@ -9,6 +9,7 @@
 //! message  ((uaid), family, clock, origin, key) -> value  key is the chid 16, but for
 //!              0 topic: clock 0, origin 0, chid 16, topic
 //! node     (url) -> boot, started_at, left_at             a node that leaves says so once, not for each of its users
+//! lease    ((url), boot) -> seen_at                       each run renews its own, with a TTL
 //! ```
 //!
 //! There is no static column: a read of a part of a partition that has only statics returns no row, and a user that is
@@ -18,7 +19,7 @@
 use crate::store::IDLE_SECONDS_MAX;
 
 /// The version that this build writes and reads.
-pub const VERSION: i32 = 1;
+pub const VERSION: i32 = 2;
 
 /// Numbers of the families: the column `family`.
 pub mod family {
@@ -149,6 +150,17 @@ pub const TABLES: &[Table] = &[
         ],
         options: None,
     },
+    // A table of its own: not every database adds a column twice without a complaint, as a step must.
+    Table {
+        name: LEASE,
+        comment: "murre: when each run of a node was last seen; renewed every 30 s",
+        columns: &[
+            Column { name: "url", cql: "text", role: Role::Partition },
+            Column { name: "boot", cql: "bigint", role: Role::Clustering },
+            Column { name: "seen_at", cql: "timestamp", role: Role::Value },
+        ],
+        options: None,
+    },
     Table {
         name: "schema_version",
         comment: "murre: the versions of these tables; the greatest counts",
@@ -170,8 +182,17 @@ pub struct Step {
 }
 
 /// From nothing to [`VERSION`].
-pub const STEPS: &[Step] =
-    &[Step { version: 1, statements: |layout| TABLES.iter().map(|table| table.create(layout)).collect() }];
+pub const STEPS: &[Step] = &[
+    Step { version: 1, statements: |layout| create(layout, |table| table != LEASE) },
+    Step { version: 2, statements: |layout| create(layout, |table| table == LEASE) },
+];
+
+/// The table of version 2.
+const LEASE: &str = "lease";
+
+fn create(layout: &Layout, which: impl Fn(&str) -> bool) -> Vec<String> {
+    TABLES.iter().filter(|table| which(table.name)).map(|table| table.create(layout)).collect()
+}
 
 impl Layout {
     /// Makes the keyspace.

@@ -86,6 +86,7 @@ pub(super) fn reads(statement: Statement) -> bool {
             | Statement::UsersFirst
             | Statement::UsersBehind
             | Statement::NodeRead
+            | Statement::LeaseRead
     )
 }
 
@@ -175,6 +176,10 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
             "INSERT INTO {keyspace}.node (url, boot, started_at, left_at) VALUES (?, ?, ?, null) USING TIMESTAMP ?"
         ),
         Statement::NodeLeave => format!("UPDATE {keyspace}.node USING TIMESTAMP ? SET left_at = ? WHERE url = ?"),
+        Statement::LeaseRead => format!("SELECT seen_at FROM {keyspace}.lease WHERE url = ? AND boot = ?"),
+        Statement::LeaseRenew => {
+            format!("UPDATE {keyspace}.lease USING TIMESTAMP ? AND TTL ? SET seen_at = ? WHERE url = ? AND boot = ?")
+        }
         Statement::Probe => format!(
             "UPDATE {user} USING TIMESTAMP ? AND TTL ? SET value = ? WHERE uaid = ? AND family = {USER_CLOCK} AND key = 0x"
         ),

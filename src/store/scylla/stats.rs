@@ -66,6 +66,8 @@ statements! {
     NodeRead node_read: "read the row of a node.",
     NodeEnter node_enter: "write that a node has begun.",
     NodeLeave node_leave: "write that a node has left.",
+    LeaseRead lease_read: "read when a run of a node was last seen.",
+    LeaseRenew lease_renew: "write that a run of a node was seen.",
     Probe probe: "look whether the database is back.",
 }
 

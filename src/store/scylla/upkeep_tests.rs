@@ -142,9 +142,21 @@ async fn who_was_last_connected_to_a_run_that_is_over_is_dropped_and_who_may_be_
         let key = rows::presence_key(&NodeId { url: url.into(), boot });
         key.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    for (url, boot, left_at) in [("http://runs", 7, "null"), ("http://again", 9, "null"), ("http://left", 5, "1000")] {
+    for (url, boot, left_at) in [
+        ("http://runs", 7, "null"),
+        ("http://again", 9, "null"),
+        ("http://left", 5, "1000"),
+        ("http://silent", 6, "null"),
+    ] {
         let node = format!("INSERT INTO KS.node (url, boot, left_at) VALUES ('{url}', {boot}, {left_at})");
         run(&session, scylla, &node).await;
+    }
+    // One run was seen just now and one two days ago; both kept silent about their end.
+    for (url, boot, seen_at) in
+        [("http://runs", 7, "toTimestamp(now())"), ("http://silent", 6, "toTimestamp(now()) - 2d")]
+    {
+        let lease = format!("INSERT INTO KS.lease (url, boot, seen_at) VALUES ('{url}', {boot}, {seen_at})");
+        run(&session, scylla, &lease).await;
     }
     let put = |user: u8, family: i8, key: &str, at: u64| {
         let uaid = format!("{user:02x}").repeat(16);
@@ -155,7 +167,7 @@ async fn who_was_last_connected_to_a_run_that_is_over_is_dropped_and_who_may_be_
         )
     };
     let stays = [key(7, "http://runs"), key(1, "http://unknown")];
-    let goes = [key(8, "http://again"), key(5, "http://left")];
+    let goes = [key(8, "http://again"), key(5, "http://left"), key(6, "http://silent")];
     for (user, presence) in (1..).zip(stays.iter().chain(&goes)) {
         run(&session, scylla, &put(user, RECORD, "", 1000)).await;
         run(&session, scylla, &put(user, CHANNEL, "02", 1000)).await;
@@ -172,8 +184,8 @@ async fn who_was_last_connected_to_a_run_that_is_over_is_dropped_and_who_may_be_
     assert!(found.put_back(newest).await.unwrap());
     let idle = Purge::Idle(Duration::from_secs(30 * DAY));
     let counted = census(&session, scylla, idle).await.unwrap();
-    assert_eq!((counted.users, counted.presences), (4, 4), "the row of the run that is over is not put back");
-    assert_eq!((counted.purged, counted.passed_by), (1, 2));
+    assert_eq!((counted.users, counted.presences), (5, 5), "the row of the run that is over is not put back");
+    assert_eq!((counted.purged, counted.passed_by), (2, 2));
     // It leaves, too.
     run(&session, scylla, "UPDATE KS.node SET left_at = 2000 WHERE url = 'http://again'").await;
     run(&session, scylla, "UPDATE KS.node SET left_at = 2000 WHERE url = 'http://runs'").await;

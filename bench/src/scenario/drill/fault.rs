@@ -9,6 +9,9 @@ use rustix::process::geteuid;
 
 use super::town::Town;
 
+/// Time in which the database nodes see one of them again that stood still.
+const SEEN_AGAIN: Duration = Duration::from_secs(20);
+
 /// One fault.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -26,6 +29,16 @@ pub enum Fault {
     Cut,
     /// The same by the kernel: each node is in a network namespace, and the links between them go down. Needs root.
     LinksDown,
+    /// A node stands still (SIGSTOP) and goes on.
+    Paused,
+    /// A node and the database do not reach each other; its users and the other nodes reach it. In network namespaces,
+    /// so it needs root.
+    DatabaseCut,
+    /// A node is killed and comes back with its ledger at another address and `node.url`.
+    NewAddress,
+    /// One of three database nodes stands still and misses writes without hints; then it goes on and another stands
+    /// still, so that every quorum needs it.
+    Divergent,
     /// One of three database nodes is killed and comes back.
     DatabaseNode,
     /// The whole database stands still.
@@ -40,7 +53,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the table.
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 16] = [
         Fault::None,
         Fault::Split,
         Fault::Kill,
@@ -48,6 +61,10 @@ impl Fault {
         Fault::Rolling,
         Fault::Cut,
         Fault::LinksDown,
+        Fault::Paused,
+        Fault::DatabaseCut,
+        Fault::NewAddress,
+        Fault::Divergent,
         Fault::DatabaseNode,
         Fault::DatabaseStopped,
         Fault::DatabaseSlow,
@@ -63,7 +80,10 @@ impl Fault {
     /// Whether a POST may be refused with another 5xx than 503 that says when to come again: a node that dies or stops
     /// answers what it can. In the others a refusal says that the store is away, or in doubt.
     pub(super) fn refuses_in_order(self) -> bool {
-        matches!(self, Fault::DatabaseNode | Fault::DatabaseStopped | Fault::DatabaseSlow | Fault::ClockSet)
+        matches!(
+            self,
+            Fault::Divergent | Fault::DatabaseNode | Fault::DatabaseStopped | Fault::DatabaseSlow | Fault::ClockSet
+        )
     }
 
     /// Whether the first node has a clock of its own, and how many milliseconds it is ahead at the start.
@@ -79,7 +99,8 @@ impl Fault {
     pub(super) fn leaves_alone(self, node: usize) -> bool {
         match self {
             Fault::None | Fault::Split | Fault::Cut | Fault::LinksDown | Fault::Clocks | Fault::ClockSet => true,
-            Fault::Kill | Fault::KillForGood => node != 0,
+            Fault::Kill | Fault::KillForGood | Fault::Paused | Fault::DatabaseCut | Fault::NewAddress => node != 0,
+            Fault::Divergent => true,
             Fault::Rolling | Fault::DatabaseNode | Fault::DatabaseStopped | Fault::DatabaseSlow => false,
         }
     }
@@ -87,15 +108,15 @@ impl Fault {
     /// What it lacks here, if anything.
     pub(super) fn lacks(self, databases: usize) -> Option<&'static str> {
         match self {
-            Fault::DatabaseNode if databases < 3 => Some("needs three database nodes"),
-            Fault::LinksDown if !geteuid().is_root() => Some("needs root"),
+            Fault::DatabaseNode | Fault::Divergent if databases < 3 => Some("needs three database nodes"),
+            Fault::LinksDown | Fault::DatabaseCut if !geteuid().is_root() => Some("needs root"),
             _ => None,
         }
     }
 
     /// Whether the nodes stand in namespaces of their own.
     pub(super) fn wants_network(self) -> bool {
-        self == Fault::LinksDown
+        matches!(self, Fault::LinksDown | Fault::DatabaseCut)
     }
 
     /// Breaks it, waits, and heals it.
@@ -117,6 +138,30 @@ impl Fault {
                 town.cut(true)?;
                 thread::sleep(outage);
                 town.cut(false)
+            }
+            Fault::Paused => {
+                town.pause(0, true)?;
+                thread::sleep(outage);
+                town.pause(0, false)
+            }
+            Fault::DatabaseCut => {
+                town.cut_from_database(0, true)?;
+                thread::sleep(outage);
+                town.cut_from_database(0, false)
+            }
+            Fault::NewAddress => {
+                town.kill(0)?;
+                thread::sleep(Duration::from_secs(3));
+                town.revive_elsewhere(0)
+            }
+            Fault::Divergent => {
+                town.database("pause", 2)?;
+                thread::sleep(outage);
+                town.database("resume", 2)?;
+                thread::sleep(SEEN_AGAIN);
+                town.database("pause", 3)?;
+                thread::sleep(outage);
+                town.database("resume", 3)
             }
             Fault::ClockSet => {
                 town.set_clock(3_600_000)?;
@@ -157,6 +202,10 @@ impl fmt::Display for Fault {
             Fault::Rolling => "rolling",
             Fault::Cut => "cut",
             Fault::LinksDown => "links-down",
+            Fault::Paused => "paused",
+            Fault::DatabaseCut => "database-cut",
+            Fault::NewAddress => "new-address",
+            Fault::Divergent => "divergent",
             Fault::DatabaseNode => "database-node",
             Fault::DatabaseStopped => "database-stopped",
             Fault::DatabaseSlow => "database-slow",

@@ -90,6 +90,12 @@ impl Network {
         self.database.enter()
     }
 
+    /// Has nothing that the database sends to a node arrive, or all of it again. Nothing says so to either.
+    pub(super) fn cut_from_database(&self, n: usize, cut: bool) -> io::Result<()> {
+        let verb = if cut { "add" } else { "del" };
+        self.database.ip(&format!("route {verb} blackhole {}/32\n", self.front(n)))
+    }
+
     /// Takes the links between the nodes down, or up again. A node sees that its end has no carrier, and nothing else:
     /// what it sends waits for a neighbour that does not answer.
     pub(super) fn cut(&self, cut: bool) -> io::Result<()> {

@@ -82,7 +82,8 @@ impl Town {
         self.database = None;
         self.network = None;
         let count = self.databases.to_string();
-        let mut options = vec!["--nodes", count.as_str()];
+        // A replica that was away has only what it is told by reads and by repair.
+        let mut options = vec!["--nodes", count.as_str(), "--no-hints"];
         if self.tls {
             options.push("--client-cert");
         }
@@ -197,7 +198,7 @@ impl Town {
         } else {
             command.push("serve".into());
         }
-        let (scheme, port) = if self.tls { ("https", TLS_PORT) } else { ("http", process::NODE_PORT) };
+        let (scheme, port) = self.node_port();
         let mut listen = |ip| {
             if let Some(papers) = &self.papers {
                 let sets = papers.settings().into_iter().chain([format!("node.tls.listen={ip}:{port}")]);
@@ -259,6 +260,32 @@ impl Town {
             return Err(io::Error::other(format!("ended with {code:?}\n{}", self.servers[n].server.log())));
         }
         Ok(())
+    }
+
+    /// Has a node stand still, or go on.
+    pub(super) fn pause(&self, n: usize, paused: bool) -> io::Result<()> {
+        self.servers[n].server.pause(paused)
+    }
+
+    /// Cuts a node off from the database, or joins them again. In a network only.
+    pub(super) fn cut_from_database(&self, n: usize, cut: bool) -> io::Result<()> {
+        self.network.as_ref().map_or(Ok(()), |network| network.cut_from_database(n, cut))
+    }
+
+    /// Starts a node again on its data, at another address that others call by another URL. On loopback only.
+    pub(super) fn revive_elsewhere(&mut self, n: usize) -> io::Result<()> {
+        let (scheme, port) = self.node_port();
+        let ip = process::own_address();
+        let line = Line::to(scheme, SocketAddr::from((ip, port)))?;
+        let node = &mut self.servers[n];
+        node.server.replace_argument("--node-url", &line.url());
+        node.server.move_to(ip);
+        node.line = Some(line);
+        self.revive(n)
+    }
+
+    fn node_port(&self) -> (&'static str, u16) {
+        if self.tls { ("https", TLS_PORT) } else { ("http", process::NODE_PORT) }
     }
 
     /// Starts a node again on its data.

@@ -20,7 +20,7 @@ use shards::time::UnixSeconds;
 
 use super::*;
 use crate::edge::EdgeKeys;
-use crate::store::nodes::{Ahead, Look, NodeRow};
+use crate::store::nodes::{Ahead, Burial, Look, NodeRow, Renewal, Renewed};
 use crate::webpush::message_id::MessageIds;
 use crate::webpush::node_call::{Told, read_push, read_told};
 use fake::FakeNode;
@@ -41,6 +41,16 @@ impl Nodes for Table {
 
     fn leave(&self, _: &NodeId) -> Result<(), String> {
         Ok(())
+    }
+
+    fn renew(&self, _: &NodeId) -> Renewal {
+        Box::pin(async { Renewed::Kept })
+    }
+
+    fn bury(&self, node: &NodeId) -> Burial {
+        let mut row = self.0.lock().unwrap();
+        let written = row.as_mut().filter(|row| row.boot == node.boot).map(|row| row.left = true);
+        Box::pin(async move { written.is_some() })
     }
 
     fn look(&self, _: &str) -> Look {
@@ -81,6 +91,7 @@ impl Kit {
             connections_max: 4,
             connect_timeout: PATIENCE,
             request_timeout: PATIENCE,
+            gone_time: Duration::ZERO,
             trust: Trust::read(None).unwrap(),
         };
         change(&mut calls);

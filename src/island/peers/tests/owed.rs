@@ -65,9 +65,9 @@ fn word_without_a_shard_is_carried_too() {
 #[test]
 fn a_debt_to_a_run_that_is_over_is_dropped() {
     for (row, over) in [
-        (NodeRow { boot: BOOT, left: true }, true),
-        (NodeRow { boot: BOOT + 1, left: false }, true),
-        (NodeRow { boot: BOOT, left: false }, false),
+        (NodeRow { boot: BOOT, left: true, silent: None }, true),
+        (NodeRow { boot: BOOT + 1, left: false, silent: None }, true),
+        (NodeRow { boot: BOOT, left: false, silent: None }, false),
     ] {
         let url = nobody();
         let mut kit = Kit::new();
@@ -102,6 +102,7 @@ fn who_has_no_island_settles_what_can_be_settled() {
         connections_max: 4,
         connect_timeout: PATIENCE,
         request_timeout: PATIENCE,
+        gone_time: Duration::ZERO,
         trust: Trust::read(None).unwrap(),
     };
     for n in 0..40 {
@@ -146,4 +147,20 @@ fn a_notification_that_cannot_be_said_yet_stays_owed() {
     kit.peers.renew(keys(CRYPTO), Trust::read(None).unwrap());
     eventually("all is settled", || kit.peers.unsettled() == 0);
     kit.await_number("peer_owed_answered", 1);
+}
+
+#[test]
+fn a_run_that_is_silent_and_does_not_answer_is_declared_over() {
+    let url = nobody();
+    let mut kit = Kit::new();
+    let row = NodeRow { boot: BOOT, left: false, silent: Some(Duration::from_secs(600)) };
+    *kit.table.0.lock().unwrap() = Some(row);
+    for _ in 0..3 {
+        assert_eq!(kit.ask(push(&url)), PeerReply::Unreachable);
+    }
+    assert_eq!(kit.ask(notify(&url, 1)), PeerReply::Unreachable);
+    kit.await_number("peer_runs_gone", 1);
+    assert_eq!(*kit.table.0.lock().unwrap(), Some(NodeRow { left: true, ..row }));
+    assert_eq!(kit.ask(push(&url)), PeerReply::NotHere);
+    assert_eq!(kit.peers.unsettled(), 0);
 }

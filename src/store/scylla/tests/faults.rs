@@ -418,20 +418,28 @@ fn without_a_budget_nothing_is_sent_again() {
 /// A run that begins or ends is seen by others, and an earlier run cannot say that this one has left.
 #[test]
 fn nodes_come_and_go_by_rows() {
-    use crate::store::nodes::NodeRow;
+    use crate::store::nodes::{NodeRow, Renewed};
     let (store, _keyspace) = super::open_alone();
     let nodes = store.nodes();
     let run = |boot| NodeId { url: "http://192.0.2.1:8082".into(), boot };
     let look = || store.runtime.block_on(nodes.look("http://192.0.2.1:8082"));
     assert_eq!(look(), None);
+    // The clock of these tests stands still.
+    let silent = Some(Duration::ZERO);
     nodes.enter(&run(u64::MAX)).expect("it is written");
-    assert_eq!(look(), Some(NodeRow { boot: u64::MAX, left: false }));
+    assert_eq!(look(), Some(NodeRow { boot: u64::MAX, left: false, silent }));
     nodes.leave(&run(u64::MAX)).expect("it is written");
-    assert_eq!(look(), Some(NodeRow { boot: u64::MAX, left: true }));
-    // The clock of these tests stands still: the new row is later than the one that is there.
+    assert_eq!(look(), Some(NodeRow { boot: u64::MAX, left: true, silent }));
+    // The new row is later than the one that is there.
     nodes.enter(&run(7)).expect("it is written");
-    assert_eq!(look(), Some(NodeRow { boot: 7, left: false }));
+    assert_eq!(look(), Some(NodeRow { boot: 7, left: false, silent }));
     nodes.leave(&run(u64::MAX)).expect("nothing is written");
-    assert_eq!(look(), Some(NodeRow { boot: 7, left: false }));
+    assert_eq!(look(), Some(NodeRow { boot: 7, left: false, silent }));
+    // Each run learns from its renewal what the others believe.
+    let renew = |boot| store.runtime.block_on(nodes.renew(&run(boot)));
+    assert_eq!((renew(7), renew(8)), (Renewed::Kept, Renewed::Taken));
+    assert!(store.runtime.block_on(nodes.bury(&run(8))) && renew(7) == Renewed::Kept, "the row is of another run");
+    assert!(store.runtime.block_on(nodes.bury(&run(7))) && renew(7) == Renewed::Buried);
+    assert_eq!(look(), Some(NodeRow { boot: 7, left: true, silent }));
     store.close();
 }

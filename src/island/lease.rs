@@ -1,0 +1,134 @@
+//! The lease of this node: its row says every 30 s that the run goes on. The table may also say that it is over, which
+//! ends the node: others have dropped what they owed to it, and clear the presence rows of its sessions.
+//! Lives on: the island.
+
+use std::sync::{Arc, mpsc};
+
+use shards::counters;
+use shards::machine::NodeId;
+use shards::stats::{Board, Counters as _};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::{Host, Signal};
+use crate::store::nodes::{Nodes, RENEW_INTERVAL, Renewed};
+
+counters! {
+    /// Renewals of the lease of this node.
+    pub struct LeaseNumbers {
+        counter lease_renewals: "Times the table of nodes was told that this node goes on.",
+        counter lease_renewals_failed: "Times it could not be told.",
+        gauge lease_age_seconds: "Seconds since it was told.",
+        gauge lease_lost: "1 when the table of nodes says that this run is over; the node ends then.",
+    }
+}
+
+/// Renews the lease.
+pub(crate) struct Lease {
+    nodes: Arc<dyn Nodes>,
+    me: Arc<NodeId>,
+    renewed: Instant,
+    numbers: LeaseNumbers,
+    board: Arc<Board>,
+}
+
+impl Lease {
+    /// Of a run that has just entered the cluster.
+    pub(crate) fn new(nodes: Arc<dyn Nodes>, me: Arc<NodeId>) -> Lease {
+        let board = Arc::new(Board::new(&[LeaseNumbers::MEANINGS]));
+        Lease { nodes, me, renewed: Instant::now(), numbers: LeaseNumbers::default(), board }
+    }
+
+    /// Its numbers.
+    pub(super) fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
+    /// Renews until the run is over, and says so to `came`.
+    pub(super) async fn run(mut self, came: mpsc::Sender<Signal>, host: Arc<dyn Host>) {
+        let mut tick = tokio::time::interval(RENEW_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let over = self.renew().await;
+            // A node that is told to stop says by itself that it leaves.
+            if over && host.health() != super::Health::Draining {
+                // Without a receiver the node ends already.
+                let _ = came.send(Signal::Over);
+                return;
+            }
+        }
+    }
+
+    /// Renews once. Whether the run is over.
+    async fn renew(&mut self) -> bool {
+        let renewed = self.nodes.renew(&self.me).await;
+        match renewed {
+            Renewed::Kept => {
+                self.renewed = Instant::now();
+                self.numbers.lease_renewals += 1;
+            }
+            Renewed::Unknown => self.numbers.lease_renewals_failed += 1,
+            Renewed::Taken => tracing::error!(node = %self.me.url, "node.url taken by another run of a node"),
+            Renewed::Buried => {
+                tracing::error!(node = %self.me.url, "run declared over by another node, which could not reach it");
+            }
+        }
+        let over = matches!(renewed, Renewed::Taken | Renewed::Buried);
+        self.numbers.lease_lost = u64::from(over);
+        self.numbers.lease_age_seconds = self.renewed.elapsed().as_secs();
+        self.numbers.write_to(&self.board, 0);
+        over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::store::nodes::{Ahead, Burial, Look, Renewal};
+
+    struct Table(Mutex<Renewed>);
+
+    impl Nodes for Table {
+        fn enter(&self, _: &NodeId) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn leave(&self, _: &NodeId) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn renew(&self, _: &NodeId) -> Renewal {
+            let renewed = *self.0.lock().unwrap();
+            Box::pin(async move { renewed })
+        }
+
+        fn bury(&self, _: &NodeId) -> Burial {
+            Box::pin(async { false })
+        }
+
+        fn look(&self, _: &str) -> Look {
+            Box::pin(async { None })
+        }
+
+        fn ahead(&self) -> Ahead {
+            Box::pin(async { None })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_ends_when_the_table_says_so_and_for_no_silence_of_the_database() {
+        let table = Arc::new(Table(Mutex::new(Renewed::Kept)));
+        let me = Arc::new(NodeId { url: "http://n".into(), boot: 1 });
+        let mut lease = Lease::new(Arc::clone(&table) as Arc<dyn Nodes>, me);
+        for (says, over) in
+            [(Renewed::Kept, false), (Renewed::Unknown, false), (Renewed::Taken, true), (Renewed::Buried, true)]
+        {
+            *table.0.lock().unwrap() = says;
+            assert_eq!(lease.renew().await, over, "{says:?}");
+        }
+        let numbers = lease.numbers;
+        assert_eq!((numbers.lease_renewals, numbers.lease_renewals_failed, numbers.lease_lost), (1, 1, 1));
+    }
+}
