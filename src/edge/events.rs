@@ -110,28 +110,17 @@ pub(super) struct Reporter {
     events: Option<Arc<Events>>,
     /// The port of the request that is being answered.
     port: Port,
-    /// The code of the close frame that was read last; its connection ends at once.
-    peer_code: Option<u16>,
 }
 
 impl Reporter {
     pub(super) fn new(shard: ShardId, events: Option<Arc<Events>>) -> Reporter {
-        Reporter { shard, events, port: Port::WebSocket, peer_code: None }
+        Reporter { shard, events, port: Port::WebSocket }
     }
 
     /// What follows is about a request on this port.
     #[inline]
     pub(super) fn on(&mut self, port: Port) {
         self.port = port;
-    }
-
-    /// A close frame with this code came; its connection ends next.
-    pub(super) fn peer_said(&mut self, code: Option<u16>) {
-        self.peer_code = code;
-    }
-
-    pub(super) fn take_peer_code(&mut self) -> Option<u16> {
-        self.peer_code.take()
     }
 
     /// True if anybody wants to know.

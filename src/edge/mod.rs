@@ -350,9 +350,9 @@ impl Edge for PushEdge {
         if !self.reporter.is_on() {
             return;
         }
-        if let Codec::WebSocket { agent_family, simple, relay, since, .. } = codec {
+        if let Codec::WebSocket { fragments, agent_family, simple, relay, since, .. } = codec {
             let code = match reason {
-                CloseReason::PeerClosed => self.reporter.take_peer_code(),
+                CloseReason::PeerClosed => fragments.as_ref().and_then(|fragments| fragments.peer_code),
                 reason => close::websocket_goodbye(reason).map(|(code, _)| code),
             };
             let mode = match (relay, simple) {

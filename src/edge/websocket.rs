@@ -41,11 +41,14 @@ pub(super) enum Asked {
 pub struct Fragments {
     text: Vec<u8>,
     share: Share,
+    /// Code of the close frame that the peer sent. It is kept here from that frame to the report of the end, where
+    /// somebody wants one: a field of the codec would cost each idle session two bytes.
+    pub(super) peer_code: Option<u16>,
 }
 
 impl Fragments {
     fn new(unfinished: &Quota) -> Fragments {
-        Fragments { text: Vec::new(), share: unfinished.share() }
+        Fragments { text: Vec::new(), share: unfinished.share(), peer_code: None }
     }
 
     /// Whether they have become more than there is room for.
@@ -82,7 +85,11 @@ impl PushEdge {
             Kind::Pong => Ingest::Next { consumed },
             Kind::Close => match ws::close_code(frame.payload) {
                 Ok(code) => {
-                    self.reporter.peer_said(code);
+                    if self.reporter.is_on() && code.is_some() {
+                        let unfinished = self.unfinished.of(Port::WebSocket);
+                        let kept = session.fragments.get_or_insert_with(|| Box::new(Fragments::new(unfinished)));
+                        kept.peer_code = code;
+                    }
                     let reason = frame.payload.get(2..).and_then(|reason| std::str::from_utf8(reason).ok());
                     ws::write_close(out, code, reason.unwrap_or_default());
                     Ingest::Close { reason: CloseReason::PeerClosed }

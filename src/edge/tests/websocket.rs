@@ -10,6 +10,7 @@ use shards::simple::Mode;
 use shards::time::UnixSeconds;
 
 use super::*;
+use crate::edge::{Events, Happening};
 use crate::webpush::headers::Encryption;
 use crate::webpush::payload::Draft;
 use crate::webpush::vapid::tests::Sender;
@@ -267,4 +268,24 @@ fn beyond_the_welcome_a_websocket_is_sent_elsewhere_and_the_others_stay() {
     let mut third = Harness::with(edge(), Port::WebSocket);
     third.feed(UPGRADE.as_bytes());
     assert_eq!(third.statuses(), [101]);
+}
+
+#[test]
+fn close_codes_of_two_peers_are_not_mixed_up() {
+    let events = Arc::new(Events::new());
+    let edge = PushEdge::new(&EdgeConfig { events: Some(Arc::clone(&events)), ..config() }).unwrap();
+    let mut first = Harness::with(edge, Port::WebSocket);
+    let mut codecs: Vec<Codec> = (0..3).map(|_| first.edge.arrived()).collect();
+    for (codec, payload) in codecs.iter_mut().zip([&b"\x0f\xa1"[..], &b"\x0f\xa2"[..], &b""[..]]) {
+        let ingest = first.edge.ingest(now(), codec, &mut frame(Opcode::Close, payload), &mut Vec::new());
+        assert!(matches!(ingest, Ingest::Close { reason: CloseReason::PeerClosed }));
+    }
+    codecs.iter().for_each(|codec| first.edge.ended(now(), codec, CloseReason::PeerClosed));
+    let codes: Vec<_> = std::iter::from_fn(|| events.take())
+        .map(|report| match report.happening {
+            Happening::Ended(ended) => ended.code,
+            other => panic!("an end: {other:?}"),
+        })
+        .collect();
+    assert_eq!(codes, [Some(4001), Some(4002), None]);
 }
