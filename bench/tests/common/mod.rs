@@ -292,11 +292,7 @@ impl UserAgent {
     }
 
     pub async fn note(&mut self) -> Note {
-        let message = self.expect("notification").await;
-        let text = |key: &str| message[key].as_str().unwrap_or("").to_owned();
-        let body = URL_SAFE_NO_PAD.decode(text("data")).unwrap();
-        let (channel, version, headers) = (text("channelID"), text("version"), message["headers"].clone());
-        Note { channel, version, body, headers, message }
+        Note::of(self.message().await)
     }
 
     /// Acks, and returns when the server has dealt with it.
@@ -368,6 +364,15 @@ pub struct Note {
 }
 
 impl Note {
+    /// Reads a message, which must be a notification.
+    pub fn of(message: Value) -> Note {
+        assert_eq!(message["messageType"], "notification", "{message}");
+        let text = |key: &str| message[key].as_str().unwrap_or("").to_owned();
+        let body = URL_SAFE_NO_PAD.decode(text("data")).unwrap();
+        let (channel, version, headers) = (text("channelID"), text("version"), message["headers"].clone());
+        Note { channel, version, body, headers, message }
+    }
+
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
