@@ -7,7 +7,8 @@ use shards::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::{Config, Level, LogFormat, MAX_CONNECTIONS_MAX, Roles, Steer, StoreKind, TokenForm};
+use super::values::{log_format, roles, steer, store_kind, token_form};
+use super::{Config, Level, MAX_CONNECTIONS_MAX};
 
 /// One setting.
 pub struct Key {
@@ -453,51 +454,6 @@ keys! {
 
 fn rate(raw: &Raw) -> Option<u32> {
     Some(parse::number(raw, 0, u64::from(shards::rates::RATE_MAX))? as u32)
-}
-
-fn roles(raw: &Raw) -> Option<Roles> {
-    let mut roles = Roles::default();
-    for item in raw.items() {
-        match item {
-            "connect" => roles.connect = true,
-            "endpoint" => roles.endpoint = true,
-            _ => return None,
-        }
-    }
-    (roles != Roles::default()).then_some(roles)
-}
-
-fn steer(raw: &Raw) -> Option<Steer> {
-    match raw.text()? {
-        "off" => Some(Steer::Off),
-        "cpu" => Some(Steer::Cpu),
-        _ => None,
-    }
-}
-
-fn token_form(raw: &Raw) -> Option<TokenForm> {
-    match raw.text()? {
-        "short" => Some(TokenForm::Short),
-        "fernet" => Some(TokenForm::Fernet),
-        _ => None,
-    }
-}
-
-fn store_kind(raw: &Raw) -> Option<StoreKind> {
-    match raw.text()? {
-        "embedded" => Some(StoreKind::Embedded),
-        "memory" => Some(StoreKind::Memory),
-        "scylla" => Some(StoreKind::Scylla),
-        _ => None,
-    }
-}
-
-fn log_format(raw: &Raw) -> Option<LogFormat> {
-    match raw.text()? {
-        "text" => Some(LogFormat::Text),
-        "json" => Some(LogFormat::Json),
-        _ => None,
-    }
 }
 
 /// The Markdown table of docs/OPERATIONS.md.

@@ -16,6 +16,7 @@ mod parse;
 mod scylla;
 
 mod sources;
+mod values;
 
 mod words;
 

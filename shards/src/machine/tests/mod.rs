@@ -5,6 +5,7 @@ mod mesh;
 mod script;
 
 mod attempts;
+mod cancels;
 mod cluster;
 mod conversation;
 mod delivery;

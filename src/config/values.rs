@@ -1,0 +1,54 @@
+//! Values of settings that are words: `None` for a word that none of them is.
+
+use super::parse::Raw;
+use super::{LogFormat, Roles, Steer, StoreKind, TokenForm};
+
+/// Reads `roles`: one of them at least.
+pub(super) fn roles(raw: &Raw) -> Option<Roles> {
+    let mut roles = Roles::default();
+    for item in raw.items() {
+        match item {
+            "connect" => roles.connect = true,
+            "endpoint" => roles.endpoint = true,
+            _ => return None,
+        }
+    }
+    (roles != Roles::default()).then_some(roles)
+}
+
+/// Reads `shards.steer`.
+pub(super) fn steer(raw: &Raw) -> Option<Steer> {
+    match raw.text()? {
+        "off" => Some(Steer::Off),
+        "cpu" => Some(Steer::Cpu),
+        _ => None,
+    }
+}
+
+/// Reads `endpoint.tokens`.
+pub(super) fn token_form(raw: &Raw) -> Option<TokenForm> {
+    match raw.text()? {
+        "short" => Some(TokenForm::Short),
+        "fernet" => Some(TokenForm::Fernet),
+        _ => None,
+    }
+}
+
+/// Reads `store.kind`.
+pub(super) fn store_kind(raw: &Raw) -> Option<StoreKind> {
+    match raw.text()? {
+        "embedded" => Some(StoreKind::Embedded),
+        "memory" => Some(StoreKind::Memory),
+        "scylla" => Some(StoreKind::Scylla),
+        _ => None,
+    }
+}
+
+/// Reads `log.format`.
+pub(super) fn log_format(raw: &Raw) -> Option<LogFormat> {
+    match raw.text()? {
+        "text" => Some(LogFormat::Text),
+        "json" => Some(LogFormat::Json),
+        _ => None,
+    }
+}
