@@ -42,7 +42,8 @@ pub(super) struct Sock {
     pub(super) outbox: VecDeque<Frame>,
     /// The user agent is gone and the node can know it.
     closed: bool,
-    asked: Option<Uaid>,
+    /// Whom its hello named, if storage knew that one before.
+    known: Option<Uaid>,
     /// What the machine said in its hello.
     served: Option<Uaid>,
     greeted: bool,
@@ -139,6 +140,7 @@ impl Cluster {
         let (step, uaid) = (self.steps + 1, self.socks[id].served);
         match &mut command {
             Command::Hello(hello) => {
+                self.socks[id].known = hello.uaid.filter(|asked| self.known.contains(asked));
                 hello.fresh = loop {
                     let fresh = Uaid(self.rng.network.bytes16());
                     if usize::from(self.placement.owner(fresh).0) == s {
@@ -173,9 +175,8 @@ impl Cluster {
     pub(super) fn said(&mut self, id: SockId, event: &Event) -> Verdict {
         match event {
             Event::Hello { uaid, .. } => {
-                let asked = self.socks[id].asked;
-                if asked.is_some_and(|asked| asked != *uaid && self.known.contains(&asked)) {
-                    return Err(format!("{asked:?} is known and was given {uaid:?}"));
+                if let Some(known) = self.socks[id].known.filter(|known| known != uaid) {
+                    return Err(format!("{known:?} is known and was given {uaid:?}"));
                 }
                 self.socks[id].served = Some(*uaid);
             }
@@ -262,7 +263,7 @@ impl Cluster {
             inbox: VecDeque::from([Command::Hello(Box::new(hello))]),
             outbox: VecDeque::new(),
             closed: false,
-            asked,
+            known: None,
             served: None,
             greeted: false,
             got: Vec::new(),
@@ -314,7 +315,7 @@ impl Cluster {
     }
 
     /// Acks everything, or some.
-    fn acks(&mut self, id: SockId, all: bool) {
+    pub(super) fn acks(&mut self, id: SockId, all: bool) {
         let got = &mut self.socks[id].got;
         let mut updates = Vec::new();
         let count = if all { got.len() } else { 1 + self.rng.clients.index(3) };

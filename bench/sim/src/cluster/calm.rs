@@ -35,6 +35,9 @@ impl Cluster {
         self.log(None, format_args!("calm"));
         self.plan.faults = Faults::default();
         self.calm = true;
+        for id in self.agents.iter().filter_map(|agent| agent.sock).collect::<Vec<_>>() {
+            self.acks(id, true);
+        }
         self.cuts.clear();
         self.rolling.clear();
         for node in &mut self.nodes {
@@ -66,9 +69,11 @@ impl Cluster {
         Err(format!("still busy after {TURNS_MAX} turns without faults"))
     }
 
-    /// One message to every channel that is certainly registered: all are accepted.
+    /// One message to every channel that is certainly registered and whose user agent knows so: all are accepted.
     fn post_everywhere(&mut self) -> Verdict {
-        let sure = self.channels.iter().filter(|(_, channel)| channel.registered == Some(true));
+        // The others were registered by a socket that was left, perhaps behind the hello of the session of now.
+        let told = |(uaid, chid)| self.agents.iter().any(|a| a.uaid == Some(uaid) && a.channels.contains(&chid));
+        let sure = self.channels.iter().filter(|(key, channel)| channel.registered == Some(true) && told(**key));
         for (uaid, chid) in sure.map(|(key, _)| *key).collect::<Vec<_>>() {
             let posted = self.posts(uaid, chid, 2_000_000, None)?;
             for _ in 0..TURNS_MAX {

@@ -135,6 +135,12 @@ impl Cluster {
                 let post = self.identify(message)?;
                 self.posts[post].held |= message.ttl > 0;
             }
+            if let StoreOp::Unregister { chid, .. } = op {
+                // Perhaps of a socket that was left since: behind a register of a later one.
+                let channel = self.channels.entry((uaid, *chid)).or_default();
+                (channel.registered, channel.unregistered) = (None, Some(self.steps));
+                channel.version += 1;
+            }
             self.all_held(uaid, "in storage")?;
         }
         if let Ok(StoreReply::Page(page)) = &mut reply {

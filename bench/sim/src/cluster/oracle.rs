@@ -88,7 +88,8 @@ impl Cluster {
         }
         let post = &mut self.posts[index];
         if post.seen.is_none() {
-            post.stamp = Some(message.stamp);
+            // Its time begins when it is stamped, by the clock of that node.
+            (post.stamp, post.expires) = (Some(message.stamp), message.expires().0);
         }
         match self.by_stamp.insert(message.stamp, index) {
             Some(other) if other != index => {
@@ -181,6 +182,8 @@ impl Cluster {
         let none = BTreeSet::new();
         for (index, post) in self.posts.iter().enumerate() {
             let over = post.seen.is_none() || self.ended(post).is_some() || self.replaced(post, &none);
+            // A user agent that was gone before its first register was answered has another UAID by now.
+            let over = over || !self.agents.iter().any(|agent| agent.uaid == Some(post.uaid));
             if !over && !excused(post) {
                 return Err(format!("message {index} waits ({when}): {post:?}"));
             }

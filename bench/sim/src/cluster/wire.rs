@@ -213,8 +213,6 @@ impl Cluster {
         let reply = match (self.breakage, reply) {
             (Some(Breakage::UnreachedIsGone), PeerReply::NoAnswer | PeerReply::Unreachable) => PeerReply::NotHere,
             (Some(Breakage::UnsureIsRefused), PeerReply::NoAnswer) => PeerReply::Busy,
-            (Some(Breakage::UnsureIsUnreached), PeerReply::NoAnswer) => PeerReply::Unreachable,
-            (Some(Breakage::RefusedKeepsItsStamp), PeerReply::Busy) => PeerReply::Unreachable,
             (_, reply) => reply,
         };
         match waits {

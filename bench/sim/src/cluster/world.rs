@@ -318,7 +318,7 @@ impl Cluster {
         self.steps += 1;
         let now = self.time(n);
         self.wall_max = self.wall_max.max(now.unix().0);
-        self.log(Some(n), format_args!("{s} <- {input:?}"));
+        self.log(Some(n), format_args!("{s} at {} <- {input:?}", now.unix_us));
         let mut effects = EffectQueue::with_capacity(limits::EFFECTS_PER_INPUT_MAX);
         self.nodes[n].shards[s].machine.step(now, input, &mut effects);
         for effect in effects {
