@@ -113,7 +113,9 @@ impl ShardMachine {
     }
 
     /// Who storage says has the user. A newer row elsewhere: that node is told to look at storage, and this session,
-    /// whose end nobody noticed, closes. No row of ours: somebody took it for dead, so it is written again.
+    /// whose end nobody noticed, closes. No row of ours: another node took it for dead, so it is written again, in a
+    /// later version: a shared store settles by timestamps, and the delete of the old version wins against it for ever.
+    /// The version grows by one only, since it also says when the session read its channels.
     pub(in super::super) fn doubt_settled(
         &mut self,
         turn: &mut Turn<'_>,
@@ -134,7 +136,12 @@ impl ShardMachine {
                 self.tell_about(turn, uaid, user.presence);
             }
             _ if user.presence.contains(&mine) => {}
-            _ => self.set_presence(turn, at),
+            _ => {
+                if let Some(session) = self.sessions.get_mut(at) {
+                    session.connected_at += 1;
+                }
+                self.set_presence(turn, at);
+            }
         }
     }
 

@@ -314,11 +314,13 @@ fn a_half_open_session_is_found_by_what_stays_unacked() {
 fn a_session_whose_row_was_cleared_by_mistake_writes_it_again() {
     let mut mesh = Mesh::nodes(2, |_| {});
     let (uaid, socket) = user_on(&mut mesh, 0);
-    mesh.store.presence.clear();
+    let cleared = mesh.store.presence.remove(&uaid).unwrap();
     mesh.accept(0, message(uaid), Direct);
     mesh.pass(12);
     assert_eq!(mesh.closed(socket), None);
     assert_eq!(nodes_of(&mesh, uaid), [node_id(0, 1)]);
+    let written = &mesh.store.presence[&uaid];
+    assert!(written[0].connected_at > cleared[0].connected_at, "a delete wins against the version that it removed");
 }
 
 #[test]
