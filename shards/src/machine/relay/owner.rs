@@ -180,6 +180,8 @@ impl ShardMachine {
 
     /// One turn of what is left to do for seats and relays.
     pub(in crate::machine) fn relay_turn(&mut self, turn: &mut Turn<'_>) {
+        // Those that end first: what is said to their members would go nowhere and count as delivered.
+        self.relay_pings(turn);
         while turn.has_room()
             && let Some(from) = self.relays.ending.pop_front()
         {
@@ -205,7 +207,6 @@ impl ShardMachine {
             self.next_round(turn, conn);
         }
         self.end_choked(turn);
-        self.relay_pings(turn);
     }
 
     /// Sends what was refused again, in its order, when all of it is known.

@@ -131,6 +131,28 @@ fn what_is_said_to_a_relay_that_ends_is_no_delivery() {
     assert_eq!(tries.deliveries(), 1, "it went out once");
 }
 
+/// Its socket takes bytes again after the time of a Pong is over.
+#[test]
+fn what_a_relay_that_ends_had_refused_is_no_delivery() {
+    let mut mesh = Mesh::with(1, |config| config.ping_interval = Span::from_secs(20));
+    let uaid = mesh.known_user(0);
+    let relay = mesh.open(0);
+    mesh.command(relay, Command::Relay(RelayCommand::Open));
+    mesh.run();
+    mesh.command(relay, Command::Relay(RelayCommand::Attach(Box::new(Hello::new(Some(uaid), uaid)))));
+    mesh.run();
+    while !mesh.said(relay).contains(&Said::Ping) {
+        mesh.pass_step();
+    }
+    mesh.block(relay);
+    mesh.accept(0, message(uaid), Disposition::Direct);
+    mesh.now.mono = mesh.now.mono.after(Span::from_secs(100));
+    mesh.unblock(relay);
+    assert_eq!(mesh.closed(relay), Some(CloseReason::PongTimeout));
+    let tries = mesh.store.rows_of(uaid)[0].tries;
+    assert_eq!(tries.deliveries(), 0, "it never went out");
+}
+
 #[test]
 fn without_a_number_a_message_waits_for_its_ack_until_it_expires() {
     let mut mesh = Mesh::with(1, |config| config.attempts_max = 0);
