@@ -127,14 +127,14 @@ async fn a_permission_that_is_missing_is_named_with_what_grants_it() {
     ]);
     let (_, faults) = preflight::examine(&limited).await;
     let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    assert_eq!(said.len(), 3, "{said:?}");
-    for (said, table) in said.iter().zip(["user", "message", "node"]) {
+    assert_eq!(said.len(), 4, "{said:?}");
+    for (said, table) in said.iter().zip(["user", "message", "node", "lease"]) {
         assert!(said.starts_with(&format!("{keyspace}.{table} cannot be written: this user may not")), "{said}");
         assert!(said.ends_with(&format!("; GRANT MODIFY ON TABLE {keyspace}.{table} TO {user}")), "{said}");
     }
     run(&session, scylla, &format!("GRANT MODIFY ON KEYSPACE KS TO {user}")).await;
     run(&session, scylla, &format!("REVOKE SELECT ON KEYSPACE KS FROM {user}")).await;
-    for table in ["user", "node", "schema_version"] {
+    for table in ["user", "node", "lease", "schema_version"] {
         run(&session, scylla, &format!("GRANT SELECT ON TABLE KS.{table} TO {user}")).await;
     }
     let (_, faults) = preflight::examine(&limited).await;
