@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use crate::metrics::Metrics;
 use crate::report::Report;
 
+/// Kinds that a node sends for its lease, every 30 s.
+const LEASE: [&str; 3] = ["node_read", "lease_read", "lease_renew"];
+
 /// What was sent between two readings of the counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Statements {
@@ -20,14 +23,18 @@ impl Statements {
         reading.matching(SUFFIX).next().is_some()
     }
 
-    /// Of the difference of two readings.
+    /// Of the difference of two readings. What a node asks for its lease is left out: it belongs to no operation.
     pub fn of(change: &Metrics) -> Statements {
         let kind = |(name, count): (&str, f64)| {
             let kind = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
             Some((kind.to_owned(), count as u64))
         };
         Statements {
-            kinds: change.matching(SUFFIX).filter_map(kind).filter(|(_, count)| *count > 0).collect(),
+            kinds: change
+                .matching(SUFFIX)
+                .filter_map(kind)
+                .filter(|(kind, count)| *count > 0 && !LEASE.contains(&&**kind))
+                .collect(),
             retries: change.named(RETRIES).map(|(_, count)| count as u64).sum(),
         }
     }

@@ -57,6 +57,8 @@ impl ShardMachine {
         let writing = self.write_in_flight(uaid);
         // Where time was set back the clock stands ahead of it: others write by the earlier of the two.
         let sure = self.clock.now(turn.now).0.min(turn.now.unix_us);
+        // A clock that is too far from the database's vouches for nothing.
+        let sure = if self.clock.is_stopped() { 0 } else { sure };
         let horizon = Clock(sure.saturating_sub(self.config.settle_lag().micros()));
         let (room, full) = (self.tickets.room(), self.pages_are_full(at));
         let Some(active) = self.active_of_mut(index) else { return };

@@ -128,7 +128,7 @@ async fn a_second_node_with_the_same_url_is_refused_and_the_same_node_starts_aga
     assert_eq!(stats(&a)["island"]["lease_lost"], 0);
     blocking(move || a.stop().unwrap()).await;
     let a = blocking(move || start(&again).unwrap()).await;
-    eventually("its lease is renewed", || stats(&a)["island"]["lease_renewals"] == 1).await;
+    eventually("its lease is renewed", || stats(&a)["island"]["lease_renewals"] != 0).await;
     blocking(move || a.stop().unwrap()).await;
 }
 

@@ -67,6 +67,8 @@ impl Work {
         let seen = found.maybe_first_row::<(Option<CqlTimestamp>,)>().map_err(|_| Failed)?;
         let now = self.client.wall.unix_us() / 1_000;
         let silent = |CqlTimestamp(at)| Duration::from_millis(now.saturating_sub(u64::try_from(at).unwrap_or(0)));
+        // A clock that is too far from the database's judges no other node.
+        let seen = seen.filter(|_| !self.client.wall.is_stopped());
         Ok(Some(NodeRow { silent: seen.and_then(|(at,)| at).map(silent), ..row }))
     }
 
@@ -102,12 +104,13 @@ impl Work {
     }
 
     async fn leave(&self, node: &NodeId) -> Result<(), Failed> {
-        let there = self.read(&node.url).await?;
-        if there.as_ref().is_none_or(|found| found.row.boot != node.boot) {
+        let Some(Found { row, at }) = self.read(&node.url).await? else { return Ok(()) };
+        if row.boot != node.boot {
             return Ok(());
         }
-        let at = self.after(there.as_ref());
-        self.hand().send(Statement::NodeLeave, &(at, CqlTimestamp(at / 1_000), &*node.url)).await
+        // One microsecond behind the boot id that was read: a run that enters meanwhile writes later, and is not marked.
+        let left_at = CqlTimestamp(self.after(None) / 1_000);
+        self.hand().send(Statement::NodeLeave, &(at.saturating_add(1), left_at, &*node.url)).await
     }
 }
 

@@ -125,6 +125,7 @@ impl ShardMachine {
         {
             // No page shows a message row there. A row of a ledger has the same name and is shown.
             self.stats.saved_again += 1;
+            tale.hidden = Some(Arc::clone(&message));
             self.submit(turn, Work::SaveAgain(tale), StoreOp::Save { messages: vec![message] });
             return;
         }
@@ -137,14 +138,20 @@ impl ShardMachine {
         self.tell_next(turn, tale);
     }
 
-    /// The message is stored where low water does not hide it, or that is not sure: then its POST is refused. The user
-    /// is read once more, because the look was before this write.
+    /// The message is stored where low water does not hide it, or that is not sure. Then its POST is refused; one that
+    /// was accepted after a look that failed keeps its message, which is saved until it is stored. The user is read
+    /// once more, because the look was before this write.
     pub(in super::super) fn saved_again(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>, done: bool) {
+        let op = tale.look();
+        if !done && tale.waits.is_none() {
+            self.submit_later(turn, Work::LookAgain(tale), op);
+            return;
+        }
+        tale.hidden = None;
         if !done && let Some((asker, _)) = tale.waits.take() {
             self.stats.publishes_unavailable += 1;
             self.answer(turn, asker, Reply::Publish(Published::Unavailable));
         }
-        let op = tale.look();
         self.submit(turn, Work::LookAgain(tale), op);
     }
 

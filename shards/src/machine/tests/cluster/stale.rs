@@ -245,3 +245,45 @@ fn a_message_that_turns_up_below_low_water_is_saved_again_and_delivered() {
         }
     }
 }
+
+#[test]
+fn an_accepted_message_below_low_water_is_saved_until_it_is_stored() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let uaid = mesh.known_user(0);
+    mesh.store.mode = Mode::Held;
+    let post = mesh.start_post(0, message(uaid));
+    mesh.store.release_one();
+    answered_and_held(&mut mesh);
+    mesh.store.low_water.insert(uaid, Clock(mesh.now.unix_us + 1_000_000));
+    mesh.store.release();
+    // The look behind the write fails, so the POST is accepted without it.
+    mesh.store.mode = Mode::Failing;
+    mesh.run();
+    assert!(matches!(mesh.answer_to(post), Some(Published::Accepted { .. })));
+    // The next look finds low water, and storage has no room for the save.
+    mesh.store.mode = Mode::Full;
+    mesh.pass(60);
+    assert!(count(&mesh, "save") > 0);
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(60);
+    let socket = mesh.session(1, Some(uaid));
+    assert_eq!(mesh.notifications(socket).len(), 1);
+}
+
+#[test]
+fn a_node_whose_clock_is_stopped_vouches_for_no_low_water() {
+    for stopped in [false, true] {
+        let mut mesh = Mesh::nodes(2, |_| {});
+        let (uaid, socket) = user_on(&mut mesh, 0);
+        mesh.step(0, Input::ClockStopped(stopped));
+        mesh.lines[0] = Line::Down;
+        let stored = mesh.accept(1, message(uaid), Stored);
+        assert_eq!(mesh.request(0, notify(uaid)), "Done");
+        assert_eq!(mesh.notifications(socket), [stored]);
+        mesh.ack(socket, stored);
+        mesh.pass(30);
+        assert!(mesh.store.rows_of(uaid).is_empty());
+        let low_water = mesh.store.low_water.get(&uaid).copied().unwrap_or_default();
+        assert_eq!(low_water == Clock(0), stopped, "{low_water:?}");
+    }
+}
