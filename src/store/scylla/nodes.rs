@@ -108,7 +108,7 @@ impl Work {
         if row.boot != node.boot {
             return Ok(());
         }
-        // One microsecond behind the boot id that was read: a run that enters meanwhile writes later, and is not marked.
+        // One microsecond behind the boot id that was read: a run that enters meanwhile writes later and keeps its row.
         let left_at = CqlTimestamp(self.after(None) / 1_000);
         self.hand().send(Statement::NodeLeave, &(at.saturating_add(1), left_at, &*node.url)).await
     }
