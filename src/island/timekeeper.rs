@@ -27,7 +27,7 @@ counters! {
         counter clock_jumps_taken: "Those of them that were found to be right and taken over.",
         counter clock_stops: "Times the node's time was found further from the database's clocks than store.max_skew.",
         gauge clock_stopped: "1 while that is so: POSTs, hellos, registers and unregisters are refused.",
-        gauge clock_database_apart_milliseconds: "From the node's time to the database's clocks, ahead or behind, as last asked.",
+        gauge clock_database_apart_seconds: "From the node's time to the database's clocks, ahead or behind, as last asked; rounded up.",
         gauge clock_apart_seconds: "Seconds between the system's clock and the time the node keeps, ahead or behind.",
     }
 }
@@ -144,7 +144,7 @@ impl Timekeeper {
     /// Has the shards stamp nothing while their time is too far from the clocks of the database.
     fn weigh(&mut self, theirs_us: i64, max_skew: Duration) {
         let stopped = theirs_us.unsigned_abs() > max_skew.as_micros() as u64;
-        self.numbers.clock_database_apart_milliseconds = theirs_us.unsigned_abs() / 1_000;
+        self.numbers.clock_database_apart_seconds = theirs_us.unsigned_abs().div_ceil(1_000_000);
         self.numbers.clock_stopped = u64::from(stopped);
         if stopped == self.wall.is_stopped() {
             return;
