@@ -16,7 +16,7 @@ use crate::world::World;
 pub(crate) struct Agent {
     /// What it was told last.
     pub(crate) uaid: Option<Uaid>,
-    /// What it believes to be registered.
+    /// Channels that it believes to be registered.
     pub(crate) channels: BTreeSet<Chid>,
     /// Open as far as it knows; the last one is the one it uses.
     pub(crate) sockets: Vec<SocketId>,

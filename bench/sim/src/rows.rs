@@ -202,7 +202,7 @@ impl User {
         StoreReply::Page(Box::new(Page { messages: rows.next().map(copy).into_iter().collect(), exhausted: true }))
     }
 
-    /// Writes down how often this version was delivered, in whatever form it is here.
+    /// Writes down how often this version was delivered, in each form that it has here.
     fn tried(&mut self, key: &RowKey, tries: Tries) {
         let topic = key.topic.and_then(|topic| self.topics.get_mut(&(key.chid, topic)));
         let rows = topic.into_iter().chain(self.messages.get_mut(&key.stamp)).chain(self.saved.get_mut(&key.stamp));

@@ -15,14 +15,14 @@ pub(super) type SockId = usize;
 #[derive(Default)]
 pub(super) struct Agent {
     pub(super) uaid: Option<Uaid>,
-    /// What it believes to be registered.
+    /// Channels that it believes to be registered.
     pub(super) channels: BTreeSet<Chid>,
     pub(super) sock: Option<SockId>,
     /// It does not connect before this.
     pub(super) retry_at: u64,
 }
 
-/// Where the server's end of a socket is.
+/// Place of the server's end of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Waiting,
@@ -42,9 +42,9 @@ pub(super) struct Sock {
     pub(super) outbox: VecDeque<Frame>,
     /// The user agent is gone and the node can know it.
     closed: bool,
-    /// Whom its hello named, if storage knew that one before.
+    /// User that its hello named, if storage knew it before.
     known: Option<Uaid>,
-    /// What the machine said in its hello.
+    /// Answer of the machine to its hello.
     served: Option<Uaid>,
     greeted: bool,
     got: Vec<AckUpdate>,
@@ -52,7 +52,7 @@ pub(super) struct Sock {
     asking: BTreeMap<Chid, u64>,
 }
 
-/// What a user agent reads.
+/// Frames that a user agent reads.
 #[derive(Debug)]
 pub(super) enum Frame {
     Hello(Uaid),
@@ -64,7 +64,7 @@ pub(super) enum Frame {
 }
 
 impl Frame {
-    /// What of an event a user agent acts on.
+    /// Takes from an event the part that a user agent acts on.
     pub(super) fn of(event: Event) -> Option<Frame> {
         Some(match event {
             Event::Hello { uaid, .. } => Frame::Hello(uaid),
@@ -80,7 +80,7 @@ impl Frame {
     }
 }
 
-/// What is known of one channel.
+/// State of one channel, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Channel {
     /// `None` while nobody can know.

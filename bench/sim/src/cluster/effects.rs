@@ -1,4 +1,4 @@
-//! What becomes of the effects of a machine.
+//! Effects of a machine, carried out in the simulated world.
 
 use shards::ids::ConnId;
 use shards::machine::{Arrival, Effect, Event, Mail};

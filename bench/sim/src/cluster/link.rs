@@ -1,5 +1,5 @@
-//! Each node's way to the store: operations of one user of one node take effect in their order; whatever may happen to
-//! a request of a database happens to them.
+//! Path of each node to the store. Operations of one user of one node take effect in their order.
+//! Every fault that a request to a database can meet happens to them.
 
 use std::sync::Arc;
 

@@ -93,7 +93,7 @@ impl Cluster {
         }
     }
 
-    /// The run is over, in the middle of whatever it did. Its disk stays.
+    /// The run ends between any two of its effects. Its disk stays.
     pub(super) fn kill(&mut self, n: usize) -> Verdict {
         self.log(Some(n), format_args!("kill -9"));
         self.marks.hit("node: killed");

@@ -7,7 +7,7 @@
 pub(crate) enum Breakage {
     /// A session looks at storage before its presence row is there: the row is never written.
     PresenceUnwritten,
-    /// A presence row is cleared in whatever version it has.
+    /// A presence row is cleared in any version.
     ClearsAnyVersion,
     /// A node that is not reached counts as one that says "not here".
     UnreachedIsGone,

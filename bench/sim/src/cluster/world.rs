@@ -250,7 +250,7 @@ impl Cluster {
         found
     }
 
-    /// One turn: something happens, somebody acts, or time passes.
+    /// One turn: an event happens, a user agent or a sender acts, or time passes.
     pub(super) fn turn(&mut self) -> Verdict {
         self.now += 1_000 + self.rng.schedule.below(1_000_000);
         self.stops_end()?;
