@@ -1,4 +1,4 @@
-//! The repository's own rules, as tests (STYLE rule 26): whatever can be checked is checked here.
+//! The repository's own rules, as tests (docs/STYLE.md, rule 22).
 //!
 //! Each check is a function from files to complaints, and each has a test that feeds it a bad sample: a check
 //! that cannot fail is a defect. `cargo test tidy` runs them all.
@@ -71,6 +71,11 @@ fn every_document_has_one_title() {
 #[test]
 fn every_relative_link_resolves() {
     refuse(docs::links(&Tree::load()));
+}
+
+#[test]
+fn every_citation_of_a_document_leads_somewhere() {
+    refuse(docs::citations(&Tree::load()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Rules about documents: what they must mention, and that what they name exists.
 
-use super::tree::{Tree, has_word};
+use super::tree::{File, Tree, has_word};
 
 /// Directories of whoever works on it, written in halves so that this file does not hold them.
 const MACHINE_PATHS: &[&str] = &[
@@ -118,6 +118,53 @@ fn has_heading(tree: &Tree, path: &str, anchor: &str) -> bool {
         .map(|(_, line)| line.trim_start_matches('#').trim())
         .map(|title| title.chars().filter(keeps).collect::<String>().to_lowercase().replace(' ', "-"))
         .any(|slug| slug == anchor)
+}
+
+/// Documents that comments cite and that are not in the repository; their citations are being replaced.
+const LEGACY_DOCUMENTS: &[&str] = &["DESIGN.md", "BEHAVIOUR.md"];
+
+/// Every document that a source cites exists, and has the section whose number follows its name.
+pub fn citations(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in tree.rust().filter(|f| !f.path.starts_with("src/tidy/")) {
+        for (at, line) in file.text.lines().enumerate() {
+            for (name, section) in cited(line).filter(|(name, _)| !LEGACY_DOCUMENTS.contains(name)) {
+                let ending = format!("/{name}");
+                let found = |f: &&File| f.path == name || f.path.ends_with(&ending);
+                let documents: Vec<&File> = tree.ending(&[".md"]).filter(found).collect();
+                if documents.is_empty() {
+                    complaints.push(format!("{}:{}: there is no {name}", file.path, at + 1));
+                } else if !section.is_empty() && !documents.iter().any(|f| has_section(f, section)) {
+                    complaints.push(format!("{}:{}: {name} has no section {section}", file.path, at + 1));
+                }
+            }
+        }
+    }
+    complaints
+}
+
+/// Names of documents in one line, each with the number behind it: `PROTOCOL.md 1.5`; empty without one.
+fn cited(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    let part_of_name = |c: char| c.is_alphanumeric() || "_-/.".contains(c);
+    line.match_indices(".md").filter_map(move |(at, _)| {
+        let (before, rest) = (&line[..at], &line[at + 3..]);
+        if rest.starts_with(|c: char| c.is_alphanumeric()) {
+            return None;
+        }
+        let start = before.rfind(|c| !part_of_name(c)).map_or(0, |end| end + 1);
+        let number = rest.strip_prefix(' ').unwrap_or("");
+        let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
+        let name = line[start..at + 3].trim_start_matches(['.', '/']);
+        (name.len() > 3).then_some((name, number[..end].trim_end_matches('.')))
+    })
+}
+
+/// Whether a heading of this document begins with this number.
+fn has_section(file: &File, number: &str) -> bool {
+    prose(&file.text)
+        .filter_map(|(_, line)| line.strip_prefix('#'))
+        .filter_map(|line| line.trim_start_matches('#').split_whitespace().next())
+        .any(|word| word.trim_end_matches('.') == number)
 }
 
 /// No two numbers of one board have the same name (a scraper would refuse the page), and every number that
@@ -241,6 +288,18 @@ fn a_link_to_nowhere_is_refused() {
     assert_eq!(links(&Tree::of(&[good, others[0], others[1]])), Vec::<String>::new());
     assert_eq!(links(&Tree::of(&[good, others[0]])).len(), 1);
     assert_eq!(links(&Tree::of(&[("docs/a.md", "# A\n[b](#not-there)\n")])).len(), 1);
+}
+
+#[test]
+fn a_citation_that_leads_nowhere_is_refused() {
+    let document = ("docs/FACTS.md", "# Facts\n## 1. One\n### 1.5 Two\n");
+    let check = |line: &str| citations(&Tree::of(&[("src/a.rs", line), document])).len();
+    for good in ["// (FACTS.md 1.5; FACTS.md 1)", "// docs/FACTS.md, facts", "// FACTS.md 1.5. And more.", "a.mdx"] {
+        assert_eq!(check(good), 0, "{good}");
+    }
+    for bad in ["// (FACTS.md 1.6)", "// FACTS.md 2", "// docs/OTHER.md", "// other/FACTS.md"] {
+        assert_eq!(check(bad), 1, "{bad}");
+    }
 }
 
 #[test]
