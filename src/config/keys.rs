@@ -106,100 +106,100 @@ macro_rules! keys {
 keys! {
     "data_dir" ("data-dir" "DIR") = "murre-data",
         "a directory",
-        "Keys, store and ledgers. Made with mode 0700 when it does not exist; one process at a time.",
+        "Directory of the keys, the store and the ledgers. The server creates it with mode 0700; one process at a time can use it.",
         |c, raw| { c.data_dir = raw.text().filter(|text| !text.is_empty())?.into(); Some(()) };
     "roles" ("roles" "LIST") = "connect,endpoint",
         "connect, endpoint or both, separated by a comma",
-        "connect holds WebSocket sessions and takes calls of other nodes, endpoint takes POSTs.",
+        "connect holds WebSocket sessions and takes calls of other nodes; endpoint takes POSTs.",
         |c, raw| { c.roles = roles(raw)?; Some(()) };
     "max_connections" ("max-connections" "N") = "100000",
         "a number from 1 to 16777216",
-        "WebSockets and other connections together; beyond it a connection is answered 503 and closed. Half is for WebSockets alone, and a sixteenth more for app servers and a 64th for nodes is kept free for them.",
+        "Maximum number of WebSockets and other connections together; a further connection is answered 503 and closed. Half of it is for WebSockets alone. In addition, a sixteenth is reserved for app servers and a 64th for nodes.",
         |c, raw| { c.max_connections = parse::number(raw, 1, u64::from(MAX_CONNECTIONS_MAX))? as u32; Some(()) };
 
     "websocket.listen" ("websocket" "ADDR") = "127.0.0.1:8080",
         ADDRESSES,
-        "Where user agents connect.",
+        "Listen addresses for user agents.",
         |c, raw| { c.websocket.listen = parse::addresses(raw)?; Some(()) };
     "websocket.hello_timeout" = "5",
         SECONDS,
-        "A WebSocket that has not said hello by then is closed with 1011.",
+        "Time limit for the hello of a WebSocket; later it is closed with 1011.",
         |c, raw| { c.websocket.hello_timeout = parse::positive_duration(raw)?; Some(()) };
     "websocket.auto_ping_interval" = "300",
         SECONDS_OR_ZERO,
-        "A session is pinged when its user agent has sent no frame for this long.",
+        "Time without a frame of the user agent after which the server pings a session.",
         |c, raw| { c.websocket.auto_ping_interval = parse::duration(raw)?; Some(()) };
     "websocket.auto_ping_timeout" = "4",
         SECONDS,
-        "A session is closed that has not answered a ping by then, or whose socket takes no byte for so long while something is owed to it.",
+        "Time limit for the answer to a ping. Also the time after which a session is closed whose socket takes no byte while something is owed to it.",
         |c, raw| { c.websocket.auto_ping_timeout = parse::positive_duration(raw)?; Some(()) };
     "websocket.ping_min_interval" = "45",
         SECONDS_OR_ZERO,
-        "A user agent that sends {} again sooner than this is closed with 4774.",
+        "Minimum time between two {} of a user agent; a user agent that sends one sooner is closed with 4774.",
         |c, raw| { c.websocket.ping_min_interval = parse::duration(raw)?; Some(()) };
     "websocket.welcome" = "0",
         "a number from 0 (no limit) to 16777216",
-        "Beyond so many WebSockets a new one is answered 503 with Retry-After, so that a load balancer spreads them; read again on SIGHUP.",
+        "Number of WebSockets beyond which a new one is answered 503 with Retry-After, so that a load balancer spreads them; read again on SIGHUP.",
         |c, raw| { c.websocket.welcome = parse::number(raw, 0, 1 << 24)? as u32; Some(()) };
 
     "endpoint.listen" ("endpoint" "ADDR") = "127.0.0.1:8082",
         ADDRESSES,
-        "Where application servers POST.",
+        "Listen addresses for the POSTs of application servers.",
         |c, raw| { c.endpoint.listen = parse::addresses(raw)?; Some(()) };
     "endpoint.url" ("endpoint-url" "URL") = "",
         URL,
-        "What endpoint URLs begin with, as application servers reach it; by default http:// and the first address of endpoint.listen.",
+        "Start of the endpoint URLs, as application servers reach it; by default http:// and the first address of endpoint.listen.",
         |c, raw| { c.endpoint.url = parse::url(raw)?; Some(()) };
     #[secret] "endpoint.crypto_keys" = "",
         "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",
-        "Endpoint tokens are sealed with the first key and opened with any. By default one is made in data_dir.",
+        "Keys of the endpoint tokens: the first key seals, every key opens. By default the server makes one in data_dir.",
         |c, raw| { c.endpoint.crypto_keys = parse::fernet_keys(raw)?; Some(()) };
     "endpoint.tokens" = "short",
         "short, or fernet for the tokens of the services before this one",
-        "The form of new endpoint tokens; every form is always opened.",
+        "Form of new endpoint tokens; the server opens every form.",
         |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
 
     "http.request_timeout" = "30",
         SECONDS,
-        "An HTTP request on any port, and the upgrade of a WebSocket, must be complete by then; else 408 and the end. A WebSocket message that is begun must be, too; else close 1008.",
+        "Time limit for a complete HTTP request on any port, and for the upgrade of a WebSocket; later it is answered 408 and the connection ends. Also the time limit for a WebSocket message that was begun; later the close code is 1008.",
         |c, raw| { c.http.request_timeout = parse::positive_duration(raw)?; Some(()) };
     "http.keep_alive" = "75",
         SECONDS,
-        "A connection of an app server or node without a request ends after this.",
+        "Time after which an idle connection of an app server or node ends.",
         |c, raw| { c.http.keep_alive = parse::positive_duration(raw)?; Some(()) };
     "endpoint.token_rate" = "0",
         RATE,
-        "POSTs per second to one endpoint, with a burst of ten seconds' worth; beyond it they are answered 429.",
+        "Maximum POSTs per second to one endpoint, with a burst of ten seconds' worth; excess POSTs are answered 429.",
         |c, raw| { c.endpoint.token_rate = rate(raw)?; Some(()) };
     "endpoint.origin_rate" = "0",
         RATE,
-        "POSTs per second of one VAPID key on one shard, all without a key counting as one; beyond it they are answered 429.",
+        "Maximum POSTs per second for each VAPID key and shard; POSTs without a key share one limit. Excess POSTs are answered 429.",
         |c, raw| { c.endpoint.origin_rate = rate(raw)?; Some(()) };
 
     "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
         ADDRESSES,
-        "Where other nodes of a cluster call.",
+        "Listen addresses for calls of other nodes.",
         |c, raw| { c.node.listen = parse::addresses(raw)?; Some(()) };
     "node.url" ("node-url" "URL") = "",
         URL,
-        "How other nodes reach this one; by default https:// and the first address of node.tls.listen, else http:// and that of node.listen.",
+        "URL at which other nodes reach this node; by default https:// and the first address of node.tls.listen, else http:// and that of node.listen.",
         |c, raw| { c.node.url = parse::url(raw)?; Some(()) };
     #[secret] "node.keys" = "",
         "keys of 16 to 256 visible characters, [k1,k2] or k1,k2",
-        "Other nodes must present one of them; the first is presented to them. By default one is made in data_dir.",
+        "Keys of the node API: other nodes must present one of them, and this node presents the first. By default the server makes one in data_dir.",
         |c, raw| { c.node.keys = parse::bearer_keys(raw)?; Some(()) };
 
     "node.connections" = "16",
         "a number from 1 to 256",
-        "Connections to each other node; more calls than that wait.",
+        "Maximum number of connections to each other node; further calls wait.",
         |c, raw| { c.node.connections = parse::number(raw, 1, 256)? as u16; Some(()) };
     "node.connect_timeout" = "1",
         SECONDS,
-        "A connection to another node that is not there by then counts as failed.",
+        "Time limit for a connection to another node; later the connection has failed.",
         |c, raw| { c.node.connect_timeout = parse::positive_duration(raw)?; Some(()) };
     "node.request_timeout" = "3",
         "seconds from 0.001 to 30, as 5, 2.5 or \"250ms\"",
-        "A call of another node that is not answered by then has failed.",
+        "Time limit for the response to a call of another node; later the call has failed.",
         |c, raw| {
             let allowed = |span: &Duration| *span <= Duration::from_secs(30);
             c.node.request_timeout = parse::positive_duration(raw).filter(allowed)?;
@@ -207,16 +207,16 @@ keys! {
         };
     "node.ca" = "",
         PEM,
-        "PEM certificates that sign those of other nodes whose node.url begins with https; by default those this host trusts. Read at start, with any store, and again on SIGHUP.",
+        "PEM certificates of the authorities of other nodes whose node.url begins with https; by default those that this host trusts. Read at start, with any store, and again on SIGHUP.",
         |c, raw| { c.node.ca = parse::path(raw)?; Some(()) };
 
     "node.tls.listen" = "",
         "addresses as 0.0.0.0:8443 or [::1]:8443, separated by commas, or nothing",
-        "Where other nodes call over TLS: it ends here, in front of the first address of node.listen, which may then be one of 127.0.0.1.",
+        "Listen addresses of the node API over TLS. murre terminates TLS and forwards to the first address of node.listen, which can then be a loopback address.",
         |c, raw| { c.node.tls.listen = parse::addresses(raw)?; Some(()) };
     "node.tls.cert" = "",
         PEM,
-        "PEM certificate of this node for node.tls.listen, which names the host of node.url, and those that lead to its authority; read again on SIGHUP.",
+        "PEM certificate of this node for node.tls.listen, which names the host of node.url, and its intermediate certificates; read again on SIGHUP.",
         |c, raw| { c.node.tls.cert = parse::path(raw)?; Some(()) };
     "node.tls.key" = "",
         PEM,
@@ -225,36 +225,36 @@ keys! {
 
     "admin.listen" ("admin" "ADDR") = "127.0.0.1:8083",
         ADDRESSES,
-        "Where operators find the admin page, health routes, metrics and PUT /broadcasts. Not for the public.",
+        "Listen addresses of the admin page, health routes, metrics and PUT /broadcasts. They must not be public.",
         |c, raw| { c.admin.listen = parse::addresses(raw)?; Some(()) };
     "admin.hosts" = "",
         "host names as murre.internal, without ports, separated by commas, or nothing",
-        "Names by which admin.listen may be called, beside localhost and every IP address; a request with another Host is answered 421.",
+        "Names by which admin.listen can be called, beside localhost and every IP address; a request with another Host is answered 421.",
         |c, raw| { c.admin.hosts = parse::host_names(raw)?; Some(()) };
 
     "shards.cores" ("cores" "LIST") = "all",
         "CPU numbers as 2-15,20, none twice, or all",
-        "Each shard is pinned to one of these CPUs.",
+        "CPUs of the shards; each shard is pinned to one of them.",
         |c, raw| { c.shards.cores = parse::cores(raw)?; Some(()) };
     "shards.count" ("shards" "N") = "0",
         "a number from 0 (one per core) to 256",
-        "How many shards; a data directory may be opened with another number than it was written with.",
+        "Number of shards; a data directory can be opened with another number than it was written with.",
         |c, raw| { c.shards.count = parse::number(raw, 0, u64::from(shards::limits::SHARDS_MAX))? as u16; Some(()) };
     "shards.backlog" = "4096",
         "a number from 16 to 65535",
-        "Connections that the kernel completes ahead of a shard, on each of its listening sockets; net.core.somaxconn bounds it, too.",
+        "Connections that the kernel completes ahead of a shard, on each of its listening sockets; net.core.somaxconn also limits them.",
         |c, raw| {
             c.shards.backlog = parse::number(raw, u64::from(BACKLOG_MIN), u64::from(BACKLOG_MAX))? as u16;
             Some(())
         };
     "shards.steer" = "off",
         "off or cpu",
-        "Which shard gets a new connection: any, or that of the CPU which got its first packet; for hosts with as many receive queues as shards.",
+        "Shard of a new connection: any shard, or that of the CPU that received its first packet; for hosts with as many receive queues as shards.",
         |c, raw| { c.shards.steer = steer(raw)?; Some(()) };
 
     "store.kind" ("store" "KIND") = "embedded",
         "embedded, scylla for one store that several nodes share, or memory for trials that may forget everything",
-        "Where users, channels and stored messages live.",
+        "Place of users, channels and stored messages.",
         |c, raw| { c.store.kind = store_kind(raw)?; Some(()) };
     "store.cache" = "32MiB",
         BYTES,
@@ -262,12 +262,12 @@ keys! {
         |c, raw| { c.store.cache = parse::bytes(raw)?; Some(()) };
     "store.max_bytes" = "0",
         "a number of bytes, as 107374182400 or 100GiB; 0 is no bound but the disk",
-        "At this size on disk messages that would be stored are refused with 503; registers and saves go on for an eighth more.",
+        "Size on disk at which messages that would be stored are refused with 503; registers and saves go on for an eighth more.",
         |c, raw| { c.store.max_bytes = parse::bytes(raw)?; Some(()) };
 
     "store.user_bytes_per_day" = "",
         "a number of bytes, as 16777216 or 16MiB; 0 is no bound; nothing is 16MiB, and 4MiB on a shared store",
-        "Bytes stored for one user in a UTC day, as one node counts them; beyond it POSTs that would be stored are answered 429.",
+        "Maximum bytes stored for one user in a UTC day, counted by each node; further POSTs that would be stored are answered 429.",
         |c, raw| {
             let by_kind = raw.text()?.is_empty();
             c.store.user_bytes_per_day = if by_kind { None } else { Some(parse::bytes(raw)?) };
@@ -276,7 +276,7 @@ keys! {
 
     "store.max_skew" = "15",
         "seconds from 1 to 15, as 10 or \"10s\"",
-        "How far the time of a node may be from the clocks of the database; beyond it the node refuses to start, and stamps nothing.",
+        "Maximum difference between the time of a node and the clocks of the database; beyond it the node refuses to start, and stamps nothing.",
         |c, raw| {
             let allowed = |skew: &Duration| (Duration::from_secs(1)..=Duration::from_secs(15)).contains(skew);
             c.store.max_skew = parse::duration(raw).filter(allowed)?;
@@ -285,47 +285,47 @@ keys! {
 
     "store.scylla.nodes" ("scylla" "HOST:PORT") = "",
         "addresses or names with ports, as 10.0.0.1:9042,db2:9042 or [::1]:9042",
-        "Nodes of the database to ask first; the others are found through them.",
+        "Contact points of the database; they name its other nodes.",
         |c, raw| { c.store.scylla.nodes = parse::hosts(raw)?; Some(()) };
     "store.scylla.keyspace" = "murre",
         "1 to 48 lower case letters, digits and _, a letter first",
-        "Where the tables are.",
+        "Keyspace of the tables.",
         |c, raw| { c.store.scylla.keyspace = parse::keyspace(raw)?; Some(()) };
     "store.scylla.replication_factor" = "3",
         "a number from 1 to 9",
-        "How many nodes of each datacenter have a row; `murre schema create` makes the keyspace so.",
+        "Number of nodes of each datacenter that hold a row; `murre schema create` creates the keyspace with it.",
         |c, raw| { c.store.scylla.replication_factor = parse::number(raw, 1, 9)? as u16; Some(()) };
     "store.scylla.datacenter" = "",
         "the name of a datacenter, or nothing where there is one only",
-        "Requests go to it, and `murre schema create` puts rows nowhere else.",
+        "Datacenter that receives the requests and, from `murre schema create`, all rows.",
         |c, raw| { c.store.scylla.datacenter = parse::name(raw)?; Some(()) };
     "store.scylla.read_consistency" = "quorum",
         LEVEL,
-        "How many replicas answer a read. Reads and writes must overlap.",
+        "Replicas that must answer a read. Reads and writes must overlap.",
         |c, raw| { c.store.scylla.read_consistency = Level::parse(raw)?; Some(()) };
     "store.scylla.write_consistency" = "quorum",
         LEVEL,
-        "How many replicas have a write before it is acknowledged.",
+        "Replicas that must have a write before it is acknowledged.",
         |c, raw| { c.store.scylla.write_consistency = Level::parse(raw)?; Some(()) };
     "store.scylla.user" = "",
         "up to 128 visible characters, or nothing",
-        "Who we are to the database, where it asks.",
+        "User name for a database that requires a login.",
         |c, raw| { c.store.scylla.user = parse::name(raw)?; Some(()) };
     #[secret] "store.scylla.password" = "",
         "up to 1024 characters, none a control character",
-        "The password of store.scylla.user.",
+        "Password of store.scylla.user.",
         |c, raw| { c.store.scylla.password = parse::password(raw)?; Some(()) };
     "store.scylla.tls" = "false",
         "true or false",
-        "Encrypt connections to the database.",
+        "Encrypts connections to the database.",
         |c, raw| { c.store.scylla.tls.enabled = parse::flag(raw)?; Some(()) };
     "store.scylla.tls_ca" = "",
         PEM,
-        "PEM certificates that sign those of the database; by default those this host trusts.",
+        "PEM certificates of the authorities of the database; by default those that this host trusts.",
         |c, raw| { c.store.scylla.tls.ca = parse::path(raw)?; Some(()) };
     "store.scylla.tls_cert" = "",
         PEM,
-        "PEM certificate of ours, where the database asks for one.",
+        "PEM client certificate that murre presents when the database requires one.",
         |c, raw| { c.store.scylla.tls.cert = parse::path(raw)?; Some(()) };
     "store.scylla.tls_key" = "",
         PEM,
@@ -333,15 +333,15 @@ keys! {
         |c, raw| { c.store.scylla.tls.key = parse::path(raw)?; Some(()) };
     "store.scylla.tls_verify_host" = "true",
         "true or false",
-        "Whether the certificate of a database node must name its IP address.",
+        "Requires that the certificate of a database node names its IP address.",
         |c, raw| { c.store.scylla.tls.verify_host = parse::flag(raw)?; Some(()) };
     "store.scylla.connect_timeout" = "5",
         SECONDS,
-        "A connection to a database node that is not there by then counts as failed.",
+        "Time limit for a connection to a database node; later the connection has failed.",
         |c, raw| { c.store.scylla.connect_timeout = parse::positive_duration(raw)?; Some(()) };
     "store.scylla.request_timeout" = "5",
         "seconds from 0.001 to 30, as 5, 2.5 or \"250ms\"",
-        "A statement, its retries included, that is not answered by then has failed.",
+        "Time limit for a statement, its retries included; later the statement has failed.",
         |c, raw| {
             let allowed = |span: &Duration| *span <= Duration::from_secs(30);
             c.store.scylla.request_timeout = parse::positive_duration(raw).filter(allowed)?;
@@ -349,28 +349,28 @@ keys! {
         };
     "store.scylla.in_flight" = "256",
         "a number from 1 to 4096",
-        "Statements of one shard that may be unanswered; more wait. While the database answers slowly they are fewer.",
+        "Maximum number of statements of one shard in flight; further ones wait. A slow database lowers the number.",
         |c, raw| { c.store.scylla.in_flight = parse::number(raw, 1, 4_096)? as u16; Some(()) };
 
     "delivery.window" = "500",
         "a number from 1 to 1024",
-        "Notifications of one session that may be unacked; more wait in storage. They go out 50 at once, and 50 more for each second without an ack.",
+        "Maximum number of unacked notifications of one session; further ones wait in the store. They go out 50 at once, and 50 more for each second without an ack.",
         |c, raw| { c.delivery.window = parse::number(raw, 1, u64::from(shards::limits::WINDOW_MAX))? as u16; Some(()) };
     "delivery.durable" = "false",
         "true or false",
-        "Store every message on disk before it is sent, so that not even a power cut loses one.",
+        "Stores every message on disk before it is sent, so that not even a power cut loses one.",
         |c, raw| { c.delivery.durable = parse::flag(raw)?; Some(()) };
     "delivery.spill_after" = "10",
         SECONDS,
-        "A notification unacked for this long is saved to storage.",
+        "Time after which an unacked notification is saved to storage.",
         |c, raw| { c.delivery.spill_after = parse::positive_duration(raw)?; Some(()) };
     "delivery.retry_after" = "60",
         SECONDS,
-        "A notification unacked for this long is sent again, at most 3 times.",
+        "Time after which an unacked notification is sent again, at most 3 times.",
         |c, raw| { c.delivery.retry_after = parse::positive_duration(raw)?; Some(()) };
     "delivery.attempts_max" = "10",
         "a number from 3 to 31, or 0 (never)",
-        "A message that was delivered this often, over three sessions at least, and never acked ends.",
+        "Number of deliveries, over at least three sessions, after which a message without an ack ends.",
         |c, raw| {
             let most = u64::from(shards::message::Tries::DELIVERIES_MAX);
             c.delivery.attempts_max = parse::number(raw, 0, most).filter(|number| *number == 0 || *number >= 3)? as u8;
@@ -378,7 +378,7 @@ keys! {
         };
     "delivery.msg_limit" = "0",
         "a number from 0 (off) to 4294967295",
-        "A user whose drain comes to more stored messages than this is reset: all are discarded and it subscribes anew.",
+        "Number of stored messages in one drain beyond which the user is reset: all are discarded, and the user agent subscribes again.",
         |c, raw| { c.delivery.msg_limit = parse::number(raw, 0, u64::from(u32::MAX))? as u32; Some(()) };
     "delivery.ledger_bytes" = "32MiB",
         "a number of bytes from 1MiB to 16GiB, as 33554432 or 32MiB",
@@ -391,64 +391,64 @@ keys! {
 
     "hello.reconcile" = "false",
         "true or false",
-        "Take the channelIDs of a hello as the truth: unregister what they lack, reset a user who has more than we know.",
+        "Makes the channelIDs of a hello authoritative: channels that they lack are unregistered, and a user with an unknown channel is reset.",
         |c, raw| { c.hello.reconcile = parse::flag(raw)?; Some(()) };
 
     #[secret] "broadcast.url" = "",
         CALL_URL,
-        "Where the versions of broadcasts are asked for; by default only PUT /broadcasts sets them.",
+        "URL from which the versions of broadcasts are polled; by default only PUT /broadcasts sets them.",
         |c, raw| { c.broadcast.url = parse::call_url(raw)?; Some(()) };
     #[secret] "broadcast.token" = "",
         "up to 4096 visible characters",
-        "Sent as Authorization: Bearer to the host of broadcast.url, never to one that it redirects to.",
+        "Token that is sent as Authorization: Bearer to the host of broadcast.url, never to a host that it redirects to.",
         |c, raw| { c.broadcast.token = parse::token(raw)?; Some(()) };
     "broadcast.interval" = "30",
         SECONDS,
-        "How often broadcast.url is asked.",
+        "Time between two polls of broadcast.url.",
         |c, raw| { c.broadcast.interval = parse::positive_duration(raw)?; Some(()) };
     "broadcast.spread" = "10",
         SECONDS_OR_ZERO,
-        "A changed broadcast reaches all sessions within this time, so that they do not all answer in the same second.",
+        "Time within which a changed broadcast reaches all sessions, so that they do not all answer in the same second.",
         |c, raw| { c.broadcast.spread = parse::duration(raw)?; Some(()) };
 
     #[secret] "simplepush.wake_url" = "",
         CALL_URL,
-        "Where a POST goes when a message is stored for a SimplePush user agent that can be woken; by default nowhere.",
+        "URL that gets a POST when a message is stored for a SimplePush user agent that can be woken; by default none.",
         |c, raw| { c.simplepush.wake_url = parse::call_url(raw)?; Some(()) };
     "simplepush.enabled" = "false",
         "true or false",
-        "User agents whose hello does not say use_webpush get SimplePush: version updates, of which the newest counts, and PUT /spush.",
+        "Gives SimplePush to user agents whose hello does not say use_webpush: version updates, of which the newest counts, and PUT /spush.",
         |c, raw| { c.simplepush.enabled = parse::flag(raw)?; Some(()) };
     "simplepush.wake_timeout" = "0",
         SECONDS_OR_ZERO,
-        "A SimplePush session of a user agent that can be woken is closed with 4774 when nothing was said on it for this long.",
+        "Time of silence after which a SimplePush session of a user agent that can be woken is closed with 4774.",
         |c, raw| { c.simplepush.wake_timeout = parse::duration(raw)?; Some(()) };
 
     "relay.members" = "0",
         "a number from 0 (off) to 4096",
-        "A connection whose hello says \"relay\":true may speak for this many user agents at a time.",
+        "Maximum number of user agents at a time that a connection can represent if its hello says \"relay\":true.",
         |c, raw| { c.relay.members = parse::number(raw, 0, RELAY_MEMBERS_MAX as u64)? as u16; Some(()) };
 
     "drain.delay" = "5",
         SECONDS_OR_ZERO,
-        "From SIGTERM to the first session that is closed; health pages and new WebSockets are answered 503 meanwhile.",
+        "Time from SIGTERM to the first closed session; health pages and new WebSockets are answered 503 meanwhile.",
         |c, raw| { c.drain.delay = parse::duration(raw)?; Some(()) };
     "drain.rate" = "10000",
         "a number from 1 to 10000000",
-        "Sessions closed per second when the server is told to stop.",
+        "Sessions closed per second during the drain.",
         |c, raw| { c.drain.rate = parse::number(raw, 1, 10_000_000)? as u32; Some(()) };
 
     "log.level" = "info",
         "error, warn, info, debug, trace or off, or directives as info,murre::clients=debug",
-        "What is logged to standard error. At debug also what each client meets.",
+        "Level of the log on standard error. debug adds the events of each client.",
         |c, raw| { c.log.level = super::words::directives(raw.text()?)?; Some(()) };
     "log.format" = "text",
         "text, or json for one object a line",
-        "How a line of the log is spelled.",
+        "Form of a log line.",
         |c, raw| { c.log.format = log_format(raw)?; Some(()) };
     "log.color" = "false",
         "true or false",
-        "Colour the log.",
+        "Colours the log.",
         |c, raw| { c.log.color = parse::flag(raw)?; Some(()) };
 }
 
