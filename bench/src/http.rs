@@ -24,7 +24,7 @@ impl Response {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The `errno` of a JSON error body (BEHAVIOUR.md 2.11); `None` when there is none.
+    /// The `errno` of a JSON error body (PROTOCOL.md 2.11); `None` when there is none.
     pub fn errno(&self) -> Option<u64> {
         serde_json::from_slice::<serde_json::Value>(&self.body).ok()?.get("errno")?.as_u64()
     }

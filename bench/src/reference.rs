@@ -294,7 +294,7 @@ fn accept(path: &str, letter: &Letter<'_>, shared: &Shared) -> Result<String, (u
         json!({"messageType": "notification", "channelID": channel, "version": id, "data": "", "headers": {}});
     text["data"] = URL_SAFE_NO_PAD.encode(letter.body).into();
     if letter.body.is_empty() {
-        // A message without a body has neither (BEHAVIOUR.md 1.6).
+        // A message without a body has neither (PROTOCOL.md 1.6).
         text.as_object_mut().into_iter().for_each(|text| text.retain(|key, _| key != "data" && key != "headers"));
     } else {
         text["headers"] = json!({ "encoding": letter.encoding });

@@ -1,5 +1,5 @@
 //! What strangers send: each case gets the documented close code or status and errno, and nobody else notices
-//! (BEHAVIOUR.md 1.3 and 2.11, DESIGN.md 8).
+//! (PROTOCOL.md 1.3 and 2.11).
 
 mod common;
 

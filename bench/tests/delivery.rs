@@ -1,4 +1,4 @@
-//! One session from hello to ack, over real sockets, with clients that are not ours (BEHAVIOUR.md 1 and 2).
+//! One session from hello to ack, over real sockets, with clients that are not ours (PROTOCOL.md 1 and 2).
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Random bytes cost no memory: 64 KiB on each of 1,000 connections, and when they are gone the server has what it had
-//! before (DESIGN.md 1: bounded under attack).
+//! before (docs/STYLE.md: bounded under attack).
 
 mod common;
 

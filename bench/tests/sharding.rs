@@ -1,4 +1,4 @@
-//! Sockets that end on the shard that owns them, users that come twice, and servers that come back (DESIGN.md 5 and 6).
+//! Sockets that end on the shard that owns them, users that come twice, and servers that come back (ARCHITECTURE.md 4).
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! SimplePush over real sockets: versions, of which only the newest counts, and waking who is away (BEHAVIOUR.md 1.12,
-//! 2.10).
+//! SimplePush over real sockets: versions, of which only the newest counts, and waking who is away (PROTOCOL.md
+//! 1.12).
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! The WebSocket below its messages, byte by byte on real sockets: upgrade, frames, close codes, the server's own pings
-//! (BEHAVIOUR.md 1.1 to 1.3 and 1.7, DESIGN.md 8).
+//! (PROTOCOL.md 1.1 to 1.3 and 1.7).
 
 mod common;
 
@@ -16,7 +16,7 @@ use tokio::net::TcpSocket;
 
 const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-/// The largest message (BEHAVIOUR.md 1.2).
+/// The largest message (PROTOCOL.md 1.2).
 const MESSAGE_BYTES_MAX: usize = 65_536;
 
 fn upgrade(world: &World, lines: &[u8]) -> (Wire, Response) {

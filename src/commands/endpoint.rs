@@ -114,7 +114,7 @@ fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
     Err(format!("{tried}: it was sealed with another key, or changed"))
 }
 
-/// Bytes 1 to 8 of a Fernet token (BEHAVIOUR.md 2.2): the clock of whoever sealed it. Authentic once the token opened.
+/// Bytes 1 to 8 of a Fernet token (PROTOCOL.md 2.2): the clock of whoever sealed it. Authentic once the token opened.
 fn sealed_at(token: &str) -> Option<u64> {
     let head = URL_SAFE_NO_PAD.decode(token.get(..12)?).ok()?;
     Some(u64::from_be_bytes(head.get(1..9)?.try_into().ok()?))

@@ -37,9 +37,9 @@ pub fn run(args: Args) -> ExitCode {
 
 /// One fresh set of secrets. Made once, printed once.
 pub struct Keys {
-    /// Fernet key: 32 random bytes, base64url with padding (BEHAVIOUR.md 2.2). Seals endpoints and message ids.
+    /// Fernet key: 32 random bytes, base64url with padding (PROTOCOL.md 2.2). Seals endpoints and message ids.
     pub crypto: String,
-    /// Bearer secret of the node API (DESIGN.md 7.3): 32 random bytes, base64url.
+    /// Bearer secret of the node API (PROTOCOL.md 4.1): 32 random bytes, base64url.
     pub node: String,
 }
 

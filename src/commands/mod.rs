@@ -1,4 +1,4 @@
-//! The commands of the binary (DESIGN.md 11). Each submodule has `Args` and `run(args) -> ExitCode`.
+//! The commands of the binary (README.md). Each submodule has `Args` and `run(args) -> ExitCode`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 //!
 //! Everything is driven by one table, [`keys::KEYS`]: which names exist, what they accept, what they mean, and
 //! where the value goes. A name that is not in the table is refused with the nearest one that is; so is a value
-//! that its key does not accept (DESIGN.md 8). Past [`Config::load`] nothing is checked again.
+//! that its key does not accept (docs/OPERATIONS.md). Past [`Config::load`] nothing is checked again.
 //! Read once at start, on the main thread; every shard gets copies of what it needs.
 
 mod error;
@@ -81,7 +81,7 @@ pub struct Config {
     pub log: Log,
 }
 
-/// Which tiers this process serves (DESIGN.md 2). At least one.
+/// Tiers that this process serves (docs/CLUSTER.md). At least one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Roles {
     /// Holds sessions: the WebSocket and node listeners are open.
@@ -290,7 +290,7 @@ impl StoreKind {
     }
 }
 
-/// `delivery.*` (DESIGN.md 6).
+/// `delivery.*` (ARCHITECTURE.md 3).
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
     /// Unacked notifications of one session.
@@ -309,7 +309,7 @@ pub struct Delivery {
     pub ledger_bytes: u64,
 }
 
-/// `simplepush.*` (BEHAVIOUR.md 1.12).
+/// `simplepush.*` (PROTOCOL.md 1.12).
 #[derive(Clone, Debug, Default)]
 pub struct SimplePush {
     /// Where wake-up calls go; `None`: nobody is called.
@@ -323,7 +323,7 @@ pub struct SimplePush {
 /// `hello.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hello {
-    /// The channels of a hello are the truth (BEHAVIOUR.md 8, item 20).
+    /// The channels of a hello are the truth (PROTOCOL.md 1.5).
     pub reconcile: bool,
 }
 

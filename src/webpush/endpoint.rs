@@ -1,4 +1,4 @@
-//! Endpoint URLs: a user agent, a channel and perhaps a key, sealed in a token (BEHAVIOUR.md 2.2, DESIGN.md 8).
+//! Endpoint URLs: a user agent, a channel and perhaps a key, sealed in a token (PROTOCOL.md 2.2).
 //!
 //! Versions 1 and 2 are Fernet tokens as the services before this one made them, version 3 is [`super::short`]. Every
 //! version is opened; `endpoint.tokens` says which is made.
@@ -192,7 +192,7 @@ impl Tokens {
         out.extend_from_slice(self.seal.fernet.encrypt(plain).trim_end_matches('=').as_bytes());
     }
 
-    /// Appends a fresh URL of SimplePush (BEHAVIOUR.md 1.12). It is locked to no key.
+    /// Appends a fresh URL of SimplePush (PROTOCOL.md 1.12). It is locked to no key.
     pub fn seal_simple(&self, uaid: Uaid, chid: Chid, out: &mut Vec<u8>) {
         let plain = [uaid.0, chid.0].concat();
         out.extend_from_slice(self.prefix.strip_suffix(WEBPUSH_PATH).unwrap_or_default().as_bytes());

@@ -1,4 +1,4 @@
-//! The one table of refusals: status, errno and text (BEHAVIOUR.md 2.11), and the JSON body that carries them.
+//! The one table of refusals: status, errno and text (PROTOCOL.md 2.11), and the JSON body that carries them.
 
 use shards::machine::Refusal;
 
@@ -164,7 +164,7 @@ impl Fault {
         Row { status, errno, message }
     }
 
-    /// How the machine carries it while the owner decides about 410 (DESIGN.md 6, validation order).
+    /// How the machine carries it while the owner decides about 410 (ARCHITECTURE.md 8.5).
     pub fn refusal(self) -> Refusal {
         Refusal(self as u8)
     }
@@ -194,7 +194,7 @@ impl Fault {
     }
 }
 
-/// The rules a POST may break that travel to the owner (BEHAVIOUR.md 2.3 steps 8 to 11).
+/// The rules a POST may break that travel to the owner (PROTOCOL.md 2.3 steps 8 to 11).
 pub const CARRIED: [Fault; 7] = [
     Fault::TooLarge,
     Fault::TtlMissing,
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(Fault::of(Fault::NoSubscription.refusal()), Fault::BadRequest);
     }
 
-    /// BEHAVIOUR.md 2.11, with 2.3, 2.5 and 7; statuses that it does not have are of RFC 9110 and 6585.
+    /// PROTOCOL.md 2.11, with 2.3, 2.5 and 7.1; statuses that it does not have are of RFC 9110 and 6585.
     #[test]
     fn every_refusal_has_its_status_and_errno() {
         use Fault::*;

@@ -1,4 +1,4 @@
-//! Headers of a POST as typed values: TTL, Topic, Urgency and the encryption headers (BEHAVIOUR.md 2.4).
+//! Headers of a POST as typed values: TTL, Topic, Urgency and the encryption headers (PROTOCOL.md 2.4).
 
 use shards::message::{Topic, Urgency};
 
@@ -46,7 +46,7 @@ impl Delivery {
         Delivery { ttl, topic, urgency: Ok(urgency.unwrap_or_default()) }
     }
 
-    /// The values, or the first broken rule in the order of BEHAVIOUR.md 2.3. `encryption` is the verdict on step 10.
+    /// The values, or the first broken rule in the order of PROTOCOL.md 2.3. `encryption` is the verdict on step 10.
     pub fn grant(&self, encryption: Result<(), Fault>) -> Result<Granted, Fault> {
         let ttl = self.ttl.ok_or(Fault::TtlMissing)?;
         encryption?;
@@ -151,7 +151,7 @@ fn strip(out: &mut Vec<u8>, start: usize) {
 }
 
 /// The value of `key` in the first section that has it: sections by `,`, items by `;`, each `key=value`
-/// (BEHAVIOUR.md 2.4). A fault when an item has no `=`.
+/// (PROTOCOL.md 2.4). A fault when an item has no `=`.
 pub fn parameter<'a>(header: &'a [u8], key: &str) -> Result<Option<&'a [u8]>, Fault> {
     let mut found = None;
     for item in header.split(|b| matches!(b, b',' | b';')) {
@@ -170,7 +170,7 @@ fn unquote(text: &[u8]) -> &[u8] {
     &text[start..end]
 }
 
-/// Whether cleaned headers fit their encoding (BEHAVIOUR.md 2.4).
+/// Whether cleaned headers fit their encoding (PROTOCOL.md 2.4).
 pub fn check_encryption(
     encoding: Encoding,
     encryption: Option<&[u8]>,

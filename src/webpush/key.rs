@@ -14,7 +14,7 @@ use crate::wire::base64url;
 /// Bytes of an uncompressed P-256 point.
 pub const POINT_BYTES: usize = 65;
 
-/// SHA-256 of a public key: what a v2 endpoint is locked to (BEHAVIOUR.md 2.2).
+/// SHA-256 of a public key: what a v2 endpoint is locked to (PROTOCOL.md 2.2).
 pub fn key_digest(point: &[u8; POINT_BYTES]) -> KeyDigest {
     KeyDigest(sha256(point))
 }
@@ -27,7 +27,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
 }
 
 /// The secret that a crypto key gives, from which each use derives keys under a label of its own: one list of keys
-/// configures all (DESIGN.md 8). `None` when the text is not a Fernet key.
+/// configures all (PROTOCOL.md 2.2). `None` when the text is not a Fernet key.
 pub fn derive(crypto_key: &str) -> Option<Prk> {
     // The same text as Fernet tokens take, checked by the same code.
     fernet::Fernet::new(crypto_key)?;
@@ -74,7 +74,7 @@ impl PointChecker {
     }
 }
 
-/// Text with the credentials of other nodes: any of several keys, compared by digest (BEHAVIOUR.md 4, DESIGN.md 7.3).
+/// Text with the credentials of other nodes: any of several keys, compared by digest (PROTOCOL.md 4.1).
 pub struct BearerKeys(Vec<[u8; 32]>);
 
 impl BearerKeys {

@@ -1,4 +1,4 @@
-//! Message ids: the `Location` of a message and the `version` under which user agents ack it (DESIGN.md 6).
+//! Message ids: the `Location` of a message and the `version` under which user agents ack it (PROTOCOL.md 2.9).
 //!
 //! `base64url(clock 8 || origin 4 || AES-256-GCM(uaid 16, chid 16, topic))`: 80 characters without a topic, no
 //! randomness, the same for the message's whole life.

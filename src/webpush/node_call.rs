@@ -1,4 +1,4 @@
-//! The bodies that nodes of one cluster send each other (BEHAVIOUR.md 4.2, DESIGN.md 7.3): written by the one that
+//! The bodies that nodes of one cluster send each other (PROTOCOL.md 4.2): written by the one that
 //! calls, read by the one that is called.
 //!
 //! ```text
@@ -100,7 +100,7 @@ pub fn write_told(told: &Told, ids: &MessageIds, out: &mut Vec<u8>) {
     }
 }
 
-/// BEHAVIOUR.md 4.2; the topic is taken from `version`, which seals it.
+/// PROTOCOL.md 4.2; the topic is taken from `version`, which seals it.
 #[derive(Deserialize)]
 struct PushBody<'a> {
     #[serde(borrow, rename = "channelID")]

@@ -143,7 +143,7 @@ pub fn view(payload: &[u8]) -> Option<View<'_>> {
     Some(View { encoding, headers, body: rest })
 }
 
-/// Appends `,"data":"...","headers":{...}` as a notification carries it; nothing without a body (BEHAVIOUR.md 1.6).
+/// Appends `,"data":"...","headers":{...}` as a notification carries it; nothing without a body (PROTOCOL.md 1.6).
 pub fn push_content(payload: &[u8], out: &mut Vec<u8>) {
     let Some(view) = view(payload) else { return };
     out.extend_from_slice(br#","data":""#);

@@ -1,4 +1,4 @@
-//! Tokens of version 3: each sealed once under a key of its own (DESIGN.md 8, docs/decisions/0012-short-tokens.md).
+//! Tokens of version 3: each sealed once under a key of its own (docs/decisions/0012-short-tokens.md).
 //!
 //! ```text
 //! 0       3

@@ -43,7 +43,7 @@ pub fn decode_into(text: &[u8], buffer: &mut [u8]) -> Option<usize> {
 }
 
 /// Decodes a text of exactly `N` bytes. Text with `/` or `+` is read as standard base64, as some senders
-/// spell VAPID keys (BEHAVIOUR.md 2.5).
+/// spell VAPID keys (PROTOCOL.md 2.5).
 pub fn decode_sloppy<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let engine = if text.iter().any(|b| matches!(b, b'/' | b'+')) { &STANDARD } else { &URL_SAFE };
     if text.len() > encoded_len(N) + 3 {

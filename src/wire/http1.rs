@@ -64,7 +64,7 @@ pub struct Head<'h, 'b> {
     pub keep_alive: bool,
     /// `Expect: 100-continue` was sent.
     pub expects_continue: bool,
-    /// HTTP/1.1 without a Host, which is malformed except where old user agents are let in (BEHAVIOUR.md 1.1).
+    /// HTTP/1.1 without a Host, which is malformed except where old user agents are let in (PROTOCOL.md 1.1).
     pub lacks_host: bool,
     /// The request is of HTTP/1.0.
     pub is_http_1_0: bool,

@@ -1,4 +1,4 @@
-//! The JSON messages of user agents (BEHAVIOUR.md 1.5), read from borrowed text.
+//! The JSON messages of user agents (PROTOCOL.md 1.5), read from borrowed text.
 //!
 //! Two passes: one for `messageType`, one for the fields of that type, so that a field of another type may hold
 //! anything, as unknown fields may.
@@ -93,7 +93,7 @@ impl PartialEq for Acks<'_> {
 
 impl Eq for Acks<'_> {}
 
-/// Not a message of BEHAVIOUR.md 1.5: close 1011 `Json`.
+/// Not a message of PROTOCOL.md 1.5: close 1011 `Json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadMessage;
 

@@ -1,4 +1,4 @@
-//! The JSON messages of the server (BEHAVIOUR.md 1.6): written by the edge, read by the probe.
+//! The JSON messages of the server (PROTOCOL.md 1.6): written by the edge, read by the probe.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What is spelled otherwise in SimplePush mode (BEHAVIOUR.md 1.5, 1.6, 1.12, 2.10): how a hello chooses it and says
+//! What is spelled otherwise in SimplePush mode (PROTOCOL.md 1.5, 1.6 and 1.12): how a hello chooses it and says
 //! how to wake, acks of versions, updates, and the form of app servers.
 //!
 //! Read only where SimplePush is enabled: elsewhere these fields are unknown ones, which may hold anything.

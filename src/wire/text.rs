@@ -17,14 +17,14 @@ pub fn push_u64(mut value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Appends 32 lower-case hex digits: how a UAID is spelled on the WebSocket (BEHAVIOUR.md, identifiers).
+/// Appends 32 lower-case hex digits: how a UAID is spelled on the WebSocket (PROTOCOL.md, identifiers).
 pub fn push_simple(id: &[u8; 16], out: &mut Vec<u8>) {
     let mut text = [0; 32];
     Uuid::from_bytes_ref(id).simple().encode_lower(&mut text);
     out.extend_from_slice(&text);
 }
 
-/// Appends the lower-case dashed form: how a channel is spelled (BEHAVIOUR.md, identifiers).
+/// Appends the lower-case dashed form: how a channel is spelled (PROTOCOL.md, identifiers).
 pub fn push_dashed(id: &[u8; 16], out: &mut Vec<u8>) {
     let mut text = [0; 36];
     Uuid::from_bytes_ref(id).hyphenated().encode_lower(&mut text);

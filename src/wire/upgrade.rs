@@ -1,4 +1,4 @@
-//! The RFC 6455 opening handshake, checked by us (BEHAVIOUR.md 1.1), and the families of user agents.
+//! The RFC 6455 opening handshake, checked by us (PROTOCOL.md 1.1), and the families of user agents.
 
 use tungstenite::handshake::derive_accept_key;
 

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
-/// The longest message and frame accepted, in bytes (BEHAVIOUR.md 1.2). Beyond it: close 1009.
+/// The longest message and frame accepted, in bytes (PROTOCOL.md 1.2). Beyond it: close 1009.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// Which rule a peer's frame breaks.

@@ -4,7 +4,7 @@
 //!
 //! Pings need a server of their own because a ping costs a quarter when many come, and nothing makes a running server
 //! send the pings of a million to ten thousand: its interval is part of its configuration. A user agent that asks more
-//! often than that is closed (BEHAVIOUR.md 1.5).
+//! often than that is closed (PROTOCOL.md 1.5).
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! What agents say and what they understand (BEHAVIOUR.md 1.5, 1.6). Nothing is parsed that is not needed: the load
+//! What agents say and what they understand (PROTOCOL.md 1.5, 1.6). Nothing is parsed that is not needed: the load
 //! generator has to be cheaper than the server.
 
 use base64::Engine;

@@ -9,7 +9,7 @@ use super::plot::{self, Group, Lines};
 use super::runs::{Run, Runs};
 use crate::result::{Series, names};
 
-/// Operations in the order of a session's life, and their budgets in microseconds of server CPU (DESIGN.md section 9).
+/// Operations in the order of a session's life, and their budgets in microseconds of server CPU (docs/CAPACITY.md).
 const OPERATIONS: &[(&str, Option<f64>)] = &[
     (names::CPU_HELLO, Some(35.0)),
     (names::CPU_RETURN, Some(80.0)),

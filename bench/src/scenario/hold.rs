@@ -1,6 +1,6 @@
 //! `hold`: sessions that do nothing, and what each costs the server and the kernel. The figure is the slope of
 //! `Private_Dirty` (of heap, stacks and anonymous mappings; the ledger's files are lines of their own) between two
-//! session counts, so what the process needs without sessions does not count (DESIGN.md 9).
+//! session counts, so what the process needs without sessions does not count (docs/CAPACITY.md).
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `mixed`: the traffic mix of the peer's load tests (BEHAVIOUR.md section 9.1). Every user does something every 25 to
+//! `mixed`: the traffic mix of the peer's load tests (bench/README.md). Every user does something every 25 to
 //! 30 s: of a hundred such tasks of a connected user 98 are a notification to itself, one subscribes to another
 //! channel, one unsubscribes. Some users are not connected: they post to themselves (60 of 100 tasks), come to read
 //! (30), come to subscribe (5) or to unsubscribe (5), and leave again. Tasks are due as an open loop over all users.

@@ -1,5 +1,5 @@
 //! `ping`: what upkeep costs. Every session sends `{}` in turn and must be answered; the server's own WebSocket pings
-//! are answered and must not come more often than told; sessions that ask too often must be closed (BEHAVIOUR.md 1.5).
+//! are answered and must not come more often than told; sessions that ask too often must be closed (PROTOCOL.md 1.5).
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -1,5 +1,5 @@
 //! `push`: direct notifications to acked clients, as many as the server takes or at a fixed rate. The figure is server
-//! CPU time per notification: POST in, WebSocket frame out, ack in (DESIGN.md 9). Latencies count from when a POST was
+//! CPU time per notification: POST in, WebSocket frame out, ack in (CAPACITY.md). Latencies count from when a POST was
 //! due.
 
 use std::io;

@@ -1,5 +1,5 @@
 //! The server goes and comes again under all sessions: killed with signal 9, told to stop, or restarted by a command.
-//! Every user agent then comes back as Firefox does (BEHAVIOUR.md 1.3): after 5 s, and twice as long after each attempt
+//! Every user agent then comes back as Firefox does (PROTOCOL.md 12): after 5 s, and twice as long after each attempt
 //! that failed. Figures: when the first and when the last was back; checks: nobody and nothing is lost.
 
 use std::io;

@@ -114,7 +114,7 @@ async fn every_refusal_has_its_headers_and_its_body() {
             Some(("www-authenticate", "vapid")),
         ),
         (post(&gone, "", "b"), 410, Some(106), "Gone", Some(("cache-control", "max-age=86400"))),
-        // The owner's 410 comes before every rule about headers and size (BEHAVIOUR.md 2.3).
+        // The owner's 410 comes before every rule about headers and size (PROTOCOL.md 2.3).
         (post(&gone, "Topic: !\r\n", &"b".repeat(6_000)), 410, Some(106), "Gone", None),
         (post(&to, "Topic: !\r\n", "b"), 400, Some(113), "Bad Request", None),
         (post(&to, "Urgency: low\r\nUrgency: high\r\n", "b"), 400, None, "Bad Request", None),

@@ -1,4 +1,4 @@
-//! The HTTP conformance table of the endpoint port, over real sockets (RFC 9112, RFC 9110, BEHAVIOUR.md 2).
+//! The HTTP conformance table of the endpoint port, over real sockets (RFC 9112, RFC 9110, PROTOCOL.md 2).
 
 #[path = "../common/mod.rs"]
 mod common;

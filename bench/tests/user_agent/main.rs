@@ -1,4 +1,4 @@
-//! What a user agent may say and what it is told, message by message and field by field (BEHAVIOUR.md 1.4 to 1.6, 1.9,
+//! What a user agent may say and what it is told, message by message and field by field (PROTOCOL.md 1.4 to 1.6, 1.9,
 //! 1.11 and 12).
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Ending connections (DESIGN.md 4.2 rules 3 and 4).
+//! Ending connections (ring/RULES.md rules 3 and 4).
 //!
 //! A goodbye is: last words, Shutdown(WR), its completion, then reading and throwing away what the peer still
 //! sends, then Close. Closing with unread input would reset the connection and destroy the close code.

@@ -1,4 +1,4 @@
-//! Moving sockets between shards (DESIGN.md 5): a session to its owner, an endpoint connection to whoever has
+//! Moving sockets between shards (ring/RULES.md): a session to its owner, an endpoint connection to whoever has
 //! least to do.
 //!
 //! The mail with hello and undecoded bytes goes out when the descriptor is known to be there; what arrives at

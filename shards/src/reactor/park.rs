@@ -1,4 +1,4 @@
-//! Sleeping and waking: the one place where a shard waits (DESIGN.md 4.1).
+//! Sleeping and waking: the one place where a shard waits (ring/RULES.md).
 //!
 //! A *cold* shard awaits its eventfd through glommio, which costs no CPU while idle and a good deal for each wake, and
 //! some allocations. A shard that is woken now and then is *warm*: it blocks in its hub ring, which polls that eventfd,

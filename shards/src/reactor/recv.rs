@@ -55,7 +55,7 @@ fn decode<E: Edge>(edge: &mut E, now: Now, codec: &mut E::Codec, bytes: &mut [u8
 }
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
-    /// Arms the poll of a connection that may be read from (DESIGN.md 4.2 rule 8: neither busy nor blocked).
+    /// Arms the poll of a connection that may be read from (ring/RULES.md rule 8: neither busy nor blocked).
     pub(super) fn want_input(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         if may_read(entry.state, entry.flags) && !entry.flags.has(Flags::POLL_IN) && !entry.flags.has(Flags::RECV) {

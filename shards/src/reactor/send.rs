@@ -1,4 +1,4 @@
-//! Bytes out: one coalesced SEND per socket and submission; a blocked socket keeps one tail (DESIGN.md 4.2
+//! Bytes out: one coalesced SEND per socket and submission; a blocked socket keeps one tail (ring/RULES.md
 //! rules 1, 2 and 6).
 
 use crate::ids::ConnId;

@@ -1,6 +1,6 @@
 //! Receive buffers of a shard: spans that a RECV fills and the codec reads, then free again.
 //!
-//! Idle connections hold none (DESIGN.md 4). Freed spans are reused last in, first out, so that only as many
+//! Idle connections hold none (RULES.md). Freed spans are reused last in, first out, so that only as many
 //! are ever touched as were in use at once.
 
 use std::cell::UnsafeCell;
@@ -16,7 +16,7 @@ const LARGE_COUNT: usize = 256;
 
 const _: () = assert!(SMALL_COUNT + LARGE_COUNT <= AUX_MAX);
 
-/// Which spans a port receives into (DESIGN.md 4.2 rule 7).
+/// Which spans a port receives into (RULES.md rule 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SpanSize {
     /// WebSockets.

@@ -1,7 +1,7 @@
 //! The slab of connections: one small entry per direct descriptor, in chunks that never move and go when nobody is in
 //! them.
 //!
-//! This is what an idle connection costs in user memory (DESIGN.md 4.3). Anything rare is in [`super::Sides`].
+//! This is what an idle connection costs in user memory (ARCHITECTURE.md 8.10). Anything rare is in [`super::Sides`].
 
 use crate::ids::ConnId;
 use crate::ports::Port;
@@ -34,7 +34,7 @@ pub(crate) enum State {
 pub(crate) struct Flags(u16);
 
 impl Flags {
-    /// A command is under way: no byte is decoded until the machine is `Ready` (DESIGN.md 4.2 rule 8).
+    /// A command is under way: no byte is decoded until the machine is `Ready` (RULES.md rule 8).
     pub(crate) const BUSY: Flags = Flags(1);
     /// The socket took less than all; the machine knows.
     pub(crate) const BLOCKED: Flags = Flags(1 << 1);

@@ -1,4 +1,4 @@
-//! Where the thread waits (DESIGN.md 4.1).
+//! Where the thread waits (RULES.md).
 //!
 //! A shard has one eventfd, its waker's: every ring announces its completions there, and lanes, store and
 //! island write to it; glommio awaits it while the shard is parked. Ring 0 is the hub: the shard's timeout and

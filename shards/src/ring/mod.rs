@@ -1,6 +1,6 @@
 //! Everything that knows io_uring.
 //!
-//! A shard's sockets are direct descriptors of its own rings (DESIGN.md 4): never in the process's file table,
+//! A shard's sockets are direct descriptors of its own rings (RULES.md): never in the process's file table,
 //! one armed poll each while idle, no buffer. [`Plane`] stages operations, submits them and hands out
 //! completions; who a connection is and what its bytes mean is decided in [`crate::reactor`].
 //!
@@ -8,7 +8,7 @@
 //! and [`tables`], which the starting thread calls, or a command.
 //!
 //! What may be touched by the kernel, and when, is the one subject of the `unsafe` code here: every SEND and
-//! RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns (DESIGN.md 4.2 rule 2).
+//! RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns (RULES.md rule 2).
 
 #![allow(unsafe_code)]
 

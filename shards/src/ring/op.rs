@@ -3,7 +3,7 @@
 //! ```text
 //! 63 kind 56 | 55 aux 44 | 43 generation 28 | 27 slot 0
 //! ```
-//! Kind 0 is special: the whole word is a claim (DESIGN.md 5), whose top byte is zero because shard ids are below 256.
+//! Kind 0 is special: the whole word is a claim (RULES.md), whose top byte is zero because shard ids are below 256.
 
 use crate::ids::{Claim, ConnId};
 use crate::limits;

@@ -1,6 +1,6 @@
 //! Bytes on their way to one socket, and where each frame among them ends.
 //!
-//! One SEND per socket and submission carries a whole outbox (DESIGN.md 4.2 rule 1). When the kernel takes
+//! One SEND per socket and submission carries a whole outbox (RULES.md rule 1). When the kernel takes
 //! only part of it, frame ends and emission ids say what to keep and what to give back (rule 6).
 
 use crate::ids::EmissionId;

@@ -155,7 +155,7 @@ impl Plane {
     }
 
     /// Stages one send of everything in `outbox`; it comes back through [`Plane::next_sent`]. At most one per
-    /// connection and submission: the caller waits for that (DESIGN.md 4.2 rule 1).
+    /// connection and submission: the caller waits for that (RULES.md rule 1).
     pub(crate) fn send(&mut self, conn: ConnId, outbox: Outbox) {
         let ring = self.ring_of(conn.slot);
         self.make_room(ring, 1);
@@ -195,7 +195,7 @@ impl Plane {
         }
     }
 
-    /// Stages the removal of armed polls, then the Close: the last operation of a connection (DESIGN.md 4.2
+    /// Stages the removal of armed polls, then the Close: the last operation of a connection (RULES.md
     /// rule 3; a pending poll pins the file and no FIN is ever sent).
     pub(crate) fn close(&mut self, conn: ConnId, poll_in: bool, poll_out: bool) {
         self.remove_polls(conn, poll_in, poll_out);
@@ -203,7 +203,7 @@ impl Plane {
         self.stage(self.ring_of(conn.slot), &entry);
     }
 
-    /// Stages the move of a descriptor into a ring of another shard (DESIGN.md 5): polls removed, unlinked
+    /// Stages the move of a descriptor into a ring of another shard (RULES.md): polls removed, unlinked
     /// (they may have fired), then SEND_FD linked to Close. `word` is what the target reaps.
     fn send_fd(&mut self, conn: ConnId, polls: (bool, bool), target: RingFd, word_there: u64) {
         self.remove_polls(conn, polls.0, polls.1);

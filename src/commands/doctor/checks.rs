@@ -61,7 +61,7 @@ pub struct Finding {
     pub mend: Vec<String>,
 }
 
-/// The lowest kernel that runs murre, and the one that has everything it uses (DESIGN.md 4.1).
+/// The lowest kernel that runs murre, and the one that has everything it uses (ring/RULES.md).
 const KERNEL_FLOOR: (u32, u32) = (6, 1);
 const KERNEL_FULL: (u32, u32) = (6, 4);
 
@@ -82,7 +82,7 @@ const FEATURES: &[(&str, (u32, u32))] = &[
 const MEMLOCK_GOOD: u64 = 64 << 20;
 /// CAP_IPC_LOCK is bit 14 of the capability sets.
 const CAP_IPC_LOCK: u64 = 1 << 14;
-/// User and kernel bytes of one idle connection (DESIGN.md 9), and what the process needs besides.
+/// User and kernel bytes of one idle connection (docs/CAPACITY.md), and what the process needs besides.
 const CONNECTION_BYTES: u64 = 4_500;
 const PROCESS_BYTES: u64 = 256 << 20;
 /// LimitNOFILE of tuning/murre.service, which nobody need go below.
@@ -349,7 +349,7 @@ fn cores(facts: &Facts) -> Finding {
     }
 }
 
-/// Descriptors that hold `connections`, of all rings together: 1.05 times as many slots (DESIGN.md 4.1) and everything
+/// Descriptors that hold `connections`, of all rings together: 1.05 times as many slots (ring/RULES.md) and everything
 /// else.
 fn needed_files(wanted: Wanted) -> u64 {
     wanted.connections + wanted.connections / 20 + OTHER_FILES

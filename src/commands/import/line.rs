@@ -22,7 +22,7 @@ use crate::wire::{base64url, text};
 
 /// Times before this are no milliseconds since 1970, or seconds by mistake: 1973.
 const MILLISECONDS_MIN: u64 = 100_000_000_000;
-/// Above this a sort key counts microseconds, as those of old do (BEHAVIOUR.md 5.2): the year 33658 in milliseconds.
+/// Above this a sort key counts microseconds, as those of old do (docs/MIGRATING.md): the year 33658 in milliseconds.
 const MILLISECONDS_MAX: u64 = 1_000_000_000_000_000;
 /// How far ahead of this host's clock the other service's may have been.
 const SKEW_SECONDS_MAX: u64 = 30;
@@ -202,7 +202,7 @@ impl MessageForm {
             Some(text) => Some(read_topic(text.as_bytes()).ok_or("its topic is none (RFC 8030 section 5.4)")?),
         };
         let accepted = clock(self.timestamp.saturating_mul(1_000), "timestamp (in seconds)", now)?;
-        // 0 is no sort key (BEHAVIOUR.md 5.2), and a message with a topic has none.
+        // 0 is no sort key (docs/MIGRATING.md), and a message with a topic has none.
         let sorted = self.sortkey_timestamp.filter(|sortkey| *sortkey > 0 && topic.is_none());
         let clock = match sorted {
             Some(sortkey) => clock(sortkey, "sortkey_timestamp", now)?,

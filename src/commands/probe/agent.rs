@@ -1,4 +1,4 @@
-//! The user agent of the probe: the messages of BEHAVIOUR.md 1.5 and 1.6 over tungstenite's client.
+//! The user agent of the probe: the messages of PROTOCOL.md 1.5 and 1.6 over tungstenite's client.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

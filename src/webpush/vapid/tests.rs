@@ -1,4 +1,4 @@
-//! Every rule of BEHAVIOUR.md 2.5, and that what is remembered for one key is worth nothing to another.
+//! Every rule of PROTOCOL.md 2.5, and that what is remembered for one key is worth nothing to another.
 
 use super::*;
 use proptest::prelude::*;
@@ -152,7 +152,7 @@ fn arrays_in_place_of_objects_and_critical_extensions_are_refused() {
 
 #[test]
 fn who_sends_is_not_asked_for() {
-    // `sub` may be absent, empty or anything, and no other claim is looked at (BEHAVIOUR.md 2.5).
+    // `sub` may be absent, empty or anything, and no other claim is looked at (PROTOCOL.md 2.5).
     let sender = Sender::new();
     let mut verifier = verifier();
     for rest in ["", r#","sub":"""#, r#","sub":"nobody""#, r#","sub":7"#, r#","nbf":99999999999,"iat":"x","x":[]"#] {

@@ -1,4 +1,4 @@
-//! Every rule of BEHAVIOUR.md 1.5 on what user agents may say.
+//! Every rule of PROTOCOL.md 1.5 on what user agents may say.
 
 use super::*;
 use proptest::prelude::*;

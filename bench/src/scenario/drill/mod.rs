@@ -1,4 +1,4 @@
-//! `drill`: several nodes on one database, and everything that can go wrong with them (DESIGN.md 7.3). A crowd of user
+//! `drill`: several nodes on one database, and everything that can go wrong with them (CLUSTER.md). A crowd of user
 //! agents connects, acks and moves about, app servers post to any node, something breaks and heals; then every
 //! notification that was answered 201 must have been received. Prints the table of faults with counts.
 //!

@@ -1,4 +1,4 @@
-//! Rule 4 of DESIGN.md 4.2: last words reach the peer.
+//! Rule 4 of ring/RULES.md: last words reach the peer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The move of a socket to its owner (DESIGN.md 5).
+//! The move of a socket to its owner (ring/RULES.md).
 
 use crate::ids::{Claim, ShardId, Uaid};
 use crate::machine::{Arrival, Hello, Mail};

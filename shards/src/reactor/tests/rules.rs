@@ -1,4 +1,4 @@
-//! The rules of DESIGN.md 4.2 that the reactor keeps. Rules 2 and 3 are in `ring/tests`.
+//! The rules of ring/RULES.md that the reactor keeps. Rules 2 and 3 are in `ring/tests`.
 
 use crate::ports::Port;
 use crate::reactor::PlaneLimits;

@@ -1,4 +1,4 @@
-//! What DESIGN.md 4.1 says of the kernel.
+//! Facts of the kernel in RULES.md.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{BACKLOG_DEFAULT, Port, listen, local_address};
 
 /// Without it the first notification behind a register waits for the delayed ack of the reply, some 40 ms
-/// (BEHAVIOUR.md 12).
+/// (PROTOCOL.md 12).
 #[test]
 fn accepted_sockets_do_not_delay_small_segments() {
     for port in [Port::WebSocket, Port::Endpoint, Port::Node] {

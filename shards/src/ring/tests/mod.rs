@@ -1,4 +1,4 @@
-//! Facts of the kernel that the rings rely on (DESIGN.md 4.1), and rules 2 and 3 of DESIGN.md 4.2. The other
+//! Facts of the kernel that the rings rely on (RULES.md), and its rules 2 and 3. The other
 //! rules are the reactor's: `reactor/tests`.
 
 mod close;

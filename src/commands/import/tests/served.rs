@@ -1,5 +1,5 @@
 //! An imported user at a running server: it keeps its UAID, gets what waited for it, and endpoint URLs that the other
-//! service sealed deliver. Tokens are made here by the layout of BEHAVIOUR.md 2.2, not by the code under test.
+//! service sealed deliver. Tokens are made here by the layout of PROTOCOL.md 2.2, not by the code under test.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
