@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
 use crate::limits;
 use crate::message::{Message, Rank, Topic, Urgency};
-use crate::time::Span;
+use crate::time::{Instant, Span};
 
 use super::active::Source;
 use super::cluster::Tale;
@@ -66,19 +66,25 @@ impl ShardMachine {
                 return;
             }
         };
-        let message = self.stamp(turn, message);
+        let (message, stamped) = (self.stamp(turn, message), turn.now.mono);
         if let Some(at) = session {
-            self.offer(turn, asker, at, message);
+            self.offer(turn, asker, at, (message, stamped));
             return;
         }
         if let Some(Resident::Greeting(index)) = resident {
             self.nudge_greeting(index);
         }
-        self.store_publish(turn, asker, message, Storing::Here { send: None });
+        self.store_publish(turn, asker, (message, stamped), Storing::Here { send: None });
     }
 
-    /// A message for a session of this shard: sent, or stored when it cannot be sent now.
-    pub(super) fn offer(&mut self, turn: &mut Turn<'_>, asker: Asker, at: Ref, message: Arc<Message>) {
+    /// A message for a session of this shard, and when it was stamped: sent, or stored when it cannot be sent now.
+    pub(super) fn offer(
+        &mut self,
+        turn: &mut Turn<'_>,
+        asker: Asker,
+        at: Ref,
+        (message, stamped): (Arc<Message>, Instant),
+    ) {
         if !self.mode_fits(at, &message) {
             self.stats.publishes_other_mode += 1;
             self.answer(turn, asker, Reply::Publish(Published::OtherMode));
@@ -95,14 +101,14 @@ impl ShardMachine {
             if send.is_none() {
                 self.want_check_later(at);
             }
-            self.store_publish(turn, asker, message, Storing::Here { send });
+            self.store_publish(turn, asker, (message, stamped), Storing::Here { send });
         } else if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
             let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Direct };
             self.send_direct(turn, at, message);
             self.answer(turn, asker, Reply::Publish(accepted));
         } else {
             self.want_check_later(at);
-            self.store_publish(turn, asker, message, Storing::Here { send: None });
+            self.store_publish(turn, asker, (message, stamped), Storing::Here { send: None });
         }
     }
 
@@ -246,8 +252,14 @@ impl ShardMachine {
         }
     }
 
-    /// Stores a message; the answer comes with the commit.
-    pub(super) fn store_publish(&mut self, turn: &mut Turn<'_>, asker: Asker, message: Arc<Message>, storing: Storing) {
+    /// Stores a message that was stamped then; the answer comes with the commit.
+    pub(super) fn store_publish(
+        &mut self,
+        turn: &mut Turn<'_>,
+        asker: Asker,
+        (message, stamped): (Arc<Message>, Instant),
+        storing: Storing,
+    ) {
         if !self.tickets.room() {
             self.stats.publishes_unavailable += 1;
             self.answer(turn, asker, Reply::Publish(Published::Unavailable));
@@ -266,7 +278,7 @@ impl ShardMachine {
             epoch: self.dead_epoch(message.uaid, message.chid),
             receipt: message.receipt.then(|| receipts::expires(&message)),
             charged,
-            since: turn.now.mono,
+            since: stamped,
             slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic, message.rank())),
             refusal: None,
             check_only: message.ttl == 0,
@@ -425,7 +437,7 @@ pub(super) fn ledger_bytes(message: &Message) -> u32 {
     message.encoded_len() as u32 + limits::LEDGER_RECORD_OVERHEAD_BYTES
 }
 
-/// A write that took longer is not answered 201: low water may have passed its clock.
+/// A write that ended later than this after the stamp is not answered 201: low water may have passed its clock.
 const WRITE_TIMEOUT: Span = Span::from_secs(limits::WRITE_SECONDS_MAX);
 
 /// Numbers for ledger records, dense and reused.

@@ -134,7 +134,7 @@ pub(super) struct PublishWork {
     pub charged: u32,
     /// The topic slot it takes when it is written, and its place among those that want it.
     pub slot: Option<(Chid, Topic, Rank)>,
-    /// When it was submitted.
+    /// When it was stamped; of a saved row, which low water does not cover, when it was submitted.
     pub since: Instant,
     /// The rule it broke, to be said unless there is no subscription.
     pub refusal: Option<Refusal>,

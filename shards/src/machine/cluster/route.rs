@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::ids::{Chid, Uaid};
 use crate::message::Message;
 use crate::simple::Mode;
+use crate::time::Instant;
 
 use super::super::command::{Disposition, Publish, Published, Refusal};
 use super::super::mail::Reply;
@@ -26,6 +27,8 @@ pub(in super::super) struct Route {
     uaid: Uaid,
     chid: Chid,
     message: Result<Arc<Message>, Refusal>,
+    /// When it was stamped.
+    stamped: Instant,
     /// Nodes that may have the user and were not asked, newest last.
     left: Vec<Presence>,
     /// The one that is being asked.
@@ -41,7 +44,8 @@ impl ShardMachine {
             return;
         }
         let Publish { uaid, chid, message } = publish;
-        let route = Box::new(Route { asker, uaid, chid, message, left: Vec::new(), asked: None });
+        let stamped = turn.now.mono;
+        let route = Box::new(Route { asker, uaid, chid, message, stamped, left: Vec::new(), asked: None });
         self.stats.looks += 1;
         self.submit(turn, Work::Look(route), StoreOp::Locate { uaid, chid });
     }
@@ -81,9 +85,10 @@ impl ShardMachine {
             }
             Ok(message) => self.stamp(turn, message),
         };
+        route.stamped = turn.now.mono;
         if let Some(at) = self.session_with(route.uaid, route.chid) {
             // It came meanwhile.
-            self.offer(turn, route.asker, at, message);
+            self.offer(turn, route.asker, at, (message, route.stamped));
             return;
         }
         if let Some(at) = self.session_of(route.uaid) {
@@ -101,7 +106,7 @@ impl ShardMachine {
         let stored_first = (self.config.durable && message.ttl > 0) || contact.mode == Mode::Simple;
         route.message = Ok(message.clone());
         if stored_first {
-            self.store_routed(turn, route.asker, message, None);
+            self.store_routed(turn, route.asker, (message, route.stamped), None);
         } else {
             self.push_on(turn, route, message);
         }
@@ -114,14 +119,14 @@ impl ShardMachine {
             route.asked = Some(next);
             self.call(turn, Work::Push(route), op);
         } else {
-            self.store_routed(turn, route.asker, message, None);
+            self.store_routed(turn, route.asker, (message, route.stamped), None);
         }
     }
 
     /// A node answered a push, or did not.
     pub(super) fn pushed(&mut self, turn: &mut Turn<'_>, mut route: Box<Route>, reply: PeerReply) {
         let Ok(message) = route.message.clone() else { return };
-        let fleeting = message.ttl == 0;
+        let (fleeting, now) = (message.ttl == 0, turn.now.mono);
         match reply {
             PeerReply::Done => {
                 self.stats.pushed += 1;
@@ -134,7 +139,7 @@ impl ShardMachine {
                     self.clear_presence(turn, route.uaid, stale);
                 }
                 if let Some(at) = self.session_with(route.uaid, route.chid) {
-                    self.offer(turn, route.asker, at, message);
+                    self.offer(turn, route.asker, at, (message, route.stamped));
                 } else {
                     self.push_on(turn, route, message);
                 }
@@ -143,21 +148,28 @@ impl ShardMachine {
             PeerReply::Busy if !fleeting => {
                 self.stats.pushes_busy += 1;
                 let message = self.stamp(turn, message);
-                self.store_routed(turn, route.asker, message, None);
+                self.store_routed(turn, route.asker, (message, now), None);
             }
             PeerReply::NoAnswer => {
                 self.stats.pushes_unsure += 1;
-                self.store_routed(turn, route.asker, message, route.asked.take());
+                // It becomes a saved row, which low water does not cover: only the write itself has to be in time.
+                self.store_routed(turn, route.asker, (message, now), route.asked.take());
             }
             PeerReply::Busy | PeerReply::Unreachable => {
                 self.stats.pushes_refused += 1;
-                self.store_routed(turn, route.asker, message, None);
+                self.store_routed(turn, route.asker, (message, route.stamped), None);
             }
         }
     }
 
     /// Stores what no session took; TTL 0 ends here.
-    fn store_routed(&mut self, turn: &mut Turn<'_>, asker: Asker, message: Arc<Message>, unsure: Option<Presence>) {
+    fn store_routed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        asker: Asker,
+        (message, stamped): (Arc<Message>, Instant),
+        unsure: Option<Presence>,
+    ) {
         if message.ttl == 0 {
             self.stats.ttl_zero_dropped += 1;
             let dropped = Published::Accepted { stamp: message.stamp, disposition: Disposition::Dropped };
@@ -166,6 +178,6 @@ impl ShardMachine {
         }
         let send = self.config.durable && message.mode() == Mode::WebPush;
         let storing = Storing::Routed { message: message.clone(), send, unsure };
-        self.store_publish(turn, asker, message, storing);
+        self.store_publish(turn, asker, (message, stamped), storing);
     }
 }

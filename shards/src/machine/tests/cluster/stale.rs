@@ -27,6 +27,30 @@ fn pushed_and_not_yet_stored(mesh: &mut Mesh, uaid: Uaid) -> (usize, u32) {
     post
 }
 
+/// Low water of every node may pass a clock that is older than a write may take, wherever that time went.
+#[test]
+fn the_time_of_a_write_counts_from_the_stamp_of_its_message() {
+    for (pushing, writing, in_time) in [(25, 10, false), (10, 10, true)] {
+        let mut mesh = Mesh::nodes(2, |_| {});
+        let (uaid, _) = user_on(&mut mesh, 1);
+        mesh.lines[1] = Line::Held;
+        let post = mesh.start_post(0, message(uaid));
+        mesh.run();
+        mesh.pass(pushing);
+        mesh.store.mode = Mode::Held;
+        mesh.lines[1] = Line::Down;
+        mesh.run();
+        assert_eq!(mesh.store.held.len(), 1, "the write");
+        mesh.pass(writing);
+        mesh.store.mode = Mode::Prompt;
+        mesh.store.release();
+        mesh.run();
+        let accepted = matches!(mesh.answer_to(post), Some(Published::Accepted { disposition: Stored, .. }));
+        assert_eq!(accepted, in_time, "{pushing} s and {writing} s: {:?}", mesh.answer_to(post));
+        assert_eq!(mesh.store.rows_of(uaid).len(), 1, "a refused one may have taken effect");
+    }
+}
+
 #[test]
 fn a_half_open_session_ends_nothing_of_a_channel_that_it_never_knew() {
     let mut mesh = Mesh::nodes(3, |_| {});
