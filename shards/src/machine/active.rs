@@ -231,6 +231,20 @@ impl Active {
         self.sent_below = self.sent_below.min(place as u16);
     }
 
+    /// Takes back the last deliveries of a window that ends: their frames may not have left. A message whose frame has
+    /// left after all is delivered once more at most.
+    pub fn undo_deliveries(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let mut sent: Vec<&mut Entry> = self.window.iter_mut().filter(|entry| entry.sent).collect();
+        sent.sort_by_key(|entry| std::cmp::Reverse((entry.since, entry.emission.0)));
+        for entry in sent.into_iter().take(count) {
+            entry.sent = entry.retries > 0;
+            entry.retries = entry.retries.saturating_sub(1);
+        }
+    }
+
     /// The next to be sent, when only storage has its body: the socket refused it after the body was forgotten.
     pub fn gap(&mut self) -> Option<&mut Entry> {
         let next = self.window.iter_mut().skip(usize::from(self.sent_below)).find(|entry| !entry.sent)?;

@@ -49,7 +49,8 @@ impl ShardMachine {
             return;
         }
         let Some((active_at, _)) = self.actives.at(session.active) else { return };
-        let Some(active) = self.actives.remove(active_at) else { return };
+        let Some(mut active) = self.actives.remove(active_at) else { return };
+        active.undo_deliveries(self.conns.seats.unanswered(session.conn) as usize);
         self.row_bytes -= u64::from(active.row_bytes);
         let unregistering = active.unregistering;
         // Also what a look that was wanted or under way would have found.

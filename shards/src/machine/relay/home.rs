@@ -207,12 +207,12 @@ impl ShardMachine {
     }
 
     fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u64, mut event: Event) -> MemberReply {
-        let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return MemberReply::Taken };
+        let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return no_longer_here(&event) };
         let (conn, blocked, wakes) = (relay.conn, relay.blocked, relay.wakes);
         if let Event::Hello { uaid, .. } = &event {
             relay.rename(seat, *uaid);
         }
-        let Some(member) = relay.member(seat) else { return MemberReply::Taken };
+        let Some(member) = relay.member(seat) else { return no_longer_here(&event) };
         let (uaid, owner) = (member.uaid, member.owner);
         let mut reply = MemberReply::Taken;
         match &mut event {
@@ -291,5 +291,13 @@ impl ShardMachine {
         } else {
             self.send_request_always(turn, Outgoing::to(owner), Request::Member(Box::new(request)));
         }
+    }
+}
+
+/// The answer to words of a member that has left. A notification was not delivered, and no other round begins.
+fn no_longer_here(event: &Event) -> MemberReply {
+    match event {
+        Event::Notification { emission, .. } => MemberReply::Refused { emission: Some(*emission), wakes: u64::MAX },
+        _ => MemberReply::Taken,
     }
 }

@@ -107,6 +107,8 @@ impl ShardMachine {
                     self.answered(turn, conn, reply);
                 } else if !choked {
                     self.say_at_home(turn, conn, seat.relay.home, said);
+                } else if let Some(seat) = self.conns.seats.get_mut(conn) {
+                    seat.unanswered += 1;
                 }
             }
             Effect::Ready(_) => self.tell_home(turn, conn, MemberEvent::Ready { seat }),
@@ -121,7 +123,7 @@ impl ShardMachine {
         let outgoing = Outgoing { conn, ..Outgoing::to(home) };
         let sent = self.send_request(turn, outgoing, Request::MemberEvent(Box::new(said)));
         let Some(seat) = self.conns.seats.get_mut(conn) else { return };
-        seat.unanswered += u32::from(sent);
+        seat.unanswered += 1;
         seat.choked = !sent;
         if !sent && self.conns.get(conn).is_some() {
             self.relays.choked.push_back(conn);

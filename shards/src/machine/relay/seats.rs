@@ -16,7 +16,7 @@ pub(in crate::machine) struct Seat {
     state: Option<ConnState>,
     /// The home refuses a round from its first refusal on.
     pub round: u64,
-    /// Words on their way to the home.
+    /// Words on their way to the home, and those of a choked seat, which go nowhere.
     pub unanswered: u32,
     /// How often the relay's socket had taken bytes again when it refused the first of this round.
     pub refused: Option<u64>,
@@ -88,6 +88,11 @@ impl Seats {
 
     pub fn get(&self, conn: ConnId) -> Option<&Seat> {
         self.seats.get(place(conn)).filter(|_| is_seat(conn))
+    }
+
+    /// Number of words of a seat of which the home has not said that it took them; 0 for a socket.
+    pub fn unanswered(&self, conn: ConnId) -> u32 {
+        self.get(conn).map_or(0, |seat| seat.unanswered)
     }
 
     pub fn get_mut(&mut self, conn: ConnId) -> Option<&mut Seat> {

@@ -1,6 +1,7 @@
 //! Relays: one connection for several user agents (DESIGN.md 5).
 
 mod bounds;
+mod counts;
 mod order;
 mod pings;
 
