@@ -28,11 +28,11 @@ COPY Cargo.toml Cargo.lock ./
 COPY src src/
 COPY shards shards/
 COPY bench bench/
-RUN cargo build --release --locked -p murre && strip --strip-debug target/release/murre
+RUN cargo build --profile dist --locked -p murre && strip --strip-debug target/dist/murre
 
 FROM debian:12.11-slim
 RUN useradd --system --uid 10001 --home-dir /var/lib/murre --create-home --shell /usr/sbin/nologin murre
-COPY --from=build /build/target/release/murre /usr/local/bin/murre
+COPY --from=build /build/target/dist/murre /usr/local/bin/murre
 # For a broadcast source that is asked over https.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY LICENSE /usr/share/doc/murre/LICENSE

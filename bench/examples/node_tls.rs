@@ -4,7 +4,7 @@
 //! of a call through edge and machine. Without and with TLS in turn; CPU time is that of the threads by name: shards,
 //! the thread that ends TLS, and the callers, which here are plain blocking ones. The smallest of all rounds counts.
 //!
-//!     cargo run --profile ci -p murre-bench --example node_tls -- --calls 100000
+//!     cargo run --release -p murre-bench --example node_tls -- --calls 100000
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_command_can_be_pasted_into_a_shell() {
-        let words = ["target/ci/murre-bench", "push", "--label", "it's a test", "--rate", "5"];
+        let words = ["target/release/murre-bench", "push", "--label", "it's a test", "--rate", "5"];
         let line = command_line(words.iter().map(|word| (*word).to_owned()));
         assert_eq!(line, "murre-bench push --label 'it'\\''s a test' --rate 5");
     }

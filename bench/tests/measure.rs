@@ -93,7 +93,7 @@ fn what_it_cannot_do_it_says() {
     };
     refused(&["milion"], binaries.path(), "there are: million flatness latency capacity");
     refused(&[], binaries.path(), "which figure?");
-    refused(&["push"], nowhere.path(), "cargo build --profile ci");
+    refused(&["push"], nowhere.path(), "cargo build --release");
     assert!(measure(&["--help"], binaries.path()).status.success());
 }
 
