@@ -10,7 +10,7 @@ pub mod schema;
 
 pub mod schema_apply;
 
-pub mod connect;
+pub(crate) mod connect;
 
 mod explain;
 
