@@ -188,12 +188,17 @@ fn salvaged(dir: &Path, copy: &Copy) -> ExitCode {
 
 /// One sentence that names what a salvage could not read.
 fn lost(dir: &Path, copy: &Copy) -> Option<String> {
-    let Copied { lost_rows, unreadable_blocks, unreadable_tables, damaged_journals, .. } = copy.copied;
+    let Copied { lost_rows, unreadable_blocks, unreadable_tables, damaged_journals, damaged_manifests, .. } =
+        copy.copied;
     let (dir, dest) = (dir.display(), copy.path.display());
+    let unknown = match damaged_manifests {
+        0 => String::new(),
+        some => format!(", and with {some} manifests unreadable it is not known which other tables are missing"),
+    };
     let sentence = || {
         format!(
             "cannot read all of {dir}: at most {lost_rows} rows in {unreadable_blocks} blocks, \
-             all of {unreadable_tables} tables and parts of {damaged_journals} journals are damaged; \
+             all of {unreadable_tables} tables and parts of {damaged_journals} journals are damaged{unknown}; \
              start on {dest}, which has the rest, or restore a backup"
         )
     };
@@ -244,7 +249,9 @@ mod tests {
         let damaged = Copied { lost_rows: 12, unreadable_blocks: 2, unreadable_tables: 1, ..copied };
         let said = lost(Path::new("old"), &copy(damaged)).expect("something was lost");
         assert!(said.starts_with("cannot read all of old: at most 12 rows in 2 blocks, all of 1 tables"), "{said}");
-        assert!(said.contains("start on new"), "{said}");
+        assert!(said.contains("start on new") && !said.contains("manifest"), "{said}");
+        let said = lost(Path::new("old"), &copy(Copied { damaged_manifests: 2, ..Copied::default() }));
+        assert!(said.is_some_and(|said| said.contains("with 2 manifests unreadable")), "it cannot be known");
     }
 
     #[test]

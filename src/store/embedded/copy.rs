@@ -28,6 +28,8 @@ pub struct Copied {
     pub unreadable_blocks: u64,
     /// Tables that could not be read at all or are missing: what was in them is not known.
     pub unreadable_tables: u64,
+    /// Manifests of table spaces that cannot be read: how many of their tables are missing is not known.
+    pub damaged_manifests: u64,
     /// Rows in those blocks, with earlier versions of rows and with deletes.
     pub lost_rows: u64,
     /// Journals with stretches that are not batches.
@@ -65,7 +67,7 @@ impl Copied {
 
     /// Sum of everything that could not be read in tables.
     pub(super) fn losses(&self) -> u64 {
-        self.unreadable_blocks + self.unreadable_tables + self.lost_rows
+        self.unreadable_blocks + self.unreadable_tables + self.damaged_manifests + self.lost_rows
     }
 
     /// Takes back one row that was counted.

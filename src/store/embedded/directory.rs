@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use super::fault::{Cause, StoreFault};
 
 /// Content of the format file.
-pub(super) const FORMAT: &str = "murre embedded store, format 2\n";
+pub(super) const FORMAT: &str = "murre embedded store, format 3\n";
+/// Its content before records named channels. Such records are read as they are.
+const FORMAT_2: &str = "murre embedded store, format 2\n";
 /// Its content before channels had rows of their own. Such a directory is migrated when it is opened.
-const FORMAT_BEFORE: &str = "murre embedded store, format 1\n";
+const FORMAT_1: &str = "murre embedded store, format 1\n";
 const FORMAT_PREFIX: &str = "murre embedded store, format ";
 /// Longest wait for a lock that another holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
@@ -25,27 +27,12 @@ pub(super) fn prepare(dir: &Path) -> Result<File, StoreFault> {
         .mode(0o700)
         .create(dir)
         .map_err(|e| StoreFault::io(dir, "create the store directory", e))?;
-    let format = dir.join("FORMAT");
-    match fs::read_to_string(&format) {
-        Ok(found) if found == FORMAT || found == FORMAT_BEFORE => {}
-        Ok(found) => {
-            let other = found.strip_prefix(FORMAT_PREFIX).map(|number| number.trim().to_string());
-            let number = other.filter(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
-            let damaged = || Cause::Damaged("its text is not a format".into());
-            return Err(StoreFault::new(&format, number.map_or_else(damaged, Cause::Version)));
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
-            return Err(StoreFault::new(&format, Cause::Damaged("its text is not a format".into())));
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            if foreign(dir)? {
-                return Err(StoreFault::new(dir, Cause::NotAStore));
-            }
-        }
-        Err(e) => return Err(StoreFault::io(&format, "read", e)),
+    if format_of(dir)?.is_none() && foreign(dir)? {
+        return Err(StoreFault::new(dir, Cause::NotAStore));
     }
+    let format = dir.join("FORMAT");
     let lock = take_lock(dir)?;
-    // Before a row is migrated: an earlier version must not open what is half migrated.
+    // Before a row is written or migrated: an earlier version must not open what it cannot read.
     if fs::read_to_string(&format).is_ok_and(|found| found == FORMAT) {
         return Ok(lock);
     }
@@ -61,6 +48,28 @@ pub(super) fn prepare(dir: &Path) -> Result<File, StoreFault> {
         write().map_err(|e| StoreFault::io(&format, "write", e))?;
     }
     Ok(lock)
+}
+
+/// Reads the format of a directory, one that this version knows; `None` where no file says it.
+///
+/// # Errors
+/// When the file cannot be read, says nothing that is a format, or names another one.
+pub(super) fn format_of(dir: &Path) -> Result<Option<u8>, StoreFault> {
+    let path = dir.join("FORMAT");
+    let damaged = || Cause::Damaged("its text is not a format".into());
+    let found = match fs::read_to_string(&path) {
+        Ok(found) => found,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => return Err(StoreFault::new(&path, damaged())),
+        Err(e) => return Err(StoreFault::io(&path, "read", e)),
+    };
+    let known = [FORMAT_1, FORMAT_2, FORMAT].iter().zip(1..).find(|(text, _)| **text == found);
+    if let Some((_, number)) = known {
+        return Ok(Some(number));
+    }
+    let other = found.strip_prefix(FORMAT_PREFIX).map(|number| number.trim().to_string());
+    let number = other.filter(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
+    Err(StoreFault::new(&path, number.map_or_else(damaged, Cause::Version)))
 }
 
 /// Returns true if a directory without a format file holds anything that no store makes.

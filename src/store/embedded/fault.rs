@@ -61,6 +61,11 @@ impl StoreFault {
         matches!(&self.cause, Cause::Io(_, error) if error.kind() == io::ErrorKind::StorageFull)
     }
 
+    /// True if another version wrote it.
+    pub(super) fn is_other_format(&self) -> bool {
+        matches!(self.cause, Cause::Version(_))
+    }
+
     /// Whether `murre maintain salvage` is the way out.
     pub fn is_damage(&self) -> bool {
         matches!(self.cause, Cause::Damaged(_))

@@ -8,10 +8,13 @@
 //! Every user is migrated in one batch with its channels, and a record says of which format it is, so a migration that
 //! was interrupted goes on where it was. Lives on: the starting thread.
 
+use std::path::Path;
+
 use fjall::PersistMode;
 use shards::ids::{Chid, Clock, KeyDigest};
 
 use super::database::Database;
+use super::fault::{Cause, StoreFault};
 use super::rows::{self, ChannelRow, Record};
 
 const OLD_FORMAT: u8 = 1;
@@ -22,11 +25,23 @@ const USERS_PER_BATCH: usize = 128;
 /// Users after which the log says how far it is.
 const USERS_PER_LINE: u64 = 1_000_000;
 
-/// Gives every user of format 1 its channel rows; nothing to do for a directory in which that was done.
-pub(super) fn run(db: &Database) -> fjall::Result<()> {
-    if db.meta.get(rows::FORMAT_KEY)?.is_some_and(|format| format[..] == [rows::FORMAT]) {
-        return Ok(());
+/// Brings the database in `path` to the present format.
+///
+/// # Errors
+/// When it cannot be read or written, or is of a format that this version does not know.
+pub(super) fn run(db: &Database, path: &Path) -> Result<(), StoreFault> {
+    let fault = |error| StoreFault::database(path, error);
+    let found = db.meta.get(rows::FORMAT_KEY).map_err(fault)?;
+    match found.as_deref() {
+        Some([rows::FORMAT]) => Ok(()),
+        Some([rows::FORMAT_BEFORE]) => mark(db).map_err(fault),
+        Some([newer]) if *newer > rows::FORMAT => Err(StoreFault::new(path, Cause::Version(newer.to_string()))),
+        _ => migrate(db).map_err(fault),
     }
+}
+
+/// Gives every user of format 1 its channel rows.
+fn migrate(db: &Database) -> fjall::Result<()> {
     let mut batch = db.fjall.batch().durability(None);
     let (mut in_batch, mut users) = (0, 0u64);
     for row in db.users.iter() {
@@ -49,12 +64,17 @@ pub(super) fn run(db: &Database) -> fjall::Result<()> {
     }
     batch.commit()?;
     db.fjall.persist(PersistMode::SyncAll)?;
-    db.meta.insert(rows::FORMAT_KEY, [rows::FORMAT])?;
-    db.fjall.persist(PersistMode::SyncAll)?;
+    mark(db)?;
     if users > 0 {
         tracing::info!(users, "store format migrated");
     }
     Ok(())
+}
+
+/// Says in the database that it is of the present format.
+fn mark(db: &Database) -> fjall::Result<()> {
+    db.meta.insert(rows::FORMAT_KEY, [rows::FORMAT])?;
+    db.fjall.persist(PersistMode::SyncAll)
 }
 
 /// Offsets of the parts of a record of format 1.

@@ -261,7 +261,7 @@ impl Embedded {
         let filters: database::Filters = Arc::new(move |name| pacing::Pacing::of(name, &space, wall.as_ref()));
         let unreadable = |e| StoreFault::database(&path, e);
         let db = Database::open_paced(&path, options.cache_bytes, filters).map_err(unreadable)?;
-        migration::run(&db).map_err(unreadable)?;
+        migration::run(&db, &path)?;
         let number = |key: &[u8]| {
             let bytes = db.meta.get(key).map_err(unreadable)?;
             Ok(bytes.filter(|bytes| bytes.len() == 8).map_or(0, |bytes| rows::word(&bytes, 0)))

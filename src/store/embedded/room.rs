@@ -9,7 +9,7 @@
 //!                                                + reserve / 2    no messages of POSTs, no transfers
 //!                                                + reserve / 4    no registers either
 //! free >=     write buffers                      + reserve / 8    only deletes and changes of records
-//! less, or many tables in level 0 while a compaction waits        nothing
+//! less, or many tables in level 0 while a compaction is under way nothing
 //! ```
 //! `store.max_bytes` bounds the directory in the same steps, with an eighth of it on top for all but messages.
 //!
@@ -32,8 +32,9 @@ const HEAD_ROOM_BYTES: (u64, u64) = (256 << 20, 1 << 30);
 const OPEN_BYTES_MIN: u64 = 16 << 20;
 /// Pause of a compaction that does not fit, between two looks.
 const COMPACTION_PAUSE: Duration = Duration::from_millis(200);
-/// Tables in level 0 from which on nothing is written while a compaction waits for room. At 20 fjall slows every
-/// write down and at 30 it halts them, until a compaction has come to its end; four write buffers may be on their way.
+/// Tables in level 0 from which on nothing is written while a compaction is under way: it copies, or waits for its turn
+/// or for room. At 20 fjall slows every write down and at 30 it halts them, until that compaction has come to its end;
+/// four write buffers may be on their way.
 pub(super) const LEVEL_0_TABLES_MAX: usize = 20;
 /// Age from which on a look at the disk is repeated before a group: what others write meanwhile is little beside the
 /// reserve, and what the committer writes is counted.
@@ -83,6 +84,8 @@ pub(super) struct Space {
     level_0: AtomicUsize,
     /// Compactions that wait for room.
     held: AtomicUsize,
+    /// Compactions that copy, or wait for their turn or for room.
+    under_way: AtomicUsize,
     /// True while a compaction copies; the others wait for their turn. `room` counts on one.
     turn: Mutex<bool>,
     turns: Condvar,
@@ -110,6 +113,7 @@ impl Space {
             deleted: zero(),
             level_0: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
             turn: Mutex::new(false),
             turns: Condvar::new(),
             closing: AtomicBool::new(false),
@@ -165,7 +169,7 @@ impl Space {
 
     /// Returns the writes that are taken now.
     pub(super) fn room(&self) -> Room {
-        if self.is_held() && self.level_0.load(Ordering::Relaxed) >= LEVEL_0_TABLES_MAX {
+        if self.is_behind() {
             return Room::Nothing;
         }
         self.room_below_bound().max(self.room_on_disk())
@@ -252,7 +256,15 @@ impl Space {
         self.deleted.store(0, Ordering::Relaxed);
     }
 
+    /// Returns true while fjall may halt writes until a compaction ends. Without one under way the next table of
+    /// level 0 begins one, so writes go on.
+    fn is_behind(&self) -> bool {
+        let level_0 = self.level_0.load(Ordering::Relaxed);
+        level_0 >= LEVEL_0_TABLES_MAX && self.under_way.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns true while a compaction waits for room.
+    #[cfg(test)]
     pub(super) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
     }
@@ -271,6 +283,15 @@ impl Space {
 
     /// Waits until no other compaction copies and this many bytes fit. The caller gives the turn back.
     pub(super) fn take_turn(&self, bytes: u64) -> Result<(), fjall::LsmError> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let taken = self.wait_for_turn(bytes);
+        if taken.is_err() {
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    fn wait_for_turn(&self, bytes: u64) -> Result<(), fjall::LsmError> {
         let mut held = None;
         loop {
             let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,6 +314,7 @@ impl Space {
     pub(super) fn give_turn(&self) {
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.turns.notify_all();
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Waits until the write buffers and what is left of the reserve fit, in the middle of a compaction.
@@ -359,6 +381,9 @@ impl Told {
             Room::NoMessages => tracing::error!(free, needed, used, max, "storage full: messages refused"),
             Room::NoRegisters => tracing::error!(free, needed, used, max, "storage full: registers refused, too"),
             Room::OnlyDeletes => tracing::error!(free, needed, used, max, "storage full: only deletes taken"),
+            Room::Nothing if space.is_behind() => {
+                tracing::error!(free, used, "compactions behind: every write refused")
+            }
             Room::Nothing => tracing::error!(free, needed, used, max, "disk full: every write refused"),
         }
     }

@@ -11,7 +11,8 @@
 //! topics    uaid, chid, topic                   -> as messages
 //! meta      "clock"                             -> the greatest clock in any row, 8
 //!           "registration"                      -> the number of the last registration of a channel, 8
-//!           "format"                            -> 2 once no record of format 1 is left
+//!           "format"                            -> 3; 2 from a version whose records name no channels. Either says
+//!                                                  that no record of format 1 is left
 //!           "removal", uaid                     -> how far the removal of this user's dead rows has come
 //! ```
 
@@ -31,12 +32,16 @@ pub(super) const MESSAGE_KEY_BYTES: usize = 44;
 pub(super) const CLOCK_KEY: &[u8] = b"clock";
 /// Row of `meta` with the number of the last registration.
 pub(super) const REGISTRATION_KEY: &[u8] = b"registration";
-/// Row of `meta` that says that every record has the present format.
+/// Row of `meta` with the format of the directory, once no record of format 1 is left.
 pub(super) const FORMAT_KEY: &[u8] = b"format";
 /// Front of the rows of `meta` that name users with dead rows.
 pub(super) const REMOVAL_PREFIX: &[u8] = b"removal";
-/// Format of records.
-pub(super) const FORMAT: u8 = 2;
+/// Format of the directory.
+pub(super) const FORMAT: u8 = 3;
+/// Format of the directory when no record named channels. Nothing in it has to be migrated.
+pub(super) const FORMAT_BEFORE: u8 = 2;
+/// Format of records: it did not change when a flag for names was added, because the number of the directory did.
+const RECORD_FORMAT: u8 = 2;
 
 /// One row in so many is counted in its user's record, so that one write in so many pays for it.
 const ROWS_PER_COUNT: u64 = 64;
@@ -68,7 +73,7 @@ impl Record {
     /// A user that was never written.
     pub(super) fn new() -> Record {
         let mut bytes = vec![0; HEAD_BYTES];
-        bytes[0] = FORMAT;
+        bytes[0] = RECORD_FORMAT;
         bytes[1] = RECORD_VERSION;
         bytes[2] = NAMES;
         Record { bytes }
@@ -78,7 +83,7 @@ impl Record {
     pub(super) fn of_old(head: &[u8], wake: &[u8]) -> Record {
         let mut bytes = head.to_vec();
         bytes.resize(HEAD_BYTES, 0);
-        bytes[0] = FORMAT;
+        bytes[0] = RECORD_FORMAT;
         bytes[2] = (bytes[2] & (MAY_HAVE_MESSAGES | SIMPLE)) | NAMES;
         bytes[28..32].fill(0);
         bytes.extend_from_slice(wake);
@@ -92,7 +97,7 @@ impl Record {
             0 => 0,
             _ => half(head, 28) as usize,
         };
-        let whole = head[0] == FORMAT
+        let whole = head[0] == RECORD_FORMAT
             && count <= NAMES_MAX
             && bytes.len() == HEAD_BYTES + count * NAME_BYTES + usize::from(head[3]);
         whole.then(|| Record { bytes: bytes.to_vec() })
@@ -200,7 +205,7 @@ impl Record {
         channels.for_each(|(chid, registration)| self.add_channel(chid, registration));
     }
 
-    fn forget_names(&mut self) {
+    pub(super) fn forget_names(&mut self) {
         let wake_at = self.wake_at();
         self.bytes.drain(HEAD_BYTES..wake_at);
         self.put(NAMES, false);

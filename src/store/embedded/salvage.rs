@@ -20,7 +20,7 @@ use shards::time::UnixSeconds;
 
 use super::copy::{Copied, Target};
 use super::database::{Database, KEYSPACES};
-use super::directory::{FORMAT, take_lock};
+use super::directory::{format_of, take_lock};
 use super::fault::StoreFault;
 use super::group::Numbers;
 use super::migration::OldRecord;
@@ -54,10 +54,15 @@ pub struct Progress {
 /// Restores what is readable of the store in `dir` to `dest`, a new directory. The files of `dir` are only read.
 ///
 /// # Errors
-/// When `dir` is in use, `dest` is not empty or not writable, or the journals of `dir` cannot be listed. Files that
-/// cannot be read are no error: [`Copied`] says what was lost.
+/// When `dir` is in use or of a format that this version does not know, `dest` is not empty or not writable, or the
+/// journals of `dir` cannot be listed. Files that cannot be read are no error: [`Copied`] says what was lost.
 pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreFault> {
     let _lock = take_lock(dir)?;
+    let format = match format_of(dir) {
+        Ok(format) => format,
+        Err(fault) if fault.is_other_format() => return Err(fault),
+        Err(_) => None,
+    };
     let source = dir.join("db");
     let mut copied = Copied::default();
     let journals = journals(&source, &mut copied)?;
@@ -68,10 +73,13 @@ pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> R
         let before = restore.copied.losses();
         let paths = tables(&source, nth);
         // Versions of format 1 had no rows of channels.
-        let missing = paths.is_none() && (nth < 4 || fs::read_to_string(dir.join("FORMAT")).is_ok_and(|f| f == FORMAT));
-        restore.copied.unreadable_tables += u64::from(missing);
+        let none_yet = nth == CHANNELS && format == Some(1) && paths.is_none();
+        restore.copied.unreadable_tables += u64::from(paths.is_none() && !none_yet);
         let paths = paths.unwrap_or_default();
-        restore.copied.unreadable_tables += missing_tables(&source, nth, &paths);
+        match missing_tables(&source, nth, &paths) {
+            Some(missing) => restore.copied.unreadable_tables += missing,
+            None => restore.copied.damaged_manifests += u64::from(!none_yet),
+        }
         let mut sources: Vec<Source> = Vec::new();
         let open = Open::default();
         for path in paths {
@@ -125,7 +133,7 @@ impl Restore<'_> {
             }
             // An earlier version of a record may stand in for a lost one: the new store says so by itself.
             3 if key == rows::FORMAT_KEY => {
-                self.migrated = value == [rows::FORMAT];
+                self.migrated = matches!(value, [rows::FORMAT_BEFORE | rows::FORMAT]);
                 return Ok(());
             }
             3 if value.len() == 8 && key == rows::CLOCK_KEY => clock = rows::word(value, 0),
@@ -400,22 +408,24 @@ fn tables(source: &Path, nth: usize) -> Option<Vec<PathBuf>> {
     Some(paths)
 }
 
-/// Number of tables of a keyspace that its manifest names and that are not there; 0 when it cannot be read, because
-/// then nothing says which there were.
-fn missing_tables(source: &Path, nth: usize, there: &[PathBuf]) -> u64 {
+/// Number of tables of a keyspace that its manifest names and that are not there; `None` when it cannot be read,
+/// because then nothing says which there were.
+fn missing_tables(source: &Path, nth: usize, there: &[PathBuf]) -> Option<u64> {
     let keyspace = source.join(format!("keyspaces/{}", nth + 1));
-    let named = table_ids(&keyspace).unwrap_or_default();
     let is_there = |id: &u64| there.contains(&keyspace.join(format!("tables/{id}")));
-    named.iter().filter(|id| !is_there(id)).count() as u64
+    Some(table_ids(&keyspace)?.iter().filter(|id| !is_there(id)).count() as u64)
 }
 
-/// Numbers of the tables in the manifest of a keyspace, as lsm-tree 3.1 writes it.
+/// Numbers of the tables in the manifest of a keyspace, as lsm-tree 3.1 writes it: the file `current` has the number of
+/// the manifest and its checksum.
 fn table_ids(keyspace: &Path) -> Option<Vec<u64>> {
     let current = fs::read(keyspace.join("current")).ok()?;
-    let version = keyspace.join(format!("v{}", u64::from_le_bytes(current.get(..8)?.try_into().ok()?)));
+    let mut left = &current[..];
+    let version = keyspace.join(format!("v{}", u64::from_le_bytes(take(&mut left)?)));
+    let checksum = u128::from_le_bytes(take(&mut left)?);
+    let bytes = fs::read(&version).ok().filter(|bytes| xxhash_rust::xxh3::xxh3_128(bytes) == checksum)?;
     let archive = sfa::Reader::new(&version).ok()?;
     let section = archive.toc().section(b"tables")?;
-    let bytes = fs::read(&version).ok()?;
     let end = section.pos().checked_add(section.len())?;
     let mut left = bytes.get(usize::try_from(section.pos()).ok()?..usize::try_from(end).ok()?)?;
     let mut ids = Vec::new();

@@ -220,6 +220,30 @@ fn a_compaction_that_waits_for_room_uses_no_cpu() {
 }
 
 #[test]
+fn a_compaction_that_waits_for_its_turn_halts_no_write() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let store = Embedded::open(dir.path(), Options { sweep: false, ..noted(&said) }).expect("it opens");
+    let mut hand = hand(&store);
+    hand.register(1, 2);
+    // One that copies on a slow disk.
+    store.gates.space.take_turn(0).expect("it is free");
+    let db = store.db.clone().expect("it is open");
+    while db.messages.l0_table_count() < 30 {
+        a_small_table(&db);
+    }
+    wait_until("the keeper has looked", || store.gates.space.room() == room::Room::Nothing);
+    let settle = |clock| StoreOp::Settle { rows: vec![RowKey::of(&big(clock))], low_water: None, durable: true };
+    assert!(matches!(hand.ask(settle(10)), Err(StoreError::Full)), "it is refused, not halted");
+    assert!(hand.user(uaid(1)).is_some(), "reads go on");
+    store.gates.space.give_turn();
+    wait_until("the tables of level 0 become fewer", || hand.ask(settle(10)).is_ok());
+    drop(db);
+    store.close();
+    assert_eq!(said.lock().expect("nobody panics")[..], [] as [String; 0]);
+}
+
+#[test]
 fn a_store_with_a_compaction_held_back_halts_no_write_and_can_be_closed() {
     let disk = SmallDisk::mount(400);
     let said: Arc<Mutex<Vec<String>>> = Arc::default();

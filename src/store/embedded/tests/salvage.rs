@@ -145,16 +145,40 @@ fn a_table_that_is_lost_whole_costs_its_keyspace_and_nothing_else() {
 }
 
 #[test]
-fn a_damaged_manifest_costs_nothing() {
-    let dir = store();
-    let keyspace = dir.path().join("db/keyspaces/2");
-    for entry in fs::read_dir(&keyspace).expect("readable").flatten().filter(|entry| entry.path().is_file()) {
-        fs::write(entry.path(), b"nothing of the kind").expect("writable");
+fn a_damaged_manifest_costs_no_row_and_is_counted() {
+    let files = |dir: &Path| {
+        let entries = fs::read_dir(dir.join("db/keyspaces/2")).expect("readable").flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect::<Vec<_>>()
+    };
+    let nothing_of_the_kind = |dir: &Path| {
+        files(dir).iter().for_each(|file| fs::write(file, b"nothing of the kind").expect("writable"));
+        assert!(Embedded::open(dir, patient()).is_err());
+    };
+    // One bit of the number of a table.
+    let a_bit = |dir: &Path| files(dir).iter().filter(|file| !file.ends_with("current")).for_each(|file| flip(file, 8));
+    let none = |dir: &Path| files(dir).iter().for_each(|file| fs::remove_file(file).expect("it is there"));
+    for (nth, damage) in [&nothing_of_the_kind as &dyn Fn(&Path), &a_bit, &none].into_iter().enumerate() {
+        let dir = store();
+        damage(dir.path());
+        let found = salvaged(dir.path());
+        assert!(found.last_user && !found.copied.is_whole(), "{nth}: {:?}", found.copied);
+        assert_eq!((found.users, found.rows, found.copied.users), (USERS, USERS, USERS + 1), "{nth}");
+        assert_eq!((found.copied.damaged_manifests, found.copied.unreadable_tables), (1, 0), "{nth}");
     }
-    assert!(Embedded::open(dir.path(), patient()).is_err());
+}
+
+#[test]
+fn a_damaged_manifest_hides_no_missing_table() {
+    let dir = store();
+    fs::remove_file(table(dir.path(), 2)).expect("it is there");
+    for entry in fs::read_dir(dir.path().join("db/keyspaces/2")).expect("readable").flatten() {
+        if entry.path().is_file() {
+            fs::write(entry.path(), b"nothing of the kind").expect("writable");
+        }
+    }
     let found = salvaged(dir.path());
-    assert!(found.last_user && found.copied.is_whole(), "{:?}", found.copied);
-    assert_eq!((found.users, found.rows, found.copied.users), (USERS, USERS, USERS + 1));
+    assert_eq!((found.users, found.rows, found.copied.damaged_manifests), (USERS, 0, 1));
+    assert!(!found.copied.is_whole(), "{:?}", found.copied);
 }
 
 #[test]
