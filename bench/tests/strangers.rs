@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,18 @@ fn node_request(method: &str, path: &str) -> hyper::Request<Vec<u8>> {
 /// Opens connections on which nothing is said, each after the server has taken in the one before.
 fn idle(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+}
+
+/// Status of a health page; `None` when the connection ends without one.
+fn health(address: SocketAddr, path: &str) -> Option<u16> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = Vec::new();
+    // What was said before a reset counts.
+    let _ = stream.read_to_end(&mut answer);
+    let head = std::str::from_utf8(&answer).ok()?;
+    head.split(' ').nth(1)?.parse().ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,6 +64,18 @@ async fn idle_websockets_leave_room_for_senders_nodes_and_health_checks() {
             assert_eq!(exchange(port, node_request("GET", "/health")).await.status, 200, "round {round}");
         }
     }
+    // No place is left for a WebSocket, and the process is well: who asks that on their port is told so, once those
+    // who were refused a moment ago are gone.
+    let asked = Instant::now();
+    for path in ["/health", "/status"] {
+        while health(world.server.websocket(), path) != Some(200) {
+            assert!(asked.elapsed() < PATIENCE, "a full port answers no {path}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    let mut wire = Wire::open(world.server.websocket());
+    wire.try_write(&murre_bench::agent::upgrade_request("h"));
+    assert_eq!(wire.response().status, 503, "a WebSocket is still refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -43,6 +43,13 @@ pub trait Edge: 'static {
     /// A connection was accepted on this port.
     fn open(&mut self, port: Port) -> Self::Codec;
 
+    /// A connection was accepted for which no place is left: the state in which it is heard once all the same, so that
+    /// a health page can be asked for; `None` where [`Edge::too_many`] is all it is told.
+    fn open_placeless(&mut self, port: Port) -> Option<Self::Codec> {
+        let _ = port;
+        None
+    }
+
     /// A WebSocket arrived from another shard: upgraded, its hello decoded and not answered yet.
     fn arrived(&mut self) -> Self::Codec;
 

@@ -29,6 +29,8 @@ pub const BODY_CUT_BYTES: u64 = 64 * 1024;
 /// When a user agent that was sent elsewhere may come again: the next node is there at once.
 const ELSEWHERE_SECONDS: u32 = 1;
 const NOT_WELCOME: Reply = Reply::FaultUntil(Fault::NotWelcome, ELSEWHERE_SECONDS);
+/// To who wants a WebSocket of a node that has no place left, and to a load balancer that asks for one.
+const FULL: Reply = Reply::FaultUntil(Fault::NotWelcome, 120);
 const STOPPING: Reply = Reply::FaultUntil(Fault::Stopping, ELSEWHERE_SECONDS);
 /// The longest `Origin` that is echoed and list of headers that is allowed by echo.
 const ECHO_BYTES_MAX: usize = 1024;
@@ -150,7 +152,7 @@ impl PushEdge {
     /// One request, or as much of it as these bytes bring.
     pub(super) fn ingest_http(&mut self, now: Now, codec: &mut Codec, bytes: &[u8], out: &mut Vec<u8>) -> Ingest {
         self.date.set(now.unix());
-        let Codec::Http { port, partial, exchange } = codec else {
+        let Codec::Http { port, partial, exchange, placeless } = codec else {
             return Ingest::Close { reason: CloseReason::Said };
         };
         self.reporter.on(*port);
@@ -168,7 +170,7 @@ impl PushEdge {
             [b'\r'] => return Ingest::More { consumed: 0 },
             _ => {}
         }
-        let port = *port;
+        let (port, placeless) = (*port, *placeless);
         let length = match find_head(bytes) {
             Ok(Some(length)) => length,
             Ok(None) => {
@@ -184,12 +186,14 @@ impl PushEdge {
             Ok(head) => head,
             Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
         };
-        let context = context_of(port, &head);
+        let mut context = context_of(port, &head);
+        // One answer, then its slot is for the next.
+        context.keep_alive &= !placeless;
         if head.lacks_host && port != Port::WebSocket {
             return self.malformed(&context, Malformed::Syntax, out);
         }
         if port == Port::WebSocket && head.path == "/" && head.method == "GET" {
-            return match self.upgrade(&head, out) {
+            return match if placeless { Err(FULL) } else { self.upgrade(&head, out) } {
                 Ok(websocket) => {
                     *codec = websocket;
                     Ingest::Upgraded { consumed: length }
@@ -201,7 +205,7 @@ impl PushEdge {
                 }
             };
         }
-        let plan = self.plan(now, port, &head);
+        let plan = self.plan(now, port, placeless, &head);
         self.begin(&head, context, plan, body, Turn { now, begun: now.mono, port, base: length, exchange, out })
     }
 
@@ -228,13 +232,14 @@ impl PushEdge {
     }
 
     /// What is to be done for a head that is no upgrade.
-    fn plan(&mut self, now: Now, port: Port, head: &Head<'_, '_>) -> Plan {
+    fn plan(&mut self, now: Now, port: Port, placeless: bool, head: &Head<'_, '_>) -> Plan {
         if self.gate.is_stopping() && answer::is_health(head.path) && matches!(head.method, "GET" | "HEAD") {
             return Plan::Reply(STOPPING);
         }
         match port {
             Port::WebSocket if head.path == "/" => method_refused(head, "GET, HEAD, OPTIONS"),
             // What a load balancer asks before it sends more.
+            Port::WebSocket if head.path == "/__lbheartbeat__" && placeless => Plan::Reply(FULL),
             Port::WebSocket if head.path == "/__lbheartbeat__" && self.gate.is_full() => Plan::Reply(NOT_WELCOME),
             Port::WebSocket => self.plan_page(head),
             Port::Endpoint => self.plan_endpoint(now, head),

@@ -174,6 +174,8 @@ pub enum Codec {
         partial: bool,
         /// The request under way, between its head and its answer.
         exchange: Option<Box<Exchange>>,
+        /// It came in when there was no place left for a WebSocket: no upgrade, and one answer.
+        placeless: bool,
     },
     /// An upgraded WebSocket.
     WebSocket {
@@ -277,7 +279,13 @@ impl Edge for PushEdge {
     }
 
     fn open(&mut self, port: Port) -> Codec {
-        Codec::Http { port, partial: false, exchange: None }
+        Codec::Http { port, partial: false, exchange: None, placeless: false }
+    }
+
+    fn open_placeless(&mut self, port: Port) -> Option<Codec> {
+        // Senders and other nodes have places of their own, and who looks after the process may ask there.
+        let heard = port == Port::WebSocket;
+        heard.then_some(Codec::Http { port, partial: false, exchange: None, placeless: true })
     }
 
     fn arrived(&mut self) -> Codec {
@@ -326,7 +334,7 @@ impl Edge for PushEdge {
 
     fn close(&mut self, codec: &mut Codec, reason: CloseReason, out: &mut Vec<u8>) {
         match codec {
-            Codec::Http { partial, exchange, port } => {
+            Codec::Http { partial, exchange, port, .. } => {
                 let under_way = *partial || exchange.is_some();
                 if let Some(fault) = close::http_fault(reason, under_way) {
                     self.reporter.on(*port);

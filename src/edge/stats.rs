@@ -49,7 +49,7 @@ counters! {
         counter node_requests: "Requests of other nodes that showed a key.",
         counter node_refused: "Requests to the node port without a key of ours.",
         counter node_bodies_refused: "Notifications of other nodes that cannot be read.",
-        counter upgrades_elsewhere: "Upgrades and load balancers answered 503: more than websocket.welcome, or the node stops.",
+        counter upgrades_elsewhere: "Upgrades and load balancers answered 503: more than websocket.welcome, no place is left, or the node stops.",
         counter node_busy: "Notifications of other nodes answered 503: the session takes nothing now.",
         counter log_events_dropped: "Events of clients left out of the log: too many at once.",
         counter http_malformed: "Connections ended for bytes that are no HTTP request.",

@@ -154,18 +154,29 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Answers a connection beyond the limit and ends it; without a word when too many such answers are being heard.
+    /// Half of these slots are for connections that are first asked what they want: it may be a health page, and a
+    /// process without places is well. One of them that says nothing makes room for the next.
     fn turn_away(&mut self, slot: u32, port: Port) {
         self.stats.accepts_refused += 1;
-        let since = self.now_ms();
-        let opened = self.conns.open(slot, port, None, since);
+        let (since, most) = (self.now_ms(), refused_max(self.limits.connections_max));
+        let mut codec = self.edge.open_placeless(port);
+        if codec.is_some() && self.accepting.refused >= most / 2 && !self.end_silent_placeless(port) {
+            codec = None;
+        }
+        let asked = codec.is_some();
+        let opened = self.conns.open(slot, port, codec, since);
         let conn = self.settle_in(opened);
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        if self.accepting.refused >= refused_max(self.limits.connections_max) {
+        if self.accepting.refused >= most {
             self.stats.accepts_dropped += 1;
             return self.close(conn);
         }
         self.accepting.refused += 1;
         entry.flags.set(Flags::REFUSED);
+        if asked {
+            self.http.add(self.now.mono, conn);
+            return self.want_input(conn);
+        }
         let answer = self.edge.too_many(port);
         self.sides.entry(&mut entry.side, port).out.push(answer);
         self.part(conn);

@@ -152,11 +152,22 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// that its place is free. An idle connection of HTTP may be closed at any time (RFC 9112 section 9.5), and a
     /// stranger with very many of them must not shut out those who have something to say. False when none is idle.
     pub(super) fn end_idle_for_another(&mut self, port: Port) -> bool {
+        self.end_longest_idle(port, false)
+    }
+
+    /// As above, of those that are heard without a place. A request that is begun does not keep them: it is short.
+    pub(super) fn end_silent_placeless(&mut self, port: Port) -> bool {
+        self.end_longest_idle(port, true)
+    }
+
+    fn end_longest_idle(&mut self, port: Port, placeless: bool) -> bool {
         let now_ms = self.now_ms();
         let idle = |conn: &ConnId| {
             let entry = self.conns.get(*conn)?;
-            let waits = entry.port == port && entry.state == State::Open && entry.flags.has(Flags::POLL_IN);
-            let begun = entry.flags.has(Flags::PARTIAL) || entry.flags.has(Flags::BUSY);
+            // One without a place has none to give.
+            let asked_for = entry.port == port && entry.flags.has(Flags::REFUSED) == placeless;
+            let waits = asked_for && entry.state == State::Open && entry.flags.has(Flags::POLL_IN);
+            let begun = entry.flags.has(Flags::BUSY) || (entry.flags.has(Flags::PARTIAL) && !placeless);
             let upgraded = entry.codec.as_ref().is_none_or(|codec| self.edge.is_websocket(codec));
             let span = Span::from_ms(u64::from(now_ms.wrapping_sub(entry.since)));
             (waits && !begun && !upgraded && span >= IDLE_MIN).then_some((span, *conn))

@@ -289,3 +289,22 @@ fn close_codes_of_two_peers_are_not_mixed_up() {
         .collect();
     assert_eq!(codes, [Some(4001), Some(4002), None]);
 }
+
+#[test]
+fn without_a_place_a_health_page_is_shown_and_a_websocket_is_refused() {
+    let ask = |request: &str| {
+        let mut harness = Harness::new(Port::WebSocket);
+        harness.codec = harness.edge.open_placeless(Port::WebSocket).unwrap();
+        harness.feed(request.as_bytes());
+        assert!(harness.ended(), "one answer: {request}");
+        (harness.response().0, harness.response().1.contains("Retry-After: 120\r\n"))
+    };
+    for path in ["/health", "/status", "/__heartbeat__"] {
+        assert_eq!(ask(&format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")), (200, false), "{path}");
+    }
+    assert_eq!(ask("GET /__lbheartbeat__ HTTP/1.1\r\nHost: h\r\n\r\n"), (503, true));
+    assert_eq!(ask(UPGRADE), (503, true));
+    for port in [Port::Endpoint, Port::Node] {
+        assert!(Harness::new(port).edge.open_placeless(port).is_none(), "{port:?} has places of its own");
+    }
+}

@@ -27,6 +27,13 @@ impl Bench {
         (1..=u64::from(count)).map(connect).collect()
     }
 
+    /// A connection for which there is no place; what it is answered to this line.
+    fn answer_without_place(&mut self, line: &[u8], answer: &[u8]) {
+        let mut beyond = Client::connect(self.websocket);
+        beyond.say(line);
+        self.until("an answer", |_| beyond.heard().starts_with(answer));
+    }
+
     fn refused(&self) -> u64 {
         self.shards[0].stats.accepts_refused
     }
@@ -39,8 +46,7 @@ fn idle_websockets_leave_the_endpoint_port_its_places() {
         let (websocket, endpoint) = (bench.websocket, bench.endpoint);
         let _sessions = bench.idle(websocket, 40);
         assert_eq!(bench.refused(), 0, "all of max_connections is for sessions");
-        let mut beyond = bench.idle(websocket, 1);
-        bench.until("503", |_| beyond[0].heard() == b"503\n");
+        bench.answer_without_place(b"UP\n", b"503\n");
         let mut senders = bench.idle(endpoint, ENDPOINT_RESERVE_MIN);
         assert_eq!(bench.refused(), 1);
         for sender in &mut senders {
@@ -63,8 +69,7 @@ fn idle_senders_leave_half_of_the_places_to_websockets() {
         bench.until("503", |_| beyond[0].heard() == b"503\n");
         let sessions: Vec<Client> = (0..20).map(|_| bench.websocket()).collect();
         assert_eq!(bench.refused(), 1);
-        let mut beyond = Client::connect(bench.websocket);
-        bench.until("503", |_| beyond.heard() == b"503\n");
+        bench.answer_without_place(b"UP\n", b"503\n");
         drop(sessions);
     });
 }
@@ -85,6 +90,33 @@ fn refused_connections_do_not_fill_the_tables() {
         let mut sender = bench.idle(endpoint, 1);
         sender[0].say(b"E\n");
         bench.until("an answer", |_| sender[0].heard() == b"pong\n");
+    });
+}
+
+/// A health check is answered beside as many sessions as there may be, and beside a stranger who takes what is kept for
+/// such checks and says nothing, or half a line.
+#[test]
+fn a_port_without_places_hears_what_it_is_asked() {
+    run(|| {
+        let mut bench = small(40);
+        let _sessions: Vec<Client> = (0..40).map(|_| bench.websocket()).collect();
+        bench.answer_without_place(b"P\n", b"at once\n");
+        bench.answer_without_place(b"UP\n", b"503\n");
+        let websocket = bench.websocket;
+        let mut silent = bench.idle(websocket, 64);
+        silent.iter_mut().step_by(2).for_each(|client| _ = client.try_say(b"P"));
+        let mut asked = Client::connect(websocket);
+        asked.try_say(b"P\n");
+        bench.until("a silent one makes room", |_| {
+            let heard = asked.heard().to_vec();
+            if !heard.is_empty() || asked.end.is_some() {
+                asked = Client::connect(websocket);
+                asked.try_say(b"P\n");
+            }
+            heard.starts_with(b"at once\n")
+        });
+        assert!(bench.shards[0].stats.idle_evicted > 0);
+        assert!(bench.shards[0].connections() < 40 + 100, "{} are held", bench.shards[0].connections());
     });
 }
 

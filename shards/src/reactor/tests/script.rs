@@ -24,6 +24,8 @@ pub(super) enum Codec {
     Http,
     Fresh,
     Upgraded,
+    /// It has no place: one line is answered.
+    Placeless,
 }
 
 /// Longest line.
@@ -34,6 +36,10 @@ impl Edge for LineEdge {
 
     fn open(&mut self, port: Port) -> Codec {
         if port == Port::WebSocket { Codec::Fresh } else { Codec::Http }
+    }
+
+    fn open_placeless(&mut self, port: Port) -> Option<Codec> {
+        (port == Port::WebSocket).then_some(Codec::Placeless)
     }
 
     fn arrived(&mut self) -> Codec {
@@ -49,6 +55,10 @@ impl Edge for LineEdge {
             };
         };
         let (line, consumed) = (&bytes[..end], end + 1);
+        if matches!(codec, Codec::Placeless) {
+            out.extend_from_slice(if line == b"P" { b"at once\n" } else { self.too_many(Port::WebSocket) });
+            return Ingest::Close { reason: CloseReason::Said };
+        }
         if line == b"UP" {
             *codec = Codec::Upgraded;
             out.extend_from_slice(b"101\n");
