@@ -4,12 +4,13 @@
 //! thread of the node takes it out and logs it. Where the log takes no such line there is no queue, and a shard pays
 //! for one look at an `Option`. What does not fit is dropped and counted.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use shards::ids::ShardId;
-use shards::machine::CloseReason;
+use shards::machine::{CloseReason, Command, RelayCommand};
 use shards::ports::Port;
 use shards::time::Now;
 
@@ -60,6 +61,62 @@ pub struct Ended {
     pub agent_family: u16,
     /// Whole minutes since its hello was answered, up to 45 days; `None` without a hello.
     pub minutes: Option<u16>,
+    /// Commands of its client.
+    pub counts: Counts,
+}
+
+/// Numbers of the commands of one WebSocket, members of a relay included. They are in the two bytes that a codec has
+/// to spare, so an idle session pays nothing for them: eight bits and twice four. At its bound a number stays.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts([u8; 2]);
+
+impl Counts {
+    const ACKS_MAX: u32 = 255;
+    const OTHERS_MAX: u32 = 15;
+
+    /// Number of messages acked, at most 255.
+    pub fn acks(self) -> u32 {
+        self.bits() & Counts::ACKS_MAX
+    }
+
+    /// Number of registers, at most 15.
+    pub fn registers(self) -> u32 {
+        (self.bits() >> 8) & Counts::OTHERS_MAX
+    }
+
+    /// Number of nacks, at most 15.
+    pub fn nacks(self) -> u32 {
+        self.bits() >> 12
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(u16::from_le_bytes(self.0))
+    }
+
+    /// Counts a command.
+    pub(super) fn take(&mut self, command: &Command) {
+        let (acks, registers, nacks) = match command {
+            Command::Ack(updates) => (updates.len(), 0, 0),
+            Command::AckVersions(updates) => (updates.len(), 0, 0),
+            Command::Register { .. } => (0, 1, 0),
+            Command::Nack { .. } => (0, 0, 1),
+            Command::Relay(RelayCommand::For { command, .. }) => return self.take(command),
+            _ => return,
+        };
+        let more =
+            |before: u32, by: usize, most: u32| before.saturating_add(u32::try_from(by).unwrap_or(most)).min(most);
+        let acks = more(self.acks(), acks, Counts::ACKS_MAX);
+        let registers = more(self.registers(), registers, Counts::OTHERS_MAX);
+        let nacks = more(self.nacks(), nacks, Counts::OTHERS_MAX);
+        let [low, high, ..] = (acks | (registers << 8) | (nacks << 12)).to_le_bytes();
+        self.0 = [low, high];
+    }
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} acks, {} registers, {} nacks", self.acks(), self.registers(), self.nacks())
+    }
 }
 
 /// A happening and the shard it was on.
@@ -191,6 +248,28 @@ mod tests {
         assert_eq!(taken.len(), EVENTS_MAX);
         assert_eq!(taken[0], Report { shard: ShardId(3), happening });
         assert_eq!(Reporter::new(ShardId(0), None).tell(happening), 0, "nobody wants to know");
+    }
+
+    #[test]
+    fn commands_are_counted_up_to_their_bounds_and_none_spills_into_another() {
+        use shards::ids::{Chid, Uaid};
+        use shards::machine::AckUpdate;
+        let ack = || AckUpdate { stamp: Default::default(), chid: Chid([1; 16]), topic: None, code: 100 };
+        let register = || Command::Register { chid: Chid([1; 16]), key: None };
+        let seen = |counts: Counts| (counts.acks(), counts.registers(), counts.nacks());
+        let mut counts = Counts::default();
+        counts.take(&Command::Ack(vec![ack(), ack()]));
+        counts.take(&register());
+        counts.take(&Command::Ping);
+        let of_member = RelayCommand::For { uaid: Uaid([2; 16]), command: Box::new(Command::Nack { code: 301 }) };
+        counts.take(&Command::Relay(of_member));
+        assert_eq!(seen(counts), (2, 1, 1));
+        (0..5_000).for_each(|_| counts.take(&Command::Ack(vec![ack()])));
+        assert_eq!(seen(counts), (255, 1, 1));
+        (0..100).for_each(|_| counts.take(&register()));
+        assert_eq!(seen(counts), (255, 15, 1));
+        (0..100).for_each(|_| counts.take(&Command::Nack { code: 302 }));
+        assert_eq!(seen(counts), (255, 15, 15));
     }
 
     #[test]

@@ -228,7 +228,7 @@ impl PushEdge {
         accepted.write(out);
         let agent_family = accepted.agent_family;
         self.tell(Happening::Upgraded { agent_family });
-        Ok(Codec::WebSocket { fragments: None, agent_family, greeted: false, simple: false, relay: false, since: 0 })
+        Ok(Codec::websocket(agent_family, super::websocket::Stage::Upgraded))
     }
 
     /// What is to be done for a head that is no upgrade.

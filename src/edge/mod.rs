@@ -41,12 +41,12 @@ use crate::webpush::vapid::Verifier;
 
 use answer::{HttpDate, Pages};
 use events::Reporter;
-pub use events::{Ended, Events, Happening, Report};
+pub use events::{Counts, Ended, Events, Happening, Report};
 use fresh::FreshUaids;
 pub use gate::Gate;
 use http::Exchange;
 pub use stats::EdgeStats;
-use websocket::{Fragments, Session};
+use websocket::{Fragments, Session, Stage};
 
 /// What an edge is told once. Plain values: reading and checking configuration is done elsewhere.
 #[derive(Clone)]
@@ -183,18 +183,22 @@ pub enum Codec {
         fragments: Option<Box<Fragments>>,
         /// Family of the user agent, told with the hello.
         agent_family: u16,
-        /// A hello was read: no second is allowed, and nothing else is before.
-        greeted: bool,
-        /// Its hello was answered in SimplePush mode.
-        simple: bool,
-        /// It speaks for several user agents.
-        relay: bool,
+        /// How far it is, and what it speaks.
+        stage: Stage,
         /// The minute in which its hello was answered, 0 before.
         since: u16,
+        /// Commands of its client, where such events are logged.
+        counts: Counts,
     },
 }
 
 const _: () = assert!(size_of::<Codec>() <= 16);
+
+impl Codec {
+    fn websocket(agent_family: u16, stage: Stage) -> Codec {
+        Codec::WebSocket { fragments: None, agent_family, stage, since: 0, counts: Counts::default() }
+    }
+}
 
 impl PushEdge {
     /// The edge of one shard.
@@ -289,20 +293,24 @@ impl Edge for PushEdge {
     }
 
     fn arrived(&mut self) -> Codec {
-        Codec::WebSocket { fragments: None, agent_family: 0, greeted: true, simple: false, relay: false, since: 0 }
+        Codec::websocket(0, Stage::WebPush)
     }
 
     fn ingest(&mut self, now: Now, codec: &mut Codec, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
         match codec {
             Codec::Http { .. } => self.ingest_http(now, codec, bytes, out),
-            Codec::WebSocket { fragments, agent_family, greeted, simple, relay, since } => {
-                let was_relay = *relay;
-                let session =
-                    Session { fragments, agent_family: *agent_family, greeted, simple: *simple, relay: &mut *relay };
+            Codec::WebSocket { fragments, agent_family, stage, since, counts } => {
+                let before = *stage;
+                let session = Session { fragments, agent_family: *agent_family, stage: &mut *stage };
                 let ingest = self.ingest_websocket(session, bytes, out);
-                if *relay && !was_relay {
+                if *stage == Stage::Relay && before != Stage::Relay {
                     *since = events::minute(now);
-                    self.tell(Happening::Greeted { mode: "relay" });
+                    self.tell(Happening::Greeted { mode: stage.name() });
+                }
+                if self.reporter.is_on()
+                    && let Ingest::Command { command, .. } = &ingest
+                {
+                    counts.take(command);
                 }
                 ingest
             }
@@ -320,13 +328,13 @@ impl Edge for PushEdge {
                 // Nothing was asked: nothing is answered.
                 None => Emitted::Stay,
             },
-            Codec::WebSocket { simple, since, .. } => {
+            Codec::WebSocket { stage, since, .. } => {
                 if let Event::Hello { mode, .. } = event {
-                    *simple = *mode == Mode::Simple;
+                    *stage = if *mode == Mode::Simple { Stage::SimplePush } else { Stage::WebPush };
                     *since = events::minute(now);
-                    self.tell(Happening::Greeted { mode: if *simple { "simplepush" } else { "webpush" } });
+                    self.tell(Happening::Greeted { mode: stage.name() });
                 }
-                self.emit_websocket(*simple, event, out);
+                self.emit_websocket(*stage == Stage::SimplePush, event, out);
                 Emitted::Stay
             }
         }
@@ -358,18 +366,14 @@ impl Edge for PushEdge {
         if !self.reporter.is_on() {
             return;
         }
-        if let Codec::WebSocket { fragments, agent_family, simple, relay, since, .. } = codec {
+        if let Codec::WebSocket { fragments, agent_family, stage, since, counts } = codec {
             let code = match reason {
                 CloseReason::PeerClosed => fragments.as_ref().and_then(|fragments| fragments.peer_code),
                 reason => close::websocket_goodbye(reason).map(|(code, _)| code),
             };
-            let mode = match (relay, simple) {
-                (true, _) => "relay",
-                (false, true) => "simplepush",
-                (false, false) => "webpush",
-            };
-            let minutes = events::minutes_since(*since, now);
-            self.tell(Happening::Ended(Ended { reason, code, mode, agent_family: *agent_family, minutes }));
+            let (mode, minutes) = (stage.name(), events::minutes_since(*since, now));
+            let (agent_family, counts) = (*agent_family, *counts);
+            self.tell(Happening::Ended(Ended { reason, code, mode, agent_family, minutes, counts }));
         }
     }
 

@@ -22,9 +22,31 @@ use crate::wire::ws::{self, FrameFault, Kind, Opcode};
 pub(super) struct Session<'c> {
     pub(super) fragments: &'c mut Option<Box<Fragments>>,
     pub(super) agent_family: u16,
-    pub(super) greeted: &'c mut bool,
-    pub(super) simple: bool,
-    pub(super) relay: &'c mut bool,
+    pub(super) stage: &'c mut Stage,
+}
+
+/// How far a WebSocket is, and what it speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// No hello was read: nothing else is allowed.
+    Upgraded,
+    /// A hello was read, and no second is allowed. It is in WebPush mode, unless the answer says something else.
+    WebPush,
+    /// Its hello was answered in SimplePush mode.
+    SimplePush,
+    /// It speaks for several user agents.
+    Relay,
+}
+
+impl Stage {
+    /// The word for it in the log.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Stage::Upgraded | Stage::WebPush => "webpush",
+            Stage::SimplePush => "simplepush",
+            Stage::Relay => "relay",
+        }
+    }
 }
 
 /// What a message comes to.
@@ -81,7 +103,7 @@ impl PushEdge {
                 }
                 Ingest::Next { consumed }
             }
-            Kind::Pong if *session.greeted => Ingest::Command { consumed, command: Command::Pong },
+            Kind::Pong if *session.stage != Stage::Upgraded => Ingest::Command { consumed, command: Command::Pong },
             Kind::Pong => Ingest::Next { consumed },
             Kind::Close => match ws::close_code(frame.payload) {
                 Ok(code) => {
@@ -129,37 +151,38 @@ impl PushEdge {
             self.stats.frames_refused += 1;
             return Ingest::Close { reason: CloseReason::BadText };
         };
-        if *session.relay {
+        let simple = *session.stage == Stage::SimplePush;
+        if *session.stage == Stage::Relay {
             return self.relay_message(session.agent_family, text, consumed, out);
         }
         let message = match push::read(text) {
             // In SimplePush mode an ack names versions.
-            Ok(ClientMessage::Ack(acks)) if session.simple && !acks.is_empty() => return self.unreadable(),
-            Err(_) if session.simple => match simple::read_acks(text) {
+            Ok(ClientMessage::Ack(acks)) if simple && !acks.is_empty() => return self.unreadable(),
+            Err(_) if simple => match simple::read_acks(text) {
                 Ok(updates) => return Ingest::Command { consumed, command: Command::AckVersions(updates) },
                 Err(BadMessage) => return self.unreadable(),
             },
             Ok(message) => message,
             Err(BadMessage) => return self.unreadable(),
         };
-        if *session.greeted == matches!(message, ClientMessage::Hello { .. }) {
+        if (*session.stage != Stage::Upgraded) == matches!(message, ClientMessage::Hello { .. }) {
             return self.misplaced();
         }
         let ClientMessage::Hello { uaid, channels, broadcasts } = message else {
-            return match self.asked(message, session.simple, None, out) {
+            return match self.asked(message, simple, None, out) {
                 Asked::Command(command) => Ingest::Command { consumed, command },
                 Asked::Answered => Ingest::Next { consumed },
                 Asked::Misplaced => self.misplaced(),
             };
         };
         if self.relays && uaid.is_none() && relay::opens(text) {
-            (*session.greeted, *session.relay) = (true, true);
+            *session.stage = Stage::Relay;
             return Ingest::Command { consumed, command: Command::Relay(RelayCommand::Open) };
         }
         let Ok(part) = self.hello_part(text) else { return self.unreadable() };
         match self.hello(uaid, channels, broadcasts, session.agent_family, part) {
             Ok(hello) => {
-                *session.greeted = true;
+                *session.stage = Stage::WebPush;
                 Ingest::Command { consumed, command: Command::Hello(hello) }
             }
             Err(end) => end,

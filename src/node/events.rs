@@ -94,13 +94,14 @@ fn log(report: &Report) {
         Happening::Refused { port, status, errno, cause } => {
             tracing::debug!(target: CLIENTS, shard, port = name(port), status, errno, cause, "request refused");
         }
-        Happening::Ended(Ended { reason, code, mode, agent_family, minutes }) => {
+        Happening::Ended(Ended { reason, code, mode, agent_family, minutes, counts }) => {
             let (system, browser) = family_name(agent_family);
             let by = if reason == CloseReason::PeerClosed { "peer" } else { "server" };
+            let (acks, registers, nacks) = (counts.acks(), counts.registers(), counts.nacks());
             match minutes {
                 Some(minutes) => tracing::debug!(
                     target: SESSIONS,
-                    shard, ?reason, code, by, mode, system, browser, minutes,
+                    shard, ?reason, code, by, mode, system, browser, minutes, acks, registers, nacks,
                     "session ended"
                 ),
                 None => tracing::debug!(target: SESSIONS, shard, ?reason, code, by, system, browser, "WebSocket ended"),

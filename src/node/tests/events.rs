@@ -79,6 +79,7 @@ async fn what_clients_meet_is_logged_at_debug_and_shows_no_secret() {
 
     say(&mut socket, json!({ "messageType": "hello", "use_webpush": true })).await;
     log.says(&["session ended", "code=1011", "reason=WrongState", "minutes=0"]).await;
+    log.says(&["session ended", "acks=0", "registers=1", "nacks=0"]).await;
     drop(socket);
     let (socket, _) = hello(&running, &uaid).await;
     drop(socket);
