@@ -5,6 +5,7 @@
 //! so what is remembered is as of that read or newer.
 //! Lives on: the store's runtime, one for each shard.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shards::ids::{Clock, Stamp, Uaid};
@@ -24,7 +25,9 @@ pub(super) struct User {
     /// The timestamp of the drop of the user that was there before: what is written now must be later.
     pub(super) dropped_at: Clock,
     /// The topics were read last and no saved row stands behind them: the first page of messages need not look for one.
-    pub(super) no_saved: bool,
+    no_saved: bool,
+    /// The read of topics that began last; 0 when a row was saved since, or none began.
+    read: u32,
     /// Rows that were read from the message family and not from the saved one: an ack that low water covers needs no
     /// delete.
     plain: Vec<Stamp>,
@@ -34,6 +37,16 @@ impl User {
     /// Nobody, since then.
     pub(super) fn dropped(at: Clock) -> User {
         User { dropped_at: at, ..User::default() }
+    }
+
+    /// A row may be saved from now on: what reads before have found is over.
+    pub(super) fn may_have_saved(&mut self) {
+        (self.no_saved, self.read) = (false, 0);
+    }
+
+    /// Whether the first page of messages need not look for a saved row. It is good for one page.
+    pub(super) fn take_no_saved(&mut self) -> bool {
+        std::mem::take(&mut self.no_saved)
     }
 
     /// A drain has read this row in the message family only.
@@ -65,7 +78,11 @@ impl User {
 
 /// A place for each of so many users, by their ids.
 #[derive(Default)]
-pub(super) struct Known(Mutex<Vec<Option<(Uaid, User)>>>);
+pub(super) struct Known {
+    places: Mutex<Vec<Option<(Uaid, User)>>>,
+    /// Reads of topics that have begun, modulo its range.
+    reads: AtomicU32,
+}
 
 impl Known {
     /// What is remembered of this user.
@@ -73,6 +90,23 @@ impl Known {
         let places = self.lock();
         let (kept, user) = places.get(place(uaid))?.as_ref()?;
         (*kept == uaid).then(|| look(user))
+    }
+
+    /// A read of this user's topics begins; what [`Known::topics_read`] is told with its end.
+    pub(super) fn begin_topics(&self, uaid: Uaid) -> u32 {
+        let read = self.reads.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        self.change(uaid, |user| (user.no_saved, user.read) = (false, read));
+        read
+    }
+
+    /// It has ended, and has found that no saved row waits, or one may. Only the last that began counts: an earlier one
+    /// is of a session that is over, and a row may have been saved elsewhere since.
+    pub(super) fn topics_read(&self, uaid: Uaid, read: u32, no_saved: bool) {
+        self.change(uaid, |user| {
+            if user.read == read {
+                user.no_saved = no_saved;
+            }
+        });
     }
 
     /// Changes it; a user that is not remembered takes the place of another.
@@ -91,7 +125,7 @@ impl Known {
 
     /// It is whole between calls, so a panic elsewhere does not spoil it.
     fn lock(&self) -> MutexGuard<'_, Vec<Option<(Uaid, User)>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,6 +138,24 @@ fn place(uaid: Uaid) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_read_of_topics_that_ends_late_says_nothing_about_saved_rows() {
+        let (known, uaid) = (Known::default(), Uaid([1; 16]));
+        let take = || known.change(uaid, User::take_no_saved);
+        let of_before = known.begin_topics(uaid);
+        let read = known.begin_topics(uaid);
+        known.topics_read(uaid, read, false);
+        known.topics_read(uaid, of_before, true);
+        assert!(!take(), "a row may have been saved between the two");
+        let read = known.begin_topics(uaid);
+        known.change(uaid, User::may_have_saved);
+        known.topics_read(uaid, read, true);
+        assert!(!take(), "a row was saved beside the read");
+        let read = known.begin_topics(uaid);
+        known.topics_read(uaid, read, true);
+        assert!(take() && !take(), "one page of messages");
+    }
 
     #[test]
     fn a_place_is_taken_by_the_last_and_rows_are_bounded() {

@@ -9,7 +9,7 @@ use shards::message::{Message, Topic};
 use shards::time::UnixSeconds;
 
 use super::super::client::{Failed, Hand};
-use super::super::known::Known;
+use super::super::known::{Known, User};
 use super::super::port::Answer;
 use super::super::rows::{self, micros};
 use super::super::schema::family;
@@ -37,6 +37,7 @@ pub(super) async fn topics(
     if settled_to(hand, known, uaid).await?.is_none() {
         return Ok(nothing());
     }
+    let read = known.begin_topics(uaid);
     let (limit, after) = (usize::from(limit), rows::topic_cursor(after));
     let mut live: Vec<Arc<Message>> = Vec::new();
     // Updates of the channel that is being read; all of them must be seen before one of them counts.
@@ -75,7 +76,7 @@ pub(super) async fn topics(
             None => break true,
         }
     };
-    known.change(uaid, |user| user.no_saved = no_saved);
+    known.topics_read(uaid, read, no_saved);
     live.extend(live_update(&mut of_channel, now));
     let exhausted = live.len() <= limit;
     live.truncate(limit);
@@ -100,10 +101,8 @@ pub(super) async fn messages(
     let mut saved = Slice::new(family::SAVED, after);
     let mut plain = Slice::new(family::MESSAGE, after.max(settled));
     // The check that asks for this began with the topics, and a save since then has it look once more.
-    let no_saved = after == Stamp::default() && known.get(uaid, |user| user.no_saved) == Some(true);
-    if no_saved {
+    if after == Stamp::default() && known.change(uaid, User::take_no_saved) {
         saved.state = State::End;
-        known.change(uaid, |user| user.no_saved = false);
     }
     tokio::try_join!(saved.fill(hand, uaid, limit, now), plain.fill(hand, uaid, limit, now))?;
     let exhausted = saved.live.len() + plain.live.len() <= limit;

@@ -9,7 +9,7 @@ use shards::message::{Message, Topic};
 use shards::simple::Mode;
 
 use super::super::client::Hand;
-use super::super::known::Known;
+use super::super::known::{Known, User};
 use super::super::port::Answer;
 use super::super::rows::{self, Place, micros};
 use super::super::schema::family;
@@ -43,7 +43,7 @@ pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, c
         let late = message.topic.is_none() && message.stamp.clock <= low_water;
         let family = if late { family::SAVED } else { family::MESSAGE };
         if late {
-            known.change(message.uaid, |user| user.no_saved = false);
+            known.change(message.uaid, User::may_have_saved);
         }
         hand.change(&message.uaid, &[put(hand, message, family)]).await?;
     }
@@ -66,7 +66,7 @@ pub(super) async fn save(hand: &Hand<'_>, known: &Known, messages: &[Arc<Message
     if part.record.is_none() {
         return Ok(StoreReply::Done);
     }
-    known.change(uaid, |user| user.no_saved = false);
+    known.change(uaid, User::may_have_saved);
     let mut changes = Vec::new();
     let mut updated: Vec<Chid> = Vec::new();
     for message in messages.iter().filter(|message| part.has_channel(message.chid)) {
