@@ -100,16 +100,19 @@ async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_whil
     blocking(move || (a.stop().unwrap(), b.stop().unwrap())).await;
 }
 
-/// An address of this host that is free now.
-fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// An address that this process alone has. A node must be told its URL before it listens, so the port cannot be drawn
+/// by the kernel: one that was given back could be taken meanwhile. All of 127.0.0.0/8 is this host, and the number of
+/// a process fits three bytes.
+fn own_address() -> SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 64 + high % 64, middle, low], 20_001))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_node_with_the_same_url_is_refused_and_the_same_node_starts_again() {
     database().await;
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let address = free_address();
+    let address = own_address();
     let url = format!("node.url=http://{address}");
     let first = shared(dirs[0].path(), &[&url, &format!("node.listen={address}")]);
     let again = first.clone();
@@ -141,8 +144,14 @@ async fn a_run_that_is_declared_over_ends() {
     let me = running.cluster.as_ref().unwrap().me().clone();
     let nodes = running.storage.nodes().unwrap();
     assert!(nodes.bury(&me).await);
+    let (say, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let last = running.wait_for_signal();
+        let _ = say.send((last, running));
+    });
     // It looks every half minute.
-    let (last, running) = blocking(move || (running.wait_for_signal(), running)).await;
+    let ended = blocking(move || heard.recv_timeout(4 * PATIENCE)).await;
+    let (last, running) = ended.expect("it finds out that it is over");
     assert_eq!(last, Signal::Over);
     blocking(move || running.stop().unwrap()).await;
 }
