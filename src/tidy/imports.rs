@@ -70,6 +70,11 @@ const TABLE: &[Row] = &[
         except: &["std::sync::Arc"],
     },
     Row {
+        files: &["shards/src/machine/components/"],
+        refused: &["shards::machine::ShardMachine", "shards::machine::Turn"],
+        except: &[],
+    },
+    Row {
         files: &["shards/src/mailbox/"],
         refused: &["shards::machine", "shards::ports", "shards::ring", "shards::ledger", "shards::reactor"],
         except: &["shards::machine::Mail", "shards::machine::mail", "shards::ring::RingFd", "shards::ring::eventfd"],

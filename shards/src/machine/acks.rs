@@ -3,32 +3,22 @@
 //! A direct ends by marking its ledger record dead. A row ends by deleting exactly that version; until the
 //! delete is confirmed its stamp is remembered per UAID, so that no read brings it back.
 
-use std::collections::{BTreeSet, VecDeque};
-
 use crate::ids::{Clock, Stamp, Uaid};
-use crate::time::{Instant, Span};
 
 use super::active::{Entry, Source};
 use super::command::{AckUpdate, Cancel};
+use super::components::ledger_room::ledger_bytes;
+use super::components::requests::Asker;
+use super::components::settling::Settled;
 use super::input::Effect;
 use super::mail::Reply;
-use super::receipts::Outcome;
-use super::remote::Asker;
+use super::receipt::Outcome;
 use super::session::UNSURE;
 use super::slab::Ref;
 use super::store::{RowKey, StoreOp};
 use super::tickets::Work;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
-use crate::limits;
-
-/// Rows of one user whose deletion is not confirmed. Owner shard only; outlives the session.
-#[derive(Default)]
-pub(super) struct Settling {
-    /// Oldest first; the first `in_flight` are at storage.
-    rows: VecDeque<RowKey>,
-    in_flight: usize,
-}
 
 impl ShardMachine {
     pub(super) fn ack(&mut self, turn: &mut Turn<'_>, at: Ref, updates: &[AckUpdate]) {
@@ -105,7 +95,7 @@ impl ShardMachine {
     pub(super) fn remove_entry(&mut self, index: u32, stamp: Stamp) -> Option<Entry> {
         let entry = self.active_of_mut(index)?.remove(stamp)?;
         if entry.source == Source::Row {
-            self.row_bytes -= u64::from(entry.body_bytes());
+            self.row_memory.remove(entry.body_bytes());
         }
         Some(entry)
     }
@@ -121,52 +111,33 @@ impl ShardMachine {
             self.settle(entry.row);
         }
         if entry.row.stamp.origin != self.config.origin {
-            self.settled_lately.remember(turn.now.mono, entry.row.uaid, entry.row.stamp);
+            self.settling.remember(turn.now.mono, entry.row.uaid, entry.row.stamp);
         }
     }
 
     /// Marks the ledger record of a direct dead.
     pub(super) fn forget_record(&mut self, turn: &mut Turn<'_>, entry: &Entry) {
         if let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) {
-            self.ledger_bytes -= u64::from(super::publish::ledger_bytes(body));
-            self.ledger_slots.give_back(slot);
+            self.ledger_room.give_back(slot, ledger_bytes(body));
             turn.effects.push_back(Effect::LedgerDead(slot));
         }
     }
 
     /// Queues the deletion of a row; the end of this step submits it with the others of this user.
     pub(super) fn settle(&mut self, row: RowKey) {
-        let settling = self.settling.entry(row.uaid).or_default();
-        if settling.rows.len() >= SETTLING_ROWS_MAX {
-            self.stats.settles_shed += 1;
-            return;
-        }
-        settling.rows.push_back(row);
-        if settling.in_flight == 0 && self.settle_now.last() != Some(&row.uaid) {
-            self.settle_now.push(row.uaid);
-        }
+        self.stats.settles_shed += u64::from(!self.settling.add(row));
     }
 
     /// Submits what this step has queued, one operation per user.
     pub(super) fn submit_settles(&mut self, turn: &mut Turn<'_>) {
-        while let Some(uaid) = self.settle_now.pop() {
+        while let Some(uaid) = self.settling.next_named() {
             self.settle_next(turn, uaid);
         }
     }
 
-    /// Whether this message was settled and its row may still be there.
-    pub(super) fn is_settling(&self, uaid: Uaid, stamp: Stamp) -> bool {
-        self.settling.get(&uaid).is_some_and(|settling| settling.rows.iter().any(|row| row.stamp == stamp))
-            || self.cancelling.contains(&(uaid, stamp))
-    }
-
     fn settle_next(&mut self, turn: &mut Turn<'_>, uaid: Uaid) {
-        let Some(settling) = self.settling.get_mut(&uaid) else { return };
-        if settling.in_flight > 0 || settling.rows.is_empty() {
-            return;
-        }
-        settling.in_flight = settling.rows.len();
-        let rows: Vec<RowKey> = settling.rows.iter().copied().collect();
+        // Those at storage go first: their answer comes by here.
+        let Some(rows) = self.settling.begin(uaid) else { return };
         let work = Work::Settle { uaid, count: rows.len() };
         let low_water = self.raise_low_water(uaid);
         self.submit(turn, work, StoreOp::Settle { rows, low_water, durable: false });
@@ -184,33 +155,24 @@ impl ShardMachine {
     }
 
     pub(super) fn settled(&mut self, turn: &mut Turn<'_>, uaid: Uaid, count: usize, done: bool) {
-        let Some(settling) = self.settling.get_mut(&uaid) else { return };
-        if done {
-            settling.rows.drain(..count);
-            settling.in_flight = 0;
-            if settling.rows.is_empty() {
-                self.settling.remove(&uaid);
-            } else {
-                self.settle_next(turn, uaid);
+        match self.settling.answered(uaid, count, done) {
+            Settled::Done => {}
+            Settled::More => self.settle_next(turn, uaid),
+            Settled::Again(rows) => {
+                let op = StoreOp::Settle { rows, low_water: None, durable: false };
+                self.submit_later(turn, Work::Settle { uaid, count }, op);
             }
-            return;
         }
-        let rows: Vec<RowKey> = settling.rows.iter().take(count).copied().collect();
-        self.submit_later(
-            turn,
-            Work::Settle { uaid, count },
-            StoreOp::Settle { rows, low_water: None, durable: false },
-        );
     }
 
     /// `DELETE /m/{id}`: in none of the three forms it may have (BEHAVIOUR.md 2.9). What was handed to the user agent
     /// is not recalled, and not sent again either.
     pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: Cancel) {
         self.stats.cancels += 1;
-        self.cancelling.insert((cancel.uaid, cancel.stamp));
+        self.settling.begin_cancel(cancel.uaid, cancel.stamp);
         let asked = self.cancel_at_storage(turn, asker, &cancel);
         if !asked {
-            self.cancelling.remove(&(cancel.uaid, cancel.stamp));
+            self.settling.end_cancel(cancel.uaid, cancel.stamp);
         }
         if let Some(Resident::Session(index)) = self.resident(cancel.uaid) {
             let at = self.session_ref(index);
@@ -223,7 +185,7 @@ impl ShardMachine {
     /// or not possible, and the answer was given.
     fn cancel_at_storage(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: &Cancel) -> bool {
         if cancel.stamp.origin != self.config.origin {
-            self.settled_lately.remember(turn.now.mono, cancel.uaid, cancel.stamp);
+            self.settling.remember(turn.now.mono, cancel.uaid, cancel.stamp);
         }
         if let Some(Resident::Session(index)) = self.resident(cancel.uaid) {
             let at = self.session_ref(index);
@@ -256,38 +218,7 @@ impl ShardMachine {
             self.settle(row);
         }
         self.end_receipt(&row, Outcome::Cancelled);
-        self.cancelling.remove(&(row.uaid, row.stamp));
+        self.settling.end_cancel(row.uaid, row.stamp);
         self.answer(turn, asker, Reply::Cancel(done));
     }
 }
-
-/// Messages of other nodes that were settled here in the last minute, so that a late copy is known (DESIGN.md 6).
-#[derive(Default)]
-pub(super) struct SettledLately {
-    order: VecDeque<(Instant, Uaid, Stamp)>,
-    known: BTreeSet<(Uaid, Stamp)>,
-}
-
-impl SettledLately {
-    fn remember(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
-        while let Some((at, uaid, stamp)) = self.order.front().copied() {
-            if self.order.len() < SETTLED_LATELY_MAX && now.since(at) < SETTLED_LATELY_FOR {
-                break;
-            }
-            self.order.pop_front();
-            self.known.remove(&(uaid, stamp));
-        }
-        if self.known.insert((uaid, stamp)) {
-            self.order.push_back((now, uaid, stamp));
-        }
-    }
-
-    pub fn contains(&self, uaid: Uaid, stamp: Stamp) -> bool {
-        self.known.contains(&(uaid, stamp))
-    }
-}
-
-/// At the bound an unknown ack is not looked up; window entries always fit.
-const SETTLING_ROWS_MAX: usize = 4 * limits::WINDOW_MAX as usize;
-const SETTLED_LATELY_MAX: usize = 65_536;
-const SETTLED_LATELY_FOR: Span = Span::from_secs(60);

@@ -8,11 +8,8 @@ use crate::ids::{Chid, Clock, EmissionId, LedgerSlot, Stamp};
 use crate::message::{Message, Rank, Topic, Tries};
 use crate::time::Instant;
 
-use super::ShardMachine;
+use super::components::ledger_room::ledger_bytes;
 use super::pace::Pace;
-use super::publish::ledger_bytes;
-use super::session::NONE;
-use super::slab::{Ref, later};
 use super::store::RowKey;
 
 /// The side table entry. Owner shard only.
@@ -32,7 +29,7 @@ pub(super) struct Active {
     pub parked: Vec<Parked>,
     /// Ledger bytes of the directs in the window.
     pub direct_bytes: u32,
-    /// Bytes of the bodies that the window keeps of rows; their sum over all sessions is `ShardMachine::row_bytes`.
+    /// Bytes of the bodies that the window keeps of rows; their sum over all sessions is in `RowMemory`.
     pub row_bytes: u32,
     pub next_emission: u32,
     pub drain: StoredDrain,
@@ -302,81 +299,3 @@ impl Active {
             && !self.command_waits
     }
 }
-
-impl ShardMachine {
-    pub(super) fn active_of(&self, index: u32) -> Option<&Active> {
-        if index == NONE { None } else { self.actives.at(index).map(|(_, active)| active) }
-    }
-
-    pub(super) fn active_of_mut(&mut self, index: u32) -> Option<&mut Active> {
-        if index == NONE {
-            return None;
-        }
-        let (at, _) = self.actives.at(index)?;
-        self.actives.get_mut(at)
-    }
-
-    /// The side table entry of a session that exists, made when it has none.
-    pub(super) fn activate(&mut self, at: Ref) -> &mut Active {
-        // Invariant: callers hold a reference to a live session.
-        let session = self.sessions.get_mut(at).expect("a live session");
-        if session.active == NONE {
-            let window = self.windows.pop().unwrap_or_default();
-            // A frame of an entry before this one may still come back unsent: it must not be taken for one of these.
-            self.emissions = self.emissions.wrapping_add(EMISSIONS_APART);
-            let next_emission = self.emissions;
-            session.active = self.actives.insert(Active { window, next_emission, ..Active::default() }).index;
-        }
-        let index = session.active;
-        // Invariant: it names an entry from when it is set until the entry is removed.
-        self.active_of_mut(index).expect("a session's active index names its entry")
-    }
-
-    /// Gives the entry back when nothing is under way.
-    pub(super) fn deactivate_if_idle(&mut self, at: Ref) {
-        let Some(session) = self.sessions.get_mut(at) else { return };
-        let index = session.active;
-        if index == NONE {
-            return;
-        }
-        if let Some((active_at, active)) = self.actives.at(index)
-            && active.idle()
-        {
-            let active = self.actives.remove(active_at);
-            session.active = NONE;
-            if let Some(active) = &active {
-                // Its next entry goes on behind them, also when these are more than entries are apart.
-                self.emissions = later(self.emissions, active.next_emission);
-            }
-            self.keep_window(active);
-            self.forget_stale_deadlines();
-        }
-    }
-
-    /// The buffer of a window that was emptied serves the next session that becomes active.
-    fn keep_window(&mut self, active: Option<Active>) {
-        if let Some(Active { window, .. }) = active
-            && window.capacity() <= WINDOW_ENTRIES_KEPT
-            && self.windows.len() < WINDOWS_KEPT
-        {
-            self.windows.push(window);
-        }
-    }
-
-    fn forget_stale_deadlines(&mut self) {
-        let mut deadlines = std::mem::take(&mut self.deadlines);
-        let stands = |due, at| {
-            let active = self.sessions.get(at).and_then(|session| self.active_of(session.active));
-            active.is_some_and(|active| active.armed == Some(due))
-        };
-        let actives = self.actives.len();
-        deadlines.forget_stale(actives, stands);
-        self.deadlines = deadlines;
-    }
-}
-
-/// Names of frames that an entry has before it uses those of the next.
-const EMISSIONS_APART: u32 = 1_024;
-/// Empty windows that are kept, and the room each may have: 0.3 MB.
-const WINDOWS_KEPT: usize = 256;
-const WINDOW_ENTRIES_KEPT: usize = 8;

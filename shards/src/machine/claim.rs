@@ -6,21 +6,22 @@
 use crate::ids::{Claim, ConnId, ShardId, Uaid};
 
 use super::command::{CloseReason, Hello};
+use super::components::greetings::{Arrived, From, Pair};
+use super::components::requests::{Asker, Outgoing};
 use super::conns::ConnState;
-use super::greet::{From, Greeting, Phase};
 use super::input::Effect;
 use super::mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
-use super::remote::{Asker, Outgoing};
+use super::slab::Ref;
+use super::users::Resident;
 use super::{ShardMachine, Turn};
 
 impl ShardMachine {
     pub(super) fn claim(&mut self, turn: &mut Turn<'_>, conn: ConnId, owner: ShardId, uaid: Uaid, hello: Box<Hello>) {
-        self.claims_made += 1;
-        let claim = Claim::new(self.config.shard, self.claims_made);
+        let claim = self.requests.name_claim();
         let request = Request::Claim(Box::new(ClaimRequest { uaid, claim, channels: hello.channels.clone() }));
         let outgoing = Outgoing { peer: owner, conn, claim: Some((claim, hello)) };
         if self.send_request(turn, outgoing, request) {
-            self.hellos_in_flight += 1;
+            self.greetings.begin_claim();
             self.conns.set(conn, ConnState::Claiming);
         } else {
             self.stats.hellos_shed += 1;
@@ -38,7 +39,7 @@ impl ShardMachine {
         hello: Box<Hello>,
         decision: ClaimReply,
     ) {
-        self.hellos_in_flight -= 1;
+        self.greetings.end_claim();
         if self.conns.get(conn) != Some(ConnState::Claiming) {
             // The socket went meanwhile.
             self.stats.claims_abandoned += 1;
@@ -77,68 +78,51 @@ impl ShardMachine {
             self.answer(turn, asker, Reply::Claim(ClaimReply::Full));
             return;
         }
-        self.greet(turn, uaid, From::Remote { asker, claim, channels, hello: None, bytes: Box::default(), conn: None });
+        self.greet(turn, uaid, From::Remote { asker, claim, channels, arrived: Arrived::default() });
     }
 
     /// The descriptor of a moved socket. Pairs with the mail in either order.
     pub(super) fn descriptor_arrived(&mut self, turn: &mut Turn<'_>, conn: ConnId, claim: Claim) {
-        let arrived = self.claims.get(&claim).copied();
-        match arrived.and_then(|at| Some((at, self.greetings.get_mut(at)?))) {
-            Some((at, Greeting { from: From::Remote { conn: place, .. }, .. })) => {
-                *place = Some(conn);
-                // It may go before its mail comes: then nobody is to be served under this name.
-                self.conns.set(conn, ConnState::Greeting(at.index));
-                self.pair(turn, claim);
-            }
-            _ => {
-                self.stats.arrivals_stale += 1;
-                turn.effects.push_back(Effect::Close(conn, CloseReason::Superseded));
-            }
+        if let Some(at) = self.greetings.socket_arrived(claim, conn) {
+            // It may go before its mail comes: then no session begins under this name.
+            self.conns.set(conn, ConnState::Greeting(at.index));
+            self.pair(turn, at);
+        } else {
+            self.stats.arrivals_stale += 1;
+            turn.effects.push_back(Effect::Close(conn, CloseReason::Superseded));
         }
     }
 
     /// The socket of a granted claim does not come.
     pub(super) fn stayed(&mut self, turn: &mut Turn<'_>, claim: Claim) {
-        self.grants.remove(&claim);
-        if let Some(at) = self.claims.get(&claim).copied() {
+        self.greetings.end_grant(claim);
+        if let Some(at) = self.greetings.of_claim(claim) {
             self.stats.grants_unused += 1;
-            self.cancel_greeting(turn, at.index, CloseReason::MoveFailed);
+            self.cancel_greeting(turn, at, CloseReason::MoveFailed);
             self.admit_waiting_hellos(turn);
         }
     }
 
     /// State and bytes of a moved socket.
     pub(super) fn mail_arrived(&mut self, turn: &mut Turn<'_>, arrival: Arrival) {
-        self.grants.remove(&arrival.claim);
-        let arrived = self.claims.get(&arrival.claim).copied();
-        match arrived.and_then(|at| self.greetings.get_mut(at)) {
-            Some(Greeting { from: From::Remote { hello, bytes, .. }, .. }) => {
-                *hello = Some(arrival.hello);
-                *bytes = arrival.bytes;
-                self.pair(turn, arrival.claim);
-            }
-            _ => self.stats.arrivals_stale += 1,
+        self.greetings.end_grant(arrival.claim);
+        match self.greetings.mail_arrived(arrival) {
+            Some(at) => self.pair(turn, at),
+            None => self.stats.arrivals_stale += 1,
         }
     }
 
-    fn pair(&mut self, turn: &mut Turn<'_>, claim: Claim) {
-        let Some(at) = self.claims.get(&claim).copied() else { return };
-        let complete = matches!(
-            self.greetings.get(at),
-            Some(Greeting { from: From::Remote { hello: Some(_), conn: Some(_), .. }, phase: Phase::Granted(_), .. })
-        );
-        if !complete {
-            return;
-        }
-        let Some(greeting) = self.remove_greeting(at) else { return };
-        let From::Remote { hello: Some(hello), bytes, conn: Some(conn), .. } = greeting.from else { return };
-        let Phase::Granted(user) = greeting.phase else { return };
+    fn pair(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        // The other half is still to come, or the half pair times out.
+        let Some(pair) = self.greetings.pair(at) else { return };
+        let Pair { index, uaid, nudged, conn, hello, bytes, user } = pair;
+        self.remove_resident(uaid, Resident::Greeting(index));
         self.stats.moves_in += 1;
         self.stats.hellos_known += 1;
         if !bytes.is_empty() {
             turn.effects.push_back(Effect::Feed(conn, bytes));
         }
-        self.identify(turn, conn, greeting.uaid, &hello, Some(user), greeting.nudged);
+        self.identify(turn, conn, uaid, &hello, Some(user), nudged);
         self.admit_waiting_hellos(turn);
     }
 }

@@ -9,7 +9,7 @@ use crate::ids::{Chid, EmissionId, KeyDigest, Stamp, Uaid};
 use crate::message::{Message, Topic};
 use crate::simple::{Mode, WakeData};
 
-use super::receipts::{ReceiptAnswer, ReceiptQuery};
+use super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::relay::{RelayCommand, RelayEvent};
 use super::store::RowKey;
 

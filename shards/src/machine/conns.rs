@@ -7,7 +7,7 @@ use super::relay::{Seats, is_seat};
 /// A WebSocket's part in the protocol (BEHAVIOUR.md 1.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnState {
-    /// Upgraded at this tick (`session::ticks`, kept in the bits of an index); its hello has not come.
+    /// Upgraded at this tick (`ticks::ticks`, kept in the bits of an index); its hello has not come.
     Opened(u32),
     /// Its hello waits for a place among the hellos in flight.
     Waiting,

@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::time::Instant;
 
-use super::hello::give_back;
+use super::components::queue::give_back;
 use super::slab::Ref;
 
 /// Owner shard only. At most twice as many as sessions have something under way, and `STALE_MAX`.

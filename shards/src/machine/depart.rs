@@ -3,34 +3,23 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
+use crate::ids::{Chid, Stamp, Uaid};
 use crate::message::{Message, Topic, Tries};
 use crate::simple::Mode;
 
 use super::active::{Active, Source};
 use super::cluster::Tale;
 use super::command::CloseReason;
+use super::components::departures::{Left, Save, Saved};
+use super::components::ledger_room::ledger_bytes;
 use super::input::Effect;
-use super::publish::ledger_bytes;
-use super::receipts::Outcome;
-use super::session::NONE;
+use super::receipt::Outcome;
 use super::slab::Ref;
 use super::stats::MachineStats;
 use super::store::{RowKey, StoreError, StoreOp};
 use super::tickets::Work;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
-
-/// What an ended session left. Owner shard only.
-pub(super) struct Departure {
-    messages: Vec<(Arc<Message>, LedgerSlot)>,
-    saving: bool,
-    failed: bool,
-    /// The last save was refused because storage is full: the next session of the user does not wait.
-    full: bool,
-    /// An unregister is at storage: only its answer tells which messages are left to save.
-    unregistering: Option<Chid>,
-}
 
 impl ShardMachine {
     /// Ends an identified session. `goodbye` is set when it is us who end it.
@@ -39,19 +28,16 @@ impl ShardMachine {
         self.remove_resident(session.uaid, Resident::Session(at.index));
         self.conns.remove(session.conn);
         self.stats.sessions_ended += 1;
-        self.broadcasts.release(session.broadcast_set);
-        self.simple.forget(at.index);
+        self.broadcasts.close(session.broadcasts);
+        self.simple.end(at.index);
         self.leave(turn, &session, goodbye);
         if let Some(reason) = goodbye {
             turn.effects.push_back(Effect::Close(session.conn, reason));
         }
-        if session.active == NONE {
-            return;
-        }
-        let Some((active_at, _)) = self.actives.at(session.active) else { return };
-        let Some(mut active) = self.actives.remove(active_at) else { return };
+        // An idle session leaves nothing.
+        let Some(mut active) = self.actives.end(session.active) else { return };
         active.undo_deliveries(self.conns.seats.unanswered(session.conn) as usize);
-        self.row_bytes -= u64::from(active.row_bytes);
+        self.row_memory.remove(active.row_bytes);
         let unregistering = active.unregistering;
         // Also what a look that was wanted or under way would have found.
         let looking = !active.drain.clear() || active.drain.reading;
@@ -72,7 +58,7 @@ impl ShardMachine {
                 if entry.tried() != message.tries {
                     Arc::make_mut(&mut message).tries = entry.tried();
                 }
-                messages.push((message, slot));
+                messages.push(Left { message, slot });
             }
         }
         if !messages.is_empty() {
@@ -99,38 +85,23 @@ impl ShardMachine {
         self.submit(turn, Work::Touch, StoreOp::Tried { rows });
     }
 
-    fn depart(
-        &mut self,
-        turn: &mut Turn<'_>,
-        uaid: Uaid,
-        messages: Vec<(Arc<Message>, LedgerSlot)>,
-        unregistering: Option<Chid>,
-    ) {
+    fn depart(&mut self, turn: &mut Turn<'_>, uaid: Uaid, messages: Vec<Left>, unregistering: Option<Chid>) {
         self.stats.departures += 1;
-        let departure = Departure { messages, saving: false, failed: false, full: false, unregistering };
-        let before = self.departures.insert(uaid, departure);
-        assert!(before.is_none(), "no direct is accepted before what an earlier session left is saved");
+        self.departures.add(uaid, messages, unregistering);
         self.save_departure(turn, uaid);
-    }
-
-    /// True if a hello of this user waits until what the last session left is saved. A full storage takes it when it
-    /// has room again, and the session is told then.
-    pub(super) fn departs_first(&self, uaid: Uaid) -> bool {
-        self.departures.get(&uaid).is_some_and(|departure| !departure.full)
     }
 
     /// The unregister that was under way when the session ended is answered.
     pub(super) fn departing_unregistered(&mut self, turn: &mut Turn<'_>, uaid: Uaid, chid: Chid, done: bool) {
-        let Some(departure) = self.departures.get_mut(&uaid) else {
+        if !self.departures.unregistered(uaid) {
             self.stats.store_replies_stale += 1;
             return;
-        };
-        departure.unregistering = None;
+        }
         if done {
             self.release_departing(turn, uaid, |message| message.chid == chid, |stats| &mut stats.dropped_with_channel);
         }
         // The answer to a save that is under way ends it then.
-        if self.departures.get(&uaid).is_some_and(|departure| departure.messages.is_empty() && !departure.saving) {
+        if self.departures.is_over(uaid) {
             self.departed(turn, uaid, Ok(()));
         } else {
             self.save_departure(turn, uaid);
@@ -151,22 +122,15 @@ impl ShardMachine {
         which: impl Fn(&Message) -> bool,
         counter: impl Fn(&mut MachineStats) -> &mut u64,
     ) {
-        let Some(departure) = self.departures.get_mut(&uaid) else { return };
-        let gone: Vec<_> = departure.messages.extract_if(.., |(message, _)| which(message)).collect();
-        for (message, slot) in gone {
+        for left in self.departures.release(uaid, which) {
             *counter(&mut self.stats) += 1;
-            self.release_record(turn, &message, slot);
+            self.release_record(turn, &left);
         }
     }
 
     fn save_departure(&mut self, turn: &mut Turn<'_>, uaid: Uaid) {
-        let Some(departure) = self.departures.get_mut(&uaid) else { return };
-        if departure.saving || departure.messages.is_empty() || departure.unregistering.is_some() {
-            return;
-        }
-        departure.saving = true;
-        let later = departure.failed;
-        let messages: Vec<Arc<Message>> = departure.messages.iter().map(|(message, _)| message.clone()).collect();
+        // Another save, or an unregister, goes first: its answer comes by here.
+        let Some(Save { messages, later }) = self.departures.begin_save(uaid) else { return };
         let (work, op) = (Work::Depart { uaid }, StoreOp::Save { messages });
         if later {
             self.submit_later(turn, work, op);
@@ -176,22 +140,18 @@ impl ShardMachine {
     }
 
     pub(super) fn departed(&mut self, turn: &mut Turn<'_>, uaid: Uaid, saved: Result<(), StoreError>) {
-        let Some(departure) = self.departures.get_mut(&uaid) else { return };
-        departure.saving = false;
-        if let Err(error) = saved
-            && !departure.messages.is_empty()
-        {
-            departure.failed = true;
-            departure.full = error == StoreError::Full;
-            // Storage can still say who a hello is, so that goes before the next attempt and does not wait behind it.
-            self.departure_over(turn, uaid, error == StoreError::Full);
-            self.save_departure(turn, uaid);
-            return;
-        }
-        let Some(departure) = self.departures.remove(&uaid) else { return };
-        let updates = departure.messages.iter().any(|(message, _)| message.mode() == Mode::Simple);
-        for (message, slot) in departure.messages {
-            self.release_record(turn, &message, slot);
+        let records = match self.departures.saved(uaid, saved) {
+            Saved::Over(records) => records,
+            Saved::Failed { full } => {
+                // Storage can still say who a hello is: that goes before the next attempt and does not wait behind it.
+                self.departure_over(turn, uaid, full);
+                self.save_departure(turn, uaid);
+                return;
+            }
+        };
+        let updates = records.iter().any(|left| left.message.mode() == Mode::Simple);
+        for left in records {
+            self.release_record(turn, &left);
         }
         self.departure_over(turn, uaid, true);
         match self.resident(uaid) {
@@ -221,13 +181,9 @@ impl ShardMachine {
     /// An ack of a message that waits to be saved while storage is full: a save that is tried again leaves it out.
     /// False when there is no such message. The caller deletes the row of a save that is under way.
     pub(super) fn ack_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, stamp: Stamp) -> bool {
-        let Some(departure) = self.departures.get_mut(&uaid) else { return false };
-        let Some(place) = departure.messages.iter().position(|(message, _)| message.stamp == stamp) else {
-            return false;
-        };
-        let (message, slot) = departure.messages.remove(place);
-        self.release_record(turn, &message, slot);
-        true
+        let acked = self.departures.release(uaid, |message| message.stamp == stamp);
+        acked.iter().for_each(|left| self.release_record(turn, left));
+        !acked.is_empty()
     }
 
     /// As `ack_departing`, of every update of a channel up to a version. Returns the rows for the caller to delete.
@@ -237,24 +193,15 @@ impl ShardMachine {
         uaid: Uaid,
         (chid, version): (Chid, u64),
     ) -> Vec<RowKey> {
-        let Some(departure) = self.departures.get_mut(&uaid) else { return Vec::new() };
-        let acked = |message: &Message| {
+        let acked = self.departures.release(uaid, |message| {
             message.chid == chid && message.simple_version().is_some_and(|of| of != 0 && of <= version)
-        };
-        let gone: Vec<_> = departure.messages.extract_if(.., |(message, _)| acked(message)).collect();
-        gone.iter().for_each(|(message, slot)| self.release_record(turn, message, *slot));
-        gone.iter().map(|(message, _)| RowKey::of(message)).collect()
+        });
+        acked.iter().for_each(|left| self.release_record(turn, left));
+        acked.iter().map(|left| RowKey::of(&left.message)).collect()
     }
 
-    /// Whether this message is on its way to storage.
-    pub(super) fn is_departing(&self, uaid: Uaid, stamp: Stamp) -> bool {
-        let departure = self.departures.get(&uaid);
-        departure.is_some_and(|departure| departure.messages.iter().any(|(message, _)| message.stamp == stamp))
-    }
-
-    fn release_record(&mut self, turn: &mut Turn<'_>, message: &Message, slot: LedgerSlot) {
-        self.ledger_bytes -= u64::from(ledger_bytes(message));
-        self.ledger_slots.give_back(slot);
-        turn.effects.push_back(Effect::LedgerDead(slot));
+    fn release_record(&mut self, turn: &mut Turn<'_>, left: &Left) {
+        self.ledger_room.give_back(left.slot, ledger_bytes(&left.message));
+        turn.effects.push_back(Effect::LedgerDead(left.slot));
     }
 }

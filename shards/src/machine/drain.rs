@@ -18,8 +18,8 @@ use crate::message::{Message, Urgency};
 use crate::time::{Now, Span};
 
 use super::active::{DrainCursor, Source};
-use super::publish::ledger_bytes;
-use super::receipts::Outcome;
+use super::components::ledger_room::ledger_bytes;
+use super::receipt::Outcome;
 use super::session::{BLOCKED, ENTERING, UNSURE};
 use super::slab::Ref;
 use super::store::{Page, RowKey, StoreError, StoreOp, StoreReply};
@@ -94,7 +94,7 @@ impl ShardMachine {
             DrainCursor::Messages(after) => StoreOp::Messages { uaid, after, limit, now },
         };
         self.stats.pages += 1;
-        self.pages_read += 1;
+        self.row_memory.begin_page();
         self.submit(turn, Work::Page { session: at }, op);
     }
 
@@ -169,10 +169,10 @@ impl ShardMachine {
         let in_flight = self.active_of(session.active).is_some_and(|active| {
             active.position(stamp).is_some() || active.parked.iter().any(|parked| parked.row.stamp == stamp)
         });
-        if in_flight || self.is_settling(message.uaid, stamp) {
+        if in_flight || self.settling.holds(message.uaid, stamp) {
             return false;
         }
-        if self.settled_lately.contains(message.uaid, stamp) {
+        if self.settling.ended_lately(message.uaid, stamp) {
             // Acked before another node had stored it: the answer to its push was lost.
             self.settle(RowKey::of(message));
             return false;

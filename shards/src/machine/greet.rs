@@ -2,65 +2,18 @@
 //!
 //! It is resident before storage is read, so that no message falls between hello and the registry.
 
-use crate::ids::{Chid, Claim, ConnId, Uaid};
-use crate::limits;
-use crate::time::{Instant, Span};
+use crate::ids::Uaid;
 
-use super::command::{CloseReason, Hello};
+use super::command::CloseReason;
+use super::components::greetings::{Ended, From, Grant};
 use super::conns::ConnState;
-use super::hello::give_back;
 use super::input::Effect;
 use super::mail::{ClaimReply, Reply};
-use super::remote::Asker;
 use super::slab::Ref;
 use super::store::{StoreError, StoreOp, StoreReply, UserRow};
 use super::tickets::Work;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
-
-/// A hello that this shard, the owner, works on. Registered as resident before storage is read.
-pub(super) struct Greeting {
-    pub uaid: Uaid,
-    pub from: From,
-    pub phase: Phase,
-    /// A message came meanwhile: the session starts with a check of storage.
-    pub nudged: bool,
-}
-
-/// Whose socket it came on.
-pub(super) enum From {
-    Local {
-        conn: ConnId,
-        hello: Box<Hello>,
-    },
-    Remote {
-        asker: Asker,
-        claim: Claim,
-        channels: Option<Box<[Chid]>>,
-        hello: Option<Box<Hello>>,
-        bytes: Box<[u8]>,
-        conn: Option<ConnId>,
-    },
-}
-
-impl From {
-    /// The channels that the hello named.
-    fn channels(&self) -> Option<Box<[Chid]>> {
-        match self {
-            From::Local { hello, .. } => hello.channels.clone(),
-            From::Remote { channels, .. } => channels.clone(),
-        }
-    }
-}
-
-/// How far it is.
-pub(super) enum Phase {
-    /// What the previous session left unacked is being saved.
-    AwaitingSave,
-    Loading,
-    /// The other shard was told to move the socket; a place is reserved for it.
-    Granted(Box<UserRow>),
-}
 
 impl ShardMachine {
     /// Registers the hello as resident, in place of whoever was, and looks the user up.
@@ -72,7 +25,7 @@ impl ShardMachine {
             }
             Some(Resident::Greeting(index)) => {
                 self.stats.greetings_superseded += 1;
-                self.cancel_greeting(turn, index, CloseReason::Superseded);
+                self.cancel_greeting_at(turn, index, CloseReason::Superseded);
             }
             None => {}
         }
@@ -80,143 +33,115 @@ impl ShardMachine {
             From::Local { conn, .. } => Some(*conn),
             From::Remote { .. } => None,
         };
-        let claim = match &from {
-            From::Local { .. } => None,
-            From::Remote { claim, .. } => Some(*claim),
-        };
-        let at = self.greetings.insert(Greeting { uaid, from, phase: Phase::Loading, nudged: false });
+        let at = self.greetings.begin(turn.now.mono, uaid, from);
         if let Some(conn) = local {
             self.conns.set(conn, ConnState::Greeting(at.index));
         }
-        if let Some(claim) = claim {
-            self.claims.insert(claim, at);
-        }
-        self.hellos_in_flight += 1;
         self.add_resident(uaid, Resident::Greeting(at.index));
-        self.greeting_clocks.push_back((turn.now.mono.after(GREETING_TIMEOUT), at));
-        if self.departs_first(uaid) {
-            self.set_phase(at, Phase::AwaitingSave);
+        if self.departures.goes_first(uaid) {
+            self.greetings.await_save(at);
         } else {
-            self.load_user(turn, at);
+            self.load_user(turn, at, uaid);
         }
     }
 
-    fn set_phase(&mut self, at: Ref, phase: Phase) {
-        if let Some(greeting) = self.greetings.get_mut(at) {
-            greeting.phase = phase;
-        }
-    }
-
-    fn load_user(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let Some(uaid) = self.greetings.get(at).map(|g| g.uaid) else { return };
+    fn load_user(&mut self, turn: &mut Turn<'_>, at: Ref, uaid: Uaid) {
         if !self.tickets.room() {
             self.stats.hellos_shed += 1;
-            self.cancel_greeting(turn, at.index, CloseReason::Overloaded);
+            self.cancel_greeting(turn, at, CloseReason::Overloaded);
             return;
         }
-        self.set_phase(at, Phase::Loading);
+        self.greetings.load(at);
         self.submit(turn, Work::LoadUser { greeting: at }, StoreOp::LoadUser { uaid });
     }
 
     /// The previous session's ledger is in storage, or storage has no room for it, or it could not be put there: goes
     /// on with the hello that waits, or closes it.
     pub(super) fn departure_over(&mut self, turn: &mut Turn<'_>, uaid: Uaid, go_on: bool) {
-        let Some(Resident::Greeting(index)) = self.resident(uaid) else { return };
-        let Some((at, greeting)) = self.greetings.at(index) else { return };
-        if !matches!(greeting.phase, Phase::AwaitingSave) {
-            return;
-        }
-        if go_on {
-            self.load_user(turn, at);
-        } else {
-            self.cancel_greeting(turn, index, CloseReason::StorageDown);
+        let waits = match self.resident(uaid) {
+            Some(Resident::Greeting(index)) => self.greetings.awaits_save(index),
+            Some(Resident::Session(_)) | None => None,
+        };
+        match waits {
+            Some(at) if go_on => self.load_user(turn, at, uaid),
+            Some(at) => self.cancel_greeting(turn, at, CloseReason::StorageDown),
+            None => {}
         }
     }
 
     pub(super) fn user_loaded(&mut self, turn: &mut Turn<'_>, at: Ref, result: Result<StoreReply, StoreError>) {
-        let Some((uaid, said)) = self.greetings.get(at).map(|greeting| (greeting.uaid, greeting.from.channels()))
-        else {
+        let Some(uaid) = self.greetings.uaid(at) else {
             self.stats.store_replies_stale += 1;
             return;
         };
         match result {
             Ok(StoreReply::User(Some(_))) if self.refuses_stamp() => {
-                self.cancel_greeting(turn, at.index, CloseReason::StorageDown);
+                self.cancel_greeting(turn, at, CloseReason::StorageDown);
             }
             Ok(StoreReply::User(Some(user))) => {
                 if self.clock.advance(turn.now, user.newest_clock()).is_err() {
                     self.stats.clocks_refused += 1;
                 }
-                if self.starts_over(said.as_deref(), &user) {
+                if self.starts_over(self.greetings.channels(at), &user) {
                     self.start_over(turn, at, uaid);
-                } else if self.sessions.len() + self.granted >= self.config.sessions_max as usize {
-                    self.cancel_greeting(turn, at.index, CloseReason::Overloaded);
+                } else if self.sessions.len() + self.greetings.granted() >= self.config.sessions_max as usize {
+                    self.cancel_greeting(turn, at, CloseReason::Overloaded);
                 } else {
                     self.user_known(turn, at, user);
                 }
             }
             Ok(StoreReply::User(None)) => self.user_unknown(turn, at),
             // "Not sure" is never "unknown": an unknown UAID makes Firefox drop every subscription.
-            Ok(_) | Err(_) => self.cancel_greeting(turn, at.index, CloseReason::StorageDown),
+            Ok(_) | Err(_) => self.cancel_greeting(turn, at, CloseReason::StorageDown),
         }
         self.admit_waiting_hellos(turn);
     }
 
     fn user_known(&mut self, turn: &mut Turn<'_>, at: Ref, user: Box<UserRow>) {
-        let Some(greeting) = self.greetings.get_mut(at) else { return };
-        if let From::Remote { asker, claim, .. } = greeting.from {
-            if self.grants.len() >= limits::GRANTS_MAX {
+        match self.greetings.grant(at, user) {
+            Grant::Full => {
                 self.stats.grants_refused += 1;
-                self.cancel_greeting(turn, at.index, CloseReason::Overloaded);
-                return;
+                self.cancel_greeting(turn, at, CloseReason::Overloaded);
             }
-            self.grants.insert(claim);
-            greeting.phase = Phase::Granted(user);
-            self.granted += 1;
-            self.stats.claims_granted += 1;
-            self.answer(turn, asker, Reply::Claim(ClaimReply::Granted));
-            return;
-        }
-        let Some(greeting) = self.remove_greeting(at) else { return };
-        if let From::Local { conn, hello } = greeting.from {
-            self.stats.hellos_known += 1;
-            self.identify(turn, conn, greeting.uaid, &hello, Some(user), greeting.nudged);
+            Grant::Granted(asker) => {
+                self.stats.claims_granted += 1;
+                self.answer(turn, asker, Reply::Claim(ClaimReply::Granted));
+            }
+            Grant::Local(user) => {
+                if let Some(Ended { uaid, nudged, from: From::Local { conn, hello }, .. }) = self.end_greeting(at) {
+                    self.stats.hellos_known += 1;
+                    self.identify(turn, conn, uaid, &hello, Some(user), nudged);
+                }
+            }
         }
     }
 
     pub(super) fn user_unknown(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let Some(greeting) = self.remove_greeting(at) else { return };
-        match greeting.from {
-            From::Local { conn, hello } => self.mint(turn, conn, hello),
-            From::Remote { asker, .. } => {
+        match self.end_greeting(at).map(|greeting| greeting.from) {
+            Some(From::Local { conn, hello }) => self.mint(turn, conn, hello),
+            Some(From::Remote { asker, .. }) => {
                 self.stats.claims_refused += 1;
                 self.answer(turn, asker, Reply::Claim(ClaimReply::Refused));
             }
+            // A newer hello took its place while its user was dropped.
+            None => {}
         }
     }
 
     /// Takes a greeting out of every table.
-    pub(super) fn remove_greeting(&mut self, at: Ref) -> Option<Greeting> {
-        let greeting = self.greetings.remove(at)?;
-        self.remove_resident(greeting.uaid, Resident::Greeting(at.index));
-        if let From::Remote { claim, .. } = greeting.from {
-            self.claims.remove(&claim);
-        }
-        if matches!(greeting.phase, Phase::Granted(_)) {
-            self.granted -= 1;
-        }
-        self.hellos_in_flight -= 1;
+    fn end_greeting(&mut self, at: Ref) -> Option<Ended> {
+        let greeting = self.greetings.end(at)?;
+        self.remove_resident(greeting.uaid, Resident::Greeting(greeting.index));
         Some(greeting)
     }
 
     /// Ends a hello without a session. What is still on its way to it is closed on arrival.
-    pub(super) fn cancel_greeting(&mut self, turn: &mut Turn<'_>, index: u32, reason: CloseReason) {
-        let Some((at, _)) = self.greetings.at(index) else { return };
-        let Some(greeting) = self.remove_greeting(at) else { return };
-        let granted = matches!(greeting.phase, Phase::Granted(_));
+    pub(super) fn cancel_greeting(&mut self, turn: &mut Turn<'_>, at: Ref, reason: CloseReason) {
+        // It may have ended since its caller learned of it.
+        let Some(greeting) = self.end_greeting(at) else { return };
         match greeting.from {
             From::Local { conn, .. } => self.close_conn(turn, conn, reason),
-            From::Remote { asker, .. } if !granted => {
+            From::Remote { asker, .. } if !greeting.granted => {
                 let decision = match reason {
                     CloseReason::Superseded => ClaimReply::Superseded,
                     CloseReason::StorageDown => ClaimReply::Unavailable,
@@ -224,46 +149,39 @@ impl ShardMachine {
                 };
                 self.answer(turn, asker, Reply::Claim(decision));
             }
-            From::Remote { conn: Some(conn), .. } => {
-                self.conns.remove(conn);
-                turn.effects.push_back(Effect::Close(conn, reason));
+            From::Remote { arrived, .. } => {
+                if let Some(conn) = arrived.conn() {
+                    self.conns.remove(conn);
+                    turn.effects.push_back(Effect::Close(conn, reason));
+                }
             }
-            From::Remote { conn: None, .. } => {}
+        }
+    }
+
+    /// As above, by index.
+    pub(super) fn cancel_greeting_at(&mut self, turn: &mut Turn<'_>, index: u32, reason: CloseReason) {
+        if let Some(at) = self.greetings.at(index) {
+            self.cancel_greeting(turn, at, reason);
         }
     }
 
     /// The socket of a local hello is gone or closed: nobody is left to answer.
     pub(super) fn abandon_greeting(&mut self, index: u32) {
-        if let Some((at, _)) = self.greetings.at(index) {
-            self.remove_greeting(at);
+        if let Some(at) = self.greetings.at(index) {
+            self.end_greeting(at);
         }
     }
 
     /// Half pairs and hellos that wait too long for storage.
     pub(super) fn greeting_timeouts(&mut self, turn: &mut Turn<'_>) {
-        while let Some((due, at)) = self.greeting_clocks.front().copied() {
-            if due > turn.now.mono || !turn.has_room() {
-                break;
-            }
-            self.greeting_clocks.pop_front();
-            let reason = match self.greetings.get(at) {
-                None => continue,
-                Some(Greeting { phase: Phase::Granted(_), .. }) => {
-                    self.stats.half_pairs += 1;
-                    CloseReason::MoveFailed
-                }
-                Some(_) => CloseReason::StorageDown,
-            };
-            self.cancel_greeting(turn, at.index, reason);
+        while turn.has_room()
+            && let Some((at, granted)) = self.greetings.next_overdue(turn.now.mono)
+        {
+            self.stats.half_pairs += u64::from(granted);
+            let reason = if granted { CloseReason::MoveFailed } else { CloseReason::StorageDown };
+            self.cancel_greeting(turn, at, reason);
         }
-        give_back(&mut self.greeting_clocks);
+        self.greetings.give_back();
         self.admit_waiting_hellos(turn);
     }
-
-    pub(super) fn greeting_due(&self) -> Option<Instant> {
-        self.greeting_clocks.front().map(|(due, _)| *due)
-    }
 }
-
-/// How long a hello may take at the owner: a half pair or a silent store ends then.
-pub(super) const GREETING_TIMEOUT: Span = Span::from_secs(10);

@@ -5,19 +5,18 @@
 //! refuses (a stranger: minted where it is) or grants, and then the socket moves. Here are the two ends of that: the
 //! first message of a socket, and the session it becomes.
 
-use std::collections::VecDeque;
-
 use crate::ids::{Chid, ConnId, Uaid};
 use crate::limits;
-use crate::time::{Now, Span, UnixSeconds};
+use crate::time::UnixSeconds;
 
 use super::command::{CloseReason, Event, Hello};
-use super::conns::{ConnState, OPENED_TICKS_MAX};
-use super::greet::From;
+use super::components::greetings::From;
+use super::components::refresh::Refreshed;
+use super::conns::ConnState;
 use super::input::Effect;
-use super::refresh::interval;
-use super::session::{ChannelSet, NONE, OLD_RECORD, Session, UNPLACED, UNSAVED, span_ticks, ticks};
+use super::session::{ChannelSet, NONE, OLD_RECORD, Session, UNPLACED, UNSAVED};
 use super::store::{RECORD_VERSION, UserRow};
+use super::ticks::ticks;
 use super::users::Resident;
 use super::{ShardMachine, Turn};
 
@@ -38,25 +37,17 @@ impl ShardMachine {
             return;
         }
         self.conns.set(conn, ConnState::Opened(ticks(turn.now.mono)));
-        if self.hello_check.is_none() {
-            self.hello_check = Some(turn.now.mono.after(self.config.hello_timeout));
-        }
+        self.hello_timer.arm(turn.now.mono);
     }
 
-    /// Closes the sockets whose hello did not come in time. Looks through the table of connections a few times per
-    /// timeout while there are such sockets: a queue of clocks would grow with every storm.
+    /// Closes the sockets whose hello did not come in time.
     pub(super) fn hello_timeouts(&mut self, turn: &mut Turn<'_>) {
-        // A hello that waits in its socket for a shard that is late is in time.
-        if self.hello_check.is_none_or(|due| due > turn.now.mono || due > self.heard) {
-            return;
-        }
-        let timeout = span_ticks(self.config.hello_timeout).min(OPENED_TICKS_MAX);
-        let overdue = ticks(turn.now.mono.min(self.heard)).wrapping_sub(timeout);
+        // No socket is silent, or it is not time to look.
+        let Some(overdue) = self.hello_timer.overdue(turn.now.mono, self.keepalive.input_horizon()) else { return };
         for conn in self.conns.opened_until(overdue, limits::SWEEP_SESSIONS_PER_TURN) {
             self.close_conn(turn, conn, CloseReason::HandshakeTimeout);
         }
-        let pause = Span((self.config.hello_timeout.0 / 8).max(Span::from_ms(50).0));
-        self.hello_check = (self.conns.opened() > 0).then(|| turn.now.mono.after(pause));
+        self.hello_timer.looked(turn.now.mono, self.conns.opened());
     }
 
     /// The first message of a socket. Too many under way: it waits, and its bytes with it.
@@ -69,23 +60,21 @@ impl ShardMachine {
             self.close_conn(turn, conn, CloseReason::Draining);
             return;
         }
-        if self.hellos_in_flight >= limits::HELLOS_IN_FLIGHT_MAX {
-            if self.hellos_waiting.len() >= limits::HELLOS_WAITING_MAX {
-                self.stats.hellos_shed += 1;
-                self.close_conn(turn, conn, CloseReason::Overloaded);
-                return;
-            }
+        if self.greetings.may_begin() {
+            self.hello_now(turn, conn, hello);
+        } else if self.greetings.wait(conn, hello) {
             self.conns.set(conn, ConnState::Waiting);
-            self.hellos_waiting.push_back((conn, hello));
-            return;
+        } else {
+            self.stats.hellos_shed += 1;
+            self.close_conn(turn, conn, CloseReason::Overloaded);
         }
-        self.hello_now(turn, conn, hello);
     }
 
     /// Lets waiting hellos proceed while there are places.
     pub(super) fn admit_waiting_hellos(&mut self, turn: &mut Turn<'_>) {
-        while self.hellos_in_flight < limits::HELLOS_IN_FLIGHT_MAX && turn.has_room() {
-            let Some((conn, hello)) = self.hellos_waiting.pop_front() else { return };
+        while turn.has_room()
+            && let Some((conn, hello)) = self.greetings.next_waiting()
+        {
             if self.conns.get(conn) == Some(ConnState::Waiting) {
                 self.hello_now(turn, conn, hello);
             }
@@ -141,7 +130,7 @@ impl ShardMachine {
             turn.effects.push_back(Effect::Close(conn, CloseReason::Overloaded));
             return;
         }
-        let (broadcast_set, delta) = self.broadcasts.subscribe(0, &hello.broadcasts);
+        let (broadcasts, delta) = self.broadcasts.open(&hello.broadcasts);
         let connected_at = self.arrival(turn);
         let others = user.as_mut().map(|user| std::mem::take(&mut user.presence));
         let mut session = Session {
@@ -149,12 +138,10 @@ impl ShardMachine {
             conn,
             connected_at,
             channels: ChannelSet::new(),
-            broadcast_set,
-            broadcast_seen: self.broadcasts.change(),
-            ping_due: self.first_ping(turn.now, uaid),
-            client_ping: 0,
+            broadcasts,
+            keepalive: self.keepalive.begin(turn.now.mono, self.config.placement.hash(uaid)),
             active: NONE,
-            refreshed: interval(uaid, turn.now.unix()),
+            refreshed: Refreshed::at(uaid, turn.now.unix()),
             flags: 0,
         };
         let stored = match &mut user {
@@ -169,7 +156,7 @@ impl ShardMachine {
         self.conns.set(conn, ConnState::Session(at.index));
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
-        self.arm_sweep(turn.now.mono);
+        self.sweep.arm(turn.now.mono);
         turn.effects
             .push_back(Effect::Emit(conn, Event::Hello { uaid, mode: hello.mode, broadcasts: Box::new(delta) }));
         self.begin_simple(turn, at, hello, contact_changes);
@@ -189,26 +176,8 @@ impl ShardMachine {
     fn take_over(&self, session: &mut Session, hello: &Hello, user: &mut UserRow, nudged: bool) -> Stored {
         let left_out = self.left_out(hello.channels.as_deref(), user);
         session.put(OLD_RECORD, user.record_version < RECORD_VERSION);
-        session.refreshed = interval(session.uaid, user.seen);
+        session.refreshed = Refreshed::at(session.uaid, user.seen);
         user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
         Stored { check: nudged || user.may_have_messages, seen: Some(user.seen), left_out }
     }
-
-    /// The first ping is jittered over the second half of the interval, by the UAID.
-    fn first_ping(&self, now: Now, uaid: Uaid) -> u32 {
-        let interval = u64::from(span_ticks(self.config.ping_interval));
-        let share = self.config.placement.hash(uaid) & 0xffff;
-        let wait = interval - interval * share / 0x2_0000;
-        ticks(now.mono).wrapping_add(wait as u32)
-    }
 }
-
-/// Gives back what a burst made a queue grow to, once it is mostly over: idle sessions pay for nobody's storm.
-pub(super) fn give_back<T>(queue: &mut VecDeque<T>) {
-    if queue.capacity() > QUEUE_KEPT && queue.len() < queue.capacity() / 4 {
-        queue.shrink_to(QUEUE_KEPT.max(queue.len() * 2));
-    }
-}
-
-/// Entries of a queue that are kept whatever happens.
-const QUEUE_KEPT: usize = 256;

@@ -3,20 +3,23 @@
 //! Pure: no IO, clock, entropy, threads or `async`. One [`ShardMachine::step`] per input; its effects are
 //! carried out, in order, before the next. Lives on its own shard only.
 //!
-//! This file only routes. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides direct
-//! or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `send` and `pace` say how fast,
-//! `subscribe` registers and unregisters, `sweep` and `broadcast` visit idle sessions, `simple` is what differs in
+//! This file only routes. State is in `components`, whose fields are private to their files; the files here compose
+//! them. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides direct or stored, `acks`
+//! settle, `drain`, `spill` and `depart` carry what is not acked, `send` and `pace` say how fast, `subscribe`
+//! registers and unregisters, `sweep`, `refresh` and `broadcast` visit idle sessions, `simple` is what differs in
 //! SimplePush mode, `relay` what differs for members of a relay, `cluster` what differs when nodes share a store,
-//! `receipts` tell senders how messages ended, `rates` and `dead` refuse what is too much or for nobody, `reset` and
-//! `reconcile` let users start over, `shutdown` ends sessions.
+//! `receipts` tell senders how messages ended, `dead` refuses what is for no user, `reset` and `reconcile` let users
+//! start over, `shutdown` ends sessions.
 
 mod acks;
 mod active;
+mod activity;
 mod broadcast;
 mod claim;
 mod clock;
 mod cluster;
 mod command;
+mod components;
 mod config;
 mod conns;
 mod dead;
@@ -29,8 +32,7 @@ mod input;
 mod mail;
 mod pace;
 mod publish;
-mod rates;
-mod receipt_table;
+mod receipt;
 mod receipts;
 mod reconcile;
 mod refresh;
@@ -48,6 +50,7 @@ mod store;
 mod subscribe;
 mod sweep;
 mod tickets;
+mod ticks;
 mod users;
 
 #[cfg(test)]
@@ -61,36 +64,39 @@ pub use command::{
 pub use config::MachineConfig;
 pub use input::{Effect, EffectQueue, Input};
 pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
-pub use receipts::{Outcome, ReceiptAnswer, ReceiptQuery};
+pub use receipt::{Outcome, ReceiptAnswer, ReceiptQuery};
 pub use relay::{MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent, RelayId, SeatId};
 pub use stats::{DeliveryTimes, MachineStats};
 pub use store::{Page, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-use crate::ids::{Claim, ConnId, EmissionId, Stamp, Uaid};
+use crate::ids::{ConnId, EmissionId, Uaid};
 use crate::limits;
 use crate::time::{Instant, Now};
 
-use acks::{SettledLately, Settling};
-use active::{Active, Entry};
-use broadcast::{Broadcasts, Spread};
+use active::Entry;
 use clock::HybridClock;
-use conns::{ConnState, ConnTable};
-use dead::DeadEndpoints;
-use deadlines::Deadlines;
-use depart::Departure;
-use greet::Greeting;
-use publish::LedgerSlots;
-use rates::Rates;
-use receipt_table::Receipts;
+use components::actives::Actives;
+use components::broadcasts::Broadcasts;
+use components::dead_endpoints::DeadEndpoints;
+use components::departures::Departures;
+use components::greetings::Greetings;
+use components::hello_timer::HelloTimer;
+use components::keepalive::Keepalive;
+use components::ledger_room::LedgerRoom;
+use components::rates::Rates;
+use components::receipts::Receipts;
+use components::refresh::Refreshes;
+use components::requests::Requests;
+use components::row_memory::RowMemory;
+use components::settling::Settling;
+use components::simple::Simple;
+use components::sweep::Sweep;
+use components::writes::Writes;
+use conns::{ConnState, ConnTable, OPENED_TICKS_MAX};
 use relay::{Relays, same_emission};
-use remote::Requests;
 use session::{BLOCKED, NONE, Session};
 use shutdown::Shutdown;
-use simple::Simple;
-use slab::{Ref, Slab};
-use sweep::Sweep;
+use slab::Slab;
 use tickets::Tickets;
 use users::{Resident, UserIndex};
 
@@ -103,60 +109,25 @@ pub struct ShardMachine {
     conns: ConnTable,
     users: UserIndex,
     sessions: Slab<Session>,
-    actives: Slab<Active>,
-    /// Buffers of windows that are over, for the next.
-    windows: Vec<VecDeque<Entry>>,
-    /// Where the names of the next entry's frames begin.
-    emissions: u32,
-    greetings: Slab<Greeting>,
-    /// Greetings of other shards' sockets by claim.
-    claims: BTreeMap<Claim, Ref>,
-    claims_made: u64,
-    /// Claims that were granted here and whose mail has not come, whatever became of their greetings; at most
-    /// `GRANTS_MAX`.
-    grants: BTreeSet<Claim>,
-    /// Greetings that hold a reserved place.
-    granted: usize,
-    /// Own hellos and claims being worked on; `<= HELLOS_IN_FLIGHT_MAX` but for claims of other shards.
-    hellos_in_flight: usize,
-    hellos_waiting: VecDeque<(ConnId, Box<Hello>)>,
-    /// When sockets without a hello are looked for next.
-    hello_check: Option<Instant>,
-    greeting_clocks: VecDeque<(Instant, Ref)>,
+    actives: Actives,
+    greetings: Greetings,
+    hello_timer: HelloTimer,
     requests: Requests,
     tickets: Tickets,
-    /// POSTs at storage per user: while there is one, no direct overtakes it.
-    writes: BTreeMap<Uaid, u32>,
-    departures: BTreeMap<Uaid, Departure>,
+    writes: Writes,
+    departures: Departures,
     /// Storage had no room for the last save: no further message is taken that would need one.
     storage_full: bool,
-    settling: BTreeMap<Uaid, Settling>,
-    /// Cancels at storage: no read brings these back.
-    cancelling: BTreeSet<(Uaid, Stamp)>,
-    /// Users with rows to delete that this step has named.
-    settle_now: Vec<Uaid>,
-    settled_lately: SettledLately,
+    settling: Settling,
     dead: DeadEndpoints,
     rates: Rates,
     receipts: Receipts,
-    ledger_slots: LedgerSlots,
-    ledger_bytes: u64,
-    /// Bytes of the bodies that windows keep of rows. Each body in a window counts here or in `ledger_bytes`.
-    row_bytes: u64,
-    /// Pages that storage was asked for and has not answered: room is kept for each.
-    pages_read: u32,
-    /// Of sessions with something under way.
-    deadlines: Deadlines,
+    ledger_room: LedgerRoom,
+    row_memory: RowMemory,
     broadcasts: Broadcasts,
-    /// The push of a broadcast change, while one is under way.
-    spread: Option<Spread>,
     sweep: Sweep,
-    /// Refreshes of users in flight.
-    refreshes: usize,
-    /// Pings that are out, with the parity of each.
-    pongs_due: VecDeque<(Instant, Ref, bool)>,
-    /// A silence is judged up to here.
-    heard: Instant,
+    refreshes: Refreshes,
+    keepalive: Keepalive,
     relays: Relays,
     shutdown: Option<Shutdown>,
     simple: Simple,
@@ -190,41 +161,24 @@ impl ShardMachine {
             conns: ConnTable::new(),
             users: UserIndex::new(config.sessions_max),
             sessions: Slab::new(),
-            actives: Slab::new(),
-            windows: Vec::new(),
-            emissions: 0,
-            greetings: Slab::new(),
-            claims: BTreeMap::new(),
-            claims_made: 0,
-            grants: BTreeSet::new(),
-            granted: 0,
-            hellos_in_flight: 0,
-            hellos_waiting: VecDeque::new(),
-            hello_check: None,
-            greeting_clocks: VecDeque::new(),
-            requests: Requests::new(config.placement.shard_count()),
+            actives: Actives::new(),
+            greetings: Greetings::new(),
+            hello_timer: HelloTimer::new(config.hello_timeout, OPENED_TICKS_MAX),
+            requests: Requests::new(config.shard, config.placement.shard_count()),
             tickets: Tickets::new(),
-            writes: BTreeMap::new(),
-            departures: BTreeMap::new(),
+            writes: Writes::default(),
+            departures: Departures::default(),
             storage_full: false,
-            settling: BTreeMap::new(),
-            cancelling: BTreeSet::new(),
-            settle_now: Vec::new(),
-            settled_lately: SettledLately::default(),
+            settling: Settling::default(),
             dead: DeadEndpoints::new(),
             rates: Rates::new(config.token_rate, config.user_bytes_per_day),
             receipts: Receipts::new(),
-            ledger_slots: LedgerSlots::default(),
-            ledger_bytes: 0,
-            row_bytes: 0,
-            pages_read: 0,
-            deadlines: Deadlines::default(),
-            broadcasts: Broadcasts::new(),
-            spread: None,
-            sweep: Sweep::default(),
-            refreshes: 0,
-            pongs_due: VecDeque::new(),
-            heard: Instant(u64::MAX),
+            ledger_room: LedgerRoom::new(config.ledger_bytes_max),
+            row_memory: RowMemory::default(),
+            broadcasts: Broadcasts::new(config.broadcast_spread),
+            sweep: Sweep::new(&config),
+            refreshes: Refreshes::default(),
+            keepalive: Keepalive::new(&config),
             relays: Relays::new(),
             shutdown: None,
             simple: Simple::default(),
@@ -267,15 +221,15 @@ impl ShardMachine {
     /// The earliest instant at which `Input::Timeout` must be delivered.
     pub fn next_timeout(&self) -> Option<Instant> {
         [
-            self.spread.as_ref().map(|spread| spread.due),
-            self.hello_check,
-            self.greeting_due(),
-            self.deadlines.first().map(|(due, _)| due),
-            self.sweep.due,
-            self.pongs_due.front().map(|(due, ..)| *due),
+            self.broadcasts.due(),
+            self.hello_timer.due(),
+            self.greetings.due(),
+            self.actives.due(),
+            self.sweep.due(),
+            self.keepalive.due(),
             self.tickets.due(),
             self.relays.due(),
-            self.receipts_due(),
+            self.receipts.due(),
             self.drain_due(),
         ]
         .into_iter()
@@ -296,9 +250,9 @@ impl ShardMachine {
         self.stats.relay_members = self.relays.members() as u64;
         self.stats.relay_seats = self.conns.seats.len() as u64;
         self.stats.actives = self.actives.len() as u64;
-        self.stats.ledger_bytes = self.ledger_bytes;
-        self.stats.row_bytes = self.row_bytes;
-        self.stats.ledger_records = self.ledger_slots.live() as u64;
+        self.stats.ledger_bytes = self.ledger_room.bytes();
+        self.stats.row_bytes = self.row_memory.bytes();
+        self.stats.ledger_records = self.ledger_room.live() as u64;
         self.stats.store_outstanding = self.tickets.outstanding() as u64;
         self.stats.receipts = self.receipts.len() as u64;
         self.stats.receipt_waiters = self.receipts.waiters() as u64;

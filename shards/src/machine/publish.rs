@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Chid, LedgerSlot, Stamp, Uaid};
+use crate::ids::{Chid, Stamp, Uaid};
 use crate::limits;
 use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::{Instant, Span};
@@ -14,10 +14,11 @@ use crate::time::{Instant, Span};
 use super::active::Source;
 use super::cluster::Tale;
 use super::command::{Disposition, Event, Publish, Published, Refusal};
+use super::components::ledger_room::ledger_bytes;
+use super::components::requests::Asker;
 use super::input::Effect;
 use super::mail::Reply;
-use super::receipts::{self, Outcome};
-use super::remote::Asker;
+use super::receipt::{self, Outcome};
 use super::session::BLOCKED;
 use super::slab::Ref;
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
@@ -42,7 +43,8 @@ impl ShardMachine {
             self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
             return;
         }
-        if let Err(retry_after) = self.take_token(turn, uaid, chid) {
+        let name = || self.config.placement.subscription(uaid, chid);
+        if let Err(retry_after) = self.rates.take_token(turn.now.mono, name, &mut self.stats) {
             self.answer(turn, asker, Reply::Publish(Published::TooMany { retry_after }));
             return;
         }
@@ -168,11 +170,11 @@ impl ShardMachine {
             return false;
         }
         // A direct may have to be saved, and comes after what an earlier session of its user left.
-        if self.storage_full || self.departures.contains_key(&session.uaid) {
+        if self.storage_full || self.departures.contains(session.uaid) {
             return false;
         }
         let bytes = ledger_bytes(message);
-        if self.ledger_bytes + u64::from(bytes) > self.config.ledger_bytes_max {
+        if !self.ledger_room.fits(bytes) {
             return false;
         }
         match self.active_of(session.active) {
@@ -193,14 +195,12 @@ impl ShardMachine {
     }
 
     pub(super) fn write_in_flight(&self, uaid: Uaid) -> bool {
-        self.writes.contains_key(&uaid)
+        self.writes.in_flight(uaid)
     }
 
     /// Puts a direct in the ledger and on the wire.
     pub(super) fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
-        let slot = self.ledger_slots.take();
-        let bytes = ledger_bytes(&message);
-        self.ledger_bytes += u64::from(bytes);
+        let slot = self.ledger_room.take(ledger_bytes(&message));
         turn.effects.push_back(Effect::LedgerAppend(slot, message.clone()));
         // Only now: a kill between the two effects leaves both messages, and replay keeps the newer one.
         if let Some(topic) = message.topic {
@@ -265,7 +265,7 @@ impl ShardMachine {
             self.answer(turn, asker, Reply::Publish(Published::Unavailable));
             return;
         }
-        let charged = match self.charge_budget(turn, &message) {
+        let charged = match self.rates.charge_budget(turn.now, &message, &mut self.stats) {
             Ok(charged) => charged,
             Err(retry_after) => {
                 self.answer(turn, asker, Reply::Publish(Published::OverBudget { retry_after }));
@@ -276,7 +276,7 @@ impl ShardMachine {
             asker,
             row: RowKey::of(&message),
             epoch: self.dead_epoch(message.uaid, message.chid),
-            receipt: message.receipt.then(|| receipts::expires(&message)),
+            receipt: message.receipt.then(|| receipt::expires(&message)),
             charged,
             since: stamped,
             slot: message.topic.filter(|_| message.ttl > 0).map(|topic| (message.chid, topic, message.rank())),
@@ -285,7 +285,7 @@ impl ShardMachine {
             storing,
         };
         if !work.check_only {
-            *self.writes.entry(message.uaid).or_insert(0) += 1;
+            self.writes.begin(message.uaid);
         }
         let op = match &work.storing {
             // The node that was pushed to may save it from its ledger: two rows would be settled one by one.
@@ -305,7 +305,7 @@ impl ShardMachine {
     ) {
         let RowKey { uaid, stamp, .. } = work.row;
         if !work.check_only {
-            self.write_done(uaid);
+            self.writes.end(uaid);
         }
         let stored = matches!(result, Ok(StoreReply::Done));
         if let Some(slot) = work.slot
@@ -316,7 +316,7 @@ impl ShardMachine {
             self.wake_absent(turn, uaid, slot.1);
         }
         if !stored {
-            self.refund_budget(turn, uaid, work.charged);
+            self.rates.refund_budget(turn.now, uaid, work.charged);
         }
         if !work.check_only && (stored || result.is_err()) {
             // Also after an error: the write may have taken effect, and nothing may overtake it.
@@ -409,21 +409,8 @@ impl ShardMachine {
         self.session_of(uaid).filter(|at| self.registered_channel(*at, chid))
     }
 
-    fn write_done(&mut self, uaid: Uaid) {
-        if let Some(count) = self.writes.get_mut(&uaid) {
-            *count -= 1;
-            if *count == 0 {
-                self.writes.remove(&uaid);
-            }
-        }
-    }
-
     pub(super) fn nudge_greeting(&mut self, index: u32) {
-        if let Some((at, _)) = self.greetings.at(index)
-            && let Some(greeting) = self.greetings.get_mut(at)
-        {
-            greeting.nudged = true;
-        }
+        self.greetings.nudge(index);
     }
 
     pub(super) fn registered_channel(&self, at: Ref, chid: Chid) -> bool {
@@ -432,35 +419,5 @@ impl ShardMachine {
     }
 }
 
-/// What a direct reserves of its session and its shard.
-pub(super) fn ledger_bytes(message: &Message) -> u32 {
-    message.encoded_len() as u32 + limits::LEDGER_RECORD_OVERHEAD_BYTES
-}
-
 /// A write that ended later than this after the stamp is not answered 201: low water may have passed its clock.
 const WRITE_TIMEOUT: Span = Span::from_secs(limits::WRITE_SECONDS_MAX);
-
-/// Numbers for ledger records, dense and reused.
-#[derive(Default)]
-pub(super) struct LedgerSlots {
-    free: Vec<u32>,
-    used: u32,
-}
-
-impl LedgerSlots {
-    pub fn take(&mut self) -> LedgerSlot {
-        LedgerSlot(self.free.pop().unwrap_or_else(|| {
-            self.used += 1;
-            self.used - 1
-        }))
-    }
-
-    pub fn give_back(&mut self, slot: LedgerSlot) {
-        self.free.push(slot.0);
-    }
-
-    /// Records that are live.
-    pub fn live(&self) -> usize {
-        self.used as usize - self.free.len()
-    }
-}

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use crate::ids::{Chid, Uaid};
 
 use super::command::CloseReason;
-use super::dead::Epoch;
+use super::components::dead_endpoints::Epoch;
 use super::slab::Ref;
 use super::store::{StoreOp, UserRow};
 use super::tickets::Work;
@@ -33,8 +33,8 @@ impl ShardMachine {
             self.stats.resets_reconciled += 1;
             self.end_receipts_of_user(uaid);
             self.user_unknown(turn, greeting);
-        } else if self.greetings.get(greeting).is_some() {
-            self.cancel_greeting(turn, greeting.index, CloseReason::StorageDown);
+        } else {
+            self.cancel_greeting(turn, greeting, CloseReason::StorageDown);
         }
         self.admit_waiting_hellos(turn);
     }

@@ -1,76 +1,13 @@
-//! Requests to other shards under reply credit, and answers to whoever asked (DESIGN.md 5, lanes).
-//!
-//! A request goes out only while fewer than the credit are outstanding at that peer, so both lanes of the
-//! exchange always have room; the others wait here, oldest first.
+//! Requests to the owner of a user, on this shard or another, and their answers.
 
-use std::collections::VecDeque;
+use crate::ids::{ConnId, RequestId, Uaid};
 
-use crate::ids::{Claim, ConnId, RequestId, ShardId, Uaid};
-use crate::limits;
-
-use super::command::{Command, Event, Hello, NodeAnswer, Published};
+use super::command::{Command, Event, NodeAnswer, Published};
+use super::components::requests::{Asker, Outgoing};
 use super::input::Effect;
 use super::mail::{Mail, Reply, Request};
 use super::relay::MemberReply;
-use super::slab::{Ref, Slab};
 use super::{ShardMachine, Turn};
-
-/// Who gets the answer to a request that this shard works on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asker {
-    /// A connection of this shard.
-    Local(ConnId),
-    /// A request of another shard.
-    Remote(ShardId, RequestId),
-}
-
-/// A request of ours at another shard, or waiting for credit.
-pub(super) struct Outgoing {
-    pub peer: ShardId,
-    pub conn: ConnId,
-    /// Set for a claim: its name, and the hello that goes with the socket.
-    pub claim: Option<(Claim, Box<Hello>)>,
-}
-
-impl Outgoing {
-    /// A request on behalf of no connection.
-    pub fn to(peer: ShardId) -> Outgoing {
-        Outgoing { peer, conn: ConnId { slot: u32::MAX, generation: u32::MAX }, claim: None }
-    }
-}
-
-/// Outstanding requests of one shard.
-pub(super) struct Requests {
-    open: Slab<Outgoing>,
-    peers: Vec<Peer>,
-    credit: usize,
-}
-
-#[derive(Default)]
-struct Peer {
-    /// `outstanding <= credit`.
-    outstanding: usize,
-    waiting: VecDeque<(RequestId, Request)>,
-}
-
-impl Requests {
-    pub fn new(shard_count: u16) -> Requests {
-        Requests {
-            open: Slab::new(),
-            peers: (0..shard_count).map(|_| Peer::default()).collect(),
-            credit: limits::reply_credit(shard_count),
-        }
-    }
-
-    pub fn idle(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    fn peer(&mut self, peer: ShardId) -> &mut Peer {
-        // Invariant: shard ids come from the placement, which has as many slices as there are peers here.
-        self.peers.get_mut(usize::from(peer.0)).expect("a shard of this process")
-    }
-}
 
 impl ShardMachine {
     /// Asks the owner of `uaid`: this shard itself, or another one. `refuse` is answered when too many wait already.
@@ -86,27 +23,18 @@ impl ShardMachine {
 
     /// Sends a request or queues it for credit; false when too many wait at that peer.
     pub(super) fn send_request(&mut self, turn: &mut Turn<'_>, outgoing: Outgoing, request: Request) -> bool {
-        let room = self.requests.peer(outgoing.peer).waiting.len() < limits::CREDIT_WAITERS_MAX;
+        let room = self.requests.has_room(outgoing.peer);
         if room {
             self.send_request_always(turn, outgoing, request);
         }
         room
     }
 
-    /// Sends a request or queues it, however many wait: whoever calls this has a bound of its own.
+    /// Sends a request or queues it, however many wait: the caller has a bound of its own.
     pub(super) fn send_request_always(&mut self, turn: &mut Turn<'_>, outgoing: Outgoing, request: Request) {
-        let (to, credit) = (outgoing.peer, self.requests.credit);
-        let at = self.requests.open.insert(outgoing);
-        let id = RequestId { index: at.index, generation: at.generation };
-        let from = self.config.shard;
-        let peer = self.requests.peer(to);
-        if peer.outstanding < credit {
-            peer.outstanding += 1;
-            self.stats.requests_sent += 1;
-            turn.effects.push_back(Effect::Mail(to, Mail::Request { from, id, request }));
-        } else {
-            peer.waiting.push_back((id, request));
-        }
+        let mail = self.requests.send(outgoing, request);
+        self.stats.requests_sent += u64::from(mail.is_some());
+        turn.effects.extend(mail);
     }
 
     pub(super) fn mail(&mut self, turn: &mut Turn<'_>, mail: Mail) {
@@ -149,10 +77,9 @@ impl ShardMachine {
                     Reply::Cancel(done) => Event::Cancelled { done },
                     Reply::Receipt(answer) => Event::Receipt(answer),
                     Reply::Node(answer) => Event::NodeAnswer(answer),
-                    // A hello of our own slice is answered by its greeting, never through here.
-                    Reply::Claim(_) => return,
-                    // Home and owner in one shard answer each other without mail.
-                    Reply::Member(_) => return,
+                    // A hello of the own slice is answered by its greeting, and home and owner in one shard answer
+                    // each other without mail.
+                    Reply::Claim(_) | Reply::Member(_) => unreachable!("claims and members have no local asker"),
                 };
                 turn.effects.push_back(Effect::Emit(conn, event));
                 turn.effects.push_back(Effect::Ready(conn));
@@ -161,12 +88,12 @@ impl ShardMachine {
     }
 
     fn replied(&mut self, turn: &mut Turn<'_>, id: RequestId, reply: Reply) {
-        let at = Ref { index: id.index, generation: id.generation };
-        let Some(outgoing) = self.requests.open.remove(at) else {
+        let Some((outgoing, next)) = self.requests.close(id) else {
             self.stats.replies_stale += 1;
             return;
         };
-        self.return_credit(turn, outgoing.peer);
+        self.stats.requests_sent += u64::from(next.is_some());
+        turn.effects.extend(next);
         if matches!(reply, Reply::Receipt(_)) {
             self.receipts.came_back(outgoing.peer);
         }
@@ -176,19 +103,6 @@ impl ShardMachine {
             }
             (Reply::Member(reply), _) => self.member_answered(turn, outgoing.conn, reply),
             (reply, _) => self.answer(turn, Asker::Local(outgoing.conn), reply),
-        }
-    }
-
-    fn return_credit(&mut self, turn: &mut Turn<'_>, to: ShardId) {
-        let from = self.config.shard;
-        let peer = self.requests.peer(to);
-        assert!(peer.outstanding > 0, "a reply answers a request that had credit");
-        match peer.waiting.pop_front() {
-            Some((id, request)) => {
-                self.stats.requests_sent += 1;
-                turn.effects.push_back(Effect::Mail(to, Mail::Request { from, id, request }));
-            }
-            None => peer.outstanding -= 1,
         }
     }
 

@@ -14,7 +14,7 @@ use super::active::{Active, Entry, Source};
 use super::command::Event;
 use super::drain::DRAIN_PAUSE;
 use super::input::Effect;
-use super::receipts::Outcome;
+use super::receipt::Outcome;
 use super::session::{BLOCKED, NONE};
 use super::slab::Ref;
 use super::store::StoreOp;
@@ -35,7 +35,9 @@ impl ShardMachine {
         self.expect_receipt(&message);
         let entry = Entry::new(message, source, turn.now.mono);
         let due = self.entry_due(&entry);
-        self.row_bytes += if source == Source::Row { u64::from(entry.body_bytes()) } else { 0 };
+        if source == Source::Row {
+            self.row_memory.add(entry.body_bytes());
+        }
         self.activate(at).enter(entry);
         if let Some(due) = due {
             self.arm_active_at(at, due);
@@ -106,7 +108,7 @@ impl ShardMachine {
         let index = self.sessions.get(at).map_or(NONE, |session| session.active);
         let Some(active) = self.active_of_mut(index) else { return };
         let Some(bytes) = active.fill(stamp, message) else { return };
-        self.row_bytes += u64::from(bytes);
+        self.row_memory.add(bytes);
         self.continue_drain(turn, at);
     }
 

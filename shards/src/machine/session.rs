@@ -1,7 +1,10 @@
 //! One identified connection while it is idle: what a million of them cost.
 
 use crate::ids::{ConnId, Uaid};
-use crate::time::{Instant, Span};
+
+use super::components::broadcasts::Subscription;
+use super::components::keepalive;
+use super::components::refresh::Refreshed;
 
 /// An identified WebSocket. Owner shard only, from the answer to hello until the socket is gone.
 pub(super) struct Session {
@@ -11,18 +14,11 @@ pub(super) struct Session {
     /// clock in microseconds, so that no two sessions of a shard have the same.
     pub connected_at: u64,
     pub channels: ChannelSet,
-    /// Interned set of broadcast ids; 0 is none.
-    pub broadcast_set: u16,
-    /// The broadcast change this session has seen up to.
-    pub broadcast_seen: u32,
-    /// Time at which the next WebSocket Ping is due, in ticks of a tenth of a second, wrapping.
-    pub ping_due: u32,
-    /// When the last `{}` was answered, in ticks; 0 is never.
-    pub client_ping: u32,
+    pub broadcasts: Subscription,
+    pub keepalive: keepalive::PerSession,
     /// Index of what is under way (ledger, drain, command); `NONE` while idle.
     pub active: u32,
-    /// Interval (`refresh::interval`) in which storage was last told that the user is alive.
-    pub refreshed: u16,
+    pub refreshed: Refreshed,
     pub flags: u16,
 }
 
@@ -47,8 +43,6 @@ impl Session {
 pub(super) const UNSAVED: u16 = 1;
 /// The socket takes no bytes.
 pub(super) const BLOCKED: u16 = 2;
-/// A WebSocket Ping is out.
-pub(super) const AWAITING_PONG: u16 = 4;
 /// A register or unregister failed: storage may list a channel that this session does not.
 pub(super) const UNSURE: u16 = 8;
 /// It is in SimplePush mode.
@@ -57,30 +51,11 @@ pub(super) const SIMPLE: u16 = 16;
 pub(super) const ENTERING: u16 = 32;
 /// The record is of an older version: the user is reset when nothing is left to deliver (BEHAVIOUR.md 1.10).
 pub(super) const OLD_RECORD: u16 = 64;
-
-/// Every second WebSocket Ping: tells the clock of one from that of the next.
-pub(super) const ODD_PING: u16 = 128;
 /// The row that says where it is rides with each register until storage has surely taken it: the user is new.
 pub(super) const UNPLACED: u16 = 256;
 
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;
-
-/// Tenths of a second since the process started, never 0. They wrap after 13 years, and are compared with
-/// [`has_come`].
-pub(super) fn ticks(at: Instant) -> u32 {
-    ((at.0 / 100_000_000) as u32).wrapping_add(1).max(1)
-}
-
-/// A span in the same unit, rounded up; at most a quarter of a round (3 years).
-pub(super) fn span_ticks(span: Span) -> u32 {
-    span.0.div_ceil(100_000_000).min(1 << 30) as u32
-}
-
-/// True if the tick `due` is not after `now`. They are less than half a round (6 years) apart.
-pub(super) fn has_come(due: u32, now: u32) -> bool {
-    now.wrapping_sub(due) <= u32::MAX / 2
-}
 
 /// The channels of a session as keyed fingerprints: a POST for an unregistered channel is refused without a
 /// storage read. Two channels of one user collide with probability 2^-32; then a cancelled one of them still delivers.

@@ -4,47 +4,19 @@
 //! Which of two versions stays is `Message::rank`'s to say; everything else about an update is as for a notification
 //! with a topic.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
 use crate::ids::{Chid, Stamp, Uaid};
-use crate::limits;
 use crate::message::{Message, Topic};
-use crate::simple::{Contact, Mode, WakeData};
-use crate::time::{Instant, Span};
+use crate::simple::{Contact, Mode};
+use crate::time::Instant;
 
 use super::command::{AckVersion, CloseReason, Hello};
+use super::components::simple::WakeUp;
 use super::input::Effect;
 use super::session::{NONE, SIMPLE};
 use super::slab::Ref;
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
 use super::tickets::Work;
 use super::{ShardMachine, Turn};
-
-/// Side tables of one shard. Owner shard only.
-#[derive(Default)]
-pub(super) struct Simple {
-    /// By index of the session, for those that have anything to keep.
-    sessions: BTreeMap<u32, SimpleSession>,
-    woken: Woken,
-}
-
-#[derive(Default)]
-struct SimpleSession {
-    /// Written with each register, since the user may not be stored yet.
-    wake: Option<WakeData>,
-    /// When something was last said, in either direction.
-    active: Instant,
-    /// Versions acked while storage was read: the same version may come out of it a moment later. Only of registered
-    /// channels.
-    acked: BTreeMap<Chid, u64>,
-}
-
-impl Simple {
-    /// The session is no more.
-    pub fn forget(&mut self, session: u32) {
-        self.sessions.remove(&session);
-    }
-}
 
 impl Hello {
     /// How the user is reached from now on.
@@ -56,14 +28,10 @@ impl Hello {
 impl ShardMachine {
     /// A session begins. `changed`: storage knows its user otherwise.
     pub(super) fn begin_simple(&mut self, turn: &mut Turn<'_>, at: Ref, hello: &Hello, changed: bool) {
-        let Some(session) = self.sessions.get_mut(at) else { return };
+        let session = self.sessions.live_mut(at);
         let uaid = session.uaid;
         session.put(SIMPLE, hello.mode == Mode::Simple);
-        self.simple.woken.came_back(uaid);
-        if hello.wake.is_some() {
-            let state = SimpleSession { wake: hello.wake.clone(), active: turn.now.mono, acked: BTreeMap::new() };
-            self.simple.sessions.insert(at.index, state);
-        }
+        self.simple.begin(at.index, uaid, hello.wake.clone(), turn.now.mono);
         if changed {
             let op = StoreOp::SetContact { uaid, contact: Box::new(hello.contact()) };
             self.submit(turn, Work::Contact { session: at }, op);
@@ -73,7 +41,7 @@ impl ShardMachine {
     /// What a register writes about how this user is reached.
     pub(super) fn contact_of(&self, at: Ref) -> Option<Box<Contact>> {
         self.sessions.get(at).filter(|session| session.has(SIMPLE))?;
-        let wake = self.simple.sessions.get(&at.index).and_then(|state| state.wake.clone());
+        let wake = self.simple.wake_data(at.index);
         Some(Box::new(Contact { mode: Mode::Simple, wake }))
     }
 
@@ -111,8 +79,8 @@ impl ShardMachine {
             self.stats.rows_other_mode += 1;
             return false;
         }
-        let acked = self.simple.sessions.get(&at.index).and_then(|state| state.acked.get(&message.chid));
-        let seen = message.simple_version().zip(acked).is_some_and(|(version, acked)| version <= *acked);
+        let acked = |version| self.simple.is_acked(at.index, message.chid, version);
+        let seen = message.simple_version().is_some_and(acked);
         if seen || self.is_outranked(at, message) {
             self.stats.updates_screened += 1;
             return false;
@@ -150,8 +118,7 @@ impl ShardMachine {
             reading = !active.drain.clear() || active.drain.reading;
         }
         if reading {
-            let acked = self.simple.sessions.entry(at.index).or_default().acked.entry(update.chid).or_default();
-            *acked = update.version.max(*acked);
+            self.simple.ack(at.index, update.chid, update.version);
         }
         match sent.len() + rows.len() {
             0 => self.stats.acks_unknown += 1,
@@ -171,28 +138,19 @@ impl ShardMachine {
         if self.active_of(index).is_some_and(|active| !active.drain.clear() || active.drain.reading) {
             return;
         }
-        if let Some(state) = self.simple.sessions.get_mut(&at.index) {
-            state.acked.clear();
-            if state.wake.is_none() {
-                self.simple.forget(at.index);
-            }
-        }
+        self.simple.forget_acks(at.index);
     }
 
     // --- idle, and woken again ---------------------------------------------------------------------------
 
     /// Something was said on this session.
     pub(super) fn simple_active(&mut self, at: Ref, now: Instant) {
-        if let Some(state) = self.simple.sessions.get_mut(&at.index) {
-            state.active = now;
-        }
+        self.simple.said(at.index, now);
     }
 
     /// A channel is no more: what was acked of it says nothing about the next subscription under its name.
     pub(super) fn forget_acked_of(&mut self, at: Ref, chid: Chid) {
-        if let Some(state) = self.simple.sessions.get_mut(&at.index) {
-            state.acked.remove(&chid);
-        }
+        self.simple.forget_channel(at.index, chid);
     }
 
     /// Whether nothing was said for so long that the user agent had better be woken when there is something.
@@ -202,8 +160,7 @@ impl ShardMachine {
         if self.sessions.get(at).is_none_or(|session| session.active != NONE) {
             return false;
         }
-        let state = self.simple.sessions.get(&at.index).filter(|state| limit > Span(0) && state.wake.is_some());
-        state.is_some_and(|state| now.since(state.active) >= limit)
+        self.simple.idled_out(at.index, now, limit)
     }
 
     /// A message was stored in this slot. When it is an update and its user is not here: look how to wake it.
@@ -215,10 +172,10 @@ impl ShardMachine {
             self.stats.wakes_shed += 1;
             return;
         }
-        match self.simple.woken.ask(turn.now.mono, uaid) {
-            Ask::Granted => self.submit(turn, Work::Wake { uaid }, StoreOp::LoadUser { uaid }),
-            Ask::TooSoon => self.stats.wakes_spared += 1,
-            Ask::TooMany => self.stats.wakes_shed += 1,
+        match self.simple.wake(turn.now.mono, uaid) {
+            WakeUp::Granted => self.submit(turn, Work::Wake { uaid }, StoreOp::LoadUser { uaid }),
+            WakeUp::TooSoon => self.stats.wakes_spared += 1,
+            WakeUp::TooMany => self.stats.wakes_shed += 1,
         }
     }
 
@@ -231,64 +188,5 @@ impl ShardMachine {
             self.stats.wakes += 1;
             turn.effects.push_back(Effect::Wake(data));
         }
-    }
-}
-
-/// Who was woken lately: app servers must not make us call more often than that.
-#[derive(Default)]
-struct Woken {
-    order: VecDeque<(Instant, Uaid)>,
-    known: BTreeSet<Uaid>,
-}
-
-enum Ask {
-    Granted,
-    TooSoon,
-    TooMany,
-}
-
-impl Woken {
-    /// A user is there: the next call is for another absence.
-    fn came_back(&mut self, uaid: Uaid) {
-        if self.known.remove(&uaid) {
-            self.order.retain(|(_, woken)| *woken != uaid);
-        }
-    }
-
-    fn ask(&mut self, now: Instant, uaid: Uaid) -> Ask {
-        while let Some((at, uaid)) = self.order.front().copied()
-            && now.since(at) >= Span::from_secs(limits::WAKE_PAUSE_SECONDS)
-        {
-            self.order.pop_front();
-            self.known.remove(&uaid);
-        }
-        if self.known.contains(&uaid) {
-            return Ask::TooSoon;
-        }
-        if self.order.len() >= limits::WOKEN_MAX {
-            return Ask::TooMany;
-        }
-        self.known.insert(uaid);
-        self.order.push_back((now, uaid));
-        Ask::Granted
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_is_woken_once_in_a_while_and_not_all_users_at_once() {
-        let mut woken = Woken::default();
-        let user = |n: usize| Uaid((n as u128).to_be_bytes());
-        let later = |seconds| Instant(0).after(Span::from_secs(seconds));
-        for n in 0..limits::WOKEN_MAX {
-            assert!(matches!(woken.ask(later(0), user(n)), Ask::Granted));
-        }
-        assert!(matches!(woken.ask(later(9), user(0)), Ask::TooSoon));
-        assert!(matches!(woken.ask(later(9), user(limits::WOKEN_MAX)), Ask::TooMany));
-        assert!(matches!(woken.ask(later(10), user(0)), Ask::Granted));
-        assert_eq!((woken.order.len(), woken.known.len()), (1, 1));
     }
 }

@@ -107,6 +107,24 @@ impl<T> Slab<T> {
         if chunk.generations[at] != wanted.generation { None } else { chunk.entries[at].as_mut() }
     }
 
+    /// The entry of a reference that must be live.
+    ///
+    /// # Panics
+    /// The entry is gone: the caller kept the reference beyond its use.
+    pub fn live(&self, wanted: Ref) -> &T {
+        // Invariant: the caller has the reference from a table that names live entries only.
+        self.get(wanted).expect("a reference to a live entry")
+    }
+
+    /// As [`Slab::live`], to change it.
+    ///
+    /// # Panics
+    /// The entry is gone, as above.
+    pub fn live_mut(&mut self, wanted: Ref) -> &mut T {
+        // Invariant: as above.
+        self.get_mut(wanted).expect("a reference to a live entry")
+    }
+
     /// The present use of a place, if any.
     pub fn at(&self, index: u32) -> Option<(Ref, &T)> {
         let (chunk, at) = place(index);

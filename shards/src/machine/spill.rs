@@ -1,20 +1,19 @@
 //! Time in the window: a direct that is unacked for `delivery.spill_after` goes to storage; a notification that is
 //! unacked for `delivery.retry_after` is sent again, at most three times, and then waits in storage (DESIGN.md 6).
 //!
-//! One deadline per session that has something under way (`deadlines`); stale ones are told by `Active::armed`.
+//! One deadline per session that has something under way (`components::actives`).
 
 use std::sync::Arc;
 
 use crate::ids::Stamp;
 use crate::limits;
 use crate::message::Message;
-use crate::quota::LITTLE_BYTES;
 use crate::time::{Instant, Span};
 
 use super::active::{Entry, Parked, Source};
 use super::command::{CloseReason, Event};
 use super::input::Effect;
-use super::receipts::Outcome;
+use super::receipt::Outcome;
 use super::session::{BLOCKED, NONE};
 use super::slab::Ref;
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
@@ -57,28 +56,11 @@ impl ShardMachine {
         self.arm_active_at(at, turn.now.mono.after(pause));
     }
 
-    pub(super) fn arm_active_at(&mut self, at: Ref, due: Instant) {
-        let active = self.activate(at);
-        if active.armed.is_none_or(|armed| due < armed) {
-            active.armed = Some(due);
-            self.deadlines.push(due, at);
-        }
-    }
-
     /// Works on the sessions whose deadline has come.
     pub(super) fn active_timeouts(&mut self, turn: &mut Turn<'_>) {
-        while let Some((due, at)) = self.deadlines.first() {
-            if due > turn.now.mono || !turn.has_room() {
-                return;
-            }
-            self.deadlines.pop();
-            let Some(session) = self.sessions.get(at) else { continue };
-            let index = session.active;
-            let Some(active) = self.active_of_mut(index) else { continue };
-            if active.armed != Some(due) {
-                continue;
-            }
-            active.armed = None;
+        while turn.has_room()
+            && let Some(at) = self.next_active_due(turn.now.mono)
+        {
             self.spill_unacked_for(turn, at, self.config.spill_after);
             self.retry_due(turn, at);
             self.forget_bodies(turn, at, BODY_KEPT);
@@ -148,9 +130,8 @@ impl ShardMachine {
             active.ahead_bytes += entry.ahead_bytes();
             active.direct_bytes -= bytes;
             active.row_bytes += bytes;
-            self.row_bytes += u64::from(bytes);
-            self.ledger_bytes -= u64::from(bytes);
-            self.ledger_slots.give_back(slot);
+            self.row_memory.add(bytes);
+            self.ledger_room.give_back(slot, bytes);
             turn.effects.push_back(Effect::LedgerDead(slot));
         }
         if self.rows_are_full(at) && !self.let_go_of_rows(turn, at) {
@@ -174,24 +155,22 @@ impl ShardMachine {
             }
         }
         active.row_bytes -= bytes;
-        self.row_bytes -= u64::from(bytes);
+        self.row_memory.remove(bytes);
     }
 
     /// True if windows keep so much of what storage has too that this one may not take more (`limits::ROW_BYTES_MAX`).
     pub(super) fn rows_are_full(&self, at: Ref) -> bool {
-        self.row_bytes > self.row_bytes_max(at)
+        self.row_memory.is_full(self.kept_of_rows(at))
     }
 
     /// As `rows_are_full`, with the pages that are on their way and one more.
     pub(super) fn pages_are_full(&self, at: Ref) -> bool {
-        let coming = u64::from(self.pages_read + 1) * u64::from(limits::READ_AHEAD_BYTES);
-        self.row_bytes + coming > self.row_bytes_max(at)
+        self.row_memory.pages_are_full(self.kept_of_rows(at))
     }
 
-    fn row_bytes_max(&self, at: Ref) -> u64 {
+    fn kept_of_rows(&self, at: Ref) -> u32 {
         let index = self.sessions.get(at).map_or(NONE, |session| session.active);
-        let kept = self.active_of(index).map_or(0, |active| active.row_bytes as usize);
-        if kept <= LITTLE_BYTES { limits::ROW_BYTES_MAX } else { limits::ROW_BYTES_MAX / 2 }
+        self.active_of(index).map_or(0, |active| active.row_bytes)
     }
 
     /// At the bound a window keeps no body of what the socket was handed: storage has it if the socket refuses it yet.

@@ -4,8 +4,8 @@ use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 use crate::limits;
 
 use super::command::{CloseReason, Event};
+use super::components::refresh::Refreshed;
 use super::input::Effect;
-use super::refresh::interval;
 use super::session::{NONE, UNPLACED, UNSAVED, UNSURE};
 use super::slab::Ref;
 use super::store::StoreOp;
@@ -16,7 +16,7 @@ impl ShardMachine {
     /// Adds a channel; the first one of a new user writes the user too.
     pub(super) fn register(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, key: Option<KeyDigest>) {
         let Some((uaid, conn)) = self.sessions.get(at).map(|session| (session.uaid, session.conn)) else { return };
-        if !self.take_register(turn, uaid) {
+        if !self.rates.take_register(turn.now.mono, uaid, &mut self.stats) {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return;
         }
@@ -61,7 +61,7 @@ impl ShardMachine {
         let conn = session.conn;
         let passed_over = done && session.has(UNSURE);
         if session.has(UNSAVED) {
-            session.refreshed = interval(uaid, turn.now.unix());
+            session.refreshed = Refreshed::at(uaid, turn.now.unix());
         }
         // Also after an error: it may have taken effect, and an unregister must then reach storage.
         session.put(UNSAVED, false);

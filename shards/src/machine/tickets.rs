@@ -15,10 +15,10 @@ use crate::time::{Instant, Span, UnixSeconds};
 
 use super::cluster::{Presence, Route, Tale};
 use super::command::Refusal;
-use super::dead::Epoch;
+use super::components::dead_endpoints::Epoch;
+use super::components::requests::Asker;
 use super::input::Effect;
-use super::receipts::ReceiptQuery;
-use super::remote::Asker;
+use super::receipt::ReceiptQuery;
 use super::slab::{Ref, Slab};
 use super::store::{RowKey, StoreError, StoreOp, StoreReply};
 use super::{ShardMachine, Turn};
@@ -289,7 +289,7 @@ impl ShardMachine {
             Work::Unregister { session, uaid, chid } => self.unregistered(turn, session, uaid, chid, result.is_ok()),
             Work::Publish(work) => self.publish_stored(turn, work, result),
             Work::Page { session } => {
-                self.pages_read -= 1;
+                self.row_memory.end_page();
                 self.page_loaded(turn, session, result);
             }
             Work::Retry { session, stamp } => self.retry_loaded(turn, session, stamp, result),

@@ -116,7 +116,7 @@ impl ShardMachine {
     fn uaid_of(&self, resident: Resident) -> Option<Uaid> {
         match resident {
             Resident::Session(index) => self.sessions.at(index).map(|(_, session)| session.uaid),
-            Resident::Greeting(index) => self.greetings.at(index).map(|(_, greeting)| greeting.uaid),
+            Resident::Greeting(index) => self.greetings.uaid_at(index),
         }
     }
 

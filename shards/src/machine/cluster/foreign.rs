@@ -5,8 +5,8 @@ use crate::ids::Uaid;
 
 use super::super::active::Source;
 use super::super::command::{CloseReason, Disposition, NodeAnswer, NodeNotify, NodePush};
+use super::super::components::requests::Asker;
 use super::super::mail::Reply;
-use super::super::remote::Asker;
 use super::super::store::RowKey;
 use super::super::users::Resident;
 use super::super::{ShardMachine, Turn};
@@ -44,7 +44,7 @@ impl ShardMachine {
                 Disposition::Direct | Disposition::Stored => NodeAnswer::Done,
             };
         }
-        if self.is_in_window(&RowKey::of(&message)) || self.settled_lately.contains(message.uaid, message.stamp) {
+        if self.is_in_window(&RowKey::of(&message)) || self.settling.ended_lately(message.uaid, message.stamp) {
             return NodeAnswer::Done;
         }
         let fits = if stored { self.row_fits(at, &message) } else { self.direct_fits(at, &message) };
@@ -93,7 +93,7 @@ impl ShardMachine {
     /// A push that got no answer was stored: it was settled here, so the row goes; or it is in the window, so its ack
     /// deletes the row too; or it never came.
     fn settle_unsure(&mut self, row: RowKey) {
-        if self.settled_lately.contains(row.uaid, row.stamp) {
+        if self.settling.ended_lately(row.uaid, row.stamp) {
             self.settle(row);
         } else if let Some(session) = self.session_of(row.uaid).and_then(|at| self.sessions.get(at)) {
             let index = session.active;

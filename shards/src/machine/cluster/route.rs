@@ -13,8 +13,8 @@ use crate::simple::Mode;
 use crate::time::Instant;
 
 use super::super::command::{Disposition, Publish, Published, Refusal};
+use super::super::components::requests::Asker;
 use super::super::mail::Reply;
-use super::super::remote::Asker;
 use super::super::store::{StoreError, StoreOp, StoreReply, UserRow};
 use super::super::tickets::{Storing, Work};
 use super::super::users::Resident;

@@ -9,8 +9,8 @@ use crate::ids::{Clock, Uaid};
 use crate::message::Message;
 
 use super::super::command::{Disposition, Published};
+use super::super::components::requests::Asker;
 use super::super::mail::Reply;
-use super::super::remote::Asker;
 use super::super::store::{RowKey, StoreError, StoreOp, StoreReply};
 use super::super::tickets::{PublishWork, Storing, Work};
 use super::super::{ShardMachine, Turn};

@@ -7,10 +7,10 @@ use crate::limits;
 use crate::time::Span;
 
 use super::super::command::{CloseReason, Event, Hello};
+use super::super::components::requests::Outgoing;
 use super::super::conns::ConnState;
 use super::super::input::Effect;
 use super::super::mail::Request;
-use super::super::remote::Outgoing;
 use super::super::{ShardMachine, Turn};
 use super::table::Relay;
 use super::{EMISSION_BITS, EMISSION_MASK, MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent};

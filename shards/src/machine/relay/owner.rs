@@ -6,10 +6,10 @@
 use crate::ids::{ConnId, EmissionId, ShardId};
 
 use super::super::command::{CloseReason, Hello};
+use super::super::components::requests::Outgoing;
 use super::super::conns::ConnState;
 use super::super::input::Effect;
 use super::super::mail::Request;
-use super::super::remote::Outgoing;
 use super::super::{ShardMachine, Turn};
 use super::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId, is_seat};
 

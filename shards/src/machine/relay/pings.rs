@@ -55,7 +55,7 @@ impl ShardMachine {
             let Some(id) = self.relay_at(index) else { continue };
             let Some(relay) = self.relays.table.get_mut(id.at) else { continue };
             // As for a session: not for a silence that the shard has not heard out.
-            if relay.pong_due.is_some_and(|at| at <= now && at <= self.heard) {
+            if relay.pong_due.is_some_and(|at| at <= now && at <= self.keepalive.input_horizon()) {
                 self.stats.pong_timeouts += 1;
                 self.end_relay(turn, index, Some(CloseReason::PongTimeout));
                 continue;

@@ -28,7 +28,7 @@ mod wrap;
 use std::sync::Arc;
 
 use super::*;
-use crate::ids::{Chid, Clock, Origin, ShardId, StoreTicket};
+use crate::ids::{Chid, Clock, Origin, ShardId, Stamp, StoreTicket};
 use crate::message::{Message, Urgency};
 use crate::simple::{Mode as Reach, WakeData};
 use crate::time::{Span, UnixSeconds};

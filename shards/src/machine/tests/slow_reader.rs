@@ -141,7 +141,7 @@ fn a_row_refused_late_is_not_overtaken_by_a_direct_behind_it() {
         mesh.ack(socket, stamp);
     }
     assert!(mesh.store.rows_of(uaid).is_empty());
-    assert_eq!(mesh.machines[0].row_bytes, 0);
+    assert_eq!(mesh.machines[0].row_memory.bytes(), 0);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn rows_refused_late_are_not_overtaken_by_rows_that_wait_for_their_turn() {
     for stamp in &stamps[1..] {
         mesh.ack(socket, *stamp);
     }
-    assert_eq!(mesh.machines[0].row_bytes, 0);
+    assert_eq!(mesh.machines[0].row_memory.bytes(), 0);
 }
 
 #[test]
@@ -176,19 +176,18 @@ fn a_row_refused_late_is_read_when_the_memory_has_room() {
     mesh.block(socket);
     mesh.unsend(socket, 1);
     // Other sessions keep more than all may.
-    mesh.machines[0].row_bytes += limits::ROW_BYTES_MAX + 1;
+    mesh.machines[0].row_memory.add(limits::ROW_BYTES_MAX as u32 + 1);
     mesh.unblock(socket);
     mesh.pass(3);
     assert_eq!(mesh.notifications(socket), [stored]);
-    mesh.machines[0].row_bytes -= limits::ROW_BYTES_MAX + 1;
+    mesh.machines[0].row_memory.remove(limits::ROW_BYTES_MAX as u32 + 1);
     mesh.pass(2);
     assert_eq!(mesh.notifications(socket), [stored, stored]);
 }
 
 /// Bytes of the bodies that the windows of a shard hold.
 fn bodies(mesh: &Mesh) -> u64 {
-    let actives = &mesh.machines[0].actives;
-    let entries = (0..actives.end()).filter_map(|index| actives.at(index)).flat_map(|(_, active)| &active.window);
+    let entries = mesh.machines[0].actives.iter().flat_map(|active| &active.window);
     entries.filter_map(|entry| entry.body.as_ref()).map(|body| body.payload.len() as u64).sum()
 }
 
@@ -238,7 +237,7 @@ fn what_waits_for_its_turn_leaves_the_memory_when_it_is_short() {
     let large = || Message { payload: vec![0; limits::PAYLOAD_BYTES_MAX].into(), ttl: 1 << 20, ..message(uaid) };
     let mut stamps: Vec<_> = (0..100).map(|_| mesh.accept(0, large(), Disposition::Direct)).collect();
     // Other sessions keep as much as all may.
-    mesh.machines[0].row_bytes += limits::ROW_BYTES_MAX;
+    mesh.machines[0].row_memory.add(limits::ROW_BYTES_MAX as u32);
     for step in 0..120 {
         if step % 4 == 0 {
             mesh.ack(socket, stamps[step / 4]);
@@ -255,7 +254,7 @@ fn what_waits_for_its_turn_leaves_the_memory_when_it_is_short() {
     }
     assert!(bodies(&mesh) <= 64 << 10, "{} bytes are kept", bodies(&mesh));
     assert!(mesh.ledger.is_empty());
-    mesh.machines[0].row_bytes -= limits::ROW_BYTES_MAX;
+    mesh.machines[0].row_memory.remove(limits::ROW_BYTES_MAX as u32);
     // The first read comes within a second, and then every ack brings one.
     mesh.pass(1);
     for stamp in &stamps[30..] {
@@ -264,7 +263,7 @@ fn what_waits_for_its_turn_leaves_the_memory_when_it_is_short() {
     }
     assert_eq!(mesh.notifications(socket), stamps, "all of it, once and in order");
     assert!(mesh.store.rows_of(uaid).is_empty());
-    assert_eq!(mesh.machines[0].row_bytes, 0);
+    assert_eq!(mesh.machines[0].row_memory.bytes(), 0);
 }
 
 /// Many sessions look at storage at a time, and storage takes its time.

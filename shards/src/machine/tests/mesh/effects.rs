@@ -1,6 +1,7 @@
 //! What becomes of the effects of a machine.
 
 use super::{Mesh, Socket};
+use crate::ids::Stamp;
 use crate::machine::*;
 
 /// What was said on a socket.

@@ -9,7 +9,7 @@ mod senders;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::ids::{Chid, Clock, Origin, ShardId, StoreTicket};
+use crate::ids::{Chid, Claim, Clock, Origin, ShardId, Stamp, StoreTicket};
 use crate::machine::tests::script::Script;
 use crate::machine::*;
 use crate::message::Message;

@@ -1,17 +1,17 @@
 //! What one endpoint and one user may cost: `endpoint.token_rate`, `store.user_bytes_per_day` and registers, decided at
 //! the owner, where every POST to them and every register of them comes by. Owner shard only; forgotten by a restart.
 
-use crate::ids::{Chid, Uaid};
+use crate::ids::Uaid;
 use crate::limits;
 use crate::lru::Lru;
 use crate::message::Message;
 use crate::rates::Buckets;
-use crate::time::{Span, UnixSeconds};
+use crate::time::{Instant, Now, Span, UnixSeconds};
 
-use super::{ShardMachine, Turn};
+use super::super::stats::MachineStats;
 
 /// The rates of one shard. What is off costs nothing.
-pub(super) struct Rates {
+pub(in crate::machine) struct Rates {
     /// By `Placement::subscription`.
     endpoints: Option<Buckets<u64>>,
     budgets: Option<Budgets>,
@@ -50,6 +50,61 @@ impl Rates {
         }
     }
 
+    /// Counts a POST to an endpoint, which `name` gives as `Placement::subscription`.
+    ///
+    /// # Errors
+    /// It is one too many: the seconds until one will be taken.
+    pub fn take_token(
+        &mut self,
+        now: Instant,
+        name: impl FnOnce() -> u64,
+        stats: &mut MachineStats,
+    ) -> Result<(), u32> {
+        let Some(endpoints) = &mut self.endpoints else { return Ok(()) };
+        endpoints.take(now, name()).map_err(|wait| {
+            stats.token_rate_refused += 1;
+            wait.seconds_ceil()
+        })
+    }
+
+    /// Counts a register of a user. False when it is beyond the budget of this minute.
+    pub fn take_register(&mut self, now: Instant, uaid: Uaid, stats: &mut MachineStats) -> bool {
+        let minute = now.seconds() / 60;
+        let registers = &mut self.registers;
+        let before = registers.get(&uaid).filter(|counted| counted.minute == minute).map_or(0, |counted| counted.count);
+        if before >= limits::REGISTERS_PER_MINUTE_MAX {
+            return false;
+        }
+        let gone = registers.insert(uaid, Registers { minute, count: before + 1 });
+        stats.register_counts_forgotten += u64::from(gone.is_some_and(|(_, counted)| counted.minute == minute));
+        true
+    }
+
+    /// Charges a message that is to be stored; the bytes that were charged.
+    ///
+    /// # Errors
+    /// The budget of its user is spent: the seconds after which to try again, at most an hour.
+    pub fn charge_budget(&mut self, now: Now, message: &Message, stats: &mut MachineStats) -> Result<u32, u32> {
+        let Some(budgets) = self.budgets.as_mut().filter(|_| message.ttl > 0) else { return Ok(0) };
+        let (now, bytes) = (now.unix(), message.encoded_len() as u32);
+        let (fits, forgot) = budgets.charge(now, message.uaid, bytes);
+        stats.budgets_forgotten += u64::from(forgot);
+        if fits {
+            return Ok(bytes);
+        }
+        stats.budget_refused += 1;
+        let midnight = Span::from_secs(DAY_SECONDS - now.0 % DAY_SECONDS);
+        Err(midnight.min(RETRY_AFTER_MAX).seconds_ceil())
+    }
+
+    /// The message was not stored after all.
+    pub fn refund_budget(&mut self, now: Now, uaid: Uaid, charged: u32) {
+        if let Some(budgets) = &mut self.budgets {
+            budgets.refund(now.unix(), uaid, charged);
+        }
+    }
+
+    /// Number of endpoints whose bucket was forgotten because too many are known.
     pub fn buckets_forgotten(&self) -> u64 {
         self.endpoints.as_ref().map_or(0, Buckets::forgotten)
     }
@@ -76,58 +131,6 @@ impl Budgets {
     }
 }
 
-impl ShardMachine {
-    /// Counts a POST to an endpoint.
-    ///
-    /// # Errors
-    /// It is one too many: the seconds until one will be taken.
-    pub(super) fn take_token(&mut self, turn: &Turn<'_>, uaid: Uaid, chid: Chid) -> Result<(), u32> {
-        let Some(endpoints) = &mut self.rates.endpoints else { return Ok(()) };
-        let name = self.config.placement.subscription(uaid, chid);
-        endpoints.take(turn.now.mono, name).map_err(|wait| {
-            self.stats.token_rate_refused += 1;
-            wait.seconds_ceil()
-        })
-    }
-
-    /// Counts a register of a user; says whether it is within the budget of this minute.
-    pub(super) fn take_register(&mut self, turn: &Turn<'_>, uaid: Uaid) -> bool {
-        let minute = turn.now.mono.seconds() / 60;
-        let registers = &mut self.rates.registers;
-        let before = registers.get(&uaid).filter(|counted| counted.minute == minute).map_or(0, |counted| counted.count);
-        if before >= limits::REGISTERS_PER_MINUTE_MAX {
-            return false;
-        }
-        let gone = registers.insert(uaid, Registers { minute, count: before + 1 });
-        self.stats.register_counts_forgotten += u64::from(gone.is_some_and(|(_, counted)| counted.minute == minute));
-        true
-    }
-
-    /// Charges a message that is to be stored; the bytes that were charged.
-    ///
-    /// # Errors
-    /// The budget of its user is spent: the seconds after which to try again, at most an hour.
-    pub(super) fn charge_budget(&mut self, turn: &Turn<'_>, message: &Message) -> Result<u32, u32> {
-        let Some(budgets) = self.rates.budgets.as_mut().filter(|_| message.ttl > 0) else { return Ok(0) };
-        let (now, bytes) = (turn.now.unix(), message.encoded_len() as u32);
-        let (fits, forgot) = budgets.charge(now, message.uaid, bytes);
-        self.stats.budgets_forgotten += u64::from(forgot);
-        if fits {
-            return Ok(bytes);
-        }
-        self.stats.budget_refused += 1;
-        let midnight = Span::from_secs(DAY_SECONDS - now.0 % DAY_SECONDS);
-        Err(midnight.min(RETRY_AFTER_MAX).seconds_ceil())
-    }
-
-    /// The message was not stored after all.
-    pub(super) fn refund_budget(&mut self, turn: &Turn<'_>, uaid: Uaid, charged: u32) {
-        if let Some(budgets) = &mut self.rates.budgets {
-            budgets.refund(turn.now.unix(), uaid, charged);
-        }
-    }
-}
-
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 /// An operator may raise the budget meanwhile.
 const RETRY_AFTER_MAX: Span = Span::from_secs(3_600);
@@ -135,6 +138,24 @@ const RETRY_AFTER_MAX: Span = Span::from_secs(3_600);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn registers_of_a_user_are_counted_by_the_minute() {
+        let (mut rates, mut stats) = (Rates::new(0, 0), MachineStats::default());
+        let (first, next) = (Instant(0), Instant(0).after(Span::from_secs(60)));
+        for _ in 0..limits::REGISTERS_PER_MINUTE_MAX {
+            assert!(rates.take_register(first, Uaid([1; 16]), &mut stats));
+        }
+        assert!(!rates.take_register(first, Uaid([1; 16]), &mut stats));
+        assert!(rates.take_register(first, Uaid([2; 16]), &mut stats));
+        assert!(rates.take_register(next, Uaid([1; 16]), &mut stats));
+    }
+
+    #[test]
+    fn a_rate_that_is_off_costs_no_name() {
+        let (mut rates, mut stats) = (Rates::new(0, 0), MachineStats::default());
+        assert_eq!(rates.take_token(Instant(0), || panic!("no name is needed"), &mut stats), Ok(()));
+    }
 
     #[test]
     fn a_budget_is_of_its_user_and_its_day() {

@@ -1,0 +1,43 @@
+//! What sessions have under way, found by the session.
+
+use crate::time::Instant;
+
+use super::ShardMachine;
+use super::active::Active;
+use super::slab::Ref;
+
+impl ShardMachine {
+    pub(super) fn active_of(&self, index: u32) -> Option<&Active> {
+        self.actives.get(index)
+    }
+
+    pub(super) fn active_of_mut(&mut self, index: u32) -> Option<&mut Active> {
+        self.actives.get_mut(index)
+    }
+
+    /// The side table entry of a session that exists, made when it has none.
+    pub(super) fn activate(&mut self, at: Ref) -> &mut Active {
+        self.actives.entry(&mut self.sessions.live_mut(at).active)
+    }
+
+    /// Gives the entry back when nothing is under way.
+    pub(super) fn deactivate_if_idle(&mut self, at: Ref) {
+        if let Some(session) = self.sessions.get_mut(at)
+            && self.actives.end_if_idle(&mut session.active)
+        {
+            let sessions = &self.sessions;
+            self.actives.forget_stale_deadlines(|at| sessions.get(at).map(|session| session.active));
+        }
+    }
+
+    /// Arms the deadline of a session that exists, unless an earlier one is armed.
+    pub(super) fn arm_active_at(&mut self, at: Ref, due: Instant) {
+        self.actives.arm(at, &mut self.sessions.live_mut(at).active, due);
+    }
+
+    /// Takes the next session whose deadline has come.
+    pub(super) fn next_active_due(&mut self, now: Instant) -> Option<Ref> {
+        let sessions = &self.sessions;
+        self.actives.next_due(now, |at| sessions.get(at).map(|session| session.active))
+    }
+}

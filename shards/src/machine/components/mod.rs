@@ -1,0 +1,25 @@
+//! Components of the state machine: each owns private state that only its own file can reach.
+//!
+//! No file here knows [`super::ShardMachine`] (the table of imports in `src/tidy/imports.rs` refuses it). A component
+//! gets what it needs as arguments: the time, values of the configuration, ids, the parts of a session that are its
+//! own, and what the composer has read from its siblings. It answers with values or with a closed enum of what is to
+//! be done, and the composer does it. Counters are an output like effects: a component only adds to them.
+
+pub(super) mod actives;
+pub(super) mod broadcasts;
+pub(super) mod dead_endpoints;
+pub(super) mod departures;
+pub(super) mod greetings;
+pub(super) mod hello_timer;
+pub(super) mod keepalive;
+pub(super) mod ledger_room;
+pub(super) mod queue;
+pub(super) mod rates;
+pub(super) mod receipts;
+pub(super) mod refresh;
+pub(super) mod requests;
+pub(super) mod row_memory;
+pub(super) mod settling;
+pub(super) mod simple;
+pub(super) mod sweep;
+pub(super) mod writes;

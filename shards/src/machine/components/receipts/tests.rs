@@ -1,0 +1,93 @@
+//! Records of receipts, their bounds, and what a query leads to.
+
+use super::*;
+
+fn row(n: u64) -> RowKey {
+    let stamp = Stamp { clock: crate::ids::Clock(n), ..Stamp::default() };
+    RowKey { uaid: Uaid([1; 16]), chid: Chid([2; 16]), stamp, topic: None }
+}
+
+#[test]
+fn the_bound_holds_and_what_ended_last_stays() {
+    let mut receipts = Receipts::new();
+    let until = UnixSeconds(1);
+    for n in 0..limits::RECEIPTS_MAX as u64 {
+        assert!(!receipts.begin(&row(n), until));
+    }
+    assert!(receipts.end(&row(0), Outcome::Delivered));
+    assert!(receipts.begin(&row(1 << 40), until));
+    assert!(receipts.find(&row(1)).is_none(), "the oldest is forgotten");
+    assert_eq!(receipts.find(&row(0)), Some((Some(Outcome::Delivered), until)), "an outcome is news");
+    for n in 0..3 * limits::RECEIPTS_MAX as u64 {
+        receipts.begin(&row((2 << 40) + n), until);
+        receipts.end(&row((2 << 40) + n), Outcome::Delivered);
+        assert!(receipts.len() <= limits::RECEIPTS_MAX);
+        assert!(receipts.order.len() <= 2 * limits::RECEIPTS_MAX);
+    }
+    assert!(receipts.find(&row(0)).is_none());
+}
+
+#[test]
+fn the_first_outcome_stays() {
+    let mut receipts = Receipts::new();
+    assert!(!receipts.end(&row(1), Outcome::Delivered), "nobody asked");
+    receipts.begin(&row(1), UnixSeconds(1));
+    assert!(receipts.end(&row(1), Outcome::Expired));
+    assert!(!receipts.end(&row(1), Outcome::Delivered));
+    assert_eq!(receipts.find(&row(1)).unwrap().0, Some(Outcome::Expired));
+}
+
+const NOW: Now = Now { mono: Instant(1_000), unix_us: 100_000_000 };
+const ELSEWHERE: Whereabouts = Whereabouts { in_memory: false, reading: false, settling: false };
+
+fn query(n: u64, expires: u64, wait: u64) -> ReceiptQuery {
+    let RowKey { uaid, chid, stamp, topic } = row(n);
+    ReceiptQuery { uaid, chid, stamp, topic, expires: UnixSeconds(expires), wait: Span::from_secs(wait) }
+}
+
+fn asker(n: u32) -> Asker {
+    Asker::Local(crate::ids::ConnId { slot: n, generation: 0 })
+}
+
+#[test]
+fn a_query_waits_for_the_end_and_is_told_it() {
+    let (mut receipts, mut stats) = (Receipts::new(), MachineStats::default());
+    receipts.accepted(&row(1), UnixSeconds(200), &mut stats);
+    let look = receipts.query(NOW, asker(1), &query(1, 200, 9), (ELSEWHERE, true), &mut stats);
+    assert_eq!((look, receipts.waiters()), (Look::Waits, 1));
+    let none = receipts.query(NOW, asker(2), &query(1, 200, 0), (ELSEWHERE, true), &mut stats);
+    assert_eq!(none, Look::Answer(ReceiptAnswer::Pending));
+    receipts.ended(&row(1), Outcome::Delivered, &mut stats);
+    assert_eq!(receipts.due(), Some(Instant(0)));
+    assert_eq!(receipts.next_ready(), Some((asker(1), ReceiptAnswer::Ended(Outcome::Delivered))));
+    assert_eq!((receipts.due(), stats.receipts_delivered), (None, 1));
+}
+
+#[test]
+fn what_is_not_known_is_read_and_never_called_expired() {
+    let (mut receipts, mut stats) = (Receipts::new(), MachineStats::default());
+    let mut look = |expires| receipts.query(NOW, asker(1), &query(1, expires, 9), (ELSEWHERE, true), &mut stats);
+    assert_eq!((look(200), look(100)), (Look::Read, Look::Answer(ReceiptAnswer::Unknown)));
+    let gone = (false, ELSEWHERE, true);
+    let unknown = Look::Answer(ReceiptAnswer::Unknown);
+    assert_eq!(receipts.read(NOW, asker(1), &query(1, 200, 9), gone, &mut stats), unknown);
+    let settling = (true, Whereabouts { settling: true, ..ELSEWHERE }, true);
+    assert_eq!(receipts.read(NOW, asker(1), &query(1, 200, 9), settling, &mut stats), unknown);
+    let there = (true, ELSEWHERE, true);
+    assert_eq!(receipts.read(NOW, asker(1), &query(1, 200, 9), there, &mut stats), Look::Waits);
+}
+
+#[test]
+fn a_wait_that_is_over_finds_what_expired_unless_it_may_still_be_acked() {
+    for in_memory in [false, true] {
+        let (mut receipts, mut stats) = (Receipts::new(), MachineStats::default());
+        receipts.accepted(&row(1), UnixSeconds(105), &mut stats);
+        receipts.query(NOW, asker(1), &query(1, 105, 9), (ELSEWHERE, true), &mut stats);
+        let later = Now { mono: NOW.mono.after(Span::from_secs(5)), unix_us: 105_000_000 };
+        assert_eq!((receipts.due(), receipts.overdue(NOW.mono)), (Some(later.mono), None));
+        assert_eq!(receipts.overdue(later.mono), Some(row(1)));
+        receipts.waited(later, &row(1), Whereabouts { in_memory, ..ELSEWHERE }, &mut stats);
+        let answer = if in_memory { ReceiptAnswer::Pending } else { ReceiptAnswer::Ended(Outcome::Expired) };
+        assert_eq!(receipts.next_ready(), Some((asker(1), answer)));
+    }
+}
