@@ -120,15 +120,7 @@ pub(crate) fn run_cluster(seed: u64, options: &Options, breakage: Option<Breakag
     }
     let mut world = Cluster::new(seed, options.lines, breakage);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-    let what = match ended {
-        Ok(Ok(())) => {
-            let lines = world.recorder.take_lines();
-            return Ok(Trace { seed, steps: world.steps, hash: world.recorder.hash(), marks: world.marks, lines });
-        }
-        Ok(Err(what)) => what,
-        Err(cause) => format!("an assertion failed: {}", panic_text(cause.as_ref())),
-    };
-    Err(Failure { seed, cluster: true, steps: world.steps, what, lines: world.recorder.take_lines() })
+    over((seed, true, world.steps), ended, world.recorder, world.marks)
 }
 
 /// Runs one seed, perhaps with a law broken on purpose.
@@ -138,15 +130,23 @@ pub(crate) fn run_world(seed: u64, options: &Options, sabotage: Option<Sabotage>
     }
     let mut world = World::new(seed, options, sabotage);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    over((seed, false, world.steps), ended, world.recorder, world.marks)
+}
+
+/// The result of a world, named by its seed, its kind (true: of several nodes) and its steps.
+fn over(
+    (seed, cluster, steps): (u64, bool, u64),
+    ended: std::thread::Result<Verdict>,
+    mut recorder: Recorder,
+    marks: Marks,
+) -> Result<Trace, Failure> {
+    let lines = recorder.take_lines();
     let what = match ended {
-        Ok(Ok(())) => {
-            let lines = world.recorder.take_lines();
-            return Ok(Trace { seed, steps: world.steps, hash: world.recorder.hash(), marks: world.marks, lines });
-        }
+        Ok(Ok(())) => return Ok(Trace { seed, steps, hash: recorder.hash(), marks, lines }),
         Ok(Err(what)) => what,
         Err(cause) => format!("an assertion failed: {}", panic_text(cause.as_ref())),
     };
-    Err(Failure { seed, cluster: false, steps: world.steps, what, lines: world.recorder.take_lines() })
+    Err(Failure { seed, cluster, steps, what, lines })
 }
 
 /// Where a panic ends the process, its last words name the seed.
