@@ -35,7 +35,7 @@ pub struct Model {
     coming: BTreeMap<Uaid, User>,
     bytes: u64,
     bytes_max: u64,
-    deletes_stand: bool,
+    shared: bool,
     swept_to: Option<Uaid>,
     swept_at: UnixSeconds,
 }
@@ -57,7 +57,7 @@ pub struct User {
     presence: Vec<Presence>,
     rows: BTreeMap<(Stamp, Chid), Row>,
     topics: BTreeMap<(Chid, Topic), Arc<Message>>,
-    /// Versions that were deleted, where deletes stand.
+    /// Versions that were deleted, on a shared store.
     dead: BTreeSet<(Stamp, Chid)>,
     /// Likewise, the latest presence of each run of a node that was cleared.
     left: BTreeMap<Arc<NodeId>, u64>,
@@ -76,10 +76,12 @@ impl Model {
         Model { bytes_max, ..Model::default() }
     }
 
-    /// An empty store without a bound whose deletes stand, as where client timestamps settle conflicts: a version that
-    /// was deleted stays dead when a copy of it is written later.
+    /// An empty store without a bound that does the least that a shared store may do. Its deletes stand, as where
+    /// client timestamps settle conflicts: a version that was deleted stays dead when a copy of it is written later.
+    /// It reads nothing for a `Publish` that is `checked`: the row is written, also below low water, where no page
+    /// shows it.
     pub fn shared() -> Model {
-        Model { deletes_stand: true, ..Model::new(u64::MAX) }
+        Model { shared: true, ..Model::new(u64::MAX) }
     }
 
     /// Bytes of all messages.
@@ -101,6 +103,18 @@ impl Model {
     pub fn users_after(&self, after: Option<Uaid>) -> impl Iterator<Item = (&Uaid, &User)> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.users.range((after.map_or(Unbounded, Excluded), Unbounded))
+    }
+
+    /// The message that a reader of this row is given, also when it has expired.
+    pub fn row(&self, row: &RowKey) -> Option<&Arc<Message>> {
+        let user = self.users.get(&row.uaid)?;
+        match row.topic {
+            Some(topic) => user.topics.get(&(row.chid, topic)).filter(|message| message.stamp == row.stamp),
+            None => {
+                let kept = user.rows.get(&(row.stamp, row.chid)).filter(|kept| user.unsettled(row.stamp, kept));
+                kept.map(|kept| &kept.message)
+            }
+        }
     }
 
     /// The user with this UAID, who is made if there is none, with the rows that came ahead of it; true if it was
@@ -146,7 +160,7 @@ impl Model {
             StoreOp::SetContact { uaid, contact } => self.change(*uaid, |user| user.contact = Contact::clone(contact)),
             StoreOp::SetPresence { uaid, presence } => self.change(*uaid, |user| user.enter(presence)),
             StoreOp::ClearPresence { uaid, presence } => {
-                let stands = self.deletes_stand;
+                let stands = self.shared;
                 self.change(*uaid, |user| user.clear(presence, stands))
             }
             StoreOp::Unregister { uaid, chid, at } => {
@@ -164,7 +178,7 @@ impl Model {
                 self.bytes -= freed;
                 Ok(StoreReply::Done)
             }
-            StoreOp::Publish { message, checked: _ } => self.publish(message),
+            StoreOp::Publish { message, checked } => self.publish(message, *checked && self.shared),
             StoreOp::Save { messages } => self.save(messages),
             StoreOp::Topics { uaid, after, limit, now } => Ok(self.topics(*uaid, *after, *limit, *now)),
             StoreOp::Messages { uaid, after, limit, now } => Ok(self.messages(*uaid, *after, *limit, *now)),
@@ -206,11 +220,16 @@ impl Model {
         Ok(StoreReply::Done)
     }
 
-    fn publish(&mut self, message: &Arc<Message>) -> Answer {
+    /// Stores a POSTed message; where `unread`, without a look at its user.
+    fn publish(&mut self, message: &Arc<Message>, unread: bool) -> Answer {
         let full = self.is_full();
-        let user = self.users.get_mut(&message.uaid).filter(|user| user.channels.contains_key(&message.chid));
-        let Some(user) = user else { return Ok(StoreReply::NoSubscription) };
-        if message.mode() != user.contact.mode {
+        let Some(user) = self.users.get_mut(&message.uaid) else {
+            return Ok(if unread { StoreReply::Done } else { StoreReply::NoSubscription });
+        };
+        if !unread && !user.channels.contains_key(&message.chid) {
+            return Ok(StoreReply::NoSubscription);
+        }
+        if !unread && message.mode() != user.contact.mode {
             return Ok(StoreReply::OtherMode);
         }
         if message.ttl == 0 {
@@ -219,7 +238,7 @@ impl Model {
         if full {
             return Err(StoreError::Full);
         }
-        let saved = message.stamp.clock <= user.low_water;
+        let saved = !unread && message.stamp.clock <= user.low_water;
         let (added, replaced) = user.keep(message.clone(), saved);
         self.bytes = self.bytes + added - replaced;
         Ok(StoreReply::Done)
@@ -253,16 +272,7 @@ impl Model {
     }
 
     fn read(&self, row: &RowKey, now: UnixSeconds) -> StoreReply {
-        let user = self.users.get(&row.uaid);
-        let found = user.and_then(|user| match row.topic {
-            Some(topic) => user.topics.get(&(row.chid, topic)).filter(|message| message.stamp == row.stamp),
-            None => user
-                .rows
-                .get(&(row.stamp, row.chid))
-                .filter(|kept| user.unsettled(row.stamp, kept))
-                .map(|kept| &kept.message),
-        });
-        page(found.into_iter(), 1, now)
+        page(self.row(row).into_iter(), 1, now)
     }
 
     fn tried(&mut self, row: &RowKey, tries: Tries) {
@@ -279,7 +289,7 @@ impl Model {
     fn settle(&mut self, rows: &[RowKey], low_water: Option<Clock>) -> StoreReply {
         for row in rows {
             let Some(user) = self.users.get_mut(&row.uaid) else { continue };
-            if self.deletes_stand {
+            if self.shared {
                 user.dead.insert((row.stamp, row.chid));
             }
             let removed = match row.topic {

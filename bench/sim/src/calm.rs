@@ -12,7 +12,8 @@ impl World {
         self.everybody_leaves();
         self.agents.clear();
         self.settle(30)?;
-        let users: Vec<_> = self.oracle.users.iter().copied().filter(|uaid| self.store.rows().known(*uaid)).collect();
+        let known = |uaid: &_| self.store.seen().user(*uaid).is_some();
+        let users: Vec<_> = self.oracle.users.iter().copied().filter(known).collect();
         self.agents.extend(users.into_iter().map(|uaid| Agent { uaid: Some(uaid), ..Agent::default() }));
         self.settle(200)?;
         if self.store.full_until > self.now {
@@ -185,8 +186,8 @@ impl World {
             let fate = self.oracle.posts[index].seen.and_then(|_| self.fate(index));
             self.marks.add(fate.unwrap_or("fate: none"), u64::from(fate.is_some()));
         }
-        let left = self.store.rows().all_messages().count() as u64;
-        self.marks.add("rows left at the end", left);
+        let left = self.store.seen().users_after(None).flat_map(|(_, user)| user.messages()).count();
+        self.marks.add("rows left at the end", left as u64);
     }
 }
 

@@ -18,7 +18,7 @@ impl World {
         match command {
             Command::Hello(mut hello) => {
                 self.sockets[id].session.hello_step = step;
-                self.sockets[id].session.known = hello.uaid.is_some_and(|uaid| self.store.rows().known(uaid));
+                self.sockets[id].session.known = hello.uaid.is_some_and(|uaid| self.store.seen().user(uaid).is_some());
                 let said = hello.channels.clone().filter(|_| self.plan.reconcile);
                 if let (true, Some(uaid), Some(said)) = (self.is_member(id), hello.uaid, &said) {
                     // Its owner answers it before the member hears of that.
@@ -137,7 +137,7 @@ impl World {
         match asked {
             Some(asked) if asked == uaid => self.marks.hit("hello: known"),
             Some(asked) => {
-                if socket.session.known && self.store.rows().known(asked) {
+                if socket.session.known && self.store.seen().user(asked).is_some() {
                     return Err(format!("{asked:?} is known and was answered with a fresh UAID"));
                 }
                 self.marks.hit("hello: unknown, reassigned");

@@ -106,7 +106,7 @@ impl World {
         while users.len() < count {
             let uaid = Uaid(self.rng.clients.bytes16());
             if self.owner(uaid) == 0 {
-                self.store.know(uaid, CHANNEL);
+                self.store.know(uaid, CHANNEL, self.time().unix());
                 self.oracle.users.insert(uaid);
                 self.oracle.channels.entry((uaid, CHANNEL)).or_default().registered = Some(true);
                 users.push(uaid);

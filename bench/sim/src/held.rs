@@ -17,7 +17,7 @@ type Slot = (Uaid, Chid, Topic);
 impl World {
     /// True if storage has it, as a kill would leave storage.
     fn stored(&self, post: &Post) -> bool {
-        post.stamp.is_some_and(|stamp| self.store.durable().holds(post.uaid, post.chid, post.topic, stamp))
+        post.row().is_some_and(|row| self.store.durable().row(&row).is_some())
     }
 
     /// Every accepted message is held. `ledgered` says how many ledgers hold each POST.

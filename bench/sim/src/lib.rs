@@ -28,7 +28,6 @@ mod process;
 mod receipts;
 mod relays;
 mod rng;
-mod rows;
 mod run;
 mod sabotage;
 mod sockets;

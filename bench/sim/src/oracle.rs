@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shards::ids::{Chid, Clock, Stamp, Uaid};
-use shards::machine::Disposition;
+use shards::machine::{Disposition, RowKey};
 use shards::message::{Message, Rank, Topic, Urgency};
+use shards::model::Model;
 use shards::simple::Mode;
 
-use crate::rows::Rows;
 use crate::sockets::SocketId;
 use crate::tries::Deliveries;
 
@@ -157,6 +157,12 @@ impl Post {
             version: 0,
             too_far_ahead: false,
         }
+    }
+
+    /// Its row in storage, once it is stamped.
+    pub(crate) fn row(&self) -> Option<RowKey> {
+        let Post { uaid, chid, topic, .. } = *self;
+        self.stamp.map(|stamp| RowKey { uaid, chid, stamp, topic })
     }
 
     /// Its place among those that want its topic slot.
@@ -340,8 +346,8 @@ impl Oracle {
     }
 
     /// After a kill: acks whose settle did not survive are undone, and nothing is under way any more.
-    pub(crate) fn killed(&mut self, rows: &Rows, ledgers: &[Message], step: u64) {
-        let rows = rows.all_messages().map(|message| message.stamp);
+    pub(crate) fn killed(&mut self, store: &Model, ledgers: &[Message], step: u64) {
+        let rows = store.users_after(None).flat_map(|(_, user)| user.messages()).map(|message| message.stamp);
         let left: BTreeSet<Stamp> = rows.chain(ledgers.iter().map(|message| message.stamp)).collect();
         for post in &mut self.posts {
             post.deliveries.forget();

@@ -115,7 +115,7 @@ impl World {
             ledgered.insert(post, 1);
         }
         self.all_held(&ledgered, "at a kill")?;
-        self.oracle.killed(self.store.rows(), &recovered.messages, self.steps);
+        self.oracle.killed(self.store.seen(), &recovered.messages, self.steps);
         self.end_process();
         self.oracle.floor = self.oracle.floor.max(recovered.floor);
         if self.oracle.power_cut {

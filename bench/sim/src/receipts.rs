@@ -68,7 +68,7 @@ impl World {
     fn removed_unseen(&self, post: usize) -> bool {
         let post = &self.oracle.posts[post];
         let unregistered = |channel: &Channel| channel.unregistered_until.is_some_and(|until| until >= post.start);
-        let held = post.stamp.is_some_and(|stamp| self.store.rows().holds(post.uaid, post.chid, post.topic, stamp));
+        let held = post.row().is_some_and(|row| self.store.seen().row(&row).is_some());
         let channel = self.oracle.channels.get(&(post.uaid, post.chid));
         let over = self.oracle.wall_max >= post.expires;
         over || !held && (post.topic.is_some() || channel.is_some_and(unregistered))

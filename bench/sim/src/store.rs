@@ -1,4 +1,5 @@
-//! The faulty store: operations of one UAID take effect in submission order, anything else may happen.
+//! The faulty store: the model of the laws, between queues. Operations of one UAID take effect in submission order,
+//! anything else may happen.
 //!
 //! Relaxed writes are seen by every reader at once but survive a kill only up to some point behind the last
 //! durable one: one log, one order.
@@ -6,23 +7,23 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shards::ids::{Chid, Stamp, StoreTicket, Uaid};
+use shards::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
 use shards::machine::{StoreError, StoreOp, StoreReply};
 use shards::message::{Message, Tries};
+use shards::model::{Model, User};
+use shards::time::UnixSeconds;
 
 use crate::marks::Marks;
 use crate::plan::Faults;
 use crate::rng::Rng;
-use crate::rows::Rows;
 use crate::sabotage::Sabotage;
 
 /// One store under all shards.
-#[derive(Default)]
 pub(crate) struct Store {
     /// What a reader sees.
-    seen: Rows,
+    seen: Model,
     /// What a kill leaves.
-    durable: Rows,
+    durable: Model,
     /// What `seen` has beyond `durable`, oldest first.
     relaxed: VecDeque<StoreOp>,
     queues: BTreeMap<Uaid, Queue>,
@@ -89,7 +90,17 @@ pub(crate) struct Weather<'a> {
 impl Store {
     /// An empty store, perhaps a broken one.
     pub(crate) fn new(sabotage: Option<Sabotage>, latency: u64) -> Store {
-        Store { sabotage, latency, ..Store::default() }
+        Store {
+            seen: Model::new(u64::MAX),
+            durable: Model::new(u64::MAX),
+            relaxed: VecDeque::new(),
+            queues: BTreeMap::new(),
+            sabotage,
+            stalled_until: 0,
+            down_until: 0,
+            full_until: 0,
+            latency,
+        }
     }
 
     /// Takes an operation of a shard. Two operations never wait under one ticket.
@@ -145,7 +156,7 @@ impl Store {
     pub(crate) fn work(&mut self, uaid: Uaid, weather: &Weather<'_>, rng: &mut Rng, marks: &mut Marks) -> Worked {
         let mut worked = Worked::default();
         let Some(queue) = self.queues.get_mut(&uaid) else { return worked };
-        let Some(Submitted { shard, ticket, op, .. }) = queue.submitted.pop_front() else { return worked };
+        let Some(Submitted { shard, ticket, mut op, .. }) = queue.submitted.pop_front() else { return worked };
         let faults = weather.faults;
         let result = if weather.now < self.down_until || rng.permille(faults.store_error) {
             marks.hit("store: failed without effect");
@@ -157,17 +168,19 @@ impl Store {
             marks.hit("store: refused as full");
             Err(StoreError::Full)
         } else {
-            let page_max = if weather.short_pages { rng.between(1, 4) as usize } else { usize::MAX };
+            if weather.short_pages {
+                shorten(&mut op, rng.between(1, 4) as u16);
+            }
             let done = op.clone();
-            let reply = self.carry_out(op, page_max);
-            if matches!(reply, StoreReply::Done) {
+            let result = self.carry_out(op);
+            if matches!(result, Ok(StoreReply::Done)) {
                 worked.note(&done);
             }
             if rng.permille(faults.store_reply_lost) {
                 marks.hit("store: failed after success");
                 Err(StoreError::Transient)
             } else {
-                Ok(reply)
+                result
             }
         };
         if let Some(queue) = self.queues.get_mut(&uaid) {
@@ -176,7 +189,7 @@ impl Store {
         worked
     }
 
-    fn carry_out(&mut self, mut op: StoreOp, page_max: usize) -> StoreReply {
+    fn carry_out(&mut self, mut op: StoreOp) -> Result<StoreReply, StoreError> {
         if let (Some(Sabotage::TriedTooMuch), StoreOp::Tried { rows }) = (self.sabotage, &mut op) {
             rows.iter_mut().for_each(|(_, tries)| *tries = tries.and(Tries::DELIVERIES_MAX).and(1).and(1));
         }
@@ -184,33 +197,47 @@ impl Store {
             (Some(Sabotage::SettleIgnored), StoreOp::Settle { .. })
             | (Some(Sabotage::PublishIgnored), StoreOp::Publish { .. })
             | (Some(Sabotage::UnregisterIgnored), StoreOp::Unregister { .. })
-            | (Some(Sabotage::TriedIgnored), StoreOp::Tried { .. }) => return StoreReply::Done,
-            (Some(Sabotage::UserForgotten), StoreOp::LoadUser { .. }) => return StoreReply::User(None),
-            (Some(Sabotage::TopicStale), StoreOp::Publish { message, .. }) if self.seen.has_topic(message) => {
-                return StoreReply::Done;
+            | (Some(Sabotage::TriedIgnored), StoreOp::Tried { .. }) => return Ok(StoreReply::Done),
+            (Some(Sabotage::UserForgotten), StoreOp::LoadUser { .. }) => return Ok(StoreReply::User(None)),
+            (Some(Sabotage::TopicStale), StoreOp::Publish { message, .. }) if self.has_topic(message) => {
+                return Ok(StoreReply::Done);
             }
             _ => {}
         }
-        let mut reply = self.seen.apply(&op, page_max);
-        if let (Some(Sabotage::PagesReversed), StoreReply::Page(page)) = (self.sabotage, &mut reply) {
-            page.messages.reverse();
+        match &mut op {
+            StoreOp::Publish { message, .. } => *message = copy(message),
+            StoreOp::Save { messages } => messages.iter_mut().for_each(|message| *message = copy(message)),
+            _ => {}
+        }
+        let mut result = self.seen.apply(&op);
+        if let Ok(StoreReply::Page(page)) = &mut result {
+            page.messages.iter_mut().for_each(|message| *message = copy(message));
+            if self.sabotage == Some(Sabotage::PagesReversed) {
+                page.messages.reverse();
+            }
         }
         match kind(&op) {
             Kind::Read => {}
             Kind::Relaxed => self.relaxed.push_back(op),
             Kind::Durable => {
                 self.sync(usize::MAX);
-                self.durable.apply(&op, page_max);
+                let _ = self.durable.apply(&op);
             }
         }
-        reply
+        result
+    }
+
+    /// Whether the topic slot of this message is taken.
+    fn has_topic(&self, message: &Message) -> bool {
+        let mut of_user = self.seen.user(message.uaid).into_iter().flat_map(User::messages);
+        message.topic.is_some() && of_user.any(|row| (row.chid, row.topic) == (message.chid, message.topic))
     }
 
     /// Makes up to `count` relaxed writes durable, oldest first.
     fn sync(&mut self, count: usize) {
         for _ in 0..count.min(self.relaxed.len()) {
             if let Some(op) = self.relaxed.pop_front() {
-                self.durable.apply(&op, usize::MAX);
+                let _ = self.durable.apply(&op);
             }
         }
     }
@@ -236,7 +263,7 @@ impl Store {
             let landed = rng.index(queue.submitted.len() + 1);
             for submitted in queue.submitted.into_iter().take(landed) {
                 let done = submitted.op.clone();
-                if matches!(self.carry_out(submitted.op, 1), StoreReply::Done) {
+                if matches!(self.carry_out(submitted.op), Ok(StoreReply::Done)) {
                     worked.note(&done);
                 }
             }
@@ -264,27 +291,27 @@ impl Store {
 
     /// What the start does before any listener opens: saves live ledger records.
     pub(crate) fn replay(&mut self, op: StoreOp) {
-        self.carry_out(op, 1);
+        let _ = self.carry_out(op);
     }
 
     /// Another node writes a message, at once and durably; false when there is no such channel.
     pub(crate) fn foreign(&mut self, op: StoreOp) -> bool {
-        matches!(self.carry_out(op, 1), StoreReply::Done)
+        matches!(self.carry_out(op), Ok(StoreReply::Done))
     }
 
-    /// A user is here, with this channel.
-    pub(crate) fn know(&mut self, uaid: Uaid, chid: Chid) {
-        self.seen.know(uaid, chid);
-        self.durable.know(uaid, chid);
+    /// Adds a user with this channel, last seen then.
+    pub(crate) fn know(&mut self, uaid: Uaid, chid: Chid, seen: UnixSeconds) {
+        let (key, contact, presence) = (None, None, None);
+        let _ = self.carry_out(StoreOp::Register { uaid, chid, key, at: Clock(1), seen, contact, presence });
     }
 
     /// What a kill would leave.
-    pub(crate) fn durable(&self) -> &Rows {
+    pub(crate) fn durable(&self) -> &Model {
         &self.durable
     }
 
     /// What a reader sees.
-    pub(crate) fn rows(&self) -> &Rows {
+    pub(crate) fn seen(&self) -> &Model {
         &self.seen
     }
 }
@@ -315,6 +342,18 @@ fn kind(op: &StoreOp) -> Kind {
         | StoreOp::Save { .. }
         | StoreOp::Settle { durable: true, .. } => Kind::Durable,
     }
+}
+
+/// Limits a page to this many rows.
+fn shorten(op: &mut StoreOp, rows: u16) {
+    if let StoreOp::Topics { limit, .. } | StoreOp::Messages { limit, .. } = op {
+        *limit = rows.min(*limit);
+    }
+}
+
+/// Storage keeps bytes of its own.
+fn copy(message: &Arc<Message>) -> Arc<Message> {
+    Arc::new(Message::clone(message))
 }
 
 /// Operations that a full store refuses; everything else must happen.

@@ -82,7 +82,6 @@ const SITUATIONS: &[&str] = &[
     "machine.parked",
     "machine.replaced",
     "machine.retries",
-    "machine.rows_unregistered",
     "machine.spills",
     "machine.store_retries",
     "machine.unacked_ended",

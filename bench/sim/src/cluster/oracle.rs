@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use shards::ids::{Chid, Stamp, Uaid};
-use shards::machine::Disposition;
+use shards::machine::{Disposition, RowKey};
 use shards::message::{Message, Rank, Topic};
 
 use super::agents::Channel;
@@ -147,8 +147,8 @@ impl Cluster {
 
     /// True if a reader of the store is given it.
     fn stored(&self, post: &Post) -> bool {
-        let of_user = self.store.user(post.uaid).into_iter().flat_map(|user| user.messages());
-        post.stamp.is_some_and(|stamp| of_user.into_iter().any(|row| row.stamp == stamp && row.chid == post.chid))
+        let Post { uaid, chid, topic, .. } = *post;
+        post.stamp.is_some_and(|stamp| self.store.row(&RowKey { uaid, chid, stamp, topic }).is_some())
     }
 
     fn replaced(&self, post: &Post, ledgered: &BTreeSet<usize>) -> bool {
