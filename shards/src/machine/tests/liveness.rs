@@ -103,7 +103,8 @@ fn registers_beyond_the_budget_close() {
 #[test]
 fn a_session_that_lives_for_weeks_keeps_its_user_from_expiring() {
     let mut mesh = Mesh::new(1);
-    let uaid = mesh.known_user(0);
+    let before = UnixSeconds(mesh.now.unix().0 - limits::REFRESH_INTERVAL_SECONDS);
+    let uaid = mesh.user_seen(0, before);
     mesh.session(0, Some(uaid));
     mesh.run();
     let touches = |mesh: &Mesh| mesh.store.seen.iter().filter(|op| **op == "touch").count();
@@ -111,6 +112,8 @@ fn a_session_that_lives_for_weeks_keeps_its_user_from_expiring() {
     mesh.now.unix_us += limits::REFRESH_INTERVAL_SECONDS * 1_000_000;
     mesh.pass(30);
     assert_eq!(touches(&mesh), 2);
+    let seen = mesh.store.model.user(uaid).map(|user| mesh.now.unix().0 - user.seen.0);
+    assert!(seen.is_some_and(|ago| ago <= 30), "{seen:?} s ago");
 }
 
 /// Strangers name every combination of a few ids, one connection each, and go.

@@ -15,7 +15,6 @@ fn crowd(sessions: usize, tune: impl Fn(&mut MachineConfig)) -> (Mesh, Vec<Socke
         config.pong_timeout = Span(u64::MAX);
         tune(config);
     });
-    mesh.store.seen_at = mesh.now.unix();
     let sockets = (0..sessions).map(|_| {
         let uaid = mesh.known_user(0);
         mesh.session(0, Some(uaid))
@@ -38,17 +37,15 @@ fn pass(mesh: &mut Mesh, seconds: u64, mut look: impl FnMut(&mut Mesh)) {
     }
 }
 
-/// Takes what storage was asked for; answers the refreshes, and says whose they are.
-fn answered(mesh: &mut Mesh) -> Vec<Uaid> {
-    let asked = std::mem::take(&mut mesh.store.held);
-    let mut refreshed = Vec::new();
-    for (shard, ticket, op) in asked {
+/// Releases the refreshes that storage was asked for; returns whose they are.
+fn refreshed(mesh: &mut Mesh) -> Vec<Uaid> {
+    let mut users = Vec::new();
+    while let Some((_, _, op)) = mesh.store.held.front() {
         let StoreOp::Touch { uaid, .. } = op else { panic!("only refreshes: {op:?}") };
-        refreshed.push(uaid);
-        mesh.store.seen_at = mesh.now.unix();
-        mesh.step(shard, Input::Stored { ticket, result: Ok(StoreReply::Done) });
+        users.push(*uaid);
+        mesh.store.release_one();
     }
-    refreshed
+    users
 }
 
 #[test]
@@ -69,7 +66,7 @@ fn over_an_interval_each_session_is_refreshed_once_and_evenly() {
     let (mut count, mut hours) = (BTreeMap::new(), BTreeMap::new());
     pass(&mut mesh, INTERVAL, |mesh| {
         assert!(mesh.store.held.len() <= limits::REFRESHES_MAX);
-        for uaid in answered(mesh) {
+        for uaid in refreshed(mesh) {
             *count.entry(uaid).or_insert(0) += 1;
             *hours.entry((mesh.now.unix().0 - begun) / 3_600).or_insert(0) += 1;
         }
@@ -80,7 +77,7 @@ fn over_an_interval_each_session_is_refreshed_once_and_evenly() {
     assert!(count.len() >= sockets.len() - 20, "{} of {}", count.len(), sockets.len());
     assert!(most <= 40, "{most} of 2,000 within one hour of a week");
     pass(&mut mesh, INTERVAL, |mesh| {
-        for uaid in answered(mesh) {
+        for uaid in refreshed(mesh) {
             *count.entry(uaid).or_insert(0) += 1;
         }
     });
@@ -91,13 +88,11 @@ fn over_an_interval_each_session_is_refreshed_once_and_evenly() {
 fn a_user_who_comes_back_often_is_refreshed_once_an_interval() {
     let mut mesh = Mesh::new(1);
     let uaid = mesh.known_user(0);
-    mesh.store.seen_at = mesh.now.unix();
     let mut refreshes = Vec::new();
     for _ in 0..4 * 7 * 6 {
         mesh.store.seen.clear();
         let socket = mesh.session(0, Some(uaid));
         if mesh.store.seen.contains(&"touch") {
-            mesh.store.seen_at = mesh.now.unix();
             refreshes.push(mesh.now.unix().0);
         }
         mesh.close(socket);
@@ -126,20 +121,17 @@ fn a_hello_of_a_user_long_not_seen_is_refreshed_whatever_is_in_flight() {
     mesh.store.mode = script::Mode::Held;
     pass(&mut mesh, 2 * DAY, |_| {});
     assert_eq!(mesh.store.held.len(), limits::REFRESHES_MAX, "no place is left");
-    let asked = std::mem::take(&mut mesh.store.held);
     mesh.store.mode = script::Mode::Prompt;
     let touches = |mesh: &mut Mesh, days: u64| {
         mesh.store.seen.clear();
-        mesh.store.seen_at = UnixSeconds(mesh.now.unix().0 - days * DAY);
-        let uaid = mesh.known_user(0);
+        let uaid = mesh.user_seen(0, UnixSeconds(mesh.now.unix().0 - days * DAY));
         let socket = mesh.session(0, Some(uaid));
         mesh.close(socket);
         mesh.store.seen.iter().filter(|op| **op == "touch").count()
     };
     assert_eq!(touches(&mut mesh, 8), 0, "its session is swept, and so is the next");
     assert_eq!(touches(&mut mesh, 30), 1, "its rows have half of their time left");
-    for (shard, ticket, _) in asked {
-        mesh.step(shard, Input::Stored { ticket, result: Ok(StoreReply::Done) });
-    }
+    mesh.store.release();
+    mesh.run();
     assert_eq!(touches(&mut mesh, 8), 1);
 }

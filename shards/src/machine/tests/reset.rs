@@ -198,16 +198,17 @@ fn low_water_follows_the_lowest_unacked_row() {
     let stamps = stored(&mut mesh, uaid, 4);
     wait_long(&mut mesh);
     let socket = mesh.session(0, Some(uaid));
-    let low = |mesh: &Mesh| mesh.store.low_water.get(&uaid).copied();
+    let low = |mesh: &Mesh| mesh.store.low_water_of(uaid);
     mesh.ack(socket, stamps[1]);
-    let first = low(&mesh).expect("what lies before the first row is settled");
+    let first = low(&mesh);
+    assert!(first > Clock(0), "what lies before the first row is settled");
     assert!(first < stamps[0].clock, "the first row is not acked");
     mesh.ack(socket, stamps[0]);
-    let second = low(&mesh).expect("risen");
+    let second = low(&mesh);
     assert!(second >= stamps[1].clock && second < stamps[2].clock);
     mesh.ack(socket, stamps[2]);
     mesh.ack(socket, stamps[3]);
-    let last = low(&mesh).expect("risen");
+    let last = low(&mesh);
     assert!(last >= stamps[3].clock);
     // Never nearer to now than a slow write may be.
     assert!(last.0 + 60_000_000 <= mesh.now.unix_us);
@@ -222,7 +223,7 @@ fn low_water_stays_behind_by_the_time_of_a_write_and_twice_the_skew() {
         wait_long(&mut mesh);
         let socket = mesh.session(0, Some(uaid));
         mesh.ack(socket, stamps[0]);
-        let low = mesh.store.low_water.get(&uaid).copied().expect("risen");
+        let low = mesh.store.low_water_of(uaid);
         let behind = mesh.now.unix_us - low.0;
         let lag = (30 + 2 * skew_seconds) * 1_000_000;
         assert!((lag..lag + 5_000_000).contains(&behind), "{behind} us at a skew of {skew_seconds} s");
@@ -242,7 +243,7 @@ fn low_water_follows_time_where_that_was_set_back() {
     mesh.now.unix_us -= 3_600_000_000;
     let socket = mesh.session(0, Some(uaid));
     mesh.ack(socket, stamps[0]);
-    let low = mesh.store.low_water.get(&uaid).copied().expect("risen");
+    let low = mesh.store.low_water_of(uaid);
     assert!(low >= stamps[0].clock && low.0 + 60_000_000 <= mesh.now.unix_us);
 }
 
@@ -260,13 +261,13 @@ fn low_water_stays_below_young_rows_and_those_sent_to_nobody() {
     mesh.block(socket);
     mesh.unsend(socket, 2);
     mesh.ack(socket, stamps[0]);
-    let low = mesh.store.low_water.get(&uaid).copied().unwrap_or_default();
+    let low = mesh.store.low_water_of(uaid);
     assert!(low < stamps[1].clock, "unsent rows are not settled");
     mesh.unblock(socket);
     assert_eq!(mesh.notifications(socket)[3..], [stamps[1], young], "read again");
     mesh.ack(socket, young);
     mesh.ack(socket, stamps[1]);
-    let low = mesh.store.low_water.get(&uaid).copied().unwrap_or_default();
+    let low = mesh.store.low_water_of(uaid);
     assert!(low >= stamps[1].clock && low < young.clock, "a young row ends by its own delete");
     assert!(mesh.store.rows_of(uaid).is_empty());
 }

@@ -1,13 +1,16 @@
-//! A scripted store: an obviously correct model of the laws, whose replies a test can hold back, fail or lose.
+//! The scripted store: the model that the laws check (`crate::model`). A test can hold back, fail or lose its replies.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
-use crate::machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
-use crate::message::{Message, Topic, Tries};
+use crate::machine::{Presence, RECORD_VERSION, RowKey, StoreError, StoreOp, StoreReply};
+use crate::message::Message;
+use crate::model::{Model, User};
 use crate::simple::Contact;
 use crate::time::UnixSeconds;
+
+type Answer = Result<StoreReply, StoreError>;
 
 /// How the next operations go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,283 +27,126 @@ pub enum Mode {
     Lossy,
 }
 
-type SlotKey = (Uaid, Chid, Topic);
-
 pub struct Script {
     pub mode: Mode,
     pub held: VecDeque<(usize, StoreTicket, StoreOp)>,
-    pub replies: VecDeque<(usize, StoreTicket, Result<StoreReply, StoreError>)>,
+    pub replies: VecDeque<(usize, StoreTicket, Answer)>,
     /// Every operation ever submitted, by its kind.
     pub seen: Vec<&'static str>,
-    /// What the records of users that were there before the test say.
+    /// Version in the records that a reader is given; a lower one is that of an older server.
     pub record_version: u8,
-    pub low_water: BTreeMap<Uaid, Clock>,
-    /// Time at which every user was last seen.
-    pub seen_at: UnixSeconds,
-    users: BTreeMap<Uaid, BTreeSet<Chid>>,
-    pub contacts: BTreeMap<Uaid, Contact>,
-    rows: BTreeMap<Uaid, BTreeMap<Stamp, Arc<Message>>>,
-    /// Rows that came from a ledger: low water says nothing about them.
-    saved: BTreeSet<Stamp>,
-    topics: BTreeMap<SlotKey, Arc<Message>>,
-    /// What was settled stays dead, also when a copy is written late: deletes are at the clock of the row.
-    pub tombstones: Option<BTreeSet<Stamp>>,
-    /// Newest first.
-    pub presence: BTreeMap<Uaid, Vec<Presence>>,
+    /// Everything that is stored.
+    pub model: Model,
 }
 
 impl Script {
-    pub fn new() -> Script {
+    pub fn new(model: Model) -> Script {
         Script {
             mode: Mode::Prompt,
             held: VecDeque::new(),
             replies: VecDeque::new(),
             seen: Vec::new(),
-            record_version: crate::machine::RECORD_VERSION,
-            low_water: BTreeMap::new(),
-            seen_at: UnixSeconds(0),
-            users: BTreeMap::new(),
-            contacts: BTreeMap::new(),
-            rows: BTreeMap::new(),
-            saved: BTreeSet::new(),
-            topics: BTreeMap::new(),
-            tombstones: None,
-            presence: BTreeMap::new(),
+            record_version: RECORD_VERSION,
+            model,
         }
-    }
-
-    pub fn add_user(&mut self, uaid: Uaid, channels: &[Chid]) {
-        self.users.insert(uaid, channels.iter().copied().collect());
-    }
-
-    /// How a user is reached.
-    pub fn contact_of(&self, uaid: Uaid) -> Contact {
-        self.contacts.get(&uaid).cloned().unwrap_or_default()
-    }
-
-    /// Message, saved and topic rows of a user.
-    pub fn rows_of(&self, uaid: Uaid) -> Vec<Arc<Message>> {
-        let rows = self.rows.get(&uaid).into_iter().flat_map(|rows| rows.values().cloned());
-        rows.chain(self.topics.values().filter(|m| m.uaid == uaid).cloned()).collect()
     }
 
     pub fn submit(&mut self, shard: usize, ticket: StoreTicket, op: StoreOp) {
         self.seen.push(kind(&op));
-        match self.mode {
-            Mode::Held => self.held.push_back((shard, ticket, op)),
-            Mode::Failing => self.replies.push_back((shard, ticket, Err(StoreError::Transient))),
-            Mode::Full if matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. }) => {
-                self.replies.push_back((shard, ticket, Err(StoreError::Full)));
-            }
-            Mode::Prompt | Mode::Full => {
-                let reply = self.apply(op);
-                self.replies.push_back((shard, ticket, Ok(reply)));
-            }
-            Mode::Lossy => {
-                self.apply(op);
-                self.replies.push_back((shard, ticket, Err(StoreError::Transient)));
-            }
-        }
+        let answer = match self.mode {
+            Mode::Held => return self.held.push_back((shard, ticket, op)),
+            Mode::Failing => Err(StoreError::Transient),
+            Mode::Full if matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. }) => Err(StoreError::Full),
+            Mode::Prompt | Mode::Full => self.apply(&op),
+            Mode::Lossy => self.apply(&op).and(Err(StoreError::Transient)),
+        };
+        self.replies.push_back((shard, ticket, answer));
     }
 
     /// Carries out what was held.
     pub fn release(&mut self) {
         self.mode = Mode::Prompt;
-        while let Some((shard, ticket, op)) = self.held.pop_front() {
-            let reply = self.apply(op);
-            self.replies.push_back((shard, ticket, Ok(reply)));
+        while !self.held.is_empty() {
+            self.release_one();
         }
     }
 
     /// Carries out the first of what was held; the others stay.
     pub fn release_one(&mut self) {
         if let Some((shard, ticket, op)) = self.held.pop_front() {
-            let reply = self.apply(op);
-            self.replies.push_back((shard, ticket, Ok(reply)));
+            let answer = self.apply(&op);
+            self.replies.push_back((shard, ticket, answer));
         }
     }
 
-    fn apply(&mut self, op: StoreOp) -> StoreReply {
-        match op {
-            StoreOp::LoadUser { uaid } => StoreReply::User(self.user(uaid)),
-            StoreOp::Locate { uaid, chid } => StoreReply::User(self.user(uaid).map(|mut user| {
-                user.channels.retain(|one| *one == chid);
-                user
-            })),
-            StoreOp::Touch { .. } => StoreReply::Done,
-            StoreOp::Register { uaid, chid, contact, presence, .. } => {
-                if let Some(presence) = presence {
-                    self.enter(uaid, presence);
-                }
-                self.users.entry(uaid).or_default().insert(chid);
-                if let Some(contact) = contact {
-                    self.contacts.insert(uaid, *contact);
-                }
-                StoreReply::Done
-            }
-            StoreOp::SetContact { uaid, contact } => {
-                if self.users.contains_key(&uaid) {
-                    self.contacts.insert(uaid, *contact);
-                }
-                StoreReply::Done
-            }
-            StoreOp::SetPresence { uaid, presence } => {
-                if self.users.contains_key(&uaid) {
-                    self.enter(uaid, presence);
-                }
-                StoreReply::Done
-            }
-            StoreOp::ClearPresence { uaid, presence } => {
-                self.presence.entry(uaid).or_default().retain(|other| *other != presence);
-                StoreReply::Done
-            }
-            StoreOp::Unregister { uaid, chid, .. } => self.unregister(uaid, chid),
-            StoreOp::DropUser { uaid } => {
-                self.users.remove(&uaid);
-                self.contacts.remove(&uaid);
-                self.rows.remove(&uaid);
-                self.topics.retain(|_, m| m.uaid != uaid);
-                StoreReply::Done
-            }
-            StoreOp::Publish { message, checked: _ } => self.publish(message),
-            StoreOp::Save { messages } => {
-                for message in messages {
-                    if self.is_registered(&message) {
-                        self.saved.insert(message.stamp);
-                        self.put(message);
-                    }
-                }
-                StoreReply::Done
-            }
-            StoreOp::Topics { uaid, after, limit, now } => {
-                let slots = self.topics.iter().filter(|((u, c, t), m)| {
-                    *u == uaid && after.is_none_or(|after| (*c, *t) > after) && !m.expired(now)
-                });
-                page(slots.map(|(_, m)| m.clone()), limit)
-            }
-            StoreOp::Messages { uaid, after, limit, now } => self.messages(uaid, after, limit, now),
-            StoreOp::Read { row, now } => {
-                let found = self.rows_of(row.uaid).into_iter().filter(|m| m.stamp == row.stamp && !m.expired(now));
-                page(found, 1)
-            }
-            StoreOp::Tried { rows } => self.tried(rows),
-            StoreOp::Settle { rows, low_water, .. } => {
-                self.settle(&rows, low_water);
-                StoreReply::Done
-            }
+    fn apply(&mut self, op: &StoreOp) -> Answer {
+        let mut answer = self.model.apply(op);
+        if let Ok(StoreReply::User(Some(row))) = &mut answer {
+            row.record_version = self.record_version;
+        }
+        answer
+    }
+
+    /// Carries out what the test itself asks for. It does not fail, and no machine hears of it.
+    pub fn done(&mut self, op: &StoreOp) {
+        let answer = self.model.apply(op);
+        assert!(matches!(answer, Ok(StoreReply::Done)), "{op:?}: {answer:?}");
+    }
+
+    /// Adds a user with these channels, last seen then.
+    pub fn add_user(&mut self, uaid: Uaid, channels: &[Chid], seen: UnixSeconds) {
+        let (key, at) = (None, Clock(1));
+        for chid in channels.iter().copied() {
+            self.done(&StoreOp::Register { uaid, chid, key, at, seen, contact: None, presence: None });
         }
     }
 
-    fn tried(&mut self, rows: Vec<(RowKey, Tries)>) -> StoreReply {
-        for (row, tries) in rows {
-            let of_user = self.rows.get_mut(&row.uaid).into_iter().flat_map(|rows| rows.values_mut());
-            let kept = of_user.chain(self.topics.values_mut()).find(|message| RowKey::of(message) == row);
-            if let Some(message) = kept {
-                Arc::make_mut(message).tries = tries;
-            }
-        }
-        StoreReply::Done
+    /// Stores a message for another node, which has made the checks.
+    pub fn put(&mut self, message: Arc<Message>) {
+        self.done(&StoreOp::Publish { message, checked: true });
     }
 
-    fn unregister(&mut self, uaid: Uaid, chid: Chid) -> StoreReply {
-        self.users.entry(uaid).or_default().remove(&chid);
-        if let Some(rows) = self.rows.get_mut(&uaid) {
-            rows.retain(|_, m| m.chid != chid);
-        }
-        self.topics.retain(|_, m| m.uaid != uaid || m.chid != chid);
-        StoreReply::Done
+    /// Saves a message of a ledger.
+    pub fn save(&mut self, message: Arc<Message>) {
+        self.done(&StoreOp::Save { messages: vec![message] });
     }
 
-    fn user(&self, uaid: Uaid) -> Option<Box<UserRow>> {
-        let channels = self.users.get(&uaid)?;
-        Some(Box::new(UserRow {
-            record_version: self.record_version,
-            seen: self.seen_at,
-            low_water: self.low_water.get(&uaid).copied().unwrap_or_default(),
-            user_clock: Clock(0),
-            may_have_messages: !self.rows_of(uaid).is_empty(),
-            contact: self.contact_of(uaid),
-            channels: channels.iter().copied().collect(),
-            presence: self.presence.get(&uaid).cloned().unwrap_or_default(),
-        }))
+    /// Settles every message row up to this clock, as an ack on another node does.
+    pub fn raise_low_water(&mut self, uaid: Uaid, clock: Clock) {
+        let (chid, stamp) = (Chid([0; 16]), Stamp::default());
+        let rows = vec![RowKey { uaid, chid, stamp, topic: None }];
+        self.done(&StoreOp::Settle { rows, low_water: Some(clock), durable: true });
     }
 
-    fn enter(&mut self, uaid: Uaid, presence: Presence) {
-        let rows = self.presence.entry(uaid).or_default();
-        rows.retain(|other| other.node != presence.node || other.connected_at > presence.connected_at);
-        rows.push(presence);
-        rows.sort_by_key(|one| std::cmp::Reverse(one.connected_at));
+    /// Deletes the presence rows of a user.
+    pub fn clear_presence(&mut self, uaid: Uaid) {
+        for presence in self.presence_of(uaid) {
+            self.done(&StoreOp::ClearPresence { uaid, presence });
+        }
     }
 
-    fn publish(&mut self, message: Arc<Message>) -> StoreReply {
-        if !self.is_registered(&message) {
-            return StoreReply::NoSubscription;
-        }
-        if message.mode() != self.contact_of(message.uaid).mode {
-            return StoreReply::OtherMode;
-        }
-        if message.ttl > 0 {
-            self.put(message);
-        }
-        StoreReply::Done
+    /// The presence rows of a user, newest first.
+    pub fn presence_of(&self, uaid: Uaid) -> Vec<Presence> {
+        self.model.user(uaid).map(|user| user.row().presence).unwrap_or_default()
     }
 
-    fn messages(&self, uaid: Uaid, after: Stamp, limit: u16, now: UnixSeconds) -> StoreReply {
-        let low = self.low_water.get(&uaid).copied().unwrap_or_default();
-        let rows = self.rows.get(&uaid).into_iter().flatten();
-        let unsettled = rows.filter(|(stamp, _)| stamp.clock > low || self.saved.contains(stamp));
-        page(unsettled.filter(|(stamp, m)| **stamp > after && !m.expired(now)).map(|(_, m)| m.clone()), limit)
-    }
-
-    fn settle(&mut self, rows: &[RowKey], low_water: Option<Clock>) {
-        if let (Some(row), Some(clock)) = (rows.first(), low_water) {
-            let low = self.low_water.entry(row.uaid).or_default();
-            *low = clock.max(*low);
-        }
-        if let Some(dead) = &mut self.tombstones {
-            dead.extend(rows.iter().map(|row| row.stamp));
-        }
-        rows.iter().for_each(|row| self.delete(row));
-    }
-
-    fn is_registered(&self, message: &Message) -> bool {
-        self.users.get(&message.uaid).is_some_and(|channels| channels.contains(&message.chid))
+    /// The contact of a user.
+    pub fn contact_of(&self, uaid: Uaid) -> Contact {
+        self.model.user(uaid).map(|user| user.contact.clone()).unwrap_or_default()
     }
 
     pub fn channels_of(&self, uaid: Uaid) -> Option<Vec<Chid>> {
-        self.users.get(&uaid).map(|channels| channels.iter().copied().collect())
+        self.model.user(uaid).map(|user| user.channels.keys().copied().collect())
     }
 
-    pub fn put(&mut self, message: Arc<Message>) {
-        if self.tombstones.as_ref().is_some_and(|dead| dead.contains(&message.stamp)) {
-            return;
-        }
-        match message.topic {
-            None => {
-                self.rows.entry(message.uaid).or_default().insert(message.stamp, message);
-            }
-            Some(topic) => {
-                let slot = self.topics.entry((message.uaid, message.chid, topic)).or_insert(message.clone());
-                if message.replaces(&slot.held()) {
-                    *slot = message;
-                }
-            }
-        }
+    pub fn low_water_of(&self, uaid: Uaid) -> Clock {
+        self.model.user(uaid).map(|user| user.low_water).unwrap_or_default()
     }
 
-    fn delete(&mut self, row: &RowKey) {
-        if let Some(rows) = self.rows.get_mut(&row.uaid) {
-            rows.remove(&row.stamp);
-        }
-        self.topics.retain(|_, m| m.uaid != row.uaid || m.stamp != row.stamp);
+    /// Every message of a user that a reader is given.
+    pub fn rows_of(&self, uaid: Uaid) -> Vec<Arc<Message>> {
+        self.model.user(uaid).into_iter().flat_map(User::messages).cloned().collect()
     }
-}
-
-fn page(rows: impl Iterator<Item = Arc<Message>>, limit: u16) -> StoreReply {
-    let mut messages: Vec<_> = rows.take(usize::from(limit) + 1).collect();
-    let exhausted = messages.len() <= usize::from(limit);
-    messages.truncate(usize::from(limit));
-    StoreReply::Page(Box::new(Page { messages, exhausted }))
 }
 
 fn kind(op: &StoreOp) -> &'static str {

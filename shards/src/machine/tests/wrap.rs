@@ -61,8 +61,7 @@ fn a_user_is_refreshed_once_an_interval_after_their_wrap_around() {
     for (now, seen, touches) in [(65_540, 65_540, 0), (65_540, 65_539, 1), (65_536, 65_535, 1), (65_535, 65_536, 0)] {
         let mut mesh = Mesh::new(1);
         mesh.now.unix_us = now * SECONDS * 1_000_000 + 1;
-        mesh.store.seen_at = UnixSeconds(seen * SECONDS);
-        let uaid = mesh.known_user(0);
+        let uaid = mesh.user_seen(0, UnixSeconds(seen * SECONDS));
         mesh.session(0, Some(uaid));
         let touched = mesh.store.seen.iter().filter(|op| **op == "touch").count();
         assert_eq!(touched, touches, "interval {now}, last seen in interval {seen}");

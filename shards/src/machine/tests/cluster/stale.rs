@@ -187,7 +187,7 @@ fn a_durable_copy_that_is_not_taken_is_found_in_storage() {
     let leader = mesh.known_user(0);
     for ahead in [25_000_000, 50_000_000] {
         let row = Presence { node: Arc::new(node_id(1, 9)), connected_at: mesh.now.unix_us + ahead };
-        mesh.store.presence.insert(leader, vec![row]);
+        mesh.store.done(&StoreOp::SetPresence { uaid: leader, presence: row });
         mesh.accept(0, message(leader), Stored);
     }
     let stored = mesh.accept(0, message(uaid), Stored);
@@ -252,7 +252,7 @@ fn a_message_that_turns_up_below_low_water_is_saved_again_and_delivered() {
         mesh.store.release_one();
         answered_and_held(&mut mesh);
         assert_eq!((count(&mesh, "load"), count(&mesh, "publish")), (1, 1), "the write is on its way");
-        mesh.store.low_water.insert(uaid, Clock(mesh.now.unix_us + 1_000_000));
+        mesh.store.raise_low_water(uaid, Clock(mesh.now.unix_us + 1_000_000));
         mesh.store.release();
         answered_and_held(&mut mesh);
         mesh.store.release();
@@ -278,7 +278,7 @@ fn an_accepted_message_below_low_water_is_saved_until_it_is_stored() {
     let post = mesh.start_post(0, message(uaid));
     mesh.store.release_one();
     answered_and_held(&mut mesh);
-    mesh.store.low_water.insert(uaid, Clock(mesh.now.unix_us + 1_000_000));
+    mesh.store.raise_low_water(uaid, Clock(mesh.now.unix_us + 1_000_000));
     mesh.store.release();
     // The look behind the write fails, so the POST is accepted without it.
     mesh.store.mode = Mode::Failing;
@@ -307,7 +307,7 @@ fn a_node_whose_clock_is_stopped_vouches_for_no_low_water() {
         mesh.ack(socket, stored);
         mesh.pass(30);
         assert!(mesh.store.rows_of(uaid).is_empty());
-        let low_water = mesh.store.low_water.get(&uaid).copied().unwrap_or_default();
+        let low_water = mesh.store.low_water_of(uaid);
         assert_eq!(low_water == Clock(0), stopped, "{low_water:?}");
     }
 }

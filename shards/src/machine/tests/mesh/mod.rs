@@ -13,9 +13,10 @@ use crate::ids::{Chid, Claim, Clock, Origin, ShardId, Stamp, StoreTicket};
 use crate::machine::tests::script::Script;
 use crate::machine::*;
 use crate::message::Message;
+use crate::model::Model;
 use crate::place::Placement;
 use crate::simple::WakeData;
-use crate::time::Span;
+use crate::time::{Span, UnixSeconds};
 
 pub use effects::Said;
 pub use nodes::{Line, node_id, notify};
@@ -97,7 +98,7 @@ impl Mesh {
         Mesh {
             machines: machines.collect(),
             now: Now { mono: Instant(1_000_000_000), unix_us: 1_700_000_000_000_000 },
-            store: Script::new(),
+            store: Script::new(Model::new(u64::MAX)),
             placement,
             sockets: Vec::new(),
             answers: BTreeMap::new(),
@@ -130,7 +131,7 @@ impl Mesh {
         });
         self.machines = configs.collect::<Vec<_>>().into_iter().map(ShardMachine::new).collect();
         for message in std::mem::take(&mut self.ledger).into_values() {
-            self.store.put(message);
+            self.store.save(message);
         }
         self.store.replies.clear();
         self.mail.clear();
@@ -147,10 +148,15 @@ impl Mesh {
         }
     }
 
-    /// A user that storage knows, with both channels.
+    /// A user that storage knows, with both channels, and who was seen just now.
     pub fn known_user(&mut self, shard: usize) -> Uaid {
+        self.user_seen(shard, self.now.unix())
+    }
+
+    /// As `known_user`, last seen then.
+    pub fn user_seen(&mut self, shard: usize, seen: UnixSeconds) -> Uaid {
         let uaid = self.uaid_of(shard);
-        self.store.add_user(uaid, &[CHANNEL, OTHER]);
+        self.store.add_user(uaid, &[CHANNEL, OTHER], seen);
         uaid
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Mesh, config};
 use crate::ids::{Clock, Origin};
 use crate::machine::*;
+use crate::model::Model;
 
 /// How calls to a node go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +25,7 @@ impl Mesh {
     pub fn nodes(count: usize, tune: impl Fn(&mut MachineConfig)) -> Mesh {
         let mut mesh = Mesh::with(1, |_| {});
         mesh.machines.clear();
-        mesh.store.tombstones = Some(Default::default());
+        mesh.store.model = Model::shared();
         for n in 0..count {
             let mut config = MachineConfig { origin: Origin(1_000 + n as u32), ..config(0, mesh.placement) };
             config.node = Some(Arc::new(node_id(n, 1)));
@@ -47,7 +48,7 @@ impl Mesh {
         let records: Vec<_> = self.ledger.keys().filter(|(shard, _)| *shard == n).copied().collect();
         for record in records {
             let message = self.ledger.remove(&record).expect("listed just now");
-            self.store.put(message);
+            self.store.save(message);
         }
         // Tickets of the run that died mean something else in the next one.
         self.store.replies.retain(|(shard, ..)| *shard != n);
