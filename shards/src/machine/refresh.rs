@@ -1,7 +1,7 @@
 //! The refresh of users who are alive, where it meets sessions and storage (`components::refresh` says who is due).
 //!
-//! Among nodes a refresh of a live session also looks at storage: a word of another node that was lost costs a
-//! message one interval at most.
+//! Among nodes a refresh of a live session also writes its presence row again and then looks at storage: a word of
+//! another node that was lost costs a message one interval at most.
 
 use crate::time::UnixSeconds;
 
@@ -46,14 +46,26 @@ impl ShardMachine {
         }
     }
 
-    /// Storage has refreshed a user, or has not: then the next round of the sweep tries again.
+    /// Storage has refreshed a user, or has not. The row of its session is next; only behind that it looks.
     pub(super) fn refreshed(&mut self, turn: &mut Turn<'_>, at: Ref, look: bool, done: bool) {
-        self.stats.refreshes_failed += u64::from(!done);
-        let session = self.sessions.get_mut(at);
-        let is_there = session.is_some();
-        self.refreshes.done(session.map(|session| &mut session.refreshed), done);
-        if is_there && done && look && self.in_cluster() {
+        if done && look && self.renews_presence(turn, at) {
+            return;
+        }
+        self.refresh_over(at, done);
+    }
+
+    /// The row of a session that was refreshed is written again, or perhaps not.
+    pub(super) fn presence_renewed(&mut self, turn: &mut Turn<'_>, at: Ref, done: bool) {
+        self.refresh_over(at, done);
+        if done && self.sessions.get(at).is_some() {
             self.check_storage(turn, at);
         }
+    }
+
+    /// A refresh has ended. The next round of the sweep tries again what failed.
+    fn refresh_over(&mut self, at: Ref, done: bool) {
+        self.stats.refreshes_failed += u64::from(!done);
+        let session = self.sessions.get_mut(at);
+        self.refreshes.done(session.map(|session| &mut session.refreshed), done);
     }
 }

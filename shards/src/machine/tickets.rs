@@ -93,6 +93,10 @@ pub(super) enum Work {
     Enter {
         session: Ref,
     },
+    /// The same row again, with the refresh of its user.
+    RenewPresence {
+        session: Ref,
+    },
     /// Whether a session's user is still here.
     Doubt {
         session: Ref,
@@ -306,6 +310,7 @@ impl ShardMachine {
                 self.forgotten(turn, (session, uaid), (chid, asked), result.is_ok());
             }
             Work::Enter { session } => self.entered(turn, session, result.is_ok()),
+            Work::RenewPresence { session } => self.presence_renewed(turn, session, result.is_ok()),
             Work::Doubt { session } => self.doubt_settled(turn, session, result),
             Work::Look(route) => self.looked(turn, route, result),
             Work::LookAgain(tale) => self.looked_again(turn, tale, result),

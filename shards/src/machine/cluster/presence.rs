@@ -50,11 +50,28 @@ impl ShardMachine {
     }
 
     fn set_presence(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        self.write_presence(turn, at, Work::Enter { session: at });
+    }
+
+    fn write_presence(&mut self, turn: &mut Turn<'_>, at: Ref, work: Work) {
         let Some(session) = self.sessions.get(at) else { return };
         let uaid = session.uaid;
         if let Some(presence) = self.presence_of(session) {
-            self.submit(turn, Work::Enter { session: at }, StoreOp::SetPresence { uaid, presence });
+            self.submit(turn, work, StoreOp::SetPresence { uaid, presence });
         }
+    }
+
+    /// Writes the row of a live session again with the refresh of its user, a version later. At the same version the
+    /// new copy would be lost with the old one: an expired copy becomes a tombstone of its version, and a tombstone wins
+    /// a tie. Returns false when there is no session, or no other node that looks for it.
+    pub(in super::super) fn renews_presence(&mut self, turn: &mut Turn<'_>, at: Ref) -> bool {
+        if !self.in_cluster() {
+            return false;
+        }
+        let Some(session) = self.sessions.get_mut(at) else { return false };
+        session.connected_at += 1;
+        self.write_presence(turn, at, Work::RenewPresence { session: at });
+        true
     }
 
     /// The row is written, or perhaps not: a session that nobody finds is none.

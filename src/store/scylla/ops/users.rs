@@ -56,8 +56,9 @@ pub(super) async fn locate(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chi
 /// Writes every row again as it is, with a new TTL and a timestamp one microsecond later. At the same timestamp the new
 /// copy would be lost with the old one: both databases turn an expired cell into a tombstone when they compact its file
 /// alone, and a tombstone wins a tie. The user clock is raised to the last of these timestamps, so that what ends a row
-/// later is stamped later. A presence keeps its timestamp, which its clear must match. Low water is not written again:
-/// it has lived as long as every message that it covers, and its timestamp is its value.
+/// later is stamped later. A presence is not written again here: its timestamp is its version, and its session writes
+/// the next one. Low water is not written again either: it has lived as long as every message that it covers, and its
+/// timestamp is its value.
 pub(in super::super) async fn touch(hand: &Hand<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
     let (mut changes, mut known, mut state) = (Vec::new(), false, None);
     let mut newest = Clock(0);
@@ -66,10 +67,10 @@ pub(in super::super) async fn touch(hand: &Hand<'_>, uaid: Uaid, seen: UnixSecon
         let found = found.rows::<(i8, &[u8], &[u8], i64)>().map_err(|error| misread(hand, &error))?;
         for row in found {
             let (family, key, value, at) = row.map_err(|error| misread(hand, &error))?;
-            let at = if family == family::PRESENCE { at } else { at.saturating_add(1) };
+            let at = at.saturating_add(1);
             let mut value = value.to_vec();
             match family {
-                family::LOW_WATER => continue,
+                family::LOW_WATER | family::PRESENCE => continue,
                 family::RECORD => {
                     if let Some((version, before)) = rows::parse_record(&value) {
                         known = true;
@@ -79,9 +80,7 @@ pub(in super::super) async fn touch(hand: &Hand<'_>, uaid: Uaid, seen: UnixSecon
                 family::USER_CLOCK => newest = newest.max(rows::parse_clock(&value).unwrap_or_default()),
                 _ => {}
             }
-            if family != family::PRESENCE {
-                newest = newest.max(Clock(at.unsigned_abs()));
-            }
+            newest = newest.max(Clock(at.unsigned_abs()));
             if family != family::USER_CLOCK {
                 changes.push(Change::UserPut { family, key: key.to_vec(), value, at, ttl: USER_TTL });
             }

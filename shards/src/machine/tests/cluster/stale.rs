@@ -111,6 +111,46 @@ fn a_session_that_is_stamped_ahead_of_time_ends_no_row_of_a_channel_it_does_not_
 }
 
 #[test]
+fn a_session_of_months_is_found_when_the_first_copy_of_its_row_expires() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    let first = mesh.store.presence_of(uaid)[0].clone();
+    for _ in 0..2 {
+        mesh.now.unix_us += limits::REFRESH_INTERVAL_SECONDS * 1_000_000;
+        mesh.pass(30);
+    }
+    // The first copy becomes a tombstone of its version, and a tombstone wins a tie.
+    mesh.store.done(&StoreOp::ClearPresence { uaid, presence: first });
+    let stamp = mesh.accept(0, message(uaid), Direct);
+    assert_eq!(mesh.notifications(socket), [stamp]);
+    mesh.ack(socket, stamp);
+    // Its end clears the version of now, and a call to leave names it too.
+    mesh.close(socket);
+    assert!(nodes_of(&mesh, uaid).is_empty());
+}
+
+#[test]
+fn a_row_that_is_not_written_again_is_tried_with_the_next_round_and_ends_no_session() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    let first = mesh.store.presence_of(uaid)[0].clone();
+    mesh.store.mode = Mode::Held;
+    mesh.now.unix_us += limits::REFRESH_INTERVAL_SECONDS * 1_000_000;
+    mesh.pass(30);
+    // The user is refreshed, and the row is not written.
+    mesh.store.release_one();
+    mesh.store.mode = Mode::Failing;
+    mesh.run();
+    assert_eq!(nodes_of(&mesh, uaid), [node_id(1, 1)]);
+    assert_eq!(mesh.closed(socket), None);
+    assert_eq!(mesh.store.presence_of(uaid), [first.clone()]);
+    mesh.store.mode = Mode::Prompt;
+    mesh.pass(30);
+    assert!(mesh.store.presence_of(uaid)[0].connected_at > first.connected_at);
+    assert_eq!(mesh.closed(socket), None);
+}
+
+#[test]
 fn a_session_that_ends_before_it_has_looked_has_the_other_one_look() {
     let mut mesh = Mesh::nodes(2, |_| {});
     let (uaid, first) = user_on(&mut mesh, 0);
