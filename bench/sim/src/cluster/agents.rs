@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use shards::ids::{Chid, Claim, ConnId, Uaid};
+use shards::ids::{Chid, Claim, ConnId, Stamp, Uaid};
 use shards::machine::{AckUpdate, CloseReason, Command, Event, Hello, Input};
 
 use super::world::{Cluster, Happening};
@@ -45,7 +45,11 @@ pub(super) struct Sock {
     /// User that its hello named, if storage knew it before.
     known: Option<Uaid>,
     /// Answer of the machine to its hello.
-    served: Option<Uaid>,
+    pub(super) served: Option<Uaid>,
+    /// The newest stamp that it was sent.
+    pub(super) sent_up_to: Option<Stamp>,
+    /// Step at which it was opened.
+    pub(super) since: u64,
     greeted: bool,
     got: Vec<AckUpdate>,
     /// Versions of the channels whose register or unregister is under way.
@@ -89,6 +93,8 @@ pub(super) struct Channel {
     pub(super) version: u64,
     /// The latest step at which an unregister may have taken effect.
     pub(super) unregistered: Option<u64>,
+    /// The socket that the last 200 to a register was for, and the step of that.
+    pub(super) registered_on: Option<(SockId, u64)>,
 }
 
 impl Cluster {
@@ -159,10 +165,11 @@ impl Cluster {
                 }
             }
             Command::Ack(updates) => {
-                for update in updates {
-                    if let Some(post) = self.by_stamp.get(&update.stamp) {
-                        self.posts[*post].acked.get_or_insert(step);
-                    }
+                let run = self.nodes[n].id.boot;
+                for post in updates.iter().filter_map(|update| self.by_stamp.get(&update.stamp)) {
+                    let post = &mut self.posts[*post];
+                    post.acked.get_or_insert(step);
+                    post.acked_by.get_or_insert(run);
                 }
             }
             _ => {}
@@ -185,6 +192,7 @@ impl Cluster {
                 let channel = self.channels.entry((*uaid, *chid)).or_default();
                 if *status == 200 && asked == Some(channel.version) {
                     channel.registered = Some(true);
+                    channel.registered_on = Some((id, self.steps));
                 }
                 if *status == 200 {
                     self.known.insert(*uaid);
@@ -265,6 +273,8 @@ impl Cluster {
             closed: false,
             known: None,
             served: None,
+            sent_up_to: None,
+            since: self.steps,
             greeted: false,
             got: Vec::new(),
             asking: BTreeMap::new(),

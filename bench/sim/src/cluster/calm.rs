@@ -1,7 +1,11 @@
 //! The end of every cluster: faults off, every node up, every user agent connects, reads and acks. Then nothing may be
 //! missing.
 
-use super::agents::Place;
+use shards::ids::{Chid, Uaid};
+use shards::limits;
+use shards::machine::StoreOp;
+
+use super::agents::{Channel, Place, SockId};
 use super::plan::Faults;
 use super::world::Cluster;
 use crate::world::Verdict;
@@ -17,17 +21,39 @@ impl Cluster {
         self.settle(self.plan.ping_interval.0 / 1_000_000_000 * 2 + 400)?;
         let lost = self.word_lost;
         self.conserved("beside its session", |post| post.start <= lost)?;
+        self.cleared(lost)?;
         self.post_everywhere()?;
         self.settle(120)?;
-        self.conserved("everybody got one more", |post| post.start <= lost)?;
+        self.conserved("every session got one more message", |post| post.start <= lost)?;
+        self.all_placed()?;
+        self.interval_passes()?;
+        self.conserved("every session was refreshed", |_| false)?;
+        self.all_placed()?;
         for index in 0..self.agents.len() {
             self.leave(index);
         }
         self.settle(200)?;
-        self.conserved("everybody came back", |_| false)?;
+        self.conserved("every user came back", |_| false)?;
         self.at_rest()?;
         self.count_fates();
         (0..self.nodes.len()).for_each(|n| self.count_machines(n));
+        Ok(())
+    }
+
+    /// Every live session is refreshed. Then the copies of presence rows that were there before expire: each is a
+    /// tombstone of its version, which wins a tie.
+    fn interval_passes(&mut self) -> Verdict {
+        let users = self.agents.iter().filter_map(|agent| agent.uaid);
+        let rows = users.filter_map(|uaid| Some((uaid, self.store.user(uaid)?.row().presence)));
+        let first: Vec<_> = rows.collect();
+        self.now += limits::REFRESH_INTERVAL_SECONDS * 1_000_000_000;
+        // Rounds of a sweep that comes by for refreshes only, a look at storage, and the Pings of a week at once.
+        self.settle(600)?;
+        for (uaid, rows) in first {
+            for presence in rows {
+                let _ = self.effect(&StoreOp::ClearPresence { uaid, presence })?;
+            }
+        }
         Ok(())
     }
 
@@ -41,7 +67,10 @@ impl Cluster {
         self.cuts.clear();
         self.rolling.clear();
         for node in &mut self.nodes {
-            (node.paused_until, node.store_cut_until) = (0, 0);
+            (node.paused_until, node.store_cut_until, node.kept_at) = (0, 0, 0);
+        }
+        for n in (0..self.nodes.len()).filter(|n| self.nodes[*n].runs_away).collect::<Vec<_>>() {
+            self.set_clock_right(n);
         }
         for _ in 0..TURNS_MAX {
             if self.nodes.iter().all(|node| node.up && node.stopping.is_none()) {
@@ -72,8 +101,13 @@ impl Cluster {
     /// One message to every channel that is certainly registered and whose user agent knows so: all are accepted.
     fn post_everywhere(&mut self) -> Verdict {
         // The others were registered by a socket that was left, perhaps behind the hello of the session of now.
-        let told = |(uaid, chid)| self.agents.iter().any(|a| a.uaid == Some(uaid) && a.channels.contains(&chid));
-        let sure = self.channels.iter().filter(|(key, channel)| channel.registered == Some(true) && told(**key));
+        let told = |(uaid, chid): (Uaid, Chid), channel: &Channel| {
+            let agent = self.agents.iter().find(|agent| agent.uaid == Some(uaid) && agent.channels.contains(&chid));
+            let sock = agent.and_then(|agent| agent.sock);
+            let before = |(id, step): (SockId, u64)| sock.is_some_and(|now| id == now || step < self.socks[now].since);
+            channel.registered == Some(true) && channel.registered_on.is_some_and(before)
+        };
+        let sure = self.channels.iter().filter(|(key, channel)| told(**key, channel));
         for (uaid, chid) in sure.map(|(key, _)| *key).collect::<Vec<_>>() {
             let posted = self.posts(uaid, chid, 2_000_000, None)?;
             for _ in 0..TURNS_MAX {
@@ -84,6 +118,32 @@ impl Cluster {
             }
             if posted.is_none_or(|post| self.posts[post].seen.is_none()) {
                 return Err(format!("{posted:?} was not accepted although nothing fails"));
+            }
+        }
+        Ok(())
+    }
+
+    /// No row of a message that was acked is left in storage: it would come again. A node that died may have taken with
+    /// it what would have ended the rows of messages that were POSTed before.
+    fn cleared(&self, lost: u64) -> Verdict {
+        for (index, post) in self.posts.iter().enumerate() {
+            let acked = post.seen.is_some() && post.acked.is_some() && !post.cancelled && !post.pushed_twice;
+            if acked && post.start > lost && self.wall_max < post.expires && self.stored(post) {
+                return Err(format!("message {index} was acked and is stored still: {post:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every session of a user whom storage knows has its row there, so that other nodes find it.
+    fn all_placed(&self) -> Verdict {
+        for (index, agent) in self.agents.iter().enumerate() {
+            let served = agent.sock.map(|id| &self.socks[id]).filter(|sock| matches!(sock.place, Place::At(_)));
+            let Some((sock, uaid)) = served.zip(agent.uaid) else { continue };
+            let Some(user) = self.store.user(uaid) else { continue };
+            let here = &self.nodes[sock.node].id;
+            if !user.row().presence.iter().any(|row| row.node == *here) {
+                return Err(format!("agent {index} is on node {} and no row says so", sock.node));
             }
         }
         Ok(())
@@ -116,7 +176,9 @@ impl Cluster {
                 return Err(format!("agent {index} has a window of {} at rest", machine.window_len(uaid)));
             }
             let elsewhere = self.nodes.iter().enumerate().filter(|(n, _)| *n != sock.node);
-            if elsewhere.flat_map(|(_, node)| &node.shards).any(|shard| shard.machine.is_resident(uaid)) {
+            // Without Pings an idle session whose user agent has left unseen stays.
+            let pings = self.plan.ping_interval.0 > 0;
+            if pings && elsewhere.flat_map(|(_, node)| &node.shards).any(|shard| shard.machine.is_resident(uaid)) {
                 return Err(format!("agent {index} has a session on two nodes at rest"));
             }
         }

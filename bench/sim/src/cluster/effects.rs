@@ -86,14 +86,16 @@ impl Cluster {
     /// A notification leaves a machine.
     fn emitted(&mut self, id: SockId, event: &Event) -> Verdict {
         let Event::Notification { message, .. } = event else { return Ok(()) };
-        let post = self.sighted(message)?;
-        let post = &mut self.posts[post];
-        let read = self.agents[self.socks[id].agent].sock == Some(id);
-        if read && !self.disorder && post.acked.is_some() {
-            return Err(format!("a message comes again after its ack: {post:?}"));
+        let index = self.sighted(message)?;
+        let sock = &mut self.socks[id];
+        sock.sent_up_to = sock.sent_up_to.max(Some(message.stamp));
+        let (run, read) = (self.nodes[sock.node].id.boot, self.agents[sock.agent].sock == Some(id));
+        if read && self.posts[index].acked.is_some() && !self.comes_again(index, run) {
+            return Err(format!("a message comes again after its ack: {:?}", self.posts[index]));
         }
+        let post = &mut self.posts[index];
         post.sent += 1;
-        if post.seen.is_some_and(|_| post.stamp != Some(message.stamp)) {
+        if !post.pushed_twice && post.seen.is_some_and(|_| post.stamp != Some(message.stamp)) {
             return Err(format!("a message is sent as {:?}, its 201 said otherwise: {post:?}", message.stamp));
         }
         post.sent_as = Some(message.stamp);

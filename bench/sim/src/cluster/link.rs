@@ -7,7 +7,6 @@ use shards::ids::{StoreTicket, Uaid};
 use shards::machine::{Input, StoreError, StoreOp, StoreReply};
 use shards::message::Message;
 
-use super::sabotage::Breakage;
 use super::world::{Cluster, Happening};
 use crate::world::Verdict;
 
@@ -19,6 +18,8 @@ pub(super) struct Work {
     pub(super) op: StoreOp,
     pub(super) ready_at: u64,
     pub(super) gives_up_at: u64,
+    /// The user is read again behind a write.
+    pub(super) second_look: bool,
 }
 
 /// An answer on its way back to the same run of the node.
@@ -30,6 +31,10 @@ pub(super) struct Reply {
     pub(super) result: Result<StoreReply, StoreError>,
     /// Clock of the message that was stored, microseconds.
     pub(super) stamped: Option<u64>,
+    /// It answers a `Settle`.
+    pub(super) settles: bool,
+    /// It answers a write of messages.
+    pub(super) writes: bool,
 }
 
 /// A write that failed and takes effect all the same.
@@ -45,6 +50,7 @@ const WRITE_WITHIN_US: u64 = 30_000_000;
 
 impl Cluster {
     pub(super) fn submit(&mut self, node: usize, shard: usize, ticket: StoreTicket, op: StoreOp) -> Verdict {
+        let op = self.op_broken(node, op);
         let messages: &[Arc<Message>] = match &op {
             StoreOp::Publish { message, .. } => std::slice::from_ref(message),
             StoreOp::Save { messages } => messages,
@@ -55,7 +61,8 @@ impl Cluster {
         }
         let ready_at = self.now + self.rng.store.below(self.plan.delay + 1);
         let gives_up_at = self.now + PATIENCE;
-        self.works.push(Work { node, shard, ticket, op, ready_at, gives_up_at });
+        let second_look = self.behind_write && matches!(op, StoreOp::Locate { .. });
+        self.works.push(Work { node, shard, ticket, op, ready_at, gives_up_at, second_look });
         Ok(())
     }
 
@@ -78,7 +85,10 @@ impl Cluster {
 
     /// An operation takes effect, or fails.
     pub(super) fn work(&mut self, at: usize) -> Verdict {
-        let Work { node, shard, ticket, op, .. } = self.works.remove(at);
+        let Work { node, shard, ticket, op, second_look, .. } = self.works.remove(at);
+        let settles = matches!(op, StoreOp::Settle { .. });
+        let writes = matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. });
+        let broken = self.answer_broken((node, shard), &op, second_look);
         let faults = &self.plan.faults;
         let (error, lost, late) = (faults.store_error, faults.store_reply_lost, faults.store_late);
         let uaid = op.uaid();
@@ -87,7 +97,9 @@ impl Cluster {
             _ => None,
         };
         let cut = !self.has_store(node);
-        let result = if cut || self.rng.store.permille(error) {
+        let result = if let Some(broken) = broken {
+            broken
+        } else if cut || self.rng.store.permille(error) {
             self.disorder = true;
             self.marks.hit("store: failed without effect");
             Err(StoreError::Transient)
@@ -98,6 +110,9 @@ impl Cluster {
             Err(StoreError::Transient)
         } else {
             let reply = self.effect(&op)?;
+            if let Ok(StoreReply::Page(page)) = &reply {
+                self.given(node, &page.messages);
+            }
             if self.rng.store.permille(lost) {
                 self.disorder = true;
                 self.marks.hit("store: failed after success");
@@ -106,7 +121,7 @@ impl Cluster {
                 reply
             }
         };
-        self.replies.push(Reply { node, shard, uaid, ticket, result, stamped });
+        self.replies.push(Reply { node, shard, uaid, ticket, result, stamped, settles, writes });
         Ok(())
     }
 
@@ -121,6 +136,11 @@ impl Cluster {
     pub(super) fn effect(&mut self, op: &StoreOp) -> Result<Result<StoreReply, StoreError>, String> {
         let uaid = op.uaid();
         self.log(None, format_args!("takes effect: {op:?}"));
+        match op {
+            StoreOp::Publish { message, .. } => self.written(message, false)?,
+            StoreOp::Save { messages } => messages.iter().try_for_each(|message| self.written(message, true))?,
+            _ => {}
+        }
         let mut reply = match self.breakage {
             Some(breakage) => self.effect_broken(breakage, op),
             None => self.store.apply(op),
@@ -150,14 +170,17 @@ impl Cluster {
     }
 
     pub(super) fn reply(&mut self, at: usize) -> Verdict {
-        let Reply { node, shard, ticket, mut result, stamped, .. } = self.replies.remove(at);
-        let late = stamped.is_some_and(|clock| self.time(node).unix_us > clock + WRITE_WITHIN_US);
+        let Reply { node, shard, ticket, mut result, stamped, writes, .. } = self.replies.remove(at);
+        let late = stamped.is_some_and(|clock| self.judged_us(node) > clock + WRITE_WITHIN_US);
         if late && result.is_ok() {
             self.disorder = true;
             self.marks.hit("store: written too late");
             result = Err(StoreError::Transient);
         }
-        self.step(node, shard, Input::Stored { ticket, result })
+        self.behind_write = writes;
+        let done = self.step(node, shard, Input::Stored { ticket, result });
+        self.behind_write = false;
+        done
     }
 
     /// A node is gone: of the operations of each user some first ones take effect.
@@ -176,21 +199,6 @@ impl Cluster {
             }
         }
         Ok(())
-    }
-
-    /// The store as a broken cluster would have it.
-    fn effect_broken(&mut self, breakage: Breakage, op: &StoreOp) -> Result<StoreReply, StoreError> {
-        match (breakage, op) {
-            (Breakage::PresenceUnwritten, StoreOp::SetPresence { .. }) => return Ok(StoreReply::Done),
-            (Breakage::ClearsAnyVersion, StoreOp::ClearPresence { uaid, presence }) => {
-                let rows = self.store.user(*uaid).map(|user| user.row().presence).unwrap_or_default();
-                for row in rows.into_iter().filter(|row| row.node.url == presence.node.url) {
-                    let _ = self.store.apply(&StoreOp::ClearPresence { uaid: *uaid, presence: row });
-                }
-            }
-            _ => {}
-        }
-        self.store.apply(op)
     }
 }
 

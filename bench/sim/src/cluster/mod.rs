@@ -2,14 +2,14 @@
 //! [`Model`](shards::model::Model) under all of them.
 //!
 //! What the machine leaves to its surroundings is here in its plainest form: `wire` carries calls and keeps what is
-//! owed as `src/island/peers` does, `link` is each node's way to the store, `nodes` starts and stops as `src/node`.
-//! Each clock stays within `store.max_skew`, as `src/island/timekeeper.rs` sees to. Sockets never refuse a frame, and
-//! there is neither SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`,
-//! `oracle`.
+//! owed as `src/island/peers` does, `link` is each node's way to the store, `nodes` starts and stops as `src/node`,
+//! `keeper` renews leases, declares silent runs over and asks about clocks. Sockets never refuse a frame, and there is
+//! neither SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`, `oracle`.
 
 mod agents;
 mod calm;
 mod effects;
+mod keeper;
 mod link;
 mod nodes;
 mod oracle;

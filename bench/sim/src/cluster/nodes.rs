@@ -32,8 +32,20 @@ impl Cluster {
             offset_us: self.rng.faults.between(0, 2 * skew) as i64 - skew as i64,
             drift: self.rng.faults.between(0, 2 * self.plan.faults.drift) as i64 - self.plan.faults.drift as i64,
             drift_since: self.now,
+            runs_away: false,
+            clock_stopped: false,
+            righted_at: 0,
+            kept_at: 0,
+            silent_since: BTreeMap::new(),
+            over: BTreeSet::new(),
         });
+        if n == 0 && self.plan.faults.runaway > 0 {
+            let by = self.plan.faults.runaway as i64;
+            self.nodes[n].drift = if self.rng.faults.permille(500) { by } else { -by };
+            self.nodes[n].runs_away = true;
+        }
         self.table.push((0, false));
+        self.seen.push(0);
         self.boot(n)
     }
 
@@ -42,6 +54,10 @@ impl Cluster {
         self.boots += 1;
         let boot = self.boots;
         self.log(Some(n), format_args!("boots as run {boot}"));
+        if self.nodes[n].clock_stopped {
+            // A node whose clock is that wrong does not start.
+            self.set_clock_right(n);
+        }
         let mut of_user: BTreeMap<Uaid, Vec<Arc<Message>>> = BTreeMap::new();
         for message in self.nodes[n].left.clone() {
             of_user.entry(message.uaid).or_default().push(message);
@@ -58,6 +74,9 @@ impl Cluster {
         let node = &mut self.nodes[n];
         (node.up, node.id, node.shards) = (true, node_id(n, boot), shards);
         (node.owed, node.stopping, node.paused_until) = (Vec::new(), None, 0);
+        (node.clock_stopped, node.kept_at, node.over) = (false, self.now, BTreeSet::new());
+        node.silent_since.clear();
+        self.seen[n] = self.time(n).unix_us;
         for uaid in of_user.into_keys() {
             let rows = self.store.user(uaid).map(|user| user.row().presence).unwrap_or_default();
             let node = &mut self.nodes[n];
@@ -188,6 +207,10 @@ impl Cluster {
             self.marks.hit("nodes: rolling restart");
             self.rolling = (0..self.nodes.len()).collect();
         }
+        if rng.permille(faults.long) {
+            let until = self.now + rng.between(600, 1_600) * SECOND;
+            return self.away_for_long(n, until);
+        }
         if rng.permille(faults.pause) {
             self.marks.hit("node: paused");
             self.disorder = true;
@@ -211,10 +234,32 @@ impl Cluster {
         Ok(())
     }
 
+    /// A node is dead for long, or goes on where neither the others nor the store reach it.
+    fn away_for_long(&mut self, n: usize, until: u64) -> Verdict {
+        if self.rng.faults.permille(500) && self.nodes[n].up {
+            self.marks.hit("node: dead for long");
+            self.kill(n)?;
+            self.nodes[n].returns_at = until;
+        } else {
+            self.marks.hit("node: alone for long");
+            self.disorder = true;
+            self.nodes[n].store_cut_until = until;
+            for other in (0..self.nodes.len()).filter(|other| *other != n) {
+                self.cuts.insert((n.min(other), n.max(other)), until);
+            }
+        }
+        Ok(())
+    }
+
     /// Whom a call is for: which node, and which run of it.
     pub(super) fn target(op: &PeerOp) -> (usize, u64) {
         let (PeerOp::Push { to, .. } | PeerOp::Notify { to, .. } | PeerOp::Leave { to, .. }) = op;
-        (to.url.bytes().last().map_or(0, |digit| usize::from(digit - b'0')), to.boot)
+        (Cluster::node_of(to), to.boot)
+    }
+
+    /// The number of a node.
+    pub(super) fn node_of(id: &NodeId) -> usize {
+        id.url.bytes().last().map_or(0, |digit| usize::from(digit - b'0'))
     }
 
     /// Adds what the machines of this run counted to the marks.

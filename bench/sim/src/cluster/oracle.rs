@@ -2,12 +2,14 @@
 //! has ended by a rule; and as long as no node took with it what it owed, it does not wait for the next hello.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use shards::ids::{Chid, Stamp, Uaid};
-use shards::machine::{Disposition, RowKey};
+use shards::machine::{Disposition, RowKey, StoreOp};
 use shards::message::{Message, Rank, Topic};
 
-use super::agents::Channel;
+use super::agents::{Channel, Place};
+use super::link::{Reply, Work};
 use super::world::Cluster;
 use crate::world::Verdict;
 
@@ -28,11 +30,19 @@ pub(super) struct Post {
     pub(super) stamp: Option<Stamp>,
     /// Under which identity user agents were sent it.
     pub(super) sent_as: Option<Stamp>,
-    expires: u64,
+    pub(super) expires: u64,
     /// It was in storage or in a ledger at some time.
     pub(super) held: bool,
     pub(super) sent: u32,
     pub(super) acked: Option<u64>,
+    /// The run of a node that took its first ack.
+    pub(super) acked_by: Option<u64>,
+    /// Runs that storage gave it to before the delete that its ack caused had arrived there.
+    pub(super) read_by: BTreeSet<u64>,
+    /// The link brought a push of it twice.
+    pub(super) pushed_twice: bool,
+    /// The newest stamp that a session had been sent when it refused a push of this.
+    pub(super) refused_behind: Option<Stamp>,
     pub(super) cancelled: bool,
 }
 
@@ -56,6 +66,10 @@ impl Post {
             held: false,
             sent: 0,
             acked: None,
+            acked_by: None,
+            read_by: BTreeSet::new(),
+            pushed_twice: false,
+            refused_behind: None,
             cancelled: false,
         }
     }
@@ -109,8 +123,13 @@ impl Cluster {
             return Err(format!("message {index} was dropped although its TTL is {}", post.ttl));
         }
         let post = &self.posts[index];
-        if post.sent_as.is_some_and(|sent| sent != stamp) {
+        if post.sent_as.is_some_and(|sent| sent != stamp) && !post.pushed_twice {
             return Err(format!("message {index} was sent under another id than its 201 says: {post:?}"));
+        }
+        // Where clocks differ, or one starts ahead of its floor, stamps of two nodes do not say which was first.
+        let one_time = self.one_time && self.boots == self.nodes.len() as u64;
+        if one_time && post.refused_behind.is_some_and(|sent| sent.clock >= stamp.clock) {
+            return Err(format!("message {index} was refused and is in front of what was sent before: {post:?}"));
         }
         let behind = |p: &Post| {
             (p.run, p.uaid) == (post.run, post.uaid)
@@ -121,6 +140,72 @@ impl Cluster {
             return Err(format!("message {index} is older than an earlier 201 of its user and node"));
         }
         self.all_held(post.uaid, "at its 201")
+    }
+
+    /// Storage gives rows to a node. It cannot know of an ack that another run has taken and not brought to storage.
+    pub(super) fn given(&mut self, node: usize, messages: &[Arc<Message>]) {
+        let run = self.nodes[node].id.boot;
+        for message in messages {
+            let Ok(index) = self.identify(message) else { continue };
+            let acker = self.posts[index].acked_by;
+            if acker.is_none_or(|acker| acker != run && self.settles(acker, message.uaid)) {
+                self.posts[index].read_by.insert(run);
+            }
+        }
+    }
+
+    /// Whether deletes of a user are on their way from this run to storage.
+    fn settles(&self, run: u64, uaid: Uaid) -> bool {
+        let of_run = |node: usize| self.nodes[node].id.boot == run;
+        let asks =
+            |work: &Work| of_run(work.node) && matches!(work.op, StoreOp::Settle { .. }) && work.op.uaid() == uaid;
+        // The next are sent when this is answered.
+        let answered = |reply: &Reply| of_run(reply.node) && reply.settles && reply.uaid == uaid;
+        self.works.iter().any(asks) || self.replies.iter().any(answered)
+    }
+
+    /// True if a message that was acked may be sent once more by this run.
+    pub(super) fn comes_again(&mut self, index: usize, run: u64) -> bool {
+        let post = &self.posts[index];
+        let unknown = post.acked_by != Some(run) && post.read_by.contains(&run);
+        if unknown {
+            self.marks.hit("again: its delete was on its way from another node");
+        }
+        unknown || self.disorder || post.pushed_twice
+    }
+
+    /// The newest stamp that the sessions of a user on a node have been sent.
+    pub(super) fn sent_up_to(&self, node: usize, uaid: Uaid) -> Option<Stamp> {
+        let here = self.socks.iter().filter(|sock| sock.node == node && matches!(sock.place, Place::At(_)));
+        here.filter(|sock| sock.served == Some(uaid)).filter_map(|sock| sock.sent_up_to).max()
+    }
+
+    /// A push was refused, and its node knows: the message is to come behind what the session had been sent.
+    pub(super) fn refused(&mut self, message: &Message, behind: Option<Stamp>) {
+        let Ok(index) = self.identify(message) else { return };
+        let post = &mut self.posts[index];
+        if message.ttl > 0 && !post.pushed_twice {
+            post.refused_behind = behind.filter(|newest| *newest > message.stamp);
+        }
+    }
+
+    /// What follows an unsure push, and what a ledger leaves, is written in one place: one delete ends it.
+    pub(super) fn written(&mut self, message: &Message, saved: bool) -> Verdict {
+        let index = self.identify(message)?;
+        if message.topic.is_some() || message.ttl == 0 || self.posts[index].pushed_twice {
+            return Ok(());
+        }
+        let low_water = self.store.user(message.uaid).map(|user| user.low_water).unwrap_or_default();
+        // Low water covers the one form, and shows the other.
+        let covered = message.stamp.clock <= low_water;
+        let lies = self.store.user(message.uaid).is_some_and(|user| user.messages().any(|m| m.stamp == message.stamp));
+        let forms = self.forms.entry(message.stamp).or_default();
+        if lies && !covered && (if saved { forms.plain } else { forms.saved }) {
+            return Err(format!("message {index} lies in two places of storage"));
+        }
+        forms.plain |= !saved && !covered;
+        forms.saved |= saved || covered;
+        Ok(())
     }
 
     /// The rule by which a message has ended, other than by replacement.
@@ -146,7 +231,7 @@ impl Cluster {
     }
 
     /// True if a reader of the store is given it.
-    fn stored(&self, post: &Post) -> bool {
+    pub(super) fn stored(&self, post: &Post) -> bool {
         let Post { uaid, chid, topic, .. } = *post;
         post.stamp.is_some_and(|stamp| self.store.row(&RowKey { uaid, chid, stamp, topic }).is_some())
     }

@@ -29,8 +29,10 @@ pub(super) struct Plan {
     pub(super) eagerness: u64,
     /// The greatest time that a call or a storage operation takes when nothing is wrong, nanoseconds.
     pub(super) delay: u64,
-    /// How far each clock may be from the right time, microseconds.
+    /// How far each clock may be from the right time, microseconds. A clock that runs away goes beyond.
     pub(super) skew_us: u64,
+    /// The longest that time passes at once while nothing happens, nanoseconds.
+    pub(super) stride: u64,
     pub(super) faults: Faults,
 }
 
@@ -53,10 +55,14 @@ pub(super) struct Faults {
     pub(super) call_late: u64,
     /// A word that is owed is said twice.
     pub(super) call_twice: u64,
+    /// A push arrives twice.
+    pub(super) push_twice: u64,
     /// Two nodes are cut from each other for a while.
     pub(super) cut: u64,
     /// A node dies.
     pub(super) kill: u64,
+    /// A node is away for so long that the others may declare its run over: dead, or alive and reached by nobody.
+    pub(super) long: u64,
     /// A node stands still for a while, and goes on as the same run.
     pub(super) pause: u64,
     /// A node stops in order and starts again.
@@ -67,6 +73,8 @@ pub(super) struct Faults {
     pub(super) clock_step: u64,
     /// How fast clocks drift, in millionths.
     pub(super) drift: u64,
+    /// How fast one clock runs away from the right time, in millionths, until its node is told to stamp nothing.
+    pub(super) runaway: u64,
     /// A user agent goes away.
     pub(super) disconnect: u64,
     /// Its node does not notice.
@@ -74,8 +82,10 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    fn draw(rng: &mut Rng) -> Faults {
+    fn draw(rng: &mut Rng, long: bool) -> Faults {
         let fair = rng.below(8) == 0;
+        let runaway = if rng.below(6) == 0 { rng.pick(&[20_000, 60_000]) } else { 0 };
+        let away = rng.pick(&[3, 10]);
         let mut maybe = |values: &[u64]| {
             let value = rng.pick(values);
             if !fair && rng.permille(450) { value } else { 0 }
@@ -89,13 +99,16 @@ impl Faults {
             answer_lost: maybe(&[20, 100, 300]),
             call_late: maybe(&[20, 100]),
             call_twice: maybe(&[50, 300]),
+            push_twice: maybe(&[50, 300]),
             cut: maybe(&[3, 10, 30]),
             kill: maybe(&[2, 5, 10]),
+            long: if long { away } else { 0 },
             pause: maybe(&[3, 10]),
             stop: maybe(&[2, 5]),
             rolling: maybe(&[1]),
             clock_step: maybe(&[5, 20]),
             drift: maybe(&[500, 20_000]),
+            runaway,
             disconnect: maybe(&[30, 100, 250]),
             half_open: maybe(&[300, 900]),
         }
@@ -105,6 +118,7 @@ impl Faults {
 impl Plan {
     /// The plan of a seed.
     pub(super) fn draw(rng: &mut Rng) -> Plan {
+        let long = rng.below(6) == 0;
         Plan {
             steps: rng.between(200, 1_500),
             nodes: rng.between(2, 4) as usize,
@@ -115,7 +129,7 @@ impl Plan {
             durable: rng.permille(250),
             spill_after: Span::from_ms(rng.pick(&[500, 3_000, 10_000])),
             retry_after: Span::from_secs(rng.pick(&[20, 60])),
-            ping_interval: Span::from_secs(rng.pick(&[20, 60, 300])),
+            ping_interval: Span::from_secs(rng.pick(&[0, 20, 60, 300])),
             ledger_bytes_max: rng.pick(&[600, 2_000, 40 << 10]),
             topics: rng.pick(&[0, 1, 1, 3]),
             ttl_zero: rng.pick(&[0, 0, 100]),
@@ -125,7 +139,8 @@ impl Plan {
             eagerness: rng.pick(&[50, 150, 400]),
             delay: rng.pick(&[5_000_000, 200_000_000, 2_000_000_000]),
             skew_us: rng.pick(&[0, 1_000, 5_000_000, 15_000_000]),
-            faults: Faults::draw(rng),
+            stride: if long { 400_000_000_000 } else { 40_000_000_000 },
+            faults: Faults::draw(rng, long),
         }
     }
 }

@@ -1,20 +1,140 @@
-//! Broken clusters: each breaks a rule of decision 0017 where the surroundings of the machine keep it, and the oracle
-//! must notice.
+//! Broken clusters: each breaks a rule of decision 0017 where the surroundings of the machine can break it, and the
+//! oracle must notice.
+
+use std::sync::Arc;
+
+use shards::machine::{PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
+
+use super::link::Late;
+use super::world::Cluster;
 
 /// Which rule is broken. Only tests make one.
 #[cfg_attr(not(test), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Breakage {
-    /// A session looks at storage before its presence row is there: the row is never written.
+    /// A session is not found by its row: the row is never written.
     PresenceUnwritten,
+    /// A session looks at storage before its row is there: the row is written seconds later.
+    PresenceLate,
     /// A presence row is cleared in any version.
     ClearsAnyVersion,
+    /// Who stores does not see whoever came since its first look: the second finds no session.
+    LooksOnce,
     /// A node that is not reached counts as one that says "not here".
     UnreachedIsGone,
     /// The word that nobody answered is not owed.
     NothingIsOwed,
+    /// No live session is refreshed, so none looks at storage by itself.
+    NeverRefreshed,
+    /// The row of a new user rides with its first register only.
+    RowRidesOnce,
     /// A push without an answer counts as refused: it is stamped again.
     UnsureIsRefused,
+    /// The node that may have delivered a push is not told of its row.
+    UnsureIsForgotten,
+    /// What follows an unsure push is written as any other message.
+    UnsureIsPlain,
+    /// A refused push keeps its stamp.
+    RefusedKeepsStamp,
+    /// A session with something unacked does not find out that its user is elsewhere.
+    NeverDoubts,
+    /// A run that was declared over goes on.
+    BuriedGoesOn,
+    /// A burial that is written late hits the run that has entered since.
+    BurialHitsNewerRun,
+    /// Nobody asks the database about the clock of a node.
+    ClockUnasked,
+}
+
+impl Cluster {
+    /// What is asked of the store, as a broken cluster would ask it.
+    pub(super) fn op_broken(&mut self, node: usize, op: StoreOp) -> StoreOp {
+        match (self.breakage, op) {
+            (Some(Breakage::UnsureIsPlain), StoreOp::Save { messages }) if messages.len() == 1 => {
+                let message = Arc::clone(&messages[0]);
+                let held = self.nodes[node].shards.iter().flat_map(|shard| shard.ledger.values());
+                let waits = self.identify(&message).is_ok_and(|post| self.posts[post].seen.is_none());
+                if waits && !held.into_iter().any(|one| one.stamp == message.stamp) {
+                    StoreOp::Publish { message, checked: true }
+                } else {
+                    StoreOp::Save { messages }
+                }
+            }
+            (
+                Some(Breakage::RowRidesOnce),
+                StoreOp::Register { uaid, chid, key, at, seen, contact, presence: Some(presence) },
+            ) => {
+                let presence = self.rode.insert(uaid).then_some(presence);
+                StoreOp::Register { uaid, chid, key, at, seen, contact, presence }
+            }
+            (_, op) => op,
+        }
+    }
+
+    /// The answer that a broken cluster gives instead of carrying an operation out.
+    pub(super) fn answer_broken(
+        &mut self,
+        (node, shard): (usize, usize),
+        op: &StoreOp,
+        second_look: bool,
+    ) -> Option<Result<StoreReply, StoreError>> {
+        let machine = &self.nodes[node].shards[shard].machine;
+        match (self.breakage?, op) {
+            (Breakage::PresenceLate, StoreOp::SetPresence { .. }) => {
+                let at = self.now + self.rng.store.below(5_000_000_000);
+                self.late.push(Late { at, op: op.clone() });
+                Some(Ok(StoreReply::Done))
+            }
+            (Breakage::LooksOnce, StoreOp::Locate { .. }) if second_look => {
+                let mut reply = self.store.apply(op);
+                if let Ok(StoreReply::User(Some(user))) = &mut reply {
+                    user.presence.clear();
+                }
+                Some(reply)
+            }
+            (Breakage::NeverRefreshed, StoreOp::Touch { .. }) if self.calm => Some(Err(StoreError::Transient)),
+            (Breakage::NeverDoubts, StoreOp::LoadUser { uaid }) if machine.is_resident(*uaid) => {
+                Some(Err(StoreError::Transient))
+            }
+            _ => None,
+        }
+    }
+
+    /// The store as a broken cluster would have it.
+    pub(super) fn effect_broken(&mut self, breakage: Breakage, op: &StoreOp) -> Result<StoreReply, StoreError> {
+        match (breakage, op) {
+            (Breakage::PresenceUnwritten, StoreOp::SetPresence { .. }) => return Ok(StoreReply::Done),
+            (Breakage::ClearsAnyVersion, StoreOp::ClearPresence { uaid, presence }) => {
+                let rows = self.store.user(*uaid).map(|user| user.row().presence).unwrap_or_default();
+                for row in rows.into_iter().filter(|row| row.node.url == presence.node.url) {
+                    let _ = self.store.apply(&StoreOp::ClearPresence { uaid: *uaid, presence: row });
+                }
+            }
+            _ => {}
+        }
+        self.store.apply(op)
+    }
+
+    /// What is said to another node, as a broken cluster would say it.
+    pub(super) fn call_broken(&self, op: PeerOp) -> PeerOp {
+        match (self.breakage, op) {
+            (Some(Breakage::UnsureIsForgotten), PeerOp::Notify { to, uaid, .. }) => {
+                PeerOp::Notify { to, uaid, unsure: None }
+            }
+            (_, op) => op,
+        }
+    }
+
+    /// What a machine is told came of a call.
+    pub(super) fn reply_broken(&self, op: &PeerOp, reply: PeerReply) -> PeerReply {
+        match (self.breakage, op, reply) {
+            (Some(Breakage::UnreachedIsGone), _, PeerReply::NoAnswer | PeerReply::Unreachable) => PeerReply::NotHere,
+            (Some(Breakage::UnsureIsRefused), _, PeerReply::NoAnswer) => PeerReply::Busy,
+            // The machine stores what was not taken, for whatever reason, and stamps it again only when it was refused.
+            (Some(Breakage::RefusedKeepsStamp), PeerOp::Push { .. }, PeerReply::Busy) => PeerReply::Unreachable,
+            (_, _, reply) => reply,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -25,25 +145,38 @@ mod tests {
     /// The first failure that this breakage causes; every one must cause some.
     fn found(breakage: Breakage) -> String {
         let failure = (0..10_000).find_map(|seed| run_cluster(seed, &Options::default(), Some(breakage)).err());
-        failure.map_or_else(|| panic!("no seed notices {breakage:?}"), |failure| failure.what)
+        let failure = failure.unwrap_or_else(|| panic!("no seed notices {breakage:?}"));
+        failure.what
     }
 
     #[test]
     fn a_session_without_its_row_is_not_told() {
         let what = found(Breakage::PresenceUnwritten);
+        assert!(what.contains("waits (") || what.contains("no row says so"), "{what}");
+    }
+
+    #[test]
+    fn a_session_that_looks_before_its_row_is_there_misses_what_comes_between() {
+        let what = found(Breakage::PresenceLate);
         assert!(what.contains("waits ("), "{what}");
     }
 
     #[test]
     fn a_row_that_is_cleared_in_any_version_hides_a_session() {
         let what = found(Breakage::ClearsAnyVersion);
+        assert!(what.contains("waits (") || what.contains("no row says so"), "{what}");
+    }
+
+    #[test]
+    fn a_session_that_comes_between_two_looks_is_not_told() {
+        let what = found(Breakage::LooksOnce);
         assert!(what.contains("waits ("), "{what}");
     }
 
     #[test]
     fn a_node_that_is_taken_for_gone_keeps_its_sessions_waiting() {
         let what = found(Breakage::UnreachedIsGone);
-        assert!(what.contains("waits (") || what.contains("lost"), "{what}");
+        assert!(what.contains("waits (") || what.contains("lost") || what.contains("no row says so"), "{what}");
     }
 
     #[test]
@@ -53,8 +186,62 @@ mod tests {
     }
 
     #[test]
+    fn a_word_that_is_lost_is_not_found_without_a_refresh() {
+        let what = found(Breakage::NeverRefreshed);
+        assert!(what.contains("(every session was refreshed)") || what.contains("no row says so"), "{what}");
+    }
+
+    #[test]
+    fn a_new_user_whose_row_rides_once_is_not_found() {
+        let what = found(Breakage::RowRidesOnce);
+        assert!(what.contains("waits (") || what.contains("no row says so"), "{what}");
+    }
+
+    #[test]
     fn a_push_without_an_answer_has_two_names() {
         let what = found(Breakage::UnsureIsRefused);
         assert!(what.contains("another id") || what.contains("said otherwise"), "{what}");
+    }
+
+    #[test]
+    fn a_row_that_its_session_does_not_know_of_outlives_the_ack() {
+        let what = found(Breakage::UnsureIsForgotten);
+        assert!(what.contains("was acked and is stored still"), "{what}");
+    }
+
+    #[test]
+    fn an_unsure_push_that_is_written_as_any_other_lies_in_two_places() {
+        let what = found(Breakage::UnsureIsPlain);
+        assert!(what.contains("lies in two places"), "{what}");
+    }
+
+    #[test]
+    fn a_refused_push_that_keeps_its_stamp_is_in_front_of_what_was_sent() {
+        let what = found(Breakage::RefusedKeepsStamp);
+        assert!(what.contains("is in front of what was sent before"), "{what}");
+    }
+
+    #[test]
+    fn a_session_that_does_not_doubt_keeps_what_it_was_sent() {
+        let what = found(Breakage::NeverDoubts);
+        assert!(what.contains("waits ("), "{what}");
+    }
+
+    #[test]
+    fn a_run_that_goes_on_after_its_burial_is_not_told() {
+        let what = found(Breakage::BuriedGoesOn);
+        assert!(what.contains("waits (") || what.contains("no row says so"), "{what}");
+    }
+
+    #[test]
+    fn a_late_burial_that_hits_the_next_run_ends_it() {
+        let what = found(Breakage::BurialHitsNewerRun);
+        assert!(what.contains("was never silent"), "{what}");
+    }
+
+    #[test]
+    fn a_clock_that_nobody_asks_about_hides_messages() {
+        let what = found(Breakage::ClockUnasked);
+        assert!(what.contains("lost") || what.contains("waits ("), "{what}");
     }
 }

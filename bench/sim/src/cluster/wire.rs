@@ -2,7 +2,7 @@
 //! `src/edge/node.rs`): a call that is not answered in time may still be carried out; a notification is owed until it
 //! is answered or the run of the node is over.
 
-use shards::ids::StoreTicket;
+use shards::ids::{Stamp, StoreTicket};
 use shards::machine::{Command, Input, NodeAnswer, NodeNotify, NodePush, PeerOp, PeerReply};
 
 use super::posters::Pending;
@@ -21,6 +21,8 @@ pub(super) struct Call {
     op: PeerOp,
     stage: Stage,
     gives_up_at: u64,
+    /// The newest stamp that the session had been sent when it refused this push.
+    behind: Option<Stamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,11 +63,14 @@ impl Call {
 impl Cluster {
     /// Calls another node.
     pub(super) fn call(&mut self, from: usize, waits: Option<(usize, StoreTicket)>, op: PeerOp, owed: bool) {
-        let (to, _) = Cluster::target(&op);
+        let (to, boot) = Cluster::target(&op);
+        let op = self.call_broken(op);
         let faults = &self.plan.faults;
-        let (lost, slow) = (faults.call_lost, faults.call_late);
+        let (lost, slow, twice) = (faults.call_lost, faults.call_late, faults.push_twice);
         let delay = self.rng.network.below(self.plan.delay + 1);
-        let stage = if !self.nodes[to].up || !self.reaches(from, to) {
+        let stage = if self.nodes[from].over.contains(&boot) {
+            Stage::Refused { at: self.now }
+        } else if !self.nodes[to].up || !self.reaches(from, to) {
             self.marks.hit("call: no connection");
             Stage::Refused { at: self.now + delay.min(SECOND) }
         } else if self.rng.network.permille(lost) {
@@ -81,7 +86,31 @@ impl Cluster {
         };
         self.calls_made += 1;
         let (id, from_boot) = (self.calls_made, self.nodes[from].id.boot);
-        self.calls.push(Call { id, from, from_boot, waits, owed, op, stage, gives_up_at: self.now + PATIENCE });
+        let gives_up_at = self.now + PATIENCE;
+        if let (PeerOp::Push { message, .. }, Stage::Out { .. }) = (&op, stage)
+            && self.rng.network.permille(twice)
+        {
+            self.marks.hit("call: push, twice");
+            let post = self.identify(message);
+            post.into_iter().for_each(|post| self.posts[post].pushed_twice = true);
+            self.calls_made += 1;
+            let slow = self.rng.network.permille(200);
+            let within = if slow { 60 * SECOND } else { self.plan.delay + 1 };
+            let stage = Stage::Out { at: self.now + self.rng.network.below(within) };
+            let (id, op) = (self.calls_made, op.clone());
+            self.calls.push(Call {
+                id,
+                from,
+                from_boot,
+                waits: None,
+                owed: false,
+                op,
+                stage,
+                gives_up_at,
+                behind: None,
+            });
+        }
+        self.calls.push(Call { id, from, from_boot, waits, owed, op, stage, gives_up_at, behind: None });
     }
 
     /// Whether something can become of a call now.
@@ -122,7 +151,15 @@ impl Cluster {
     fn is_known_over(&mut self, at: usize) -> bool {
         let (to, boot) = Cluster::target(&self.calls[at].op);
         let (last, left) = self.table[to];
-        (left || last != boot) && self.has_store(self.calls[at].from) && self.rng.network.permille(500)
+        let from = self.calls[at].from;
+        if self.nodes[from].over.contains(&boot) {
+            return true;
+        }
+        let over = (left || last != boot) && self.has_store(from) && self.rng.network.permille(500);
+        if over {
+            self.nodes[from].over.insert(boot);
+        }
+        over
     }
 
     /// The node it is for has it, unless it is gone by now.
@@ -168,6 +205,9 @@ impl Cluster {
             NodeAnswer::Busy => PeerReply::Busy,
         };
         self.marks.hit(&format!("call: answered {reply:?}"));
+        if let (PeerReply::Busy, PeerOp::Push { to, message, stored: false }) = (reply, &self.calls[at].op) {
+            self.calls[at].behind = self.sent_up_to(Cluster::node_of(to), message.uaid);
+        }
         self.called_back(at, reply)
     }
 
@@ -196,7 +236,7 @@ impl Cluster {
     /// The caller hears of it, or gives up.
     fn call_ends(&mut self, at: usize, reply: PeerReply) -> Verdict {
         let call = &mut self.calls[at];
-        let (from, waits, owed, op) = (call.from, call.waits.take(), call.owed, call.op.clone());
+        let (from, waits, owed, op, behind) = (call.from, call.waits.take(), call.owed, call.op.clone(), call.behind);
         call.owed = false;
         let alive = self.nodes[from].up && self.nodes[from].id.boot == call.from_boot;
         // What was given up may still be carried out.
@@ -208,13 +248,12 @@ impl Cluster {
         }
         let unanswered = matches!(reply, PeerReply::NoAnswer | PeerReply::Unreachable);
         if matches!(op, PeerOp::Notify { .. }) && (unanswered || (owed && reply == PeerReply::Busy)) {
-            self.owe(from, op, owed);
+            self.owe(from, op.clone(), owed);
         }
-        let reply = match (self.breakage, reply) {
-            (Some(Breakage::UnreachedIsGone), PeerReply::NoAnswer | PeerReply::Unreachable) => PeerReply::NotHere,
-            (Some(Breakage::UnsureIsRefused), PeerReply::NoAnswer) => PeerReply::Busy,
-            (_, reply) => reply,
-        };
+        if let (PeerReply::Busy, PeerOp::Push { message, stored: false, .. }) = (reply, &op) {
+            self.refused(message, behind);
+        }
+        let reply = self.reply_broken(&op, reply);
         match waits {
             Some((shard, ticket)) => {
                 if reply == PeerReply::NoAnswer {

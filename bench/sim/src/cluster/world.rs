@@ -12,6 +12,7 @@ use shards::place::Placement;
 use shards::time::{Instant, Now};
 
 use super::agents::{Agent, Channel, Sock, SockId};
+use super::keeper::Burial;
 use super::link::{Late, Reply, Work};
 use super::oracle::Post;
 use super::plan::Plan;
@@ -46,6 +47,11 @@ pub(crate) struct Cluster {
     pub(super) nodes: Vec<Node>,
     /// What the table of nodes says: the last run of each, and whether it has ended in order.
     pub(super) table: Vec<(u64, bool)>,
+    /// When each node last renewed its lease, by its own clock, microseconds.
+    pub(super) seen: Vec<u64>,
+    pub(super) burials: Vec<Burial>,
+    /// Runs that a burial named.
+    pub(super) buried: BTreeSet<(usize, u64)>,
     pub(super) store: Model,
     pub(super) works: Vec<Work>,
     pub(super) replies: Vec<Reply>,
@@ -61,16 +67,24 @@ pub(crate) struct Cluster {
     pub(super) channels: BTreeMap<(Uaid, Chid), Channel>,
     pub(super) posts: Vec<Post>,
     pub(super) by_stamp: BTreeMap<Stamp, usize>,
+    /// Forms in which messages without a topic were written.
+    pub(super) forms: BTreeMap<Stamp, Forms>,
     /// Requests over HTTP, by node, shard and slot.
     pub(super) pending: BTreeMap<(usize, usize, u32), Pending>,
     pub(super) slots: u32,
     pub(super) calls_made: u64,
     pub(super) wall_max: u64,
+    /// No clock is ever wrong.
+    pub(super) one_time: bool,
     /// Something was lost that excuses a message that comes again after its ack.
     pub(super) disorder: bool,
     /// Step at which a node last took with it what it owed to others.
     pub(super) word_lost: u64,
     pub(super) calm: bool,
+    /// A machine is being told what came of a write of messages.
+    pub(super) behind_write: bool,
+    /// Users whose row has ridden with a register.
+    pub(super) rode: BTreeSet<Uaid>,
     pub(crate) marks: Marks,
     pub(crate) recorder: Recorder,
 }
@@ -96,6 +110,24 @@ pub(super) struct Node {
     pub(super) offset_us: i64,
     pub(super) drift: i64,
     pub(super) drift_since: u64,
+    /// Nothing keeps its drift within the allowed skew.
+    pub(super) runs_away: bool,
+    /// Its shards stamp nothing, and until when.
+    pub(super) clock_stopped: bool,
+    pub(super) righted_at: u64,
+    /// When it renews its lease and asks about its clock.
+    pub(super) kept_at: u64,
+    /// Since when others have been silent as far as it sees.
+    pub(super) silent_since: BTreeMap<usize, u64>,
+    /// Runs that it knows to be over.
+    pub(super) over: BTreeSet<u64>,
+}
+
+/// Forms in which a message was written.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Forms {
+    pub(super) plain: bool,
+    pub(super) saved: bool,
 }
 
 /// One shard of a run.
@@ -147,6 +179,9 @@ impl Cluster {
             placement: Placement::new(PLACEMENT_KEY, plan.shards),
             nodes: Vec::new(),
             table: Vec::new(),
+            seen: Vec::new(),
+            burials: Vec::new(),
+            buried: BTreeSet::new(),
             store: Model::shared(),
             works: Vec::new(),
             replies: Vec::new(),
@@ -160,13 +195,17 @@ impl Cluster {
             channels: BTreeMap::new(),
             posts: Vec::new(),
             by_stamp: BTreeMap::new(),
+            forms: BTreeMap::new(),
             pending: BTreeMap::new(),
             slots: 0,
             calls_made: 0,
             wall_max: 0,
+            one_time: plan.skew_us == 0 && plan.faults.runaway == 0,
             disorder: false,
             word_lost: 0,
             calm: false,
+            behind_write: false,
+            rode: BTreeSet::new(),
             marks: Marks::default(),
             recorder: Recorder::new(keep_lines),
             plan,
@@ -195,12 +234,20 @@ impl Cluster {
 
     /// The two clocks as a node reads them.
     pub(super) fn time(&self, n: usize) -> Now {
+        Now { mono: Instant(self.now), unix_us: self.right_us().saturating_add_signed(self.offset_us(n)) }
+    }
+
+    /// The right time, microseconds.
+    pub(super) fn right_us(&self) -> u64 {
+        1_700_000_000_000_000 + self.now / 1_000
+    }
+
+    /// How far the clock of a node is ahead of the right time, microseconds.
+    pub(super) fn offset_us(&self, n: usize) -> i64 {
         let node = &self.nodes[n];
-        let right = 1_700_000_000_000_000 + self.now / 1_000;
-        let drifted = (self.now - node.drift_since) as i64 / 1_000 * node.drift / 1_000_000;
+        let offset = node.offset_us + (self.now - node.drift_since) as i64 / 1_000 * node.drift / 1_000_000;
         let most = self.plan.skew_us as i64;
-        let offset = (node.offset_us + drifted).clamp(-most, most);
-        Now { mono: Instant(self.now), unix_us: right.saturating_add_signed(offset) }
+        if node.runs_away { offset } else { offset.clamp(-most, most) }
     }
 
     /// Whether a node runs and does something.
@@ -253,6 +300,7 @@ impl Cluster {
     /// One turn: an event happens, a user agent or a sender acts, or time passes.
     pub(super) fn turn(&mut self) -> Verdict {
         self.now += 1_000 + self.rng.schedule.below(1_000_000);
+        self.keep()?;
         self.stops_end()?;
         let enabled = self.enabled();
         let outside = enabled.is_empty() || self.rng.schedule.permille(self.plan.eagerness);
@@ -304,12 +352,14 @@ impl Cluster {
         let work = self.works.iter().flat_map(|work| [work.ready_at, work.gives_up_at]);
         let calls = self.calls.iter().map(Call::due).chain(self.late.iter().map(|late| late.at));
         let agents = self.agents.iter().map(|agent| agent.retry_at);
+        let burials = self.burials.iter().map(|burial| burial.at);
         let all = machines.map(|at| at.0).chain(nodes).chain(owed).chain(work).chain(calls).chain(agents);
+        let all = all.chain(burials);
         let next = all.filter(|at| *at > self.now).min();
         self.now = match (next, self.rng.schedule.below(100)) {
             (Some(at), draw) if self.calm || draw < 70 => at,
             (_, draw) if draw < 90 => self.now + self.rng.schedule.below(3_000_000_000),
-            _ => self.now + self.rng.schedule.below(40_000_000_000),
+            _ => self.now + self.rng.schedule.below(self.plan.stride),
         };
     }
 
