@@ -38,7 +38,7 @@ pub(in crate::machine) struct Broadcasts {
 
 /// The broadcasts of one session: 6 bytes.
 #[derive(Clone, Copy)]
-#[repr(packed(2))]
+#[repr(Rust, packed(2))]
 pub(in crate::machine) struct Subscription {
     /// Interned set of broadcast ids; 0 is none.
     set: u16,

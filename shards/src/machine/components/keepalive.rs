@@ -39,7 +39,7 @@ impl Ping {
 
 /// What a session keeps: 10 bytes.
 #[derive(Clone, Copy)]
-#[repr(packed(2))]
+#[repr(Rust, packed(2))]
 pub(in crate::machine) struct PerSession {
     /// Time at which the next WebSocket Ping is due, in ticks.
     ping_due: u32,
