@@ -4,15 +4,15 @@
 
 use std::fmt;
 
-/// User agent id: 16 bytes, issued by us, the sharding key (BEHAVIOUR.md, identifiers).
+/// User agent id: 16 bytes, issued by us, the sharding key (PROTOCOL.md, identifiers).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uaid(pub [u8; 16]);
 
-/// Channel id: one subscription of one user agent, 16 bytes (BEHAVIOUR.md, identifiers).
+/// Channel id: one subscription of one user agent, 16 bytes (PROTOCOL.md, identifiers).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Chid(pub [u8; 16]);
 
-/// SHA-256 of the 65 bytes of a VAPID public key (BEHAVIOUR.md 2.2).
+/// SHA-256 of the 65 bytes of a VAPID public key (PROTOCOL.md 2.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyDigest(pub [u8; 32]);
 
@@ -30,7 +30,7 @@ pub struct ConnId {
     pub generation: u32,
 }
 
-/// One attempt to move a socket to its owner (DESIGN.md 5): `source shard << 48 | count`. Never reused in a boot.
+/// One attempt to move a socket to its owner (ARCHITECTURE.md 4): `source shard << 48 | count`. Never reused in a boot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Claim(pub u64);
 
@@ -70,11 +70,11 @@ pub struct RequestId {
 pub struct LedgerSlot(pub u32);
 
 /// Names one emission of one notification on one session, so that a frame the socket refused can be
-/// sent again when it takes bytes (DESIGN.md 4.2 rule 6). Counts up per session, wraps.
+/// sent again when it takes bytes (ring/RULES.md rule 6). Counts up per session, wraps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EmissionId(pub u32);
 
-/// The hybrid clock of the owner shard (DESIGN.md 6): microseconds since the Unix epoch, strictly increasing per shard.
+/// The hybrid clock (ARCHITECTURE.md 8.3): microseconds since the Unix epoch, strictly increasing per shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Clock(pub u64);
 

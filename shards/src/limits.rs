@@ -150,7 +150,7 @@ pub const RELAY_MEMBERS_MAX: usize = 4_096;
 /// connection that takes more is closed 1013, or answered 503.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 
-/// Retries of a notification on a live connection (DESIGN.md 6). After the last one it waits in storage.
+/// Retries of a notification on a live connection (ARCHITECTURE.md 3). After the last one it waits in storage.
 pub const RETRIES_MAX: u8 = 3;
 /// Deliveries, over three sessions at least, after which a message ends without an ack (`delivery.attempts_max`). Shed:
 /// it is deleted, counted (`unacked_ended`) and told to who asked for a receipt.
@@ -192,7 +192,7 @@ pub const RATE_BUCKETS_MAX: usize = 65_536;
 /// user that was sent something longest ago. One over its budget is sent more than one message per second.
 pub const BUDGET_USERS_MAX: usize = 16_384;
 
-/// Bytes of wake data of one user (SimplePush, BEHAVIOUR.md 1.12): its length is one byte in storage. What the edge
+/// Bytes of wake data of one user (SimplePush, PROTOCOL.md 1.12): its length is one byte in storage. What the edge
 /// takes is shorter.
 pub const WAKE_BYTES_MAX: usize = 255;
 /// Seconds between two wake-up calls for one user: an app server must not make us call more often. Shed: the update

@@ -6,7 +6,7 @@
 use crate::ids::{Chid, Clock, Origin, Stamp, Uaid};
 use crate::time::UnixSeconds;
 
-/// A message between its acceptance and its end (DESIGN.md 6).
+/// A message between its acceptance and its end (ARCHITECTURE.md 3).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// For whom.
@@ -90,7 +90,7 @@ pub enum Urgency {
 }
 
 /// A topic name: 1 to 32 characters of `[0-9A-Za-z-_]` with optional trailing `=`; whoever makes one has checked that
-/// (BEHAVIOUR.md 2.4).
+/// (PROTOCOL.md 2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Topic {
     bytes: [u8; 32],
@@ -108,7 +108,7 @@ impl Topic {
         Some(Topic { bytes, len: text.len() as u8 })
     }
 
-    /// The slot of version updates (BEHAVIOUR.md 2.10). No app server can name it: its byte is in no topic's alphabet.
+    /// The slot of version updates (PROTOCOL.md 1.12). No app server can name it: its byte is in no topic's alphabet.
     pub const UPDATE: Topic = Topic { bytes: [0; 32], len: 1 };
 
     /// Its characters.
@@ -120,7 +120,7 @@ impl Topic {
 /// The place of a message among those that want its topic slot: of two, the greater stays.
 ///
 /// The newer message replaces the older (RFC 8030 section 5.4). A version update replaces only one of a lower version
-/// (BEHAVIOUR.md 2.10), so of two with one version the first stays, in whatever order they come.
+/// (PROTOCOL.md 1.12), so of two with one version the first stays, in whatever order they come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rank {
     version: u64,
@@ -170,7 +170,7 @@ impl Message {
         UnixSeconds(self.accepted.0.saturating_add(u64::from(self.ttl)))
     }
 
-    /// Whether that time has come (BEHAVIOUR.md 1.8: `now >= timestamp + ttl`).
+    /// Whether that time has come (PROTOCOL.md 2.4: `now >= timestamp + ttl`).
     pub fn expired(&self, now: UnixSeconds) -> bool {
         now >= self.expires()
     }

@@ -1,4 +1,4 @@
-//! Placement: which shard owns a UAID (DESIGN.md 5). Pure, versioned by its key, tested for balance.
+//! Placement: which shard owns a UAID (ARCHITECTURE.md 8.1). Pure, versioned by its key, tested for balance.
 //!
 //! `owner = (keyed_hash(uaid) * shards) >> 64`: each shard owns one contiguous slice of the hash space.
 //! The key lives in the data directory and is secret: strangers cannot aim at one shard.
@@ -41,7 +41,7 @@ impl Placement {
         hasher.finish()
     }
 
-    /// The 4-byte keyed fingerprint under which a session remembers a channel (DESIGN.md 4.3).
+    /// The 4-byte keyed fingerprint under which a session remembers a channel (ARCHITECTURE.md 8.10).
     pub fn fingerprint(&self, chid: Chid) -> u32 {
         let mut hasher = SipHasher13::new_with_keys(self.key.1, self.key.0);
         hasher.write(&chid.0);

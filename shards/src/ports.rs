@@ -12,7 +12,7 @@ use crate::time::Now;
 pub enum Port {
     /// User agents. Small receive spans.
     WebSocket,
-    /// App servers. 8 KiB spans; dealt to the least loaded shard (DESIGN.md 4.2 rule 7).
+    /// App servers. 8 KiB spans; dealt to the least loaded shard (ring/RULES.md rule 7).
     Endpoint,
     /// Other nodes. As endpoint.
     Node,
@@ -165,7 +165,7 @@ impl Peers for Alone {
 /// shard's thread: it never blocks, and drops what does not fit its queue; the update waits for the next hello.
 pub type Wake = Box<dyn Fn(WakeData) + Send>;
 
-/// Where a shard's accepted directs survive `kill -9` (DESIGN.md 6). The real one is `ledger::Log`.
+/// Where a shard's accepted directs survive `kill -9` (ARCHITECTURE.md 5). The real one is `ledger::Log`.
 pub trait Ledger {
     /// Appends a record and marks it live. The machine reserves bytes first, so there is always room.
     fn append(&mut self, slot: crate::ids::LedgerSlot, message: &crate::message::Message);

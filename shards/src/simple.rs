@@ -1,4 +1,4 @@
-//! SimplePush vocabulary (BEHAVIOUR.md 1.12, 2.10): how a user agent is reached, and a version update as a message.
+//! SimplePush vocabulary (PROTOCOL.md 1.12): how a user agent is reached, and a version update as a message.
 //!
 //! An update is a [`Message`] in the one topic slot that no app server can name, so that ledgers and stores carry it
 //! like any other and keep one per channel. Its payload is the version (8 bytes, big-endian), then the data.

@@ -63,7 +63,7 @@ pub fn start<'o>(date: &HttpDate, context: &Context, status: u16, out: &'o mut V
     response
 }
 
-/// A whole error answer with its JSON body (BEHAVIOUR.md 2.11).
+/// A whole error answer with its JSON body (PROTOCOL.md 2.11).
 pub fn fault(date: &HttpDate, context: &Context, fault: Fault, out: &mut Vec<u8>) {
     fault_until(date, context, fault, RETRY_AFTER, out);
 }
@@ -97,7 +97,7 @@ pub fn wrong_method(date: &HttpDate, context: &Context, allow: &str, out: &mut V
         .body(&body, context.to_head);
 }
 
-/// The answer to OPTIONS: what is allowed, and to whom (BEHAVIOUR.md 2.12).
+/// The answer to OPTIONS: what is allowed, and to whom (PROTOCOL.md 2.12).
 pub fn options(date: &HttpDate, context: &Context, requested: Option<&[u8]>, allow: &str, out: &mut Vec<u8>) {
     let mut response = start(date, context, 204, out).header("Allow", allow.as_bytes());
     if context.origin.is_some() {
@@ -112,7 +112,7 @@ pub fn options(date: &HttpDate, context: &Context, requested: Option<&[u8]>, all
     response.empty();
 }
 
-/// The small pages of every port (BEHAVIOUR.md 7.1), spelled once.
+/// The small pages of every port (PROTOCOL.md 7.1), spelled once.
 pub struct Pages {
     version: Vec<u8>,
     health: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The one table of goodbyes: a reason to close codes (BEHAVIOUR.md 1.3, DESIGN.md 8) and HTTP statuses.
+//! The one table of goodbyes: a reason to close codes (PROTOCOL.md 1.3) and HTTP statuses.
 
 use shards::machine::CloseReason;
 

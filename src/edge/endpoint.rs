@@ -1,6 +1,6 @@
-//! The port of app servers: `POST /wpush/...` and `DELETE /m/{id}` (BEHAVIOUR.md 2).
+//! The port of app servers: `POST /wpush/...` and `DELETE /m/{id}` (PROTOCOL.md 2).
 //!
-//! Order of validation as DESIGN.md 6 has it: 404 and 401 are answered here; size and header rules travel with the
+//! Order of validation (ARCHITECTURE.md 8.5): 404 and 401 are answered here; size and header rules travel with the
 //! request, since the owner's 410 comes first.
 
 use shards::ids::{Chid, KeyDigest, Stamp, Uaid};
@@ -45,7 +45,7 @@ pub(super) struct Posted {
 }
 
 impl PostDraft {
-    /// The message, or the first broken rule of BEHAVIOUR.md 2.3 steps 8 to 11.
+    /// The message, or the first broken rule of PROTOCOL.md 2.3 steps 8 to 11.
     pub(super) fn finish(self, accepted: UnixSeconds) -> Result<Message, Fault> {
         let granted = self.delivery.grant(self.payload.verdict())?;
         Ok(Message {

@@ -1,4 +1,4 @@
-//! Fresh UAIDs: random v4 UUIDs, drawn until one falls in the slice of this shard (DESIGN.md 5).
+//! Fresh UAIDs: random v4 UUIDs, drawn until one falls in the slice of this shard (ARCHITECTURE.md 8.1).
 
 use shards::ids::{ShardId, Uaid};
 use shards::place::Placement;

@@ -428,7 +428,7 @@ impl PushEdge {
         Ingest::Close { reason: CloseReason::Said }
     }
 
-    /// Health pages, or 404 (BEHAVIOUR.md 7.1). Every port has them.
+    /// Health pages, or 404 (PROTOCOL.md 7.1). Every port has them.
     pub(super) fn plan_page(&self, head: &Head<'_, '_>) -> Plan {
         if head.path == "*" {
             return method_refused(head, "GET, HEAD, POST, PUT, DELETE, OPTIONS");
@@ -486,7 +486,7 @@ fn context_of(port: Port, head: &Head<'_, '_>) -> Context {
 }
 
 /// The answer to a method that a path does not take. OPTIONS and HEAD are taken everywhere, and say nothing of what is
-/// behind the path: the first of the services before this one did so (BEHAVIOUR.md 2.12), and monitors rely on it.
+/// behind the path: the first of the services before this one did so (PROTOCOL.md 2.12), and monitors rely on it.
 pub(super) fn method_refused(head: &Head<'_, '_>, allow: &'static str) -> Plan {
     Plan::Reply(match head.method {
         "OPTIONS" => {

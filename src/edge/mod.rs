@@ -73,7 +73,7 @@ pub struct EdgeConfig {
     pub relays: bool,
     /// `hello.reconcile`: the machine is told the channels of a hello.
     pub reconcile: bool,
-    /// Which run of this node it is: other nodes say whom they mean (DESIGN.md 7.3).
+    /// Which run of this node it is: other nodes say whom they mean (ARCHITECTURE.md 8.9).
     pub boot: u64,
     /// Whether WebSockets are welcome; the same for all shards.
     pub gate: Arc<Gate>,
@@ -104,7 +104,7 @@ impl EdgeKeys {
     }
 }
 
-/// The facts of `/__version__` (BEHAVIOUR.md 7.1).
+/// The facts of `/__version__` (PROTOCOL.md 7.1).
 #[derive(Clone, Debug, Default)]
 pub struct VersionInfo {
     /// Of the package.
@@ -117,7 +117,7 @@ pub struct VersionInfo {
     pub build: String,
 }
 
-/// BEHAVIOUR.md 2.6: 4,096 bytes of plain text fit after encryption and base64.
+/// PROTOCOL.md 2.6: 4,096 bytes of plain text fit after encryption and base64.
 pub const BODY_BYTES_DEFAULT: usize = 5_630;
 /// About 120 bytes each.
 pub const VAPID_CACHE_DEFAULT: usize = 8_192;

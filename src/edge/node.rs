@@ -1,4 +1,4 @@
-//! The port of other nodes: `PUT /push`, `PUT /notif`, `DELETE /notif` and `GET /boot` (BEHAVIOUR.md 4, DESIGN.md 7.3).
+//! The port of other nodes: `PUT /push`, `PUT /notif`, `DELETE /notif` and `GET /boot` (PROTOCOL.md 4.1).
 //!
 //! Everything but the health pages needs `Authorization: Bearer` with one of the configured keys.
 

@@ -1,4 +1,4 @@
-//! The port of app servers in SimplePush: `PUT /spush/[v1/]{token}` (BEHAVIOUR.md 2.10). Off unless
+//! The port of app servers in SimplePush: `PUT /spush/[v1/]{token}` (PROTOCOL.md 1.12). Off unless
 //! `simplepush.enabled`.
 //!
 //! Order of validation as for `POST /wpush`: 404 is answered here, what is wrong with the form travels to the owner,

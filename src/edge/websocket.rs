@@ -1,4 +1,4 @@
-//! The port of user agents after the upgrade: frames to commands, events to frames (BEHAVIOUR.md 1).
+//! The port of user agents after the upgrade: frames to commands, events to frames (PROTOCOL.md 1).
 
 use shards::ids::{Chid, Uaid};
 use shards::machine::{AckUpdate, BroadcastVersion, CloseReason, Command, Event, Hello, RelayCommand};
@@ -81,7 +81,7 @@ impl Fragments {
     }
 }
 
-/// What `register` says in the place of an endpoint when its key is no point on P-256 (BEHAVIOUR.md 1.6).
+/// What `register` says in the place of an endpoint when its key is no point on P-256 (PROTOCOL.md 1.6).
 const NO_ENDPOINT: &[u8] = b"Failed to generate endpoint";
 
 impl PushEdge {

@@ -1,4 +1,4 @@
-//! The admin server: health routes (BEHAVIOUR.md 7.1), metrics, broadcasts, and a page to look at.
+//! The admin server: health routes (PROTOCOL.md 7.1), metrics, broadcasts, and a page to look at.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -86,7 +86,7 @@ async fn refuse_pages(request: axum::extract::Request, next: axum::middleware::N
 
 const PAGE: &str = include_str!("page.html");
 
-/// The status code stays 200 whatever the word is, as the services before us do it (BEHAVIOUR.md 7.1).
+/// The status code stays 200 whatever the word is, as the services before us do it (PROTOCOL.md 7.1).
 async fn status(State(view): State<Arc<View>>) -> Json<Value> {
     let mut body = json!({ "status": word(view.host.health()), "version": VERSION });
     if let Some(error) = trouble(view.host.health()) {
@@ -255,7 +255,7 @@ async fn list_broadcasts(State(view): State<Arc<View>>) -> Json<Values> {
     Json(view.own.broadcasts.list())
 }
 
-/// `{id: version}`: sets these and keeps the others (DESIGN.md 11).
+/// `{id: version}`: sets these and keeps the others (PROTOCOL.md 7.9).
 async fn set_broadcasts(State(view): State<Arc<View>>, body: Bytes) -> Response {
     let wanted: Values = match serde_json::from_slice(&body) {
         Ok(wanted) => wanted,

@@ -2,7 +2,7 @@
 //!
 //! Two write here: the operator with `PUT /broadcasts` and the broadcast source. The last to write an id wins; as the
 //! source writes every id that it names with every poll, such an id has the source's value again within an interval.
-//! Ids are never removed while the node runs (BEHAVIOUR.md 1.9).
+//! Ids are never removed while the node runs (PROTOCOL.md 1.9).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

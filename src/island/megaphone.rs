@@ -1,4 +1,4 @@
-//! The broadcast source: a URL that says the current version of every broadcast, polled (BEHAVIOUR.md 1.9, 7.9).
+//! The broadcast source: a URL that says the current version of every broadcast, polled (PROTOCOL.md 1.9 and 7.9).
 //! Lives on the island.
 //!
 //! A source that fails costs nothing but news: the values known stay, the node starts and serves without it. Failures

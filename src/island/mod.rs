@@ -1,4 +1,4 @@
-//! The one async runtime (DESIGN.md 3): admin HTTP, metrics, signals, and calls to servers of others; whatever is not
+//! The one async runtime (ARCHITECTURE.md 6): admin HTTP, metrics, signals, calls to servers of others; whatever is not
 //! hot.
 //!
 //! One thread of its own, and one for TLS in front of the node API if that is wanted ([`front`]). It sees shards only

@@ -1,4 +1,4 @@
-//! Wake-up calls for SimplePush user agents (BEHAVIOUR.md 1.12): when a message is stored for one that is not
+//! Wake-up calls for SimplePush user agents (PROTOCOL.md 7.10): when a message is stored for one that is not
 //! connected, what it said at hello about how to wake it is POSTed to the wake-up server.
 //!
 //! [`Wakes`] is the lane from the shards to the island: any shard pushes, nobody ever waits. A call that is lost costs
@@ -86,7 +86,7 @@ const WAKES_MAX: usize = 4_096;
 const WAKE_DATA_BYTES_MAX: usize = 512;
 /// Calls under way. Park: the others wait in [`Wakes`].
 const WAKE_CALLS_MAX: usize = 16;
-/// For one call (BEHAVIOUR.md 1.12).
+/// For one call (PROTOCOL.md 7.10).
 const WAKE_TIME_MAX: Duration = Duration::from_secs(3);
 /// Failures within this time after one that was logged are only counted.
 const QUIET: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
 //! A node among others on a shared store: who it is to them, how it calls them, and what it says when it comes and
-//! goes (DESIGN.md 7.3).
+//! goes (ARCHITECTURE.md 8.9).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

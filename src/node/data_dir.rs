@@ -38,7 +38,7 @@ pub struct Keys {
     pub crypto: Vec<Secret>,
     /// Bearer keys of the node API; the first is presented. Never empty.
     pub node: Vec<Secret>,
-    /// Key of the placement hash (DESIGN.md 5).
+    /// Key of the placement hash (ARCHITECTURE.md 8.1).
     pub placement: PlacementKey,
 }
 

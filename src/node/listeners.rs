@@ -1,4 +1,4 @@
-//! Listening sockets: every shard has its own on every public address (SO_REUSEPORT, DESIGN.md 3).
+//! Listening sockets: every shard has its own on every public address (SO_REUSEPORT, ARCHITECTURE.md 2).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -2,8 +2,8 @@
 //!
 //! Start: probe the kernel -> lock the data directory -> open the store -> keys -> save what earlier ledgers hold
 //! -> ask the broadcast source -> listen -> enter the cluster and tell who has users of these ledgers -> new logs
-//! -> shards -> TLS of other nodes -> island -> remove the old logs. Stop is the reverse, after a drain (DESIGN.md 6,
-//! SIGTERM).
+//! -> shards -> TLS of other nodes -> island -> remove the old logs. Stop is the reverse, after a drain
+//! (ARCHITECTURE.md 4).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
 
 mod backup;

@@ -1,4 +1,4 @@
-//! Who the nodes of a cluster are: one row for each URL, on a shared store only (DESIGN.md 7.2, table `node`), and when
+//! Who the nodes of a cluster are: one row for each URL, on a shared store only (CLUSTER.md, table `node`), and when
 //! each run of them was last seen (table `lease`).
 //!
 //! A node that leaves writes one row, not a million clears of presence: whoever finds a presence row of a run that is

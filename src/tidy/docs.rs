@@ -120,15 +120,12 @@ fn has_heading(tree: &Tree, path: &str, anchor: &str) -> bool {
         .any(|slug| slug == anchor)
 }
 
-/// Documents that comments cite and that are not in the repository; their citations are being replaced.
-const LEGACY_DOCUMENTS: &[&str] = &["DESIGN.md", "BEHAVIOUR.md"];
-
 /// Every document that a source cites exists, and has the section whose number follows its name.
 pub fn citations(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
     for file in tree.rust().filter(|f| !f.path.starts_with("src/tidy/")) {
         for (at, line) in file.text.lines().enumerate() {
-            for (name, section) in cited(line).filter(|(name, _)| !LEGACY_DOCUMENTS.contains(name)) {
+            for (name, section) in cited(line) {
                 let ending = format!("/{name}");
                 let found = |f: &&File| f.path == name || f.path.ends_with(&ending);
                 let documents: Vec<&File> = tree.ending(&[".md"]).filter(found).collect();

@@ -288,7 +288,7 @@ impl World {
         if post.foreign || post.ttl == 0 || post.ack_odd || post.cancel_asked || self.oracle.wall_max >= post.expires {
             return Ok(());
         }
-        // Topic messages come before the others of a user (BEHAVIOUR.md 1.8); Urgency reorders within a page.
+        // Topic messages come before the others of a user (PROTOCOL.md 1.8); Urgency reorders within a page.
         let overtook = self.oracle.posts.iter().find(|other| {
             (other.uaid, other.chid) == (post.uaid, post.chid)
                 && other.start > seen

@@ -2,7 +2,7 @@
 //! store that fail in every way they may, driven from one seed.
 //!
 //! The world plays the loop's side of the contract (effects in order, a command only when the connection is
-//! ready) and an oracle watches what DESIGN.md 6 promises. Equal seeds give equal traces; a failure prints the
+//! ready) and an oracle watches the promises of ARCHITECTURE.md 5. Equal seeds give equal traces; a failure prints the
 //! command that replays it. Read in this order: `plan`, `world`, `effects`, `oracle`, `checks`, `calm`.
 
 #![deny(unsafe_code)]

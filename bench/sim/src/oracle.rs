@@ -1,4 +1,4 @@
-//! What 201 means (DESIGN.md 6), checked while it happens and once more at the end.
+//! What 201 means (ARCHITECTURE.md 5), checked while it happens and once more at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

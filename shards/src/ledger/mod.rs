@@ -1,4 +1,4 @@
-//! The mapped ledger log: accepted directs that survive `kill -9` (DESIGN.md 6).
+//! The mapped ledger log: accepted directs that survive `kill -9` (ARCHITECTURE.md 5).
 //!
 //! One ring log per shard, a file of the data directory mapped `MAP_SHARED`, so that what was written is the
 //! kernel's the moment the store instruction retires: a killed process loses nothing, a power cut may.

@@ -1,4 +1,4 @@
-//! Settling: what an ack, a cancel or a replacement ends, exactly and per message (DESIGN.md 6).
+//! Settling: what an ack, a cancel or a replacement ends, exactly and per message (ARCHITECTURE.md 3).
 //!
 //! A direct ends by marking its ledger record dead. A row ends by deleting exactly that version; until the
 //! delete is confirmed its stamp is remembered per UAID, so that no read brings it back.
@@ -165,7 +165,7 @@ impl ShardMachine {
         }
     }
 
-    /// `DELETE /m/{id}`: in none of the three forms it may have (BEHAVIOUR.md 2.9). What was handed to the user agent
+    /// `DELETE /m/{id}`: in none of the three forms it may have (PROTOCOL.md 2.9). What was handed to the user agent
     /// is not recalled, and not sent again either.
     pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: Cancel) {
         self.stats.cancels += 1;

@@ -138,7 +138,7 @@ pub(super) enum Source {
     Row,
 }
 
-/// Delivery of what storage holds (DESIGN.md 6): a check starts at low_water, skips what is in flight or settled, and
+/// Delivery of stored messages (PROTOCOL.md 1.8): a check starts at low_water, skips what is in flight or settled, and
 /// ends on a read that returned nothing new and began after the last store completed.
 #[derive(Default)]
 pub(super) struct StoredDrain {

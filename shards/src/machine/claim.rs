@@ -1,4 +1,4 @@
-//! A claim: another shard owns the user that this socket says it is (DESIGN.md 5).
+//! A claim: another shard owns the user that this socket says it is (ARCHITECTURE.md 4).
 //!
 //! The source asks the owner; the owner greets the user and grants with a reserved place; then descriptor and mail go
 //! to the owner in either order and are paired by the claim.

@@ -1,4 +1,4 @@
-//! The hybrid clock (DESIGN.md 6): 64-bit microseconds, strictly increasing per shard, never behind its
+//! The hybrid clock (ARCHITECTURE.md 8.3): 64-bit microseconds, strictly increasing per shard, never behind its
 //! persisted floor, past every clock it was shown. It follows the time of the process, which runs at monotonic speed;
 //! where that is set back, this one stands until it has caught up, and no stamp comes before an earlier one.
 

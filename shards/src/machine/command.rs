@@ -1,7 +1,7 @@
 //! What edges ask of the machine ([`Command`]) and what the machine has them say ([`Event`]).
 //!
 //! A connection has at most one command under way: after a command the loop decodes no further bytes of
-//! that connection until the machine says [`super::Effect::Ready`] (DESIGN.md 4.2 rule 8).
+//! that connection until the machine says [`super::Effect::Ready`] (ring/RULES.md rule 8).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::store::RowKey;
 /// One decoded request of a peer.
 #[derive(Debug)]
 pub enum Command {
-    /// User agent: first message of a WebSocket (BEHAVIOUR.md 1.5 hello). Answered by [`Event::Hello`].
+    /// User agent: first message of a WebSocket (PROTOCOL.md 1.5). Answered by [`Event::Hello`].
     Hello(Box<Hello>),
     /// User agent: [`Event::Registered`] answers.
     Register {
@@ -112,11 +112,11 @@ pub struct AckUpdate {
     pub chid: Chid,
     /// Its topic, from the sealed id.
     pub topic: Option<Topic>,
-    /// 100 delivered, 101 decryption error, 102 not delivered; all three settle (BEHAVIOUR.md 12.4).
+    /// 100 delivered, 101 decryption error, 102 not delivered; all three settle (PROTOCOL.md 12).
     pub code: u16,
 }
 
-/// One entry of an ack in SimplePush mode: it ends every update of the channel up to this version (BEHAVIOUR.md 1.12).
+/// One entry of an ack in SimplePush mode: it ends every update of the channel up to this version (PROTOCOL.md 1.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckVersion {
     /// The channel.
@@ -133,7 +133,7 @@ pub struct Publish {
     /// From the token.
     pub chid: Chid,
     /// The message with a zero stamp (a set one on the node API), or the first header or size rule it broke.
-    /// The owner answers 410 before it (DESIGN.md 6, validation order).
+    /// The owner answers 410 before it (ARCHITECTURE.md 8.5).
     pub message: Result<Arc<Message>, Refusal>,
 }
 
@@ -142,7 +142,7 @@ pub struct Publish {
 pub struct NodePush {
     /// Stamped by that node; its id is `version`.
     pub message: Arc<Message>,
-    /// It is in storage already (DESIGN.md 6, `delivery.durable`).
+    /// It is in storage already (`delivery.durable`).
     pub stored: bool,
 }
 
@@ -152,11 +152,11 @@ pub struct NodeNotify {
     /// Whose storage to check.
     pub uaid: Uaid,
     /// A push of this message got no answer there, and it was stored: when it was settled here, its row goes
-    /// (DESIGN.md 6, settling).
+    /// (PROTOCOL.md 4.1).
     pub unsure: Option<RowKey>,
 }
 
-/// Which rule of BEHAVIOUR.md 2.3 steps 8-11 a POST broke. The edge that made the value knows status and errno;
+/// Which rule of PROTOCOL.md 2.3 steps 8 to 11 a POST broke. The edge that made the value knows status and errno;
 /// the machine carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(pub u8);
@@ -184,7 +184,7 @@ impl Cancel {
 /// What the machine has an edge write on one connection.
 #[derive(Debug)]
 pub enum Event {
-    /// The reply to hello (BEHAVIOUR.md 1.6).
+    /// The reply to hello (PROTOCOL.md 1.6).
     Hello {
         /// The UAID this session has from now on.
         uaid: Uaid,
@@ -235,7 +235,7 @@ pub enum Event {
     },
     /// The reply to a look at a receipt.
     Receipt(ReceiptAnswer),
-    /// The reply to another node (BEHAVIOUR.md 4.1).
+    /// The reply to another node (PROTOCOL.md 4.1).
     NodeAnswer(NodeAnswer),
 }
 
@@ -265,7 +265,7 @@ pub struct BroadcastDelta {
 /// What became of a POST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// 201: it was accepted under this stamp (DESIGN.md 6, what 201 means).
+    /// 201: it was accepted under this stamp (ARCHITECTURE.md 5).
     Accepted {
         /// What the Location is sealed from.
         stamp: Stamp,
@@ -303,7 +303,7 @@ pub enum Disposition {
     Dropped,
 }
 
-/// Statuses of the node API (BEHAVIOUR.md 4.1, DESIGN.md 7.3).
+/// Statuses of the node API (PROTOCOL.md 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeAnswer {
     /// 200: queued to the session, or the session checks storage now, or it was ended.
@@ -316,8 +316,8 @@ pub enum NodeAnswer {
     Busy,
 }
 
-/// Why we end a connection; the edge has the one table to close codes and HTTP statuses (BEHAVIOUR.md 1.3,
-/// DESIGN.md 8).
+/// Why we end a connection; the edge has the one table to close codes and HTTP statuses (PROTOCOL.md
+/// 1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CloseReason {
     /// No hello in time. 1011.

@@ -4,7 +4,7 @@ use crate::ids::ConnId;
 
 use super::relay::{Seats, is_seat};
 
-/// A WebSocket's part in the protocol (BEHAVIOUR.md 1.4).
+/// A WebSocket's part in the protocol (PROTOCOL.md 1.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnState {
     /// Upgraded at this tick (`ticks::ticks`, kept in the bits of an index); its hello has not come.

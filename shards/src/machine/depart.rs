@@ -1,5 +1,5 @@
 //! The end of a session: its unacked directs are saved under their own ids, and a hello of the same user waits for
-//! that (DESIGN.md 6, disconnect). Until storage has them their ledger records stay live and count.
+//! that (ARCHITECTURE.md 3). Until storage has them their ledger records stay live and count.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A greeting: a hello that this shard, the owner, works on (DESIGN.md 5; BEHAVIOUR.md 1.5, decision table).
+//! A greeting: a hello that this shard, the owner, works on (ARCHITECTURE.md 4; PROTOCOL.md 1.5).
 //!
 //! It is resident before storage is read, so that no message falls between hello and the registry.
 

@@ -1,4 +1,4 @@
-//! Hello: who is this, and on which shard does its socket belong (DESIGN.md 5; BEHAVIOUR.md 1.5).
+//! Hello: who is this, and on which shard does its socket belong (ARCHITECTURE.md 4; PROTOCOL.md 1.5).
 //!
 //! A user agent without a UAID is minted where it is. One whose owner is this shard is greeted (`greet`): registered,
 //! looked up, identified. One whose owner is elsewhere is claimed there (`claim`): the owner greets it, and either

@@ -105,8 +105,8 @@ pub enum Input {
     ClockStopped(bool),
     /// The operator or a poller set these broadcast values.
     Broadcasts(Arc<[BroadcastVersion]>),
-    /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (DESIGN.md
-    /// 6, SIGTERM).
+    /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (ARCHITECTURE.md
+    /// 4, close).
     Drain {
         /// Sessions to close per second on this shard.
         rate: u32,
@@ -148,7 +148,7 @@ pub enum Effect {
     LedgerDead(LedgerSlot),
     /// Persist that the shard's clock may reach this value (`ports::Ledger::clock_floor`), before anything behind it.
     ClockFloor(Clock),
-    /// Have the wake-up service wake a user agent that has an update waiting (BEHAVIOUR.md 1.12).
+    /// Have the wake-up service wake a user agent that has an update waiting (PROTOCOL.md 1.12).
     Wake(WakeData),
     /// The drain is complete: no session, no unsaved ledger, no storage work. Said once.
     Drained,

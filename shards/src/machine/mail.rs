@@ -94,7 +94,7 @@ pub enum Reply {
     Member(MemberReply),
 }
 
-/// The owner's decision on a claim (DESIGN.md 5).
+/// The owner's decision on a claim (ARCHITECTURE.md 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimReply {
     /// No such user: mint a fresh UAID where the socket is.

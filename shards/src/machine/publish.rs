@@ -1,4 +1,4 @@
-//! A POST at the owner: the one place that decides direct or stored (DESIGN.md 6).
+//! A POST at the owner: the one place that decides direct or stored (ARCHITECTURE.md 3).
 //!
 //! **201 means**: the notification was acked, or is in storage, or is in exactly one ledger, or it ended by a
 //! rule that is counted. So a direct is in the ledger log before its answer is queued, and a stored one is
@@ -114,7 +114,7 @@ impl ShardMachine {
         }
     }
 
-    /// 410 comes before the rule that was broken (DESIGN.md 6, validation order): storage is asked for it.
+    /// 410 comes before the rule that was broken (ARCHITECTURE.md 8.5): storage is asked for it.
     fn refuse_publish(&mut self, turn: &mut Turn<'_>, asker: Asker, (uaid, chid): (Uaid, Chid), refusal: Refusal) {
         if !self.tickets.room() {
             self.answer(turn, asker, Reply::Publish(Published::Unavailable));

@@ -1,4 +1,4 @@
-//! `hello.reconcile`: the user agent's list of channels is the truth (BEHAVIOUR.md 8, item 20; off by default).
+//! `hello.reconcile`: the user agent's list of channels is the truth (PROTOCOL.md 1.5; off by default).
 //!
 //! A channel that only the server knows is unregistered: its user agent will never take its messages. A channel that
 //! the server lacks cannot be made up here, since its endpoint is locked to nobody: the user starts over under a fresh

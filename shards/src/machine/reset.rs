@@ -1,4 +1,4 @@
-//! Users who start over (BEHAVIOUR.md 1.10): the record is dropped with all its rows, the session closes with 1000,
+//! Users who start over (PROTOCOL.md 1.10): the record is dropped with all its rows, the session closes with 1000,
 //! and the user agent, which finds itself unknown at its next hello, subscribes anew.
 //!
 //! Two reasons: more stored messages than `delivery.msg_limit` for one drain, and a record of an older version, once

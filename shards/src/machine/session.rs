@@ -38,8 +38,8 @@ impl Session {
     }
 }
 
-/// Nothing of this user is in storage yet: the record is written with its first channel (BEHAVIOUR.md 1.5,
-/// deferred add).
+/// Nothing of this user is in storage yet: the record is written with its first channel (PROTOCOL.md
+/// 1.5).
 pub(super) const UNSAVED: u16 = 1;
 /// The socket takes no bytes.
 pub(super) const BLOCKED: u16 = 2;
@@ -49,7 +49,7 @@ pub(super) const UNSURE: u16 = 8;
 pub(super) const SIMPLE: u16 = 16;
 /// Its presence row is being written: it may not look at storage yet.
 pub(super) const ENTERING: u16 = 32;
-/// The record is of an older version: the user is reset when nothing is left to deliver (BEHAVIOUR.md 1.10).
+/// The record is of an older version: the user is reset when nothing is left to deliver (PROTOCOL.md 1.10).
 pub(super) const OLD_RECORD: u16 = 64;
 /// The row that says where it is rides with each register until storage has surely taken it: the user is new.
 pub(super) const UNPLACED: u16 = 256;

@@ -1,4 +1,4 @@
-//! SIGTERM (DESIGN.md 6): directs stop first, ledgers are saved while their entries stay so that late acks settle
+//! SIGTERM (ARCHITECTURE.md 4): directs stop first, ledgers are saved while their entries stay so that late acks settle
 //! the stored copy, sessions close with 1001 at the drain rate, and when nothing is left the shard says so.
 
 use crate::limits;

@@ -1,4 +1,4 @@
-//! What differs in SimplePush mode (BEHAVIOUR.md 1.12, 2.10): of each channel the newest version only, acks that name
+//! What differs in SimplePush mode (PROTOCOL.md 1.12): of each channel the newest version only, acks that name
 //! a version, and user agents that are woken when they are not connected.
 //!
 //! Which of two versions stays is `Message::rank`'s to say; everything else about an update is as for a notification

@@ -1,4 +1,4 @@
-//! A slab that grows by chunks and never moves what is in it (DESIGN.md 4.3): no rehash-like pause when a
+//! A slab that grows by chunks and never moves what is in it (ARCHITECTURE.md 8.10): no rehash-like pause when a
 //! shard passes a power of two. Every place counts its uses, so a stale reference finds nobody.
 //!
 //! New entries go to the lowest place there is, so that after a crowd has left the chunks behind it run empty: an empty

@@ -1,5 +1,5 @@
 //! Time in the window: a direct that is unacked for `delivery.spill_after` goes to storage; a notification that is
-//! unacked for `delivery.retry_after` is sent again, at most three times, and then waits in storage (DESIGN.md 6).
+//! unacked for `delivery.retry_after` is sent again, at most three times, and then waits in storage (PROTOCOL.md 1.8).
 //!
 //! One deadline per session that has something under way (`components::actives`).
 

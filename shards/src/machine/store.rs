@@ -1,4 +1,4 @@
-//! What the machine asks of storage, as plain data (DESIGN.md 7).
+//! What the machine asks of storage, as plain data (ARCHITECTURE.md 8.7).
 //!
 //! Laws that every backend passes (`src/store/laws`): what was acknowledged is read back; operations of
 //! one UAID take effect in submission order; a batch of one UAID is atomic; expired rows are never returned
@@ -223,13 +223,13 @@ pub enum StoreReply {
     Page(Box<Page>),
 }
 
-/// What records mean today; a user with an older one is reset (BEHAVIOUR.md 1.10).
+/// What records mean today; a user with an older one is reset (PROTOCOL.md 1.10).
 pub const RECORD_VERSION: u8 = 1;
 
 /// Durable facts about a UAID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserRow {
-    /// Version of the record's meaning (BEHAVIOUR.md 1.10).
+    /// Version of the record's meaning (PROTOCOL.md 1.10).
     pub record_version: u8,
     /// When the user was last seen, as of the last refresh.
     pub seen: UnixSeconds,

@@ -1,4 +1,4 @@
-//! Register and unregister (BEHAVIOUR.md 1.5): the user's channels, in storage and as fingerprints in the session.
+//! Register and unregister (PROTOCOL.md 1.5): the user's channels, in storage and as fingerprints in the session.
 
 use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 use crate::limits;

@@ -1,4 +1,4 @@
-//! The index of this shard's users: UAID -> session or greeting, in up to 1,024 segments (DESIGN.md 4.3).
+//! The index of this shard's users: UAID -> session or greeting, in up to 1,024 segments (ARCHITECTURE.md 8.10).
 //!
 //! One table would rehash for 44 ms at a million entries; a segment of a thousand does in microseconds. A shard that
 //! may hold fewer has fewer segments: small tables waste most of their slots.
@@ -17,7 +17,7 @@ pub(super) enum Resident {
     /// Identified: index of the session.
     Session(u32),
     /// A hello under way: index of the greeting. Registered before storage is read, so that no message falls
-    /// between hello and the registry (DESIGN.md 6).
+    /// between hello and the registry (ARCHITECTURE.md 4).
     Greeting(u32),
 }
 

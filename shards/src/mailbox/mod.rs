@@ -2,7 +2,7 @@
 //!
 //! A [`Mailbox`] is a shard's end of the [`mesh`]: it reads its own lanes and writes those of the others. Who a
 //! mail is from is part of the mailbox, not of the call, so that ends cannot be mixed up. Pushes never fail:
-//! requests and replies are paid for with credit, arrivals with a granted place (DESIGN.md 5).
+//! requests and replies are paid for with credit, arrivals with a granted place (ARCHITECTURE.md 8.2).
 //!
 //! Lives on: the shard's thread; a [`Waker`] is also held by whoever works for the shard elsewhere.
 

@@ -1,4 +1,4 @@
-//! Taking connections in (DESIGN.md 4.2 rules 5 and 7).
+//! Taking connections in (ring/RULES.md rules 5 and 7).
 //!
 //! All listeners accept into the table of one ring at a time. At 95 % they move to the next ring; when every
 //! table is at 95 % they stop until slots are free again. What is left of a table is for hand-offs.

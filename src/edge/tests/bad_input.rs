@@ -127,7 +127,7 @@ fn heads_on_every_port() {
             assert!(harness.response().1.contains("Connection: close") && harness.ended());
             assert_eq!(harness.edge.stats().http_malformed, 1);
         }
-        // Only where old user agents may come without one (BEHAVIOUR.md 1.1).
+        // Only where old user agents may come without one (PROTOCOL.md 1.1).
         let mut harness = Harness::new(port);
         harness.feed(b"GET /health HTTP/1.1\r\n\r\n");
         assert_eq!(harness.response().0, if port == Port::WebSocket { 200 } else { 400 });

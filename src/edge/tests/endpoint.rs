@@ -1,4 +1,4 @@
-//! App servers: validation in its documented order, answers, CORS, bodies and kept connections (BEHAVIOUR.md 2).
+//! App servers: validation in its documented order, answers, CORS, bodies and kept connections (PROTOCOL.md 2).
 
 use shards::machine::{Command, Disposition, Published};
 use shards::message::{Topic, Urgency};

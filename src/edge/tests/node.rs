@@ -1,4 +1,4 @@
-//! Other nodes: authentication, bodies and answers (BEHAVIOUR.md 4, DESIGN.md 7.3).
+//! Other nodes: authentication, bodies and answers (PROTOCOL.md 4.1).
 
 use shards::ids::{Chid, Uaid};
 use shards::machine::{Command, NodeAnswer};

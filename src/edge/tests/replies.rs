@@ -1,4 +1,4 @@
-//! How the server's answers are spelled, to the byte (BEHAVIOUR.md 1.6).
+//! How the server's answers are spelled, to the byte (PROTOCOL.md 1.6).
 
 use shards::ids::{Chid, Uaid};
 use shards::machine::{BroadcastDelta, BroadcastVersion, Event};

@@ -1,5 +1,5 @@
-//! SimplePush at the edge: who is in which mode, how things are spelled there, and `PUT /spush` (BEHAVIOUR.md 1.12,
-//! 2.10).
+//! SimplePush at the edge: who is in which mode, how things are spelled there, and `PUT /spush` (PROTOCOL.md
+//! 1.12).
 
 use std::sync::Arc;
 

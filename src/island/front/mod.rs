@@ -1,4 +1,4 @@
-//! TLS for the node API: ends it in front of this process's own `node.listen`, over loopback (DESIGN.md 7.3,
+//! TLS for the node API: ends it in front of this process's own `node.listen`, over loopback (ARCHITECTURE.md 8.9,
 //! docs/decisions/0018). Bytes go through as they are; keys, bodies and answers are the shards' business.
 //!
 //! A runtime and a thread of its own, beside the island: strangers' handshakes must not stand in front of our calls of

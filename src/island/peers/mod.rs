@@ -1,4 +1,4 @@
-//! Calls of the other nodes of a cluster (BEHAVIOUR.md 4, DESIGN.md 7.3).
+//! Calls of the other nodes of a cluster (PROTOCOL.md 4.1).
 //!
 //! [`lane`] carries calls from the shards to the island and replies back; [`caller`] is the one task that makes them,
 //! and [`desk`] what it does about each node; [`node`] is what is known of one: its connections, its [`circuit`], who

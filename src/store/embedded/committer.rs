@@ -218,7 +218,7 @@ impl Committer {
     }
 
     /// A failed write or sync leaves the state of the disk unknown: any promise from here on may be a lie,
-    /// so nothing is (DESIGN.md 7.1: exit). The next start reads what is really there.
+    /// so nothing is (ARCHITECTURE.md 8.7: exit). The next start reads what is really there.
     fn fail(&mut self, error: &fjall::Error) {
         if !self.failed {
             self.failed = true;

@@ -1,4 +1,4 @@
-//! The fjall database: its five keyspaces and the settings that measurement chose (DESIGN.md 7.1).
+//! The fjall database: its five keyspaces and the settings that measurement chose (decision 0006).
 
 use std::path::Path;
 use std::sync::Arc;

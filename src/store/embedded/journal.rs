@@ -3,7 +3,7 @@
 //! fjall ends a journal silently at the first thing it cannot parse, wherever that is: a zeroed page in the middle
 //! would take every acknowledged batch behind it. So each journal is walked first. A tail that is the clean
 //! beginning of a batch is what a kill in the middle of a write leaves: nobody was told of it, it is cut off.
-//! Anything else that is not a batch is damage, and the store is not opened (DESIGN.md 7.1).
+//! Anything else that is not a batch is damage, and the store is not opened (ARCHITECTURE.md 8.7).
 //!
 //! ```text
 //! batch  start, items, end

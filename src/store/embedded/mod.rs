@@ -1,4 +1,4 @@
-//! The embedded store: one directory, no server (DESIGN.md 7.1).
+//! The embedded store: one directory, no server (ARCHITECTURE.md 8.7).
 //!
 //! ```text
 //! DIR/FORMAT   one line: which format the directory is in

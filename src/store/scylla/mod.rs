@@ -1,4 +1,4 @@
-//! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (DESIGN.md 7.2).
+//! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (decision 0015).
 //!
 //! [`schema`] is what the tables are, [`schema_apply`] makes them, [`connect`] opens a session as configured, and
 //! [`preflight`] says what is wrong before anything is promised. [`Scylla`] is the store: `port` is a shard's hand into

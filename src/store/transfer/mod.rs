@@ -46,7 +46,7 @@ pub struct Channel {
 pub struct WholeUser {
     /// Whom.
     pub uaid: Uaid,
-    /// Version of the record's meaning (BEHAVIOUR.md 1.10).
+    /// Version of the record's meaning (PROTOCOL.md 1.10).
     pub record_version: u8,
     /// When the user was last seen, as of the last refresh.
     pub seen: UnixSeconds,

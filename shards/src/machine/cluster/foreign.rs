@@ -1,4 +1,4 @@
-//! What other nodes ask of this one (BEHAVIOUR.md 4.1): a message for a live session, a look at storage, the end of a
+//! What other nodes ask of this one (PROTOCOL.md 4.1): a message for a live session, a look at storage, the end of a
 //! session that is elsewhere by now.
 
 use crate::ids::Uaid;
@@ -12,7 +12,7 @@ use super::super::users::Resident;
 use super::super::{ShardMachine, Turn};
 
 impl ShardMachine {
-    /// `PUT /push/{uaid}`: only for a live session that can take it now (BEHAVIOUR.md 4.1).
+    /// `PUT /push/{uaid}`: only for a live session that can take it now (PROTOCOL.md 4.1).
     pub(in super::super) fn node_push(&mut self, turn: &mut Turn<'_>, asker: Asker, push: NodePush) {
         let reply = self.node_push_answer(turn, push);
         self.answer(turn, asker, Reply::Node(reply));

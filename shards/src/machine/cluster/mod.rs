@@ -1,4 +1,4 @@
-//! What differs when several nodes share one store (DESIGN.md 7.3; BEHAVIOUR.md 4). Alone, nothing here is reached but
+//! What differs when several nodes share one store (ARCHITECTURE.md 8.9). Alone, nothing here is reached but
 //! what other nodes ask, which a test or an operator may ask too.
 //!
 //! `presence` says in storage who is connected here and finds out when that is no longer so. `route` brings a POST for

@@ -1,4 +1,4 @@
-//! What a shard asks of the other nodes of a cluster, as plain data (DESIGN.md 7.3; BEHAVIOUR.md 4).
+//! What a shard asks of the other nodes of a cluster, as plain data (ARCHITECTURE.md 8.9; PROTOCOL.md 4.1).
 //!
 //! Only on a shared store. Who is connected where stands in storage as [`Presence`] rows; a node that takes a POST for
 //! a user of another node hands it over with [`PeerOp::Push`], or stores it and says so with [`PeerOp::Notify`].

@@ -1,4 +1,4 @@
-//! Presence: "this user is connected here" in storage, so that other nodes find the session (DESIGN.md 7.2, 7.3).
+//! Presence: "this user is connected here" in storage, so that other nodes find the session (ARCHITECTURE.md 8.9).
 //!
 //! A session of a known user is *entering* until its row is written: only then may it look at storage, so that whatever
 //! was stored before that look is seen by it, and whatever is stored after it finds the row. The row is cleared in
@@ -18,7 +18,7 @@ use super::peer::{PeerOp, PeerReply, Presence};
 
 impl ShardMachine {
     /// When a new session began: the version of its presence row, unlike any other of this shard; alone, where nobody
-    /// has that row, milliseconds since the epoch (BEHAVIOUR.md, identifiers).
+    /// has that row, milliseconds since the epoch (PROTOCOL.md, identifiers).
     pub(in super::super) fn arrival(&mut self, turn: &mut Turn<'_>) -> u64 {
         if self.in_cluster() { self.tick(turn).0 } else { turn.now.unix_us / 1_000 }
     }

@@ -1,4 +1,4 @@
-//! A POST for a user who is not connected here (DESIGN.md 6 and 7.3; BEHAVIOUR.md 4.3).
+//! A POST for a user who is not connected here (PROTOCOL.md 4.3).
 //!
 //! Look at the user -> push to the node that has it -> else store -> look again and tell (`tell`). The races of the
 //! servers we replace are closed: the look comes again after the store, an answer "not here" clears exactly the row
@@ -101,7 +101,7 @@ impl ShardMachine {
             self.nudge_greeting(index);
             route.left.clear();
         }
-        // A SimplePush version is not carried to a session (BEHAVIOUR.md 4.2 has no place for it): it is stored, and
+        // A SimplePush version is not carried to a session (PROTOCOL.md 4.2 has no place for it): it is stored, and
         // the session told.
         let stored_first = (self.config.durable && message.ttl > 0) || contact.mode == Mode::Simple;
         route.message = Ok(message.clone());

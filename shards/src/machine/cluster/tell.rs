@@ -1,4 +1,4 @@
-//! After something was stored for a user: the node that has the user is to look at storage (BEHAVIOUR.md 4.3 step 5).
+//! After something was stored for a user: the node that has the user is to look at storage (PROTOCOL.md 4.3 step 5).
 //!
 //! The user is read again *after* the store, so that a session that came meanwhile either has its row there, and is
 //! told, or writes it later, and then looks at storage later still.

@@ -1,4 +1,4 @@
-//! Relay sessions: one connection that speaks for several user agents (DESIGN.md 5; BEHAVIOUR.md 8, item 13).
+//! Relay sessions: one connection that speaks for several user agents (PROTOCOL.md 13).
 //!
 //! The socket of a relay stays on the shard where it was opened, its *home*. Whom it speaks for are its *members*. The
 //! session of a member lives with the owner of its UAID as any session does, on a *seat*: a connection by name only.

@@ -1,4 +1,4 @@
-//! What a session is told over time: storage that fails under it, budgets by the minute, pings (BEHAVIOUR.md 1.5
+//! What a session is told over time: storage that fails under it, budgets by the minute, pings (PROTOCOL.md 1.5
 //! and 1.7).
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Direct or stored, order, settling (DESIGN.md 6).
+//! Direct or stored, order, settling (ARCHITECTURE.md 3).
 
 use super::*;
 

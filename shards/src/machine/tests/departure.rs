@@ -1,4 +1,4 @@
-//! Disconnect, superseding, spill, retry, shutdown (DESIGN.md 6).
+//! Disconnect, superseding, spill, retry, shutdown (ARCHITECTURE.md 3).
 
 use super::*;
 

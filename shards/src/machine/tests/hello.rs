@@ -1,4 +1,4 @@
-//! Hello, claim, grant and the move (DESIGN.md 5).
+//! Hello, claim, grant and the move (ARCHITECTURE.md 4).
 
 use super::*;
 

@@ -84,7 +84,7 @@ fn a_ping_that_a_late_shard_wrote_counts_from_when_it_went_out() {
     assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
 }
 
-/// Nothing of a connection is read while its command is under way (DESIGN.md 4.2 rule 8).
+/// Nothing of a connection is read while its command is under way (ring/RULES.md rule 8).
 #[test]
 fn a_pong_behind_a_command_that_waits_for_storage_is_in_time() {
     let (mut mesh, socket) = pinged();

@@ -1,4 +1,4 @@
-//! Scenarios: each race of DESIGN.md 5 and 6 by name, on a [`mesh`] of two or three machines with a fake clock, a
+//! Scenarios: each race of ARCHITECTURE.md 3 and 4 by name, on a [`mesh`] of two or three machines with a fake clock, a
 //! scripted store and sockets that exist only as lists of what was said on them.
 
 mod mesh;

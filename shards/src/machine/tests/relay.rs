@@ -1,4 +1,4 @@
-//! Relays: one connection for several user agents (DESIGN.md 5).
+//! Relays: one connection for several user agents (PROTOCOL.md 13).
 
 mod bounds;
 mod counts;

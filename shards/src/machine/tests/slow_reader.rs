@@ -1,4 +1,4 @@
-//! Sockets that take no bytes (DESIGN.md 4.2 rule 6).
+//! Sockets that take no bytes (ring/RULES.md rule 6).
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! What each operation of the port is in statements.
 //!
-//! Timestamps are DESIGN.md 7.2's: a message at its clock and deleted at exactly that, a presence at the time of its
+//! Timestamps (ARCHITECTURE.md 8.8): a message at its clock, deleted at exactly that, a presence at the time of its
 //! session and cleared at exactly that, low water at its own value; what belongs to the user itself is later than
 //! everything read of it, and says so in the user clock.
 //!

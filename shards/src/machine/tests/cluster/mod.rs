@@ -1,4 +1,4 @@
-//! Nodes that share a store: every race of DESIGN.md 7.3 by name.
+//! Nodes that share a store: every race of ARCHITECTURE.md 8.9 by name.
 
 mod explore;
 mod stale;

@@ -1,5 +1,5 @@
-//! SimplePush: version updates, of which only the newest counts; acks by version; waking who is away (BEHAVIOUR.md
-//! 1.12, 2.10).
+//! SimplePush: version updates, of which only the newest counts; acks by version; waking who is away (PROTOCOL.md
+//! 1.12).
 
 mod versions;
 

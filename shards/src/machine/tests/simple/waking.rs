@@ -1,4 +1,4 @@
-//! Waking who is away, and who is sent away to be woken (BEHAVIOUR.md 1.12).
+//! Waking who is away, and who is sent away to be woken (PROTOCOL.md 1.12).
 
 use super::*;
 
