@@ -143,7 +143,7 @@ fn a_row_that_is_not_written_again_is_tried_with_the_next_round_and_ends_no_sess
     mesh.run();
     assert_eq!(nodes_of(&mesh, uaid), [node_id(1, 1)]);
     assert_eq!(mesh.closed(socket), None);
-    assert_eq!(mesh.store.presence_of(uaid), [first.clone()]);
+    assert_eq!(mesh.store.presence_of(uaid), std::slice::from_ref(&first));
     mesh.store.mode = Mode::Prompt;
     mesh.pass(30);
     assert!(mesh.store.presence_of(uaid)[0].connected_at > first.connected_at);
