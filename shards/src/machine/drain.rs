@@ -18,6 +18,7 @@ use crate::message::{Message, Urgency};
 use crate::time::{Now, Span};
 
 use super::active::{DrainCursor, Source};
+use super::cluster::Doubt;
 use super::components::ledger_room::ledger_bytes;
 use super::receipt::Outcome;
 use super::session::{BLOCKED, ENTERING, UNSURE};
@@ -126,7 +127,7 @@ impl ShardMachine {
                 self.take_page(turn, at, page.messages);
                 self.page_sent(at, covered);
                 if self.active_of(index).is_some_and(|active| active.drain.passed_by > passed_by) {
-                    self.doubt(turn, at);
+                    self.doubt(turn, at, Doubt::UnknownChannel);
                 }
                 self.continue_drain(turn, at);
                 self.forget_acked(at);

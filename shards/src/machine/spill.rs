@@ -11,6 +11,7 @@ use crate::message::Message;
 use crate::time::{Instant, Span};
 
 use super::active::{Entry, Parked, Source};
+use super::cluster::Doubt;
 use super::command::{CloseReason, Event};
 use super::input::Effect;
 use super::receipt::Outcome;
@@ -138,7 +139,7 @@ impl ShardMachine {
             return;
         }
         self.continue_drain(turn, at);
-        self.doubt(turn, at);
+        self.doubt(turn, at, Doubt::Unacked);
         self.arm_active(turn, at);
         self.deactivate_if_idle(at);
     }
@@ -225,7 +226,7 @@ impl ShardMachine {
             .take(usize::from(active.pace.room_again(now)))
             .collect();
         if !due.is_empty() {
-            self.doubt(turn, at);
+            self.doubt(turn, at, Doubt::Unacked);
         }
         for stamp in due {
             if !self.retry_one(turn, at, index, stamp) {

@@ -13,7 +13,7 @@ use crate::limits;
 use crate::message::{Message, Rank, Topic};
 use crate::time::{Instant, Span, UnixSeconds};
 
-use super::cluster::{Presence, Route, Tale};
+use super::cluster::{Doubt, Presence, Route, Tale};
 use super::command::Refusal;
 use super::components::dead_endpoints::Epoch;
 use super::components::requests::Asker;
@@ -100,6 +100,8 @@ pub(super) enum Work {
     /// Whether a session's user is still here.
     Doubt {
         session: Ref,
+        /// Why it asks.
+        why: Doubt,
     },
     /// The user of a POST that is on its way.
     Look(Box<Route>),
@@ -311,7 +313,7 @@ impl ShardMachine {
             }
             Work::Enter { session } => self.entered(turn, session, result.is_ok()),
             Work::RenewPresence { session } => self.presence_renewed(turn, session, result.is_ok()),
-            Work::Doubt { session } => self.doubt_settled(turn, session, result),
+            Work::Doubt { session, why } => self.doubt_settled(turn, (session, why), result),
             Work::Look(route) => self.looked(turn, route, result),
             Work::LookAgain(tale) => self.looked_again(turn, tale, result),
             Work::SaveAgain(tale) => self.saved_again(turn, tale, result.is_ok()),

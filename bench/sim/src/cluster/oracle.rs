@@ -94,14 +94,15 @@ impl Cluster {
         if same { Ok(index) } else { Err(format!("{message:?} is not as it was POSTed")) }
     }
 
-    /// A stamped message passes by. Its stamp may change until it has been accepted or sent.
+    /// A stamped message passes by. Its stamp may change until it has been accepted or sent, to a later one only: a
+    /// copy of a push that arrives late has the stamp from before.
     pub(super) fn sighted(&mut self, message: &Message) -> Result<usize, String> {
         let index = self.identify(message)?;
         if message.stamp == Stamp::default() {
             return Ok(index);
         }
         let post = &mut self.posts[index];
-        if post.seen.is_none() {
+        if post.seen.is_none() && post.stamp.is_none_or(|stamp| stamp.clock <= message.stamp.clock) {
             // Its time begins when it is stamped, by the clock of that node.
             (post.stamp, post.expires) = (Some(message.stamp), message.expires().0);
         }

@@ -12,6 +12,7 @@ mod route;
 mod tell;
 
 pub use peer::{NodeId, PeerOp, PeerReply, Presence};
+pub(super) use presence::Doubt;
 pub(super) use route::Route;
 pub(super) use tell::Tale;
 

@@ -16,6 +16,15 @@ use super::super::users::Resident;
 use super::super::{ShardMachine, Turn};
 use super::peer::{PeerOp, PeerReply, Presence};
 
+/// Why a session asks whether its user is here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Doubt {
+    /// A notification stays unacked for `delivery.retry_after` or is spilled.
+    Unacked,
+    /// Storage or another node has something of a channel that the session has not.
+    UnknownChannel,
+}
+
 impl ShardMachine {
     /// When a new session began: the version of its presence row, unlike any other of this shard; alone, where nobody
     /// has that row, milliseconds since the epoch (PROTOCOL.md, identifiers).
@@ -62,8 +71,8 @@ impl ShardMachine {
     }
 
     /// Writes the row of a live session again with the refresh of its user, a version later. At the same version the
-    /// new copy would be lost with the old one: an expired copy becomes a tombstone of its version, and a tombstone wins
-    /// a tie. Returns false when there is no session, or no other node that looks for it.
+    /// new copy would be lost with the old one: an expired copy becomes a tombstone of its version, and a tombstone
+    /// wins a tie. Returns false when there is no session, or no other node that looks for it.
     pub(in super::super) fn renews_presence(&mut self, turn: &mut Turn<'_>, at: Ref) -> bool {
         if !self.in_cluster() {
             return false;
@@ -119,24 +128,29 @@ impl ShardMachine {
         }
     }
 
-    /// Something stays unacked: is the user still here?
-    pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref) {
+    /// Is the user still here?
+    pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref, why: Doubt) {
         let Some(session) = self.sessions.get(at) else { return };
         let uaid = session.uaid;
         if self.in_cluster() && !session.has(UNSAVED) && self.tickets.room() {
             self.stats.doubts += 1;
-            self.submit(turn, Work::Doubt { session: at }, StoreOp::LoadUser { uaid });
+            self.submit(turn, Work::Doubt { session: at, why }, StoreOp::LoadUser { uaid });
         }
     }
 
-    /// Who storage says has the user. A newer row elsewhere: that node is told to look at storage, and this session,
-    /// whose end nobody noticed, closes. No row of ours: another node took it for dead, so it is written again, in a
-    /// later version: a shared store settles by timestamps, and the delete of the old version wins against it for ever.
-    /// The version grows by one only, since it also says when the session read its channels.
+    /// Who storage says has the user.
+    ///
+    /// - A newer row elsewhere: that node is told to look at storage, and this session, whose end nobody noticed,
+    ///   closes.
+    /// - Older rows elsewhere, while something stays unacked here: their nodes are told to look at storage, since the
+    ///   session here may be the one whose end nobody noticed.
+    /// - No row of ours: another node took it for dead, so it is written again, in a later version: a shared store
+    ///   settles by timestamps, and the delete of the old version wins against it for ever. The version grows by one
+    ///   only, since it also says when the session read its channels.
     pub(in super::super) fn doubt_settled(
         &mut self,
         turn: &mut Turn<'_>,
-        at: Ref,
+        (at, why): (Ref, Doubt),
         result: Result<StoreReply, StoreError>,
     ) {
         let Some(session) = self.sessions.get(at) else {
@@ -152,6 +166,9 @@ impl ShardMachine {
                 self.end_session(turn, at, Some(CloseReason::Elsewhere));
                 self.tell_about(turn, uaid, user.presence);
             }
+            // Clocks of nodes are apart, and hellos overtake each other: an older row may be that of the live session.
+            // Only time raises such a doubt: two sessions that each pass the other's rows by would tell for ever.
+            _ if user.presence.contains(&mine) && why == Doubt::Unacked => self.tell_about(turn, uaid, user.presence),
             _ if user.presence.contains(&mine) => {}
             _ => {
                 if let Some(session) = self.sessions.get_mut(at) {

@@ -20,6 +20,7 @@ use super::super::tickets::{Storing, Work};
 use super::super::users::Resident;
 use super::super::{ShardMachine, Turn};
 use super::peer::{PeerOp, PeerReply, Presence};
+use super::presence::Doubt;
 
 /// A POST on its way. Owner shard of the node where it landed; bounded by the tickets.
 pub(in super::super) struct Route {
@@ -93,7 +94,7 @@ impl ShardMachine {
         }
         if let Some(at) = self.session_of(route.uaid) {
             // It does not have the channel: registered elsewhere, or a moment ago here.
-            self.doubt(turn, at);
+            self.doubt(turn, at, Doubt::UnknownChannel);
         }
         route.left = self.others(turn, route.uaid, presence);
         if let Some(Resident::Greeting(index)) = self.resident(route.uaid) {
