@@ -1,4 +1,4 @@
-//! What sessions have under way, found by the session.
+//! Entries of the sessions that have something under way, found by the session.
 
 use crate::time::Instant;
 

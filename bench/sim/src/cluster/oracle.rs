@@ -155,7 +155,7 @@ impl Cluster {
         }
     }
 
-    /// Whether deletes of a user are on their way from this run to storage.
+    /// True if deletes of a user are on their way from this run to storage.
     fn settles(&self, run: u64, uaid: Uaid) -> bool {
         let of_run = |node: usize| self.nodes[node].id.boot == run;
         let asks =
@@ -190,7 +190,7 @@ impl Cluster {
         }
     }
 
-    /// What follows an unsure push, and what a ledger leaves, is written in one place: one delete ends it.
+    /// Rows behind an unsure push, and rows that a ledger leaves, have one place each: one delete ends such a row.
     pub(super) fn written(&mut self, message: &Message, saved: bool) -> Verdict {
         let index = self.identify(message)?;
         if message.topic.is_some() || message.ttl == 0 || self.posts[index].pushed_twice {

@@ -29,7 +29,7 @@ pub(super) struct Plan {
     pub(super) eagerness: u64,
     /// The greatest time that a call or a storage operation takes when nothing is wrong, nanoseconds.
     pub(super) delay: u64,
-    /// How far each clock may be from the right time, microseconds. A clock that runs away goes beyond.
+    /// Distance of each clock from the right time at most, in microseconds. A clock that runs away goes beyond it.
     pub(super) skew_us: u64,
     /// The longest that time passes at once while nothing happens, nanoseconds.
     pub(super) stride: u64,
@@ -73,7 +73,7 @@ pub(super) struct Faults {
     pub(super) clock_step: u64,
     /// How fast clocks drift, in millionths.
     pub(super) drift: u64,
-    /// How fast one clock runs away from the right time, in millionths, until its node is told to stamp nothing.
+    /// Speed at which one clock runs away from the right time, in millionths, until its node is told to stamp nothing.
     pub(super) runaway: u64,
     /// A user agent goes away.
     pub(super) disconnect: u64,

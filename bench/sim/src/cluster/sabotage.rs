@@ -18,7 +18,7 @@ pub(crate) enum Breakage {
     PresenceLate,
     /// A presence row is cleared in any version.
     ClearsAnyVersion,
-    /// Who stores does not see whoever came since its first look: the second finds no session.
+    /// A node that stores a message does not see sessions that came since its first look: its second look finds none.
     LooksOnce,
     /// A node that is not reached counts as one that says "not here".
     UnreachedIsGone,
@@ -32,7 +32,7 @@ pub(crate) enum Breakage {
     UnsureIsRefused,
     /// The node that may have delivered a push is not told of its row.
     UnsureIsForgotten,
-    /// What follows an unsure push is written as any other message.
+    /// A row behind an unsure push is written as any other message.
     UnsureIsPlain,
     /// A refused push keeps its stamp.
     RefusedKeepsStamp,
@@ -47,7 +47,7 @@ pub(crate) enum Breakage {
 }
 
 impl Cluster {
-    /// What is asked of the store, as a broken cluster would ask it.
+    /// Operation of the store as a broken cluster would ask for it.
     pub(super) fn op_broken(&mut self, node: usize, op: StoreOp) -> StoreOp {
         match (self.breakage, op) {
             (Some(Breakage::UnsureIsPlain), StoreOp::Save { messages }) if messages.len() == 1 => {
@@ -115,7 +115,7 @@ impl Cluster {
         self.store.apply(op)
     }
 
-    /// What is said to another node, as a broken cluster would say it.
+    /// Call to another node as a broken cluster would make it.
     pub(super) fn call_broken(&self, op: PeerOp) -> PeerOp {
         match (self.breakage, op) {
             (Some(Breakage::UnsureIsForgotten), PeerOp::Notify { to, uaid, .. }) => {
@@ -125,12 +125,12 @@ impl Cluster {
         }
     }
 
-    /// What a machine is told came of a call.
+    /// Outcome of a call, as a machine is told it.
     pub(super) fn reply_broken(&self, op: &PeerOp, reply: PeerReply) -> PeerReply {
         match (self.breakage, op, reply) {
             (Some(Breakage::UnreachedIsGone), _, PeerReply::NoAnswer | PeerReply::Unreachable) => PeerReply::NotHere,
             (Some(Breakage::UnsureIsRefused), _, PeerReply::NoAnswer) => PeerReply::Busy,
-            // The machine stores what was not taken, for whatever reason, and stamps it again only when it was refused.
+            // The machine stores a push that was not taken, and stamps it again only when it was refused.
             (Some(Breakage::RefusedKeepsStamp), PeerOp::Push { .. }, PeerReply::Busy) => PeerReply::Unreachable,
             (_, _, reply) => reply,
         }

@@ -47,7 +47,7 @@ pub(crate) struct Cluster {
     pub(super) nodes: Vec<Node>,
     /// What the table of nodes says: the last run of each, and whether it has ended in order.
     pub(super) table: Vec<(u64, bool)>,
-    /// When each node last renewed its lease, by its own clock, microseconds.
+    /// Time at which each node last renewed its lease, by its own clock, in microseconds.
     pub(super) seen: Vec<u64>,
     pub(super) burials: Vec<Burial>,
     /// Runs that a burial named.
@@ -115,7 +115,7 @@ pub(super) struct Node {
     /// Its shards stamp nothing, and until when.
     pub(super) clock_stopped: bool,
     pub(super) righted_at: u64,
-    /// When it renews its lease and asks about its clock.
+    /// Time at which it renews its lease and asks about its clock.
     pub(super) kept_at: u64,
     /// Since when others have been silent as far as it sees.
     pub(super) silent_since: BTreeMap<usize, u64>,
@@ -242,7 +242,7 @@ impl Cluster {
         1_700_000_000_000_000 + self.now / 1_000
     }
 
-    /// How far the clock of a node is ahead of the right time, microseconds.
+    /// Lead of the clock of a node over the right time, in microseconds.
     pub(super) fn offset_us(&self, n: usize) -> i64 {
         let node = &self.nodes[n];
         let offset = node.offset_us + (self.now - node.drift_since) as i64 / 1_000 * node.drift / 1_000_000;

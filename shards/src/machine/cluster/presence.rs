@@ -16,7 +16,7 @@ use super::super::users::Resident;
 use super::super::{ShardMachine, Turn};
 use super::peer::{PeerOp, PeerReply, Presence};
 
-/// Why a session asks whether its user is here.
+/// Reason for which a session asks whether its user is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Doubt {
     /// A notification stays unacked for `delivery.retry_after` or is spilled.
@@ -128,7 +128,7 @@ impl ShardMachine {
         }
     }
 
-    /// Is the user still here?
+    /// Asks storage whether the user is still here.
     pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref, why: Doubt) {
         let Some(session) = self.sessions.get(at) else { return };
         let uaid = session.uaid;
@@ -138,13 +138,13 @@ impl ShardMachine {
         }
     }
 
-    /// Who storage says has the user.
+    /// Takes the answer of storage: the nodes that have a row of this user.
     ///
     /// - A newer row elsewhere: that node is told to look at storage, and this session, whose end nobody noticed,
     ///   closes.
     /// - Older rows elsewhere, while something stays unacked here: their nodes are told to look at storage, since the
     ///   session here may be the one whose end nobody noticed.
-    /// - No row of ours: another node took it for dead, so it is written again, in a later version: a shared store
+    /// - No row of this session: another node took it for dead. It is written again, in a later version: a shared store
     ///   settles by timestamps, and the delete of the old version wins against it for ever. The version grows by one
     ///   only, since it also says when the session read its channels.
     pub(in super::super) fn doubt_settled(

@@ -28,7 +28,7 @@ pub(in super::super) struct Route {
     uaid: Uaid,
     chid: Chid,
     message: Result<Arc<Message>, Refusal>,
-    /// When it was stamped.
+    /// Time at which it was stamped.
     stamped: Instant,
     /// Nodes that may have the user and were not asked, newest last.
     left: Vec<Presence>,

@@ -16,7 +16,7 @@ pub(in crate::machine) struct Actives {
     entries: Slab<Active>,
     /// Buffers of windows that are over, for the next.
     windows: Vec<VecDeque<Entry>>,
-    /// Where the names of the next entry's frames begin.
+    /// First name of the next entry's frames.
     emissions: u32,
     /// Of sessions with an entry; those that [`Active::armed`] does not name stand for nothing any more.
     deadlines: Deadlines,
@@ -132,7 +132,7 @@ impl Actives {
 
 #[cfg(test)]
 impl Actives {
-    /// As if so many frames had been named.
+    /// Counts this number of frames as named.
     pub fn set_emissions(&mut self, emissions: u32) {
         self.emissions = emissions;
     }

@@ -75,7 +75,7 @@ impl Beat {
 
 struct Value {
     id: Box<str>,
-    /// `None` while only user agents have named it: whoever waits for it is told as soon as it has one.
+    /// `None` while only user agents have named it; its sessions are told as soon as it has one.
     version: Option<Box<str>>,
     changed: u32,
     /// Sets that name it.
@@ -341,7 +341,7 @@ impl Broadcasts {
         }
     }
 
-    /// What changed in a set behind `seen`.
+    /// Changes of a set behind `seen`.
     fn delta(&self, set: u16, seen: u32) -> Option<BroadcastDelta> {
         let set = self.sets.get(usize::from(set))?;
         let changed: Vec<BroadcastVersion> = set
@@ -359,9 +359,9 @@ impl Broadcasts {
 struct Spread {
     /// The session to look at next.
     cursor: u32,
-    /// How many are left to look at.
+    /// Number of those that are left to look at.
     left: u32,
-    /// When the next ones are looked at.
+    /// Time at which the next ones are looked at.
     due: Instant,
 }
 
