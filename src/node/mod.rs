@@ -22,6 +22,8 @@ mod fault;
 
 mod host;
 
+mod ledgers;
+
 mod listeners;
 
 mod manager;
@@ -41,6 +43,7 @@ pub use banner::Addresses;
 pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, warn_of_readers};
 pub use fault::Fault;
 pub use host::KERNEL_STEERS;
+pub use ledgers::replay_ledgers;
 pub use running::{Running, Stopped};
 pub use shards::wall::HostClock;
 pub use transfer::{with_store, with_stores};
@@ -49,9 +52,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ring::rand::{SecureRandom as _, SystemRandom};
-use shards::ids::{Clock, Origin, ShardId, Uaid};
-use shards::ledger::{self, LedgerError, Log, Replay};
+use shards::ids::ShardId;
+use shards::ledger;
 use shards::machine::{MachineConfig, NodeId};
 use shards::place::Placement;
 use shards::ports::{Alone, Port};
@@ -68,6 +70,7 @@ use crate::edge::{
 use crate::island::{Calls, Exhibits, Host, Island, PeerCalls, Prepared, Source, Timekeeper, Wakes, Witness};
 use cluster::Cluster;
 use events::EventLog;
+use ledgers::{Earlier, Ledgered, no_ledger};
 use listeners::{Bound, Public};
 use manager::Manager;
 use running::Stage;
@@ -255,100 +258,6 @@ fn calls(config: &Config) -> Result<Calls, Fault> {
     let wake = config.simplepush.wake_url.clone();
     let wake = wake.map(|url| Ok((url, Arc::new(Wakes::new().map_err(no_bell)?)))).transpose()?;
     Ok(Calls { source, wake })
-}
-
-/// Saves what the ledger logs of a node that will not start again hold to its storage, tells the nodes that have its
-/// users now, tells all that it is gone, and removes the logs. Returns how many messages that were.
-///
-/// # Errors
-/// [`Fault::InUse`] when it runs after all, [`Fault::Edge`], [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
-pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
-    let trust = cluster::trust(config)?;
-    let data = DataDir::open(&config.data_dir)?;
-    let storage = Storage::open(config, &data.store(), &Arc::new(Wall::start()))?;
-    let replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
-    let messages = replay.messages.len();
-    storage.save_all(&replay.messages)?;
-    if let Some((nodes, trust)) = storage.nodes().zip(trust) {
-        let me = NodeId { url: cluster::url(&config.node, &[], &[]), boot: 0 };
-        let cluster = Cluster::new(config, me, data.known_keys(config)?.for_edge(), nodes)?;
-        cluster.tell(&storage, replay.messages.iter().map(|message| message.uaid).collect());
-        cluster.bury(data.last_run().as_ref(), &config.node, trust)?;
-    }
-    storage.close();
-    replay.discard().map_err(no_ledger)?;
-    Ok(messages)
-}
-
-/// The logs of earlier runs. In a cluster they are there until the node serves: who they were for is told by word of
-/// mouth, and a start that ends before that word can go out leaves it to the next one.
-struct Earlier {
-    /// Until they are removed.
-    replay: Option<Replay>,
-    /// No shard's clock may start at or below it.
-    floor: Clock,
-    /// Whose messages they held.
-    users: Vec<Uaid>,
-}
-
-impl Earlier {
-    /// Saves what they hold.
-    fn save(data: &DataDir, storage: &Storage) -> Result<Earlier, Fault> {
-        let mut replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
-        replay.discard_empty().map_err(no_ledger)?;
-        let messages = std::mem::take(&mut replay.messages);
-        if !messages.is_empty() {
-            tracing::info!(messages = messages.len(), "saving what earlier runs left in the ledger");
-            storage.save_all(&messages)?;
-        }
-        let floor = replay.clock_floor.max(storage.clock_floor());
-        Ok(Earlier { replay: Some(replay), floor, users: messages.iter().map(|message| message.uaid).collect() })
-    }
-
-    /// New logs in shard order that carry the clock on. As late as can be: those of a start that fails stay beside
-    /// the earlier ones.
-    fn new_logs(&self, config: &Config, data: &DataDir, shard_count: u16) -> Result<Vec<Ledgered>, Fault> {
-        let (dir, bytes, floor) = (data.ledger(), config.delivery.ledger_bytes, self.floor);
-        let one = |shard| {
-            let origin = random_origin()?;
-            let log = Log::create(&dir, ShardId(shard), origin, bytes, floor).map_err(no_ledger)?;
-            Ok(Ledgered { log, origin, floor })
-        };
-        (0..shard_count).map(one).collect()
-    }
-
-    /// Removes them, if they are still there. A shared store takes what is saved once more for what it was: what was
-    /// deleted since stays deleted.
-    fn discard(&mut self) -> Result<(), Fault> {
-        self.replay.take().map_or(Ok(()), |replay| replay.discard().map_err(no_ledger))
-    }
-
-    /// The same once the node serves, which is no time to end for a file that cannot be removed.
-    fn discard_told(&mut self) {
-        if let Err(fault) = self.discard() {
-            tracing::warn!("{fault}; it holds nothing that is not saved, and the next start tries again");
-        }
-    }
-}
-
-fn no_ledger(error: LedgerError) -> Fault {
-    Fault::Ledger(error.to_string())
-}
-
-/// A shard's new log and what belongs to it.
-struct Ledgered {
-    log: Log,
-    origin: Origin,
-    floor: Clock,
-}
-
-/// Which boot of which shard this is: random, so that no two of any boots or nodes are the same.
-fn random_origin() -> Result<Origin, Fault> {
-    let mut bytes = [0; 4];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| Fault::Host { what: "random bytes", error: std::io::Error::other("getrandom failed") })?;
-    Ok(Origin(u32::from_le_bytes(bytes)))
 }
 
 /// What all shards have in common.

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
+use shards::ids::{Clock, Origin, Uaid};
+use shards::ledger::Log;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::*;

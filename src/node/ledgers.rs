@@ -1,0 +1,109 @@
+//! The ledger logs of earlier runs, saved before a node serves, and the new logs of this run.
+
+use std::sync::Arc;
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use shards::ids::{Clock, Origin, ShardId, Uaid};
+use shards::ledger::{self, LedgerError, Log, Replay};
+use shards::machine::NodeId;
+use shards::wall::Wall;
+
+use super::cluster::{self, Cluster};
+use super::data_dir::DataDir;
+use super::fault::Fault;
+use super::storage::Storage;
+use crate::config::Config;
+
+/// Saves what the ledger logs of a node that will not start again hold to its storage, tells the nodes that have its
+/// users now, tells all that it is gone, and removes the logs. Returns how many messages that were.
+///
+/// # Errors
+/// [`Fault::InUse`] when it runs after all, [`Fault::Edge`], [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
+pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
+    let trust = cluster::trust(config)?;
+    let data = DataDir::open(&config.data_dir)?;
+    let storage = Storage::open(config, &data.store(), &Arc::new(Wall::start()))?;
+    let replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
+    let messages = replay.messages.len();
+    storage.save_all(&replay.messages)?;
+    if let Some((nodes, trust)) = storage.nodes().zip(trust) {
+        let me = NodeId { url: cluster::url(&config.node, &[], &[]), boot: 0 };
+        let cluster = Cluster::new(config, me, data.known_keys(config)?.for_edge(), nodes)?;
+        cluster.tell(&storage, replay.messages.iter().map(|message| message.uaid).collect());
+        cluster.bury(data.last_run().as_ref(), &config.node, trust)?;
+    }
+    storage.close();
+    replay.discard().map_err(no_ledger)?;
+    Ok(messages)
+}
+
+/// The logs of earlier runs. In a cluster they are there until the node serves: who they were for is told by word of
+/// mouth, and a start that ends before that word can go out leaves it to the next one.
+pub(super) struct Earlier {
+    /// Until they are removed.
+    replay: Option<Replay>,
+    /// No shard's clock may start at or below it.
+    pub(super) floor: Clock,
+    /// Whose messages they held.
+    pub(super) users: Vec<Uaid>,
+}
+
+impl Earlier {
+    /// Saves what they hold.
+    pub(super) fn save(data: &DataDir, storage: &Storage) -> Result<Earlier, Fault> {
+        let mut replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
+        replay.discard_empty().map_err(no_ledger)?;
+        let messages = std::mem::take(&mut replay.messages);
+        if !messages.is_empty() {
+            tracing::info!(messages = messages.len(), "saving what earlier runs left in the ledger");
+            storage.save_all(&messages)?;
+        }
+        let floor = replay.clock_floor.max(storage.clock_floor());
+        Ok(Earlier { replay: Some(replay), floor, users: messages.iter().map(|message| message.uaid).collect() })
+    }
+
+    /// New logs in shard order that carry the clock on. As late as can be: those of a start that fails stay beside
+    /// the earlier ones.
+    pub(super) fn new_logs(&self, config: &Config, data: &DataDir, shard_count: u16) -> Result<Vec<Ledgered>, Fault> {
+        let (dir, bytes, floor) = (data.ledger(), config.delivery.ledger_bytes, self.floor);
+        let one = |shard| {
+            let origin = random_origin()?;
+            let log = Log::create(&dir, ShardId(shard), origin, bytes, floor).map_err(no_ledger)?;
+            Ok(Ledgered { log, origin, floor })
+        };
+        (0..shard_count).map(one).collect()
+    }
+
+    /// Removes them, if they are still there. A shared store takes what is saved once more for what it was: what was
+    /// deleted since stays deleted.
+    pub(super) fn discard(&mut self) -> Result<(), Fault> {
+        self.replay.take().map_or(Ok(()), |replay| replay.discard().map_err(no_ledger))
+    }
+
+    /// The same once the node serves, which is no time to end for a file that cannot be removed.
+    pub(super) fn discard_told(&mut self) {
+        if let Err(fault) = self.discard() {
+            tracing::warn!("{fault}; it holds nothing that is not saved, and the next start tries again");
+        }
+    }
+}
+
+pub(super) fn no_ledger(error: LedgerError) -> Fault {
+    Fault::Ledger(error.to_string())
+}
+
+/// A shard's new log and what belongs to it.
+pub(super) struct Ledgered {
+    pub(super) log: Log,
+    pub(super) origin: Origin,
+    pub(super) floor: Clock,
+}
+
+/// Which boot of which shard this is: random, so that no two of any boots or nodes are the same.
+fn random_origin() -> Result<Origin, Fault> {
+    let mut bytes = [0; 4];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Fault::Host { what: "random bytes", error: std::io::Error::other("getrandom failed") })?;
+    Ok(Origin(u32::from_le_bytes(bytes)))
+}
