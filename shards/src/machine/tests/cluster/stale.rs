@@ -114,15 +114,13 @@ fn a_session_that_is_stamped_ahead_of_time_ends_no_row_of_a_channel_it_does_not_
 #[test]
 fn a_half_open_session_that_looks_newer_tells_the_one_that_is_alive() {
     let mut mesh = Mesh::nodes(2, |_| {});
-    let (uaid, live) = user_on(&mut mesh, 1);
-    mesh.lines[1] = Line::Down;
-    let half_open = mesh.session(0, Some(uaid));
-    mesh.lines[1] = Line::Up;
-    let sent = mesh.accept(0, message(uaid), Direct);
+    let (uaid, older, newer) = half_open(&mut mesh);
+    // The user agent listens to the older one.
+    let sent = mesh.accept(1, message(uaid), Direct);
     mesh.pass(12);
-    assert_eq!(mesh.closed(half_open), None, "its row is the newest");
-    assert_eq!(mesh.notifications(live), [sent]);
-    mesh.ack(live, sent);
+    assert_eq!(mesh.closed(newer), None, "its row is the newest");
+    assert_eq!(mesh.notifications(older), [sent]);
+    mesh.ack(older, sent);
     assert!(mesh.store.rows_of(uaid).is_empty());
 }
 
