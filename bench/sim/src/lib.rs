@@ -5,8 +5,6 @@
 //! ready) and an oracle watches the promises of ARCHITECTURE.md 5. Equal seeds give equal traces; a failure prints the
 //! command that replays it. Read in this order: `plan`, `world`, `effects`, `oracle`, `checks`, `calm`.
 
-#![deny(unsafe_code)]
-
 mod agents;
 mod bodies;
 mod calm;

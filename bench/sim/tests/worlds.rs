@@ -30,6 +30,38 @@ fn no_interesting_situation_is_missing_from_five_hundred_worlds() {
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 
+#[test]
+fn no_interesting_situation_is_missing_from_five_hundred_clusters() {
+    let report = run(0..500, &Options { cluster: true, ..Options::default() });
+    let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let missing: Vec<&str> = OF_CLUSTERS.iter().copied().filter(|name| report.marks.count(name) == 0).collect();
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+/// Situations that five hundred clusters must have seen.
+const OF_CLUSTERS: &[&str] = &[
+    "again: its delete was on its way from another node",
+    "agent: listens to a socket that it has left",
+    "call: a node that has not the user answers",
+    "call: answered Busy",
+    "call: late",
+    "call: met another run",
+    "call: notify, unsure",
+    "call: push, twice",
+    "machine.rows_passed_by",
+    "machine.sessions_elsewhere",
+    "node: alone for long",
+    "node: clock stopped",
+    "node: declared over",
+    "nodes: rolling restart",
+    "owed: again",
+    "presence: cleared by mistake",
+    "store: landed late",
+    "store: written too late",
+    "unsure: told of a row that was settled",
+];
+
 /// What five hundred worlds must have seen.
 const SITUATIONS: &[&str] = &[
     "ack: several",

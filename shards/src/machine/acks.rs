@@ -5,30 +5,29 @@
 
 use crate::ids::{Clock, Stamp, Uaid};
 
-use super::active::{Entry, Source};
 use super::command::{AckUpdate, Cancel};
 use super::components::ledger_room::ledger_bytes;
 use super::components::requests::Asker;
 use super::components::settling::Settled;
+use super::components::user_index::Resident;
+use super::components::window::Entry;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::mail::Reply;
 use super::receipt::Outcome;
-use super::session::UNSURE;
+use super::row::RowKey;
 use super::slab::Ref;
-use super::store::{RowKey, StoreOp};
-use super::tickets::Work;
-use super::users::Resident;
-use super::{ShardMachine, Turn};
+use super::stats::DeliveryTimes;
+use super::store::StoreOp;
+use super::work::Work;
 
 impl ShardMachine {
     pub(super) fn ack(&mut self, turn: &mut Turn<'_>, at: Ref, updates: &[AckUpdate]) {
-        let uaid = self.sessions.get(at).map(|session| session.uaid);
+        let uaid = self.sessions.live(at).uaid;
         let out = self.out(at);
         for update in updates {
-            if let Some(uaid) = uaid {
-                let row = RowKey { uaid, chid: update.chid, stamp: update.stamp, topic: update.topic };
-                self.end_receipt(&row, Outcome::of_ack(update.code));
-            }
+            let row = RowKey { uaid, chid: update.chid, stamp: update.stamp, topic: update.topic };
+            self.end_receipt(&row, Outcome::of_ack(update.code));
             match update.code {
                 101 => self.stats.acks_decryption_error += 1,
                 102 => self.stats.acks_not_delivered += 1,
@@ -46,13 +45,10 @@ impl ShardMachine {
 
     /// Ends the notification that an ack names, and counts how long it took; false when the window does not hold it.
     fn acked(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp) -> bool {
-        let Some(session) = self.sessions.get(at) else { return false };
-        let index = session.active;
+        let index = self.sessions.live(at).active;
         let Some(entry) = self.remove_entry(index, stamp) else { return false };
-        let times = match entry.source {
-            Source::Direct(_) | Source::Spilling(_) => &mut self.delivery_times.direct,
-            Source::Row => &mut self.delivery_times.stored,
-        };
+        let DeliveryTimes { direct, stored } = &mut self.delivery_times;
+        let times = if entry.is_direct() { direct } else { stored };
         // A clock that was set back in between, or one of another node, may be ahead.
         times.record(turn.now.unix_us.saturating_sub(stamp.clock.0));
         self.end_entry(turn, entry);
@@ -63,17 +59,14 @@ impl ShardMachine {
     /// first two are in storage, so they are only looked at while storage may hold something for this session; or they
     /// wait until a full storage takes them.
     fn ack_outside_window(&mut self, turn: &mut Turn<'_>, at: Ref, update: &AckUpdate) {
-        let Some(session) = self.sessions.get(at) else { return };
+        let session = self.sessions.live(at);
         let (uaid, index) = (session.uaid, session.active);
         // While unsure of a channel a check has passed its rows by, also those that an earlier session was sent.
-        let mut known = session.has(UNSURE);
+        let mut known = session.stored.is_unsure();
         known |= self.ack_departing(turn, uaid, update.stamp);
         if let Some(active) = self.active_of_mut(index) {
             known |= !active.drain.clear();
-            if let Some(place) = active.parked.iter().position(|parked| parked.row.stamp == update.stamp) {
-                active.parked.swap_remove(place);
-                known = true;
-            }
+            known |= active.window.unpark(update.stamp);
         }
         if known {
             self.settle(RowKey { uaid, chid: update.chid, stamp: update.stamp, topic: update.topic });
@@ -82,19 +75,23 @@ impl ShardMachine {
         }
     }
 
-    /// Ends one notification of the window: out of the ledger, out of storage. False when it is not there.
-    pub(super) fn take_entry(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp) -> bool {
-        let Some(session) = self.sessions.get(at) else { return false };
-        let index = session.active;
-        let Some(entry) = self.remove_entry(index, stamp) else { return false };
+    /// Ends one notification that is in the window: out of the ledger, out of storage.
+    pub(super) fn take_entry(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp) {
+        let index = self.sessions.live(at).active;
+        let entry = self.take_out(index, stamp);
         self.end_entry(turn, entry);
-        true
+    }
+
+    /// Takes an entry that is in the window out of it.
+    pub(super) fn take_out(&mut self, index: u32, stamp: Stamp) -> Entry {
+        // Invariant: the caller has the stamp from the window.
+        self.remove_entry(index, stamp).expect("an entry of the window is taken once")
     }
 
     /// Takes an entry out of the window, keeping the window's sums.
     pub(super) fn remove_entry(&mut self, index: u32, stamp: Stamp) -> Option<Entry> {
-        let entry = self.active_of_mut(index)?.remove(stamp)?;
-        if entry.source == Source::Row {
+        let entry = self.active_of_mut(index)?.window.remove(stamp)?;
+        if !entry.is_direct() {
             self.row_memory.remove(entry.body_bytes());
         }
         Some(entry)
@@ -102,22 +99,19 @@ impl ShardMachine {
 
     /// Settles what an entry that left the window still holds.
     pub(super) fn end_entry(&mut self, turn: &mut Turn<'_>, entry: Entry) {
-        let in_storage = match entry.source {
-            Source::Direct(_) => entry.maybe_row,
-            Source::Spilling(_) | Source::Row => true,
-        };
+        let row = entry.row();
         self.forget_record(turn, &entry);
-        if in_storage {
-            self.settle(entry.row);
+        if entry.may_be_stored() {
+            self.settle(row);
         }
-        if entry.row.stamp.origin != self.config.origin {
-            self.settling.remember(turn.now.mono, entry.row.uaid, entry.row.stamp);
+        if row.stamp.origin != self.config.origin {
+            self.settling.remember(turn.now.mono, row.uaid, row.stamp);
         }
     }
 
     /// Marks the ledger record of a direct dead.
     pub(super) fn forget_record(&mut self, turn: &mut Turn<'_>, entry: &Entry) {
-        if let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) {
+        if let Some((slot, body)) = entry.record() {
             self.ledger_room.give_back(slot, ledger_bytes(body));
             turn.effects.push_back(Effect::LedgerDead(slot));
         }
@@ -147,9 +141,7 @@ impl ShardMachine {
     fn raise_low_water(&mut self, uaid: Uaid) -> Option<Clock> {
         let Some(Resident::Session(index)) = self.resident(uaid) else { return None };
         let active = self.sessions.at(index)?.1.active;
-        let active = self.active_of_mut(active)?;
-        let low_water = active.low_water()?;
-        active.drain.low_water = low_water;
+        let low_water = self.active_of_mut(active)?.raise_low_water()?;
         self.stats.low_water_raised += 1;
         Some(low_water)
     }
@@ -189,11 +181,10 @@ impl ShardMachine {
         }
         if let Some(Resident::Session(index)) = self.resident(cancel.uaid) {
             let at = self.session_ref(index);
-            let active = self.sessions.get(at).map_or(super::session::NONE, |session| session.active);
+            let active = self.sessions.live(at).active;
             if let Some(entry) = self.remove_entry(active, cancel.stamp) {
-                let only_ledger = matches!(entry.source, Source::Direct(_)) && !entry.maybe_row;
                 self.forget_record(turn, &entry);
-                if only_ledger {
+                if !entry.may_be_stored() {
                     self.end_receipt(&cancel.row(), Outcome::Cancelled);
                     self.answer(turn, asker, Reply::Cancel(true));
                     return false;

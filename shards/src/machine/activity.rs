@@ -2,11 +2,21 @@
 
 use crate::time::Instant;
 
-use super::ShardMachine;
-use super::active::Active;
+use super::components::active::Active;
+use super::composer::ShardMachine;
 use super::slab::Ref;
 
 impl ShardMachine {
+    /// The entry of a session; `None` of an idle one, and of one that has ended.
+    pub(super) fn active(&self, at: Ref) -> Option<&Active> {
+        self.actives.get(self.sessions.get(at)?.active)
+    }
+
+    /// As [`ShardMachine::active`], to change it.
+    pub(super) fn active_mut(&mut self, at: Ref) -> Option<&mut Active> {
+        self.actives.get_mut(self.sessions.get(at)?.active)
+    }
+
     pub(super) fn active_of(&self, index: u32) -> Option<&Active> {
         self.actives.get(index)
     }

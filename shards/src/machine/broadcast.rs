@@ -1,9 +1,8 @@
 //! Broadcasts as sessions meet them: what a session names, what a change says, and when it is said.
 
 use super::command::{BroadcastVersion, Event};
-use super::session::BLOCKED;
+use super::composer::{ShardMachine, Turn};
 use super::slab::Ref;
-use super::{ShardMachine, Turn};
 
 impl ShardMachine {
     pub(super) fn set_broadcasts(&mut self, turn: &mut Turn<'_>, values: &[BroadcastVersion]) {
@@ -37,8 +36,10 @@ impl ShardMachine {
 
     /// Tells one session, unless its socket is blocked: then when it takes bytes again.
     pub(super) fn tell_broadcasts(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        // A step that ended the session comes by here too.
-        let Some(session) = self.sessions.get_mut(at).filter(|session| !session.has(BLOCKED)) else { return };
+        let session = self.sessions.live_mut(at);
+        if session.link.is_blocked() {
+            return;
+        }
         if let Some(delta) = self.broadcasts.news(&mut session.broadcasts) {
             self.stats.broadcasts_sent += 1;
             self.say(turn, at, Event::Broadcast(Box::new(delta)));

@@ -6,14 +6,14 @@
 use crate::ids::{Claim, ConnId, ShardId, Uaid};
 
 use super::command::{CloseReason, Hello};
+use super::components::conns::ConnState;
 use super::components::greetings::{Arrived, From, Pair};
 use super::components::requests::{Asker, Outgoing};
-use super::conns::ConnState;
+use super::components::user_index::Resident;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
 use super::slab::Ref;
-use super::users::Resident;
-use super::{ShardMachine, Turn};
 
 impl ShardMachine {
     pub(super) fn claim(&mut self, turn: &mut Turn<'_>, conn: ConnId, owner: ShardId, uaid: Uaid, hello: Box<Hello>) {

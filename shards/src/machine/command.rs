@@ -10,8 +10,7 @@ use crate::message::{Message, Topic};
 use crate::simple::{Mode, WakeData};
 
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
-use super::relay::{RelayCommand, RelayEvent};
-use super::store::RowKey;
+use super::row::RowKey;
 
 /// One decoded request of a peer.
 #[derive(Debug)]
@@ -368,4 +367,46 @@ pub enum CloseReason {
     Idle,
     /// The edge has already written the last words.
     Said,
+}
+
+/// Commands of a relay to its home.
+#[derive(Debug)]
+pub enum RelayCommand {
+    /// The first message of its WebSocket: "I speak for others". [`RelayEvent::Opened`] answers.
+    Open,
+    /// One more user agent. [`Event::Hello`] in [`RelayEvent::Of`] answers, or [`RelayEvent::Bye`].
+    Attach(Box<Hello>),
+    /// A command of a member; answered as for a session of its own.
+    For {
+        /// UAID of the member.
+        uaid: Uaid,
+        /// Register, unregister, ack, nack or broadcast_subscribe.
+        command: Box<Command>,
+    },
+    /// The relay speaks for this user agent no more. [`RelayEvent::Bye`] answers, also when it did not.
+    Bye(Uaid),
+}
+
+/// Messages that are written on the socket of a relay.
+#[derive(Debug)]
+pub enum RelayEvent {
+    /// It is a relay from now on.
+    Opened {
+        /// Most members at a time.
+        members: u16,
+    },
+    /// As it would be written on a session of this member's own.
+    Of {
+        /// UAID of the member.
+        uaid: Uaid,
+        /// The reply to hello, register or unregister, a notification, or a broadcast.
+        event: Event,
+    },
+    /// This user agent is no member any more, or could not become one.
+    Bye {
+        /// UAID of the member; `None` when a hello without a UAID failed.
+        uaid: Option<Uaid>,
+        /// Reason; `PeerClosed` when the relay asked for it.
+        reason: CloseReason,
+    },
 }

@@ -7,7 +7,7 @@ use crate::limits;
 use crate::place::Placement;
 use crate::time::Span;
 
-use super::cluster::NodeId;
+use super::peer::NodeId;
 
 /// What a machine is told once.
 #[derive(Clone)]

@@ -3,8 +3,8 @@
 use crate::ids::{Chid, Uaid};
 use crate::time::Instant;
 
-use super::ShardMachine;
 use super::components::dead_endpoints::Epoch;
+use super::composer::ShardMachine;
 
 impl ShardMachine {
     /// Whether storage has said lately that there is no such subscription. Only asked when no session of the user is

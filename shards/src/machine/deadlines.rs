@@ -2,7 +2,7 @@
 //!
 //! Almost all are the same span from now, so they come in order and stand in a line; the few that are earlier than the
 //! last go to a heap. Most stand for what was acked long before they come due: those are told by their session
-//! (`Active::armed`) and dropped as soon as they are first in line, so that no shard is woken for them.
+//! (`Active::is_armed_at`) and dropped as soon as they are first in line, so that no shard is woken for them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -4,27 +4,29 @@
 use std::sync::Arc;
 
 use crate::ids::{Chid, Stamp, Uaid};
-use crate::message::{Message, Topic, Tries};
+use crate::message::{Message, Topic};
 use crate::simple::Mode;
 
-use super::active::{Active, Source};
-use super::cluster::Tale;
+use super::cluster::pending::Tale;
 use super::command::CloseReason;
 use super::components::departures::{Left, Save, Saved};
 use super::components::ledger_room::ledger_bytes;
+use super::components::user_index::Resident;
+use super::components::window::Window;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::receipt::Outcome;
+use super::row::RowKey;
 use super::slab::Ref;
 use super::stats::MachineStats;
-use super::store::{RowKey, StoreError, StoreOp};
-use super::tickets::Work;
-use super::users::Resident;
-use super::{ShardMachine, Turn};
+use super::store::{StoreError, StoreOp};
+use super::work::Work;
 
 impl ShardMachine {
     /// Ends an identified session. `goodbye` is set when it is us who end it.
     pub(super) fn end_session(&mut self, turn: &mut Turn<'_>, at: Ref, goodbye: Option<CloseReason>) {
-        let Some(session) = self.sessions.remove(at) else { return };
+        // Invariant: a table that names live sessions led here.
+        let session = self.sessions.remove(at).expect("a session ends once");
         self.remove_resident(session.uaid, Resident::Session(at.index));
         self.conns.remove(session.conn);
         self.stats.sessions_ended += 1;
@@ -36,22 +38,18 @@ impl ShardMachine {
         }
         // An idle session leaves nothing.
         let Some(mut active) = self.actives.end(session.active) else { return };
-        active.undo_deliveries(self.conns.seats.unanswered(session.conn) as usize);
-        self.row_memory.remove(active.row_bytes);
-        let unregistering = active.unregistering;
+        active.window.undo_deliveries(self.conns.seats.unanswered(session.conn) as usize);
+        self.row_memory.remove(active.window.row_bytes());
+        let unregistering = active.command.unregistering();
         // Also what a look that was wanted or under way would have found.
-        let looking = !active.drain.clear() || active.drain.reading;
-        let rows_left =
-            looking || !active.parked.is_empty() || active.window.iter().any(|entry| entry.source == Source::Row);
-        self.write_down_tries(turn, &active);
+        let rows_left = active.drain.is_looking() || active.window.has_rows();
+        self.write_down_tries(turn, &active.window);
         let mut messages = Vec::new();
-        for entry in active.window {
-            let (Source::Direct(slot) | Source::Spilling(slot), Some(body)) = (entry.source, &entry.body) else {
-                continue;
-            };
+        for entry in active.window.into_entries() {
+            let Some((slot, body)) = entry.record() else { continue };
             if body.expired(turn.now.unix()) {
                 self.stats.expired += 1;
-                self.end_receipt(&entry.row, Outcome::Expired);
+                self.end_receipt(&entry.row(), Outcome::Expired);
                 self.forget_record(turn, &entry);
             } else {
                 let mut message = body.clone();
@@ -71,10 +69,8 @@ impl ShardMachine {
 
     /// Has storage remember how often the rows of a window were delivered in vain. Directs carry that with them. When
     /// storage is behind, the next session counts from before.
-    fn write_down_tries(&mut self, turn: &mut Turn<'_>, active: &Active) {
-        let sent = active.window.iter().filter(|entry| entry.source == Source::Row && entry.sent);
-        let parked = active.parked.iter().map(|parked| (parked.row, parked.tries));
-        let rows: Vec<(RowKey, Tries)> = sent.map(|entry| (entry.row, entry.tried())).chain(parked).collect();
+    fn write_down_tries(&mut self, turn: &mut Turn<'_>, window: &Window) {
+        let rows = window.tried_rows();
         if rows.is_empty() || self.config.attempts_max == 0 {
             return;
         }

@@ -5,15 +5,15 @@
 use crate::ids::Uaid;
 
 use super::command::CloseReason;
+use super::components::conns::ConnState;
 use super::components::greetings::{Ended, From, Grant};
-use super::conns::ConnState;
+use super::components::user_index::Resident;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::mail::{ClaimReply, Reply};
 use super::slab::Ref;
 use super::store::{StoreError, StoreOp, StoreReply, UserRow};
-use super::tickets::Work;
-use super::users::Resident;
-use super::{ShardMachine, Turn};
+use super::work::Work;
 
 impl ShardMachine {
     /// Registers the hello as resident, in place of whoever was, and looks the user up.

@@ -10,15 +10,15 @@ use crate::limits;
 use crate::time::UnixSeconds;
 
 use super::command::{CloseReason, Event, Hello};
+use super::components::conns::ConnState;
 use super::components::greetings::From;
 use super::components::refresh::Refreshed;
-use super::conns::ConnState;
+use super::components::session::{ChannelSet, ConnectedAt, InStorage, Link, NONE, Session};
+use super::components::user_index::Resident;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::session::{ChannelSet, NONE, OLD_RECORD, Session, UNPLACED, UNSAVED};
 use super::store::{RECORD_VERSION, UserRow};
 use super::ticks::ticks;
-use super::users::Resident;
-use super::{ShardMachine, Turn};
 
 /// What a new session wants of storage.
 struct Stored {
@@ -101,6 +101,7 @@ impl ShardMachine {
     /// A new user agent, or one nobody knows: the fresh UAID of this shard's slice. Nothing is written before its
     /// first register.
     pub(super) fn mint(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
+        // The home shard of its relay mints.
         let Some(hello) = self.refuse_stranger(turn, conn, hello) else { return };
         let uaid = hello.fresh;
         assert!(self.config.placement.owner(uaid) == self.config.shard, "fresh UAIDs are drawn from the own slice");
@@ -131,7 +132,7 @@ impl ShardMachine {
             return;
         }
         let (broadcasts, delta) = self.broadcasts.open(&hello.broadcasts);
-        let connected_at = self.arrival(turn);
+        let connected_at = ConnectedAt::new(self.arrival(turn));
         let others = user.as_mut().map(|user| std::mem::take(&mut user.presence));
         let mut session = Session {
             uaid,
@@ -142,13 +143,11 @@ impl ShardMachine {
             keepalive: self.keepalive.begin(turn.now.mono, self.config.placement.hash(uaid)),
             active: NONE,
             refreshed: Refreshed::at(uaid, turn.now.unix()),
-            flags: 0,
+            stored: InStorage::nothing(),
+            link: Link::new(hello.mode),
         };
         let stored = match &mut user {
-            None => {
-                session.flags |= UNSAVED | UNPLACED;
-                Stored { check: nudged, seen: None, left_out: Vec::new() }
-            }
+            None => Stored { check: nudged, seen: None, left_out: Vec::new() },
             Some(user) => self.take_over(&mut session, hello, user, nudged),
         };
         let at = self.sessions.insert(session);
@@ -175,7 +174,7 @@ impl ShardMachine {
     /// Puts what storage knows of the user into its session.
     fn take_over(&self, session: &mut Session, hello: &Hello, user: &mut UserRow, nudged: bool) -> Stored {
         let left_out = self.left_out(hello.channels.as_deref(), user);
-        session.put(OLD_RECORD, user.record_version < RECORD_VERSION);
+        session.stored = InStorage::record(user.record_version < RECORD_VERSION);
         session.refreshed = Refreshed::at(session.uaid, user.seen);
         user.channels.iter().for_each(|c| session.channels.insert(self.config.placement.fingerprint(*c)));
         Stored { check: nudged || user.may_have_messages, seen: Some(user.seen), left_out }

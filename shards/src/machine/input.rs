@@ -7,9 +7,9 @@ use crate::message::Message;
 use crate::simple::WakeData;
 use crate::time::Instant;
 
-use super::cluster::{PeerOp, PeerReply};
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
 use super::mail::Mail;
+use super::peer::{PeerOp, PeerReply};
 use super::store::{StoreError, StoreOp, StoreReply};
 
 /// Something that happened.

@@ -6,8 +6,8 @@
 use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
 use super::command::{Cancel, Hello, NodeAnswer, NodeNotify, NodePush, Publish, Published};
+use super::member::{MemberEvent, MemberReply, MemberRequest};
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
-use super::relay::{MemberEvent, MemberReply, MemberRequest};
 
 /// A mail between two shards. At most 40 bytes; what is bigger is boxed.
 #[derive(Debug)]

@@ -11,20 +11,21 @@ use crate::limits;
 use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::{Instant, Span};
 
-use super::active::Source;
-use super::cluster::Tale;
+use super::cluster::pending::Tale;
 use super::command::{Disposition, Event, Publish, Published, Refusal};
 use super::components::ledger_room::ledger_bytes;
 use super::components::requests::Asker;
+use super::components::user_index::Resident;
+use super::components::window::Source;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::mail::Reply;
+use super::pending_publish::{PublishWork, Storing};
 use super::receipt::{self, Outcome};
-use super::session::BLOCKED;
+use super::row::RowKey;
 use super::slab::Ref;
-use super::store::{RowKey, StoreError, StoreOp, StoreReply};
-use super::tickets::{PublishWork, Storing, Work};
-use super::users::Resident;
-use super::{ShardMachine, Turn};
+use super::store::{StoreError, StoreOp, StoreReply};
+use super::work::Work;
 
 impl ShardMachine {
     pub(super) fn publish(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
@@ -160,17 +161,17 @@ impl ShardMachine {
 
     /// Whether the ledger may take it and nothing stored would be overtaken.
     pub(super) fn direct_fits(&self, at: Ref, message: &Message) -> bool {
-        let Some(session) = self.sessions.get(at) else { return false };
+        let session = self.sessions.live(at);
         // The user may have come back in the other mode while this was at storage.
         if !self.mode_fits(at, message) || self.is_outranked(at, message) {
             return false;
         }
         // What the pace holds back waits in the ledger; behind a socket that takes nothing, storage is the place.
-        if self.draining() || session.has(BLOCKED) {
+        if self.draining() || session.link.is_blocked() {
             return false;
         }
         // A direct may have to be saved, and comes after what an earlier session of its user left.
-        if self.storage_full || self.departures.contains(session.uaid) {
+        if self.storage_room.is_full() || self.departures.contains(session.uaid) {
             return false;
         }
         let bytes = ledger_bytes(message);
@@ -183,8 +184,8 @@ impl ShardMachine {
                 active.window.len() < usize::from(self.config.window)
                     && active.drain.clear()
                     // Behind these it would keep them in memory.
-                    && (active.ahead_bytes == 0 || !self.rows_are_full(at))
-                    && active.direct_bytes + active.ahead_bytes + bytes <= limits::SESSION_LEDGER_BYTES_MAX
+                    && (active.window.ahead_bytes() == 0 || !self.rows_are_full(at))
+                    && active.window.waiting_bytes() + bytes <= limits::SESSION_LEDGER_BYTES_MAX
             }
         }
     }
@@ -213,8 +214,8 @@ impl ShardMachine {
 
     /// TTL 0: now or never (RFC 8030 section 5.2).
     pub(super) fn send_once(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) -> Disposition {
-        let Some(session) = self.sessions.get(at) else { return Disposition::Dropped };
-        let (conn, blocked) = (session.conn, session.has(BLOCKED));
+        let session = self.sessions.live(at);
+        let (conn, blocked) = (session.conn, session.link.is_blocked());
         self.expect_receipt(&message);
         if blocked || self.draining() {
             self.stats.ttl_zero_dropped += 1;
@@ -223,7 +224,7 @@ impl ShardMachine {
         }
         self.stats.ttl_zero_sent += 1;
         self.stats.notifications_sent += 1;
-        let emission = self.activate(at).emission();
+        let emission = self.activate(at).window.emission();
         turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
         self.deactivate_if_idle(at);
         Disposition::Direct
@@ -234,21 +235,17 @@ impl ShardMachine {
     fn end_older(&mut self, turn: &mut Turn<'_>, uaid: Uaid, (chid, topic, newest): (Chid, Topic, Rank)) {
         let older = |row: &RowKey, rank: Rank| row.chid == chid && row.topic == Some(topic) && rank < newest;
         self.end_older_departing(turn, uaid, |message| older(&RowKey::of(message), message.rank()));
-        let Some(Resident::Session(index)) = self.resident(uaid) else { return };
-        let at = self.session_ref(index);
-        let Some(session) = self.sessions.get(at) else { return };
-        let index = session.active;
-        let Some(active) = self.active_of_mut(index) else { return };
-        let replaced =
-            active.window.iter().filter(|entry| older(&entry.row, entry.rank())).map(|entry| entry.row.stamp);
-        let replaced: Vec<Stamp> = replaced.collect();
-        let parked: Vec<_> = active.parked.extract_if(.., |parked| older(&parked.row, parked.rank())).collect();
+        // The user is not here: storage has replaced what it has, or its next session is sent the newer one only.
+        let Some(at) = self.session_of(uaid) else { return };
+        // An idle session has nothing older.
+        let Some(active) = self.active_mut(at) else { return };
+        let (replaced, parked) = active.window.older((chid, topic, newest));
         self.stats.replaced += (replaced.len() + parked.len()) as u64;
         for stamp in replaced {
             self.take_entry(turn, at, stamp);
         }
-        for parked in parked {
-            self.settle(parked.row);
+        for row in parked {
+            self.settle(row);
         }
     }
 

@@ -4,7 +4,7 @@ use crate::ids::{Chid, Stamp, Uaid};
 use crate::message::{Message, Topic};
 use crate::time::{Span, UnixSeconds};
 
-use super::store::RowKey;
+use super::row::RowKey;
 
 /// A receipt, opened, and how long its holder would like to wait.
 #[derive(Clone, Copy, Debug)]

@@ -5,14 +5,15 @@ use crate::limits;
 use crate::message::{Message, Topic};
 use crate::time::UnixSeconds;
 
-use super::active::Active;
+use super::components::active::Active;
 use super::components::receipts::{Look, Whereabouts};
 use super::components::requests::{Asker, Outgoing};
+use super::composer::{ShardMachine, Turn};
 use super::mail::{Reply, Request};
 use super::receipt::{Outcome, ReceiptAnswer, ReceiptQuery, expires};
-use super::store::{RowKey, StoreError, StoreOp, StoreReply};
-use super::tickets::Work;
-use super::{ShardMachine, Turn};
+use super::row::RowKey;
+use super::store::{StoreError, StoreOp, StoreReply};
+use super::work::Work;
 
 impl ShardMachine {
     // --- what happens to messages ----------------------------------------------------------------------
@@ -117,12 +118,10 @@ impl ShardMachine {
 
     fn whereabouts(&self, row: &RowKey) -> Whereabouts {
         let active = self.active_of_user(row.uaid);
-        let in_session = active.is_some_and(|active| {
-            active.position(row.stamp).is_some() || active.parked.iter().any(|parked| parked.row.stamp == row.stamp)
-        });
+        let in_session = active.is_some_and(|active| active.window.holds(row.stamp));
         Whereabouts {
             in_memory: in_session || self.departures.holds(row.uaid, row.stamp),
-            reading: active.is_some_and(|active| active.drain.reading),
+            reading: active.is_some_and(|active| active.drain.is_reading()),
             settling: self.settling.holds(row.uaid, row.stamp),
         }
     }

@@ -10,10 +10,10 @@ use crate::ids::{Chid, Uaid};
 
 use super::command::CloseReason;
 use super::components::dead_endpoints::Epoch;
+use super::composer::{ShardMachine, Turn};
 use super::slab::Ref;
 use super::store::{StoreOp, UserRow};
-use super::tickets::Work;
-use super::{ShardMachine, Turn};
+use super::work::Work;
 
 impl ShardMachine {
     /// Whether a hello names a channel that nobody registered: then its user starts over.

@@ -6,17 +6,16 @@
 use crate::time::UnixSeconds;
 
 use super::components::refresh::Refresh;
-use super::session::UNSAVED;
+use super::composer::{ShardMachine, Turn};
 use super::slab::Ref;
 use super::store::StoreOp;
-use super::tickets::Work;
-use super::{ShardMachine, Turn};
+use super::work::Work;
 
 impl ShardMachine {
     /// Refreshes the user of a live session whose interval has begun.
     pub(super) fn refresh_session(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live_mut(at);
-        if session.has(UNSAVED) {
+        if !session.stored.has_user() {
             // Its first register writes the user.
             return;
         }

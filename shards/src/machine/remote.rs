@@ -2,12 +2,12 @@
 
 use crate::ids::{ConnId, RequestId, Uaid};
 
-use super::command::{Command, Event, NodeAnswer, Published};
+use super::command::Event;
 use super::components::requests::{Asker, Outgoing};
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::mail::{Mail, Reply, Request};
-use super::relay::MemberReply;
-use super::{ShardMachine, Turn};
+use super::member::MemberReply;
 
 impl ShardMachine {
     /// Asks the owner of `uaid`: this shard itself, or another one. `refuse` is answered when too many wait already.
@@ -103,36 +103,6 @@ impl ShardMachine {
             }
             (Reply::Member(reply), _) => self.member_answered(turn, outgoing.conn, reply),
             (reply, _) => self.answer(turn, Asker::Local(outgoing.conn), reply),
-        }
-    }
-
-    /// A command of an HTTP exchange: to the owner.
-    pub(super) fn http_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
-        let busy = Reply::Node(NodeAnswer::Busy);
-        match command {
-            Command::Publish(publish) => {
-                let refuse = Reply::Publish(Published::Unavailable);
-                self.ask(turn, conn, publish.uaid, Request::Publish(publish), refuse);
-            }
-            Command::Cancel(cancel) => {
-                self.ask(turn, conn, cancel.uaid, Request::Cancel(cancel), Reply::Cancel(false));
-            }
-            Command::Receipt(query) => self.ask_receipt(turn, conn, query),
-            Command::NodePush(push) => self.ask(turn, conn, push.message.uaid, Request::NodePush(push), busy),
-            Command::NodeNotify(notify) => self.ask(turn, conn, notify.uaid, Request::NodeNotify(notify), busy),
-            Command::NodeDisconnect { uaid, connected_at } => {
-                self.ask(turn, conn, uaid, Request::NodeDisconnect(Box::new((uaid, connected_at))), busy);
-            }
-            Command::Hello(_)
-            | Command::Relay(_)
-            | Command::Register { .. }
-            | Command::Unregister { .. }
-            | Command::Ack(_)
-            | Command::AckVersions(_)
-            | Command::Nack { .. }
-            | Command::BroadcastSubscribe(_)
-            | Command::Ping
-            | Command::Pong => self.session_command(turn, conn, command),
         }
     }
 }

@@ -6,21 +6,18 @@
 //! loses nothing: the next session is reset again.
 
 use super::command::CloseReason;
-use super::session::{OLD_RECORD, UNSAVED};
+use super::components::active::Active;
+use super::composer::{ShardMachine, Turn};
 use super::slab::Ref;
 use super::store::StoreOp;
-use super::tickets::Work;
-use super::{ShardMachine, Turn};
+use super::work::Work;
 
 impl ShardMachine {
     /// Whether `more` stored messages are too many for the drain that runs; if so, the user is reset.
     pub(super) fn over_msg_limit(&mut self, turn: &mut Turn<'_>, at: Ref, more: usize) -> bool {
-        let Some(session) = self.sessions.get(at) else { return false };
-        let index = session.active;
         let limit = self.config.msg_limit;
-        let Some(active) = self.active_of_mut(index) else { return false };
-        active.drain.sent = active.drain.sent.saturating_add(more as u32);
-        if limit == 0 || active.drain.sent <= limit {
+        let active = self.actives.live_mut(self.sessions.live(at).active);
+        if !active.drain.sends_too_many(more, limit) {
             return false;
         }
         let unacked = active.window.len() as u64;
@@ -32,11 +29,12 @@ impl ShardMachine {
 
     /// Resets the user of an old record as soon as nothing is left to deliver, acked or not: an idle one at once.
     pub(super) fn reset_old_record(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let Some(session) = self.sessions.get(at).filter(|session| session.has(OLD_RECORD)) else { return };
+        let session = self.sessions.live(at);
+        if !session.stored.is_old() {
+            return;
+        }
         let (uaid, index) = (session.uaid, session.active);
-        let empty = self.active_of(index).is_none_or(|active| {
-            active.window.is_empty() && active.parked.is_empty() && active.drain.clear() && !active.command_waits
-        });
+        let empty = self.active_of(index).is_none_or(Active::is_delivered);
         if empty && !self.write_in_flight(uaid) {
             self.stats.resets_old_record += 1;
             self.reset_user(turn, at);
@@ -44,8 +42,8 @@ impl ShardMachine {
     }
 
     fn reset_user(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        let Some(session) = self.sessions.get(at) else { return };
-        let (uaid, saved) = (session.uaid, !session.has(UNSAVED));
+        let session = self.sessions.live(at);
+        let (uaid, saved) = (session.uaid, session.stored.has_user());
         self.end_session(turn, at, Some(CloseReason::Reset));
         if saved {
             self.submit(turn, Work::Reset { uaid }, StoreOp::DropUser { uaid });

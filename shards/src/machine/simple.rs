@@ -10,13 +10,13 @@ use crate::simple::{Contact, Mode};
 use crate::time::Instant;
 
 use super::command::{AckVersion, CloseReason, Hello};
+use super::components::session::NONE;
 use super::components::simple::WakeUp;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::session::{NONE, SIMPLE};
 use super::slab::Ref;
-use super::store::{RowKey, StoreError, StoreOp, StoreReply};
-use super::tickets::Work;
-use super::{ShardMachine, Turn};
+use super::store::{StoreError, StoreOp, StoreReply};
+use super::work::Work;
 
 impl Hello {
     /// How the user is reached from now on.
@@ -28,9 +28,7 @@ impl Hello {
 impl ShardMachine {
     /// A session begins. `changed`: storage knows its user otherwise.
     pub(super) fn begin_simple(&mut self, turn: &mut Turn<'_>, at: Ref, hello: &Hello, changed: bool) {
-        let session = self.sessions.live_mut(at);
-        let uaid = session.uaid;
-        session.put(SIMPLE, hello.mode == Mode::Simple);
+        let uaid = self.sessions.live(at).uaid;
         self.simple.begin(at.index, uaid, hello.wake.clone(), turn.now.mono);
         if changed {
             let op = StoreOp::SetContact { uaid, contact: Box::new(hello.contact()) };
@@ -40,7 +38,7 @@ impl ShardMachine {
 
     /// What a register writes about how this user is reached.
     pub(super) fn contact_of(&self, at: Ref) -> Option<Box<Contact>> {
-        self.sessions.get(at).filter(|session| session.has(SIMPLE))?;
+        self.sessions.get(at).filter(|session| session.link.mode() == Mode::Simple)?;
         let wake = self.simple.wake_data(at.index);
         Some(Box::new(Contact { mode: Mode::Simple, wake }))
     }
@@ -56,7 +54,7 @@ impl ShardMachine {
 
     /// Whether this session understands the message.
     pub(super) fn mode_fits(&self, at: Ref, message: &Message) -> bool {
-        self.sessions.get(at).is_some_and(|session| session.has(SIMPLE) == (message.mode() == Mode::Simple))
+        self.sessions.get(at).is_some_and(|session| session.link.mode() == message.mode())
     }
 
     /// Whether this version or a higher one of its channel was sent and is not acked yet.
@@ -64,12 +62,9 @@ impl ShardMachine {
         if message.mode() != Mode::Simple {
             return false;
         }
-        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
-        let Some(active) = self.active_of(index) else { return false };
-        let rank = message.rank();
-        let same_slot = |row: &RowKey| row.chid == message.chid && row.topic == message.topic;
-        active.window.iter().any(|entry| same_slot(&entry.row) && entry.rank() > rank)
-            || active.parked.iter().any(|parked| same_slot(&parked.row) && parked.rank() > rank)
+        // An idle session was sent nothing that is unacked.
+        let Some(active) = self.active(at) else { return false };
+        active.window.outranks(message)
     }
 
     /// Whether a stored row is sent on this session; one that is not is settled. The other mode's rows are of
@@ -102,7 +97,8 @@ impl ShardMachine {
 
     fn ack_version(&mut self, turn: &mut Turn<'_>, at: Ref, update: &AckVersion) {
         let fingerprint = self.config.placement.fingerprint(update.chid);
-        let session = self.sessions.get(at).filter(|s| s.has(SIMPLE) && s.channels.contains(fingerprint));
+        let session =
+            self.sessions.get(at).filter(|s| s.link.mode() == Mode::Simple && s.channels.contains(fingerprint));
         let Some((uaid, index)) = session.map(|session| (session.uaid, session.active)) else {
             self.stats.acks_unknown += 1;
             return;
@@ -110,12 +106,10 @@ impl ShardMachine {
         let mut rows = self.ack_departing_updates(turn, uaid, (update.chid, update.version));
         let (mut sent, mut reading): (Vec<Stamp>, bool) = (Vec::new(), false);
         if let Some(active) = self.active_of_mut(index) {
-            let ended = |row: &RowKey, version| row.chid == update.chid && version != 0 && version <= update.version;
-            let in_window = active.window.iter().filter(|entry| ended(&entry.row, entry.version));
-            sent.extend(in_window.map(|entry| entry.row.stamp));
-            let parked = active.parked.extract_if(.., |parked| ended(&parked.row, parked.version));
-            rows.extend(parked.map(|parked| parked.row));
-            reading = !active.drain.clear() || active.drain.reading;
+            let parked;
+            (sent, parked) = active.window.updates(update.chid, update.version);
+            rows.extend(parked);
+            reading = active.drain.is_looking();
         }
         if reading {
             self.simple.ack(at.index, update.chid, update.version);
@@ -134,8 +128,7 @@ impl ShardMachine {
 
     /// Storage was read to its end: whatever comes out of it from now on was stored behind the acks.
     pub(super) fn forget_acked(&mut self, at: Ref) {
-        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
-        if self.active_of(index).is_some_and(|active| !active.drain.clear() || active.drain.reading) {
+        if self.active(at).is_some_and(|active| active.drain.is_looking()) {
             return;
         }
         self.simple.forget_acks(at.index);
@@ -181,6 +174,7 @@ impl ShardMachine {
 
     /// The user that is to be woken was read.
     pub(super) fn wake_loaded(&mut self, turn: &mut Turn<'_>, uaid: Uaid, result: Result<StoreReply, StoreError>) {
+        // Storage cannot say, or the user is no more. The next update asks again.
         let Ok(StoreReply::User(Some(user))) = result else { return };
         if let Some(data) = user.contact.wake
             && self.resident(uaid).is_none()

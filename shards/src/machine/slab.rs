@@ -166,6 +166,7 @@ impl<T> Slab<T> {
 
     /// This chunk has no entry any more: it is the spare one, and the spare one before it goes.
     fn run_empty(&mut self, number: u32) {
+        // There was no other spare chunk.
         let Some(before) = self.spare.replace(number).filter(|before| *before != number) else { return };
         // The lower one is kept: it is filled again first.
         let (kept, gone) = (before.min(number), before.max(number));

@@ -6,43 +6,29 @@
 use std::sync::Arc;
 
 use crate::ids::Stamp;
-use crate::limits;
 use crate::message::Message;
-use crate::time::{Instant, Span};
+use crate::time::Span;
 
-use super::active::{Entry, Parked, Source};
-use super::cluster::Doubt;
 use super::command::{CloseReason, Event};
+use super::components::window::{BODY_KEPT, ReadEntry, Retry, Spill};
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::receipt::Outcome;
-use super::session::{BLOCKED, NONE};
+use super::row::RowKey;
 use super::slab::Ref;
-use super::store::{RowKey, StoreError, StoreOp, StoreReply};
-use super::tickets::Work;
-use super::{ShardMachine, Turn};
+use super::store::{StoreError, StoreOp, StoreReply};
+use super::work::Work;
 
 impl ShardMachine {
     /// Arms the session's deadline for the oldest thing in its window; never at once, so that what cannot be done
     /// now (a blocked socket) does not spin.
     pub(super) fn arm_active(&mut self, turn: &Turn<'_>, at: Ref) {
         self.activate(at);
-        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
-        let due = self.active_of(index).and_then(|active| active.window.iter().filter_map(|e| self.entry_due(e)).min());
-        if let Some(due) = due {
+        let active = self.actives.live(self.sessions.live(at).active);
+        if let Some(due) = active.window.due(self.config.spill_after, self.config.retry_after) {
             self.arm_active_at(at, due.max(turn.now.mono.after(LEAST_PAUSE)));
         }
         self.arm_pace(turn, at);
-    }
-
-    /// When something must be done about an entry: what waits to be sent is looked at with its session's pace.
-    pub(super) fn entry_due(&self, entry: &Entry) -> Option<Instant> {
-        let spill = entry.accepted.after(self.config.spill_after);
-        let retry = entry.since.after(self.config.retry_after);
-        match entry.source {
-            Source::Direct(_) => Some(if entry.sent { spill.min(retry) } else { spill }),
-            Source::Row if entry.sent && entry.body.is_some() => Some(entry.since.after(BODY_KEPT).min(retry)),
-            Source::Spilling(_) | Source::Row => entry.sent.then_some(retry),
-        }
     }
 
     /// Arms it for what was just sent; `rows`: of which storage has a copy.
@@ -78,26 +64,9 @@ impl ShardMachine {
     /// Saves the directs that are unacked for this long and lets the log forget them when that is done.
     pub(super) fn spill_unacked_for(&mut self, turn: &mut Turn<'_>, at: Ref, wait: Span) {
         let now = turn.now;
-        let Some(session) = self.sessions.get(at) else { return };
-        let index = session.active;
-        let Some(active) = self.active_of_mut(index) else { return };
-        let mut messages: Vec<Arc<Message>> = Vec::new();
-        let mut expired: Vec<RowKey> = Vec::new();
-        for entry in &mut active.window {
-            let (Source::Direct(slot), Some(body)) = (entry.source, &entry.body) else { continue };
-            if active.unregistering == Some(entry.row.chid) {
-                continue;
-            }
-            if entry.accepted.after(wait) > now.mono {
-                continue;
-            }
-            if body.expired(now.unix()) {
-                expired.push(entry.row);
-            } else {
-                messages.push(body.clone());
-                entry.source = Source::Spilling(slot);
-            }
-        }
+        // An idle session has nothing to save.
+        let Some(active) = self.active_mut(at) else { return };
+        let Spill { messages, expired } = active.window.spill(now, wait, active.command.unregistering());
         for row in expired {
             self.stats.expired += 1;
             self.end_receipt(&row, Outcome::Expired);
@@ -112,50 +81,36 @@ impl ShardMachine {
     }
 
     pub(super) fn spilled(&mut self, turn: &mut Turn<'_>, at: Ref, stamps: &[Stamp], saved: bool) {
-        let Some(session) = self.sessions.get(at) else { return };
-        let index = session.active;
+        let Some(session) = self.sessions.get(at) else {
+            // Its departure saves them once more.
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        // All notifications were acked meanwhile, and the session is idle.
+        let Some(active) = self.actives.get_mut(session.active) else { return };
         for stamp in stamps {
-            let Some(active) = self.active_of_mut(index) else { return };
-            let Some(place) = active.position(*stamp) else { continue };
-            let entry = &mut active.window[place];
-            let Source::Spilling(slot) = entry.source else { continue };
             if !saved {
-                entry.source = Source::Direct(slot);
-                entry.maybe_row = true;
-                entry.accepted = turn.now.mono;
-                continue;
+                active.window.not_spilled(*stamp, turn.now.mono);
+            } else if let Some((slot, bytes)) = active.window.spilled(*stamp) {
+                self.row_memory.add(bytes);
+                self.ledger_room.give_back(slot, bytes);
+                turn.effects.push_back(Effect::LedgerDead(slot));
             }
-            let bytes = entry.body_bytes();
-            entry.source = Source::Row;
-            // The socket may still refuse what it was just handed: `forget_bodies` drops the body when it has not.
-            active.ahead_bytes += entry.ahead_bytes();
-            active.direct_bytes -= bytes;
-            active.row_bytes += bytes;
-            self.row_memory.add(bytes);
-            self.ledger_room.give_back(slot, bytes);
-            turn.effects.push_back(Effect::LedgerDead(slot));
         }
         if self.rows_are_full(at) && !self.let_go_of_rows(turn, at) {
             return;
         }
         self.continue_drain(turn, at);
-        self.doubt(turn, at, Doubt::Unacked);
+        self.doubt(turn, at);
         self.arm_active(turn, at);
         self.deactivate_if_idle(at);
     }
 
     /// Drops the bodies of rows that the socket took this long ago: it says soon when it has not, and storage has them.
     fn forget_bodies(&mut self, turn: &Turn<'_>, at: Ref, kept: Span) {
-        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
-        let Some(active) = self.active_of_mut(index) else { return };
-        let mut bytes = 0;
-        for entry in active.window.iter_mut().filter(|entry| entry.source == Source::Row && entry.sent) {
-            if entry.since.after(kept) <= turn.now.mono {
-                bytes += entry.body_bytes();
-                entry.body = None;
-            }
-        }
-        active.row_bytes -= bytes;
+        // One of its retries has ended the session.
+        let Some(active) = self.active_mut(at) else { return };
+        let bytes = active.window.forget_bodies(turn.now.mono, kept);
         self.row_memory.remove(bytes);
     }
 
@@ -170,8 +125,7 @@ impl ShardMachine {
     }
 
     fn kept_of_rows(&self, at: Ref) -> u32 {
-        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
-        self.active_of(index).map_or(0, |active| active.row_bytes)
+        self.active(at).map_or(0, |active| active.window.row_bytes())
     }
 
     /// At the bound a window keeps no body of what the socket was handed: storage has it if the socket refuses it yet.
@@ -180,7 +134,7 @@ impl ShardMachine {
     /// user is sent everything from storage. False when it ended.
     fn let_go_of_rows(&mut self, turn: &mut Turn<'_>, at: Ref) -> bool {
         self.forget_bodies(turn, at, Span(0));
-        let blocked = self.sessions.get(at).is_some_and(|session| session.has(BLOCKED));
+        let blocked = self.sessions.get(at).is_some_and(|session| session.link.is_blocked());
         if blocked && self.rows_are_full(at) {
             self.stats.blocked_shed += 1;
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
@@ -195,38 +149,27 @@ impl ShardMachine {
     /// Takes rows that wait to be sent out of the end of the window. A direct behind them keeps them there, or it would
     /// overtake them; it becomes a row after `delivery.spill_after`, and no other comes until then.
     pub(super) fn leave_to_storage(&mut self, at: Ref) {
-        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
-        let Some(active) = self.active_of(index) else { return };
-        let waits = |entry: &&Entry| !entry.sent && entry.source == Source::Row;
-        let stamps: Vec<Stamp> = active.window.iter().rev().take_while(waits).map(|entry| entry.row.stamp).collect();
+        let index = self.sessions.live(at).active;
+        let stamps = self.actives.live(index).window.rows_at_end();
         if stamps.is_empty() {
             return;
         }
         stamps.into_iter().for_each(|stamp| _ = self.remove_entry(index, stamp));
-        if let Some(active) = self.active_of_mut(index) {
-            // From the start: what has left the window is not covered any more.
-            active.drain.restart();
-        }
+        // From the start: what has left the window is not covered any more.
+        self.actives.live_mut(index).drain.restart();
     }
 
     /// Sends again what was not acked in time, from memory or from storage, at the pace of the session.
     fn retry_due(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let (now, retry_after) = (turn.now.mono, self.config.retry_after);
-        let Some(session) = self.sessions.get(at) else { return };
-        if session.has(BLOCKED) {
+        let session = self.sessions.live(at);
+        if session.link.is_blocked() {
             return;
         }
         let index = session.active;
-        let Some(active) = self.active_of_mut(index) else { return };
-        let due: Vec<Stamp> = active
-            .window
-            .iter()
-            .filter(|entry| entry.sent && !entry.reading && entry.since.after(retry_after) <= now)
-            .map(|entry| entry.row.stamp)
-            .take(usize::from(active.pace.room_again(now)))
-            .collect();
+        let due = self.actives.live(index).window.unacked_for(now, retry_after);
         if !due.is_empty() {
-            self.doubt(turn, at, Doubt::Unacked);
+            self.doubt(turn, at);
         }
         for stamp in due {
             if !self.retry_one(turn, at, index, stamp) {
@@ -238,43 +181,32 @@ impl ShardMachine {
     /// False when the session was closed.
     fn retry_one(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, stamp: Stamp) -> bool {
         let (room, attempts_max) = (self.tickets.room(), self.config.attempts_max);
-        let Some(active) = self.active_of_mut(index) else { return false };
-        let Some(place) = active.position(stamp) else { return true };
-        let entry = &mut active.window[place];
-        entry.since = turn.now.mono;
-        if entry.tried().are_spent(attempts_max) {
-            let row = entry.row;
-            self.stats.unacked_ended += 1;
-            self.end_receipt(&row, Outcome::Unacked);
-            self.take_entry(turn, at, stamp);
-            return true;
-        }
-        if entry.retries < limits::RETRIES_MAX {
-            match entry.body.clone() {
-                Some(message) => self.resend(turn, at, stamp, message),
-                None if room => {
-                    entry.reading = true;
-                    let op = StoreOp::Read { row: entry.row, now: turn.now.unix() };
-                    self.submit(turn, Work::Retry { session: at, stamp }, op);
-                }
-                None => {}
+        match self.actives.live_mut(index).window.retry(stamp, turn.now.mono, attempts_max, room) {
+            Retry::Spent(row) => {
+                self.stats.unacked_ended += 1;
+                self.end_receipt(&row, Outcome::Unacked);
+                self.take_entry(turn, at, stamp);
             }
-            return true;
+            Retry::Resend(message) => self.resend(turn, at, stamp, message),
+            Retry::Read(row) => {
+                let op = StoreOp::Read { row, now: turn.now.unix() };
+                self.submit(turn, Work::Retry { session: at, stamp }, op);
+            }
+            Retry::Park => return self.park(turn, at, index, stamp),
+            Retry::Stays => {}
         }
-        if entry.source != Source::Row {
-            // Storage has not taken it: it stays in the window and in the ledger.
-            return true;
-        }
-        let parked = Parked { row: entry.row, version: entry.version, tries: entry.tried() };
-        self.stats.parked += 1;
-        self.remove_entry(index, stamp);
-        let Some(active) = self.active_of_mut(index) else { return false };
-        if active.parked.len() >= limits::PARKED_IDS_MAX {
-            self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
-            return false;
-        }
-        active.parked.push(parked);
         true
+    }
+
+    /// Takes a row out of the window that has had its retries. False when the session was closed for it.
+    fn park(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, stamp: Stamp) -> bool {
+        self.stats.parked += 1;
+        let entry = self.take_out(index, stamp);
+        let parked = self.actives.live_mut(index).window.park(&entry);
+        if !parked {
+            self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
+        }
+        parked
     }
 
     /// The body of a retry was read.
@@ -285,13 +217,16 @@ impl ShardMachine {
         stamp: Stamp,
         result: Result<StoreReply, StoreError>,
     ) {
-        let Some(session) = self.sessions.get(at) else { return };
-        let (index, blocked) = (session.active, session.has(BLOCKED));
+        let Some(session) = self.sessions.get(at) else {
+            self.stats.store_replies_stale += 1;
+            return;
+        };
+        let (index, blocked) = (session.active, session.link.is_blocked());
+        // All notifications were acked meanwhile, and the session is idle.
         let Some(active) = self.active_of_mut(index) else { return };
-        let Some(place) = active.position(stamp) else { return };
-        active.window[place].reading = false;
-        let (row, sent) = (active.window[place].row, active.window[place].sent);
-        let room = active.pace.room_again(turn.now.mono) > 0;
+        // Acked meanwhile, or left to storage.
+        let Some(ReadEntry { row, sent }) = active.window.end_read(stamp) else { return };
+        let room = active.window.may_resend(turn.now.mono);
         // After an error the next retry reads again, or the next look at what waits.
         if let Ok(StoreReply::Page(page)) = result {
             match page.messages.into_iter().next() {
@@ -317,7 +252,7 @@ impl ShardMachine {
 
     /// Sends a notification of the window again.
     fn resend(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp, message: Arc<Message>) {
-        let Some(session) = self.sessions.get(at) else { return };
+        let session = self.sessions.live(at);
         let (conn, index) = (session.conn, session.active);
         if message.expired(turn.now.unix()) {
             self.stats.expired += 1;
@@ -325,14 +260,7 @@ impl ShardMachine {
             self.take_entry(turn, at, stamp);
             return;
         }
-        let Some(active) = self.active_of_mut(index) else { return };
-        let emission = active.emission();
-        let Some(place) = active.position(stamp) else { return };
-        let entry = &mut active.window[place];
-        entry.retries += 1;
-        entry.burst = active.pace.send_again(turn.now.mono, entry.burst);
-        entry.emission = emission;
-        entry.since = turn.now.mono;
+        let emission = self.actives.live_mut(index).window.resend(stamp, turn.now.mono);
         self.stats.retries += 1;
         self.simple_active(at, turn.now.mono);
         self.stats.notifications_sent += 1;
@@ -340,6 +268,4 @@ impl ShardMachine {
     }
 }
 
-/// How long the body of a sent row stays: longer than the loop needs to say `Blocked`.
-const BODY_KEPT: Span = Span::from_secs(1);
 const LEAST_PAUSE: Span = Span::from_ms(100);

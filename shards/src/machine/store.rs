@@ -13,7 +13,8 @@ use crate::message::{Message, Topic, Tries};
 use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
-use super::cluster::Presence;
+use super::peer::Presence;
+use super::row::RowKey;
 
 /// One operation. Its reply comes back under the ticket it was submitted with.
 #[derive(Debug, Clone)]
@@ -157,26 +158,6 @@ pub enum StoreOp {
         /// Whether the reply means synced.
         durable: bool,
     },
-}
-
-/// Names one message in whatever form storage has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowKey {
-    /// The user.
-    pub uaid: Uaid,
-    /// The channel.
-    pub chid: Chid,
-    /// The version.
-    pub stamp: Stamp,
-    /// Set when it occupies a topic slot.
-    pub topic: Option<Topic>,
-}
-
-impl RowKey {
-    /// The row of a message.
-    pub fn of(message: &Message) -> RowKey {
-        RowKey { uaid: message.uaid, chid: message.chid, stamp: message.stamp, topic: message.topic }
-    }
 }
 
 impl StoreOp {

@@ -1,36 +1,35 @@
 //! Register and unregister (PROTOCOL.md 1.5): the user's channels, in storage and as fingerprints in the session.
 
-use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
+use crate::ids::{Chid, KeyDigest, Uaid};
 use crate::limits;
 
 use super::command::{CloseReason, Event};
 use super::components::refresh::Refreshed;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::session::{NONE, UNPLACED, UNSAVED, UNSURE};
 use super::slab::Ref;
 use super::store::StoreOp;
-use super::tickets::Work;
-use super::{ShardMachine, Turn};
+use super::work::Work;
 
 impl ShardMachine {
     /// Adds a channel; the first one of a new user writes the user too.
     pub(super) fn register(&mut self, turn: &mut Turn<'_>, at: Ref, chid: Chid, key: Option<KeyDigest>) {
-        let Some((uaid, conn)) = self.sessions.get(at).map(|session| (session.uaid, session.conn)) else { return };
+        let session = self.sessions.live(at);
+        let (uaid, conn, channels) = (session.uaid, session.conn, session.channels.as_slice().len());
         if !self.rates.take_register(turn.now.mono, uaid, &mut self.stats) {
             self.end_session(turn, at, Some(CloseReason::BudgetExhausted));
             return;
         }
-        let channels = self.sessions.get(at).map_or(0, |session| session.channels.as_slice().len());
         if channels >= limits::CHANNELS_MAX || !self.tickets.room() || self.refuses_stamp() {
             self.stats.registers_failed += 1;
             self.say(turn, at, Event::Registered { uaid, chid, key, status: 500 });
             turn.effects.push_back(Effect::Ready(conn));
             return;
         }
-        self.activate(at).command_waits = true;
+        self.activate(at).command.begin(None);
         let clock = self.tick(turn);
         self.endpoint_registering(uaid, chid);
-        let unplaced = self.sessions.get(at).filter(|session| session.has(UNPLACED));
+        let unplaced = self.sessions.get(at).filter(|session| session.stored.is_unplaced());
         let presence = unplaced.and_then(|session| self.presence_of(session));
         let op = StoreOp::Register {
             uaid,
@@ -59,18 +58,15 @@ impl ShardMachine {
             return;
         };
         let conn = session.conn;
-        let passed_over = done && session.has(UNSURE);
-        if session.has(UNSAVED) {
+        let passed_over = done && session.stored.is_unsure();
+        if !session.stored.has_user() {
             session.refreshed = Refreshed::at(uaid, turn.now.unix());
         }
-        // Also after an error: it may have taken effect, and an unregister must then reach storage.
-        session.put(UNSAVED, false);
+        session.stored.registered(done);
         if done {
-            session.put(UNPLACED, false);
             session.channels.insert(fingerprint);
             self.stats.registers += 1;
         } else {
-            session.put(UNSURE, true);
             self.stats.registers_failed += 1;
         }
         self.command_done(at);
@@ -90,9 +86,9 @@ impl ShardMachine {
             202 => self.stats.unregisters_permission += 1,
             _ => self.stats.unregisters += 1,
         }
-        let Some(session) = self.sessions.get(at) else { return };
+        let session = self.sessions.live(at);
         let (uaid, conn) = (session.uaid, session.conn);
-        if session.has(UNSAVED) {
+        if !session.stored.has_user() {
             self.say(turn, at, Event::Unregistered { chid, status: 200 });
             turn.effects.push_back(Effect::Ready(conn));
             return;
@@ -102,9 +98,7 @@ impl ShardMachine {
             turn.effects.push_back(Effect::Ready(conn));
             return;
         }
-        let active = self.activate(at);
-        active.command_waits = true;
-        active.unregistering = Some(chid);
+        self.activate(at).command.begin(Some(chid));
         let clock = self.tick(turn);
         let op = StoreOp::Unregister { uaid, chid, at: clock };
         self.submit(turn, Work::Unregister { session: at, uaid, chid }, op);
@@ -123,7 +117,7 @@ impl ShardMachine {
         // Also after an error: it may have taken effect, and nothing may be accepted for it as a direct.
         session.channels.remove(fingerprint);
         if !done {
-            session.put(UNSURE, true);
+            session.stored.unregister_failed();
         }
         if done {
             self.drop_channel(turn, at, index, chid);
@@ -139,21 +133,15 @@ impl ShardMachine {
     /// flight brings back is deleted with the entry.
     fn drop_channel(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, chid: Chid) {
         self.forget_acked_of(at, chid);
-        let Some(active) = self.active_of_mut(index) else { return };
-        active.parked.retain(|parked| parked.row.chid != chid);
-        let stamps: Vec<Stamp> = active.window.iter().filter(|e| e.row.chid == chid).map(|e| e.row.stamp).collect();
-        for stamp in stamps {
+        let active = self.actives.live_mut(index);
+        for stamp in active.window.of_channel(chid) {
             self.stats.dropped_with_channel += 1;
             self.take_entry(turn, at, stamp);
         }
     }
 
     fn command_done(&mut self, at: Ref) {
-        let index = self.sessions.get(at).map_or(NONE, |session| session.active);
-        if let Some(active) = self.active_of_mut(index) {
-            active.command_waits = false;
-            active.unregistering = None;
-        }
+        self.actives.live_mut(self.sessions.live(at).active).command.end();
         self.deactivate_if_idle(at);
     }
 

@@ -4,12 +4,12 @@ use crate::ids::ConnId;
 use crate::time::Instant;
 
 use super::command::{CloseReason, Event};
+use super::components::conns::ConnState;
+use super::components::conns::seats::is_seat;
 use super::components::keepalive::{PongState, Verdict};
-use super::conns::ConnState;
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::relay::is_seat;
 use super::slab::Ref;
-use super::{ShardMachine, Turn};
 
 impl ShardMachine {
     pub(super) fn sweep_sessions(&mut self, turn: &mut Turn<'_>) {
@@ -51,7 +51,7 @@ impl ShardMachine {
             let silent = self.sessions.get(ping.session()).filter(|session| session.keepalive.awaits(ping));
             let state = match silent.map(|session| self.active_of(session.active)) {
                 None => PongState::Settled,
-                Some(Some(active)) if active.command_waits => PongState::Busy,
+                Some(Some(active)) if active.command.waits() => PongState::Busy,
                 Some(_) => PongState::Silent,
             };
             match self.keepalive.judge(turn.now.mono, ping, state) {

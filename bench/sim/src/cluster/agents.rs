@@ -99,7 +99,7 @@ pub(super) struct Channel {
 
 impl Cluster {
     pub(super) fn enabled_of(&self, id: SockId, sock: &Sock, found: &mut Vec<Happening>) {
-        let mine = self.agents[sock.agent].sock == Some(id);
+        let mine = self.agents[sock.agent].sock == Some(id) || self.twins.contains(&id);
         if mine && !sock.outbox.is_empty() {
             found.push(Happening::Read(id));
         }
@@ -165,11 +165,15 @@ impl Cluster {
                 }
             }
             Command::Ack(updates) => {
-                let run = self.nodes[n].id.boot;
+                let (run, now) = (self.nodes[n].id.boot, self.now);
                 for post in updates.iter().filter_map(|update| self.by_stamp.get(&update.stamp)) {
                     let post = &mut self.posts[*post];
                     post.acked.get_or_insert(step);
                     post.acked_by.get_or_insert(run);
+                    if post.acked_at.is_none() && post.sent_on == Some(id) {
+                        post.settled_by = Some(run);
+                    }
+                    post.acked_at.get_or_insert(now);
                 }
             }
             _ => {}
@@ -217,8 +221,10 @@ impl Cluster {
         let Some(frame) = self.socks[id].outbox.pop_front() else { return Ok(()) };
         let index = self.socks[id].agent;
         self.log(None, format_args!("agent {index} reads {frame:?} on socket {id}"));
+        let twin = self.agents[index].sock != Some(id);
         let agent = &mut self.agents[index];
         match frame {
+            Frame::Hello(_) | Frame::Registered(..) | Frame::Unregistered(..) if twin => {}
             Frame::Hello(uaid) => {
                 if agent.uaid != Some(uaid) {
                     agent.uaid = Some(uaid);
@@ -233,7 +239,7 @@ impl Cluster {
             Frame::Closed => self.lost(id),
             Frame::Notification(update) => {
                 self.socks[id].got.push(update);
-                if self.calm {
+                if self.calm && !self.withholds {
                     self.acks(id, true);
                 }
             }
@@ -290,15 +296,25 @@ impl Cluster {
         self.marks.hit(if unseen { "agent: leaves unseen" } else { "agent: leaves" });
         self.log(None, format_args!("agent {index} leaves socket {id}, unseen: {unseen}"));
         self.socks[id].closed = !unseen;
+        if unseen && self.rng.clients.permille(self.plan.faults.twin) {
+            self.marks.hit("agent: listens to a socket that it has left");
+            self.twins.push(id);
+        }
         if self.rng.clients.permille(500) {
             self.socks[id].inbox.clear();
         }
-        self.agents[index].retry_at = self.now + self.rng.clients.below(2_000_000_000);
+        // At once: the next hello may overtake what this session still writes.
+        let at_once = unseen && self.rng.clients.permille(500);
+        self.agents[index].retry_at = self.now + if at_once { 0 } else { self.rng.clients.below(2_000_000_000) };
     }
 
     /// A random user agent does something.
     pub(super) fn agent_acts(&mut self) {
         let index = self.rng.clients.index(self.agents.len());
+        if !self.twins.is_empty() && self.rng.clients.permille(300) {
+            let id = self.twins[self.rng.clients.index(self.twins.len())];
+            return self.acks(id, false);
+        }
         let Some(id) = self.agents[index].sock else { return self.connect(index) };
         if self.rng.clients.permille(self.plan.faults.disconnect) {
             return self.leave(index);

@@ -1,11 +1,14 @@
 //! The end of every cluster: faults off, every node up, every user agent connects, reads and acks. Then nothing may be
 //! missing.
 
+use std::collections::BTreeSet;
+
 use shards::ids::{Chid, Uaid};
 use shards::limits;
 use shards::machine::StoreOp;
 
 use super::agents::{Channel, Place, SockId};
+use super::oracle::Post;
 use super::plan::Faults;
 use super::world::Cluster;
 use crate::world::Verdict;
@@ -20,15 +23,18 @@ impl Cluster {
         // Long enough for a Ping to find sockets that do not answer, and for each word that is owed to be said.
         self.settle(self.plan.ping_interval.0 / 1_000_000_000 * 2 + 400)?;
         let lost = self.word_lost;
-        self.conserved("beside its session", |post| post.start <= lost)?;
+        let misled = self.misled.clone();
+        let excused = |post: &Post| post.start <= lost || misled.contains(&post.uaid);
+        self.conserved("beside its session", excused)?;
         self.cleared(lost)?;
         self.post_everywhere()?;
         self.settle(120)?;
-        self.conserved("every session got one more message", |post| post.start <= lost)?;
-        self.all_placed()?;
+        self.conserved("every session got one more message", excused)?;
+        self.all_placed(&misled)?;
+        self.doubts_place(&misled)?;
         self.interval_passes()?;
         self.conserved("every session was refreshed", |_| false)?;
-        self.all_placed()?;
+        self.all_placed(&BTreeSet::new())?;
         for index in 0..self.agents.len() {
             self.leave(index);
         }
@@ -48,7 +54,9 @@ impl Cluster {
         let first: Vec<_> = rows.collect();
         self.now += limits::REFRESH_INTERVAL_SECONDS * 1_000_000_000;
         // Rounds of a sweep that comes by for refreshes only, a look at storage, and the Pings of a week at once.
+        self.refreshing = true;
         self.settle(600)?;
+        self.refreshing = false;
         for (uaid, rows) in first {
             for presence in rows {
                 let _ = self.effect(&StoreOp::ClearPresence { uaid, presence })?;
@@ -61,6 +69,7 @@ impl Cluster {
         self.log(None, format_args!("calm"));
         self.plan.faults = Faults::default();
         self.calm = true;
+        self.twins.clear();
         for id in self.agents.iter().filter_map(|agent| agent.sock).collect::<Vec<_>>() {
             self.acks(id, true);
         }
@@ -98,8 +107,8 @@ impl Cluster {
         Err(format!("still busy after {TURNS_MAX} turns without faults"))
     }
 
-    /// One message to every channel that is certainly registered and whose user agent knows so: all are accepted.
-    fn post_everywhere(&mut self) -> Verdict {
+    /// Channels that are certainly registered and whose user agent knows so.
+    fn sure_channels(&self) -> Vec<(Uaid, Chid)> {
         // The others were registered by a socket that was left, perhaps behind the hello of the session of now.
         let told = |(uaid, chid): (Uaid, Chid), channel: &Channel| {
             let agent = self.agents.iter().find(|agent| agent.uaid == Some(uaid) && agent.channels.contains(&chid));
@@ -108,7 +117,12 @@ impl Cluster {
             channel.registered == Some(true) && channel.registered_on.is_some_and(before)
         };
         let sure = self.channels.iter().filter(|(key, channel)| told(**key, channel));
-        for (uaid, chid) in sure.map(|(key, _)| *key).collect::<Vec<_>>() {
+        sure.map(|(key, _)| *key).collect()
+    }
+
+    /// One message to every channel of these: all are accepted.
+    fn post_everywhere(&mut self) -> Verdict {
+        for (uaid, chid) in self.sure_channels() {
             let posted = self.posts(uaid, chid, 2_000_000, None)?;
             for _ in 0..TURNS_MAX {
                 if self.pending.is_empty() {
@@ -123,11 +137,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// No row of a message that was acked is left in storage: it would come again. A node that died may have taken with
-    /// it what would have ended the rows of messages that were POSTed before.
+    /// No row of a message that was acked is left in storage: it would come again. That holds for a POST that was
+    /// refused, too, because a push of it may have been carried out. A node that died may have taken with it what would
+    /// have ended the rows of messages that were POSTed before. A row that came long after the ack is not known to be
+    /// settled, and neither is one of a refused POST whose push arrived when its node had been asked about it.
     fn cleared(&self, lost: u64) -> Verdict {
         for (index, post) in self.posts.iter().enumerate() {
-            let acked = post.seen.is_some() && post.acked.is_some() && !post.cancelled && !post.pushed_twice;
+            let acked = post.acked.is_some() && !post.cancelled && !post.pushed_twice && !post.written_late;
+            // Its row landed late, too: the node that the push reached was not told to look for it.
+            let acked = acked && (post.seen.is_some() || !post.pushed_late);
+            let acked = acked && !self.misled.contains(&post.uaid);
             if acked && post.start > lost && self.wall_max < post.expires && self.stored(post) {
                 return Err(format!("message {index} was acked and is stored still: {post:?}"));
             }
@@ -135,14 +154,43 @@ impl Cluster {
         Ok(())
     }
 
+    /// A session whose row was cleared by mistake writes it again when something stays unacked.
+    fn doubts_place(&mut self, misled: &BTreeSet<Uaid>) -> Verdict {
+        let mut unacked = BTreeSet::new();
+        for (uaid, chid) in self.sure_channels() {
+            let sock = self.agents.iter().find(|agent| agent.uaid == Some(uaid)).and_then(|agent| agent.sock);
+            let Some(sock) = sock.map(|id| &self.socks[id]).filter(|sock| matches!(sock.place, Place::At(_))) else {
+                continue;
+            };
+            if misled.contains(&uaid) && !self.has_row(uaid, sock.node) && unacked.insert(uaid) {
+                self.marks.hit("presence: cleared by mistake");
+                let _ = self.posts_at(sock.node, (uaid, chid), 2_000_000, None)?;
+            }
+        }
+        if unacked.is_empty() {
+            return Ok(());
+        }
+        self.withholds = true;
+        self.settle(90)?;
+        self.withholds = false;
+        for id in self.agents.iter().filter_map(|agent| agent.sock).collect::<Vec<_>>() {
+            self.acks(id, true);
+        }
+        self.settle(10)?;
+        self.all_placed(&misled.difference(&unacked).copied().collect())
+    }
+
+    fn has_row(&self, uaid: Uaid, node: usize) -> bool {
+        let here = &self.nodes[node].id;
+        self.store.user(uaid).is_some_and(|user| user.row().presence.iter().any(|row| row.node == *here))
+    }
+
     /// Every session of a user whom storage knows has its row there, so that other nodes find it.
-    fn all_placed(&self) -> Verdict {
+    fn all_placed(&self, but: &BTreeSet<Uaid>) -> Verdict {
         for (index, agent) in self.agents.iter().enumerate() {
             let served = agent.sock.map(|id| &self.socks[id]).filter(|sock| matches!(sock.place, Place::At(_)));
             let Some((sock, uaid)) = served.zip(agent.uaid) else { continue };
-            let Some(user) = self.store.user(uaid) else { continue };
-            let here = &self.nodes[sock.node].id;
-            if !user.row().presence.iter().any(|row| row.node == *here) {
+            if self.store.user(uaid).is_some() && !but.contains(&uaid) && !self.has_row(uaid, sock.node) {
                 return Err(format!("agent {index} is on node {} and no row says so", sock.node));
             }
         }

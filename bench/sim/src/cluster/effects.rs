@@ -95,6 +95,7 @@ impl Cluster {
         }
         let post = &mut self.posts[index];
         post.sent += 1;
+        post.sent_on = Some(id);
         if !post.pushed_twice && post.seen.is_some_and(|_| post.stamp != Some(message.stamp)) {
             return Err(format!("a message is sent as {:?}, its 201 said otherwise: {post:?}", message.stamp));
         }

@@ -70,7 +70,8 @@ impl Cluster {
         if stopped {
             self.marks.hit("node: clock stopped");
             self.disorder = true;
-            self.nodes[n].righted_at = self.now + self.rng.faults.below(120 * SECOND);
+            let longest = self.rng.faults.pick(&[120, 1_200]);
+            self.nodes[n].righted_at = self.now + self.rng.faults.below(longest * SECOND);
         }
         self.nodes[n].clock_stopped = stopped;
         for s in 0..self.nodes[n].shards.len() {

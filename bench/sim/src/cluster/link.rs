@@ -111,7 +111,7 @@ impl Cluster {
         } else {
             let reply = self.effect(&op)?;
             if let Ok(StoreReply::Page(page)) = &reply {
-                self.given(node, &page.messages);
+                self.given(node, &page.messages)?;
             }
             if self.rng.store.permille(lost) {
                 self.disorder = true;
@@ -121,6 +121,7 @@ impl Cluster {
                 reply
             }
         };
+        self.settle_failed |= settles && result.is_err();
         self.replies.push(Reply { node, shard, uaid, ticket, result, stamped, settles, writes });
         Ok(())
     }
@@ -193,6 +194,7 @@ impl Cluster {
         for work in cut {
             let uaid = work.op.uaid();
             if stuck.contains(&uaid) || !self.has_store(n) || self.rng.store.permille(500) {
+                self.settle_failed |= matches!(work.op, StoreOp::Settle { .. });
                 stuck.push(uaid);
             } else {
                 let _ = self.effect(&work.op)?;

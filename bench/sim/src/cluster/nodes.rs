@@ -115,6 +115,8 @@ impl Cluster {
     /// The run ends between any two of its effects. Its disk stays.
     pub(super) fn kill(&mut self, n: usize) -> Verdict {
         self.log(Some(n), format_args!("kill -9"));
+        // Deletes that wait to be tried again are not tried.
+        self.settle_failed = true;
         self.marks.hit("node: killed");
         self.disorder = true;
         self.end_run(n)

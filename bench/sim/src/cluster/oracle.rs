@@ -8,7 +8,7 @@ use shards::ids::{Chid, Stamp, Uaid};
 use shards::machine::{Disposition, RowKey, StoreOp};
 use shards::message::{Message, Rank, Topic};
 
-use super::agents::{Channel, Place};
+use super::agents::{Channel, Place, SockId};
 use super::link::{Reply, Work};
 use super::world::Cluster;
 use crate::world::Verdict;
@@ -37,6 +37,19 @@ pub(super) struct Post {
     pub(super) acked: Option<u64>,
     /// The run of a node that took its first ack.
     pub(super) acked_by: Option<u64>,
+    /// Monotonic time of its first ack.
+    pub(super) acked_at: Option<u64>,
+    /// The socket that it was sent on last.
+    pub(super) sent_on: Option<SockId>,
+    /// The run that took its first ack on the socket that it was sent on, so that it knows the message.
+    pub(super) settled_by: Option<u64>,
+    /// That run was told in time that there may be a row of it.
+    pub(super) told: bool,
+    /// The node that may have had it was asked about it, and a push of it arrived only then.
+    pub(super) asked: bool,
+    pub(super) pushed_late: bool,
+    /// It was written when the run that took its ack no longer had to remember that.
+    pub(super) written_late: bool,
     /// Runs that storage gave it to before the delete that its ack caused had arrived there.
     pub(super) read_by: BTreeSet<u64>,
     /// The link brought a push of it twice.
@@ -46,6 +59,8 @@ pub(super) struct Post {
     pub(super) cancelled: bool,
 }
 
+/// Time, in nanoseconds, for which a run remembers which messages of other nodes ended there.
+pub(super) const REMEMBERS: u64 = 60_000_000_000;
 /// `delivery.attempts_max`.
 const ATTEMPTS_MAX: u32 = 10;
 
@@ -67,6 +82,13 @@ impl Post {
             sent: 0,
             acked: None,
             acked_by: None,
+            acked_at: None,
+            sent_on: None,
+            settled_by: None,
+            told: false,
+            asked: false,
+            pushed_late: false,
+            written_late: false,
             read_by: BTreeSet::new(),
             pushed_twice: false,
             refused_behind: None,
@@ -144,7 +166,7 @@ impl Cluster {
     }
 
     /// Storage gives rows to a node. It cannot know of an ack that another run has taken and not brought to storage.
-    pub(super) fn given(&mut self, node: usize, messages: &[Arc<Message>]) {
+    pub(super) fn given(&mut self, node: usize, messages: &[Arc<Message>]) -> Verdict {
         let run = self.nodes[node].id.boot;
         for message in messages {
             let Ok(index) = self.identify(message) else { continue };
@@ -152,6 +174,27 @@ impl Cluster {
             if acker.is_none_or(|acker| acker != run && self.settles(acker, message.uaid)) {
                 self.posts[index].read_by.insert(run);
             }
+            let post = &self.posts[index];
+            let deletes = post.settled_by.is_none_or(|run| self.settles(run, message.uaid));
+            if post.told && !deletes && !self.settle_failed {
+                return Err(format!(
+                    "message {index} is read although a node that settled it was told of it: {post:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A run has been told that there may be a row behind a push without an answer. When it has settled that message,
+    /// it deletes the row.
+    pub(super) fn told(&mut self, node: usize, row: &RowKey) {
+        let run = self.nodes[node].id.boot;
+        let Some(index) = self.by_stamp.get(&row.stamp).copied() else { return };
+        let post = &mut self.posts[index];
+        let knows = post.acked_at.is_some_and(|at| self.now - at < REMEMBERS);
+        if knows && post.settled_by == Some(run) && !post.pushed_twice {
+            self.marks.hit("unsure: told of a row that was settled");
+            post.told = true;
         }
     }
 
@@ -193,6 +236,12 @@ impl Cluster {
     /// Rows behind an unsure push, and rows that a ledger leaves, have one place each: one delete ends such a row.
     pub(super) fn written(&mut self, message: &Message, saved: bool) -> Verdict {
         let index = self.identify(message)?;
+        // A node that stood still between its push and the write behind it.
+        let late = self.posts[index].acked_at.is_some_and(|at| self.now - at >= REMEMBERS);
+        if late && !self.posts[index].written_late {
+            self.marks.hit("store: written long after its ack");
+            self.posts[index].written_late = true;
+        }
         if message.topic.is_some() || message.ttl == 0 || self.posts[index].pushed_twice {
             return Ok(());
         }

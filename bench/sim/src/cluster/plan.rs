@@ -75,10 +75,14 @@ pub(super) struct Faults {
     pub(super) drift: u64,
     /// Speed at which one clock runs away from the right time, in millionths, until its node is told to stamp nothing.
     pub(super) runaway: u64,
+    /// A node that does not serve the user answers a call, so that its caller clears the row of a live session.
+    pub(super) misled: u64,
     /// A user agent goes away.
     pub(super) disconnect: u64,
     /// Its node does not notice.
     pub(super) half_open: u64,
+    /// It listens and acks on the old socket, too: a profile that was copied, or frames that are long on their way.
+    pub(super) twin: u64,
 }
 
 impl Faults {
@@ -86,6 +90,7 @@ impl Faults {
         let fair = rng.below(8) == 0;
         let runaway = if rng.below(6) == 0 { rng.pick(&[20_000, 60_000]) } else { 0 };
         let away = rng.pick(&[3, 10]);
+        let misled = rng.below(6) == 0;
         let mut maybe = |values: &[u64]| {
             let value = rng.pick(values);
             if !fair && rng.permille(450) { value } else { 0 }
@@ -109,8 +114,10 @@ impl Faults {
             clock_step: maybe(&[5, 20]),
             drift: maybe(&[500, 20_000]),
             runaway,
+            misled: maybe(&[10, 50]) * u64::from(misled),
             disconnect: maybe(&[30, 100, 250]),
             half_open: maybe(&[300, 900]),
+            twin: maybe(&[500]),
         }
     }
 }
@@ -129,7 +136,7 @@ impl Plan {
             durable: rng.permille(250),
             spill_after: Span::from_ms(rng.pick(&[500, 3_000, 10_000])),
             retry_after: Span::from_secs(rng.pick(&[20, 60])),
-            ping_interval: Span::from_secs(rng.pick(&[0, 20, 60, 300])),
+            ping_interval: Span::from_secs(rng.pick(&[0, 0, 20, 60, 300])),
             ledger_bytes_max: rng.pick(&[600, 2_000, 40 << 10]),
             topics: rng.pick(&[0, 1, 1, 3]),
             ttl_zero: rng.pick(&[0, 0, 100]),

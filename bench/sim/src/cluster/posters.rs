@@ -66,7 +66,20 @@ impl Cluster {
         ttl: u32,
         topic: Option<Topic>,
     ) -> Result<Option<usize>, String> {
-        let Some(n) = self.some_node() else { return Ok(None) };
+        match self.some_node() {
+            Some(n) => self.posts_at(n, (uaid, chid), ttl, topic).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// POSTs one message to this node.
+    pub(super) fn posts_at(
+        &mut self,
+        n: usize,
+        (uaid, chid): (Uaid, Chid),
+        ttl: u32,
+        topic: Option<Topic>,
+    ) -> Result<usize, String> {
         let s = self.rng.clients.index(self.nodes[n].shards.len());
         let now = self.time(n).unix();
         let index = self.posts.len();
@@ -92,7 +105,7 @@ impl Cluster {
         self.pending.insert((n, s, conn.slot), Pending::Post(index));
         let publish = Publish { uaid, chid, message: Ok(Arc::new(message)) };
         self.step(n, s, Input::Command { conn, command: Command::Publish(Box::new(publish)) })?;
-        Ok(Some(index))
+        Ok(index)
     }
 
     fn cancels(&mut self) -> Verdict {

@@ -174,14 +174,29 @@ impl Cluster {
             self.marks.hit("call: met another run");
             return self.called_back(at, PeerReply::NotHere);
         }
+        if self.call_left_out(&self.calls[at].op) {
+            return self.called_back(at, PeerReply::Done);
+        }
+        let misled = self.rng.network.permille(self.plan.faults.misled);
+        if let (true, PeerOp::Push { message: of, .. }) = (misled, &self.calls[at].op) {
+            self.misled.insert(of.uaid);
+            self.disorder = true;
+            self.marks.hit("call: a node that has not the user answers");
+            return self.called_back(at, PeerReply::NotHere);
+        }
         let command = match self.calls[at].op.clone() {
             PeerOp::Push { message, stored, .. } => {
                 self.marks.hit("call: push");
+                let post = self.identify(&message)?;
+                self.posts[post].pushed_late |= self.posts[post].asked;
                 let message = std::sync::Arc::new(shards::message::Message::clone(&message));
                 Command::NodePush(Box::new(NodePush { message, stored }))
             }
             PeerOp::Notify { uaid, unsure, .. } => {
                 self.marks.hit(if unsure.is_some() { "call: notify, unsure" } else { "call: notify" });
+                if let Some(post) = unsure.and_then(|row| self.by_stamp.get(&row.stamp)) {
+                    self.posts[*post].asked = true;
+                }
                 Command::NodeNotify(Box::new(NodeNotify { uaid, unsure }))
             }
             PeerOp::Leave { uaid, connected_at, .. } => {
@@ -207,6 +222,10 @@ impl Cluster {
         self.marks.hit(&format!("call: answered {reply:?}"));
         if let (PeerReply::Busy, PeerOp::Push { to, message, stored: false }) = (reply, &self.calls[at].op) {
             self.calls[at].behind = self.sent_up_to(Cluster::node_of(to), message.uaid);
+        }
+        if let PeerOp::Notify { to, unsure: Some(row), .. } = &self.calls[at].op {
+            let (to, row) = (Cluster::node_of(to), *row);
+            self.told(to, &row);
         }
         self.called_back(at, reply)
     }

@@ -62,6 +62,8 @@ pub(crate) struct Cluster {
     pub(super) rolling: VecDeque<usize>,
     pub(super) agents: Vec<Agent>,
     pub(super) socks: Vec<Sock>,
+    /// Sockets that their user agents have left and listen to all the same.
+    pub(super) twins: Vec<SockId>,
     /// Users that a register was answered for.
     pub(super) known: BTreeSet<Uaid>,
     pub(super) channels: BTreeMap<(Uaid, Chid), Channel>,
@@ -78,9 +80,17 @@ pub(crate) struct Cluster {
     pub(super) one_time: bool,
     /// Something was lost that excuses a message that comes again after its ack.
     pub(super) disorder: bool,
+    /// A delete of rows has failed or landed late, so that a row may be read once more.
+    pub(super) settle_failed: bool,
     /// Step at which a node last took with it what it owed to others.
     pub(super) word_lost: u64,
     pub(super) calm: bool,
+    /// Users whose presence row was perhaps cleared by mistake.
+    pub(super) misled: BTreeSet<Uaid>,
+    /// Live sessions are refreshed.
+    pub(super) refreshing: bool,
+    /// User agents read and do not ack.
+    pub(super) withholds: bool,
     /// A machine is being told what came of a write of messages.
     pub(super) behind_write: bool,
     /// Users whose row has ridden with a register.
@@ -191,6 +201,7 @@ impl Cluster {
             rolling: VecDeque::new(),
             agents: (0..plan.agents).map(|_| Agent::default()).collect(),
             socks: Vec::new(),
+            twins: Vec::new(),
             known: BTreeSet::new(),
             channels: BTreeMap::new(),
             posts: Vec::new(),
@@ -202,8 +213,12 @@ impl Cluster {
             wall_max: 0,
             one_time: plan.skew_us == 0 && plan.faults.runaway == 0,
             disorder: false,
+            settle_failed: false,
             word_lost: 0,
             calm: false,
+            misled: BTreeSet::new(),
+            refreshing: false,
+            withholds: false,
             behind_write: false,
             rode: BTreeSet::new(),
             marks: Marks::default(),

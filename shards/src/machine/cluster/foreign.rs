@@ -3,13 +3,13 @@
 
 use crate::ids::Uaid;
 
-use super::super::active::Source;
 use super::super::command::{CloseReason, Disposition, NodeAnswer, NodeNotify, NodePush};
 use super::super::components::requests::Asker;
+use super::super::components::user_index::Resident;
+use super::super::components::window::Source;
+use super::super::composer::{ShardMachine, Turn};
 use super::super::mail::Reply;
-use super::super::store::RowKey;
-use super::super::users::Resident;
-use super::super::{ShardMachine, Turn};
+use super::super::row::RowKey;
 
 impl ShardMachine {
     /// `PUT /push/{uaid}`: only for a live session that can take it now (PROTOCOL.md 4.1).
@@ -67,7 +67,7 @@ impl ShardMachine {
     fn is_in_window(&self, row: &RowKey) -> bool {
         let session = self.session_of(row.uaid).and_then(|at| self.sessions.get(at));
         let active = session.and_then(|session| self.active_of(session.active));
-        active.is_some_and(|active| active.position(row.stamp).is_some())
+        active.is_some_and(|active| active.window.contains(row.stamp))
     }
 
     /// `PUT /notif/{uaid}`.
@@ -97,10 +97,8 @@ impl ShardMachine {
             self.settle(row);
         } else if let Some(session) = self.session_of(row.uaid).and_then(|at| self.sessions.get(at)) {
             let index = session.active;
-            if let Some(active) = self.active_of_mut(index)
-                && let Some(place) = active.position(row.stamp)
-            {
-                active.window[place].maybe_row = true;
+            if let Some(active) = self.active_of_mut(index) {
+                active.window.may_have_row(row.stamp);
             }
         }
     }
@@ -116,7 +114,7 @@ impl ShardMachine {
         let mut reply = NodeAnswer::NotHere;
         if let Some(Resident::Session(index)) = self.resident(uaid) {
             let at = self.session_ref(index);
-            if self.sessions.get(at).is_some_and(|session| session.connected_at == connected_at) {
+            if self.sessions.get(at).is_some_and(|session| session.connected_at.get() == connected_at) {
                 self.end_session(turn, at, Some(CloseReason::Elsewhere));
                 reply = NodeAnswer::Done;
             }

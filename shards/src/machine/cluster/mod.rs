@@ -3,27 +3,22 @@
 //!
 //! `presence` says in storage who is connected here and finds out when that is no longer so. `route` brings a POST for
 //! a user who is not here to the node that has the user. `tell` has that node look at storage when something was stored
-//! for its user. `foreign` is the other end: what other nodes ask of this one. `peer` is the vocabulary.
+//! for its user. `foreign` is the other end: what other nodes ask of this one. `machine/peer.rs` is the vocabulary.
 
 mod foreign;
-mod peer;
+pub(super) mod pending;
 mod presence;
 mod route;
 mod tell;
-
-pub use peer::{NodeId, PeerOp, PeerReply, Presence};
-pub(super) use presence::Doubt;
-pub(super) use route::Route;
-pub(super) use tell::Tale;
 
 use std::sync::Arc;
 
 use crate::ids::{Clock, StoreTicket};
 
+use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::slab::Ref;
-use super::tickets::Work;
-use super::{ShardMachine, Turn};
+use super::peer::{NodeId, PeerOp, PeerReply};
+use super::work::Work;
 
 impl ShardMachine {
     /// Whether other nodes read this storage too.
@@ -55,14 +50,13 @@ impl ShardMachine {
     /// Calls another node.
     fn call(&mut self, turn: &mut Turn<'_>, work: Work, op: PeerOp) {
         self.stats.peer_calls += 1;
-        let ticket = self.tickets.open_for(work);
+        let ticket = self.tickets.call(work);
         turn.effects.push_back(Effect::Peer(ticket, op));
     }
 
     /// Another node answered, or did not: find who asked.
     pub(super) fn peer_replied(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, reply: PeerReply) {
-        let at = Ref { index: ticket.index, generation: ticket.generation };
-        match self.tickets.close(at) {
+        match self.tickets.close(ticket) {
             Some(Work::Push(route)) => self.pushed(turn, route, reply),
             Some(Work::Tell(tale)) => self.told(turn, tale, reply),
             Some(Work::Leave { uaid, presence }) => self.left(turn, uaid, presence, reply),

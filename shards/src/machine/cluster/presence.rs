@@ -8,22 +8,13 @@
 use crate::ids::Uaid;
 
 use super::super::command::CloseReason;
-use super::super::session::{ENTERING, Session, UNSAVED};
+use super::super::components::session::Session;
+use super::super::components::user_index::Resident;
+use super::super::composer::{ShardMachine, Turn};
+use super::super::peer::{PeerOp, PeerReply, Presence};
 use super::super::slab::Ref;
 use super::super::store::{StoreError, StoreOp, StoreReply};
-use super::super::tickets::Work;
-use super::super::users::Resident;
-use super::super::{ShardMachine, Turn};
-use super::peer::{PeerOp, PeerReply, Presence};
-
-/// Reason for which a session asks whether its user is here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Doubt {
-    /// A notification stays unacked for `delivery.retry_after` or is spilled.
-    Unacked,
-    /// Storage or another node has something of a channel that the session has not.
-    UnknownChannel,
-}
+use super::super::work::Work;
 
 impl ShardMachine {
     /// When a new session began: the version of its presence row, unlike any other of this shard; alone, where nobody
@@ -34,14 +25,14 @@ impl ShardMachine {
 
     /// The row of a session; `None` when this node is alone.
     pub(in super::super) fn presence_of(&self, session: &Session) -> Option<Presence> {
-        self.me().map(|node| Presence { node: node.clone(), connected_at: session.connected_at })
+        self.me().map(|node| Presence { node: node.clone(), connected_at: session.connected_at.get() })
     }
 
     /// A session of a known user has begun: other nodes are to find it, and those that had the user to let it go.
     pub(in super::super) fn enter(&mut self, turn: &mut Turn<'_>, at: Ref, others: Vec<Presence>) {
-        let Some(session) = self.sessions.get_mut(at) else { return };
+        let session = self.sessions.live_mut(at);
         let uaid = session.uaid;
-        session.put(ENTERING, true);
+        session.stored.enter();
         self.want_check(at);
         self.set_presence(turn, at);
         for other in others {
@@ -63,7 +54,7 @@ impl ShardMachine {
     }
 
     fn write_presence(&mut self, turn: &mut Turn<'_>, at: Ref, work: Work) {
-        let Some(session) = self.sessions.get(at) else { return };
+        let session = self.sessions.live(at);
         let uaid = session.uaid;
         if let Some(presence) = self.presence_of(session) {
             self.submit(turn, work, StoreOp::SetPresence { uaid, presence });
@@ -77,8 +68,9 @@ impl ShardMachine {
         if !self.in_cluster() {
             return false;
         }
+        // The session has ended since.
         let Some(session) = self.sessions.get_mut(at) else { return false };
-        session.connected_at += 1;
+        session.connected_at.renew();
         self.write_presence(turn, at, Work::RenewPresence { session: at });
         true
     }
@@ -89,7 +81,7 @@ impl ShardMachine {
             self.stats.store_replies_stale += 1;
             return;
         };
-        session.put(ENTERING, false);
+        session.stored.entered();
         if done {
             self.continue_drain(turn, at);
         } else {
@@ -100,7 +92,7 @@ impl ShardMachine {
     /// A session has ended, and why. A superseded one leaves its row to the next to write over; a node that leaves says
     /// so once instead of a million times.
     pub(in super::super) fn leave(&mut self, turn: &mut Turn<'_>, session: &Session, why: Option<CloseReason>) {
-        if self.draining() || session.has(UNSAVED) || why == Some(CloseReason::Superseded) {
+        if self.draining() || !session.stored.has_user() || why == Some(CloseReason::Superseded) {
             return;
         }
         if let Some(presence) = self.presence_of(session) {
@@ -129,12 +121,12 @@ impl ShardMachine {
     }
 
     /// Asks storage whether the user is still here.
-    pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref, why: Doubt) {
-        let Some(session) = self.sessions.get(at) else { return };
+    pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref) {
+        let session = self.sessions.live(at);
         let uaid = session.uaid;
-        if self.in_cluster() && !session.has(UNSAVED) && self.tickets.room() {
+        if self.in_cluster() && session.stored.has_user() && self.tickets.room() {
             self.stats.doubts += 1;
-            self.submit(turn, Work::Doubt { session: at, why }, StoreOp::LoadUser { uaid });
+            self.submit(turn, Work::Doubt { session: at }, StoreOp::LoadUser { uaid });
         }
     }
 
@@ -142,15 +134,15 @@ impl ShardMachine {
     ///
     /// - A newer row elsewhere: that node is told to look at storage, and this session, whose end nobody noticed,
     ///   closes.
-    /// - Older rows elsewhere, while something stays unacked here: their nodes are told to look at storage, since the
-    ///   session here may be the one whose end nobody noticed.
+    /// - Older rows elsewhere: their nodes are told to look at storage, since the session here may be the one whose end
+    ///   nobody noticed. What it does not ack, and what is for a channel that it has not, waits for the other.
     /// - No row of this session: another node took it for dead. It is written again, in a later version: a shared store
     ///   settles by timestamps, and the delete of the old version wins against it for ever. The version grows by one
     ///   only, since it also says when the session read its channels.
     pub(in super::super) fn doubt_settled(
         &mut self,
         turn: &mut Turn<'_>,
-        (at, why): (Ref, Doubt),
+        at: Ref,
         result: Result<StoreReply, StoreError>,
     ) {
         let Some(session) = self.sessions.get(at) else {
@@ -167,13 +159,9 @@ impl ShardMachine {
                 self.tell_about(turn, uaid, user.presence);
             }
             // Clocks of nodes are apart, and hellos overtake each other: an older row may be that of the live session.
-            // Only time raises such a doubt: two sessions that each pass the other's rows by would tell for ever.
-            _ if user.presence.contains(&mine) && why == Doubt::Unacked => self.tell_about(turn, uaid, user.presence),
-            _ if user.presence.contains(&mine) => {}
+            _ if user.presence.contains(&mine) => self.tell_about(turn, uaid, user.presence),
             _ => {
-                if let Some(session) = self.sessions.get_mut(at) {
-                    session.connected_at += 1;
-                }
+                self.sessions.live_mut(at).connected_at.renew();
                 self.set_presence(turn, at);
             }
         }
@@ -182,7 +170,8 @@ impl ShardMachine {
     /// Rows of other nodes that may lead to a live session, newest last. Rows of earlier runs of this node, and of
     /// ended sessions of this one, are cleared.
     pub(super) fn others(&mut self, turn: &mut Turn<'_>, uaid: Uaid, rows: Vec<Presence>) -> Vec<Presence> {
-        let Some(me) = self.me().cloned() else { return Vec::new() };
+        // Invariant: a node that is alone has neither looks nor doubts.
+        let me = self.me().cloned().expect("other nodes are asked for within a cluster");
         let (own, mut others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.node.url == me.url);
         let here = match self.resident(uaid) {
             Some(Resident::Session(index)) => self.sessions.at(index).and_then(|(_, s)| self.presence_of(s)),

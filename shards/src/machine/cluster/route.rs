@@ -7,34 +7,20 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Chid, Uaid};
 use crate::message::Message;
 use crate::simple::Mode;
 use crate::time::Instant;
 
-use super::super::command::{Disposition, Publish, Published, Refusal};
+use super::super::command::{Disposition, Publish, Published};
 use super::super::components::requests::Asker;
+use super::super::components::user_index::Resident;
+use super::super::composer::{ShardMachine, Turn};
 use super::super::mail::Reply;
+use super::super::peer::{PeerOp, PeerReply, Presence};
+use super::super::pending_publish::Storing;
 use super::super::store::{StoreError, StoreOp, StoreReply, UserRow};
-use super::super::tickets::{Storing, Work};
-use super::super::users::Resident;
-use super::super::{ShardMachine, Turn};
-use super::peer::{PeerOp, PeerReply, Presence};
-use super::presence::Doubt;
-
-/// A POST on its way. Owner shard of the node where it landed; bounded by the tickets.
-pub(in super::super) struct Route {
-    asker: Asker,
-    uaid: Uaid,
-    chid: Chid,
-    message: Result<Arc<Message>, Refusal>,
-    /// Time at which it was stamped.
-    stamped: Instant,
-    /// Nodes that may have the user and were not asked, newest last.
-    left: Vec<Presence>,
-    /// The one that is being asked.
-    asked: Option<Presence>,
-}
+use super::super::work::Work;
+use super::pending::{Lookup, Route};
 
 impl ShardMachine {
     /// Looks the user up. Nothing is stamped yet: the clock has to pass what the user's row says first.
@@ -45,25 +31,24 @@ impl ShardMachine {
             return;
         }
         let Publish { uaid, chid, message } = publish;
-        let stamped = turn.now.mono;
-        let route = Box::new(Route { asker, uaid, chid, message, stamped, left: Vec::new(), asked: None });
+        let lookup = Box::new(Lookup { asker, uaid, chid, message });
         self.stats.looks += 1;
-        self.submit(turn, Work::Look(route), StoreOp::Locate { uaid, chid });
+        self.submit(turn, Work::Look(lookup), StoreOp::Locate { uaid, chid });
     }
 
     /// The user was read.
     pub(in super::super) fn looked(
         &mut self,
         turn: &mut Turn<'_>,
-        mut route: Box<Route>,
+        lookup: Lookup,
         result: Result<StoreReply, StoreError>,
     ) {
-        let asker = route.asker;
+        let Lookup { asker, uaid, chid, message } = lookup;
         let refused = |machine: &mut ShardMachine, turn: &mut Turn<'_>, published| {
             machine.answer(turn, asker, Reply::Publish(published));
         };
         let user = match result {
-            Ok(StoreReply::User(user)) => user.filter(|user| user.channels.contains(&route.chid)),
+            Ok(StoreReply::User(user)) => user.filter(|user| user.channels.contains(&chid)),
             Ok(_) | Err(_) => {
                 self.stats.publishes_unavailable += 1;
                 return refused(self, turn, Published::Unavailable);
@@ -78,7 +63,7 @@ impl ShardMachine {
         if self.clock.advance(turn.now, seen).is_err() {
             self.stats.clocks_refused += 1;
         }
-        let message = match route.message {
+        let message = match message {
             Err(refusal) => return refused(self, turn, Published::Refused(refusal)),
             Ok(message) if message.mode() != contact.mode => {
                 self.stats.publishes_other_mode += 1;
@@ -86,47 +71,46 @@ impl ShardMachine {
             }
             Ok(message) => self.stamp(turn, message),
         };
-        route.stamped = turn.now.mono;
-        if let Some(at) = self.session_with(route.uaid, route.chid) {
+        let stamped = turn.now.mono;
+        if let Some(at) = self.session_with(uaid, chid) {
             // It came meanwhile.
-            self.offer(turn, route.asker, at, (message, route.stamped));
+            self.offer(turn, asker, at, (message, stamped));
             return;
         }
-        if let Some(at) = self.session_of(route.uaid) {
+        if let Some(at) = self.session_of(uaid) {
             // It does not have the channel: registered elsewhere, or a moment ago here.
-            self.doubt(turn, at, Doubt::UnknownChannel);
+            self.doubt(turn, at);
         }
-        route.left = self.others(turn, route.uaid, presence);
-        if let Some(Resident::Greeting(index)) = self.resident(route.uaid) {
+        let mut left = self.others(turn, uaid, presence);
+        if let Some(Resident::Greeting(index)) = self.resident(uaid) {
             // It is coming here: what the rows say is over, and its check will see what is stored now.
             self.nudge_greeting(index);
-            route.left.clear();
+            left.clear();
         }
         // A SimplePush version is not carried to a session (PROTOCOL.md 4.2 has no place for it): it is stored, and
         // the session told.
         let stored_first = (self.config.durable && message.ttl > 0) || contact.mode == Mode::Simple;
-        route.message = Ok(message.clone());
         if stored_first {
-            self.store_routed(turn, route.asker, (message, route.stamped), None);
+            self.store_routed(turn, asker, (message, stamped), None);
         } else {
-            self.push_on(turn, route, message);
+            self.push_on(turn, Box::new(Route { asker, uaid, chid, message, stamped, left, asked: None }));
         }
     }
 
     /// Hands the message to the next node that may have the user; stores it when there is none.
-    fn push_on(&mut self, turn: &mut Turn<'_>, mut route: Box<Route>, message: Arc<Message>) {
+    fn push_on(&mut self, turn: &mut Turn<'_>, mut route: Box<Route>) {
         if let Some(next) = route.left.pop() {
-            let op = PeerOp::Push { to: next.node.clone(), message, stored: false };
+            let op = PeerOp::Push { to: next.node.clone(), message: route.message.clone(), stored: false };
             route.asked = Some(next);
             self.call(turn, Work::Push(route), op);
         } else {
-            self.store_routed(turn, route.asker, (message, route.stamped), None);
+            self.store_routed(turn, route.asker, (route.message, route.stamped), None);
         }
     }
 
     /// A node answered a push, or did not.
     pub(super) fn pushed(&mut self, turn: &mut Turn<'_>, mut route: Box<Route>, reply: PeerReply) {
-        let Ok(message) = route.message.clone() else { return };
+        let message = route.message.clone();
         let (fleeting, now) = (message.ttl == 0, turn.now.mono);
         match reply {
             PeerReply::Done => {
@@ -142,7 +126,7 @@ impl ShardMachine {
                 if let Some(at) = self.session_with(route.uaid, route.chid) {
                     self.offer(turn, route.asker, at, (message, route.stamped));
                 } else {
-                    self.push_on(turn, route, message);
+                    self.push_on(turn, route);
                 }
             }
             // It was not taken, and may now be behind what the session was sent since: a new stamp is its place.

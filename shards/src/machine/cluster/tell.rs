@@ -6,70 +6,14 @@
 use std::sync::Arc;
 
 use crate::ids::{Clock, Uaid};
-use crate::message::Message;
 
 use super::super::command::{Disposition, Published};
-use super::super::components::requests::Asker;
+use super::super::composer::{ShardMachine, Turn};
 use super::super::mail::Reply;
-use super::super::store::{RowKey, StoreError, StoreOp, StoreReply};
-use super::super::tickets::{PublishWork, Storing, Work};
-use super::super::{ShardMachine, Turn};
-use super::peer::{PeerOp, PeerReply, Presence};
-
-/// Somebody is to hear that there is something in storage. Bounded by the tickets it works under.
-pub(in super::super) struct Tale {
-    uaid: Uaid,
-    /// The POST that waits for this to be over, and what it is told then.
-    waits: Option<(Asker, Published)>,
-    /// What was stored for it: it goes when its channel turns out to be gone.
-    row: Option<RowKey>,
-    /// A push of it to this session may have been carried out.
-    unsure: Option<Presence>,
-    /// `delivery.durable`: sent on from memory.
-    send: Option<Arc<Message>>,
-    /// What was stored as a message row: low water may have passed its clock meanwhile.
-    hidden: Option<Arc<Message>>,
-    /// Nodes that may have the user and were not told, newest last.
-    left: Vec<Presence>,
-    /// The one that is being told.
-    asked: Option<Presence>,
-}
-
-impl Tale {
-    /// Of a POST that was stored.
-    pub fn of_publish(work: PublishWork, published: Published) -> Tale {
-        let send = work.storing.send().cloned();
-        let (hidden, unsure) = match work.storing {
-            Storing::Routed { message, unsure: None, .. } => (Some(message).filter(|one| one.topic.is_none()), None),
-            Storing::Routed { unsure, .. } => (None, unsure),
-            Storing::Here { .. } => (None, None),
-        };
-        let (row, waits) = (work.row, Some((work.asker, published)));
-        Tale { uaid: row.uaid, waits, row: Some(row), unsure, send, hidden, left: Vec::new(), asked: None }
-    }
-
-    /// Of a POST that was refused because it was not surely stored, while a push of it may have been carried out: the
-    /// node that has the user is to know that there may be a row.
-    pub fn of_failure(work: PublishWork) -> Option<Tale> {
-        let Storing::Routed { unsure: Some(unsure), .. } = work.storing else { return None };
-        Some(Tale { row: Some(work.row), unsure: Some(unsure), ..Tale::of_save(work.row.uaid) })
-    }
-
-    /// Of a session's unacked directs that were saved.
-    pub fn of_save(uaid: Uaid) -> Tale {
-        Tale { uaid, waits: None, row: None, unsure: None, send: None, hidden: None, left: Vec::new(), asked: None }
-    }
-}
-
-impl Tale {
-    /// What is read of the user again.
-    fn look(&self) -> StoreOp {
-        match self.row {
-            Some(row) => StoreOp::Locate { uaid: self.uaid, chid: row.chid },
-            None => StoreOp::LoadUser { uaid: self.uaid },
-        }
-    }
-}
+use super::super::peer::{PeerOp, PeerReply, Presence};
+use super::super::store::{StoreError, StoreOp, StoreReply};
+use super::super::work::Work;
+use super::pending::Tale;
 
 impl ShardMachine {
     /// Reads the user again, and tells who has it.
@@ -79,9 +23,10 @@ impl ShardMachine {
         self.submit(turn, Work::LookAgain(Box::new(tale)), op);
     }
 
-    /// Tells a node that a row named already.
+    /// Tells the nodes that rows named already. The session that asks for it is not to look again: it would pass the
+    /// same rows by and ask again, for ever where no other node answers.
     pub(super) fn tell_about(&mut self, turn: &mut Turn<'_>, uaid: Uaid, rows: Vec<Presence>) {
-        let mut tale = Tale::of_save(uaid);
+        let mut tale = Tale { looked: true, ..Tale::of_save(uaid) };
         tale.left = self.others(turn, uaid, rows);
         self.tell_next(turn, Box::new(tale));
     }
@@ -157,7 +102,7 @@ impl ShardMachine {
 
     fn tell_next(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>) {
         let Some(next) = tale.left.pop() else {
-            if let Some(at) = self.session_of(tale.uaid) {
+            if let Some(at) = self.session_of(tale.uaid).filter(|_| !tale.looked) {
                 // It came here meanwhile.
                 self.check_storage(turn, at);
             }

@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 
 use crate::time::Instant;
 
-use super::super::active::{Active, Entry};
 use super::super::deadlines::Deadlines;
-use super::super::session::NONE;
 use super::super::slab::{Ref, Slab, later};
+use super::active::Active;
+use super::session::NONE;
+use super::window::{Entry, Window};
 
 /// The entries of one shard.
 pub(in crate::machine) struct Actives {
@@ -18,7 +19,7 @@ pub(in crate::machine) struct Actives {
     windows: Vec<VecDeque<Entry>>,
     /// First name of the next entry's frames.
     emissions: u32,
-    /// Of sessions with an entry; those that [`Active::armed`] does not name stand for nothing any more.
+    /// Of sessions with an entry; those for which [`Active::is_armed_at`] is false stand for nothing any more.
     deadlines: Deadlines,
 }
 
@@ -47,14 +48,31 @@ impl Actives {
         self.entries.get_mut(at)
     }
 
+    /// The entry of a session with something under way.
+    ///
+    /// # Panics
+    /// The session is idle.
+    pub fn live(&self, index: u32) -> &Active {
+        // Invariant: the caller has begun something that keeps the entry.
+        self.get(index).expect("a session with something under way has an entry")
+    }
+
+    /// As [`Actives::live`], to change it.
+    ///
+    /// # Panics
+    /// The session is idle, as above.
+    pub fn live_mut(&mut self, index: u32) -> &mut Active {
+        // Invariant: as above.
+        self.get_mut(index).expect("a session with something under way has an entry")
+    }
+
     /// The entry that a session names by `index`, made when it has none.
     pub fn entry(&mut self, index: &mut u32) -> &mut Active {
         if *index == NONE {
             let window = self.windows.pop().unwrap_or_default();
             // A frame of an entry before this one may still come back unsent: it must not be taken for one of these.
             self.emissions = self.emissions.wrapping_add(EMISSIONS_APART);
-            let next_emission = self.emissions;
-            *index = self.entries.insert(Active { window, next_emission, ..Active::default() }).index;
+            *index = self.entries.insert(Active::new(Window::new(window, self.emissions))).index;
         }
         // Invariant: it names an entry from when it is set until the entry is removed.
         self.get_mut(*index).expect("a session's active index names its entry")
@@ -76,8 +94,8 @@ impl Actives {
         }
         if let Some(active) = self.end(*index) {
             // Its next entry goes on behind them, also when these are more than entries are apart.
-            self.emissions = later(self.emissions, active.next_emission);
-            self.keep_window(active.window);
+            self.emissions = later(self.emissions, active.window.last_emission());
+            self.keep_window(active.window.into_entries());
         }
         *index = NONE;
         true
@@ -94,9 +112,7 @@ impl Actives {
 
     /// Arms the deadline of the session `at`, which names its entry by `index`, unless an earlier one is armed.
     pub fn arm(&mut self, at: Ref, index: &mut u32, due: Instant) {
-        let active = self.entry(index);
-        if active.armed.is_none_or(|armed| due < armed) {
-            active.armed = Some(due);
+        if self.entry(index).arm(due) {
             self.deadlines.push(due, at);
         }
     }
@@ -112,8 +128,7 @@ impl Actives {
         while let Some((due, at)) = self.deadlines.first().filter(|(due, _)| *due <= now) {
             self.deadlines.pop();
             let active = index_of(at).and_then(|index| self.get_mut(index));
-            if let Some(active) = active.filter(|active| active.armed == Some(due)) {
-                active.armed = None;
+            if active.is_some_and(|active| active.disarm(due)) {
                 return Some(at);
             }
         }
@@ -124,7 +139,7 @@ impl Actives {
     pub fn forget_stale_deadlines(&mut self, index_of: impl Fn(Ref) -> Option<u32>) {
         let mut deadlines = std::mem::take(&mut self.deadlines);
         deadlines.forget_stale(self.entries.len(), |due, at| {
-            index_of(at).and_then(|index| self.get(index)).is_some_and(|active| active.armed == Some(due))
+            index_of(at).and_then(|index| self.get(index)).is_some_and(|active| active.is_armed_at(due))
         });
         self.deadlines = deadlines;
     }
@@ -166,11 +181,11 @@ mod tests {
     fn an_entry_is_made_once_and_goes_when_it_is_idle() {
         let (mut actives, mut index) = (Actives::new(), NONE);
         assert!(actives.get(index).is_none() && !actives.end_if_idle(&mut index));
-        actives.entry(&mut index).command_waits = true;
+        actives.entry(&mut index).command.begin(None);
         let first = index;
-        assert!(actives.entry(&mut index).command_waits && index == first);
+        assert!(actives.entry(&mut index).command.waits() && index == first);
         assert!(!actives.end_if_idle(&mut index));
-        actives.entry(&mut index).command_waits = false;
+        actives.entry(&mut index).command.end();
         assert!(actives.end_if_idle(&mut index));
         assert_eq!((index, actives.len()), (NONE, 0));
     }
@@ -178,9 +193,9 @@ mod tests {
     #[test]
     fn names_of_frames_are_not_used_again_by_the_next_entry() {
         let (mut actives, mut one, mut other) = (Actives::new(), NONE, NONE);
-        let last = (0..3 * EMISSIONS_APART).map(|_| actives.entry(&mut one).emission().0).last().unwrap();
+        let last = (0..3 * EMISSIONS_APART).map(|_| actives.entry(&mut one).window.emission().0).last().unwrap();
         assert!(actives.end_if_idle(&mut one));
-        assert!(actives.entry(&mut other).emission().0 > last);
+        assert!(actives.entry(&mut other).window.emission().0 > last);
     }
 
     #[test]

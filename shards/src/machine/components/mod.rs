@@ -5,8 +5,10 @@
 //! own, and what the composer has read from its siblings. It answers with values or with a closed enum of what is to
 //! be done, and the composer does it. Counters are an output like effects: a component only adds to them.
 
+pub(super) mod active;
 pub(super) mod actives;
 pub(super) mod broadcasts;
+pub(super) mod conns;
 pub(super) mod dead_endpoints;
 pub(super) mod departures;
 pub(super) mod greetings;
@@ -19,7 +21,14 @@ pub(super) mod receipts;
 pub(super) mod refresh;
 pub(super) mod requests;
 pub(super) mod row_memory;
+pub(super) mod session;
 pub(super) mod settling;
+pub(super) mod shutdown;
 pub(super) mod simple;
+pub(super) mod storage_room;
+pub(super) mod stored_drain;
 pub(super) mod sweep;
+pub(super) mod tickets;
+pub(super) mod user_index;
+pub(super) mod window;
 pub(super) mod writes;

@@ -13,8 +13,8 @@ use crate::message::Topic;
 use crate::time::{Instant, Now, Span, UnixSeconds};
 
 use super::super::receipt::{Outcome, ReceiptAnswer, ReceiptQuery};
+use super::super::row::RowKey;
 use super::super::stats::MachineStats;
-use super::super::store::RowKey;
 use super::requests::Asker;
 
 /// A message whose sender asked for a receipt. Ordered so that a channel is a range, and a slot of a channel too.
@@ -194,6 +194,7 @@ impl Receipts {
 
     /// Whoever waits for it until `now` at most is told that there is nothing to tell.
     fn give_up(&mut self, row: &RowKey, now: Instant) {
+        // No app server waits for it.
         let Some(waiters) = self.waiting.remove(&key(row)) else { return };
         let (over, still): (Vec<_>, Vec<_>) = waiters.into_iter().partition(|waiter| waiter.due <= now);
         for waiter in over {

@@ -9,7 +9,7 @@ use crate::ids::{Stamp, Uaid};
 use crate::limits;
 use crate::time::{Instant, Span};
 
-use super::super::store::RowKey;
+use super::super::row::RowKey;
 
 /// The ended rows of one shard.
 #[derive(Default)]

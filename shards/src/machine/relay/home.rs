@@ -6,15 +6,15 @@ use crate::ids::{ConnId, EmissionId, ShardId, Uaid};
 use crate::limits;
 use crate::time::Span;
 
-use super::super::command::{CloseReason, Event, Hello};
+use super::super::command::{CloseReason, Command, Event, Hello, RelayCommand, RelayEvent};
+use super::super::components::conns::ConnState;
+use super::super::components::conns::seats::{EMISSION_BITS, EMISSION_MASK, pack};
 use super::super::components::requests::Outgoing;
-use super::super::conns::ConnState;
+use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
 use super::super::mail::Request;
-use super::super::{ShardMachine, Turn};
+use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
 use super::table::Relay;
-use super::{EMISSION_BITS, EMISSION_MASK, MemberEvent, MemberReply, MemberRequest, RelayCommand, RelayEvent};
-use super::{RelayId, SeatId, pack};
 
 impl ShardMachine {
     /// A message of a relay, or the one that makes a WebSocket one.
@@ -33,7 +33,7 @@ impl ShardMachine {
             Some((relay, RelayCommand::Attach(hello))) => self.attach(turn, relay, hello),
             Some((relay, RelayCommand::For { uaid, command })) => {
                 let seat = self.relays.table.get(relay.at).and_then(|of| of.by_uaid.get(&uaid).copied());
-                self.forward(turn, conn, uaid, seat.map(|seat| MemberRequest::For { seat, command }));
+                self.forward(turn, conn, uaid, seat.map(|seat| (seat, command)));
             }
             Some((relay, RelayCommand::Bye(uaid))) => {
                 if !self.end_member_named(turn, relay, uaid, CloseReason::PeerClosed) {
@@ -47,6 +47,12 @@ impl ShardMachine {
 
     pub(super) fn relay_at(&self, index: u32) -> Option<RelayId> {
         self.relays.table.at(index).map(|(at, _)| RelayId { home: self.config.shard, at })
+    }
+
+    /// The relay at an index that the table of connections names.
+    pub(super) fn relay_of(&self, index: u32) -> RelayId {
+        // Invariant: connections name relays only while they exist; `end_relay` removes both together.
+        self.relay_at(index).expect("connections name live relays")
     }
 
     fn open_relay(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
@@ -74,7 +80,7 @@ impl ShardMachine {
         }
         let owner = self.config.placement.owner(hello.uaid.unwrap_or(hello.fresh));
         let draining = self.draining();
-        let Some(relay) = self.relays.table.get_mut(id.at) else { return };
+        let relay = self.relays.table.live_mut(id.at);
         if draining || relay.attached() >= usize::from(self.config.relay_members) {
             let conn = relay.conn;
             self.stats.members_refused += u64::from(!draining);
@@ -96,6 +102,7 @@ impl ShardMachine {
     /// Nobody has the UAID that a member said, as its owner tells: a fresh one of this shard's slice.
     fn stranger(&mut self, turn: &mut Turn<'_>, seat: SeatId, hello: Box<Hello>) {
         let shard = self.config.shard;
+        // It has left meanwhile.
         let Some(member) = self.relays.table.get_mut(seat.relay.at).and_then(|relay| relay.member(seat)) else {
             return;
         };
@@ -104,20 +111,17 @@ impl ShardMachine {
     }
 
     /// A command of a member; of whom this is none, it is told again: the bye may have crossed the command.
-    fn forward(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, request: Option<MemberRequest>) {
-        let member = request.and_then(|request| {
-            let MemberRequest::For { seat, .. } = request else { return None };
-            let relay = self.relays.table.get_mut(seat.relay.at)?;
-            relay.awaited = Some(seat);
-            Some((seat, relay.member(seat)?.owner, request))
-        });
-        let Some((seat, owner, request)) = member else {
+    fn forward(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, of: Option<(SeatId, Box<Command>)>) {
+        let Some((seat, command)) = of else {
             self.stats.members_unknown += 1;
             self.say_bye(turn, conn, Some(uaid), CloseReason::WrongState);
             turn.effects.push_back(Effect::Ready(conn));
             return;
         };
-        if !self.ask_owner(turn, owner, request) {
+        let relay = self.relays.table.live_mut(seat.relay.at);
+        relay.awaited = Some(seat);
+        let owner = relay.live_member(seat).owner;
+        if !self.ask_owner(turn, owner, MemberRequest::For { seat, command }) {
             self.end_member(turn, seat, CloseReason::Overloaded);
         }
     }
@@ -164,8 +168,9 @@ impl ShardMachine {
     /// Ends a relay with all its members: one mail to each owner, however many there are. `goodbye` is set when it is
     /// us who end it.
     pub(in crate::machine) fn end_relay(&mut self, turn: &mut Turn<'_>, index: u32, goodbye: Option<CloseReason>) {
-        let Some(id) = self.relay_at(index) else { return };
-        let Some(relay) = self.relays.table.remove(id.at) else { return };
+        let id = self.relay_of(index);
+        // Invariant: `relay_of` has just found it.
+        let relay = self.relays.table.remove(id.at).expect("a relay ends once");
         self.conns.remove(relay.conn);
         if let Some(reason) = goodbye {
             turn.effects.push_back(Effect::Close(relay.conn, reason));
@@ -209,10 +214,13 @@ impl ShardMachine {
     fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u64, mut event: Event) -> MemberReply {
         let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return no_longer_here(&event) };
         let (conn, blocked, wakes) = (relay.conn, relay.blocked, relay.wakes);
+        if relay.member(seat).is_none() {
+            return no_longer_here(&event);
+        }
         if let Event::Hello { uaid, .. } = &event {
             relay.rename(seat, *uaid);
         }
-        let Some(member) = relay.member(seat) else { return no_longer_here(&event) };
+        let member = relay.live_member(seat);
         let (uaid, owner) = (member.uaid, member.owner);
         let mut reply = MemberReply::Taken;
         match &mut event {
@@ -240,15 +248,14 @@ impl ShardMachine {
     }
 
     pub(in crate::machine) fn relay_blocked(&mut self, index: u32) {
-        if let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) {
-            relay.blocked = true;
-        }
+        self.relays.table.live_mut(self.relay_of(index).at).blocked = true;
     }
 
     /// The socket took nothing of a frame. Whatever of this member follows would overtake it.
     pub(in crate::machine) fn relay_unsent(&mut self, turn: &mut Turn<'_>, index: u32, emission: EmissionId) {
-        let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
+        let relay = self.relays.table.live_mut(self.relay_of(index).at);
         let (place, wakes) = ((emission.0 >> EMISSION_BITS) as usize, relay.wakes);
+        // It has left meanwhile: what it has not acked is saved.
         let Some(member) = relay.members.get_mut(place).and_then(Option::as_mut) else { return };
         let wakes = member.refuse(member.round, wakes);
         let (seat, owner) = (member.seat, member.owner);
@@ -261,8 +268,8 @@ impl ShardMachine {
     }
 
     pub(in crate::machine) fn relay_writable(&mut self, turn: &mut Turn<'_>, index: u32) {
-        let Some(id) = self.relay_at(index) else { return };
-        let Some(relay) = self.relays.table.get_mut(id.at) else { return };
+        let id = self.relay_of(index);
+        let relay = self.relays.table.live_mut(id.at);
         relay.blocked = false;
         relay.wakes += 1;
         let wakes = relay.wakes;

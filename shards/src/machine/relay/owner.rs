@@ -6,12 +6,13 @@
 use crate::ids::{ConnId, EmissionId, ShardId};
 
 use super::super::command::{CloseReason, Hello};
+use super::super::components::conns::ConnState;
+use super::super::components::conns::seats::is_seat;
 use super::super::components::requests::Outgoing;
-use super::super::conns::ConnState;
+use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
 use super::super::mail::Request;
-use super::super::{ShardMachine, Turn};
-use super::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId, is_seat};
+use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
 
 impl ShardMachine {
     /// The home of a relay speaks of a member that this shard owns.
@@ -97,8 +98,8 @@ impl ShardMachine {
     }
 
     fn carry(&mut self, turn: &mut Turn<'_>, conn: ConnId, effect: Effect) {
-        let Some(seat) = self.conns.seats.get(conn).map(|seat| (seat.id, seat.round, seat.choked)) else { return };
-        let (seat, round, choked) = seat;
+        let seat = self.conns.seats.live(conn);
+        let (seat, round, choked) = (seat.id, seat.round, seat.choked);
         match effect {
             Effect::Emit(_, event) => {
                 let said = MemberEvent::Say { seat, round, event };
@@ -107,8 +108,8 @@ impl ShardMachine {
                     self.answered(turn, conn, reply);
                 } else if !choked {
                     self.say_at_home(turn, conn, seat.relay.home, said);
-                } else if let Some(seat) = self.conns.seats.get_mut(conn) {
-                    seat.unanswered += 1;
+                } else {
+                    self.conns.seats.live_mut(conn).unanswered += 1;
                 }
             }
             Effect::Ready(_) => self.tell_home(turn, conn, MemberEvent::Ready { seat }),
@@ -122,7 +123,7 @@ impl ShardMachine {
     fn say_at_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, home: ShardId, said: MemberEvent) {
         let outgoing = Outgoing { conn, ..Outgoing::to(home) };
         let sent = self.send_request(turn, outgoing, Request::MemberEvent(Box::new(said)));
-        let Some(seat) = self.conns.seats.get_mut(conn) else { return };
+        let seat = self.conns.seats.live_mut(conn);
         seat.unanswered += 1;
         seat.choked = !sent;
         if !sent && self.conns.get(conn).is_some() {
@@ -133,7 +134,7 @@ impl ShardMachine {
     /// What the home must hear, beyond the bound on waiters if need be: at most one such mail for each command under
     /// way and one for the end of each seat.
     fn tell_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, event: MemberEvent) {
-        let Some(home) = self.conns.seats.get(conn).map(|seat| seat.id.relay.home) else { return };
+        let home = self.conns.seats.live(conn).id.relay.home;
         if home == self.config.shard {
             self.member_event(turn, event);
         } else {
@@ -144,6 +145,7 @@ impl ShardMachine {
     /// The home has answered words of a seat.
     pub(in crate::machine) fn member_answered(&mut self, turn: &mut Turn<'_>, conn: ConnId, reply: MemberReply) {
         self.answered(turn, conn, reply);
+        // The seat was left since, and is free again.
         let Some(seat) = self.conns.seats.get_mut(conn) else { return };
         seat.unanswered -= 1;
         if seat.may_begin() {

@@ -3,14 +3,14 @@
 use crate::time::Instant;
 
 use super::super::command::{CloseReason, Event};
+use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
-use super::super::{ShardMachine, Turn};
 
 impl ShardMachine {
     /// The message `{}`, as for any session.
     pub(in crate::machine) fn relay_ping(&mut self, turn: &mut Turn<'_>, index: u32) {
         self.postpone_relay_ping(turn, index);
-        let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
+        let relay = self.relays.table.live_mut(self.relay_of(index).at);
         let now = turn.now.mono;
         if relay.client_ping.is_some_and(|at| now.since(at) < self.config.ping_min_interval) {
             self.stats.pings_too_soon += 1;
@@ -24,7 +24,7 @@ impl ShardMachine {
 
     pub(in crate::machine) fn relay_pong(&mut self, turn: &mut Turn<'_>, index: u32) {
         self.postpone_relay_ping(turn, index);
-        let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { return };
+        let relay = self.relays.table.live_mut(self.relay_of(index).at);
         relay.pong_due = None;
         turn.effects.push_back(Effect::Ready(relay.conn));
     }
@@ -32,9 +32,8 @@ impl ShardMachine {
     /// As for a session: any frame shows that the relay is there.
     pub(in crate::machine) fn postpone_relay_ping(&mut self, turn: &Turn<'_>, index: u32) {
         let due = turn.now.mono.after(self.config.ping_interval);
-        if let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) {
-            relay.ping_due = relay.ping_due.map(|_| due);
-        }
+        let relay = self.relays.table.live_mut(self.relay_of(index).at);
+        relay.ping_due = relay.ping_due.map(|_| due);
     }
 
     /// Pings the relays that are due and ends those that did not answer. There are few: one look at each.

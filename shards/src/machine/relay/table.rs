@@ -1,13 +1,78 @@
 //! Relays and their members, as their home knows them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::ids::{ConnId, ShardId, Uaid};
 use crate::limits;
 use crate::time::Instant;
 
 use super::super::command::Hello;
-use super::{PLACE_BITS, RelayId, SeatId};
+use super::super::member::{PLACE_BITS, RelayId, SeatId};
+use super::super::slab::Slab;
+
+/// Relays of which this shard is the home, and what it still has to do for seats it owns.
+pub(in crate::machine) struct Relays {
+    pub(super) table: Slab<Box<Relay>>,
+    /// Members of all of them.
+    pub(super) members: usize,
+    /// Earliest time at which a ping or its pong is due.
+    pub(super) due: Option<Instant>,
+    /// Relays that are gone: where the walk over the seats of each is.
+    pub(super) ending: VecDeque<SeatId>,
+    /// Relays that take bytes again, likewise, and how often they have.
+    pub(super) waking: VecDeque<(SeatId, u64)>,
+    /// Seats whose last answer has come since.
+    pub(super) resuming: VecDeque<ConnId>,
+    /// Seats whose words found too many waiting for credit, and whose sessions have not ended yet.
+    pub(super) choked: VecDeque<ConnId>,
+}
+
+impl Relays {
+    pub fn new() -> Relays {
+        Relays {
+            table: Slab::new(),
+            members: 0,
+            due: None,
+            ending: VecDeque::new(),
+            waking: VecDeque::new(),
+            resuming: VecDeque::new(),
+            choked: VecDeque::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn members(&self) -> usize {
+        self.members
+    }
+
+    /// Nothing is left to do for seats.
+    pub fn idle(&self) -> bool {
+        let told = self.ending.is_empty() && self.waking.is_empty() && self.resuming.is_empty();
+        told && self.choked.is_empty()
+    }
+
+    /// Time at which `relay_turn` is due.
+    pub fn due(&self) -> Option<Instant> {
+        if self.idle() { self.due } else { Some(Instant(0)) }
+    }
+}
+
+#[cfg(test)]
+impl Relays {
+    /// As if the sockets of all relays had taken bytes again this often.
+    pub fn set_wakes(&mut self, wakes: u32) {
+        for index in 0..self.table.end() {
+            if let Some((at, _)) = self.table.at(index)
+                && let Some(relay) = self.table.get_mut(at)
+            {
+                relay.wakes = wakes.into();
+            }
+        }
+    }
+}
 
 /// A connection that speaks for several user agents. Home shard only.
 pub(super) struct Relay {
@@ -38,7 +103,7 @@ pub(super) struct Member {
     pub owner: ShardId,
     /// The UAID it asked for until its hello is answered, then the one it has.
     pub uaid: Uaid,
-    /// Whether the relay knows it by that name.
+    /// Returns true if the relay knows it by that name.
     pub named: bool,
     /// Of what was written last.
     pub round: u64,
@@ -104,6 +169,15 @@ impl Relay {
         self.members.get_mut(seat.place())?.as_mut().filter(|member| member.seat == seat)
     }
 
+    /// A member that is there.
+    ///
+    /// # Panics
+    /// It has left.
+    pub fn live_member(&mut self, seat: SeatId) -> &mut Member {
+        // Invariant: the caller has the seat from the index of members, or has asked for it in this step.
+        self.member(seat).expect("a member that is there")
+    }
+
     pub fn remove(&mut self, seat: SeatId) -> Option<Member> {
         self.member(seat)?;
         let member = self.members[seat.place()].take()?;
@@ -114,7 +188,7 @@ impl Relay {
 
     /// The hello of a member is answered: this is its UAID.
     pub fn rename(&mut self, seat: SeatId, uaid: Uaid) {
-        let Some(member) = self.member(seat) else { return };
+        let member = self.live_member(seat);
         let before = std::mem::replace(&mut member.uaid, uaid);
         member.named = true;
         self.by_uaid.remove(&before);

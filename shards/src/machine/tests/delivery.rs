@@ -202,7 +202,7 @@ fn storage_is_read_ahead_within_its_bytes_and_driven_by_acks() {
         assert!(seen.len() > acked, "the drain goes on: {acked} of {}", stamps.len());
         mesh.ack(socket, seen[acked]);
         acked += 1;
-        let ahead = mesh.machines[0].actives.get(0).map_or(0, |active| active.ahead_bytes);
+        let ahead = mesh.machines[0].actives.get(0).map_or(0, |active| active.window.ahead_bytes());
         // Once a page of large ones comes where small ones were expected.
         let most = limits::READ_AHEAD_BYTES + u32::from(limits::PAGE_ROWS_MAX) * 8_200;
         assert!(ahead <= most, "{ahead} bytes are read ahead");

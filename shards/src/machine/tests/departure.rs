@@ -317,7 +317,7 @@ fn nothing_is_accepted_ahead_of_what_waits_for_room() {
     // Another user's message finds room; the next attempt for this user is to come.
     mesh.store.mode = Mode::Prompt;
     mesh.accept(0, message(other), Disposition::Stored);
-    assert!(!mesh.machines[0].storage_full && mesh.ledger.len() == 6, "it has not come yet");
+    assert!(!mesh.machines[0].storage_room.is_full() && mesh.ledger.len() == 6, "it has not come yet");
     let post = mesh.start_post(0, message(uaid));
     mesh.pass(3);
     let Some(Published::Accepted { stamp, disposition: Disposition::Stored }) = mesh.answer_to(post) else {

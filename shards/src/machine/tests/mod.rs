@@ -28,9 +28,10 @@ mod wrap;
 use std::sync::Arc;
 
 use super::*;
-use crate::ids::{Chid, Clock, Origin, ShardId, Stamp, StoreTicket};
+use crate::ids::{Chid, Clock, Origin, ShardId, Stamp, StoreTicket, Uaid};
+use crate::limits;
 use crate::message::{Message, Urgency};
 use crate::simple::{Mode as Reach, WakeData};
-use crate::time::{Span, UnixSeconds};
+use crate::time::{Instant, Span, UnixSeconds};
 use mesh::{CHANNEL, Line, Mesh, OTHER, Said, Socket, lasting, message, node_id, notify, topical};
 use script::Mode;

@@ -187,8 +187,8 @@ fn a_row_refused_late_is_read_when_the_memory_has_room() {
 
 /// Bytes of the bodies that the windows of a shard hold.
 fn bodies(mesh: &Mesh) -> u64 {
-    let entries = mesh.machines[0].actives.iter().flat_map(|active| &active.window);
-    entries.filter_map(|entry| entry.body.as_ref()).map(|body| body.payload.len() as u64).sum()
+    let bodies = mesh.machines[0].actives.iter().flat_map(|active| active.window.bodies());
+    bodies.map(|body| body.payload.len() as u64).sum()
 }
 
 /// Each session is sent as much as its ledger may hold, its socket takes none of it, and storage has all of it.

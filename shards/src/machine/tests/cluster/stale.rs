@@ -124,6 +124,17 @@ fn a_half_open_session_that_looks_newer_tells_the_one_that_is_alive() {
     assert!(mesh.store.rows_of(uaid).is_empty());
 }
 
+/// As above: nothing of the half-open session stays unacked, it only does not know the channel.
+#[test]
+fn a_half_open_session_that_looks_newer_tells_of_a_channel_that_it_never_knew() {
+    let mut mesh = Mesh::nodes(3, |_| {});
+    let (uaid, older, newer) = half_open(&mut mesh);
+    mesh.register(older, THIRD);
+    let stored = mesh.accept(2, Message { chid: THIRD, ..message(uaid) }, Stored);
+    assert_eq!(mesh.closed(newer), None, "its row is the newest");
+    assert_eq!(mesh.notifications(older), [stored]);
+}
+
 #[test]
 fn a_session_of_months_is_found_when_the_first_copy_of_its_row_expires() {
     let mut mesh = Mesh::nodes(2, |_| {});

@@ -1,7 +1,7 @@
 //! What user agents do, and what they were told.
 
 use super::{CHANNEL, Mesh, Place, Said, Socket};
-use crate::ids::{Chid, KeyDigest, Stamp};
+use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 use crate::machine::*;
 use crate::simple::{Mode, WakeData};
 

@@ -1,7 +1,7 @@
 //! What becomes of the effects of a machine.
 
 use super::{Mesh, Socket};
-use crate::ids::Stamp;
+use crate::ids::{ConnId, Stamp, Uaid};
 use crate::machine::*;
 
 /// What was said on a socket.

@@ -9,14 +9,14 @@ mod senders;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::ids::{Chid, Claim, Clock, Origin, ShardId, Stamp, StoreTicket};
+use crate::ids::{Chid, Claim, Clock, ConnId, EmissionId, Origin, ShardId, Stamp, StoreTicket, Uaid};
 use crate::machine::tests::script::Script;
 use crate::machine::*;
 use crate::message::Message;
 use crate::model::Model;
 use crate::place::Placement;
 use crate::simple::WakeData;
-use crate::time::{Span, UnixSeconds};
+use crate::time::{Instant, Now, Span, UnixSeconds};
 
 pub use effects::Said;
 pub use nodes::{Line, node_id, notify};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Mesh, config};
-use crate::ids::{Clock, Origin};
+use crate::ids::{Clock, Origin, Uaid};
 use crate::machine::*;
 use crate::model::Model;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{CHANNEL, Mesh};
-use crate::ids::Stamp;
+use crate::ids::{Stamp, Uaid};
 use crate::machine::*;
 use crate::message::{Message, Topic, Urgency};
 use crate::time::{Span, UnixSeconds};

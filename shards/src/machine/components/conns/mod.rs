@@ -1,28 +1,15 @@
 //! What the machine knows of each WebSocket by its slot: 8 bytes each, generation-checked.
 
+pub(in crate::machine) mod seats;
+mod state;
+
 use crate::ids::ConnId;
 
-use super::relay::{Seats, is_seat};
-
-/// A WebSocket's part in the protocol (PROTOCOL.md 1.4).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ConnState {
-    /// Upgraded at this tick (`ticks::ticks`, kept in the bits of an index); its hello has not come.
-    Opened(u32),
-    /// Its hello waits for a place among the hellos in flight.
-    Waiting,
-    /// Its hello is being worked on here (index of a greeting).
-    Greeting(u32),
-    /// Its hello is being worked on by the owner.
-    Claiming,
-    /// Identified (index of a session).
-    Session(u32),
-    /// It speaks for several (index of a relay).
-    Relay(u32),
-}
+use seats::{Seats, is_seat};
+pub(in crate::machine) use state::ConnState;
 
 /// Slot -> state, in chunks that never move and go when nobody is in them.
-pub(super) struct ConnTable {
+pub(in crate::machine) struct ConnTable {
     chunks: Vec<Option<Box<Chunk>>>,
     len: usize,
     /// How many are `Opened`.
@@ -197,7 +184,7 @@ fn earlier(one: u32, other: u32) -> u32 {
 }
 
 /// The longest time after which a connection can be told late: a quarter of a round of ticks (155 days).
-pub(super) const OPENED_TICKS_MAX: u32 = (INDEX_MASK + 1) / 4;
+pub(in crate::machine) const OPENED_TICKS_MAX: u32 = (INDEX_MASK + 1) / 4;
 
 const CHUNK_SLOTS: usize = 1024;
 const TAG_SHIFT: u32 = 29;

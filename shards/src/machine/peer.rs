@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::ids::Uaid;
 use crate::message::Message;
 
-use super::super::store::RowKey;
+use super::row::RowKey;
 
 /// One run of one node. A node that starts again is another one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::ConnId;
+use crate::ids::{ConnId, EmissionId};
+use crate::limits;
 
-use super::super::conns::ConnState;
-use super::super::slab::{Ref, Slab};
-use super::SeatId;
+use super::super::super::member::{PLACE_BITS, SeatId};
+use super::super::super::slab::{Ref, Slab};
+use super::state::ConnState;
 
 /// One seat. Owner shard only, from the hello of a member until its end is told.
 pub(in crate::machine) struct Seat {
@@ -41,7 +42,7 @@ pub(in crate::machine) struct Seats {
     left: Vec<Ref>,
 }
 
-/// Whether this names a seat and no socket.
+/// Returns true if this names a seat and no socket.
 pub(in crate::machine) fn is_seat(conn: ConnId) -> bool {
     conn.slot & SEAT != 0
 }
@@ -90,6 +91,24 @@ impl Seats {
         self.seats.get(place(conn)).filter(|_| is_seat(conn))
     }
 
+    /// The seat of a connection that was not freed.
+    ///
+    /// # Panics
+    /// It is free: the caller kept the name beyond the step that left it.
+    pub fn live(&self, conn: ConnId) -> &Seat {
+        // Invariant: a seat that was left is freed at the end of that step.
+        self.get(conn).expect("an effect names a seat")
+    }
+
+    /// As [`Seats::live`], to change it.
+    ///
+    /// # Panics
+    /// It is free, as above.
+    pub fn live_mut(&mut self, conn: ConnId) -> &mut Seat {
+        // Invariant: as above.
+        self.get_mut(conn).expect("an effect names a seat")
+    }
+
     /// Number of words of a seat of which the home has not said that it took them; 0 for a socket.
     pub fn unanswered(&self, conn: ConnId) -> u32 {
         self.get(conn).map_or(0, |seat| seat.unanswered)
@@ -134,6 +153,22 @@ fn place(conn: ConnId) -> Ref {
     Ref { index: conn.slot & !SEAT, generation: conn.generation }
 }
 
+/// An emission on a relay's socket: the member's place above, the lowest bits of the session's own emission below. A
+/// window holds far fewer than `2^EMISSION_BITS`.
+pub(in crate::machine) fn pack(place: usize, emission: EmissionId) -> EmissionId {
+    EmissionId(((place as u32) << EMISSION_BITS) | (emission.0 & EMISSION_MASK))
+}
+
+/// Compares the name of a frame with the one that its socket gave back: on a seat only the lowest bits come back.
+pub(in crate::machine) fn same_emission(conn: ConnId, ours: EmissionId, theirs: EmissionId) -> bool {
+    if is_seat(conn) { (ours.0 ^ theirs.0) & EMISSION_MASK == 0 } else { ours == theirs }
+}
+
+pub(in crate::machine) const EMISSION_BITS: u32 = 32 - PLACE_BITS;
+pub(in crate::machine) const EMISSION_MASK: u32 = (1 << EMISSION_BITS) - 1;
+
+const _: () = assert!(limits::WINDOW_MAX as u32 * 16 < EMISSION_MASK);
+
 /// No ring has so many slots.
 const SEAT: u32 = 1 << 31;
 
@@ -141,7 +176,7 @@ const _: () = assert!(crate::limits::SESSIONS_MAX < SEAT as usize);
 
 #[cfg(test)]
 mod tests {
-    use super::super::RelayId;
+    use super::super::super::super::member::RelayId;
     use super::*;
     use crate::ids::ShardId;
 

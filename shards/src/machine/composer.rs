@@ -1,0 +1,190 @@
+//! The composer: the one type that sees every component of a shard at once.
+//!
+//! The files that import this one are parts of the composer, each with one subject. No file that this one imports
+//! imports it back.
+
+use crate::ids::Uaid;
+use crate::limits;
+use crate::time::{Instant, Now};
+
+use super::clock::HybridClock;
+use super::components::actives::Actives;
+use super::components::broadcasts::Broadcasts;
+use super::components::conns::{ConnTable, OPENED_TICKS_MAX};
+use super::components::dead_endpoints::DeadEndpoints;
+use super::components::departures::Departures;
+use super::components::greetings::Greetings;
+use super::components::hello_timer::HelloTimer;
+use super::components::keepalive::Keepalive;
+use super::components::ledger_room::LedgerRoom;
+use super::components::rates::Rates;
+use super::components::receipts::Receipts;
+use super::components::refresh::Refreshes;
+use super::components::requests::Requests;
+use super::components::row_memory::RowMemory;
+use super::components::session::{NONE, Session};
+use super::components::settling::Settling;
+use super::components::shutdown::Shutdown;
+use super::components::simple::Simple;
+use super::components::storage_room::StorageRoom;
+use super::components::sweep::Sweep;
+use super::components::tickets::Tickets;
+use super::components::user_index::{Resident, UserIndex};
+use super::components::writes::Writes;
+use super::config::MachineConfig;
+use super::input::EffectQueue;
+use super::relay::table::Relays;
+use super::slab::Slab;
+use super::stats::{DeliveryTimes, MachineStats};
+use super::work::Work;
+
+/// One shard's state. Authoritative for its slice of the UAIDs; rebuilt empty at start.
+pub struct ShardMachine {
+    pub(super) config: MachineConfig,
+    pub(super) stats: MachineStats,
+    pub(super) delivery_times: DeliveryTimes,
+    pub(super) clock: HybridClock,
+    pub(super) conns: ConnTable,
+    pub(super) users: UserIndex,
+    pub(super) sessions: Slab<Session>,
+    pub(super) actives: Actives,
+    pub(super) greetings: Greetings,
+    pub(super) hello_timer: HelloTimer,
+    pub(super) requests: Requests,
+    pub(super) tickets: Tickets<Work>,
+    pub(super) writes: Writes,
+    pub(super) departures: Departures,
+    pub(super) storage_room: StorageRoom,
+    pub(super) settling: Settling,
+    pub(super) dead: DeadEndpoints,
+    pub(super) rates: Rates,
+    pub(super) receipts: Receipts,
+    pub(super) ledger_room: LedgerRoom,
+    pub(super) row_memory: RowMemory,
+    pub(super) broadcasts: Broadcasts,
+    pub(super) sweep: Sweep,
+    pub(super) refreshes: Refreshes,
+    pub(super) keepalive: Keepalive,
+    pub(super) relays: Relays,
+    pub(super) shutdown: Shutdown,
+    pub(super) simple: Simple,
+}
+
+/// One step: its time, and where its effects go.
+pub(super) struct Turn<'a> {
+    pub now: Now,
+    pub effects: &'a mut EffectQueue,
+    /// Number of effects that were queued before this step.
+    pub before: usize,
+}
+
+impl Turn<'_> {
+    /// Returns true if a loop of this step may take one more item: what one item causes fits in the other half.
+    pub fn has_room(&self) -> bool {
+        self.effects.len() - self.before < limits::EFFECTS_PER_INPUT_MAX / 2
+    }
+}
+
+impl ShardMachine {
+    /// An empty shard.
+    pub fn new(config: MachineConfig) -> ShardMachine {
+        assert!(config.shard.0 < config.placement.shard_count(), "the shard is one of its placement");
+        assert!(usize::from(config.relay_members) <= limits::RELAY_MEMBERS_MAX, "relay.members is validated");
+        assert!(config.window > 0 && config.window <= limits::WINDOW_MAX, "delivery.window is validated");
+        ShardMachine {
+            stats: MachineStats::default(),
+            delivery_times: DeliveryTimes::default(),
+            clock: HybridClock::new(config.clock_floor, config.apart_max()),
+            conns: ConnTable::new(),
+            users: UserIndex::new(config.sessions_max),
+            sessions: Slab::new(),
+            actives: Actives::new(),
+            greetings: Greetings::new(),
+            hello_timer: HelloTimer::new(config.hello_timeout, OPENED_TICKS_MAX),
+            requests: Requests::new(config.shard, config.placement.shard_count()),
+            tickets: Tickets::new(),
+            writes: Writes::default(),
+            departures: Departures::default(),
+            storage_room: StorageRoom::default(),
+            settling: Settling::default(),
+            dead: DeadEndpoints::new(),
+            rates: Rates::new(config.token_rate, config.user_bytes_per_day),
+            receipts: Receipts::new(),
+            ledger_room: LedgerRoom::new(config.ledger_bytes_max),
+            row_memory: RowMemory::default(),
+            broadcasts: Broadcasts::new(config.broadcast_spread),
+            sweep: Sweep::new(&config),
+            refreshes: Refreshes::default(),
+            keepalive: Keepalive::new(&config),
+            relays: Relays::new(),
+            shutdown: Shutdown::default(),
+            simple: Simple::default(),
+            config,
+        }
+    }
+
+    /// The earliest instant at which `Input::Timeout` must be delivered.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        [
+            self.broadcasts.due(),
+            self.hello_timer.due(),
+            self.greetings.due(),
+            self.actives.due(),
+            self.sweep.due(),
+            self.keepalive.due(),
+            self.tickets.due(),
+            self.relays.due(),
+            self.receipts.due(),
+            self.shutdown.due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Delivery latency of the shard; one writer.
+    pub fn delivery_times(&self) -> &DeliveryTimes {
+        &self.delivery_times
+    }
+
+    /// The shard's counters; one writer. Gauges are brought up to date here.
+    pub fn stats(&mut self) -> &MachineStats {
+        self.stats.sessions = self.sessions.len() as u64;
+        self.stats.conns = self.conns.len() as u64;
+        self.stats.relays = self.relays.len() as u64;
+        self.stats.relay_members = self.relays.members() as u64;
+        self.stats.relay_seats = self.conns.seats.len() as u64;
+        self.stats.actives = self.actives.len() as u64;
+        self.stats.ledger_bytes = self.ledger_room.bytes();
+        self.stats.row_bytes = self.row_memory.bytes();
+        self.stats.ledger_records = self.ledger_room.live() as u64;
+        self.stats.store_outstanding = self.tickets.outstanding() as u64;
+        self.stats.receipts = self.receipts.len() as u64;
+        self.stats.receipt_waiters = self.receipts.waiters() as u64;
+        self.stats.broadcasts_refused = self.broadcasts.refused();
+        self.stats.buckets_forgotten = self.rates.buckets_forgotten();
+        &self.stats
+    }
+
+    /// Returns true if an identified session of this user is on this shard.
+    pub fn is_resident(&self, uaid: Uaid) -> bool {
+        matches!(self.resident(uaid), Some(Resident::Session(_)))
+    }
+
+    /// Unacked notifications in the window of this user's session.
+    pub fn window_len(&self, uaid: Uaid) -> usize {
+        match self.resident(uaid) {
+            Some(Resident::Session(index)) => {
+                let active = self.sessions.at(index).map_or(NONE, |(_, session)| session.active);
+                self.active_of(active).map_or(0, |active| active.window.len())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Nothing is under way: no request, no storage work, no save, no hello.
+    pub fn is_quiet(&self) -> bool {
+        let relays = self.relays.idle();
+        relays && self.tickets.idle() && self.requests.idle() && self.departures.is_empty() && self.greetings.is_empty()
+    }
+}

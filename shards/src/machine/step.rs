@@ -1,0 +1,219 @@
+//! One step: the input goes to the file of its subject, and what it led to is said in one order.
+
+use crate::ids::{ConnId, EmissionId};
+use crate::limits;
+use crate::time::Now;
+
+use super::command::{CloseReason, Command, NodeAnswer, Published};
+use super::components::conns::ConnState;
+use super::components::conns::seats::same_emission;
+use super::composer::{ShardMachine, Turn};
+use super::input::{Effect, EffectQueue, Input};
+use super::mail::{Reply, Request};
+
+impl ShardMachine {
+    /// Applies one input at `now`. Appends at most `limits::EFFECTS_PER_INPUT_MAX` effects.
+    pub fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue) {
+        let before = effects.len();
+        let turn = &mut Turn { now, effects, before };
+        match input {
+            Input::Opened { conn } => self.opened(turn, conn),
+            Input::Command { conn, command } => self.command(turn, conn, command),
+            Input::Frame { conn } => self.frame(turn, conn),
+            Input::Gone { conn, reason: _ } => self.gone(turn, conn),
+            Input::Blocked { conn } => self.blocked(conn),
+            Input::Unsent { conn, emission } => self.unsent(turn, conn, emission),
+            Input::Writable { conn } => self.writable(turn, conn),
+            Input::Mail(mail) => self.mail(turn, mail),
+            Input::Arrived { conn, claim } => self.descriptor_arrived(turn, conn, claim),
+            Input::MoveFailed { conn, to, claim } => self.move_failed(turn, conn, to, claim),
+            Input::Stored { ticket, result } => self.stored(turn, ticket, result),
+            Input::Peer { ticket, reply } => self.peer_replied(turn, ticket, reply),
+            Input::Timeout => self.timeout(turn),
+            Input::Heard { until, late } => self.heard(turn, until, late),
+            Input::ClockStopped(stopped) => self.clock.stop(stopped),
+            Input::Broadcasts(values) => self.set_broadcasts(turn, &values),
+            Input::Drain { rate } => self.begin_drain(turn, rate),
+        }
+        self.submit_settles(turn);
+        self.say_receipts(turn);
+        self.carry_to_relays(turn);
+        self.say_drained(turn);
+        assert!(effects.len() - before <= limits::EFFECTS_PER_INPUT_MAX, "a step keeps within its effects");
+    }
+
+    fn timeout(&mut self, turn: &mut Turn<'_>) {
+        self.hello_timeouts(turn);
+        self.greeting_timeouts(turn);
+        // Relays that end first: what is said to their members from here on would go nowhere and count as delivered.
+        self.relay_turn(turn);
+        self.active_timeouts(turn);
+        self.spread_broadcasts(turn);
+        // Clocks first: those whose Pong came in time are gone before the next Pings go out.
+        self.pong_timeouts(turn);
+        self.sweep_sessions(turn);
+        self.receipt_timeouts(turn);
+        self.submit_backlog(turn);
+        self.drain_turn(turn);
+    }
+
+    /// A command goes to the files of its speaker: a user agent, a relay, an app server, or another node.
+    fn command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
+        let busy = Reply::Node(NodeAnswer::Busy);
+        match command {
+            Command::Hello(hello) => self.hello(turn, conn, hello),
+            Command::Register { .. }
+            | Command::Unregister { .. }
+            | Command::Ack(_)
+            | Command::AckVersions(_)
+            | Command::Nack { .. }
+            | Command::BroadcastSubscribe(_)
+            | Command::Ping
+            | Command::Pong => self.session_command(turn, conn, command),
+            Command::Relay(command) => self.relay_command(turn, conn, command),
+            Command::Publish(publish) => {
+                let refuse = Reply::Publish(Published::Unavailable);
+                self.ask(turn, conn, publish.uaid, Request::Publish(publish), refuse);
+            }
+            Command::Cancel(cancel) => {
+                self.ask(turn, conn, cancel.uaid, Request::Cancel(cancel), Reply::Cancel(false));
+            }
+            Command::Receipt(query) => self.ask_receipt(turn, conn, query),
+            Command::NodePush(push) => self.ask(turn, conn, push.message.uaid, Request::NodePush(push), busy),
+            Command::NodeNotify(notify) => self.ask(turn, conn, notify.uaid, Request::NodeNotify(notify), busy),
+            Command::NodeDisconnect { uaid, connected_at } => {
+                self.ask(turn, conn, uaid, Request::NodeDisconnect(Box::new((uaid, connected_at))), busy);
+            }
+        }
+    }
+
+    /// A command of a WebSocket. Anything but hello needs a session.
+    pub(super) fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
+        let index = match (self.conns.get(conn), &command) {
+            (Some(ConnState::Session(index)), _) => index,
+            // Pings belong to the connection; every other command of a relay is a `RelayCommand`.
+            (Some(ConnState::Relay(index)), Command::Ping) => return self.relay_ping(turn, index),
+            (Some(ConnState::Relay(index)), Command::Pong) => return self.relay_pong(turn, index),
+            (Some(ConnState::Relay(_)), _) => return self.refuse_command(turn, conn),
+            // A Pong before hello answers no Ping of the server and is harmless (RFC 6455 section 5.5.3).
+            (_, Command::Pong) => return turn.effects.push_back(Effect::Ready(conn)),
+            (_, _) => return self.refuse_command(turn, conn),
+        };
+        let at = self.session_ref(index);
+        self.postpone_ping(turn, at);
+        if !matches!(command, Command::Pong) {
+            self.simple_active(at, turn.now.mono);
+        }
+        match command {
+            // These two answer, and are Ready, when storage has.
+            Command::Register { chid, key } => return self.register(turn, at, chid, key),
+            Command::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
+            Command::Ack(updates) => self.ack(turn, at, &updates),
+            Command::AckVersions(updates) => self.ack_versions(turn, at, &updates),
+            Command::Nack { code: _ } => self.stats.nacks += 1,
+            Command::BroadcastSubscribe(wanted) => self.broadcast_subscribe(turn, at, &wanted),
+            Command::Ping => self.client_ping(turn, at),
+            Command::Pong => self.pong(at),
+            // None of these is for a session to ask.
+            Command::Hello(_)
+            | Command::Relay(_)
+            | Command::Publish(_)
+            | Command::Cancel(_)
+            | Command::Receipt(_)
+            | Command::NodePush(_)
+            | Command::NodeNotify(_)
+            | Command::NodeDisconnect { .. } => return self.refuse_command(turn, conn),
+        }
+        if self.sessions.get(at).is_some() {
+            turn.effects.push_back(Effect::Ready(conn));
+        }
+    }
+
+    /// Closes a socket that sent a command which it may not send now.
+    pub(super) fn refuse_command(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        self.stats.wrong_state += 1;
+        self.close_conn(turn, conn, CloseReason::WrongState);
+    }
+
+    /// Ends the session, the pending hello or the relay of a socket that is gone.
+    pub(super) fn gone(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        match self.conns.get(conn) {
+            Some(ConnState::Session(index)) => {
+                let at = self.session_ref(index);
+                self.end_session(turn, at, None);
+            }
+            Some(ConnState::Greeting(index)) => {
+                self.abandon_greeting(index);
+                self.conns.remove(conn);
+                self.admit_waiting_hellos(turn);
+            }
+            Some(ConnState::Relay(index)) => self.end_relay(turn, index, None),
+            Some(ConnState::Opened(_) | ConnState::Waiting | ConnState::Claiming) => {
+                self.conns.remove(conn);
+            }
+            None => {}
+        }
+    }
+
+    /// Closes a socket, with its session, its pending hello or its relay.
+    pub(super) fn close_conn(&mut self, turn: &mut Turn<'_>, conn: ConnId, reason: CloseReason) {
+        match self.conns.get(conn) {
+            Some(ConnState::Session(index)) => {
+                let at = self.session_ref(index);
+                self.end_session(turn, at, Some(reason));
+                return;
+            }
+            Some(ConnState::Relay(index)) => {
+                self.end_relay(turn, index, Some(reason));
+                return;
+            }
+            Some(ConnState::Greeting(index)) => self.abandon_greeting(index),
+            _ => {}
+        }
+        self.conns.remove(conn);
+        turn.effects.push_back(Effect::Close(conn, reason));
+    }
+
+    pub(super) fn blocked(&mut self, conn: ConnId) {
+        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
+            self.relay_blocked(index);
+        }
+        if let Some(ConnState::Session(index)) = self.conns.get(conn) {
+            let at = self.session_ref(index);
+            self.sessions.live_mut(at).link.block();
+        }
+    }
+
+    /// The socket took nothing of this frame: the entry is unsent again, in its place. A row of which only storage has
+    /// the body by now is read when it is its turn. A TTL 0 frame has no entry; it had its one try.
+    pub(super) fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
+        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
+            self.relay_unsent(turn, index, emission);
+        }
+        // A relay, or the session has ended: what it left unacked is saved.
+        let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
+        self.stats.unsent += 1;
+        let at = self.session_ref(index);
+        // Nothing of it is in the window: it had TTL 0, or has ended otherwise.
+        let Some(active) = self.active_mut(at) else { return };
+        active.window.unsend(|ours| same_emission(conn, ours, emission));
+    }
+
+    /// The socket takes bytes: what waited in the window goes out in its order, then storage is read on.
+    pub(super) fn writable(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
+            self.relay_writable(turn, index);
+        }
+        // A relay, or a socket that has no session.
+        let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
+        let at = self.session_ref(index);
+        let session = self.sessions.live_mut(at);
+        session.link.unblock();
+        let active_index = session.active;
+        if let Some(active) = self.active_of_mut(active_index) {
+            active.window.resume(turn.now.mono);
+        }
+        self.tell_broadcasts(turn, at);
+        self.continue_drain(turn, at);
+    }
+}

@@ -1,0 +1,115 @@
+//! Work that waits for a reply: each ticket at storage or at another node stands for one of these.
+
+use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
+
+use super::cluster::pending::{Lookup, Route, Tale};
+use super::components::dead_endpoints::Epoch;
+use super::components::requests::Asker;
+use super::peer::Presence;
+use super::pending_publish::PublishWork;
+use super::receipt::ReceiptQuery;
+use super::row::RowKey;
+use super::slab::Ref;
+
+/// State that the reply to a ticket is for.
+pub(super) enum Work {
+    LoadUser {
+        greeting: Ref,
+    },
+    Register {
+        session: Ref,
+        uaid: Uaid,
+        chid: Chid,
+        key: Option<KeyDigest>,
+    },
+    Unregister {
+        session: Ref,
+        uaid: Uaid,
+        chid: Chid,
+    },
+    Publish(PublishWork),
+    Page {
+        session: Ref,
+    },
+    Retry {
+        session: Ref,
+        stamp: Stamp,
+    },
+    Spill {
+        session: Ref,
+        stamps: Vec<Stamp>,
+    },
+    Depart {
+        uaid: Uaid,
+    },
+    Settle {
+        uaid: Uaid,
+        count: usize,
+    },
+    Cancel {
+        asker: Asker,
+        row: RowKey,
+    },
+    Receipt {
+        asker: Asker,
+        query: Box<ReceiptQuery>,
+    },
+    /// No state waits for it.
+    Touch,
+    /// The refresh of a user. `look`: its session looks at storage then.
+    Refresh {
+        session: Ref,
+        look: bool,
+    },
+    Contact {
+        session: Ref,
+    },
+    /// The read of a user that is woken.
+    Wake {
+        uaid: Uaid,
+    },
+    /// The drop of a user whose hello waits for it.
+    StartOver {
+        greeting: Ref,
+        uaid: Uaid,
+    },
+    /// The drop of a user.
+    Reset {
+        uaid: Uaid,
+    },
+    /// The row that says the session is here.
+    Enter {
+        session: Ref,
+    },
+    /// The same row again, with the refresh of its user.
+    RenewPresence {
+        session: Ref,
+    },
+    /// The read of a user, to learn if it is still here.
+    Doubt {
+        session: Ref,
+    },
+    /// The user of a POST that is on its way.
+    Look(Box<Lookup>),
+    /// The user of a stored message, once more.
+    LookAgain(Box<Tale>),
+    /// A stored message once more, where low water does not hide it.
+    SaveAgain(Box<Tale>),
+    /// At another node: a message for its session.
+    Push(Box<Route>),
+    /// At another node: something was stored.
+    Tell(Box<Tale>),
+    /// At another node: its session is over.
+    Leave {
+        uaid: Uaid,
+        presence: Presence,
+    },
+    /// An unregister without a caller: the hello of the session left the channel out.
+    Forget {
+        session: Ref,
+        uaid: Uaid,
+        chid: Chid,
+        /// Registers of the channel when the hello came.
+        asked: Epoch,
+    },
+}
