@@ -24,11 +24,6 @@ fn files_are_short_enough_to_read_in_a_sitting() {
 }
 
 #[test]
-fn functions_fit_a_screen() {
-    refuse(rust::function_lengths(&Tree::load()));
-}
-
-#[test]
 fn lines_fit_and_sources_are_ascii() {
     refuse(rust::lines(&Tree::load()));
 }
@@ -39,8 +34,13 @@ fn no_banned_word_is_left_behind() {
 }
 
 #[test]
-fn unsafe_stays_in_its_three_places_and_says_why() {
-    refuse(rust::unsafe_blocks(&Tree::load()));
+fn tests_that_are_left_out_name_what_they_need() {
+    refuse(rust::ignored_tests(&Tree::load()));
+}
+
+#[test]
+fn lints_of_the_workspace_are_switched_off_in_their_homes_only() {
+    refuse(rust::lint_exceptions(&Tree::load()));
 }
 
 #[test]
@@ -56,6 +56,11 @@ fn every_mail_says_what_happens_when_it_is_dropped() {
 #[test]
 fn modules_import_only_what_they_may() {
     refuse(imports::table(&Tree::load()));
+}
+
+#[test]
+fn files_of_the_machine_do_not_import_each_other_in_a_circle() {
+    refuse(imports::circles(&Tree::load()));
 }
 
 #[test]

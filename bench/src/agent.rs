@@ -4,11 +4,12 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use murre::wire::url::HttpUrl;
 use serde_json::{Value, json};
 use socket2::SockRef;
 
 use crate::frame;
-use crate::http::{self, Client, PATIENCE, Response, Url, read_more};
+use crate::http::{self, Client, PATIENCE, Response, read_more};
 
 /// What came from the server.
 #[derive(Debug, Clone, PartialEq)]
@@ -205,12 +206,12 @@ pub fn channel_id() -> String {
 
 /// POSTs `body` to an endpoint URL over `client`, with these headers beside TTL.
 pub fn post(client: &mut Client, url: &str, ttl: u32, headers: &[(&str, &str)], body: &[u8]) -> io::Result<Response> {
-    let url = Url::parse(url).ok_or_else(|| io::Error::other(format!("not an endpoint URL: {url}")))?;
+    let url = HttpUrl::parse(url).ok_or_else(|| io::Error::other(format!("not an endpoint URL: {url}")))?;
     let ttl = ttl.to_string();
     let mut all = vec![("TTL", ttl.as_str())];
     if !body.is_empty() {
         all.push(("Content-Encoding", "aes128gcm"));
     }
     all.extend_from_slice(headers);
-    client.exchange(&http::request("POST", &url.host, &url.path, &all, body))
+    client.exchange(&http::request("POST", &url.origin().authority(), url.target(), &all, body))
 }

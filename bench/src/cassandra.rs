@@ -43,6 +43,7 @@ impl Database {
     /// # Errors
     /// As [`Database::start`].
     pub fn start_at(address: &str, at: Vec<String>, options: &[&str]) -> io::Result<Database> {
+        refuse_unmarked();
         let (count, process) = (STARTED.fetch_add(1, Ordering::Relaxed), std::process::id());
         let dir = repository().join(format!("target/cassandra/run-{process}-{count}"));
         let mut child = command(&at)
@@ -102,15 +103,26 @@ impl Drop for Database {
 /// It does not start: a test that needs a database fails without.
 pub fn shared() -> &'static str {
     static SHARED: OnceLock<(Option<Database>, String)> = OnceLock::new();
+    refuse_unmarked();
     let (_, nodes) = SHARED.get_or_init(|| match std::env::var("TEST_CQL") {
         Ok(nodes) if !nodes.is_empty() => (None, nodes),
         _ => {
-            let started = Database::start(&[]).unwrap_or_else(|error| panic!("{error}"));
+            let started = Database::start(&[])
+                .unwrap_or_else(|error| panic!("{error}; `bench/check test` runs this test beside a database"));
             let nodes = started.nodes().to_owned();
             (Some(started), nodes)
         }
     });
     nodes
+}
+
+/// Panics in a run without a database (`TEST_CQL=none`): such a run includes no test that is marked to need one.
+fn refuse_unmarked() {
+    assert!(
+        std::env::var_os("TEST_CQL").is_none_or(|nodes| nodes != "none"),
+        "this test needs a database, and TEST_CQL is none; mark the test as ignored with the reason \
+         \"needs Cassandra: bench/check test\""
+    );
 }
 
 /// A keyspace that nobody else has.

@@ -116,27 +116,6 @@ pub fn read_more(stream: &mut impl Read, inbox: &mut Vec<u8>) -> io::Result<usiz
     }
 }
 
-/// An absolute `http` URL cut into its origin, its host with port, and its path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
-    /// `http://host:port`, what a VAPID `aud` must equal.
-    pub origin: String,
-    /// `host:port`.
-    pub host: String,
-    /// From the first `/`.
-    pub path: String,
-}
-
-impl Url {
-    /// Cuts `text`; `None` when it is not such a URL.
-    pub fn parse(text: &str) -> Option<Url> {
-        let (scheme, rest) = text.split_once("://")?;
-        let slash = rest.find('/')?;
-        let (host, path) = rest.split_at(slash);
-        Some(Url { origin: format!("{scheme}://{host}"), host: host.to_owned(), path: path.to_owned() })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,12 +144,5 @@ mod tests {
         let (response, used) = parse(text).unwrap().unwrap();
         assert_eq!((response.status, response.errno(), used), (410, Some(106), text.len() - 4));
         assert_eq!(response.header("x"), Some("y"));
-    }
-
-    #[test]
-    fn urls_are_cut() {
-        let url = Url::parse("http://127.0.0.1:8082/wpush/v2/abc").unwrap();
-        assert_eq!((url.origin.as_str(), url.path.as_str()), ("http://127.0.0.1:8082", "/wpush/v2/abc"));
-        assert_eq!(Url::parse("nonsense"), None);
     }
 }

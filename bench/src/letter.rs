@@ -1,11 +1,12 @@
 //! The POSTs of app servers as bytes, made anew for each message: a million templates would be as large as a million
 //! sessions.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
-use crate::http::Url;
-use crate::vapid::Identity;
+use murre::webpush::identity::Identity;
+use murre::wire::url::HttpUrl;
 
 /// How POSTs are signed (RFC 8292).
 #[derive(Default)]
@@ -69,10 +70,10 @@ impl Letters {
         if let Signing::Once(identity) = &self.signing
             && self.authorization.as_ref().is_none_or(|(audience, _)| audience != origin)
         {
-            self.authorization = Some((origin.to_owned(), identity.authorization(origin)));
+            self.authorization = Some((origin.to_owned(), authorization(identity, origin)));
         }
         let fresh = match &self.signing {
-            Signing::Each(identity) => Some(identity.authorization(origin)),
+            Signing::Each(identity) => Some(authorization(identity, origin)),
             _ => None,
         };
         let authorization = fresh.as_deref().or(self.authorization.as_ref().map(|(_, value)| value.as_str()));
@@ -103,7 +104,13 @@ impl Letters {
     }
 }
 
-/// Origin, host and path of an absolute URL.
+/// The `Authorization` header for `audience`, good for an hour.
+fn authorization(identity: &Identity, audience: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    identity.authorization(audience, now.as_secs() + 3_600)
+}
+
+/// Origin, host and path of an absolute URL, as slices: a load generator has no allocation for each message.
 fn cut(url: &str) -> Option<(&str, &str, &str)> {
     let host = url.find("://")? + 3;
     let path = host + url[host..].find('/')?;
@@ -120,7 +127,7 @@ pub fn number(data: &str) -> Option<u64> {
 /// The origin of an endpoint URL; an error that says what was wrong with it.
 pub fn origin(url: &str) -> std::io::Result<String> {
     let bad = || std::io::Error::other(format!("the server answered register with no URL: {url:?}"));
-    Ok(Url::parse(url).ok_or_else(bad)?.origin)
+    Ok(HttpUrl::parse(url).ok_or_else(bad)?.origin().to_string())
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@
 //! scenarios. The load generator shares its host with the server it measures, so it is one thread that waits in one
 //! place.
 
-#![deny(unsafe_code)]
-
 pub mod target;
 
 pub mod host;
@@ -19,8 +17,6 @@ pub mod cassandra;
 pub mod frame;
 
 pub mod http;
-
-pub mod vapid;
 
 pub mod agent;
 

@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Draft, SILENCE, Secrets, World, identity};
+use murre::webpush::identity::Identity;
 use murre_bench::agent::channel_id;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
@@ -81,11 +82,12 @@ async fn an_endpoint_with_a_key_takes_only_that_key() {
 async fn the_same_token_with_another_key_is_refused_also_after_it_was_accepted() {
     let world = World::start();
     let mut agent = world.agent(None).await;
-    let mine = murre_bench::vapid::Identity::generate();
-    let (first, second) = (mine.public_key(), murre_bench::vapid::Identity::generate().public_key());
+    let mine = Identity::generate();
+    let (first, second) = (mine.public_key(), Identity::generate().public_key());
     let locked_to_second = agent.register(Some(&second)).await;
     let locked_to_first = agent.register(Some(&first)).await;
-    let token = mine.token(murre_bench::process::ENDPOINT_URL, Duration::from_secs(600));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let token = mine.sign(&json!({"aud": murre_bench::process::ENDPOINT_URL, "exp": now + 600}));
     let right = format!("vapid t={token},k={first}");
     for _ in 0..3 {
         assert_eq!(world.send(locked_to_first.request(60).header("authorization", &right)).await.status, 201);
@@ -105,7 +107,7 @@ async fn the_same_token_with_another_key_is_refused_also_after_it_was_accepted()
 async fn vapid_claims_are_checked() {
     let world = World::start();
     let mut agent = world.agent(None).await;
-    let mine = murre_bench::vapid::Identity::generate();
+    let mine = Identity::generate();
     let subscription = agent.register(Some(&mine.public_key())).await;
     let url = murre_bench::process::ENDPOINT_URL;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();

@@ -7,8 +7,6 @@
 //!
 //! Read in this order: `limits`, `machine/input`, `machine/mail`, `machine`, `reactor`, `ring`.
 
-#![deny(unsafe_code)]
-
 pub mod ids;
 pub mod limits;
 mod lru;

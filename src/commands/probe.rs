@@ -16,13 +16,14 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agent::Agent;
-use crypto::{Receiver, Sender};
+use crypto::Receiver;
 use deadline::Deadline;
-use post::Url;
 use tls::Trust;
+
+use crate::webpush::identity::Identity;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -44,6 +45,9 @@ pub struct Args {
     #[arg(long)]
     pub quiet: bool,
 }
+
+/// Seconds for which a VAPID token of the probe is good.
+const TOKEN_SECONDS: u64 = 600;
 
 /// What is done, in this order. Each has an exit status of its own (docs/OPERATIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,17 +183,18 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
         Ok((Agent::connect(&args.ws, &trust, deadline)?, trust))
     })?;
     report.time(Step::Hello, || agent.hello())?;
-    let sender = Sender::generate().map_err(|why| (Step::Register, why))?;
+    let sender = Identity::generate();
     let receiver = Receiver::generate().map_err(|why| (Step::Register, why))?;
-    let push_endpoint = report.time(Step::Register, || agent.register(&sender.public_text()))?;
+    let push_endpoint = report.time(Step::Register, || agent.register(&sender.public_key()))?;
 
     let plain = crypto::random_text().map_err(|why| (Step::Post, why))?;
     let message_id = report.time(Step::Post, || {
-        let url = Url::parse(&push_endpoint)?;
-        let target = args.endpoint.as_deref().map(Url::parse).transpose()?;
-        let authorization = sender.authorization(&url.origin())?;
+        let url = post::url(&push_endpoint)?;
+        let target = args.endpoint.as_deref().map(post::url).transpose()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| Failure::new("the clock is before 1970"))?;
+        let authorization = sender.authorization(&url.origin().to_string(), now.as_secs() + TOKEN_SECONDS);
         let body = receiver.encrypt(plain.as_bytes())?;
-        let stream = trust.connect(target.as_ref().unwrap_or(&url), &url, deadline)?;
+        let stream = trust.connect(target.as_ref().unwrap_or(&url).origin(), url.origin(), deadline)?;
         post::post(stream, &url, &authorization, &body)
     })?;
     let notification = report.time(Step::Receive, || agent.notification(&message_id))?;

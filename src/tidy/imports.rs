@@ -1,6 +1,8 @@
 //! Who may import whom (docs/ARCHITECTURE.md, "Who may use what"). Paths are resolved, so that neither braces
 //! nor `super` hide an edge.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::tree::{File, Tree, code_of, test_lines};
 
 /// One row: files under these prefixes must not use paths under these, unless they are under an exception.
@@ -187,12 +189,66 @@ pub fn table(tree: &Tree) -> Vec<String> {
     complaints
 }
 
+/// Files of the shard machine that import each other in a circle by `use`; paths inside expressions are not followed.
+pub fn circles(tree: &Tree) -> Vec<String> {
+    let of_machine = |file: &&File| file.path.starts_with("shards/src/machine/") && !tree.is_test(file);
+    let files: Vec<&File> = tree.rust().filter(of_machine).collect();
+    let modules: BTreeMap<String, usize> =
+        files.iter().enumerate().map(|(at, file)| (module_of(&file.path).join("::"), at)).collect();
+    let imports: Vec<BTreeSet<usize>> = files.iter().map(|file| imported_files(file, &modules)).collect();
+    let in_circle = |at: usize| {
+        let (mut seen, mut next) = (BTreeSet::new(), imports[at].clone());
+        while let Some(other) = next.pop_first() {
+            if seen.insert(other) {
+                next.extend(&imports[other]);
+            }
+        }
+        seen.contains(&at)
+    };
+    let circle = (0..files.len()).filter(|at| in_circle(*at));
+    circle.map(|at| format!("{}: imports itself over other files", files[at].path)).collect()
+}
+
+/// The other files that a file imports from, as numbers of `modules`.
+fn imported_files(file: &File, modules: &BTreeMap<String, usize>) -> BTreeSet<usize> {
+    let own = module_of(&file.path).join("::");
+    let mut found = BTreeSet::new();
+    for (_, path) in imports(file) {
+        // A plain path may name a module below this one.
+        let below = format!("{own}::{path}");
+        let nearest = |path: &str| {
+            let mut ends = [path.len()].into_iter().chain(path.rmatch_indices("::").map(|(end, _)| end));
+            ends.find_map(|end| modules.get(&path[..end]).copied())
+        };
+        let is_below = nearest(&below).is_some_and(|at| modules.get(&own) != Some(&at));
+        found.extend(nearest(if is_below { &below } else { &path }));
+    }
+    found.retain(|at| modules.get(&own) != Some(at));
+    found
+}
+
 fn is_under(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// Line and absolute path of everything with `::` in it, and of every plain `use`.
 fn paths(file: &File) -> Vec<(usize, String)> {
+    let mut found = imports(file);
+    let in_test = test_lines(&file.text);
+    let mut in_use = false;
+    for (at, line) in file.text.lines().enumerate().filter(|(at, _)| !in_test[*at]) {
+        let code = code_of(line).trim();
+        if in_use || use_tree(code).is_some() {
+            in_use = !code.ends_with(';');
+        } else {
+            found.extend(inline(code).into_iter().map(|path| (at + 1, absolute(&file.path, &path))));
+        }
+    }
+    found
+}
+
+/// Line and absolute path of everything that is imported.
+fn imports(file: &File) -> Vec<(usize, String)> {
     let in_test = test_lines(&file.text);
     let mut found = Vec::new();
     let mut statement = String::new();
@@ -211,8 +267,6 @@ fn paths(file: &File) -> Vec<(usize, String)> {
                 found.extend(leaves.into_iter().map(|leaf| (started, absolute(&file.path, &leaf))));
                 statement.clear();
             }
-        } else {
-            found.extend(inline(code).into_iter().map(|path| (at + 1, absolute(&file.path, &path))));
         }
     }
     found
@@ -353,4 +407,18 @@ fn imports_are_expanded() {
     let mut leaves = Vec::new();
     expand("", "a::{b, c::{d, e as f}, self}", &mut leaves);
     assert_eq!(leaves, ["a::b", "a::c::d", "a::c::e", "a"]);
+}
+
+#[test]
+fn a_circle_of_imports_is_found() {
+    let circle = |files: &[(&str, &str)]| circles(&Tree::of(files));
+    let low = ("shards/src/machine/low.rs", "use crate::ids::Uaid;\n");
+    let top = ("shards/src/machine/mod.rs", "mod low;\nmod top;\npub use top::Top;\n");
+    assert!(circle(&[low, top, ("shards/src/machine/top.rs", "use super::low::Low;\n")]).is_empty());
+    let back = ("shards/src/machine/low.rs", "use super::{other, top::Top};\n");
+    let found = circle(&[back, top, ("shards/src/machine/top.rs", "use crate::machine::low::Low;\n")]);
+    assert_eq!(found.len(), 3, "{found:?}");
+    let (parent, child) = (("shards/src/machine/a/mod.rs", "mod b;\nuse b::B;\n"), "shards/src/machine/a/b.rs");
+    assert_eq!(circle(&[parent, (child, "use super::A;\n")]).len(), 2);
+    assert!(circle(&[parent, (child, "use super::super::low::Low;\n"), low]).is_empty());
 }

@@ -4,12 +4,13 @@
 //! of a message and [`receipt`] the path to what became of it (both [`sealed`]), [`headers`] and [`prefer`] turn
 //! request headers into values, [`payload`] is how they are kept with the body, [`vapid`] who may send, by which
 //! [`key`], [`errno`] the one table of refusals, [`node_call`] what nodes of one cluster send each other. [`entropy`]
-//! and [`recent`] are what several of them need.
+//! and [`recent`] are what several of them need. [`identity`] signs what [`vapid`] verifies: for clients.
 
 pub mod endpoint;
 pub mod entropy;
 pub mod errno;
 pub mod headers;
+pub mod identity;
 pub mod key;
 pub mod message_id;
 pub mod node_call;

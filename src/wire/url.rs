@@ -1,10 +1,13 @@
-//! URLs of servers that we call: parsed once, so that nobody behind this needs to look at a text again.
+//! URLs of servers that murre calls: parsed once by [`Uri`], and then judged by the rules of this file.
 //!
 //! A subset of RFC 3986: scheme `http` or `https`, a host that is a name or an address, no user and no fragment. Names
 //! beyond ASCII must be written in punycode.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+use http::Uri;
+use http::uri::{Authority, Scheme};
 
 /// An absolute URL. `Display` and `Debug` leave out the query, which may hold a secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,18 +31,16 @@ pub struct Origin {
 impl HttpUrl {
     /// Reads an absolute URL; `None` for what is none.
     pub fn parse(text: &str) -> Option<HttpUrl> {
+        // `Uri` drops a fragment, and takes more characters than RFC 3986.
         if text.len() > URL_BYTES_MAX || !text.bytes().all(|b| b.is_ascii_graphic() && !b"#\"<>\\^`{|}".contains(&b)) {
             return None;
         }
-        let (scheme, rest) = text.split_once("://")?;
-        let https = match scheme.to_ascii_lowercase().as_str() {
-            "http" => false,
-            "https" => true,
-            _ => return None,
-        };
-        let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-        let slash = if target.starts_with('/') { "" } else { "/" };
-        Some(HttpUrl { origin: Origin::parse(https, authority)?, target: format!("{slash}{target}") })
+        let uri: Uri = text.parse().ok()?;
+        let https = *uri.scheme()? == Scheme::HTTPS;
+        if !https && *uri.scheme()? != Scheme::HTTP {
+            return None;
+        }
+        Some(HttpUrl { origin: Origin::of(https, uri.authority()?)?, target: uri.path_and_query()?.to_string() })
     }
 
     /// What a `Location` of this URL's answer names: absolute or relative (RFC 9110 section 10.2.2, RFC 3986 section
@@ -80,24 +81,33 @@ impl HttpUrl {
 }
 
 impl Origin {
-    fn parse(https: bool, authority: &str) -> Option<Origin> {
-        // The colons of an IPv6 address are within its brackets.
-        let after_host = authority.find(']').map_or(0, |bracket| bracket + 1);
-        let (host, port) = match authority[after_host..].find(':') {
-            Some(colon) => {
-                let (host, port) = authority.split_at(after_host + colon);
-                (host, port_number(&port[1..])?)
-            }
-            None => (authority, if https { 443 } else { 80 }),
+    /// A port and no user may stand beside the host.
+    fn of(https: bool, authority: &Authority) -> Option<Origin> {
+        let host = authority.host();
+        let port = match authority.as_str().strip_prefix(host)? {
+            "" => default_port(https),
+            port => port_number(port.strip_prefix(':')?)?,
         };
         Some(Origin { https, host: host_name(host)?, port })
     }
 
+    /// Host and port, for a resolver.
+    pub fn with_port(&self) -> String {
+        format!("{}:{}", self.bracketed(), self.port)
+    }
+
+    fn bracketed(&self) -> String {
+        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
+    }
+
     /// As in a `Host` header: without the port when it is that of the scheme.
     pub fn authority(&self) -> String {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        if self.port == if self.https { 443 } else { 80 } { host } else { format!("{host}:{}", self.port) }
+        if self.port == default_port(self.https) { self.bracketed() } else { self.with_port() }
     }
+}
+
+fn default_port(https: bool) -> u16 {
+    if https { 443 } else { 80 }
 }
 
 fn port_number(text: &str) -> Option<u16> {
@@ -196,6 +206,9 @@ mod tests {
         assert_eq!(url("https://a").origin().port, 443);
         assert_eq!(url("https://a:443").origin(), url("https://A/").origin());
         assert_ne!(url("http://a:443").origin(), url("https://a").origin());
+        for (text, resolved) in [("http://[::1]", "[::1]:80"), ("http://h", "h:80"), ("https://h/p", "h:443")] {
+            assert_eq!(url(text).origin().with_port(), resolved);
+        }
     }
 
     #[test]

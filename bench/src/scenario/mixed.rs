@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
+use murre::webpush::identity::Identity;
+
 use super::traffic::{ONE_CHANNEL, Once, Style, Traffic, spread};
 use crate::fleet::{Happening, Leave};
 use crate::ledger::Expect;
@@ -21,7 +23,6 @@ use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
 use crate::usage::Usage;
-use crate::vapid::Identity;
 
 /// How much of it.
 #[derive(clap::Args, Clone, Debug)]

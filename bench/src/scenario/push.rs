@@ -5,6 +5,8 @@
 use std::io;
 use std::time::Duration;
 
+use murre::webpush::identity::Identity;
+
 use super::rounds;
 use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};
 use crate::ledger::Expect;
@@ -14,7 +16,6 @@ use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
 use crate::usage::{Spent, Usage};
-use crate::vapid::Identity;
 
 /// What to push.
 #[derive(clap::Args, Clone, Debug)]

@@ -1,5 +1,8 @@
 //! Counts allocations by thread, and can say where they came from.
 
+// An allocator is unsafe to implement.
+#![allow(unsafe_code)]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;

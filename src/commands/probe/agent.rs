@@ -8,7 +8,7 @@ use tungstenite::protocol::{Message, WebSocket, WebSocketConfig};
 
 use super::Failure;
 use super::deadline::Deadline;
-use super::post::Url;
+use super::post;
 use super::tls::{Trust, Wire};
 
 /// A session.
@@ -35,9 +35,9 @@ impl Agent {
     pub fn connect(url: &str, trust: &Trust, deadline: Deadline) -> Result<Agent, Failure> {
         let http = url.strip_prefix("ws").filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
         let http = http.ok_or_else(|| Failure::new(format!("{url} does not begin with ws:// or wss://")))?;
-        let at = Url::parse(&format!("http{http}"))?;
+        let at = post::url(&format!("http{http}"))?;
         let request = url.into_client_request().map_err(|e| Failure::new(format!("{url}: {e}")))?;
-        let stream = trust.connect(&at, &at, deadline)?;
+        let stream = trust.connect(at.origin(), at.origin(), deadline)?;
         let limits = WebSocketConfig::default()
             .max_message_size(Some(MESSAGE_BYTES_MAX))
             .max_frame_size(Some(MESSAGE_BYTES_MAX));

@@ -1,7 +1,5 @@
-//! What an app server and a user agent do to a message, with `ring`: VAPID (RFC 8292), key agreement and content keys
-//! (RFC 8291), one record of aes128gcm (RFC 8188). The server never does any of this; it only carries the bytes.
-
-use std::time::{SystemTime, UNIX_EPOCH};
+//! Encryption and decryption of a message, with `ring`: key agreement and content keys (RFC 8291), one record of
+//! aes128gcm (RFC 8188). The server never does any of this; it only carries the bytes.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,7 +7,6 @@ use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral};
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 use ring::rand::{SecureRandom, SystemRandom};
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 
 use super::Failure;
 
@@ -21,8 +18,6 @@ const HEADER_BYTES: usize = SALT_BYTES + 4 + 1 + POINT_BYTES;
 const RECORD_BYTES: u32 = 4096;
 /// Ends the plain text of the last record (RFC 8188 section 2).
 const LAST_RECORD: u8 = 2;
-/// How long a token of the probe is good.
-const TOKEN_SECONDS: u64 = 600;
 
 fn failed(_: ring::error::Unspecified) -> Failure {
     Failure::new("this host's cryptography failed")
@@ -37,37 +32,6 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
 /// A text nobody has sent before.
 pub fn random_text() -> Result<String, Failure> {
     Ok(format!("murre probe {}", URL_SAFE_NO_PAD.encode(random::<24>()?)))
-}
-
-/// The app server's identity for one run.
-pub struct Sender {
-    keys: EcdsaKeyPair,
-}
-
-impl Sender {
-    /// A fresh P-256 key.
-    pub fn generate() -> Result<Sender, Failure> {
-        let random = SystemRandom::new();
-        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).map_err(failed)?;
-        let keys = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref(), &random);
-        Ok(Sender { keys: keys.map_err(|_| Failure::new("this host's cryptography failed"))? })
-    }
-
-    /// The public key as `register` and VAPID spell it.
-    pub fn public_text(&self) -> String {
-        URL_SAFE_NO_PAD.encode(self.keys.public_key())
-    }
-
-    /// The `Authorization` value for this audience (RFC 8292 section 3).
-    pub fn authorization(&self, audience: &str) -> Result<String, Failure> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| Failure::new("the clock is before 1970"))?;
-        let claims = serde_json::json!({ "aud": audience, "exp": now.as_secs() + TOKEN_SECONDS,
-                                         "sub": "mailto:probe@localhost" });
-        let head = URL_SAFE_NO_PAD.encode(r#"{"typ":"JWT","alg":"ES256"}"#);
-        let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
-        let signature = self.keys.sign(&SystemRandom::new(), signed.as_bytes()).map_err(failed)?;
-        Ok(format!("vapid t={signed}.{}, k={}", URL_SAFE_NO_PAD.encode(signature), self.public_text()))
-    }
 }
 
 /// The user agent's keys of one subscription. ring agrees with a key once, so one message can be sent and opened.
@@ -182,7 +146,6 @@ fn expand<const N: usize>(salt: &[u8], input: &[u8], info: &[&[u8]]) -> Result<[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 
     fn bytes(text: &str) -> Vec<u8> {
         URL_SAFE_NO_PAD.decode(text).unwrap()
@@ -216,17 +179,5 @@ mod tests {
         *body.last_mut().unwrap() ^= 1;
         assert!(receiver.decrypt(&body).unwrap_err().to_string().contains("changed on the way"));
         assert!(Receiver::generate().unwrap().decrypt(&body[..40]).is_err());
-    }
-
-    #[test]
-    fn the_token_verifies_and_names_its_audience() {
-        let sender = Sender::generate().unwrap();
-        let value = sender.authorization("http://127.0.0.1:8082").unwrap();
-        let (token, key) = value.strip_prefix("vapid t=").unwrap().split_once(", k=").unwrap();
-        let (signed, signature) = token.rsplit_once('.').unwrap();
-        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, bytes(key));
-        key.verify(signed.as_bytes(), &bytes(signature)).unwrap();
-        let claims: serde_json::Value = serde_json::from_slice(&bytes(signed.split_once('.').unwrap().1)).unwrap();
-        assert_eq!(claims["aud"], "http://127.0.0.1:8082");
     }
 }

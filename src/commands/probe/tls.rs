@@ -9,8 +9,8 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::Failure;
 use super::deadline::{Deadline, Timed};
-use super::post::Url;
 use crate::island::client_config;
+use crate::wire::url::Origin;
 
 /// TCP, or TLS over it.
 pub enum Wire {
@@ -40,13 +40,13 @@ impl Trust {
     ///
     /// # Errors
     /// No connection, no TLS, or a certificate that is not trusted.
-    pub fn connect(&self, at: &Url, named: &Url, deadline: Deadline) -> Result<Wire, Failure> {
+    pub fn connect(&self, at: &Origin, named: &Origin, deadline: Deadline) -> Result<Wire, Failure> {
         let stream = deadline.connect(&at.with_port())?;
-        if !at.is_secure() {
+        if !at.https {
             return Ok(Wire::Plain(stream));
         }
-        let host = if named.is_secure() { named.host() } else { at.host() };
-        let name = ServerName::try_from(host.to_owned())
+        let host = if named.https { &named.host } else { &at.host };
+        let name = ServerName::try_from(host.clone())
             .map_err(|_| Failure::new(format!("{host} is no name that a certificate can have")))?;
         let connection =
             ClientConnection::new(Arc::clone(&self.0), name).map_err(|error| Failure::new(error.to_string()))?;

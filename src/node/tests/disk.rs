@@ -17,6 +17,7 @@ fn post_until(endpoint: &str, running: &Running, wanted: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs root and mount: bench/check test"]
 async fn a_full_disk_refuses_messages_and_keeps_every_session() {
     let disk = SmallDisk::mount(256);
     let running = start(&config(&disk.path(), &[])).unwrap();

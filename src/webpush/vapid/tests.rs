@@ -1,38 +1,30 @@
 //! Every rule of PROTOCOL.md 2.5, and that what is remembered for one key is worth nothing to another.
 
 use super::*;
+use crate::webpush::identity::Identity;
 use proptest::prelude::*;
-use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 
 pub(crate) const ORIGIN: &str = "https://push.example.com";
 const NOW: u64 = 1_700_000_000;
 
 /// A sender with a key of its own.
-pub(crate) struct Sender {
-    pair: EcdsaKeyPair,
-}
+pub(crate) struct Sender(Identity);
 
 impl Sender {
     pub(crate) fn new() -> Sender {
-        let random = SystemRandom::new();
-        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &random).unwrap();
-        Sender { pair }
+        Sender(Identity::generate())
     }
 
     pub(crate) fn key(&self) -> String {
-        base64url::encode(self.pair.public_key().as_ref())
+        self.0.public_key()
     }
 
     pub(crate) fn digest(&self) -> KeyDigest {
-        key_digest(self.pair.public_key().as_ref().try_into().unwrap())
+        key_digest(self.0.point().try_into().unwrap())
     }
 
     pub(crate) fn token(&self, header: &str, claims: &str) -> String {
-        let signed = format!("{}.{}", base64url::encode(header.as_bytes()), base64url::encode(claims.as_bytes()));
-        let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
-        format!("{signed}.{}", base64url::encode(signature.as_ref()))
+        self.0.sign_text(header, claims)
     }
 
     pub(crate) fn good_token(&self, exp: u64) -> String {
@@ -169,7 +161,7 @@ fn who_sends_is_not_asked_for() {
 #[test]
 fn a_key_off_the_curve_verifies_nothing() {
     let sender = Sender::new();
-    let mut point = sender.pair.public_key().as_ref().to_vec();
+    let mut point = sender.0.point().to_vec();
     point[64] ^= 1;
     let authorization = format!("vapid t={},k={}", sender.good_token(NOW + 60), base64url::encode(&point));
     assert_eq!(check(&mut verifier(), &authorization, None), Err(Fault::VapidSignature));

@@ -7,13 +7,12 @@ use std::net::{SocketAddr, TcpStream};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use futures_util::{SinkExt as _, StreamExt as _};
-use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite;
 
 use super::*;
 use crate::node::Running;
+use crate::webpush::identity::Identity;
 
 /// The key list of the other service, as its configuration had it.
 const OLD_KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
@@ -31,29 +30,10 @@ fn old_endpoint(chid: [u8; 16], key: Option<&[u8]>) -> String {
     format!("/wpush/v{}/{}", if key.is_some() { 2 } else { 1 }, token.trim_end_matches('='))
 }
 
-/// A sender with a VAPID key.
-struct Sender(EcdsaKeyPair);
-
-impl Sender {
-    fn new() -> Sender {
-        let random = SystemRandom::new();
-        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
-        Sender(EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref(), &random).unwrap())
-    }
-
-    fn key(&self) -> &[u8] {
-        self.0.public_key().as_ref()
-    }
-
-    /// `Authorization` of RFC 8292 section 3.
-    fn authorization(&self) -> String {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let claims = json!({ "aud": ORIGIN, "exp": now + 3_600, "sub": "mailto:a@example.com" });
-        let parts = [json!({ "typ": "JWT", "alg": "ES256" }), claims].map(|part| BASE64.encode(part.to_string()));
-        let signed = parts.join(".");
-        let signature = self.0.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
-        format!("vapid t={signed}.{},k={}", BASE64.encode(signature.as_ref()), BASE64.encode(self.key()))
-    }
+/// `Authorization` of RFC 8292 section 3.
+fn authorization(sender: &Identity) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    sender.authorization(ORIGIN, now + 3_600)
 }
 
 fn post(address: SocketAddr, path: &str, authorization: Option<&str>, body: &str) -> String {
@@ -130,8 +110,8 @@ async fn an_imported_user_keeps_its_uaid_and_old_endpoint_urls_deliver() {
 
     let running = node::start(&config).unwrap();
     let endpoint = running.addresses().endpoint[0];
-    let sender = Sender::new();
-    let (open, locked) = (old_endpoint(OPEN, None), old_endpoint(LOCKED, Some(sender.key())));
+    let sender = Identity::generate();
+    let (open, locked) = (old_endpoint(OPEN, None), old_endpoint(LOCKED, Some(sender.point())));
     let stranger = old_endpoint([0xc3; 16], None);
     // Stored before its first hello, behind what came with it.
     assert!(post(endpoint, &open, None, "before hello").starts_with("HTTP/1.1 201 "));
@@ -146,12 +126,12 @@ async fn an_imported_user_keeps_its_uaid_and_old_endpoint_urls_deliver() {
     }
     assert!(post(endpoint, &open, None, "to v1").starts_with("HTTP/1.1 201 "));
     assert_eq!(body(&hear(&mut socket).await), "to v1");
-    let authorization = sender.authorization();
-    assert!(post(endpoint, &locked, Some(&authorization), "to v2").starts_with("HTTP/1.1 201 "));
+    let signed = authorization(&sender);
+    assert!(post(endpoint, &locked, Some(&signed), "to v2").starts_with("HTTP/1.1 201 "));
     let note = hear(&mut socket).await;
     assert_eq!((body(&note), note["channelID"].as_str()), ("to v2".to_owned(), Some(&*dashed(LOCKED))));
     // Another sender's key, no key, and a channel that the user has not.
-    let other = Sender::new().authorization();
+    let other = authorization(&Identity::generate());
     assert!(post(endpoint, &locked, Some(&other), "no").starts_with("HTTP/1.1 401 "));
     assert!(post(endpoint, &locked, None, "no").starts_with("HTTP/1.1 401 "));
     assert!(post(endpoint, &stranger, None, "no").starts_with("HTTP/1.1 410 "));
