@@ -1,11 +1,13 @@
 //! The laws of storage, written against the port and run against every backend.
 //!
 //! A law is a function of a [`Hand`]. [`laws!`] makes those of [`rows`], [`simple`] and [`users`] tests of
-//! every backend; [`random`] compares backends with the model on operations that nobody thought of.
+//! every backend; [`random`] compares backends with the model on random operations. The model is two
+//! backends: alone, and as several nodes share it. What differs between these two are the laws of [`conflicts`].
 
 mod hand;
 mod sample;
 
+mod conflicts;
 mod rows;
 mod simple;
 mod users;
@@ -15,14 +17,17 @@ mod random;
 use std::sync::Arc;
 use std::time::Duration;
 
+use shards::model::Model as State;
+
 use super::embedded::{Embedded, Options};
 use super::model::Model;
+use conflicts::*;
 use rows::*;
 use simple::*;
 use users::*;
 
 pub(crate) use hand::Hand;
-pub(crate) use sample::{NOW, chid, contact, message, register, topical, uaid, update};
+pub(crate) use sample::{NOW, chid, contact, message, register, stamp, topical, uaid, update};
 
 fn on_model(law: fn(&mut Hand)) {
     law(&mut Hand::new(Model::new(u64::MAX).port(Arc::new(|| {}))));
@@ -31,6 +36,11 @@ fn on_model(law: fn(&mut Hand)) {
 /// A disk that other tests keep busy is no stall.
 fn patient() -> Options {
     Options { stall_after: Duration::from_secs(60), ..Options::default() }
+}
+
+/// The model as several nodes share it: its deletes stand, and a checked publish reads nothing.
+fn on_shared(law: fn(&mut Hand)) {
+    law(&mut Hand::new(Model::of(State::shared()).port(Arc::new(|| {}))));
 }
 
 fn on_embedded(law: fn(&mut Hand)) {
@@ -48,12 +58,22 @@ fn on_scylla(law: fn(&mut Hand)) {
     store.close();
 }
 
-/// Each law as a test of every backend; `on_model`, `on_embedded` and `on_scylla` stand beside the laws.
+fn on_replicas(law: fn(&mut Hand)) {
+    super::scylla::tests::replicas::with_port(|port| law(&mut Hand::new(port)));
+}
+
+/// Each law as a test of every backend; `on_model` and the others like it stand beside the laws.
 macro_rules! laws {
     ($($law:ident),+ $(,)?) => {
         mod model { $(#[test] fn $law() { super::on_model(super::$law); })+ }
+        mod shared { $(#[test] fn $law() { super::on_shared(super::$law); })+ }
         mod embedded { $(#[test] fn $law() { super::on_embedded(super::$law); })+ }
-        mod scylla { $(#[test] fn $law() { super::on_scylla(super::$law); })+ }
+        mod scylla {
+            $(#[test] #[ignore = "needs Cassandra: bench/check test"] fn $law() { super::on_scylla(super::$law); })+
+        }
+        mod replicas {
+            $(#[test] #[ignore = "needs Cassandra: bench/check test"] fn $law() { super::on_replicas(super::$law); })+
+        }
     };
 }
 
@@ -84,6 +104,33 @@ fn the_model_clears_presence_exactly() {
 }
 
 #[test]
+fn the_shared_model_clears_presence_exactly() {
+    on_shared(presence_is_cleared_exactly);
+}
+
+#[test]
+#[ignore = "needs Cassandra: bench/check test"]
 fn scylla_clears_presence_exactly() {
     on_scylla(presence_is_cleared_exactly);
+}
+
+#[test]
+fn what_is_deleted_on_the_shared_model_stays_dead() {
+    on_shared(what_was_deleted_stays_dead);
+}
+
+#[test]
+fn a_cleared_presence_stays_cleared_on_the_shared_model() {
+    on_shared(a_cleared_presence_stays_cleared);
+}
+
+#[test]
+fn the_shared_model_hides_a_checked_publish_below_low_water() {
+    on_shared(a_checked_publish_reads_nothing);
+}
+
+#[test]
+#[ignore = "needs Cassandra: bench/check test"]
+fn replicas_clear_presence_exactly() {
+    on_replicas(presence_is_cleared_exactly);
 }

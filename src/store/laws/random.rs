@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use shards::ids::{Chid, Clock, Stamp, Uaid};
 use shards::machine::{RowKey, StoreOp, StoreReply, UserRow};
 use shards::message::{Message, Topic};
+use shards::model::Model as State;
+use shards::ports::Store;
 use shards::simple::{Mode, WakeData};
 use shards::time::UnixSeconds;
 
@@ -183,27 +185,54 @@ fn renamed(given: &BTreeMap<(Uaid, Chid, Option<Topic>, u64), Clock>, base: u64,
     }
 }
 
+/// Compares a database behind this port with the model.
+fn database_and_model_agree(ops: &[StoreOp], together: bool, port: Box<dyn Store>) {
+    let ops = as_machines_say(ops);
+    let mut shared = Hand::new(port);
+    let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
+    let expected: Vec<_> = ops.iter().map(|op| comparable(&model.ask(op.clone()))).collect();
+    let found: Vec<_> = if together {
+        shared.ask_all(ops.clone()).iter().map(comparable).collect()
+    } else {
+        ops.iter().map(|op| comparable(&shared.ask(op.clone()))).collect()
+    };
+    for (at, op) in ops.iter().enumerate() {
+        let before = || ops[..at].iter().map(|op| format!("{op:?}")).collect::<Vec<_>>();
+        assert_eq!(found[at], expected[at], "operation {at}: {op:?} after {:#?}", before());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// The model answers alike alone and shared, as long as no write is repeated behind its delete.
+    #[test]
+    fn shared_and_model_agree(ops in prop::collection::vec(any_op(), 1..150)) {
+        let ops = as_machines_say(&ops);
+        let mut shared = Hand::new(Model::of(State::shared()).port(Arc::new(|| {})));
+        let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
+        for (at, op) in ops.iter().enumerate() {
+            let (found, expected) = (comparable(&shared.ask(op.clone())), comparable(&model.ask(op.clone())));
+            prop_assert_eq!(found, expected, "operation {}: {:?} after {:#?}", at, op, &ops[..at]);
+        }
+    }
+}
+
 proptest! {
     // Each case is some thousand requests to a database.
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
+    #[ignore = "needs Cassandra: bench/check test"]
     fn scylla_and_model_agree(ops in prop::collection::vec(any_op(), 1..150), together in any::<bool>()) {
-        let ops = as_machines_say(&ops);
         let store = scylla::tests::open();
-        let mut shared = Hand::new(Box::new(scylla::tests::Apart::new(&store)));
-        let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
-        let expected: Vec<_> = ops.iter().map(|op| comparable(&model.ask(op.clone()))).collect();
-        let found: Vec<_> = if together {
-            shared.ask_all(ops.clone()).iter().map(comparable).collect()
-        } else {
-            ops.iter().map(|op| comparable(&shared.ask(op.clone()))).collect()
-        };
-        drop(shared);
+        database_and_model_agree(&ops, together, Box::new(scylla::tests::Apart::new(&store)));
         store.close();
-        for (at, op) in ops.iter().enumerate() {
-            let before = || ops[..at].iter().map(|op| format!("{op:?}")).collect::<Vec<_>>();
-            prop_assert_eq!(&found[at], &expected[at], "operation {}: {:?} after {:#?}", at, op, before());
-        }
+    }
+
+    #[test]
+    #[ignore = "needs Cassandra: bench/check test"]
+    fn replicas_and_model_agree(ops in prop::collection::vec(any_op(), 1..150), together in any::<bool>()) {
+        scylla::tests::replicas::with_port(|port| database_and_model_agree(&ops, together, port));
     }
 }

@@ -38,6 +38,7 @@ async fn refusal(config: &Config) -> String {
 }
 
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn passwords_and_certificates_are_shown_and_wanted() {
     let config = config(&[]);
     let session = session(&config).await;
@@ -47,6 +48,7 @@ async fn passwords_and_certificates_are_shown_and_wanted() {
 }
 
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn a_login_that_is_refused_says_so_and_never_shows_the_password() {
     let said = refusal(&config(&["store.scylla.password=open sesame"])).await;
     assert!(said.ends_with("it does not take store.scylla.user with store.scylla.password"), "{said}");
@@ -55,6 +57,7 @@ async fn a_login_that_is_refused_says_so_and_never_shows_the_password() {
 }
 
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn certificates_that_do_not_fit_are_refused() {
     let ours = config(&[]);
     let ca = ours.store.scylla.tls.ca.as_ref().unwrap().display();
@@ -80,6 +83,7 @@ async fn certificates_that_do_not_fit_are_refused() {
 }
 
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn a_certificate_without_the_address_is_taken_only_when_it_may_be() {
     let unnamed = Database::start(&["--unnamed"]).unwrap_or_else(|error| panic!("{error}"));
     let ca = format!("store.scylla.tls_ca={}", unnamed.file("tls/ca.pem").display());
@@ -95,6 +99,7 @@ async fn a_certificate_without_the_address_is_taken_only_when_it_may_be() {
 }
 
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn a_database_that_is_not_there_is_named() {
     let said = refusal(&at("127.255.255.254:9042", &[])).await;
     assert!(said.contains("127.255.255.254:9042: Connection refused") && said.contains("does not run there"), "{said}");
@@ -111,6 +116,7 @@ async fn a_database_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn a_permission_that_is_missing_is_named_with_what_grants_it() {
     let admin = config(&[]);
     let scylla = &admin.store.scylla;
@@ -149,6 +155,7 @@ async fn a_permission_that_is_missing_is_named_with_what_grants_it() {
 /// ScyllaDB keeps its version in a table that an ordinary account may not read, and Cassandra has no such table. So the
 /// relay asks Cassandra for another system table instead, which it keeps from such an account as well.
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn an_account_with_select_and_modify_on_the_keyspace_serves_and_another_makes_the_tables() {
     let guarded = Database::start(&["--auth"]).unwrap_or_else(|error| panic!("{error}"));
     let proxy = Proxy::new(guarded.nodes().parse().expect("an address"));

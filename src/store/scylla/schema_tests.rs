@@ -48,6 +48,7 @@ async fn texts(session: &Session, config: &Scylla, query: &str) -> Vec<String> {
 }
 
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn tables_are_made_once_and_have_what_this_database_has() {
     let config = config(&[]);
     let scylla = &config.store.scylla;
@@ -79,6 +80,7 @@ async fn tables_are_made_once_and_have_what_this_database_has() {
 }
 
 #[tokio::test]
+#[ignore = "needs Cassandra: bench/check test"]
 async fn steps_are_applied_in_order_and_again_after_an_interruption() {
     const STEPS: &[Step] = &[
         Step { version: 1, statements: |_| vec!["not looked at".to_owned()] },

@@ -7,9 +7,13 @@ mod faults;
 
 mod midnight;
 
+mod moving;
+
 pub(super) mod proxy;
 
 mod refresh;
+
+pub(crate) mod replicas;
 
 mod ring;
 

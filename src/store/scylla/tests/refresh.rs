@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use scylla::client::session::Session;
-use scylla::statement::Statement;
+use scylla::statement::{Consistency, Statement};
 use shards::ids::{Clock, Uaid};
 use shards::machine::{NodeId, Presence, RowKey, StoreOp};
 use shards::message::Message;
@@ -17,36 +17,36 @@ use crate::store::laws::{Hand, NOW, chid, message, register, uaid};
 /// to a whole minute before it judges a file by it.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// The timestamp of the rows that expire.
-const WRITTEN_AT: i64 = 1_000_000_000_000_000;
+pub(super) const WRITTEN_AT: i64 = 1_000_000_000_000_000;
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("0x{digits}")
 }
 
 /// A keyspace with a session of its own.
-struct Bare<'a> {
+pub(super) struct Bare<'a> {
     runtime: tokio::runtime::Runtime,
     session: Session,
     config: &'a Scylla,
 }
 
 impl<'a> Bare<'a> {
-    fn new(config: &'a Scylla) -> Bare<'a> {
+    pub(super) fn new(config: &'a Scylla) -> Bare<'a> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let session = runtime.block_on(super::super::connect::connect(config)).expect("the database answers");
         Bare { runtime, session, config }
     }
 
-    fn send(&self, statement: &str) {
+    pub(super) fn send(&self, statement: &str) {
         let statement = statement.replace("KS", &self.config.keyspace);
         let sent = self.session.query_unpaged(statement.as_str(), ());
         self.runtime.block_on(sent).unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
 
     /// Writes one row of a user at [`WRITTEN_AT`].
-    fn put(&self, user: &str, family: i8, key: &[u8], value: &[u8], ttl: u32) {
+    pub(super) fn put(&self, user: &str, family: i8, key: &[u8], value: &[u8], ttl: u32) {
         let (key, value) = (hexadecimal(key), hexadecimal(value));
         self.send(&format!(
             "UPDATE KS.user USING TIMESTAMP {WRITTEN_AT} AND TTL {ttl} SET value = {value} WHERE uaid = {user} AND \
@@ -56,7 +56,14 @@ impl<'a> Bare<'a> {
 
     /// The remaining seconds of each row of a user.
     fn ttls(&self, user: &str) -> Vec<i32> {
+        self.ttls_at(user, Consistency::Quorum)
+    }
+
+    /// As [`Bare::ttls`] at this consistency.
+    pub(super) fn ttls_at(&self, user: &str, level: Consistency) -> Vec<i32> {
         let query = format!("SELECT TTL(value) FROM {}.user WHERE uaid = {user}", self.config.keyspace);
+        let mut query = Statement::new(query);
+        query.set_consistency(level);
         let found = self.runtime.block_on(self.session.query_unpaged(query, ())).expect("an answer");
         let found = found.into_rows_result().expect("rows");
         found.rows::<(i32,)>().expect("numbers").map(|row| row.expect("a number").0).collect()
@@ -126,6 +133,7 @@ fn refresh_two(bare: &Bare<'_>, hand: &mut Hand, users: [Uaid; 2], ttl: u32) -> 
 /// The database turns an expired cell into a tombstone of the same timestamp when it compacts the file that has it
 /// alone, and a tombstone wins a tie. The second user shows that this has happened: it is gone.
 #[test]
+#[ignore = "needs Cassandra: bench/check test"]
 fn a_refreshed_user_outlives_its_old_copy_that_is_compacted_alone() {
     let (store, keyspace) = open_alone();
     let bare = Bare::new(keyspace.config());
@@ -166,6 +174,7 @@ fn touch(hand: &mut Hand) {
 
 /// What ends a channel or a user is later than every refresh before it, also on a node whose clock stands behind.
 #[test]
+#[ignore = "needs Cassandra: bench/check test"]
 fn unregister_and_drop_win_over_a_refresh() {
     let store = open();
     let mut hand = Hand::new(Box::new(Apart::new(&store)));
@@ -187,6 +196,7 @@ fn unregister_and_drop_win_over_a_refresh() {
 /// A refresh changes neither the version of a presence, which its clear must match, nor low water, which the greatest
 /// value wins.
 #[test]
+#[ignore = "needs Cassandra: bench/check test"]
 fn a_refresh_leaves_presence_and_low_water_as_they_are() {
     let store = open();
     let mut hand = Hand::new(Box::new(Apart::new(&store)));

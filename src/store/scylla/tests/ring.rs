@@ -10,6 +10,7 @@ use crate::store::laws::{Hand, message, uaid};
 use crate::store::scylla::cassandra::Database;
 
 #[test]
+#[ignore = "needs Cassandra: bench/check test"]
 fn one_of_three_nodes_is_killed_and_writes_go_on() {
     let database = Database::start(&["--nodes", "3"]).expect("three nodes");
     let mut config = config(database.nodes().split(',').map(str::to_owned).collect());
