@@ -1,33 +1,17 @@
-//! The shard of murre: the deterministic state machine, and the runtime that pins one to a core.
+//! The runtime of a shard: one pinned thread that owns a slice of the UAIDs, their sockets, their ledger and their
+//! timers. The crate `machine` decides, this crate carries out.
 //!
-//! **State lives here; bytes live in the root package.** A shard is one pinned thread that owns a slice of
-//! the UAIDs, their sockets, their ledgers and their timers. Nothing mutable is shared between shards: they
-//! talk through bounded [`mailbox`] lanes. [`machine`] decides, [`ring`] moves bytes, [`reactor`] drives both,
-//! [`ledger`] survives `kill -9`, [`thread`] pins and starts.
+//! Nothing mutable is shared between shards: they talk through bounded [`mailbox`] lanes. [`ring`] moves bytes,
+//! [`reactor`] drives machine and ring, [`ledger`] survives `kill -9`, [`thread`] pins and starts, [`wall`] reads the
+//! host's clock. Bytes get their meaning in the root package, through [`ports`].
 //!
-//! Read in this order: `limits`, `machine/input`, `machine/mail`, `machine`, `reactor`, `ring`.
-
-pub mod ids;
-pub mod limits;
-mod lru;
-pub mod machine;
-pub mod message;
-pub mod model;
-pub mod place;
-pub mod ports;
-pub mod quota;
-pub mod rates;
-pub mod simple;
-pub mod stats;
-pub mod time;
-pub mod wall;
+//! Read in this order: `ports`, `reactor`, `ring`.
 
 pub mod ledger;
-
 pub mod mailbox;
-
-pub mod ring;
-
+pub mod ports;
+pub mod quota;
 pub mod reactor;
-
+pub mod ring;
 pub mod thread;
+pub mod wall;

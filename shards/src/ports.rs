@@ -1,11 +1,11 @@
 //! The seams of a shard: what its loop needs from the crates above. `Edge` is the only generic of the system;
 //! storage is one boxed object per shard. Nothing here blocks.
 
-use crate::ids::StoreTicket;
-use crate::machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
-use crate::simple::WakeData;
-use crate::stats::{Board, HistogramMeaning, Meaning};
-use crate::time::Now;
+use machine::ids::StoreTicket;
+use machine::simple::WakeData;
+use machine::stats::{Board, HistogramMeaning, Meaning};
+use machine::time::Now;
+use machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 
 /// Which public port a connection came in on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -168,11 +168,11 @@ pub type Wake = Box<dyn Fn(WakeData) + Send>;
 /// Where a shard's accepted directs survive `kill -9` (ARCHITECTURE.md 5). The real one is `ledger::Log`.
 pub trait Ledger {
     /// Appends a record and marks it live. The machine reserves bytes first, so there is always room.
-    fn append(&mut self, slot: crate::ids::LedgerSlot, message: &crate::message::Message);
+    fn append(&mut self, slot: machine::ids::LedgerSlot, message: &machine::message::Message);
 
     /// Marks it dead.
-    fn dead(&mut self, slot: crate::ids::LedgerSlot);
+    fn dead(&mut self, slot: machine::ids::LedgerSlot);
 
     /// Persists that the shard's clock may reach `clock`, so that the next boot starts above it.
-    fn clock_floor(&mut self, clock: crate::ids::Clock);
+    fn clock_floor(&mut self, clock: machine::ids::Clock);
 }

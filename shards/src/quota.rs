@@ -5,6 +5,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use machine::limits::LITTLE_BYTES;
+
 use crate::ports::Port;
 
 /// So much may be held together.
@@ -16,9 +18,6 @@ pub struct Quota {
     used: Rc<Cell<usize>>,
     bytes_max: usize,
 }
-
-/// A notification and its head fit, and so does every message of a well-behaved user agent.
-pub const LITTLE_BYTES: usize = 8 * 1024;
 
 impl Quota {
     /// Nothing is held yet.

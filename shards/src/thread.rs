@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 
-use crate::ids::ShardId;
-use crate::machine::{MachineConfig, ShardMachine};
 use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::reactor::{Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_limits};
-use crate::stats::Board;
 use crate::wall::Wall;
+use machine::ids::ShardId;
+use machine::stats::Board;
+use machine::{MachineConfig, ShardMachine};
 
 /// What one shard is made of. The closures run on the shard's thread.
 pub struct ShardSetup<E: Edge> {

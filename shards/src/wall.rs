@@ -1,4 +1,4 @@
-//! The only place of this crate that reads the host's clock.
+//! The only code of shards that reads the host's clock.
 //!
 //! A host's clock can be set: by hand, by NTP, after a sleep. So it is read once, when the process begins, and from
 //! then on [`Wall`] runs at monotonic speed. That the two have come apart is seen ([`Wall::gap_us`]), and whoever has
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Monotonic, SystemTime, UNIX_EPOCH};
 
-use crate::time::{Instant, Now, UnixSeconds};
+use machine::time::{Instant, Now, UnixSeconds};
 
 /// The time of a process: all its threads share one. Read from any thread; one thread at most changes it.
 pub struct Wall {

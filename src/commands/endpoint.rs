@@ -168,7 +168,7 @@ fn unix_now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use shards::ids::{Chid, KeyDigest, Uaid};
+    use machine::ids::{Chid, KeyDigest, Uaid};
 
     use super::*;
     use crate::webpush::endpoint::Subscription;

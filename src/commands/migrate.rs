@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use shards::time::UnixSeconds;
+use machine::time::UnixSeconds;
 
 use super::{fail, status};
 use crate::config::{Config, ConfigError, Sources, StoreKind};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use machine::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX, WINDOW_MAX};
 use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
-use shards::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
@@ -239,7 +239,7 @@ keys! {
     "shards.count" ("shards" "N") = "0",
         "a number from 0 (one per core) to 256",
         "Number of shards; a data directory can be opened with another number than it was written with.",
-        |c, raw| { c.shards.count = parse::number(raw, 0, u64::from(shards::limits::SHARDS_MAX))? as u16; Some(()) };
+        |c, raw| { c.shards.count = parse::number(raw, 0, u64::from(machine::limits::SHARDS_MAX))? as u16; Some(()) };
     "shards.backlog" = "4096",
         "a number from 16 to 65535",
         "Connections that the kernel completes ahead of a shard, on each of its listening sockets; net.core.somaxconn also limits them.",
@@ -355,7 +355,7 @@ keys! {
     "delivery.window" = "500",
         "a number from 1 to 1024",
         "Maximum number of unacked notifications of one session; further ones wait in the store. They go out 50 at once, and 50 more for each second without an ack.",
-        |c, raw| { c.delivery.window = parse::number(raw, 1, u64::from(shards::limits::WINDOW_MAX))? as u16; Some(()) };
+        |c, raw| { c.delivery.window = parse::number(raw, 1, u64::from(WINDOW_MAX))? as u16; Some(()) };
     "delivery.durable" = "false",
         "true or false",
         "Stores every message on disk before it is sent, so that not even a power cut loses one.",
@@ -372,7 +372,7 @@ keys! {
         "a number from 3 to 31, or 0 (never)",
         "Number of deliveries, over at least three sessions, after which a message without an ack ends.",
         |c, raw| {
-            let most = u64::from(shards::message::Tries::DELIVERIES_MAX);
+            let most = u64::from(machine::message::Tries::DELIVERIES_MAX);
             c.delivery.attempts_max = parse::number(raw, 0, most).filter(|number| *number == 0 || *number >= 3)? as u8;
             Some(())
         };
@@ -453,7 +453,7 @@ keys! {
 }
 
 fn rate(raw: &Raw) -> Option<u32> {
-    Some(parse::number(raw, 0, u64::from(shards::rates::RATE_MAX))? as u32)
+    Some(parse::number(raw, 0, u64::from(machine::rates::RATE_MAX))? as u32)
 }
 
 /// The Markdown table of docs/OPERATIONS.md.

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use crate::wire::url::HttpUrl;
 
-pub use shards::limits::SHARDS_MAX;
+pub use machine::limits::SHARDS_MAX;
 
 /// The most that `max_connections` takes.
 pub const MAX_CONNECTIONS_MAX: u32 = 1 << 24;
@@ -49,7 +49,7 @@ pub struct Config {
     /// `roles`.
     pub roles: Roles,
     /// `max_connections`: sockets of this process, on all shards and ports, beside the reserves of the endpoint and
-    /// node ports (`shards::limits::endpoint_reserve`). At the bound: 503 and close.
+    /// node ports (`machine::limits::endpoint_reserve`). At the bound: 503 and close.
     pub max_connections: u32,
     /// `shards.*`.
     pub shards: Shards,

@@ -57,7 +57,7 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(config.websocket.ping_min_interval, Duration::from_secs(45));
     assert_eq!(config.broadcast.interval, Duration::from_secs(30));
     assert!(config.broadcast.url.is_none() && config.broadcast.token.is_none());
-    assert_eq!(config.delivery.window, shards::limits::WINDOW_DEFAULT);
+    assert_eq!(config.delivery.window, machine::limits::WINDOW_DEFAULT);
     assert_eq!(config.delivery.spill_after, Duration::from_secs(10));
     assert_eq!(config.delivery.retry_after, Duration::from_secs(60));
     assert_eq!(config.store.kind, StoreKind::Embedded);

@@ -1,7 +1,7 @@
 //! Responses: the headers that every answer carries, error bodies, CORS and the small pages of 7.1.
 
+use machine::time::UnixSeconds;
 use shards::ports::Port;
-use shards::time::UnixSeconds;
 
 use super::VersionInfo;
 use crate::webpush::errno::Fault;

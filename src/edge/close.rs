@@ -1,6 +1,6 @@
 //! The one table of goodbyes: a reason to close codes (PROTOCOL.md 1.3) and HTTP statuses.
 
-use shards::machine::CloseReason;
+use machine::CloseReason;
 
 use crate::webpush::errno::Fault;
 

@@ -3,10 +3,10 @@
 //! Order of validation (ARCHITECTURE.md 8.5): 404 and 401 are answered here; size and header rules travel with the
 //! request, since the owner's 410 comes first.
 
-use shards::ids::{Chid, KeyDigest, Stamp, Uaid};
-use shards::machine::{Cancel, Command, Disposition, Published};
-use shards::message::{Message, Topic};
-use shards::time::{Now, UnixSeconds};
+use machine::ids::{Chid, KeyDigest, Stamp, Uaid};
+use machine::message::{Message, Topic};
+use machine::time::{Now, UnixSeconds};
+use machine::{Cancel, Command, Disposition, Published};
 
 use super::PushEdge;
 use super::answer::{self, Context};

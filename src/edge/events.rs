@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
-use shards::ids::ShardId;
-use shards::machine::{CloseReason, Command, RelayCommand};
+use machine::ids::ShardId;
+use machine::time::Now;
+use machine::{CloseReason, Command, RelayCommand};
 use shards::ports::Port;
-use shards::time::Now;
 
 use super::PushEdge;
 use crate::webpush::errno::Fault;
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn commands_are_counted_up_to_their_bounds_and_none_spills_into_another() {
-        use shards::ids::{Chid, Uaid};
-        use shards::machine::AckUpdate;
+        use machine::AckUpdate;
+        use machine::ids::{Chid, Uaid};
         let ack = || AckUpdate { stamp: Default::default(), chid: Chid([1; 16]), topic: None, code: 100 };
         let register = || Command::Register { chid: Chid([1; 16]), key: None };
         let seen = |counts: Counts| (counts.acks(), counts.registers(), counts.nacks());
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn minutes_are_counted_over_the_wrap() {
         let at = |minutes: u64| {
-            let mono = shards::time::Instant(minutes * 60_000_000_000);
+            let mono = machine::time::Instant(minutes * 60_000_000_000);
             Now { mono, unix_us: 0 }
         };
         for (from, to, passed) in [(0, 0, 0), (0, 7, 7), (65_530, 65_540, 10), (3 * 65_535, 3 * 65_535 + 9, 9)] {

@@ -1,7 +1,7 @@
 //! Fresh UAIDs: random v4 UUIDs, drawn until one falls in the slice of this shard (ARCHITECTURE.md 8.1).
 
-use shards::ids::{ShardId, Uaid};
-use shards::place::Placement;
+use machine::ids::{ShardId, Uaid};
+use machine::place::Placement;
 
 use crate::webpush::entropy::Pool;
 

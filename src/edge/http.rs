@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::{CloseReason, Command, Event, Publish};
-use shards::message::Message;
+use machine::ids::{Chid, Uaid};
+use machine::message::Message;
+use machine::time::{Instant, Now};
+use machine::{CloseReason, Command, Event, Publish};
 use shards::ports::{Emitted, Ingest, Port};
 use shards::quota::{Quota, Share};
-use shards::time::{Instant, Now};
 
 use super::answer::{self, Context};
 use super::endpoint::{PostDraft, Posted};

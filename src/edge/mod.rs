@@ -25,14 +25,14 @@ mod tests;
 
 use std::sync::Arc;
 
-use shards::ids::ShardId;
-use shards::machine::{CloseReason, Event};
-use shards::place::Placement;
+use machine::ids::ShardId;
+use machine::place::Placement;
+use machine::simple::Mode;
+use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
+use machine::time::Now;
+use machine::{CloseReason, Event};
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::quota::PortQuotas;
-use shards::simple::Mode;
-use shards::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
-use shards::time::Now;
 
 use crate::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
 use crate::webpush::key::{BearerKeys, PointChecker};

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use shards::ids::Uaid;
-use shards::machine::{Command, NodeAnswer, NodeNotify, NodePush};
+use machine::ids::Uaid;
+use machine::{Command, NodeAnswer, NodeNotify, NodePush};
 
 use super::PushEdge;
 use super::answer::{self, Context};

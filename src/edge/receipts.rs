@@ -4,8 +4,8 @@
 //! as `Prefer: wait=N` says. The statuses 204 and 410 of the RFC are those of the pushed message resource; here the
 //! resource is the receipt, which exists, so every outcome is a 200 and its name a member of the body.
 
-use shards::machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
-use shards::time::Span;
+use machine::time::Span;
+use machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
 
 use super::PushEdge;
 use super::answer::{self, Context};
@@ -58,7 +58,7 @@ impl PushEdge {
         let expires = receipt.expires();
         let Receipt { stamp, uaid, chid, topic, .. } = receipt;
         let wait = Preferences::read(head.every("prefer")).wait.unwrap_or(WAIT_SECONDS_DEFAULT);
-        let wait = Span::from_secs(u64::from(wait.min(shards::limits::RECEIPT_WAIT_SECONDS_MAX)));
+        let wait = Span::from_secs(u64::from(wait.min(machine::limits::RECEIPT_WAIT_SECONDS_MAX)));
         Plan::Ask(Command::Receipt(Box::new(ReceiptQuery { uaid, chid, stamp, topic, expires, wait })))
     }
 
@@ -93,4 +93,4 @@ fn name(outcome: Outcome) -> &'static str {
 /// How long a sender waits that does not say.
 const WAIT_SECONDS_DEFAULT: u32 = 5;
 /// When too many wait: the longest of them are answered in this time.
-const BUSY_SECONDS: u32 = shards::limits::RECEIPT_WAIT_SECONDS_MAX;
+const BUSY_SECONDS: u32 = machine::limits::RECEIPT_WAIT_SECONDS_MAX;

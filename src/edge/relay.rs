@@ -1,9 +1,9 @@
 //! Relays: connections that speak for several user agents, a member each (docs/PROTOCOL.md, relays).
 
-use shards::ids::Uaid;
-use shards::machine::{Command, Event, RelayCommand, RelayEvent};
+use machine::ids::Uaid;
+use machine::simple::Mode;
+use machine::{Command, Event, RelayCommand, RelayEvent};
 use shards::ports::Ingest;
-use shards::simple::Mode;
 
 use super::PushEdge;
 use super::close::websocket_goodbye;

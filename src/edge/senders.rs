@@ -4,9 +4,9 @@
 //! Decided where a request lands, by that shard's own table: a sender that spreads its connections over k shards gets
 //! up to k times the rate.
 
-use shards::ids::KeyDigest;
-use shards::rates::Buckets;
-use shards::time::Now;
+use machine::ids::KeyDigest;
+use machine::rates::Buckets;
+use machine::time::Now;
 
 use super::PushEdge;
 use super::http::Reply;

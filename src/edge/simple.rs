@@ -4,11 +4,11 @@
 //! Order of validation as for `POST /wpush`: 404 is answered here, what is wrong with the form travels to the owner,
 //! whose 410 comes first.
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::{Disposition, Published};
-use shards::message::Message;
-use shards::simple::Update;
-use shards::time::{Now, UnixSeconds};
+use machine::ids::{Chid, Uaid};
+use machine::message::Message;
+use machine::simple::Update;
+use machine::time::{Now, UnixSeconds};
+use machine::{Disposition, Published};
 
 use super::PushEdge;
 use super::answer::{self, Context};

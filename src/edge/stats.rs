@@ -1,6 +1,6 @@
 //! What an edge counts. One writer: its shard.
 
-use shards::counters;
+use machine::counters;
 
 use crate::webpush::errno::Fault;
 

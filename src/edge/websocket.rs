@@ -1,11 +1,11 @@
 //! The port of user agents after the upgrade: frames to commands, events to frames (PROTOCOL.md 1).
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::{AckUpdate, BroadcastVersion, CloseReason, Command, Event, Hello, RelayCommand};
-use shards::message::Message;
+use machine::ids::{Chid, Uaid};
+use machine::message::Message;
+use machine::simple::Mode;
+use machine::{AckUpdate, BroadcastVersion, CloseReason, Command, Event, Hello, RelayCommand};
 use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
-use shards::simple::Mode;
 
 use super::PushEdge;
 use crate::webpush::endpoint::Subscription;

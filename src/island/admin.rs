@@ -9,8 +9,8 @@ use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, put};
+use machine::stats::{Board, Kind, Meaning};
 use serde_json::{Map, Value, json};
-use shards::stats::{Board, Kind, Meaning};
 use tokio::sync::Semaphore;
 
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};

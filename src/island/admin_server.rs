@@ -23,8 +23,8 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use shards::counters;
-use shards::stats::{Board, Counters as _};
+use machine::counters;
+use machine::stats::{Board, Counters as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 

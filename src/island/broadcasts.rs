@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shards::limits::{BROADCAST_IDS_MAX, BROADCAST_TEXT_BYTES_MAX};
-use shards::machine::BroadcastVersion;
+use machine::BroadcastVersion;
+use machine::limits::{BROADCAST_IDS_MAX, BROADCAST_TEXT_BYTES_MAX};
 
 use super::Host;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shards::stats::Board;
+use machine::stats::Board;
 
 /// Looks at the number of connections now and then; never ends.
 pub(super) async fn watch(boards: Vec<Arc<Board>>) {

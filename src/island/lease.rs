@@ -4,9 +4,9 @@
 
 use std::sync::{Arc, mpsc};
 
-use shards::counters;
-use shards::machine::NodeId;
-use shards::stats::{Board, Counters as _};
+use machine::NodeId;
+use machine::counters;
+use machine::stats::{Board, Counters as _};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Host, Signal};

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use hyper::Request;
 use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
+use machine::counters;
+use machine::stats::{Board, Counters as _};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::Deserialize;
-use shards::counters;
-use shards::stats::{Board, Counters as _};
 
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
 use super::client::{Client, Trouble};

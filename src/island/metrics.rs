@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use machine::stats::{Board, Histogram, HistogramMeaning, Kind, Meaning, bound_us};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, MetricEncoder, NoLabelSet};
@@ -18,7 +19,6 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use shards::stats::{Board, Histogram, HistogramMeaning, Kind, Meaning, bound_us};
 
 use super::Exhibits;
 use super::peers::{Showcase, Shown, Standing};
@@ -309,8 +309,8 @@ impl Collector for ProcessMetrics {
 mod tests {
     use super::super::peers::Ends;
     use super::*;
-    use shards::counters;
-    use shards::stats::Counters;
+    use machine::counters;
+    use machine::stats::Counters;
 
     counters! {
         /// Of a shard.

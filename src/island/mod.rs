@@ -47,8 +47,8 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use shards::machine::BroadcastVersion;
-use shards::stats::Board;
+use machine::BroadcastVersion;
+use machine::stats::Board;
 use tokio::sync::watch;
 
 use crate::store::latencies::Latencies;

@@ -12,9 +12,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shards::counters;
-use shards::stats::{Board, Counters as _};
-use shards::time::{Instant, Span};
+use machine::counters;
+use machine::stats::{Board, Counters as _};
+use machine::time::{Instant, Span};
 use shards::wall::Wall;
 use tokio::time::MissedTickBehavior;
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use crossbeam::queue::ArrayQueue;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use shards::counters;
-use shards::stats::{Board, Counters as _};
+use machine::counters;
+use machine::stats::{Board, Counters as _};
 use tokio::task::JoinSet;
 
 use super::client::{Client, Trouble};

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use machine::ids::{StoreTicket, Uaid};
+use machine::{NodeId, Presence, StoreOp, StoreReply};
 use ring::rand::{SecureRandom as _, SystemRandom};
-use shards::ids::{StoreTicket, Uaid};
-use shards::machine::{NodeId, Presence, StoreOp, StoreReply};
 use shards::ports::Peers as Lane;
 
 use super::fault::Fault;

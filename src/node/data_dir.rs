@@ -16,8 +16,8 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
+use machine::NodeId;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use shards::machine::NodeId;
 
 use super::fault::Fault;
 use crate::config::{Config, Secret};

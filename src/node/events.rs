@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use shards::machine::CloseReason;
+use machine::CloseReason;
 use shards::ports::Port;
 use tracing::Dispatch;
 use tracing::dispatcher::{get_default, with_default};

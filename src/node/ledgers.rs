@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use machine::NodeId;
+use machine::ids::{Clock, Origin, ShardId, Uaid};
 use ring::rand::{SecureRandom as _, SystemRandom};
-use shards::ids::{Clock, Origin, ShardId, Uaid};
 use shards::ledger::{self, LedgerError, Log, Replay};
-use shards::machine::NodeId;
 use shards::wall::Wall;
 
 use super::cluster::{self, Cluster};

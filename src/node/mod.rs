@@ -52,15 +52,15 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shards::ids::ShardId;
+use machine::ids::ShardId;
+use machine::place::Placement;
+use machine::time::Span;
+use machine::{MachineConfig, NodeId};
 use shards::ledger;
-use shards::machine::{MachineConfig, NodeId};
-use shards::place::Placement;
 use shards::ports::{Alone, Port};
 use shards::reactor::PlaneLimits;
 use shards::ring::ProbeError;
 use shards::thread::ShardSetup;
-use shards::time::Span;
 use shards::wall::Wall;
 
 use crate::config::{self, Config};

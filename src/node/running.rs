@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use machine::BroadcastVersion;
+use machine::stats::Board;
 use shards::ledger;
-use shards::machine::BroadcastVersion;
 use shards::reactor::Control;
-use shards::stats::Board;
 use shards::thread::{Handle, Shards};
 
 use super::backup::backup;

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use shards::ids::Clock;
-use shards::machine::StoreOp;
-use shards::message::Message;
+use machine::StoreOp;
+use machine::ids::Clock;
+use machine::message::Message;
+use machine::stats::Board;
 use shards::ports::Store;
-use shards::stats::Board;
 use shards::wall::Wall;
 
 use super::fault::Fault;
@@ -130,7 +130,7 @@ impl Storage {
                 let mut port = store.port(Arc::new(|| {}));
                 let mut unsaved = 0;
                 for message in messages {
-                    let ticket = shards::ids::StoreTicket { index: 0, generation: 0 };
+                    let ticket = machine::ids::StoreTicket { index: 0, generation: 0 };
                     port.submit(ticket, StoreOp::Save { messages: vec![Arc::clone(message)] });
                     let saved = port.collect().is_some_and(|(_, answer)| answer.is_ok());
                     unsaved += usize::from(!saved);

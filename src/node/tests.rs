@@ -15,8 +15,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
+use machine::ids::{Clock, Origin, Uaid};
 use serde_json::{Value, json};
-use shards::ids::{Clock, Origin, Uaid};
 use shards::ledger::Log;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -261,13 +261,13 @@ fn ledgers_of_a_node_that_was_killed_are_replayed_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), &[]);
     start(&config).unwrap().stop().unwrap();
-    let message = shards::message::Message {
-        uaid: shards::ids::Uaid([1; 16]),
-        chid: shards::ids::Chid([2; 16]),
-        stamp: shards::ids::Stamp { clock: Clock(5), origin: Origin(6) },
+    let message = machine::message::Message {
+        uaid: machine::ids::Uaid([1; 16]),
+        chid: machine::ids::Chid([2; 16]),
+        stamp: machine::ids::Stamp { clock: Clock(5), origin: Origin(6) },
         ttl: 60,
-        accepted: shards::time::UnixSeconds(7),
-        urgency: shards::message::Urgency::Normal,
+        accepted: machine::time::UnixSeconds(7),
+        urgency: machine::message::Urgency::Normal,
         topic: None,
         receipt: false,
         tries: Default::default(),
@@ -275,7 +275,7 @@ fn ledgers_of_a_node_that_was_killed_are_replayed_and_removed() {
     };
     let ledgers = dir.path().join("ledger");
     let mut log = Log::create(&ledgers, ShardId(0), Origin(6), 4 << 20, Clock(0)).unwrap();
-    shards::ports::Ledger::append(&mut log, shards::ids::LedgerSlot(0), &message);
+    shards::ports::Ledger::append(&mut log, machine::ids::LedgerSlot(0), &message);
     drop(log);
     assert_eq!(replay_ledgers(&config).unwrap(), 1);
     assert_eq!(std::fs::read_dir(&ledgers).unwrap().count(), 0);

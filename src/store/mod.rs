@@ -27,10 +27,10 @@ pub mod latencies;
 #[cfg(test)]
 mod laws;
 
-use shards::machine::RECORD_VERSION;
-use shards::time::UnixSeconds;
+use machine::RECORD_VERSION;
+use machine::time::UnixSeconds;
 
-pub use shards::model::IDLE_SECONDS_MAX;
+pub use machine::model::IDLE_SECONDS_MAX;
 
 /// Whether a user last seen then is dropped now.
 fn idle(seen: UnixSeconds, now: UnixSeconds) -> bool {

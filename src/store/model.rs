@@ -1,5 +1,5 @@
 //! The store in memory: `store.kind = memory`, and the reference that the laws compare others with. What it does is
-//! [`shards::model`]; here are its ports.
+//! [`machine::model`]; here are its ports.
 //!
 //! Lives on: every shard; one mutex around all users, held for one operation. Nothing survives the process.
 
@@ -8,11 +8,11 @@ mod transfer;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shards::ids::StoreTicket;
-use shards::machine::{StoreError, StoreOp, StoreReply};
-use shards::model::Model as State;
+use machine::ids::StoreTicket;
+use machine::model::Model as State;
+use machine::time::UnixSeconds;
+use machine::{StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
-use shards::time::UnixSeconds;
 
 /// What a port answers.
 type Answer = Result<StoreReply, StoreError>;

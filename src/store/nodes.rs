@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use shards::machine::NodeId;
+use machine::NodeId;
 
 /// The table of nodes. Shared by the thread that starts and stops a node and by the island.
 pub trait Nodes: Send + Sync + 'static {

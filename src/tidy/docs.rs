@@ -13,7 +13,7 @@ const MACHINE_PATHS: &[&str] = &[
 
 /// Every constant and function of `limits.rs` has its name in `docs/LIMITS.md`.
 pub fn limits(tree: &Tree) -> Vec<String> {
-    let (source, document) = ("shards/src/limits.rs", "docs/LIMITS.md");
+    let (source, document) = ("shards/machine/src/limits.rs", "docs/LIMITS.md");
     let (Some(limits), Some(text)) = (tree.get(source), tree.get(document)) else {
         return vec![format!("{source} or {document} is missing")];
     };
@@ -265,7 +265,7 @@ fn names_path(line: &str, path: &str) -> bool {
 
 #[test]
 fn a_limit_without_a_line_and_a_line_without_a_limit_are_refused() {
-    let source = ("shards/src/limits.rs", "pub const A_MAX: u8 = 1;\npub fn credit(n: u16) -> usize {\n}\n");
+    let source = ("shards/machine/src/limits.rs", "pub const A_MAX: u8 = 1;\npub fn credit(n: u16) -> usize {\n}\n");
     assert_eq!(limits(&Tree::of(&[source, ("docs/LIMITS.md", "`A_MAX` and `credit`")])).len(), 0);
     assert_eq!(limits(&Tree::of(&[source, ("docs/LIMITS.md", "`A_MAX` and credit")])).len(), 1);
     assert_eq!(limits(&Tree::of(&[source, ("docs/LIMITS.md", "`A_MAX`, `credit`, `GONE_MAX`")])).len(), 1);

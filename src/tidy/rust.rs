@@ -128,12 +128,12 @@ pub fn unwraps(tree: &Tree) -> Vec<String> {
 
 /// Code that runs in a server: not a test, not a load tool.
 fn shipped(tree: &Tree, file: &File) -> bool {
-    (file.path.starts_with("src/") || file.path.starts_with("shards/src/")) && !tree.is_test(file)
+    (file.path.starts_with("src/") || file.path.starts_with("shards/")) && !tree.is_test(file)
 }
 
 /// Every variant of `enum Mail` documents its recoverer.
 pub fn mail_recoverers(tree: &Tree) -> Vec<String> {
-    let path = "shards/src/machine/mail.rs";
+    let path = "shards/machine/src/shard/mail.rs";
     let Some(file) = tree.get(path) else { return vec![format!("{path} is missing")] };
     let Some((_, body)) = file.text.split_once("pub enum Mail {\n") else {
         return vec![format!("{path}: there is no pub enum Mail")];
@@ -207,7 +207,7 @@ fn an_unwrap_without_an_invariant_is_refused() {
 
 #[test]
 fn a_mail_without_a_recoverer_is_refused() {
-    let path = "shards/src/machine/mail.rs";
+    let path = "shards/machine/src/shard/mail.rs";
     let first = "    /// If dropped: sent again.\n    A {\n        /// Field.\n        b: u8,\n    },\n";
     let text = format!("pub enum Mail {{\n{first}    /// Nothing.\n    B(u8),\n}}\n");
     assert_eq!(mail_recoverers(&Tree::of(&[(path, text.as_str())])).len(), 1);
@@ -217,7 +217,7 @@ fn a_mail_without_a_recoverer_is_refused() {
 
 #[test]
 fn a_lint_that_is_switched_off_elsewhere_is_refused() {
-    let (home, other) = ("shards/src/ring/mod.rs", "shards/src/machine/acks.rs");
+    let (home, other) = ("shards/src/ring/mod.rs", "shards/machine/src/shard/acks.rs");
     let text = concat!("#![allow(", "unsafe_code)]\n");
     assert_eq!(lint_exceptions(&Tree::of(&[(home, text), (other, "\n")])), [""; 0]);
     assert_eq!(lint_exceptions(&Tree::of(&[(other, text)])).len(), 1);

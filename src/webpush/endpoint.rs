@@ -6,8 +6,8 @@
 use std::fmt;
 
 use fernet::Fernet;
+use machine::ids::{Chid, KeyDigest, Uaid};
 use ring::hkdf::Prk;
-use shards::ids::{Chid, KeyDigest, Uaid};
 
 use super::entropy::Pool;
 use super::key;

@@ -1,6 +1,6 @@
 //! The one table of refusals: status, errno and text (PROTOCOL.md 2.11), and the JSON body that carries them.
 
-use shards::machine::Refusal;
+use machine::Refusal;
 
 use crate::wire::http1;
 use crate::wire::text::{push_json, push_u64};

@@ -1,6 +1,6 @@
 //! Headers of a POST as typed values: TTL, Topic, Urgency and the encryption headers (PROTOCOL.md 2.4).
 
-use shards::message::{Topic, Urgency};
+use machine::message::{Topic, Urgency};
 
 use super::errno::Fault;
 use crate::wire::base64url;

@@ -2,11 +2,11 @@
 
 use std::hint::black_box;
 
+use machine::ids::KeyDigest;
 use ring::agreement::{self, ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey};
 use ring::digest::{SHA256, digest};
 use ring::hkdf::{HKDF_SHA256, Prk, Salt};
 use ring::rand::SystemRandom;
-use shards::ids::KeyDigest;
 
 use super::recent::Recent;
 use crate::wire::base64url;

@@ -3,8 +3,8 @@
 //! `base64url(clock 8 || origin 4 || AES-256-GCM(uaid 16, chid 16, topic))`: 80 characters without a topic, no
 //! randomness, the same for the message's whole life.
 
-use shards::ids::{Chid, Stamp, Uaid};
-use shards::message::Topic;
+use machine::ids::{Chid, Stamp, Uaid};
+use machine::message::Topic;
 
 use super::endpoint::BadKey;
 use super::sealed::Sealer;
@@ -52,8 +52,8 @@ impl MessageIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use machine::ids::{Clock, Origin};
     use proptest::prelude::*;
-    use shards::ids::{Clock, Origin};
 
     fn ids(keys: &[&str]) -> MessageIds {
         MessageIds::new(&keys.iter().map(|key| key.to_string()).collect::<Vec<_>>()).unwrap()

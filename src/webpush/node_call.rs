@@ -10,11 +10,11 @@
 
 use std::borrow::Cow;
 
+use machine::RowKey;
+use machine::ids::{Chid, Uaid};
+use machine::message::Message;
+use machine::time::UnixSeconds;
 use serde::Deserialize;
-use shards::ids::{Chid, Uaid};
-use shards::machine::RowKey;
-use shards::message::Message;
-use shards::time::UnixSeconds;
 
 use super::errno::Fault;
 use super::headers::{Encryption, TTL_MAX, read_urgency, urgency_name};
@@ -212,10 +212,10 @@ fn id_of(row: &RowKey) -> MessageId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use machine::ids::{Clock, Origin, Stamp};
+    use machine::message::{Topic, Urgency};
+    use machine::simple::Update;
     use proptest::prelude::*;
-    use shards::ids::{Clock, Origin, Stamp};
-    use shards::message::{Topic, Urgency};
-    use shards::simple::Update;
 
     const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 

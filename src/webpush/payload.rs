@@ -6,7 +6,7 @@
 //! ..end  body as received
 //! ```
 
-use shards::limits::PAYLOAD_BYTES_MAX;
+use machine::limits::PAYLOAD_BYTES_MAX;
 
 use super::errno::Fault;
 use super::headers::{Encoding, Encryption, check_encryption, push_clean};

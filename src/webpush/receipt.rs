@@ -3,9 +3,9 @@
 //! Sealed as the id of the message is, under a label of its own: who has one may ask, it finds the owner of the
 //! message, and nothing is kept for it where it lands. 86 characters without a topic.
 
-use shards::ids::{Chid, Stamp, Uaid};
-use shards::message::Topic;
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Stamp, Uaid};
+use machine::message::Topic;
+use machine::time::UnixSeconds;
 
 use super::endpoint::BadKey;
 use super::sealed::Sealer;
@@ -66,8 +66,8 @@ impl Receipts {
 mod tests {
     use super::*;
     use crate::webpush::message_id::{MessageId, MessageIds};
+    use machine::ids::{Clock, Origin};
     use proptest::prelude::*;
-    use shards::ids::{Clock, Origin};
 
     const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
     const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";

@@ -4,8 +4,8 @@
 //! The nonce is clock and origin, which name one message and no other. So under one label a message must always be
 //! sealed with the same plain text, and each use has its own label, from which HKDF derives its keys.
 
+use machine::ids::{Clock, Origin, Stamp};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use shards::ids::{Clock, Origin, Stamp};
 
 use super::endpoint::BadKey;
 use super::key;

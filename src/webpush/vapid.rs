@@ -4,13 +4,13 @@
 //! shard remembers what it verified. The key of that memory is a digest of the token's bytes *and* the public key:
 //! the same token shown with another key is another entry, and verified anew.
 
+use machine::ids::KeyDigest;
+use machine::time::UnixSeconds;
 use ring::digest::{Context, SHA256};
 use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny};
 use serde_json::Value;
-use shards::ids::KeyDigest;
-use shards::time::UnixSeconds;
 
 use super::errno::Fault;
 use super::headers::parameter;

@@ -12,8 +12,8 @@ use std::slice;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use shards::limits::{ACK_UPDATES_MAX, BROADCAST_SUBSCRIPTIONS_MAX};
-use shards::machine::BroadcastVersion;
+use machine::BroadcastVersion;
+use machine::limits::{ACK_UPDATES_MAX, BROADCAST_SUBSCRIPTIONS_MAX};
 
 use super::text;
 

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use machine::BroadcastDelta;
+use machine::simple::Mode;
 use serde::Deserialize;
-use shards::machine::BroadcastDelta;
-use shards::simple::Mode;
 
 use super::text::{push_dashed, push_json, push_simple, push_u64};
 
@@ -128,7 +128,7 @@ pub fn read(message: &str) -> Result<ServerMessage<'_>, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shards::machine::BroadcastVersion;
+    use machine::BroadcastVersion;
 
     fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();

@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
-use shards::ids::Chid;
-use shards::limits::ACK_UPDATES_MAX;
-use shards::machine::AckVersion;
-use shards::simple::{Mode, Update, WakeData};
+use machine::AckVersion;
+use machine::ids::Chid;
+use machine::limits::ACK_UPDATES_MAX;
+use machine::simple::{Mode, Update, WakeData};
 
 use super::push::{BadMessage, Id};
 use super::text::{push_dashed, push_json, push_u64};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use shards::ids::{Chid, KeyDigest, Origin, Stamp, Uaid};
-use shards::machine::{AckUpdate, AckVersion, BroadcastVersion, CloseReason, Command, Hello};
-use shards::simple::{Mode, WakeData};
+use machine::ids::{Chid, KeyDigest, Origin, Stamp, Uaid};
+use machine::simple::{Mode, WakeData};
+use machine::{AckUpdate, AckVersion, BroadcastVersion, CloseReason, Command, Hello};
 
 use crate::plan::Plan;
 use crate::rng::Rng;

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use shards::limits;
-use shards::message::Message;
+use machine::limits;
+use machine::message::Message;
 
 use crate::world::{Verdict, World};
 
@@ -36,7 +36,7 @@ impl World {
         if !quiet || !self.store.idle() || self.lanes.iter().flatten().any(|lane| !lane.is_empty()) {
             return Ok(());
         }
-        let counted = |machine: &mut shards::machine::ShardMachine| {
+        let counted = |machine: &mut machine::ShardMachine| {
             let stats = machine.stats();
             stats.ledger_bytes + stats.row_bytes
         };

@@ -1,10 +1,10 @@
 //! What may be said to whom and when: the oracle's side of every event a machine emits.
 
-use shards::ids::{Chid, Stamp, Uaid};
-use shards::limits;
-use shards::machine::{AckUpdate, AckVersion, Command};
-use shards::message::Message;
-use shards::simple::Mode;
+use machine::ids::{Chid, Stamp, Uaid};
+use machine::limits;
+use machine::message::Message;
+use machine::simple::Mode;
+use machine::{AckUpdate, AckVersion, Command};
 
 use crate::oracle::Post;
 use crate::sockets::{Place, SocketId};

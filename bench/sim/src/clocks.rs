@@ -1,6 +1,6 @@
 //! Timeouts and pings: nobody is ended before its time, whatever the clocks count in.
 
-use shards::machine::{CloseReason, Command};
+use machine::{CloseReason, Command};
 
 use crate::sockets::SocketId;
 use crate::world::{Verdict, World};

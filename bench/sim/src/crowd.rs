@@ -2,9 +2,9 @@
 //!
 //! These follow a script: everything that can happen does, in rounds, while some shards stand still.
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::{Command, Hello, Input};
-use shards::time::Span;
+use machine::ids::{Chid, Uaid};
+use machine::time::Span;
+use machine::{Command, Hello, Input};
 
 use crate::agents::{Agent, Habit};
 use crate::plan::{Faults, Plan};

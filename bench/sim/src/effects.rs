@@ -1,8 +1,8 @@
 //! The loop's side of the contract: carries out what a machine wants, in order, and checks that it may want it.
 
-use shards::ids::{ConnId, StoreTicket};
-use shards::limits;
-use shards::machine::{Effect, Mail, MemberEvent, Request, StoreOp};
+use machine::ids::{ConnId, StoreTicket};
+use machine::limits;
+use machine::{Effect, Mail, MemberEvent, Request, StoreOp};
 
 use crate::sockets::{Place, SocketId};
 use crate::world::{Verdict, World};
@@ -201,7 +201,7 @@ impl World {
     }
 
     /// A stamped message passes by: its clock is below the persisted floor, and it is what was POSTed.
-    pub(crate) fn sighted(&mut self, shard: usize, message: &shards::message::Message) -> Verdict {
+    pub(crate) fn sighted(&mut self, shard: usize, message: &machine::message::Message) -> Verdict {
         let floor = self.shards[shard].floor;
         if message.ttl == 0 && message.stamp == Default::default() {
             // Only the check of a subscription: it is not stored, and has no identity.

@@ -1,6 +1,6 @@
 //! What happens to the world from outside: somebody acts, time passes, something breaks.
 
-use shards::machine::BroadcastVersion;
+use machine::BroadcastVersion;
 
 use crate::world::{Verdict, World};
 

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use shards::ids::{Chid, Uaid};
-use shards::message::{Rank, Topic};
+use machine::ids::{Chid, Uaid};
+use machine::message::{Rank, Topic};
 
 use crate::oracle::Post;
 use crate::world::{Verdict, World};

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shards::ids::{Clock, LedgerSlot, ShardId, Stamp};
+use machine::Effect;
+use machine::ids::{Clock, LedgerSlot, ShardId, Stamp};
+use machine::limits;
+use machine::message::Message;
 use shards::ledger::{Log, Medium, read_log};
-use shards::limits;
-use shards::machine::Effect;
-use shards::message::Message;
 use shards::ports::Ledger;
 
 use crate::memory::Memory;

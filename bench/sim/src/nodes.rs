@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Clock, Origin, Stamp, Uaid};
-use shards::machine::{Command, Mail, NodeAnswer, NodeNotify, NodePush, Request, StoreOp};
-use shards::message::{Message, Urgency};
+use machine::ids::{Clock, Origin, Stamp, Uaid};
+use machine::message::{Message, Urgency};
+use machine::{Command, Mail, NodeAnswer, NodeNotify, NodePush, Request, StoreOp};
 
 use crate::oracle::Post;
 use crate::posters::Pending;
@@ -84,7 +84,7 @@ impl World {
             chid: post.chid,
             stamp: post.stamp.unwrap_or_default(),
             ttl: post.ttl,
-            accepted: shards::time::UnixSeconds(post.expires - u64::from(post.ttl)),
+            accepted: machine::time::UnixSeconds(post.expires - u64::from(post.ttl)),
             urgency: post.urgency,
             topic: post.topic,
             receipt: false,

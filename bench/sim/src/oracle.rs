@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, Stamp, Uaid};
-use shards::machine::{Disposition, RowKey};
-use shards::message::{Message, Rank, Topic, Urgency};
-use shards::model::Model;
-use shards::simple::Mode;
+use machine::ids::{Chid, Clock, Stamp, Uaid};
+use machine::message::{Message, Rank, Topic, Urgency};
+use machine::model::Model;
+use machine::simple::Mode;
+use machine::{Disposition, RowKey};
 
 use crate::sockets::SocketId;
 use crate::tries::Deliveries;

@@ -2,7 +2,7 @@
 //!
 //! Every fault is off in about half of all seeds, so that rare ones are not always drowned by loud ones.
 
-use shards::time::Span;
+use machine::time::Span;
 
 use crate::crowd::Crowd;
 use crate::ledgers::LOG_BYTES_MIN;

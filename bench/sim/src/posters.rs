@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, Stamp, Uaid};
-use shards::machine::{Cancel, Command, Disposition, Event, Input, Publish, Published, Refusal};
-use shards::message::{Message, Topic, Urgency};
-use shards::simple::{Mode, Update};
+use machine::ids::{Chid, Stamp, Uaid};
+use machine::message::{Message, Topic, Urgency};
+use machine::simple::{Mode, Update};
+use machine::{Cancel, Command, Disposition, Event, Input, Publish, Published, Refusal};
 
 use crate::oracle::Post;
 use crate::sockets::{Place, Socket, SocketId};

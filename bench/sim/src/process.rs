@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shards::ids::{Clock, Origin, ShardId, Uaid};
-use shards::machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, MachineStats, Mail, ShardMachine, StoreOp};
-use shards::message::Message;
-use shards::place::Placement;
-use shards::stats::{Board, Counters};
+use machine::ids::{Clock, Origin, ShardId, Uaid};
+use machine::message::Message;
+use machine::place::Placement;
+use machine::stats::{Board, Counters};
+use machine::{BroadcastVersion, EffectQueue, Input, MachineConfig, MachineStats, Mail, ShardMachine, StoreOp};
 
 use crate::bodies::Bodies;
 use crate::ledgers::ShardLog;
@@ -259,7 +259,7 @@ impl World {
         for shard in &mut self.shards {
             shard.machine.stats().write_to(&board, 0);
             for (meaning, value) in board.read() {
-                if meaning.kind == shards::stats::Kind::Counter {
+                if meaning.kind == machine::stats::Kind::Counter {
                     self.marks.add(&format!("machine.{}", meaning.name), value);
                 }
             }

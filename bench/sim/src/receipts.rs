@@ -1,7 +1,7 @@
 //! App servers that ask what became of a message: what a receipt says must be true.
 
-use shards::machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
-use shards::time::{Span, UnixSeconds};
+use machine::time::{Span, UnixSeconds};
+use machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
 
 use crate::oracle::Channel;
 use crate::posters::Pending;

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use shards::ids::Uaid;
-use shards::machine::{CloseReason, Command, Event, RelayCommand, RelayEvent};
-use shards::message::Message;
+use machine::ids::Uaid;
+use machine::message::Message;
+use machine::{CloseReason, Command, Event, RelayCommand, RelayEvent};
 
 use crate::sockets::{Frame, Place, Socket, SocketId};
 use crate::world::{Verdict, World};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use shards::place::Placement;
+use machine::place::Placement;
 
 use crate::agents::Agent;
 use crate::bodies::Bodies;

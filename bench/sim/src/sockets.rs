@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use shards::ids::{Chid, ConnId, EmissionId, ShardId, Stamp, Uaid};
-use shards::machine::{AckUpdate, Arrival, BroadcastDelta, CloseReason, Command, Event, Hello, Input, Mail};
+use machine::ids::{Chid, ConnId, EmissionId, ShardId, Stamp, Uaid};
+use machine::message::Message;
+use machine::{AckUpdate, Arrival, BroadcastDelta, CloseReason, Command, Event, Hello, Input, Mail};
 use shards::mailbox::Lane;
-use shards::message::Message;
 
 use crate::world::{Moving, Slot, Verdict, World};
 
@@ -347,7 +347,7 @@ impl World {
         from: usize,
         conn: ConnId,
         to: ShardId,
-        claim: shards::ids::Claim,
+        claim: machine::ids::Claim,
         hello: Box<Hello>,
     ) -> Verdict {
         let Some(id) = self.socket_of(from, conn)? else {

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
-use shards::machine::{StoreError, StoreOp, StoreReply};
-use shards::message::{Message, Tries};
-use shards::model::{Model, User};
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, Stamp, StoreTicket, Uaid};
+use machine::message::{Message, Tries};
+use machine::model::{Model, User};
+use machine::time::UnixSeconds;
+use machine::{StoreError, StoreOp, StoreReply};
 
 use crate::marks::Marks;
 use crate::plan::Faults;

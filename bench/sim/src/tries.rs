@@ -1,9 +1,9 @@
 //! Deliveries without an ack (docs/decisions/0021-ten-deliveries.md): a message ends after `delivery.attempts_max` of
 //! them over three sessions. It ends neither before that, nor is it sent again after it.
 
-use shards::ids::Stamp;
-use shards::machine::{Event, RelayEvent};
-use shards::message::{Message, Tries};
+use machine::ids::Stamp;
+use machine::message::{Message, Tries};
+use machine::{Event, RelayEvent};
 
 use crate::world::{Verdict, World};
 

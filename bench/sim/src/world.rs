@@ -1,11 +1,11 @@
 //! The world around the machines: what exists in it, what can happen next, and how time passes.
 
-use shards::ids::{Clock, ConnId, ShardId, Uaid};
-use shards::limits;
-use shards::machine::{BroadcastVersion, Effect, EffectQueue, Input, Mail, ShardMachine};
+use machine::ids::{Clock, ConnId, ShardId, Uaid};
+use machine::limits;
+use machine::place::Placement;
+use machine::time::{Instant, Now};
+use machine::{BroadcastVersion, Effect, EffectQueue, Input, Mail, ShardMachine};
 use shards::mailbox::Lane;
-use shards::place::Placement;
-use shards::time::{Instant, Now};
 use std::collections::VecDeque;
 
 use crate::agents::Agent;
@@ -93,7 +93,7 @@ pub(crate) struct Moving {
     pub(crate) source: usize,
     pub(crate) conn: ConnId,
     pub(crate) to: usize,
-    pub(crate) claim: shards::ids::Claim,
+    pub(crate) claim: machine::ids::Claim,
     pub(crate) fails: bool,
 }
 

@@ -36,7 +36,8 @@ impl Line {
 }
 
 /// Bytes that the index of user agents takes: up to 1,024 segments a shard, each a table of 4-byte slots and 1-byte
-/// tags that doubles when it is seven eighths full (CAPACITY.md, `shards/src/machine/components/user_index.rs`). So its
+/// tags that doubles when it is seven eighths full (CAPACITY.md,
+/// `shards/machine/src/shard/components/user_index.rs`). So its
 /// bytes per session go up and down between 6 and 12 with the number of sessions.
 pub(super) fn index_bytes(sessions: f64, shards: f64, max_connections: f64) -> f64 {
     const SEGMENTS_MAX: f64 = 1_024.0;

@@ -6,7 +6,7 @@
 //! record  0 body length 4   4 slot 4   8 CRC of length, slot and body 4   12 state 4   16 body length again 8
 //! ```
 
-use crate::ids::{Clock, LedgerSlot, ShardId};
+use machine::ids::{Clock, LedgerSlot, ShardId};
 
 use super::medium::Records;
 

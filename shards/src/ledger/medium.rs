@@ -3,7 +3,7 @@
 //! A server has a [`Map`](super::Map), a file mapped shared. A simulator gives memory that can die between any two
 //! stores, so that the code above is tested as it is.
 
-use crate::ids::LedgerSlot;
+use machine::ids::LedgerSlot;
 
 use super::layout::{self, DEAD, HEADER_BYTES, RECORD_HEAD_BYTES};
 

@@ -31,9 +31,9 @@ mod tests;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::ids::{Clock, LedgerSlot, Origin, ShardId};
-use crate::message::Message;
 use crate::ports::Ledger;
+use machine::ids::{Clock, LedgerSlot, Origin, ShardId};
+use machine::message::Message;
 
 pub use fault::LedgerError;
 pub use map::Map;
@@ -50,12 +50,12 @@ pub const LOG_BYTES_MAX: u64 = 1 << 34;
 /// The largest encoded message that can be appended, bytes. Above `limits::PAYLOAD_BYTES_MAX` with all its heads.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
-const _: () = assert!(MESSAGE_BYTES_MAX >= crate::limits::PAYLOAD_BYTES_MAX * 3 / 2);
+const _: () = assert!(MESSAGE_BYTES_MAX >= machine::limits::PAYLOAD_BYTES_MAX * 3 / 2);
 // Slack of 1/16 of the ring holds the record being copied, the one being appended, and two fillers.
 const _: () = assert!(LOG_BYTES_MIN - HEADER_BYTES >= 16 * 3 * (MESSAGE_BYTES_MAX as u64 / 3 + 64));
 
 // A record takes its head and at most 7 bytes of padding beside the message; the machine reserves at least that.
-const _: () = assert!(RECORD_HEAD_BYTES + 7 <= crate::limits::LEDGER_RECORD_OVERHEAD_BYTES as u64);
+const _: () = assert!(RECORD_HEAD_BYTES + 7 <= machine::limits::LEDGER_RECORD_OVERHEAD_BYTES as u64);
 
 /// What `message` takes from the log, bytes: what the machine reserves before it accepts a direct.
 pub fn record_bytes(message: &Message) -> u64 {

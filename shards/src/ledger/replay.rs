@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::ids::Clock;
-use crate::message::Message;
+use machine::ids::Clock;
+use machine::message::Message;
 
 use super::MESSAGE_BYTES_MAX;
 use super::fault::LedgerError;
@@ -149,7 +149,7 @@ fn live_records(ring: &[u8], salt: u64) -> impl Iterator<Item = Message> + '_ {
 fn record(ring: &[u8], at: usize, salt: u64) -> Option<Message> {
     let head = ring.get(at..at + RECORD_HEAD_BYTES as usize)?;
     let len = u32::from_le_bytes(layout::field(head, 0)) as usize;
-    let slot = crate::ids::LedgerSlot(u32::from_le_bytes(layout::field(head, 4)));
+    let slot = machine::ids::LedgerSlot(u32::from_le_bytes(layout::field(head, 4)));
     let check = u32::from_le_bytes(layout::field(head, 8));
     if len > MESSAGE_BYTES_MAX || u64::from_le_bytes(layout::field(head, 16)) != len as u64 {
         return None;

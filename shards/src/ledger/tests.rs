@@ -9,9 +9,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{Chid, Stamp, Uaid};
-use crate::message::{Topic, Urgency};
-use crate::time::UnixSeconds;
+use machine::ids::{Chid, Stamp, Uaid};
+use machine::message::{Topic, Urgency};
+use machine::time::UnixSeconds;
 
 fn message(n: u64, payload_bytes: usize) -> Message {
     Message {

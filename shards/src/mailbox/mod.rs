@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::ids::ShardId;
-use crate::limits;
-use crate::machine::Mail;
 use crate::ring::RingFd;
+use machine::Mail;
+use machine::ids::ShardId;
+use machine::limits;
 
 pub use waker::Waker;
 
@@ -194,8 +194,8 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Claim, RequestId, Uaid};
-    use crate::machine::{ClaimReply, ClaimRequest, Reply, Request};
+    use machine::ids::{Claim, RequestId, Uaid};
+    use machine::{ClaimReply, ClaimRequest, Reply, Request};
 
     fn request(from: u16, index: u32) -> Mail {
         let claim = Claim::new(ShardId(from), u64::from(index));

@@ -9,11 +9,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::ids::{ConnId, ShardId};
-use crate::limits;
 use crate::ports::{Edge, Port};
 use crate::ring::{Departure, Flags, Opened, State, accept_limit};
-use crate::time::{Instant, Span};
+use machine::ids::{ConnId, ShardId};
+use machine::limits;
+use machine::time::{Instant, Span};
 
 use super::{Machine, Reactor};
 

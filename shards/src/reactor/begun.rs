@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::ConnId;
-use crate::machine::CloseReason;
 use crate::ports::{Edge, Port};
 use crate::ring::{Conns, Flags, State};
+use machine::CloseReason;
+use machine::ids::ConnId;
 
 use super::{Machine, Reactor};
 

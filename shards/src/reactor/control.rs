@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::machine::BroadcastVersion;
 use crate::mailbox::Waker;
+use machine::BroadcastVersion;
 
 /// Something every shard is told.
 pub enum Control<E> {

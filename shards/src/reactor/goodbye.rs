@@ -3,11 +3,11 @@
 //! A goodbye is: last words, Shutdown(WR), its completion, then reading and throwing away what the peer still
 //! sends, then Close. Closing with unread input would reset the connection and destroy the close code.
 
-use crate::ids::ConnId;
-use crate::machine::{CloseReason, Input};
 use crate::ports::Edge;
 use crate::ring::{Departure, Done, Flags, State};
-use crate::time::{Instant, Span};
+use machine::ids::ConnId;
+use machine::time::{Instant, Span};
+use machine::{CloseReason, Input};
 
 use super::{Machine, Reactor};
 

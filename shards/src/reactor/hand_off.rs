@@ -4,10 +4,10 @@
 //! The mail with hello and undecoded bytes goes out when the descriptor is known to be there; what arrives at
 //! the socket meanwhile is read by the target.
 
-use crate::ids::{Claim, ConnId};
-use crate::machine::{Arrival, Input, Mail};
 use crate::ports::{Edge, Port};
 use crate::ring::{Departure, Done, Flags, State};
+use machine::ids::{Claim, ConnId};
+use machine::{Arrival, Input, Mail};
 
 use super::{Machine, Reactor};
 

@@ -9,9 +9,9 @@
 //! before, so that a shard which is never idle ends its rounds, too. What a connection's own command holds up is not
 //! heard: the machine knows of that.
 //!
-//! [`Input::Heard`]: crate::machine::Input::Heard
+//! [`Input::Heard`]: machine::Input::Heard
 
-use crate::time::{Instant, Span};
+use machine::time::{Instant, Span};
 
 /// The round that is under way, and what the last has come to.
 pub(super) struct Hearing {

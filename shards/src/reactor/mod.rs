@@ -29,17 +29,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::ids::{ConnId, EmissionId, StoreTicket};
-use crate::limits;
-use crate::machine::{
-    DeliveryTimes, EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply,
-};
 use crate::mailbox::Mailbox;
 use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
-use crate::stats::{Board, Counters, HistogramMeaning, Meaning};
-use crate::time::{Instant, Now, Span};
 use crate::wall::Wall;
+use machine::ids::{ConnId, EmissionId, StoreTicket};
+use machine::limits;
+use machine::stats::{Board, Counters, HistogramMeaning, Meaning};
+use machine::time::{Instant, Now, Span};
+use machine::{DeliveryTimes, EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply};
 
 pub use control::Control;
 pub(crate) use control::ControlLane;

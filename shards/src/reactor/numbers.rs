@@ -1,7 +1,7 @@
 //! What the reactor counts.
 
-use crate::counters;
-use crate::machine::CloseReason;
+use machine::CloseReason;
+use machine::counters;
 
 counters! {
     /// Counters of one shard's connection plane. Own shard only; copied to the board about once a second.

@@ -6,7 +6,7 @@
 //! sleeps are bounded; the first that is long makes the shard cold again.
 
 use crate::ports::Edge;
-use crate::time::{Instant, Span};
+use machine::time::{Instant, Span};
 
 use super::turn::PUBLISH_EVERY;
 use super::{Machine, Reactor};

@@ -1,10 +1,10 @@
 //! Bytes in: poll while idle, receive when readable, decode, keep what is half a request.
 
-use crate::ids::ConnId;
-use crate::machine::{CloseReason, Command, Input};
 use crate::ports::{Edge, Ingest, Port};
 use crate::ring::{Done, Flags, Span, SpanSize, State};
-use crate::time::Now;
+use machine::ids::ConnId;
+use machine::time::Now;
+use machine::{CloseReason, Command, Input};
 
 use super::{Machine, Reactor};
 

@@ -1,10 +1,10 @@
 //! Bytes out: one coalesced SEND per socket and submission; a blocked socket keeps one tail (ring/RULES.md
 //! rules 1, 2 and 6).
 
-use crate::ids::ConnId;
-use crate::machine::{CloseReason, Input};
 use crate::ports::Edge;
 use crate::ring::{Done, Flags, Outbox, Sent, State};
+use machine::ids::ConnId;
+use machine::{CloseReason, Input};
 
 use super::{Machine, Reactor};
 

@@ -1,12 +1,12 @@
 //! One turn after the other.
 
-use crate::ids::{ConnId, ShardId};
-use crate::limits;
-use crate::machine::{Effect, Event, Input, Mail};
 use crate::mailbox::Lane;
 use crate::ports::Edge;
 use crate::ring::{Completion, Departure, Flags, State};
-use crate::time::Span;
+use machine::ids::{ConnId, ShardId};
+use machine::limits;
+use machine::time::Span;
+use machine::{Effect, Event, Input, Mail};
 
 use super::hearing::Entered;
 use super::{Control, Machine, Reactor};

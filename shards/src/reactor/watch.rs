@@ -7,11 +7,11 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::ConnId;
-use crate::machine::CloseReason;
 use crate::ports::{Edge, Port};
 use crate::ring::{Flags, State};
-use crate::time::{Instant, Span};
+use machine::CloseReason;
+use machine::ids::ConnId;
+use machine::time::{Instant, Span};
 
 use super::{Machine, Reactor, trim};
 

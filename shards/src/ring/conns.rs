@@ -3,8 +3,8 @@
 //!
 //! This is what an idle connection costs in user memory (ARCHITECTURE.md 8.10). Anything rare is in [`super::Sides`].
 
-use crate::ids::ConnId;
 use crate::ports::Port;
+use machine::ids::ConnId;
 
 use super::op::Done;
 use super::side::NO_SIDE;

@@ -17,7 +17,7 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use glommio::io::BufferedFile;
 use io_uring::types::Timespec;
 
-use crate::time::{Instant, Span};
+use machine::time::{Instant, Span};
 
 /// The one armed timeout of a shard.
 pub(super) struct Hub {

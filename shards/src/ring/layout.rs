@@ -1,7 +1,7 @@
 //! How the rings of a shard are laid out: how many there are, how large their tables are, and how far accepting may
 //! fill one.
 
-use crate::limits::table_connections;
+use machine::limits::table_connections;
 
 /// How the rings are laid out.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ const SMALL_PART: u32 = 2_048;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{BACKLOG_DEFAULT, BACKLOG_MAX, BACKLOG_MIN};
+    use machine::limits::{BACKLOG_DEFAULT, BACKLOG_MAX, BACKLOG_MIN};
 
     #[test]
     fn every_share_of_connections_fits_into_its_tables() {

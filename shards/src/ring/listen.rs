@@ -161,7 +161,7 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::BACKLOG_DEFAULT;
+    use machine::limits::BACKLOG_DEFAULT;
 
     /// A listening socket of which nothing but its address matters.
     fn listen(address: SocketAddr, port: Port) -> Result<OwnedFd, ListenError> {

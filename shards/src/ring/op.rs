@@ -5,8 +5,8 @@
 //! ```
 //! Kind 0 is special: the whole word is a claim (RULES.md), whose top byte is zero because shard ids are below 256.
 
-use crate::ids::{Claim, ConnId};
-use crate::limits;
+use machine::ids::{Claim, ConnId};
+use machine::limits;
 
 /// What kind of operation a completion belongs to. The top byte of user_data; 0 is taken by claims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,7 +121,7 @@ pub(crate) fn split(word: u64) -> Option<(u8, usize, Done)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ShardId;
+    use machine::ids::ShardId;
     use proptest::prelude::*;
 
     proptest! {

@@ -3,7 +3,7 @@
 //! One SEND per socket and submission carries a whole outbox (RULES.md rule 1). When the kernel takes
 //! only part of it, frame ends and emission ids say what to keep and what to give back (rule 6).
 
-use crate::ids::EmissionId;
+use machine::ids::EmissionId;
 
 /// Frames for one socket, coalesced.
 #[derive(Default, Debug)]

@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use io_uring::{opcode, squeue, types};
 
-use crate::ids::{Claim, ConnId};
-use crate::time::Instant;
+use machine::ids::{Claim, ConnId};
+use machine::time::Instant;
 
 use super::RingFd;
 use super::arena::{Arena, Span, SpanSize};

@@ -3,10 +3,10 @@
 //! An idle connection has no entry. Entries and their buffers are reused; what a burst made them grow to is
 //! given back.
 
-use crate::ids::{Claim, ShardId};
-use crate::machine::Hello;
 use crate::ports::Port;
 use crate::quota::{PortQuotas, Quota};
+use machine::Hello;
+use machine::ids::{Claim, ShardId};
 
 use super::inbox::Inbox;
 use super::outbox::Outbox;

@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use crate::ids::ConnId;
+use machine::ids::ConnId;
 
 use super::op::{Cqe, Kind, plain, split};
 use super::outbox::Outbox;

@@ -259,7 +259,7 @@ fn locked_memory(facts: &Facts) -> Finding {
 
 fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
     let what = "RLIMIT_NOFILE (hard)";
-    let shards = wanted.shards.or(facts.cpus).unwrap_or(1).clamp(1, u64::from(shards::limits::SHARDS_MAX));
+    let shards = wanted.shards.or(facts.cpus).unwrap_or(1).clamp(1, u64::from(machine::limits::SHARDS_MAX));
     let rings = |limit: u64| {
         let most = wanted.connections.min(CONNECTIONS_MAX) as u32;
         // Both were bounded, and a limit of a few descriptors opens no ring at all.

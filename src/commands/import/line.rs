@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use machine::RECORD_VERSION;
+use machine::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
+use machine::limits;
+use machine::message::{Message, Urgency};
+use machine::simple::Contact;
+use machine::time::UnixSeconds;
 use serde::Deserialize;
-use shards::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
-use shards::limits;
-use shards::machine::RECORD_VERSION;
-use shards::message::{Message, Urgency};
-use shards::simple::Contact;
-use shards::time::UnixSeconds;
 
 use crate::store::IDLE_SECONDS_MAX;
 use crate::store::transfer::{Channel, Coming, WholeUser};

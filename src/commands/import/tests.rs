@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, Uaid};
-use shards::limits;
-use shards::machine::{StoreOp, StoreReply};
-use shards::message::{Message, Urgency};
+use machine::ids::{Chid, Clock, Uaid};
+use machine::limits;
+use machine::message::{Message, Urgency};
+use machine::{StoreOp, StoreReply};
 
 use super::*;
 use crate::config::{Config, Sources};

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, Origin, ShardId, Stamp, Uaid};
+use machine::ids::{Chid, Clock, Origin, ShardId, Stamp, Uaid};
+use machine::message::{Message, Urgency};
+use machine::{RECORD_VERSION, StoreOp};
 use shards::ledger::Log;
-use shards::machine::{RECORD_VERSION, StoreOp};
-use shards::message::{Message, Urgency};
 use shards::ports::Ledger as _;
 
 use super::*;
@@ -55,7 +55,7 @@ fn fill(dir: &Path, users: u8) {
     .unwrap();
     let ledger = dir.join("ledger");
     let mut log = Log::create(&ledger, ShardId(0), Origin(9), 4 << 20, Clock(1)).unwrap();
-    log.append(shards::ids::LedgerSlot(0), &message(1, 11));
+    log.append(machine::ids::LedgerSlot(0), &message(1, 11));
 }
 
 fn quietly(from: &Path, to: &Path, compare_only: bool) -> (Outcome, Vec<String>) {

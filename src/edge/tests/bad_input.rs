@@ -1,7 +1,7 @@
 //! What strangers send, and the documented answer to each: a close code, or a status with its errno.
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::CloseReason;
+use machine::CloseReason;
+use machine::ids::{Chid, Uaid};
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use shards::machine::{CloseReason, Event};
+use machine::{CloseReason, Event};
 use shards::ports::Port;
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Message, WebSocket};

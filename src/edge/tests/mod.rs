@@ -14,13 +14,13 @@ mod websocket;
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
-use shards::machine::{
+use machine::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
+use machine::place::Placement;
+use machine::time::{Instant, Now};
+use machine::{
     CloseReason, Command, Disposition, Event, NodeAnswer, Published, ReceiptAnswer, RelayCommand, RelayEvent,
 };
-use shards::place::Placement;
 use shards::ports::{Edge, Emitted, Ingest, Port};
-use shards::time::{Instant, Now};
 
 use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Gate, PushEdge, UNFINISHED_BYTES_MAX, VersionInfo};
 use crate::webpush::endpoint::tests::{open_url, url};

@@ -1,8 +1,8 @@
 //! Other nodes: authentication, bodies and answers (PROTOCOL.md 4.1).
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::{Command, NodeAnswer};
-use shards::message::{Topic, Urgency};
+use machine::ids::{Chid, Uaid};
+use machine::message::{Topic, Urgency};
+use machine::{Command, NodeAnswer};
 use shards::ports::Port;
 
 use super::*;

@@ -1,9 +1,9 @@
 //! Receipts, rates and budgets at the app-server port: what is asked of the machine and how its answers are spelled.
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::{Command, Disposition, Outcome, Published, ReceiptAnswer};
+use machine::ids::{Chid, Uaid};
+use machine::time::{Span, UnixSeconds};
+use machine::{Command, Disposition, Outcome, Published, ReceiptAnswer};
 use shards::ports::Port;
-use shards::time::{Span, UnixSeconds};
 
 use super::endpoint::{GOOD, path, post};
 use super::*;
@@ -71,7 +71,7 @@ fn a_refused_post_has_no_receipt() {
 
 #[test]
 fn a_receipt_becomes_a_question_with_its_wait() {
-    let longest = u64::from(shards::limits::RECEIPT_WAIT_SECONDS_MAX);
+    let longest = u64::from(machine::limits::RECEIPT_WAIT_SECONDS_MAX);
     for (headers, wait) in [
         ("", 5),
         ("Prefer: wait=0\r\n", 0),

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, EmissionId, Uaid};
-use shards::machine::{BroadcastDelta, Event};
-use shards::message::{Message, Urgency};
+use machine::ids::{Chid, EmissionId, Uaid};
+use machine::message::{Message, Urgency};
+use machine::time::UnixSeconds;
+use machine::{BroadcastDelta, Event};
 use shards::ports::Port;
-use shards::time::UnixSeconds;
 
 use super::*;
 

@@ -1,9 +1,9 @@
 //! How the server's answers are spelled, to the byte (PROTOCOL.md 1.6).
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::{BroadcastDelta, BroadcastVersion, Event};
+use machine::ids::{Chid, Uaid};
+use machine::{BroadcastDelta, BroadcastVersion, Event};
 
-use shards::simple::Mode;
+use machine::simple::Mode;
 
 use super::*;
 

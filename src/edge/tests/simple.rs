@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, EmissionId, KeyDigest, Uaid};
-use shards::machine::{AckVersion, CloseReason, Command, Disposition, Event, Published};
-use shards::message::Topic;
+use machine::ids::{Chid, EmissionId, KeyDigest, Uaid};
+use machine::message::Topic;
+use machine::simple::{Mode, Update};
+use machine::time::UnixSeconds;
+use machine::{AckVersion, CloseReason, Command, Disposition, Event, Published};
 use shards::ports::{Edge, Port};
-use shards::simple::{Mode, Update};
-use shards::time::UnixSeconds;
 
 use super::*;
 use crate::webpush::endpoint::{Opened, Subscription, TokenForm};

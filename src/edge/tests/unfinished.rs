@@ -1,6 +1,6 @@
 //! Half messages and half bodies: what one shard holds of them together has a bound.
 
-use shards::machine::CloseReason;
+use machine::CloseReason;
 use shards::ports::Port;
 
 use super::*;
@@ -185,7 +185,7 @@ fn what_unfinished_input_holds_is_shown() {
     harness.feed(&fragment());
     let message = harness.next(Some(Port::Endpoint));
     harness.feed(format!("{}Content-Length: 4000\r\n\r\nbegun", post_head()).as_bytes());
-    let board = shards::stats::Board::new(&[PushEdge::MEANINGS]);
+    let board = machine::stats::Board::new(&[PushEdge::MEANINGS]);
     let shown = |harness: &Harness, name: &str| {
         harness.edge.write_to(&board, 0);
         board.read().find(|(meaning, _)| meaning.name == name).unwrap().1

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, EmissionId, KeyDigest, Uaid};
-use shards::machine::{BroadcastDelta, CloseReason, Command, Event};
-use shards::message::{Message, Topic, Urgency};
+use machine::ids::{Chid, EmissionId, KeyDigest, Uaid};
+use machine::message::{Message, Topic, Urgency};
+use machine::simple::Mode;
+use machine::time::UnixSeconds;
+use machine::{BroadcastDelta, CloseReason, Command, Event};
 use shards::ports::{Edge, Port};
-use shards::simple::Mode;
-use shards::time::UnixSeconds;
 
 use super::*;
 use crate::edge::{Events, Happening};

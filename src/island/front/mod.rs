@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use machine::counters;
+use machine::stats::{Board, Counters as _};
 use rustls::ServerConfig;
 use rustls::server::Acceptor;
-use shards::counters;
-use shards::stats::{Board, Counters as _};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};

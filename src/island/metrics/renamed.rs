@@ -1,7 +1,7 @@
 //! Metrics that have a new name. Both are shown for one minor version, the old one with the HELP text "Deprecated: use
 //! NEW". The next minor version removes the old names from the counters and from this table.
 
-use shards::stats::{Kind, Meaning};
+use machine::stats::{Kind, Meaning};
 
 /// A metric of a board whose name is deprecated.
 pub(super) struct Renamed {

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use shards::machine::{NodeId, PeerOp, PeerReply};
-use shards::stats::{Board, Counters as _};
+use machine::stats::{Board, Counters as _};
+use machine::{NodeId, PeerOp, PeerReply};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::PeerCalls;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shards::machine::{NodeId, PeerReply};
-use shards::stats::Histogram;
+use machine::stats::Histogram;
+use machine::{NodeId, PeerReply};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crossbeam::queue::{ArrayQueue, SegQueue};
-use shards::ids::{StoreTicket, Uaid};
-use shards::machine::{NodeId, PeerOp, PeerReply};
+use machine::ids::{StoreTicket, Uaid};
+use machine::{NodeId, PeerOp, PeerReply};
 
 use crate::edge::EdgeKeys;
 use crate::island::client::Client;

@@ -4,9 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use shards::counters;
-use shards::machine::{PeerOp, PeerReply};
-use shards::stats::HistogramMeaning;
+use machine::counters;
+use machine::stats::HistogramMeaning;
+use machine::{PeerOp, PeerReply};
 
 counters! {
     /// Numbers of the calls of other nodes, all nodes together.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use shards::ids::{Stamp, Uaid};
-use shards::machine::{NodeId, PeerOp, RowKey};
+use machine::ids::{Stamp, Uaid};
+use machine::{NodeId, PeerOp, RowKey};
 use tokio::time::Instant;
 
 /// What is owed to one node, oldest first.
@@ -126,7 +126,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shards::ids::{Chid, Clock, Origin};
+    use machine::ids::{Chid, Clock, Origin};
 
     fn debt(n: u32, boot: u64, clock: u64) -> Debt {
         let mut uaid = [0; 16];

@@ -9,7 +9,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use shards::machine::{PeerOp, PeerReply};
+use machine::{PeerOp, PeerReply};
 use tokio::time::timeout;
 
 use crate::edge::EdgeKeys;

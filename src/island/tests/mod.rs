@@ -16,8 +16,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use shards::counters;
-use shards::stats::Counters as _;
+use machine::counters;
+use machine::stats::Counters as _;
 
 use super::*;
 

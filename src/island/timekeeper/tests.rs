@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use shards::machine::NodeId;
+use machine::NodeId;
 use shards::wall::HostClock;
 
 use super::*;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, KeyDigest, LedgerSlot, Stamp, StoreTicket};
-use shards::machine::StoreOp;
-use shards::message::{Message, Urgency};
-use shards::time::UnixSeconds;
+use machine::StoreOp;
+use machine::ids::{Chid, KeyDigest, LedgerSlot, Stamp, StoreTicket};
+use machine::message::{Message, Urgency};
+use machine::time::UnixSeconds;
 
 use super::*;
 use crate::store::embedded::{Embedded, Options};
@@ -27,7 +27,7 @@ fn message(user: u8) -> Message {
     }
 }
 
-fn ask(store: &Embedded, op: StoreOp) -> shards::machine::StoreReply {
+fn ask(store: &Embedded, op: StoreOp) -> machine::StoreReply {
     let mut port = store.port(Arc::new(|| {}));
     port.submit(StoreTicket { index: 0, generation: 0 }, op);
     loop {
@@ -69,7 +69,7 @@ fn a_message_that_cannot_be_saved_keeps_the_ledger_and_the_node_down() {
     for user in [1, 3] {
         let (uaid, now) = (Uaid([user; 16]), UnixSeconds(4_000_000_000));
         let op = StoreOp::Messages { uaid, after: Stamp::default(), limit: 9, now };
-        let shards::machine::StoreReply::Page(page) = ask(&store, op) else { panic!("a page") };
+        let machine::StoreReply::Page(page) = ask(&store, op) else { panic!("a page") };
         assert_eq!(page.messages.len(), 1, "what can be saved is saved");
     }
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use fjall::PersistMode;
-use shards::ids::StoreTicket;
-use shards::machine::{StoreError, StoreReply};
-use shards::message::Message;
-use shards::stats::Counters;
+use machine::ids::StoreTicket;
+use machine::message::Message;
+use machine::stats::Counters;
+use machine::{StoreError, StoreReply};
 
 use super::database::Database;
 use super::group::{Group, Numbers, Trouble};

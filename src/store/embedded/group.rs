@@ -15,9 +15,9 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use fjall::{OwnedWriteBatch, Slice};
-use shards::ids::{Chid, Clock, Stamp, Uaid};
-use shards::machine::{StoreError, StoreOp, StoreReply};
-use shards::message::Held;
+use machine::ids::{Chid, Clock, Stamp, Uaid};
+use machine::message::Held;
+use machine::{StoreError, StoreOp, StoreReply};
 
 use super::database::Database;
 use super::port::is_write;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use fjall::{Keyspace, Slice};
-use shards::ids::{Clock, Uaid};
-use shards::time::UnixSeconds;
+use machine::ids::{Clock, Uaid};
+use machine::time::UnixSeconds;
 use shards::wall::Wall;
 
 use super::Gates;

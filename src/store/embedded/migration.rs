@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use fjall::PersistMode;
-use shards::ids::{Chid, Clock, KeyDigest};
+use machine::ids::{Chid, Clock, KeyDigest};
 
 use super::database::Database;
 use super::fault::{Cause, StoreFault};

@@ -42,10 +42,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Sender, bounded, unbounded};
-use shards::ids::Clock;
-use shards::message::Message;
+use machine::ids::Clock;
+use machine::message::Message;
+use machine::stats::{Board, Counters};
 use shards::ports::Store;
-use shards::stats::{Board, Counters};
 use shards::wall::Wall;
 
 pub use copy::Copied;
@@ -410,7 +410,7 @@ impl Embedded {
 #[cfg(test)]
 impl Embedded {
     /// Replaces the record of a user by bytes that no version wrote.
-    pub(crate) fn damage_record(&self, uaid: shards::ids::Uaid) {
+    pub(crate) fn damage_record(&self, uaid: machine::ids::Uaid) {
         let db = self.db.as_ref().expect("it is open");
         db.users.insert(uaid.0, b"no record").expect("writable");
     }

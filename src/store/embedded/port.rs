@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 use crossbeam::channel::Sender;
 use crossbeam::queue::SegQueue;
 use hashbrown::HashMap;
-use shards::ids::{StoreTicket, Uaid};
-use shards::limits;
-use shards::machine::{StoreError, StoreOp, StoreReply};
+use machine::ids::{StoreTicket, Uaid};
+use machine::limits;
+use machine::{StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 
 use super::Gates;
@@ -67,7 +67,7 @@ pub(super) enum CommitterMail {
     Upkeep(super::group::Upkeep),
     /// Messages of a ledger replay, saved whatever the bound on disk use; answered when durable, with those that
     /// could not be saved. An error when the store failed.
-    Replay(Vec<Arc<shards::message::Message>>, Sender<Result<Option<super::Unsaved>, ()>>),
+    Replay(Vec<Arc<machine::message::Message>>, Sender<Result<Option<super::Unsaved>, ()>>),
     /// Rows and users of a transfer; answered when durable.
     Load(super::group::Load, Sender<Result<(), StoreError>>),
     /// Commit, sync and end.

@@ -7,10 +7,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use fjall::{Keyspace, Slice};
-use shards::ids::{Chid, Stamp, Uaid};
-use shards::machine::{Page, RowKey, StoreOp, StoreReply};
-use shards::message::{Message, Topic};
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Stamp, Uaid};
+use machine::message::{Message, Topic};
+use machine::time::UnixSeconds;
+use machine::{Page, RowKey, StoreOp, StoreReply};
 
 use super::database::Database;
 use super::rows::{self, ChannelRow, Record};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crossbeam::channel::{Receiver, Sender};
-use shards::machine::{StoreError, StoreOp};
+use machine::{StoreError, StoreOp};
 
 use super::Gates;
 use super::database::Database;

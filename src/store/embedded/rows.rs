@@ -16,11 +16,11 @@
 //!           "removal", uaid                     -> how far the removal of this user's dead rows has come
 //! ```
 
-use shards::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
-use shards::machine::{RowKey, UserRow};
-use shards::message::{Message, Topic};
-use shards::simple::{Contact, Mode, WakeData};
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
+use machine::message::{Message, Topic};
+use machine::simple::{Contact, Mode, WakeData};
+use machine::time::UnixSeconds;
+use machine::{RowKey, UserRow};
 
 use crate::store::RECORD_VERSION;
 use crate::store::transfer::{Channel, WholeUser};
@@ -58,7 +58,7 @@ const SAVED: u8 = 1;
 const REGISTRATION: u8 = 2;
 const VALUE_HEAD_BYTES: usize = 9;
 
-const _: () = assert!(shards::limits::WAKE_BYTES_MAX <= u8::MAX as usize, "its length is one byte of the record");
+const _: () = assert!(machine::limits::WAKE_BYTES_MAX <= u8::MAX as usize, "its length is one byte of the record");
 
 /// A user's record as bytes, edited in place. Its length is always head, names and wake data.
 ///

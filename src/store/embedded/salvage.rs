@@ -15,8 +15,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fjall::Slice;
 use lsm_tree::{Cache, Checksum, DescriptorTable, InternalValue, Table};
-use shards::ids::{Chid, Clock, Uaid};
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, Uaid};
+use machine::time::UnixSeconds;
 
 use super::copy::{Copied, Target};
 use super::database::{Database, KEYSPACES};

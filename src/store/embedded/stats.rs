@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shards::counters;
+use machine::counters;
 
 counters! {
     /// Counters of the embedded store. Written by the committer, copied to a board about once a second.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crossbeam::channel::bounded;
-use shards::ids::Uaid;
-use shards::machine::{StoreOp, StoreReply};
-use shards::message::Message;
+use machine::ids::Uaid;
+use machine::message::Message;
+use machine::{StoreOp, StoreReply};
 
 use super::Embedded;
 use super::fault::{Cause, StoreFault};

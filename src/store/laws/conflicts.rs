@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Clock, Stamp};
-use shards::machine::{NodeId, Presence, RowKey, StoreOp, StoreReply};
+use machine::ids::{Clock, Stamp};
+use machine::{NodeId, Presence, RowKey, StoreOp, StoreReply};
 
 use super::Hand;
 use super::sample::{NOW, message, save, settle, stamp, topical, uaid};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shards::ids::{Stamp, StoreTicket, Uaid};
-use shards::machine::{Page, StoreError, StoreOp, StoreReply, UserRow};
-use shards::message::Message;
+use machine::ids::{Stamp, StoreTicket, Uaid};
+use machine::message::Message;
+use machine::{Page, StoreError, StoreOp, StoreReply, UserRow};
 use shards::ports::Store;
 
 use super::sample::{NOW, register};

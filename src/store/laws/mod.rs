@@ -17,7 +17,7 @@ mod random;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shards::model::Model as State;
+use machine::model::Model as State;
 
 use super::embedded::{Embedded, Options};
 use super::model::Model;

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use machine::ids::{Chid, Clock, Stamp, Uaid};
+use machine::message::{Message, Topic};
+use machine::model::Model as State;
+use machine::simple::{Mode, WakeData};
+use machine::time::UnixSeconds;
+use machine::{RowKey, StoreOp, StoreReply, UserRow};
 use proptest::prelude::*;
-use shards::ids::{Chid, Clock, Stamp, Uaid};
-use shards::machine::{RowKey, StoreOp, StoreReply, UserRow};
-use shards::message::{Message, Topic};
-use shards::model::Model as State;
 use shards::ports::Store;
-use shards::simple::{Mode, WakeData};
-use shards::time::UnixSeconds;
 
 use super::Hand;
 use super::hand::Answer;

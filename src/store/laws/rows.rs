@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Clock, Stamp};
-use shards::machine::{RowKey, StoreOp, StoreReply};
-use shards::message::{Message, Topic, Tries};
-use shards::time::UnixSeconds;
+use machine::ids::{Clock, Stamp};
+use machine::message::{Message, Topic, Tries};
+use machine::time::UnixSeconds;
+use machine::{RowKey, StoreOp, StoreReply};
 
 use super::Hand;
 use super::sample::{NOW, chid, message, save, settle, stamp, topical, uaid};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
-use shards::machine::{RowKey, StoreOp};
-use shards::message::{Message, Topic, Urgency};
-use shards::simple::{Contact, Mode, Update, WakeData};
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, KeyDigest, Origin, Stamp, Uaid};
+use machine::message::{Message, Topic, Urgency};
+use machine::simple::{Contact, Mode, Update, WakeData};
+use machine::time::UnixSeconds;
+use machine::{RowKey, StoreOp};
 
 /// A fixed time within which nothing of the laws expires unless it should.
 pub(crate) const NOW: UnixSeconds = UnixSeconds(1_900_000_000);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use shards::ids::Clock;
-use shards::machine::{StoreOp, StoreReply};
-use shards::message::Message;
-use shards::simple::{Contact, Mode};
-use shards::time::UnixSeconds;
+use machine::ids::Clock;
+use machine::message::Message;
+use machine::simple::{Contact, Mode};
+use machine::time::UnixSeconds;
+use machine::{StoreOp, StoreReply};
 
 use super::Hand;
 use super::sample::{NOW, chid, contact, message, register, save, settle, uaid, update};

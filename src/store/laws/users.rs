@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, Stamp};
-use shards::limits;
-use shards::machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, Stamp};
+use machine::limits;
+use machine::time::UnixSeconds;
+use machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
 
 use super::Hand;
 use super::hand::Answer;

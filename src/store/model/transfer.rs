@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use shards::ids::Uaid;
-use shards::machine::{StoreError, StoreOp, StoreReply};
-use shards::message::Message;
+use machine::ids::Uaid;
+use machine::message::Message;
+use machine::{StoreError, StoreOp, StoreReply};
 
-use shards::model::User;
+use machine::model::User;
 
 use super::{Model, ModelPort, State, lock};
 use crate::store::transfer::{Asker, Channel, Listed, Transfer, TransferFault, WholeUser, refused};

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use machine::StoreOp;
+use machine::ids::{StoreTicket, Uaid};
+use machine::message::Message;
+use machine::stats::Board;
 use scylla::client::session::Session;
-use shards::ids::{StoreTicket, Uaid};
-use shards::machine::StoreOp;
-use shards::message::Message;
 use shards::ports::Store;
-use shards::stats::Board;
 use shards::wall::Wall;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Semaphore, mpsc};

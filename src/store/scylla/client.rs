@@ -42,7 +42,7 @@ const ATTEMPTS_IN_TIMEOUT: u32 = 2;
 const PROBE_PAUSE: Duration = Duration::from_millis(250);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Rows of a page where a user agent is sent the whole of it and one more says whether there are others.
-pub(super) const PAGE_ROWS: i32 = shards::limits::PAGE_ROWS_MAX as i32 + 1;
+pub(super) const PAGE_ROWS: i32 = machine::limits::PAGE_ROWS_MAX as i32 + 1;
 /// Rows of a page where all of them are wanted.
 const PAGE_ROWS_LONG: i32 = 500;
 /// The least and the greatest number of seconds the database keeps a row; no message is accepted for longer.
@@ -140,7 +140,7 @@ impl Client {
     }
 
     /// For how many seconds the database keeps what ends then.
-    pub(super) fn ttl(&self, expires: shards::time::UnixSeconds) -> i32 {
+    pub(super) fn ttl(&self, expires: machine::time::UnixSeconds) -> i32 {
         let left = expires.0.saturating_sub(self.wall.unix().0).saturating_add(TTL_SLACK_SECONDS);
         left.clamp(*TTL_SECONDS.start(), *TTL_SECONDS.end()) as i32
     }
@@ -329,7 +329,7 @@ impl Hand<'_> {
     }
 
     /// Makes these changes of one user; those of one table at once, as far as they fit a batch.
-    pub(super) async fn change(&self, uaid: &shards::ids::Uaid, changes: &[Change]) -> Result<(), Failed> {
+    pub(super) async fn change(&self, uaid: &machine::ids::Uaid, changes: &[Change]) -> Result<(), Failed> {
         let mut rest = changes;
         while let Some(first) = rest.first() {
             let mut bytes = 0;

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shards::ids::{Clock, Stamp, Uaid};
+use machine::ids::{Clock, Stamp, Uaid};
 
 /// Users of one shard: 16,384 x about 80 B = 1.3 MB. Shed: the user that has the place.
 const PLACES: usize = 16_384;

@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use shards::ids::{StoreTicket, Uaid};
-use shards::machine::{StoreError, StoreOp, StoreReply};
-use shards::message::Message;
-use shards::simple::Mode;
+use machine::ids::{StoreTicket, Uaid};
+use machine::message::Message;
+use machine::simple::Mode;
+use machine::{StoreError, StoreOp, StoreReply};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;

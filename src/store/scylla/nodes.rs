@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use machine::NodeId;
 use scylla::value::CqlTimestamp;
-use shards::machine::NodeId;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;

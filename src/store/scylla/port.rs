@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam::queue::SegQueue;
-use shards::ids::StoreTicket;
-use shards::limits;
-use shards::machine::{StoreError, StoreOp, StoreReply};
+use machine::ids::StoreTicket;
+use machine::limits;
+use machine::{StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;

@@ -18,13 +18,13 @@ use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
 use hashbrown::HashMap;
+use machine::NodeId;
 use scylla::DeserializeRow;
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
-use shards::machine::NodeId;
 
 use super::connect::consistency;
 use super::explain;

@@ -17,11 +17,11 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
-use shards::machine::{NodeId, Presence, UserRow};
-use shards::message::{Message, Topic};
-use shards::simple::{Contact, Mode, WakeData};
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, KeyDigest, Stamp, Uaid};
+use machine::message::{Message, Topic};
+use machine::simple::{Contact, Mode, WakeData};
+use machine::time::UnixSeconds;
+use machine::{NodeId, Presence, UserRow};
 
 use super::schema::family;
 

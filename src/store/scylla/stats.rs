@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use shards::machine::StoreOp;
-use shards::stats::{Board, Kind, Meaning};
+use machine::StoreOp;
+use machine::stats::{Board, Kind, Meaning};
 
 use crate::store::latencies::Latencies;
 

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use machine::ids::Uaid;
+use machine::message::{Message, Topic};
+use machine::{StoreOp, StoreReply};
 use scylla::response::PagingState;
 use scylla::routing::partitioner::{Murmur3Partitioner, Partitioner as _};
-use shards::ids::Uaid;
-use shards::machine::{StoreOp, StoreReply};
-use shards::message::{Message, Topic};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -209,7 +209,7 @@ impl ScyllaTransfer<'_> {
 }
 
 fn failed(_: Failed) -> TransferFault {
-    refused(shards::machine::StoreError::Transient)
+    refused(machine::StoreError::Transient)
 }
 
 impl Transfer for ScyllaTransfer<'_> {

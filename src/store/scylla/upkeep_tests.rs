@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use machine::NodeId;
 use scylla::client::session::Session;
-use shards::machine::NodeId;
 
 use super::purge::Broom;
 use super::rows;

@@ -15,8 +15,8 @@
 
 use std::sync::Arc;
 
-use shards::ids::Uaid;
-use shards::message::Message;
+use machine::ids::Uaid;
+use machine::message::Message;
 
 use super::{Transfer, TransferFault, WholeUser};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, bounded};
-use shards::ids::StoreTicket;
-use shards::limits;
-use shards::machine::{StoreError, StoreOp, StoreReply};
+use machine::ids::StoreTicket;
+use machine::limits;
+use machine::{StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 
 use super::TransferFault;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use machine::RECORD_VERSION;
+use machine::ids::Uaid;
+use machine::message::Message;
+use machine::simple::{Mode, WakeData};
+use machine::time::UnixSeconds;
 use ring::digest::{Context, SHA256};
-use shards::ids::Uaid;
-use shards::machine::RECORD_VERSION;
-use shards::message::Message;
-use shards::simple::{Mode, WakeData};
-use shards::time::UnixSeconds;
 
 use super::admit::{Admission, Admitted, ROWS_AT_ONCE_MAX};
 use super::rows::{USERS_AT_ONCE_MAX, each_row};

@@ -20,11 +20,11 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use shards::ids::{Chid, Clock, KeyDigest, Uaid};
-use shards::machine::{StoreOp, StoreReply};
-use shards::message::Message;
-use shards::simple::Contact;
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, KeyDigest, Uaid};
+use machine::message::Message;
+use machine::simple::Contact;
+use machine::time::UnixSeconds;
+use machine::{StoreOp, StoreReply};
 
 pub use admit::{Admission, Admitted, Coming, ROWS_AT_ONCE_MAX, admit};
 pub use asking::{Asker, refused};

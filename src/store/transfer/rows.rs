@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, Stamp, Uaid};
-use shards::machine::{StoreOp, StoreReply};
-use shards::message::{Message, Topic};
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Stamp, Uaid};
+use machine::message::{Message, Topic};
+use machine::time::UnixSeconds;
+use machine::{StoreOp, StoreReply};
 
 use super::{Transfer, TransferFault};
 

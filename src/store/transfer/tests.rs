@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shards::ids::{Clock, KeyDigest, Stamp};
-use shards::machine::{RECORD_VERSION, RowKey, StoreOp, StoreReply};
-use shards::message::Message;
-use shards::simple::{Contact, Mode};
-use shards::time::UnixSeconds;
+use machine::ids::{Clock, KeyDigest, Stamp};
+use machine::message::Message;
+use machine::simple::{Contact, Mode};
+use machine::time::UnixSeconds;
+use machine::{RECORD_VERSION, RowKey, StoreOp, StoreReply};
 
 use super::*;
 use crate::store::embedded::{Embedded, Options};
@@ -170,7 +170,7 @@ fn on_model(law: fn(&mut dyn Transfer)) {
 }
 
 fn on_shared(law: fn(&mut dyn Transfer)) {
-    law(&mut *Model::of(shards::model::Model::shared()).transfer());
+    law(&mut *Model::of(machine::model::Model::shared()).transfer());
 }
 
 fn on_embedded(law: fn(&mut dyn Transfer)) {
@@ -330,8 +330,8 @@ fn a_write_to_scylla_that_comes_late_undoes_nothing() {
     let whole = user(1, &[channel(2, 9), channel(3, 9)]);
     store.put_rows(&[Arc::clone(&sent)]).unwrap();
     store.put_users(std::slice::from_ref(&whole)).unwrap();
-    let node = Arc::new(shards::machine::NodeId { url: "http://a:1".into(), boot: 7 });
-    let presence = shards::machine::Presence { node, connected_at: 70 };
+    let node = Arc::new(machine::NodeId { url: "http://a:1".into(), boot: 7 });
+    let presence = machine::Presence { node, connected_at: 70 };
     done(store, StoreOp::SetPresence { uaid: uaid(1), presence });
     assert_same(found(store, 1).unwrap(), &whole);
     done(store, StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(80) });
@@ -351,9 +351,9 @@ fn a_write_to_scylla_that_comes_late_undoes_nothing() {
 fn a_user_of_scylla_with_every_channel_it_may_have_is_whole() {
     let (shared, _keyspace) = crate::store::scylla::tests::open_alone();
     let store = &mut *shared.transfer();
-    let channels: Vec<_> = (0..shards::limits::CHANNELS_MAX as u128)
+    let channels: Vec<_> = (0..machine::limits::CHANNELS_MAX as u128)
         .map(|n| Channel {
-            chid: shards::ids::Chid(n.to_be_bytes()),
+            chid: machine::ids::Chid(n.to_be_bytes()),
             key: Some(KeyDigest([1; 32])),
             registered_at: Clock(5),
         })

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use shards::ids::{Chid, Claim, ConnId, Stamp, Uaid};
-use shards::machine::{AckUpdate, CloseReason, Command, Event, Hello, Input};
+use machine::ids::{Chid, Claim, ConnId, Stamp, Uaid};
+use machine::{AckUpdate, CloseReason, Command, Event, Hello, Input};
 
 use super::world::{Cluster, Happening};
 use crate::world::Verdict;

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use shards::ids::{Chid, Uaid};
-use shards::limits;
-use shards::machine::StoreOp;
+use machine::StoreOp;
+use machine::ids::{Chid, Uaid};
+use machine::limits;
 
 use super::agents::{Channel, Place, SockId};
 use super::oracle::Post;

@@ -1,7 +1,7 @@
 //! Effects of a machine, carried out in the simulated world.
 
-use shards::ids::ConnId;
-use shards::machine::{Arrival, Effect, Event, Mail};
+use machine::ids::ConnId;
+use machine::{Arrival, Effect, Event, Mail};
 use shards::mailbox::Lane;
 
 use super::agents::{Frame, Place, SockId};

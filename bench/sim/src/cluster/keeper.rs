@@ -1,7 +1,7 @@
 //! Watch over the nodes: the lease of each run, the burial of a run that is silent, and the clock that the database
 //! confirms. In the server these are `src/island/lease.rs`, `src/island/peers` and `src/island/timekeeper.rs`.
 
-use shards::machine::Input;
+use machine::Input;
 
 use super::sabotage::Breakage;
 use super::world::Cluster;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use shards::ids::{StoreTicket, Uaid};
-use shards::machine::{Input, StoreError, StoreOp, StoreReply};
-use shards::message::Message;
+use machine::ids::{StoreTicket, Uaid};
+use machine::message::Message;
+use machine::{Input, StoreError, StoreOp, StoreReply};
 
 use super::world::{Cluster, Happening};
 use crate::world::Verdict;

@@ -1,5 +1,5 @@
 //! Several nodes on one store: the real machines of each node, calls between them over a network that fails, and one
-//! [`Model`](shards::model::Model) under all of them.
+//! [`Model`](machine::model::Model) under all of them.
 //!
 //! What the machine leaves to its surroundings is here in its plainest form: `wire` carries calls and keeps what is
 //! owed as `src/island/peers` does, `link` is each node's way to the store, `nodes` starts and stops as `src/node`,

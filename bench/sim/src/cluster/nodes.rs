@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use shards::ids::{Clock, Origin, ShardId, Uaid};
-use shards::machine::{Input, MachineConfig, NodeId, PeerOp, ShardMachine, StoreOp};
-use shards::message::Message;
-use shards::stats::{Board, Counters};
+use machine::ids::{Clock, Origin, ShardId, Uaid};
+use machine::message::Message;
+use machine::stats::{Board, Counters};
+use machine::{Input, MachineConfig, NodeId, PeerOp, ShardMachine, StoreOp};
 
 use super::agents::Place;
 use super::wire::Debt;
@@ -266,11 +266,11 @@ impl Cluster {
 
     /// Adds what the machines of this run counted to the marks.
     pub(super) fn count_machines(&mut self, n: usize) {
-        let board = Board::new(&[shards::machine::MachineStats::MEANINGS]);
+        let board = Board::new(&[machine::MachineStats::MEANINGS]);
         for shard in &mut self.nodes[n].shards {
             shard.machine.stats().write_to(&board, 0);
             for (meaning, value) in board.read() {
-                if meaning.kind == shards::stats::Kind::Counter {
+                if meaning.kind == machine::stats::Kind::Counter {
                     self.marks.add(&format!("machine.{}", meaning.name), value);
                 }
             }

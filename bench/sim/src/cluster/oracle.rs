@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use shards::ids::{Chid, Stamp, Uaid};
-use shards::machine::{Disposition, RowKey, StoreOp};
-use shards::message::{Message, Rank, Topic};
+use machine::ids::{Chid, Stamp, Uaid};
+use machine::message::{Message, Rank, Topic};
+use machine::{Disposition, RowKey, StoreOp};
 
 use super::agents::{Channel, Place, SockId};
 use super::link::{Reply, Work};

@@ -1,6 +1,6 @@
 //! What one seed's cluster looks like.
 
-use shards::time::Span;
+use machine::time::Span;
 
 use crate::rng::Rng;
 

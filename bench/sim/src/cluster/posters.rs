@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use shards::ids::{Chid, ConnId, Stamp, Uaid};
-use shards::machine::{Cancel, Command, Disposition, Event, Input, Publish, Published};
-use shards::message::{Message, Topic, Urgency};
+use machine::ids::{Chid, ConnId, Stamp, Uaid};
+use machine::message::{Message, Topic, Urgency};
+use machine::{Cancel, Command, Disposition, Event, Input, Publish, Published};
 
 use super::oracle::Post;
 use super::world::Cluster;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use shards::machine::{PeerOp, PeerReply, RowKey, StoreError, StoreOp, StoreReply};
+use machine::{PeerOp, PeerReply, RowKey, StoreError, StoreOp, StoreReply};
 
 use super::link::Late;
 use super::posters::Pending;

@@ -2,8 +2,8 @@
 //! `src/edge/node.rs`): a call that is not answered in time may still be carried out; a notification is owed until it
 //! is answered or the run of the node is over.
 
-use shards::ids::{Stamp, StoreTicket};
-use shards::machine::{Command, Input, NodeAnswer, NodeNotify, NodePush, PeerOp, PeerReply};
+use machine::ids::{Stamp, StoreTicket};
+use machine::{Command, Input, NodeAnswer, NodeNotify, NodePush, PeerOp, PeerReply};
 
 use super::posters::Pending;
 use super::sabotage::Breakage;
@@ -189,7 +189,7 @@ impl Cluster {
                 self.marks.hit("call: push");
                 let post = self.identify(&message)?;
                 self.posts[post].pushed_late |= self.posts[post].asked;
-                let message = std::sync::Arc::new(shards::message::Message::clone(&message));
+                let message = std::sync::Arc::new(machine::message::Message::clone(&message));
                 Command::NodePush(Box::new(NodePush { message, stored }))
             }
             PeerOp::Notify { uaid, unsure, .. } => {

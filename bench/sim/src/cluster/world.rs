@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use shards::ids::{Chid, Claim, Clock, ConnId, Stamp, Uaid};
-use shards::limits;
-use shards::machine::{EffectQueue, Input, Mail, NodeId, ShardMachine};
-use shards::message::Message;
-use shards::model::Model;
-use shards::place::Placement;
-use shards::time::{Instant, Now};
+use machine::ids::{Chid, Claim, Clock, ConnId, Stamp, Uaid};
+use machine::limits;
+use machine::message::Message;
+use machine::model::Model;
+use machine::place::Placement;
+use machine::time::{Instant, Now};
+use machine::{EffectQueue, Input, Mail, NodeId, ShardMachine};
 
 use super::agents::{Agent, Channel, Sock, SockId};
 use super::keeper::Burial;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use glommio::LocalExecutorBuilder;
 
-use crate::limits::BACKLOG_DEFAULT;
 use crate::mailbox::{Mailbox, mesh};
 use crate::ports::{Alone, Port};
 use crate::reactor::{ControlLane, Parts, PlaneLimits, Reactor};
 use crate::ring::{listen, local_address};
 use crate::wall::Wall;
+use machine::limits::BACKLOG_DEFAULT;
 
 use super::script::{LineEdge, Log, Nothing, Script};
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::reactor::PlaneLimits;
-use crate::time::Span;
+use machine::time::Span;
 
 use super::bench::{Bench, run};
 

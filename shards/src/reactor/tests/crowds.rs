@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::limits::ENDPOINT_RESERVE_MIN;
 use crate::reactor::PlaneLimits;
-use crate::time::Span;
+use machine::limits::ENDPOINT_RESERVE_MIN;
+use machine::time::Span;
 
 use super::bench::{Bench, Client, run};
 

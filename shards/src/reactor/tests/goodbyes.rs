@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::reactor::PlaneLimits;
-use crate::time::Span;
+use machine::time::Span;
 
 use super::bench::{Bench, Client, run};
 
@@ -26,7 +26,7 @@ fn rule_4_a_goodbye_with_unread_input_is_heard() {
         let conn = bench.shards[0].machine.held[0];
         client.say(&[b'u'; 30_000]);
         bench.settle();
-        bench.shards[0].machine.orders.push(crate::machine::Effect::Close(conn, crate::machine::CloseReason::Reset));
+        bench.shards[0].machine.orders.push(machine::Effect::Close(conn, machine::CloseReason::Reset));
         bench.until("the end", |_| {
             client.heard();
             client.end.is_some()
@@ -82,7 +82,7 @@ fn rule_4_a_goodbye_to_a_blocked_peer_ends_too() {
         client.say(b"N 400\n");
         bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));
         let conn = bench.shards[0].machine.opened[0];
-        bench.shards[0].machine.orders.push(crate::machine::Effect::Close(conn, crate::machine::CloseReason::Reset));
+        bench.shards[0].machine.orders.push(machine::Effect::Close(conn, machine::CloseReason::Reset));
         bench.until("closed", |bench| bench.shards[0].stats.closes == 1);
         assert_eq!(bench.shards[0].sides.used(), 0);
     });
@@ -97,7 +97,7 @@ fn rule_4_a_goodbye_waits_behind_the_tail() {
         client.say(b"N 400\n");
         bench.until("blocked", |bench| bench.log(0).contains(&"blocked".to_owned()));
         let conn = bench.shards[0].machine.opened[0];
-        bench.shards[0].machine.orders.push(crate::machine::Effect::Close(conn, crate::machine::CloseReason::Reset));
+        bench.shards[0].machine.orders.push(machine::Effect::Close(conn, machine::CloseReason::Reset));
         bench.settle();
         bench.until("the end", |_| {
             client.heard();

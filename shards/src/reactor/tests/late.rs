@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::machine::Effect;
 use crate::reactor::PlaneLimits;
-use crate::time::Instant;
+use machine::Effect;
+use machine::time::Instant;
 
 use super::bench::{Bench, Client, run};
 

@@ -1,10 +1,10 @@
 //! The move of a socket to its owner (ring/RULES.md).
 
-use crate::ids::{Claim, ShardId, Uaid};
-use crate::machine::{Arrival, Hello, Mail};
 use crate::mailbox::mesh;
 use crate::reactor::PlaneLimits;
 use crate::ring::{Departure, Plane, PlaneConfig};
+use machine::ids::{Claim, ShardId, Uaid};
+use machine::{Arrival, Hello, Mail};
 
 use super::bench::{Bench, run};
 

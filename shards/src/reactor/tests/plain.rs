@@ -1,7 +1,7 @@
 //! Requests, answers, partial and pipelined input, timeouts, many connections.
 
 use crate::reactor::PlaneLimits;
-use crate::time::Span;
+use machine::time::Span;
 
 use super::bench::{Bench, Client, run};
 

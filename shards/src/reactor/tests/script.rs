@@ -7,13 +7,13 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use crate::ids::{Chid, Claim, ConnId, EmissionId, Stamp, Uaid};
-use crate::machine::{CloseReason, Command, Effect, EffectQueue, Event, Hello, Input, Mail, StoreOp, StoreReply};
-use crate::message::{Message, Urgency};
 use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, Store};
 use crate::reactor::Machine;
-use crate::stats::{Board, Meaning};
-use crate::time::{Instant, Now, UnixSeconds};
+use machine::ids::{Chid, Claim, ConnId, EmissionId, Stamp, Uaid};
+use machine::message::{Message, Urgency};
+use machine::stats::{Board, Meaning};
+use machine::time::{Instant, Now, UnixSeconds};
+use machine::{CloseReason, Command, Effect, EffectQueue, Event, Hello, Input, Mail, StoreOp, StoreReply};
 
 /// Bytes of a notification's payload.
 pub(super) const NOTE_BYTES: usize = 5_600;
@@ -164,10 +164,10 @@ impl Script {
             b'M' => {
                 self.busy.remove(&conn);
                 self.claims += 1;
-                let claim = Claim::new(crate::ids::ShardId(0), self.claims);
+                let claim = Claim::new(machine::ids::ShardId(0), self.claims);
                 let uaid = Uaid([0; 16]);
                 let hello = Box::new(Hello::new(None, uaid));
-                let to = crate::ids::ShardId(code as u16);
+                let to = machine::ids::ShardId(code as u16);
                 return effects.push_back(Effect::Move { conn, to, claim, hello });
             }
             b'N' => effects.extend((0..code).map(|n| self.note(conn, EmissionId(n)))),
@@ -266,17 +266,17 @@ impl Machine for Script {
 pub(super) struct Nothing;
 
 impl Store for Nothing {
-    fn submit(&mut self, _ticket: crate::ids::StoreTicket, _op: StoreOp) {}
+    fn submit(&mut self, _ticket: machine::ids::StoreTicket, _op: StoreOp) {}
 
-    fn collect(&mut self) -> Option<(crate::ids::StoreTicket, Result<StoreReply, crate::machine::StoreError>)> {
+    fn collect(&mut self) -> Option<(machine::ids::StoreTicket, Result<StoreReply, machine::StoreError>)> {
         None
     }
 }
 
 impl Ledger for Nothing {
-    fn append(&mut self, _slot: crate::ids::LedgerSlot, _message: &Message) {}
+    fn append(&mut self, _slot: machine::ids::LedgerSlot, _message: &Message) {}
 
-    fn dead(&mut self, _slot: crate::ids::LedgerSlot) {}
+    fn dead(&mut self, _slot: machine::ids::LedgerSlot) {}
 
-    fn clock_floor(&mut self, _clock: crate::ids::Clock) {}
+    fn clock_floor(&mut self, _clock: machine::ids::Clock) {}
 }

@@ -5,16 +5,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::ids::ShardId;
-use crate::limits::BACKLOG_DEFAULT;
-use crate::machine::MachineConfig;
-use crate::place::Placement;
 use crate::ports::{Alone, Port};
 use crate::reactor::{Control, PlaneLimits};
 use crate::ring::{listen, local_address};
 use crate::thread::{ShardSetup, Shards, start_with};
-use crate::time::Span;
 use crate::wall::Wall;
+use machine::MachineConfig;
+use machine::ids::ShardId;
+use machine::limits::BACKLOG_DEFAULT;
+use machine::place::Placement;
+use machine::time::Span;
 
 use super::script::{LineEdge, Log, Nothing, Script};
 

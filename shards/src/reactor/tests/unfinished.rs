@@ -3,7 +3,7 @@
 use crate::ports::Port;
 use crate::reactor::PlaneLimits;
 use crate::ring::Sides;
-use crate::time::Span;
+use machine::time::Span;
 
 use super::bench::{Bench, Client, run};
 

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use crate::limits::BACKLOG_DEFAULT;
 use crate::ring::{Completion, Plane, PlaneConfig, SpanSize, eventfd, nofile_limit, raise_limits};
-use crate::time::{Instant, Span};
+use machine::limits::BACKLOG_DEFAULT;
+use machine::time::{Instant, Span};
 
 use super::Kit;
 

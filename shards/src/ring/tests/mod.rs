@@ -11,9 +11,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::ids::ConnId;
-use crate::limits::BACKLOG_DEFAULT;
 use crate::ports::Port;
+use machine::ids::ConnId;
+use machine::limits::BACKLOG_DEFAULT;
 
 use super::{Completion, Done, Plane, PlaneConfig, eventfd, listen, local_address};
 

@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::time::Duration;
 
-use crate::ids::ConnId;
 use crate::ring::{Outbox, Sent};
+use machine::ids::ConnId;
 
 use super::{Kit, PATIENCE};
 

@@ -11,12 +11,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use shards::ids::{Chid, Clock, Origin, Stamp, StoreTicket, Uaid};
-use shards::machine::{NodeId, PeerOp, PeerReply, RowKey};
-use shards::message::{Message, Topic, Urgency};
-use shards::simple::Update;
-use shards::stats::Board;
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, Origin, Stamp, StoreTicket, Uaid};
+use machine::message::{Message, Topic, Urgency};
+use machine::simple::Update;
+use machine::stats::Board;
+use machine::time::UnixSeconds;
+use machine::{NodeId, PeerOp, PeerReply, RowKey};
 
 use super::*;
 use crate::edge::EdgeKeys;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use shards::machine::StoreReply;
-use shards::message::Message;
+use machine::StoreReply;
+use machine::message::Message;
 
 use super::{Group, Trouble};
 use crate::store::embedded::room::Room;

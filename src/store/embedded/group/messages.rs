@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use fjall::Slice;
-use shards::ids::{Chid, Clock, Stamp, Uaid};
-use shards::machine::{RowKey, StoreError, StoreReply};
-use shards::message::{Held, Message, Tries};
+use machine::ids::{Chid, Clock, Stamp, Uaid};
+use machine::message::{Held, Message, Tries};
+use machine::{RowKey, StoreError, StoreReply};
 
 use super::{Group, Pending, Trouble};
 use crate::store::embedded::room::Room;

@@ -7,7 +7,7 @@
 use std::ops::Bound;
 
 use fjall::{Keyspace, Slice};
-use shards::ids::Uaid;
+use machine::ids::Uaid;
 
 use super::{Group, Trouble};
 use crate::store::embedded::query;

@@ -1,9 +1,9 @@
 //! Operations of the keeper and of readers: they remove what was found dead, where that is still so.
 
 use fjall::Slice;
-use shards::ids::Uaid;
-use shards::limits;
-use shards::time::UnixSeconds;
+use machine::ids::Uaid;
+use machine::limits;
+use machine::time::UnixSeconds;
 
 use super::{Group, REMOVAL_ROWS_MAX, Trouble};
 use crate::store::embedded::query;

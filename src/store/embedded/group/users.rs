@@ -1,10 +1,10 @@
 //! Operations on the record of a user, and what goes with a channel or a user.
 
-use shards::ids::{Chid, Clock, KeyDigest, Uaid};
-use shards::limits;
-use shards::machine::StoreReply;
-use shards::simple::Contact;
-use shards::time::UnixSeconds;
+use machine::StoreReply;
+use machine::ids::{Chid, Clock, KeyDigest, Uaid};
+use machine::limits;
+use machine::simple::Contact;
+use machine::time::UnixSeconds;
 
 use super::{Group, Pending, Trouble};
 use crate::store::embedded::query;

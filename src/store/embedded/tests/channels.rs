@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use shards::limits;
+use machine::limits;
 
 use super::*;
 use crate::store::embedded::group::REMOVAL_ROWS_MAX;
@@ -70,7 +70,7 @@ fn a_register_writes_its_own_channel_only() {
     let mut hand = hand(&store);
     let register = |n: u64| StoreOp::Register {
         uaid: uaid(1),
-        chid: shards::ids::Chid(u128::from(n).to_be_bytes()),
+        chid: machine::ids::Chid(u128::from(n).to_be_bytes()),
         key: None,
         at: Clock(n),
         seen: NOW,
@@ -407,7 +407,7 @@ fn a_user_has_all_its_channels_whatever_else_it_has() {
     let store = quiet(dir.path());
     let db = store.db.clone().expect("it is open");
     let mut hand = hand(&store);
-    let channel = |n: usize| shards::ids::Chid((n as u128).to_be_bytes());
+    let channel = |n: usize| machine::ids::Chid((n as u128).to_be_bytes());
     let register = |n: usize| StoreOp::Register {
         uaid: uaid(1),
         chid: channel(n),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use shards::ids::StoreTicket;
+use machine::ids::StoreTicket;
 
 use super::*;
 

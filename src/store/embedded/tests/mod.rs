@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shards::ids::{Clock, Stamp};
-use shards::machine::{RowKey, StoreError, StoreOp, StoreReply};
-use shards::message::Message;
-use shards::simple::Mode;
-use shards::time::UnixSeconds;
+use machine::ids::{Clock, Stamp};
+use machine::message::Message;
+use machine::simple::Mode;
+use machine::time::UnixSeconds;
+use machine::{RowKey, StoreError, StoreOp, StoreReply};
 
 use super::*;
 use crate::store::IDLE_SECONDS_MAX;

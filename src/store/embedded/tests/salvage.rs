@@ -3,7 +3,7 @@
 use std::fs;
 
 use crossbeam::channel::bounded;
-use shards::ids::{Chid, Uaid};
+use machine::ids::{Chid, Uaid};
 
 use super::*;
 use crate::store::embedded::rows::ChannelRow;

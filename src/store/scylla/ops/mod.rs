@@ -18,8 +18,8 @@ pub(super) mod updates;
 
 pub(super) mod users;
 
-use shards::ids::{Chid, Clock, Uaid};
-use shards::machine::{StoreError, StoreOp};
+use machine::ids::{Chid, Clock, Uaid};
+use machine::{StoreError, StoreOp};
 
 use super::client::{Failed, Hand};
 use super::known::Known;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use machine::ids::{Chid, Origin, Stamp, Uaid};
+use machine::message::{Message, Topic};
+use machine::time::UnixSeconds;
+use machine::{Page, RowKey, StoreReply};
 use scylla::response::PagingState;
-use shards::ids::{Chid, Origin, Stamp, Uaid};
-use shards::machine::{Page, RowKey, StoreReply};
-use shards::message::{Message, Topic};
-use shards::time::UnixSeconds;
 
 use super::super::client::{Failed, Hand};
 use super::super::known::{Known, User};
@@ -18,7 +18,7 @@ use super::{damaged, misread, settled_to, updates};
 
 /// Pages begin in short requests: what a user agent is sent at once fits the first.
 fn is_long(limit: usize, first: bool) -> bool {
-    !first || limit > usize::from(shards::limits::PAGE_ROWS_MAX)
+    !first || limit > usize::from(machine::limits::PAGE_ROWS_MAX)
 }
 
 /// Rows without a user wait for a transfer to bring it; nobody sees them before.

@@ -3,9 +3,9 @@
 //! Low water is one write for as many acks as it covers and leaves no tombstone, so a message row that it covers is
 //! not deleted. A saved row it does not cover; of a row whose form nobody remembers both forms are deleted.
 
-use shards::ids::{Clock, Uaid};
-use shards::machine::{RowKey, StoreReply};
-use shards::message::Topic;
+use machine::ids::{Clock, Uaid};
+use machine::message::Topic;
+use machine::{RowKey, StoreReply};
 
 use super::super::client::{Failed, Hand};
 use super::super::known::Known;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use shards::ids::{Chid, Clock};
-use shards::machine::{StoreError, StoreReply};
-use shards::message::{Message, Topic};
-use shards::simple::Mode;
+use machine::ids::{Chid, Clock};
+use machine::message::{Message, Topic};
+use machine::simple::Mode;
+use machine::{StoreError, StoreReply};
 
 use super::super::client::Hand;
 use super::super::known::{Known, User};
@@ -18,7 +18,7 @@ use super::super::stats::count;
 use super::{read_user, updates, users};
 
 /// A message that is not written this long after its clock is refused: low water may pass it later.
-const WRITE_WITHIN_US: u64 = shards::limits::WRITE_SECONDS_MAX * 1_000_000;
+const WRITE_WITHIN_US: u64 = machine::limits::WRITE_SECONDS_MAX * 1_000_000;
 
 pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, checked: bool) -> Answer {
     let mut low_water = known.get(message.uaid, |user| user.low_water).flatten().unwrap_or_default();

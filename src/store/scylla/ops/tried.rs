@@ -4,8 +4,8 @@
 //! of an ack has that timestamp too, and of a write and a delete with one timestamp the delete stays. Of two writes
 //! the one that expires later stays, so each count keeps its row a little longer than the one before.
 
-use shards::machine::{RowKey, StoreReply};
-use shards::message::{Message, Topic, Tries};
+use machine::message::{Message, Topic, Tries};
+use machine::{RowKey, StoreReply};
 
 use super::super::client::{Failed, Hand};
 use super::super::port::Answer;

@@ -4,9 +4,9 @@
 //! own, whoever stores one deletes those that it replaces, and whoever reads takes what would be left if they had been
 //! stored one after another. Two nodes that store at the same moment leave two rows; the next store or ack sees to it.
 
-use shards::ids::{Chid, Uaid};
-use shards::machine::RowKey;
-use shards::message::{Message, Topic};
+use machine::RowKey;
+use machine::ids::{Chid, Uaid};
+use machine::message::{Message, Topic};
 
 use super::super::client::{Failed, Hand};
 use super::super::rows::{self, Place};

@@ -1,10 +1,10 @@
 //! Operations on the table `user`.
 
-use shards::ids::{Chid, Clock, Uaid};
-use shards::limits;
-use shards::machine::{Presence, RECORD_VERSION, StoreError, StoreOp, StoreReply};
-use shards::simple::Contact;
-use shards::time::UnixSeconds;
+use machine::ids::{Chid, Clock, Uaid};
+use machine::limits;
+use machine::simple::Contact;
+use machine::time::UnixSeconds;
+use machine::{Presence, RECORD_VERSION, StoreError, StoreOp, StoreReply};
 
 use super::super::client::{Failed, Hand};
 use super::super::known::{Known, User};

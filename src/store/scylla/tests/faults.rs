@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shards::ids::{Clock, Stamp, StoreTicket, Uaid};
-use shards::machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
+use machine::ids::{Clock, Stamp, StoreTicket, Uaid};
+use machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 use shards::wall::Wall;
 
@@ -260,7 +260,7 @@ fn deletes_are_exact_whatever_comes_first() {
     let mut hand = Hand::new(Box::new(Apart::new(&store)));
     hand.register(1, 2);
     let settle =
-        |m: &shards::message::Message| StoreOp::Settle { rows: vec![RowKey::of(m)], low_water: None, durable: true };
+        |m: &machine::message::Message| StoreOp::Settle { rows: vec![RowKey::of(m)], low_water: None, durable: true };
     let (old, new) = (topical(1, 2, 20, "tide"), topical(1, 2, 30, "tide"));
     hand.done(settle(&old));
     hand.publish(new.clone());

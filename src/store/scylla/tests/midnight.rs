@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Real};
 
-use shards::ids::{Chid, Clock, ConnId, ShardId, StoreTicket, Uaid};
-use shards::machine::{Command, Effect, EffectQueue, Hello, Input, MachineConfig, NodeId, ShardMachine, StoreOp};
-use shards::place::Placement;
+use machine::ids::{Chid, Clock, ConnId, ShardId, StoreTicket, Uaid};
+use machine::place::Placement;
+use machine::time::{Instant, Now, Span, UnixSeconds};
+use machine::{Command, Effect, EffectQueue, Hello, Input, MachineConfig, NodeId, ShardMachine, StoreOp};
 use shards::ports::Store;
-use shards::time::{Instant, Now, Span, UnixSeconds};
 
 use super::super::Scylla;
 use super::super::stats::STATEMENTS;
@@ -131,7 +131,7 @@ fn midnight_passes_and_the_database_is_asked_as_before() {
     let refreshes = drill.machine.stats().refreshes;
     println!("{sessions} sessions, {refreshes} refreshes; statements of each minute: {minutes:?}; of one step: {most}");
     // A refresh and its look are five statements; so many users are due in these minutes, and twice so many by chance.
-    let due = sessions as u64 * 2 * AROUND / shards::limits::REFRESH_INTERVAL_SECONDS + 1;
+    let due = sessions as u64 * 2 * AROUND / machine::limits::REFRESH_INTERVAL_SECONDS + 1;
     assert!(refreshes <= 3 * due + 5, "{refreshes} refreshes, {due} due");
     assert!(minutes.values().sum::<u64>() <= 6 * refreshes);
     drop(drill);

@@ -20,9 +20,9 @@ mod ring;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use shards::ids::{StoreTicket, Uaid};
-use shards::machine::{Page, RowKey, StoreError, StoreOp, StoreReply};
-use shards::message::Message;
+use machine::ids::{StoreTicket, Uaid};
+use machine::message::Message;
+use machine::{Page, RowKey, StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 use shards::wall::Wall;
 

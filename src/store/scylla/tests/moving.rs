@@ -9,11 +9,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use shards::ids::{Clock, Stamp, StoreTicket};
-use shards::machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
-use shards::message::Message;
+use machine::ids::{Clock, Stamp, StoreTicket};
+use machine::message::Message;
+use machine::time::UnixSeconds;
+use machine::{Page, Presence, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 use shards::ports::Store;
-use shards::time::UnixSeconds;
 use shards::wall::Wall;
 
 use crate::store::laws::NOW;

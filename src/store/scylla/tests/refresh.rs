@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use machine::ids::{Clock, Uaid};
+use machine::message::Message;
+use machine::{NodeId, Presence, RowKey, StoreOp};
 use scylla::client::session::Session;
 use scylla::statement::{Consistency, Statement};
-use shards::ids::{Clock, Uaid};
-use shards::machine::{NodeId, Presence, RowKey, StoreOp};
-use shards::message::Message;
 
 use super::super::schema::family::{CHANNEL, CONTACT, RECORD, USER_CLOCK};
 use super::{Apart, open, open_alone};
@@ -110,7 +110,7 @@ fn refresh_two(bare: &Bare<'_>, hand: &mut Hand, users: [Uaid; 2], ttl: u32) -> 
     let [refreshed, rewritten] = users.map(|user| hexadecimal(&user.0));
     let record = super::super::rows::record(crate::store::RECORD_VERSION, NOW);
     let clock = Clock(WRITTEN_AT.unsigned_abs());
-    let contact = super::super::rows::contact(&shards::simple::Contact::default());
+    let contact = super::super::rows::contact(&machine::simple::Contact::default());
     let rows: [(i8, Vec<u8>, Vec<u8>); 4] = [
         (RECORD, vec![], record),
         (USER_CLOCK, vec![], super::super::rows::clock(clock)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shards::machine::{StoreOp, StoreReply};
+use machine::{StoreOp, StoreReply};
 
 use super::{Apart, config, make_tables, open_with};
 use crate::store::laws::{Hand, message, uaid};

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use machine::ids::{Clock, Uaid};
+use machine::message::Message;
+use machine::{RowKey, StoreOp};
 use scylla::statement::Consistency;
-use shards::ids::{Clock, Uaid};
-use shards::machine::{RowKey, StoreOp};
-use shards::message::Message;
 use shards::wall::Wall;
 
 use super::super::refresh::{Bare, WRITTEN_AT, hexadecimal};

@@ -1,0 +1,214 @@
+//! Every bound of the shard, its arithmetic, and what happens at the bound.
+//!
+//! At a bound one of three things happens: **refuse** (tell whoever asked), **park** (stop reading from
+//! it), **shed** (drop and count). `docs/LIMITS.md` repeats this table for operators.
+
+/// Shards in one process. Refuse: configuration.
+pub const SHARDS_MAX: u16 = 256;
+
+/// Unacked notifications of one session, direct and stored, sent or still to be sent (`delivery.window`). At the bound
+/// messages are stored instead.
+pub const WINDOW_DEFAULT: u16 = 500;
+/// The largest `delivery.window` accepted. Refuse: configuration.
+pub const WINDOW_MAX: u16 = 1024;
+
+/// Message bytes of one session's unacked directs (each at most 8 KiB). At the bound: stored instead.
+pub const SESSION_LEDGER_BYTES_MAX: u32 = 1 << 20;
+
+/// Bytes that a holder of a shared bound has at most to count as small: a notification and its head fit, and so does
+/// every message of a well-behaved user agent. Half of the bound is for small holders.
+pub const LITTLE_BYTES: usize = 8 * 1024;
+
+/// Message bytes that the windows of one shard keep although storage has them: 8,192 of the largest messages. Half is
+/// for sessions that keep little ([`LITTLE_BYTES`]). A page on its way counts as `READ_AHEAD_BYTES`. At the bound:
+/// nothing is read from storage for a session until others have let go, and what waits to be sent at the end of a
+/// window leaves it, to be read again. A session whose socket takes no bytes is closed 1013 (`blocked_shed`) when it
+/// would keep more.
+pub const ROW_BYTES_MAX: u64 = 64 << 20;
+
+/// Seconds from the stamp of a message to the end of its write. Refuse: a write that took longer is not answered 201,
+/// because low water may pass its clock (`MachineConfig::settle_lag`).
+pub const WRITE_SECONDS_MAX: u64 = 30;
+
+/// What one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
+pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
+
+/// Notifications of one session that are sent and unacked at once, and as many more for each second without an ack. A
+/// client in use closes its connection at 64 frames that it has not read. Park: the others wait in the window.
+pub const BURST_MESSAGES: u16 = 50;
+/// Frames that one step writes for one session; with more to send the session takes its next turn behind the others.
+/// Park: as above.
+pub const SENT_PER_STEP: usize = 16;
+
+/// Bytes of stored messages that are read ahead for one session and not sent yet. One page more may be on its way: rows
+/// are asked for by the size of those that came before. Park: the next page is read when some were sent.
+pub const READ_AHEAD_BYTES: u32 = 64 * 1024;
+/// Stored messages asked for at once, before their size is known: 8 of the largest are `READ_AHEAD_BYTES`. Two pages
+/// are never in flight for one session.
+pub const PAGE_ROWS_MIN: u16 = 8;
+/// Stored messages asked for at once, at most.
+pub const PAGE_ROWS_MAX: u16 = BURST_MESSAGES;
+
+/// Requests that one shard may have outstanding at one other shard: the reply credit. Both lanes of a
+/// receiver hold `(shards - 1) * credit` mails, so neither ever overflows. At the bound: wait, below.
+pub fn reply_credit(shard_count: u16) -> usize {
+    let peers = usize::from(shard_count.max(2)) - 1;
+    (LANE_MAILS_TOTAL / peers).clamp(16, 1024)
+}
+/// Mails of one lane of one shard: 2 lanes x 64 shards x 8,192 x 40 B = 42 MB at most.
+pub const LANE_MAILS_TOTAL: usize = 8_192;
+/// Requests of one shard that wait for reply credit of one peer. Refuse: 503 or 1013.
+pub const CREDIT_WAITERS_MAX: usize = 16_384;
+
+/// Storage operations of one shard without a reply yet. Refuse: 503 for a message, 1013 for a hello; an
+/// ack's deletes wait in the bounded window instead.
+pub const STORE_TICKETS_MAX: usize = 16_384;
+
+/// Hellos of one shard that are being worked on (own, claims out, claims in). Beyond it they park.
+pub const HELLOS_IN_FLIGHT_MAX: usize = 1_024;
+/// Grants of one shard whose mail has not come. Exactly one mail in the lane of arrivals answers each grant, and the
+/// lane has a place for each. Refuse: close 1013.
+pub const GRANTS_MAX: usize = 2 * HELLOS_IN_FLIGHT_MAX;
+/// Hellos of one shard that wait for a place among those. Refuse: close 1013.
+pub const HELLOS_WAITING_MAX: usize = 65_536;
+
+/// Sessions that one shard can hold, whatever is configured: indices carry a tag in their top bits.
+pub const SESSIONS_MAX: usize = 1 << 28;
+
+/// Channels of one user agent. Refuse: register status 500.
+pub const CHANNELS_MAX: usize = 2_048;
+
+/// Broadcast ids a node knows, and distinct sets of them that sessions subscribe to. Refuse: the id is "not found".
+pub const BROADCAST_IDS_MAX: usize = 1_024;
+/// Ids among these that only user agents have named, so that they hear of them once somebody sets them. Refuse: the
+/// id is "not found" and stays so for that session.
+pub const BROADCAST_IDS_AWAITED_MAX: usize = 512;
+/// Ids of these that one session waits for. Refuse: as above.
+pub const BROADCAST_IDS_AWAITED_OF_SESSION_MAX: usize = 8;
+/// Bytes of an id or a version of a broadcast. Refuse: a longer id is "not found", a longer value is an error for the
+/// operator.
+pub const BROADCAST_TEXT_BYTES_MAX: usize = 128;
+/// Distinct sets of broadcast ids that sessions have at a time. Refuse: the ids that were named are "not found".
+pub const BROADCAST_SETS_MAX: usize = 4_096;
+/// Ids of one subscription. Refuse: close 1011.
+pub const BROADCAST_SUBSCRIPTIONS_MAX: usize = 64;
+
+/// Bodies and headers of one notification. Refuse: 413.
+pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024;
+
+/// Ack updates in one message. Refuse: close 1011. Two full windows.
+pub const ACK_UPDATES_MAX: usize = 2 * WINDOW_MAX as usize;
+
+/// Connections that the kernel completes ahead of a shard on each of its listening sockets, unless configured
+/// otherwise: what comes while the shard is busy or is not let run. In a storm of a million within a minute a shard of
+/// two is called 8,300 times a second, and this is half a second of it; a shard of sixteen has four. What waits takes
+/// 2.5 KB of the kernel each (a TCP socket that nobody has taken in): 10 MB for a full queue. It is what kernels since
+/// 5.4 allow untuned. Shed: the kernel drops the SYN of who comes then, and the client tries again a second later.
+pub const BACKLOG_DEFAULT: u16 = 4_096;
+/// The least and the most of `shards.backlog`. The most is 165 MB of waiting sockets for each listening socket. Refuse:
+/// configuration.
+pub const BACKLOG_MIN: u16 = 16;
+/// As above.
+pub const BACKLOG_MAX: u16 = u16::MAX;
+
+/// Connections of one shard's endpoint port that are admitted however many WebSockets there are, at least: see
+/// [`endpoint_reserve`].
+pub const ENDPOINT_RESERVE_MIN: u32 = 32;
+/// The same of its node port: see [`node_reserve`].
+pub const NODE_RESERVE_MIN: u32 = 32;
+
+/// Connections of one shard's endpoint port that are admitted however many WebSockets there are. They come on top of
+/// `connections_max`, so that no session is refused for them: a sixteenth costs 8 bytes of table each, and 3 KB of the
+/// kernel each while they are used. An app server answers one POST after the other on a connection, so that 6,250
+/// connections (of 100,000) carry some 100,000 POSTs a second. Refuse: 503 and close.
+pub fn endpoint_reserve(connections_max: u32) -> u32 {
+    (connections_max / 16).max(ENDPOINT_RESERVE_MIN)
+}
+
+/// Connections of one shard's node port that are admitted however many others there are: other nodes keep a few
+/// (`node.connections`) each. Refuse: 503 and close.
+pub fn node_reserve(connections_max: u32) -> u32 {
+    (connections_max / 64).max(NODE_RESERVE_MIN)
+}
+
+/// Connections of one shard for which its tables have room: `connections_max` and the reserves of the other ports.
+pub fn table_connections(connections_max: u32) -> u32 {
+    connections_max.saturating_add(endpoint_reserve(connections_max)).saturating_add(node_reserve(connections_max))
+}
+
+/// Effects that one `step` may append; the queue reserves this many before the call.
+pub const EFFECTS_PER_INPUT_MAX: usize = 4_096;
+
+/// Connections of one shard that speak for several user agents. Refuse: close 1013.
+pub const RELAYS_MAX: usize = 256;
+/// The largest `relay.members`: user agents of one such connection. Refuse: configuration; a hello beyond what is
+/// configured: bye 1013. A power of two: names of emissions carry the place of their member.
+pub const RELAY_MEMBERS_MAX: usize = 4_096;
+
+/// Memory in which the connections of one shard keep bytes that were received and not decoded, together: half a
+/// request, or what came behind one. One connection alone may have 64 KiB, and a million of them 64 GiB. This is 32,768
+/// torn requests of one small receive (2 KiB), or 8,192 of the largest payload; torn input is a few milliseconds old
+/// unless a peer means it, and is ended after `http.request_timeout`. Each port has its own part (`quota::PortQuotas`),
+/// so that user agents cannot use up the memory of app servers. Half of each part is for those who hold little
+/// ([`LITTLE_BYTES`]). Shed at three quarters of a part: what was begun longest ago. Refuse at the bound: the
+/// connection that takes more is closed 1013, or answered 503.
+pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
+
+/// Retries of a notification on a live connection (ARCHITECTURE.md 3). After the last one it waits in storage.
+pub const RETRIES_MAX: u8 = 3;
+/// Deliveries, over three sessions at least, after which a message ends without an ack (`delivery.attempts_max`). Shed:
+/// it is deleted, counted (`unacked_ended`) and told to who asked for a receipt.
+pub const ATTEMPTS_DEFAULT: u8 = 10;
+/// Ids of one session that left the window without an ack. At the bound: close 1013.
+pub const PARKED_IDS_MAX: usize = 1_024;
+
+/// Sessions looked at in one sweep turn (pings, broadcasts). The rest follow in the next turns.
+pub const SWEEP_SESSIONS_PER_TURN: usize = 1_024;
+
+/// Seconds between two refreshes of a user who is alive: a storage that keeps users for 60 days is told eight times
+/// before. A million sessions make 1.7 refreshes a second.
+pub const REFRESH_INTERVAL_SECONDS: u64 = 7 * 86_400;
+/// Refreshes of users that one shard has in flight. Park: the session is found again by the next round of the sweep
+/// (`refreshes_postponed`).
+pub const REFRESHES_MAX: usize = 16;
+
+/// Registers of one user in one minute, over all of its connections (issue: at least 300). Refuse: close 1013.
+pub const REGISTERS_PER_MINUTE_MAX: u16 = 600;
+/// Users of one shard whose registers of this minute are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the
+/// user that registered longest ago, after as many registers of others in one minute.
+pub const REGISTER_USERS_MAX: usize = 16_384;
+
+/// Messages of one shard whose receipt was asked for and whose outcome is kept: 32,768 x about 220 B = 7 MB. Shed: the
+/// one that was accepted or ended longest ago is forgotten.
+pub const RECEIPTS_MAX: usize = 32_768;
+/// App servers of one shard that wait for an outcome. Refuse: 503. Between two shards at most half the reply credit.
+pub const RECEIPT_WAITERS_MAX: usize = 4_096;
+/// The longest wait for an outcome, in seconds. A longer one is lowered to it.
+pub const RECEIPT_WAIT_SECONDS_MAX: u32 = 30;
+
+/// Endpoints of one shard that storage has said are dead: 65,536 x about 70 B = 5 MB. Shed: the one asked for longest
+/// ago is forgotten and storage is asked again.
+pub const DEAD_ENDPOINTS_MAX: usize = 65_536;
+/// Token buckets of one shard and rate: 65,536 x about 90 B = 6 MB, only when the rate is set. Shed: the bucket used
+/// longest ago, so its sender begins again with a full one.
+pub const RATE_BUCKETS_MAX: usize = 65_536;
+/// Users of one shard whose stored bytes of today are counted: 16,384 x about 90 B = 1.5 MB. Shed: the count of the
+/// user that was sent something longest ago. One over its budget is sent more than one message per second.
+pub const BUDGET_USERS_MAX: usize = 16_384;
+
+/// Bytes of wake data of one user (SimplePush, PROTOCOL.md 1.12): its length is one byte in storage. What the edge
+/// takes is shorter.
+pub const WAKE_BYTES_MAX: usize = 255;
+/// Seconds between two wake-up calls for one user: an app server must not make us call more often. Shed: the update
+/// waits for the next hello.
+pub const WAKE_PAUSE_SECONDS: u64 = 10;
+/// Users of one shard that were woken within that pause: 16,384 x about 64 B = 1 MB. Shed: as above.
+pub const WOKEN_MAX: usize = 16_384;
+
+const _: () = assert!(BACKLOG_MIN < BACKLOG_DEFAULT && BACKLOG_DEFAULT < BACKLOG_MAX);
+const _: () = assert!(BURST_MESSAGES < 64 && BURST_MESSAGES < WINDOW_DEFAULT);
+const _: () = assert!(PAGE_ROWS_MIN as usize * PAYLOAD_BYTES_MAX <= READ_AHEAD_BYTES as usize);
+const _: () = assert!(BROADCAST_SETS_MAX <= u16::MAX as usize);
+const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX);
+const _: () = assert!(PAYLOAD_BYTES_MAX < SESSION_LEDGER_BYTES_MAX as usize);
+const _: () = assert!(EFFECTS_PER_INPUT_MAX > 2 * WINDOW_MAX as usize);

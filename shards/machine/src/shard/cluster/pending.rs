@@ -1,0 +1,104 @@
+//! State of a POST, or of a notification of another node, while storage or that node works on it.
+
+use std::sync::Arc;
+
+use crate::ids::{Chid, Uaid};
+use crate::message::Message;
+use crate::time::Instant;
+
+use super::super::command::{Published, Refusal};
+use super::super::components::requests::Asker;
+use super::super::peer::Presence;
+use super::super::pending_publish::{PublishWork, Storing};
+use super::super::row::RowKey;
+use super::super::store::StoreOp;
+
+/// A POST whose user is being read. Owner shard of the node where it landed; bounded by the tickets.
+pub(in crate::shard) struct Lookup {
+    pub asker: Asker,
+    pub uaid: Uaid,
+    pub chid: Chid,
+    /// Not stamped yet, or the rule that it broke.
+    pub message: Result<Arc<Message>, Refusal>,
+}
+
+/// A POST whose user was read, on its way to the node that has the user. Bounded as above.
+pub(in crate::shard) struct Route {
+    pub asker: Asker,
+    pub uaid: Uaid,
+    pub chid: Chid,
+    pub message: Arc<Message>,
+    /// Time at which it was stamped.
+    pub stamped: Instant,
+    /// Nodes that may have the user and were not asked, newest last.
+    pub left: Vec<Presence>,
+    /// The one that is being asked.
+    pub asked: Option<Presence>,
+}
+
+/// A pending notification of the node that holds the user's session. The ticket limit bounds their number.
+pub(in crate::shard) struct Tale {
+    pub uaid: Uaid,
+    /// The POST that waits for the end of this, and its answer then.
+    pub waits: Option<(Asker, Published)>,
+    /// Row that was stored for it: it goes when its channel turns out to be gone.
+    pub row: Option<RowKey>,
+    /// A push of it to this session may have been carried out.
+    pub unsure: Option<Presence>,
+    /// The session here has looked at storage already.
+    pub looked: bool,
+    /// `delivery.durable`: sent on from memory.
+    pub send: Option<Arc<Message>>,
+    /// Message that was stored as a message row: low water may have passed its clock meanwhile.
+    pub hidden: Option<Arc<Message>>,
+    /// Nodes that may have the user and were not told, newest last.
+    pub left: Vec<Presence>,
+    /// The one that is being told.
+    pub asked: Option<Presence>,
+}
+
+impl Tale {
+    /// Of a POST that was stored.
+    pub fn of_publish(work: PublishWork, published: Published) -> Tale {
+        let send = work.storing.send().cloned();
+        let (hidden, unsure) = match work.storing {
+            Storing::Routed { message, unsure: None, .. } => (Some(message).filter(|one| one.topic.is_none()), None),
+            Storing::Routed { unsure, .. } => (None, unsure),
+            Storing::Here { .. } => (None, None),
+        };
+        let (row, waits) = (work.row, Some((work.asker, published)));
+        Tale { waits, row: Some(row), unsure, send, hidden, ..Tale::of_save(row.uaid) }
+    }
+
+    /// Of a POST that was refused because it was not surely stored, while a push of it may have been carried out: the
+    /// node that has the user is to know that there may be a row.
+    pub fn of_failure(work: PublishWork) -> Option<Tale> {
+        let Storing::Routed { unsure: Some(unsure), .. } = work.storing else { return None };
+        Some(Tale { row: Some(work.row), unsure: Some(unsure), ..Tale::of_save(work.row.uaid) })
+    }
+
+    /// Of a session's unacked directs that were saved.
+    pub fn of_save(uaid: Uaid) -> Tale {
+        Tale {
+            uaid,
+            waits: None,
+            row: None,
+            unsure: None,
+            looked: false,
+            send: None,
+            hidden: None,
+            left: Vec::new(),
+            asked: None,
+        }
+    }
+}
+
+impl Tale {
+    /// The operation that reads the user again.
+    pub fn look(&self) -> StoreOp {
+        match self.row {
+            Some(row) => StoreOp::Locate { uaid: self.uaid, chid: row.chid },
+            None => StoreOp::LoadUser { uaid: self.uaid },
+        }
+    }
+}

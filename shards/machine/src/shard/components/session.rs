@@ -1,0 +1,274 @@
+//! One identified connection while it is idle: what a million of them cost.
+
+use crate::ids::{ConnId, Uaid};
+use crate::simple::Mode;
+
+use super::broadcasts::Subscription;
+use super::keepalive;
+use super::refresh::Refreshed;
+
+/// An identified WebSocket. Owner shard only, from the answer to hello until the socket is gone.
+pub(in crate::shard) struct Session {
+    pub uaid: Uaid,
+    pub conn: ConnId,
+    pub connected_at: ConnectedAt,
+    pub channels: ChannelSet,
+    pub broadcasts: Subscription,
+    pub keepalive: keepalive::PerSession,
+    /// Index of what is under way (ledger, drain, command); `NONE` while idle.
+    pub active: u32,
+    pub refreshed: Refreshed,
+    pub stored: InStorage,
+    pub link: Link,
+}
+
+const _: () = assert!(size_of::<Option<Session>>() == 80, "a million idle sessions: 80 MB");
+
+/// The part of a session and its user that is in storage. One byte of flags.
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct InStorage(u8);
+
+/// Nothing of this user is in storage yet: the record is written with its first channel (PROTOCOL.md 1.5).
+const UNSAVED: u8 = 1;
+/// The row that says where it is rides with each register until storage has surely taken it: the user is new.
+const UNPLACED: u8 = 2;
+/// A register or unregister failed: storage may list a channel that this session does not.
+const UNSURE: u8 = 4;
+/// The record is of an older version: the user is reset when nothing is left to deliver (PROTOCOL.md 1.10).
+const OLD_RECORD: u8 = 8;
+/// Its presence row is being written: it may not look at storage yet.
+const ENTERING: u8 = 16;
+
+impl InStorage {
+    /// A new user, of whom nothing is written.
+    pub fn nothing() -> InStorage {
+        InStorage(UNSAVED | UNPLACED)
+    }
+
+    /// A user whose record was read; `old` when it is of an older version.
+    pub fn record(old: bool) -> InStorage {
+        InStorage(if old { OLD_RECORD } else { 0 })
+    }
+
+    /// Returns true if storage has the record of the user, or may have it.
+    pub fn has_user(self) -> bool {
+        self.0 & UNSAVED == 0
+    }
+
+    /// Returns true if each register carries the row that says where the session is.
+    pub fn is_unplaced(self) -> bool {
+        self.0 & UNPLACED != 0
+    }
+
+    /// Returns true if storage may list a channel that the session does not.
+    pub fn is_unsure(self) -> bool {
+        self.0 & UNSURE != 0
+    }
+
+    /// Returns true if the record is of an older version.
+    pub fn is_old(self) -> bool {
+        self.0 & OLD_RECORD != 0
+    }
+
+    /// Returns true if the presence row is being written.
+    pub fn is_entering(self) -> bool {
+        self.0 & ENTERING != 0
+    }
+
+    /// Storage has answered a register. After an error it may have taken effect, and an unregister must then reach
+    /// storage.
+    pub fn registered(&mut self, done: bool) {
+        self.0 &= !UNSAVED;
+        if done {
+            self.0 &= !UNPLACED;
+        } else {
+            self.0 |= UNSURE;
+        }
+    }
+
+    /// Storage has answered an unregister with an error.
+    pub fn unregister_failed(&mut self) {
+        self.0 |= UNSURE;
+    }
+
+    /// The presence row is written from now on, until [`InStorage::entered`].
+    pub fn enter(&mut self) {
+        self.0 |= ENTERING;
+    }
+
+    /// The presence row is written.
+    pub fn entered(&mut self) {
+        self.0 &= !ENTERING;
+    }
+}
+
+/// The socket of a session, and the mode of its user agent. One byte of flags.
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct Link(u8);
+
+/// The socket takes no bytes.
+const BLOCKED: u8 = 1;
+/// The user agent is in SimplePush mode.
+const SIMPLE: u8 = 2;
+
+impl Link {
+    /// A socket that takes bytes.
+    pub fn new(mode: Mode) -> Link {
+        Link(if mode == Mode::Simple { SIMPLE } else { 0 })
+    }
+
+    /// Mode that the user agent understands.
+    pub fn mode(self) -> Mode {
+        if self.0 & SIMPLE == 0 { Mode::WebPush } else { Mode::Simple }
+    }
+
+    /// Returns true if the socket takes no bytes.
+    pub fn is_blocked(self) -> bool {
+        self.0 & BLOCKED != 0
+    }
+
+    /// The socket takes no more bytes.
+    pub fn block(&mut self) {
+        self.0 |= BLOCKED;
+    }
+
+    /// The socket takes bytes again.
+    pub fn unblock(&mut self) {
+        self.0 &= !BLOCKED;
+    }
+}
+
+/// Time at which a session was identified: milliseconds since the epoch, or on a shared store a reading of the shard's
+/// clock in microseconds, so that no two sessions of a shard have the same. It is the version of the presence row.
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct ConnectedAt(u64);
+
+impl ConnectedAt {
+    /// A session begins.
+    pub fn new(at: u64) -> ConnectedAt {
+        ConnectedAt(at)
+    }
+
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The presence row is written again, a version later. The version grows by one only, since it also says when the
+    /// session read its channels.
+    pub fn renew(&mut self) {
+        self.0 += 1;
+    }
+}
+
+/// No index.
+pub(in crate::shard) const NONE: u32 = u32::MAX;
+
+/// The channels of a session as keyed fingerprints: a POST for an unregistered channel is refused without a
+/// storage read. Two channels of one user collide with probability 2^-32; then a cancelled one of them still delivers.
+pub(in crate::shard) enum ChannelSet {
+    /// `count <= INLINE_CHANNELS`.
+    Inline { count: u8, fingerprints: [u32; INLINE_CHANNELS] },
+    /// More than fit inline.
+    Heap(Box<[u32]>),
+}
+
+impl ChannelSet {
+    pub fn new() -> ChannelSet {
+        ChannelSet::Inline { count: 0, fingerprints: [0; INLINE_CHANNELS] }
+    }
+
+    pub fn as_slice(&self) -> &[u32] {
+        match self {
+            ChannelSet::Inline { count, fingerprints } => &fingerprints[..usize::from(*count)],
+            ChannelSet::Heap(fingerprints) => fingerprints,
+        }
+    }
+
+    pub fn contains(&self, fingerprint: u32) -> bool {
+        self.as_slice().contains(&fingerprint)
+    }
+
+    pub fn insert(&mut self, fingerprint: u32) {
+        if self.contains(fingerprint) {
+            return;
+        }
+        match self {
+            ChannelSet::Inline { count, fingerprints } if usize::from(*count) < INLINE_CHANNELS => {
+                fingerprints[usize::from(*count)] = fingerprint;
+                *count += 1;
+            }
+            ChannelSet::Inline { fingerprints, .. } => {
+                *self = ChannelSet::Heap([&fingerprints[..], &[fingerprint]].concat().into());
+            }
+            ChannelSet::Heap(fingerprints) => *fingerprints = [&fingerprints[..], &[fingerprint]].concat().into(),
+        }
+    }
+
+    pub fn remove(&mut self, fingerprint: u32) {
+        // It was not there.
+        let Some(at) = self.as_slice().iter().position(|f| *f == fingerprint) else { return };
+        match self {
+            ChannelSet::Inline { count, fingerprints } => {
+                *count -= 1;
+                fingerprints[at] = fingerprints[usize::from(*count)];
+            }
+            ChannelSet::Heap(fingerprints) => {
+                let left = [&fingerprints[..at], &fingerprints[at + 1..]].concat();
+                *self = match <[u32; INLINE_CHANNELS]>::try_from(&left[..]) {
+                    Ok(fingerprints) => ChannelSet::Inline { count: INLINE_CHANNELS as u8, fingerprints },
+                    Err(_) => ChannelSet::Heap(left.into()),
+                };
+            }
+        }
+    }
+}
+
+const INLINE_CHANNELS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_failed_register_leaves_the_session_unsure_and_a_later_one_places_it() {
+        let mut stored = InStorage::nothing();
+        assert!(!stored.has_user() && stored.is_unplaced() && !stored.is_unsure());
+        stored.registered(false);
+        assert!(stored.has_user() && stored.is_unplaced() && stored.is_unsure());
+        stored.registered(true);
+        assert!(!stored.is_unplaced() && stored.is_unsure() && !stored.is_old() && !stored.is_entering());
+    }
+
+    #[test]
+    fn flags_of_the_socket_do_not_touch_the_mode() {
+        for mode in [Mode::Simple, Mode::WebPush] {
+            let mut link = Link::new(mode);
+            assert!(!link.is_blocked());
+            link.block();
+            assert!(link.is_blocked() && link.mode() == mode);
+            link.unblock();
+            assert!(!link.is_blocked() && link.mode() == mode);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_channel_set_is_a_set(ops in prop::collection::vec((any::<bool>(), 0u32..12), 0..80)) {
+            let (mut set, mut model) = (ChannelSet::new(), BTreeSet::new());
+            for (add, fingerprint) in ops {
+                if add {
+                    set.insert(fingerprint);
+                    model.insert(fingerprint);
+                } else {
+                    set.remove(fingerprint);
+                    model.remove(&fingerprint);
+                }
+                let seen: BTreeSet<u32> = set.as_slice().iter().copied().collect();
+                prop_assert_eq!(&seen, &model);
+                prop_assert_eq!(set.as_slice().len(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The home of a relay: members come and go, owners are asked what they ask, and what their sessions say is written.
+
+use std::collections::BTreeSet;
+
+use crate::ids::{ConnId, EmissionId, ShardId, Uaid};
+use crate::limits;
+use crate::time::Span;
+
+use super::super::command::{CloseReason, Command, Event, Hello, RelayCommand, RelayEvent};
+use super::super::components::conns::ConnState;
+use super::super::components::conns::seats::{EMISSION_BITS, EMISSION_MASK, pack};
+use super::super::components::requests::Outgoing;
+use super::super::composer::{ShardMachine, Turn};
+use super::super::input::Effect;
+use super::super::mail::Request;
+use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
+use super::table::Relay;
+
+impl ShardMachine {
+    /// A message of a relay, or the one that makes a WebSocket one.
+    pub(in crate::shard) fn relay_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: RelayCommand) {
+        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
+            self.postpone_relay_ping(turn, index);
+        }
+        let relay = match (self.conns.get(conn), command) {
+            (Some(ConnState::Opened(_)), RelayCommand::Open) if self.config.relay_members > 0 => {
+                return self.open_relay(turn, conn);
+            }
+            (Some(ConnState::Relay(index)), command) => self.relay_at(index).map(|relay| (relay, command)),
+            _ => None,
+        };
+        match relay {
+            Some((relay, RelayCommand::Attach(hello))) => self.attach(turn, relay, hello),
+            Some((relay, RelayCommand::For { uaid, command })) => {
+                let seat = self.relays.table.get(relay.at).and_then(|of| of.by_uaid.get(&uaid).copied());
+                self.forward(turn, conn, uaid, seat.map(|seat| (seat, command)));
+            }
+            Some((relay, RelayCommand::Bye(uaid))) => {
+                if !self.end_member_named(turn, relay, uaid, CloseReason::PeerClosed) {
+                    self.say_bye(turn, conn, Some(uaid), CloseReason::PeerClosed);
+                }
+                turn.effects.push_back(Effect::Ready(conn));
+            }
+            Some((_, RelayCommand::Open)) | None => self.refuse_command(turn, conn),
+        }
+    }
+
+    pub(super) fn relay_at(&self, index: u32) -> Option<RelayId> {
+        self.relays.table.at(index).map(|(at, _)| RelayId { home: self.config.shard, at })
+    }
+
+    /// The relay at an index that the table of connections names.
+    pub(super) fn relay_of(&self, index: u32) -> RelayId {
+        // Invariant: connections name relays only while they exist; `end_relay` removes both together.
+        self.relay_at(index).expect("connections name live relays")
+    }
+
+    fn open_relay(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        let full = self.relays.table.len() >= limits::RELAYS_MAX;
+        if full || self.draining() {
+            self.stats.relays_refused += u64::from(full);
+            self.close_conn(turn, conn, if full { CloseReason::Overloaded } else { CloseReason::Draining });
+            return;
+        }
+        let interval = self.config.ping_interval;
+        let ping_due = (interval > Span(0)).then(|| turn.now.mono.after(interval));
+        let at = self.relays.table.insert(Box::new(Relay::new(conn, ping_due)));
+        self.relays.due = [self.relays.due, ping_due].into_iter().flatten().min();
+        self.conns.set(conn, ConnState::Relay(at.index));
+        self.stats.relays_opened += 1;
+        let opened = RelayEvent::Opened { members: self.config.relay_members };
+        turn.effects.push_back(Effect::Emit(conn, Event::Relay(Box::new(opened))));
+        turn.effects.push_back(Effect::Ready(conn));
+    }
+
+    /// A hello on a relay. Of a member that is there it begins a new session in place of the old one.
+    fn attach(&mut self, turn: &mut Turn<'_>, id: RelayId, hello: Box<Hello>) {
+        if let Some(uaid) = hello.uaid {
+            self.end_member_named(turn, id, uaid, CloseReason::Superseded);
+        }
+        let owner = self.config.placement.owner(hello.uaid.unwrap_or(hello.fresh));
+        let draining = self.draining();
+        let relay = self.relays.table.live_mut(id.at);
+        if draining || relay.attached() >= usize::from(self.config.relay_members) {
+            let conn = relay.conn;
+            self.stats.members_refused += u64::from(!draining);
+            let reason = if draining { CloseReason::Draining } else { CloseReason::Overloaded };
+            self.say_bye(turn, conn, hello.uaid, reason);
+            turn.effects.push_back(Effect::Ready(conn));
+            return;
+        }
+        let seat = relay.add(id, owner, &hello);
+        relay.awaited = Some(seat);
+        self.relays.members += 1;
+        self.stats.members_attached += 1;
+        if !self.ask_owner(turn, owner, MemberRequest::Attach { seat, hello }) {
+            self.stats.members_refused += 1;
+            self.end_member(turn, seat, CloseReason::Overloaded);
+        }
+    }
+
+    /// Nobody has the UAID that a member said, as its owner tells: a fresh one of this shard's slice.
+    fn stranger(&mut self, turn: &mut Turn<'_>, seat: SeatId, hello: Box<Hello>) {
+        let shard = self.config.shard;
+        // It has left meanwhile.
+        let Some(member) = self.relays.table.get_mut(seat.relay.at).and_then(|relay| relay.member(seat)) else {
+            return;
+        };
+        member.owner = shard;
+        self.mint_member(turn, seat, hello);
+    }
+
+    /// A command of a member; of whom this is none, it is told again: the bye may have crossed the command.
+    fn forward(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, of: Option<(SeatId, Box<Command>)>) {
+        let Some((seat, command)) = of else {
+            self.stats.members_unknown += 1;
+            self.say_bye(turn, conn, Some(uaid), CloseReason::WrongState);
+            turn.effects.push_back(Effect::Ready(conn));
+            return;
+        };
+        let relay = self.relays.table.live_mut(seat.relay.at);
+        relay.awaited = Some(seat);
+        let owner = relay.live_member(seat).owner;
+        if !self.ask_owner(turn, owner, MemberRequest::For { seat, command }) {
+            self.end_member(turn, seat, CloseReason::Overloaded);
+        }
+    }
+
+    // --- the end of members and relays -----------------------------------------------------------------
+
+    /// Ends the membership of this UAID with a bye; false when there is none.
+    fn end_member_named(&mut self, turn: &mut Turn<'_>, id: RelayId, uaid: Uaid, reason: CloseReason) -> bool {
+        let seat = self.relays.table.get(id.at).and_then(|relay| relay.by_uaid.get(&uaid).copied());
+        if let Some(seat) = seat {
+            self.end_member(turn, seat, reason);
+        }
+        seat.is_some()
+    }
+
+    /// Ends a membership with a bye, and the session at its owner.
+    fn end_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, reason: CloseReason) {
+        if let Some(owner) = self.drop_member(turn, seat, reason) {
+            self.tell_owner(turn, owner, MemberRequest::Leave { seat });
+        }
+    }
+
+    /// Forgets a member with a bye; who its owner is.
+    fn drop_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, reason: CloseReason) -> Option<ShardId> {
+        let relay = self.relays.table.get_mut(seat.relay.at)?;
+        let member = relay.remove(seat)?;
+        let (conn, awaited) = (relay.conn, relay.awaited == Some(seat));
+        if awaited {
+            relay.awaited = None;
+        }
+        self.relays.members -= 1;
+        self.say_bye(turn, conn, member.named.then_some(member.uaid), reason);
+        if awaited {
+            turn.effects.push_back(Effect::Ready(conn));
+        }
+        Some(member.owner)
+    }
+
+    fn say_bye(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Option<Uaid>, reason: CloseReason) {
+        self.stats.member_byes += 1;
+        turn.effects.push_back(Effect::Emit(conn, Event::Relay(Box::new(RelayEvent::Bye { uaid, reason }))));
+    }
+
+    /// Ends a relay with all its members: one mail to each owner, however many there are. `goodbye` is set when it is
+    /// us who end it.
+    pub(in crate::shard) fn end_relay(&mut self, turn: &mut Turn<'_>, index: u32, goodbye: Option<CloseReason>) {
+        let id = self.relay_of(index);
+        // Invariant: `relay_of` has just found it.
+        let relay = self.relays.table.remove(id.at).expect("a relay ends once");
+        self.conns.remove(relay.conn);
+        if let Some(reason) = goodbye {
+            turn.effects.push_back(Effect::Close(relay.conn, reason));
+        }
+        self.relays.members -= relay.attached();
+        let owners: BTreeSet<ShardId> = relay.members.iter().flatten().map(|member| member.owner).collect();
+        for owner in owners {
+            self.tell_owner(turn, owner, MemberRequest::Gone { relay: id });
+        }
+    }
+
+    /// The relay of this connection when its last member is gone: a drain ends members first.
+    pub(in crate::shard) fn end_relay_without_members(&mut self, turn: &mut Turn<'_>, index: u32) {
+        if self.relays.table.at(index).is_some_and(|(_, relay)| relay.attached() == 0) {
+            self.end_relay(turn, index, Some(CloseReason::Draining));
+        }
+    }
+
+    // --- what is written ---------------------------------------------------------------------------------
+
+    /// An owner speaks of a member.
+    pub(in crate::shard) fn member_event(&mut self, turn: &mut Turn<'_>, event: MemberEvent) -> MemberReply {
+        match event {
+            MemberEvent::Say { seat, round, event } => return self.member_says(turn, seat, round, event),
+            MemberEvent::Ready { seat } => {
+                if let Some(relay) = self.relays.table.get_mut(seat.relay.at)
+                    && relay.awaited == Some(seat)
+                {
+                    relay.awaited = None;
+                    turn.effects.push_back(Effect::Ready(relay.conn));
+                }
+            }
+            MemberEvent::Stranger { seat, hello } => self.stranger(turn, seat, hello),
+            MemberEvent::Ended { seat, reason } => {
+                self.drop_member(turn, seat, reason);
+            }
+        }
+        MemberReply::Taken
+    }
+
+    fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u64, mut event: Event) -> MemberReply {
+        let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return no_longer_here(&event) };
+        let (conn, blocked, wakes) = (relay.conn, relay.blocked, relay.wakes);
+        if relay.member(seat).is_none() {
+            return no_longer_here(&event);
+        }
+        if let Event::Hello { uaid, .. } = &event {
+            relay.rename(seat, *uaid);
+        }
+        let member = relay.live_member(seat);
+        let (uaid, owner) = (member.uaid, member.owner);
+        let mut reply = MemberReply::Taken;
+        match &mut event {
+            Event::Notification { emission, .. } => {
+                if blocked || member.refuses(round) {
+                    let wakes = member.refuse(round, wakes);
+                    relay.refused.insert(owner);
+                    self.stats.member_words_refused += 1;
+                    return MemberReply::Refused { emission: Some(*emission), wakes };
+                }
+                (member.round, member.refused) = (round, None);
+                *emission = pack(seat.place(), *emission);
+            }
+            // One of them is kept for each member, no more: its session takes itself for blocked from then on.
+            Event::Broadcast(_) if blocked => {
+                let wakes = member.refuse(round, wakes);
+                relay.refused.insert(owner);
+                reply = MemberReply::Refused { emission: None, wakes };
+            }
+            _ => {}
+        }
+        let event = Event::Relay(Box::new(RelayEvent::Of { uaid, event }));
+        turn.effects.push_back(Effect::Emit(conn, event));
+        reply
+    }
+
+    pub(in crate::shard) fn relay_blocked(&mut self, index: u32) {
+        self.relays.table.live_mut(self.relay_of(index).at).blocked = true;
+    }
+
+    /// The socket took nothing of a frame. Whatever of this member follows would overtake it.
+    pub(in crate::shard) fn relay_unsent(&mut self, turn: &mut Turn<'_>, index: u32, emission: EmissionId) {
+        let relay = self.relays.table.live_mut(self.relay_of(index).at);
+        let (place, wakes) = ((emission.0 >> EMISSION_BITS) as usize, relay.wakes);
+        // It has left meanwhile: what it has not acked is saved.
+        let Some(member) = relay.members.get_mut(place).and_then(Option::as_mut) else { return };
+        let wakes = member.refuse(member.round, wakes);
+        let (seat, owner) = (member.seat, member.owner);
+        relay.refused.insert(owner);
+        let emission = EmissionId(emission.0 & EMISSION_MASK);
+        if !self.ask_owner(turn, owner, MemberRequest::Unsent { seat, emission, wakes }) {
+            // What it was sent and has not acked is saved, and delivered to its next session.
+            self.end_member(turn, seat, CloseReason::Overloaded);
+        }
+    }
+
+    pub(in crate::shard) fn relay_writable(&mut self, turn: &mut Turn<'_>, index: u32) {
+        let id = self.relay_of(index);
+        let relay = self.relays.table.live_mut(id.at);
+        relay.blocked = false;
+        relay.wakes += 1;
+        let wakes = relay.wakes;
+        for owner in std::mem::take(&mut relay.refused) {
+            self.tell_owner(turn, owner, MemberRequest::Writable { relay: id, wakes });
+        }
+    }
+
+    // --- to the owner ------------------------------------------------------------------------------------
+
+    /// Asks the owner of a member; false when too many wait for credit there.
+    #[must_use]
+    fn ask_owner(&mut self, turn: &mut Turn<'_>, owner: ShardId, request: MemberRequest) -> bool {
+        if owner == self.config.shard {
+            self.member_request(turn, request);
+            return true;
+        }
+        self.send_request(turn, Outgoing::to(owner), Request::Member(Box::new(request)))
+    }
+
+    /// Tells it what it must hear, beyond the bound on waiters if need be: at most one such mail for each member and
+    /// relay, and no member attaches while too many wait.
+    fn tell_owner(&mut self, turn: &mut Turn<'_>, owner: ShardId, request: MemberRequest) {
+        if owner == self.config.shard {
+            self.member_request(turn, request);
+        } else {
+            self.send_request_always(turn, Outgoing::to(owner), Request::Member(Box::new(request)));
+        }
+    }
+}
+
+/// The answer to words of a member that has left. A notification was not delivered, and no other round begins.
+fn no_longer_here(event: &Event) -> MemberReply {
+    match event {
+        Event::Notification { emission, .. } => MemberReply::Refused { emission: Some(*emission), wakes: u64::MAX },
+        _ => MemberReply::Taken,
+    }
+}

@@ -1,0 +1,232 @@
+//! The owner of a member: its seat, on which an ordinary session sits, and what that session says.
+//!
+//! The machine speaks to a seat as to any connection. At the end of a step `carry_to_relays` takes the effects that
+//! name one out of the queue and brings them to the home of the relay.
+
+use crate::ids::{ConnId, EmissionId, ShardId};
+
+use super::super::command::{CloseReason, Hello};
+use super::super::components::conns::ConnState;
+use super::super::components::conns::seats::is_seat;
+use super::super::components::requests::Outgoing;
+use super::super::composer::{ShardMachine, Turn};
+use super::super::input::Effect;
+use super::super::mail::Request;
+use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
+
+impl ShardMachine {
+    /// The home of a relay speaks of a member that this shard owns.
+    pub(in crate::shard) fn member_request(&mut self, turn: &mut Turn<'_>, request: MemberRequest) {
+        let seat = match &request {
+            MemberRequest::Attach { seat, hello } => {
+                let uaid = hello.uaid.unwrap_or(hello.fresh);
+                assert!(self.config.placement.owner(uaid) == self.config.shard, "members are brought to their owner");
+                Some(self.conns.seats.take(*seat, ConnState::Opened(0)))
+            }
+            MemberRequest::For { seat, .. } | MemberRequest::Unsent { seat, .. } | MemberRequest::Leave { seat } => {
+                self.conns.seats.find(*seat)
+            }
+            MemberRequest::Writable { relay, wakes } => return self.wake_seats(turn, *relay, *wakes),
+            MemberRequest::Gone { relay } => return self.empty_seats(turn, *relay),
+        };
+        // A seat that is empty by now: the home has been told, or it was the home that said so.
+        let Some(conn) = seat else { return };
+        match request {
+            MemberRequest::Attach { hello, .. } => self.hello(turn, conn, hello),
+            MemberRequest::For { command, .. } => self.session_command(turn, conn, *command),
+            MemberRequest::Unsent { emission, wakes, .. } => self.refused(turn, conn, Some(emission), wakes),
+            MemberRequest::Leave { .. } => self.gone(turn, conn),
+            MemberRequest::Writable { .. } | MemberRequest::Gone { .. } => {}
+        }
+    }
+
+    /// A hello that storage does not know, on the seat of another shard's relay: that shard mints, so that strangers
+    /// cannot crowd one shard. Gives the hello back when this shard is the one to mint.
+    pub(in crate::shard) fn refuse_stranger(
+        &mut self,
+        turn: &mut Turn<'_>,
+        conn: ConnId,
+        hello: Box<Hello>,
+    ) -> Option<Box<Hello>> {
+        let seat = self.conns.seats.get(conn).map(|seat| seat.id);
+        let Some(seat) = seat.filter(|seat| seat.relay.home != self.config.shard) else { return Some(hello) };
+        self.conns.remove(conn);
+        self.stats.claims_refused += 1;
+        self.tell_home(turn, conn, MemberEvent::Stranger { seat, hello });
+        None
+    }
+
+    /// The home was refused as above: it is the owner of the fresh UAID.
+    pub(super) fn mint_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, hello: Box<Hello>) {
+        let conn = self.conns.seats.take(seat, ConnState::Opened(0));
+        self.mint(turn, conn, hello);
+    }
+
+    // --- what the session says -----------------------------------------------------------------------------
+
+    /// Brings what this step says on seats to the homes of their relays, in the order in which it was said.
+    pub(in crate::shard) fn carry_to_relays(&mut self, turn: &mut Turn<'_>) {
+        if self.conns.seats.is_empty() {
+            return;
+        }
+        let mut from = turn.before;
+        while turn.effects.range(from..).any(|effect| seat_of(effect).is_some()) {
+            let mut said = turn.effects.split_off(from);
+            while let Some(effect) = said.pop_front() {
+                match seat_of(&effect) {
+                    Some(conn) => self.carry(turn, conn, effect),
+                    None => turn.effects.push_back(effect),
+                }
+            }
+            from = turn.effects.len();
+            self.end_choked(turn);
+        }
+        self.conns.seats.free_left();
+    }
+
+    /// Ends the sessions of choked seats, as far as this step has room; the rest in the next ones.
+    fn end_choked(&mut self, turn: &mut Turn<'_>) {
+        while turn.has_room()
+            && let Some(conn) = self.relays.choked.pop_front()
+        {
+            if self.conns.get(conn).is_some() {
+                // Nothing that was accepted is lost: what it has not acked is saved, and its next session gets it.
+                self.stats.members_choked += 1;
+                self.close_conn(turn, conn, CloseReason::Overloaded);
+            }
+        }
+    }
+
+    fn carry(&mut self, turn: &mut Turn<'_>, conn: ConnId, effect: Effect) {
+        let seat = self.conns.seats.live(conn);
+        let (seat, round, choked) = (seat.id, seat.round, seat.choked);
+        match effect {
+            Effect::Emit(_, event) => {
+                let said = MemberEvent::Say { seat, round, event };
+                if seat.relay.home == self.config.shard {
+                    let reply = self.member_event(turn, said);
+                    self.answered(turn, conn, reply);
+                } else if !choked {
+                    self.say_at_home(turn, conn, seat.relay.home, said);
+                } else {
+                    self.conns.seats.live_mut(conn).unanswered += 1;
+                }
+            }
+            Effect::Ready(_) => self.tell_home(turn, conn, MemberEvent::Ready { seat }),
+            Effect::Close(_, reason) => self.tell_home(turn, conn, MemberEvent::Ended { seat, reason }),
+            // No other effect names a seat.
+            _ => {}
+        }
+    }
+
+    /// Words to another shard; they wait for credit, and when too many do, the session ends.
+    fn say_at_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, home: ShardId, said: MemberEvent) {
+        let outgoing = Outgoing { conn, ..Outgoing::to(home) };
+        let sent = self.send_request(turn, outgoing, Request::MemberEvent(Box::new(said)));
+        let seat = self.conns.seats.live_mut(conn);
+        seat.unanswered += 1;
+        seat.choked = !sent;
+        if !sent && self.conns.get(conn).is_some() {
+            self.relays.choked.push_back(conn);
+        }
+    }
+
+    /// What the home must hear, beyond the bound on waiters if need be: at most one such mail for each command under
+    /// way and one for the end of each seat.
+    fn tell_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, event: MemberEvent) {
+        let home = self.conns.seats.live(conn).id.relay.home;
+        if home == self.config.shard {
+            self.member_event(turn, event);
+        } else {
+            self.send_request_always(turn, Outgoing::to(home), Request::MemberEvent(Box::new(event)));
+        }
+    }
+
+    /// The home has answered words of a seat.
+    pub(in crate::shard) fn member_answered(&mut self, turn: &mut Turn<'_>, conn: ConnId, reply: MemberReply) {
+        self.answered(turn, conn, reply);
+        // The seat was left since, and is free again.
+        let Some(seat) = self.conns.seats.get_mut(conn) else { return };
+        seat.unanswered -= 1;
+        if seat.may_begin() {
+            // In the next turn: a reply causes no mail.
+            self.relays.resuming.push_back(conn);
+        }
+    }
+
+    fn answered(&mut self, turn: &mut Turn<'_>, conn: ConnId, reply: MemberReply) {
+        if let MemberReply::Refused { emission, wakes } = reply {
+            self.refused(turn, conn, emission, wakes);
+        }
+    }
+
+    fn refused(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: Option<EmissionId>, wakes: u64) {
+        if let Some(seat) = self.conns.seats.get_mut(conn) {
+            seat.refused = seat.refused.max(Some(wakes));
+        }
+        self.blocked(conn);
+        if let Some(emission) = emission {
+            self.unsent(turn, conn, emission);
+        }
+    }
+
+    // --- a relay's seats, a budget of them per turn -----------------------------------------------------------
+
+    fn wake_seats(&mut self, turn: &mut Turn<'_>, relay: RelayId, wakes: u64) {
+        self.relays.waking.push_back((SeatId { relay, number: 0 }, wakes));
+        self.relay_turn(turn);
+    }
+
+    fn empty_seats(&mut self, turn: &mut Turn<'_>, relay: RelayId) {
+        self.relays.ending.push_back(SeatId { relay, number: 0 });
+        self.relay_turn(turn);
+    }
+
+    /// One turn of what is left to do for seats and relays.
+    pub(in crate::shard) fn relay_turn(&mut self, turn: &mut Turn<'_>) {
+        // Those that end first: what is said to their members would go nowhere and count as delivered.
+        self.relay_pings(turn);
+        while turn.has_room()
+            && let Some(from) = self.relays.ending.pop_front()
+        {
+            if let Some((id, conn)) = self.conns.seats.next_from(from) {
+                self.relays.ending.push_front(id.next());
+                self.gone(turn, conn);
+            }
+        }
+        while turn.has_room()
+            && let Some((from, wakes)) = self.relays.waking.pop_front()
+        {
+            if let Some((id, conn)) = self.conns.seats.next_from(from) {
+                self.relays.waking.push_front((id.next(), wakes));
+                if let Some(seat) = self.conns.seats.get_mut(conn) {
+                    seat.wakes = seat.wakes.max(wakes);
+                }
+                self.next_round(turn, conn);
+            }
+        }
+        while turn.has_room()
+            && let Some(conn) = self.relays.resuming.pop_front()
+        {
+            self.next_round(turn, conn);
+        }
+        self.end_choked(turn);
+    }
+
+    /// Sends what was refused again, in its order, when all of it is known.
+    fn next_round(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
+        if let Some(seat) = self.conns.seats.get_mut(conn).filter(|seat| seat.may_begin()) {
+            seat.refused = None;
+            seat.round += 1;
+            self.writable(turn, conn);
+        }
+    }
+}
+
+/// The seat that an effect names.
+fn seat_of(effect: &Effect) -> Option<ConnId> {
+    match effect {
+        Effect::Ready(conn) | Effect::Emit(conn, _) | Effect::Close(conn, _) if is_seat(*conn) => Some(*conn),
+        _ => None,
+    }
+}

@@ -1,0 +1,122 @@
+//! What becomes of the effects of a machine.
+
+use super::{Mesh, Socket};
+use crate::ids::{ConnId, Stamp, Uaid};
+use crate::shard::*;
+
+/// What was said on a socket.
+#[derive(Debug, PartialEq, Eq, Clone)]
+pub enum Said {
+    Hello(Uaid),
+    Registered(u16),
+    Unregistered(u16),
+    Notification(Stamp),
+    Pong,
+    Ping,
+    Broadcast(usize, usize),
+    /// It is a relay, for so many.
+    Relay(u16),
+    /// To a member of a relay.
+    Of(Uaid, Box<Said>),
+    Bye(Option<Uaid>, CloseReason),
+    Closed(CloseReason),
+}
+
+impl Mesh {
+    fn socket_at(&mut self, shard: usize, conn: ConnId) -> Option<usize> {
+        self.sockets.iter().position(|place| place.shard == shard && place.conn == conn)
+    }
+
+    pub(super) fn carry_out(&mut self, shard: usize, effect: Effect) {
+        match effect {
+            Effect::Ready(conn) => {
+                if let Some(at) = self.socket_at(shard, conn) {
+                    self.sockets[at].ready = true;
+                }
+            }
+            Effect::Emit(conn, event) => self.emit(shard, conn, event),
+            Effect::Close(conn, reason) => {
+                if let Some(at) = self.socket_at(shard, conn) {
+                    self.sockets[at].said.push(Said::Closed(reason));
+                }
+            }
+            Effect::Move { conn, to, claim, hello } => {
+                let at = self.socket_at(shard, conn).expect("only sockets move");
+                let to = usize::from(to.0);
+                self.descriptors.push_back((Socket(at), to, claim));
+                let bytes: Box<[u8]> = Box::from(&b"early"[..]);
+                self.arrivals.push_back((to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes }))));
+            }
+            Effect::Feed(conn, bytes) => {
+                let at = self.socket_at(shard, conn).expect("bytes are fed to a socket that arrived");
+                self.sockets[at].fed.extend_from_slice(&bytes);
+            }
+            Effect::Mail(to, mail) => self.mail.push_back((usize::from(to.0), mail)),
+            Effect::Store(ticket, op) => self.store.submit(shard, ticket, op),
+            Effect::Peer(ticket, op) => self.calls.push_back((shard, ticket, op)),
+            Effect::LedgerAppend(slot, message) => {
+                let before = self.ledger.insert((shard, slot.0), message);
+                assert!(before.is_none(), "a ledger slot is dead before it is used again");
+            }
+            Effect::LedgerDead(slot) => {
+                assert!(self.ledger.remove(&(shard, slot.0)).is_some(), "a ledger record dies once");
+            }
+            Effect::ClockFloor(_) => {}
+            Effect::Wake(data) => self.woken.push(data),
+            Effect::Drained => self.drained.push(shard),
+        }
+    }
+
+    fn emit(&mut self, shard: usize, conn: ConnId, event: Event) {
+        let said = match event {
+            Event::Published(published) => {
+                self.published.insert((shard, conn.slot), published);
+                return;
+            }
+            Event::Cancelled { done } => {
+                self.answers.insert((shard, conn.slot), format!("cancelled {done}"));
+                return;
+            }
+            Event::Receipt(answer) => {
+                self.receipts.insert((shard, conn.slot), answer);
+                return;
+            }
+            Event::NodeAnswer(answer) => {
+                self.answers.insert((shard, conn.slot), format!("{answer:?}"));
+                return;
+            }
+            event => self.said_on(shard, conn, event),
+        };
+        let at = self.socket_at(shard, conn).expect("events go to sockets");
+        assert!(
+            !self.sockets[at].said.iter().any(|s| matches!(s, Said::Closed(_))),
+            "nothing is said after the goodbye"
+        );
+        self.sockets[at].said.push(said);
+    }
+
+    fn said_on(&mut self, shard: usize, conn: ConnId, event: Event) -> Said {
+        match event {
+            Event::Relay(event) => match *event {
+                RelayEvent::Opened { members } => Said::Relay(members),
+                RelayEvent::Of { uaid, event } => Said::Of(uaid, Box::new(self.said_on(shard, conn, event))),
+                RelayEvent::Bye { uaid, reason } => Said::Bye(uaid, reason),
+            },
+            Event::Hello { uaid, .. } => Said::Hello(uaid),
+            Event::Registered { status, .. } => Said::Registered(status),
+            Event::Unregistered { status, .. } => Said::Unregistered(status),
+            Event::Notification { message, emission } => {
+                let at = self.socket_at(shard, conn).expect("notifications go to sockets");
+                self.sockets[at].emissions.push(emission);
+                self.versions.extend(message.simple_version().map(|version| (message.stamp, (message.chid, version))));
+                Said::Notification(message.stamp)
+            }
+            Event::Broadcast(delta) => Said::Broadcast(delta.changed.len(), delta.unknown.len()),
+            Event::Pong => Said::Pong,
+            Event::Ping => Said::Ping,
+            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {
+                panic!("an answer to HTTP")
+            }
+        }
+    }
+}
