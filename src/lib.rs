@@ -1,12 +1,9 @@
-//! murre: a push connection server. This crate is its edges: bytes, HTTP, storage backends, configuration, assembly.
+//! murre: a push connection server. This crate is its edges: HTTP, storage backends, configuration, assembly.
 //!
-//! **State lives in the crate `shards`; bytes live here.** Modules in suggested reading order.
+//! **State lives in the crate `shards`; bytes live here and in the crate `protocol`.** Modules in suggested reading
+//! order.
 
 #![forbid(unsafe_code)]
-
-pub mod wire;
-
-pub mod webpush;
 
 pub mod edge;
 

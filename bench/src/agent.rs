@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use murre::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 use serde_json::{Value, json};
 use socket2::SockRef;
 

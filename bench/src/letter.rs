@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use murre::webpush::identity::Identity;
-use murre::wire::url::HttpUrl;
+use protocol::webpush::identity::Identity;
+use protocol::wire::url::HttpUrl;
 
 /// How POSTs are signed (RFC 8292).
 #[derive(Default)]

@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{Draft, SILENCE, Secrets, World, identity};
-use murre::webpush::identity::Identity;
 use murre_bench::agent::channel_id;
+use protocol::webpush::identity::Identity;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 

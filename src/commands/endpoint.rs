@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{ConfigArgs, fail, status};
-use crate::webpush::endpoint::{Opened, TokenForm, Tokens, parse_path};
+use protocol::webpush::endpoint::{Opened, TokenForm, Tokens, parse_path};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -171,15 +171,17 @@ mod tests {
     use machine::ids::{Chid, KeyDigest, Uaid};
 
     use super::*;
-    use crate::webpush::endpoint::Subscription;
-    use crate::webpush::endpoint::tests::url as fresh_url;
+    use protocol::webpush::endpoint::Subscription;
 
     const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
     const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
     fn url_in(form: TokenForm, key: &str, digest: Option<[u8; 32]>) -> String {
         let subscription = Subscription { uaid: Uaid([0xab; 16]), chid: Chid([0xcd; 16]), key: digest.map(KeyDigest) };
-        fresh_url(&mut Tokens::new("https://push.example", form, &[key.to_string()]).unwrap(), &subscription)
+        let mut url = Vec::new();
+        let mut tokens = Tokens::new("https://push.example", form, &[key.to_string()]).unwrap();
+        tokens.seal(&subscription, &mut url).unwrap();
+        String::from_utf8(url).unwrap()
     }
 
     fn url(key: &str, digest: Option<[u8; 32]>) -> String {

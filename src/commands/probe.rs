@@ -23,7 +23,7 @@ use crypto::Receiver;
 use deadline::Deadline;
 use tls::Trust;
 
-use crate::webpush::identity::Identity;
+use protocol::webpush::identity::Identity;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]

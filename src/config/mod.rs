@@ -28,13 +28,13 @@ pub use parse::Secret;
 pub use scylla::{Level, Scylla, Tls};
 pub use sources::Sources;
 
-pub use crate::webpush::endpoint::TokenForm;
+pub use protocol::webpush::endpoint::TokenForm;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 
 pub use machine::limits::SHARDS_MAX;
 

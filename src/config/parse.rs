@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::webpush::endpoint::split_url;
-use crate::wire::url::HttpUrl;
+use protocol::webpush::endpoint::split_url;
+use protocol::wire::url::HttpUrl;
 
 /// A value before it is typed: one text, or the items of a TOML list.
 #[derive(Clone, PartialEq, Eq)]

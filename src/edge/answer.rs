@@ -4,10 +4,10 @@ use machine::time::UnixSeconds;
 use shards::ports::Port;
 
 use super::VersionInfo;
-use crate::webpush::errno::Fault;
-use crate::wire::http1::Response;
-use crate::wire::text::{push_json, push_u64};
-use crate::wire::upgrade;
+use protocol::webpush::errno::Fault;
+use protocol::wire::http1::Response;
+use protocol::wire::text::{push_json, push_u64};
+use protocol::wire::upgrade;
 
 /// What an answer must know of its request.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use machine::CloseReason;
 
-use crate::webpush::errno::Fault;
+use protocol::webpush::errno::Fault;
 
 /// Code and reason text of the close frame; `None` when nothing is said: the peer's own close is echoed where it
 /// is read, and the edge has already said the rest.

@@ -12,15 +12,15 @@ use super::PushEdge;
 use super::answer::{self, Context};
 use super::http::{Plan, Reply, method_refused};
 use super::receipts;
-use crate::webpush::endpoint::{Opened, parse_path};
-use crate::webpush::errno::Fault;
-use crate::webpush::headers::{Delivery, Encryption};
-use crate::webpush::message_id::MessageId;
-use crate::webpush::payload::Draft;
-use crate::webpush::prefer::Preferences;
-use crate::webpush::receipt::Receipt;
-use crate::wire::http1::{Framing, Head};
-use crate::wire::text::push_u64;
+use protocol::webpush::endpoint::{Opened, parse_path};
+use protocol::webpush::errno::Fault;
+use protocol::webpush::headers::{Delivery, Encryption};
+use protocol::webpush::message_id::MessageId;
+use protocol::webpush::payload::Draft;
+use protocol::webpush::prefer::Preferences;
+use protocol::webpush::receipt::Receipt;
+use protocol::wire::http1::{Framing, Head};
+use protocol::wire::text::push_u64;
 
 /// A POST whose token and authorization are good, while its body arrives.
 pub(super) struct PostDraft {

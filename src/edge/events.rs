@@ -15,7 +15,7 @@ use machine::{CloseReason, Command, RelayCommand};
 use shards::ports::Port;
 
 use super::PushEdge;
-use crate::webpush::errno::Fault;
+use protocol::webpush::errno::Fault;
 
 /// Reports that wait to be logged: about 64 bytes each. Shed: what comes at the bound is counted and not logged.
 const EVENTS_MAX: usize = 4_096;

@@ -3,7 +3,7 @@
 use machine::ids::{ShardId, Uaid};
 use machine::place::Placement;
 
-use crate::webpush::entropy::Pool;
+use protocol::webpush::entropy::Pool;
 
 /// Draws UAIDs. With N shards a UAID takes N draws on average.
 pub struct FreshUaids {

@@ -18,10 +18,10 @@ use super::endpoint::{PostDraft, Posted};
 use super::node::Call as NodeCall;
 use super::simple::UpdateDraft;
 use super::{Codec, Happening, PushEdge};
-use crate::webpush::errno::Fault;
-use crate::wire::body::{BodyReader, Piece};
-use crate::wire::http1::{Framing, Head, HeaderSlots, Malformed, find_head, parse_head};
-use crate::wire::upgrade::{self, UpgradeFault};
+use protocol::webpush::errno::Fault;
+use protocol::wire::body::{BodyReader, Piece};
+use protocol::wire::http1::{Framing, Head, HeaderSlots, Malformed, find_head, parse_head};
+use protocol::wire::upgrade::{self, UpgradeFault};
 
 /// The most bytes of a body, its framing included, that are read for the sake of the connection. A wanted body is
 /// smaller, unless it comes in chunks of next to nothing with extensions as long as they may be.

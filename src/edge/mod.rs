@@ -34,10 +34,10 @@ use machine::{CloseReason, Event};
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::quota::PortQuotas;
 
-use crate::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
-use crate::webpush::key::{BearerKeys, PointChecker};
-use crate::webpush::message_id::MessageIds;
-use crate::webpush::vapid::Verifier;
+use protocol::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
+use protocol::webpush::key::{BearerKeys, PointChecker};
+use protocol::webpush::message_id::MessageIds;
+use protocol::webpush::vapid::Verifier;
 
 use answer::{HttpDate, Pages};
 use events::Reporter;
@@ -356,7 +356,7 @@ impl Edge for PushEdge {
                 *fragments = None;
                 if let Some((code, text)) = close::websocket_goodbye(reason) {
                     self.stats.websocket_closes += 1;
-                    crate::wire::ws::write_close(out, Some(code), text);
+                    protocol::wire::ws::write_close(out, Some(code), text);
                 }
             }
         }

@@ -10,10 +10,10 @@ use machine::{Command, NodeAnswer, NodeNotify, NodePush};
 use super::PushEdge;
 use super::answer::{self, Context};
 use super::http::{Plan, Reply, method_refused};
-use crate::webpush::errno::Fault;
-use crate::webpush::node_call::{Pushed, Told, parse_boot, read_push, read_told};
-use crate::wire::http1::Head;
-use crate::wire::text::{parse_u64, parse_uuid};
+use protocol::webpush::errno::Fault;
+use protocol::webpush::node_call::{Pushed, Told, parse_boot, read_push, read_told};
+use protocol::wire::http1::Head;
+use protocol::wire::text::{parse_u64, parse_uuid};
 
 /// The longest body of another node: the largest payload in base64, and its headers.
 pub(super) const BODY_BYTES_MAX: u64 = 32 * 1024;

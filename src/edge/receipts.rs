@@ -10,11 +10,11 @@ use machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
 use super::PushEdge;
 use super::answer::{self, Context};
 use super::http::{Plan, Reply, method_refused};
-use crate::webpush::endpoint::BadKey;
-use crate::webpush::errno::Fault;
-use crate::webpush::prefer::Preferences;
-use crate::webpush::receipt::{self, Receipt};
-use crate::wire::http1::Head;
+use protocol::webpush::endpoint::BadKey;
+use protocol::webpush::errno::Fault;
+use protocol::webpush::prefer::Preferences;
+use protocol::webpush::receipt::{self, Receipt};
+use protocol::wire::http1::Head;
 
 /// What the paths of receipts begin with.
 pub(super) const PATH: &str = "/r/";

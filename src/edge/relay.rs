@@ -8,10 +8,10 @@ use shards::ports::Ingest;
 use super::PushEdge;
 use super::close::websocket_goodbye;
 use super::websocket::Asked;
-use crate::wire::push::{BadMessage, ClientMessage};
-use crate::wire::relay::{self, RelayMessage};
-use crate::wire::simple::HelloPart;
-use crate::wire::ws::{self, Opcode};
+use protocol::wire::push::{BadMessage, ClientMessage};
+use protocol::wire::relay::{self, RelayMessage};
+use protocol::wire::simple::HelloPart;
+use protocol::wire::ws::{self, Opcode};
 
 /// What a bye says that the relay itself asked for: the code of a normal end (RFC 6455 section 7.4.1).
 const ASKED_FOR: (u16, &str) = (1000, "");

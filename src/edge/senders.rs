@@ -10,7 +10,7 @@ use machine::time::Now;
 
 use super::PushEdge;
 use super::http::Reply;
-use crate::webpush::errno::Fault;
+use protocol::webpush::errno::Fault;
 
 /// The senders of one shard; nothing when there is no rate.
 pub(super) struct Senders {

@@ -13,11 +13,11 @@ use machine::{Disposition, Published};
 use super::PushEdge;
 use super::answer::{self, Context};
 use super::http::{Plan, Reply, method_refused};
-use crate::webpush::endpoint::parse_path;
-use crate::webpush::errno::Fault;
-use crate::webpush::headers::TTL_MAX;
-use crate::wire::http1::Head;
-use crate::wire::simple::{BadVersion, read_form};
+use protocol::webpush::endpoint::parse_path;
+use protocol::webpush::errno::Fault;
+use protocol::webpush::headers::TTL_MAX;
+use protocol::wire::http1::Head;
+use protocol::wire::simple::{BadVersion, read_form};
 
 /// A PUT whose token is good, while its body arrives.
 pub(super) struct UpdateDraft {

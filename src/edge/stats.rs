@@ -2,7 +2,7 @@
 
 use machine::counters;
 
-use crate::webpush::errno::Fault;
+use protocol::webpush::errno::Fault;
 
 counters! {
     /// Counters of one edge. Own shard only.

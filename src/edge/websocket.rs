@@ -8,15 +8,15 @@ use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 
 use super::PushEdge;
-use crate::webpush::endpoint::Subscription;
-use crate::webpush::message_id::MessageId;
-use crate::webpush::payload;
-use crate::wire::push::{self, Ack, BadMessage, ClientMessage};
-use crate::wire::relay;
-use crate::wire::server_message;
-use crate::wire::simple::{self, HelloPart};
-use crate::wire::text::parse_dashed;
-use crate::wire::ws::{self, FrameFault, Kind, Opcode};
+use protocol::webpush::endpoint::Subscription;
+use protocol::webpush::message_id::MessageId;
+use protocol::webpush::payload;
+use protocol::wire::push::{self, Ack, BadMessage, ClientMessage};
+use protocol::wire::relay;
+use protocol::wire::server_message;
+use protocol::wire::simple::{self, HelloPart};
+use protocol::wire::text::parse_dashed;
+use protocol::wire::ws::{self, FrameFault, Kind, Opcode};
 
 /// Decoding state of an upgraded WebSocket, borrowed from its codec.
 pub(super) struct Session<'c> {

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use super::lookup::{Lookups, of_the_system};
-use crate::wire::url::{HttpUrl, Origin};
+use protocol::wire::url::{HttpUrl, Origin};
 
 /// Whoever calls out on the island.
 pub(super) struct Client {

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
 use super::client::{Client, Trouble};
 use crate::config::Secret;
-use crate::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 
 /// Where broadcasts come from.
 #[derive(Clone, Debug)]

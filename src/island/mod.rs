@@ -52,12 +52,12 @@ use machine::stats::Board;
 use tokio::sync::watch;
 
 use crate::store::latencies::Latencies;
-use crate::wire::url::HttpUrl;
 use admin_server::{AdminServer, Hosts};
 use broadcasts::Broadcasts;
 use client::Client;
 use front::Front;
 use megaphone::Megaphone;
+use protocol::wire::url::HttpUrl;
 
 /// What the island may ask of the node it serves.
 pub trait Host: Send + Sync + 'static {

@@ -19,7 +19,7 @@ use machine::stats::{Board, Counters as _};
 use tokio::task::JoinSet;
 
 use super::client::{Client, Trouble};
-use crate::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 
 /// Wake-up calls that are to be made. Many shards push, one task of the island pops.
 pub struct Wakes {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::data_dir::{STRANGERS, warn_of_readers};
 use crate::config::Config;
-use crate::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 
 /// Warns of what a server with this configuration will not do as its operator may expect. `endpoint_url` is what
 /// endpoint URLs begin with, `shards` how many there are and on how many CPUs.

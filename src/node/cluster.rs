@@ -16,7 +16,7 @@ use crate::config::{Config, Node};
 use crate::edge::EdgeKeys;
 use crate::island::{Answering, Certificate, Lease, PeerCalls, Peers, Trust, settle, who_answers};
 use crate::store::nodes::{Nodes, RENEW_INTERVAL};
-use crate::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 
 /// This node and the others.
 pub(super) struct Cluster {

@@ -14,7 +14,7 @@ use tracing::Dispatch;
 use tracing::dispatcher::{get_default, with_default};
 
 use crate::edge::{Ended, Events, Happening, Report};
-use crate::wire::upgrade::family_name;
+use protocol::wire::upgrade::family_name;
 
 /// The target of upgrades, hellos and refusals in `log.level`.
 const CLIENTS: &str = "murre::clients";

@@ -164,7 +164,7 @@ async fn keys_are_changed_while_a_session_goes_on() {
     assert_eq!(hear(&mut socket).await["messageType"], "notification");
 
     drop(socket);
-    let ids = crate::webpush::message_id::MessageIds::new(&[KEY_2.to_owned(), KEY_1.to_owned()]).unwrap();
+    let ids = protocol::webpush::message_id::MessageIds::new(&[KEY_2.to_owned(), KEY_1.to_owned()]).unwrap();
     let stamp = |note: &Value| ids.open(note["version"].as_str().unwrap().as_bytes()).unwrap().stamp;
     let (mut socket, _) = hello(&running, &uaid).await;
     for _ in 0..4 {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
-use murre::webpush::identity::Identity;
+use protocol::webpush::identity::Identity;
 
 use super::traffic::{ONE_CHANNEL, Once, Style, Traffic, spread};
 use crate::fleet::{Happening, Leave};

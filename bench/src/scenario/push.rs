@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use murre::webpush::identity::Identity;
+use protocol::webpush::identity::Identity;
 
 use super::rounds;
 use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, spread};

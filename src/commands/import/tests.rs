@@ -12,8 +12,8 @@ use super::*;
 use crate::config::{Config, Sources};
 use crate::store::model::Model;
 use crate::store::transfer::{Listed, TransferFault, WholeUser};
-use crate::webpush::headers::Encoding;
-use crate::webpush::payload;
+use protocol::webpush::headers::Encoding;
+use protocol::webpush::payload;
 
 mod served;
 

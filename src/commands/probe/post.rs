@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use super::Failure;
 use super::tls::Wire;
-use crate::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 
 /// What of an answer is read at most.
 const HEAD_BYTES_MAX: usize = 16 * 1024;

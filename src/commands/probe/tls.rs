@@ -10,7 +10,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use super::Failure;
 use super::deadline::{Deadline, Timed};
 use crate::island::client_config;
-use crate::wire::url::Origin;
+use protocol::wire::url::Origin;
 
 /// TCP, or TLS over it.
 pub enum Wire {

@@ -5,9 +5,8 @@ use machine::{Command, Disposition, Published};
 use shards::ports::Port;
 
 use super::*;
-use crate::webpush::message_id::MessageId;
-use crate::webpush::payload;
-use crate::webpush::vapid::tests::Sender;
+use protocol::webpush::message_id::MessageId;
+use protocol::webpush::payload;
 
 pub(super) fn path(key: Option<KeyDigest>) -> String {
     endpoint_path(TokenForm::Short, key)

@@ -23,9 +23,10 @@ use machine::{
 use shards::ports::{Edge, Emitted, Ingest, Port};
 
 use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Gate, PushEdge, UNFINISHED_BYTES_MAX, VersionInfo};
-use crate::webpush::endpoint::tests::{open_url, url};
-use crate::webpush::endpoint::{Subscription, TokenForm, Tokens};
-use crate::wire::ws::{self, Opcode};
+use protocol::webpush::endpoint::{Subscription, TokenForm, Tokens};
+use protocol::webpush::identity::Identity;
+use protocol::webpush::key::key_digest;
+use protocol::wire::ws::{self, Opcode};
 
 pub(super) const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 pub(super) const OTHER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -60,6 +61,34 @@ pub(super) fn config() -> EdgeConfig {
 
 pub(super) fn now() -> Now {
     Now { mono: Instant(5), unix_us: NOW * 1_000_000 }
+}
+
+/// An app server with a key of its own.
+struct Sender(Identity);
+
+impl Sender {
+    fn new() -> Sender {
+        Sender(Identity::generate())
+    }
+
+    fn key(&self) -> String {
+        self.0.public_key()
+    }
+
+    fn digest(&self) -> KeyDigest {
+        key_digest(self.0.point().try_into().unwrap())
+    }
+
+    fn good_token(&self, exp: u64) -> String {
+        self.0.sign(&serde_json::json!({ "aud": ORIGIN, "exp": exp, "sub": "mailto:a@b" }))
+    }
+}
+
+/// A fresh endpoint.
+fn url(tokens: &mut Tokens, subscription: &Subscription) -> String {
+    let mut out = Vec::new();
+    tokens.seal(subscription, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
 }
 
 /// The path of a fresh endpoint of user agent 1 and channel 2.

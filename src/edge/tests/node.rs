@@ -6,8 +6,8 @@ use machine::{Command, NodeAnswer};
 use shards::ports::Port;
 
 use super::*;
-use crate::webpush::message_id::MessageId;
-use crate::webpush::payload;
+use protocol::webpush::message_id::MessageId;
+use protocol::webpush::payload;
 
 const UAID: &str = "01010101010101010101010101010101";
 /// [`BOOT`] as it is written.

@@ -7,8 +7,7 @@ use shards::ports::Port;
 
 use super::endpoint::{GOOD, path, post};
 use super::*;
-use crate::webpush::receipt::Receipt;
-use crate::webpush::vapid::tests::Sender;
+use protocol::webpush::receipt::Receipt;
 
 /// The path of the receipt of [`STAMP`], as a POST with TTL 60 hands it out.
 fn receipt_path() -> String {
@@ -123,7 +122,7 @@ fn receipts_of_strangers_and_forgotten_ones_are_404_and_too_many_waiters_503() {
     harness
         .edge
         .ids
-        .seal(&crate::webpush::message_id::MessageId { stamp: STAMP, uaid, chid, topic: None }, &mut location);
+        .seal(&protocol::webpush::message_id::MessageId { stamp: STAMP, uaid, chid, topic: None }, &mut location);
     let location = String::from_utf8(location).unwrap();
     for path in ["/r/", "/r/nonsense", &format!("/r/{location}"), &format!("{}x", receipt_path())] {
         harness = Harness::new(Port::Endpoint);

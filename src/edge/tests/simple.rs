@@ -11,8 +11,8 @@ use machine::{AckVersion, CloseReason, Command, Disposition, Event, Published};
 use shards::ports::{Edge, Port};
 
 use super::*;
-use crate::webpush::endpoint::{Opened, Subscription, TokenForm};
-use crate::webpush::headers::TTL_MAX;
+use protocol::webpush::endpoint::{Opened, Subscription, TokenForm};
+use protocol::webpush::headers::TTL_MAX;
 
 const UAID: Uaid = Uaid([1; 16]);
 const CHID: Chid = Chid([0x22; 16]);

@@ -11,10 +11,10 @@ use shards::ports::{Edge, Port};
 
 use super::*;
 use crate::edge::{Events, Happening};
-use crate::webpush::headers::Encryption;
-use crate::webpush::payload::Draft;
-use crate::webpush::vapid::tests::Sender;
-use crate::wire::upgrade::family_name;
+use protocol::webpush::endpoint::parse_path;
+use protocol::webpush::headers::Encryption;
+use protocol::webpush::payload::Draft;
+use protocol::wire::upgrade::family_name;
 
 const CHANNEL: &str = "deadbeef-0000-4000-8000-000000000001";
 
@@ -102,10 +102,12 @@ fn a_registered_event_seals_an_endpoint_that_opens() {
         harness.codec = harness.edge.arrived();
         harness.emit(&Event::Registered { uaid: Uaid([1; 16]), chid: chid(), key, status: 200 });
         let text = payloads(&harness.written()).remove(0);
-        let message = crate::wire::server_message::read(&text).unwrap();
+        let message = protocol::wire::server_message::read(&text).unwrap();
         let endpoint = message.endpoint.unwrap();
-        assert!(endpoint.starts_with(&format!("{ORIGIN}/wpush/{version}/")));
-        let opened = open_url(&harness.edge.tokens, &endpoint).unwrap();
+        let (form, token) =
+            parse_path(endpoint.strip_prefix(ORIGIN).unwrap().strip_prefix("/wpush/").unwrap()).unwrap();
+        let opened = harness.edge.tokens.open(form, token).unwrap();
+        assert!(endpoint.contains(&format!("/{version}/")) && opened.version == form);
         assert_eq!((opened.uaid, opened.chid, opened.lock.is_some()), (Uaid([1; 16]), chid(), key.is_some()));
         assert!(opened.lock.is_none_or(|lock| lock.fits(&key.unwrap())));
     }
@@ -135,9 +137,12 @@ fn a_notification_is_acked_by_its_version() {
         let mut harness = Harness::greeted();
         harness.emit(&Event::Notification { message: message(topic, body), emission: EmissionId(0) });
         let text = payloads(&harness.written()).remove(0);
-        let read = crate::wire::server_message::read(&text).unwrap();
+        let read = protocol::wire::server_message::read(&text).unwrap();
         assert_eq!(read.channel.as_deref(), Some(CHANNEL));
-        assert_eq!(read.data.as_deref(), (!body.is_empty()).then(|| crate::wire::base64url::encode(body)).as_deref());
+        assert_eq!(
+            read.data.as_deref(),
+            (!body.is_empty()).then(|| protocol::wire::base64url::encode(body)).as_deref()
+        );
         assert_eq!(read.headers.is_some(), !body.is_empty());
         let version = read.version.unwrap();
         let update = |version: &str, code: &str| format!(r#"{{"channelID":"{CHANNEL}","version":"{version}"{code}}}"#);

@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use super::lane::Trust;
 use crate::edge::EdgeKeys;
 use crate::island::client::Trouble;
-use crate::webpush::node_call::parse_boot;
-use crate::wire::url::HttpUrl;
+use protocol::webpush::node_call::parse_boot;
+use protocol::wire::url::HttpUrl;
 
 /// Answer at the URL of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]

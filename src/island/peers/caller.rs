@@ -16,7 +16,7 @@ use super::lane::Job;
 use super::node::{NODES_MAX, Node, WAITING_MAX};
 use super::numbers::{CALL_TIMES, PeerNumbers, Showcase, Shown};
 use super::owed::Debt;
-use crate::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 
 /// Who makes the calls. Lives on the island.
 pub(in crate::island) struct Caller {

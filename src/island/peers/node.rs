@@ -13,7 +13,7 @@ use super::numbers::{Shown, Standing, Tally};
 use super::owed::Owed;
 use super::wire::Conn;
 use crate::store::nodes::{NodeRow, SILENT_TIME};
-use crate::wire::url::HttpUrl;
+use protocol::wire::url::HttpUrl;
 
 /// One other node.
 pub(super) struct Node {

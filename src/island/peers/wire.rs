@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 use crate::edge::EdgeKeys;
 use crate::island::client::{AGENT, Client, Trouble};
-use crate::webpush::message_id::MessageIds;
-use crate::webpush::node_call::{Pushed, Told, write_push, write_told};
-use crate::wire::text::push_simple;
-use crate::wire::url::HttpUrl;
+use protocol::webpush::message_id::MessageIds;
+use protocol::webpush::node_call::{Pushed, Told, write_push, write_told};
+use protocol::wire::text::push_simple;
+use protocol::wire::url::HttpUrl;
 
 /// A connection that a request may be sent on.
 pub(super) type Conn = SendRequest<Full<Bytes>>;

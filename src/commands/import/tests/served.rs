@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite;
 
 use super::*;
 use crate::node::Running;
-use crate::webpush::identity::Identity;
+use protocol::webpush::identity::Identity;
 
 /// The key list of the other service, as its configuration had it.
 const OLD_KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";

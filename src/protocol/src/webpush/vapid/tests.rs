@@ -4,30 +4,30 @@ use super::*;
 use crate::webpush::identity::Identity;
 use proptest::prelude::*;
 
-pub(crate) const ORIGIN: &str = "https://push.example.com";
+const ORIGIN: &str = "https://push.example.com";
 const NOW: u64 = 1_700_000_000;
 
 /// A sender with a key of its own.
-pub(crate) struct Sender(Identity);
+struct Sender(Identity);
 
 impl Sender {
-    pub(crate) fn new() -> Sender {
+    fn new() -> Sender {
         Sender(Identity::generate())
     }
 
-    pub(crate) fn key(&self) -> String {
+    fn key(&self) -> String {
         self.0.public_key()
     }
 
-    pub(crate) fn digest(&self) -> KeyDigest {
+    fn digest(&self) -> KeyDigest {
         key_digest(self.0.point().try_into().unwrap())
     }
 
-    pub(crate) fn token(&self, header: &str, claims: &str) -> String {
+    fn token(&self, header: &str, claims: &str) -> String {
         self.0.sign_text(header, claims)
     }
 
-    pub(crate) fn good_token(&self, exp: u64) -> String {
+    fn good_token(&self, exp: u64) -> String {
         self.token(HEADER, &format!(r#"{{"aud":"{ORIGIN}","exp":{exp},"sub":"mailto:a@b"}}"#))
     }
 }

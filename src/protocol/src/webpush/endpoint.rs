@@ -248,4 +248,4 @@ const FERNET_CHARS_MAX: usize = 184;
 const WEBPUSH_PATH: &str = "/wpush/";
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

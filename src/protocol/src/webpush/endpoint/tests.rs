@@ -14,14 +14,14 @@ fn tokens(form: TokenForm, keys: &[&str]) -> Tokens {
 }
 
 /// A fresh URL.
-pub(crate) fn url(tokens: &mut Tokens, subscription: &Subscription) -> String {
+fn url(tokens: &mut Tokens, subscription: &Subscription) -> String {
     let mut out = Vec::new();
     tokens.seal(subscription, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
 /// What a whole URL says, when it came under its own version.
-pub(crate) fn open_url(tokens: &Tokens, url: &str) -> Option<Opened> {
+fn open_url(tokens: &Tokens, url: &str) -> Option<Opened> {
     let (version, token) = parse_path(url.strip_prefix(BASE)?.strip_prefix("/wpush/")?)?;
     tokens.open(version, token).filter(|opened| opened.version == version)
 }

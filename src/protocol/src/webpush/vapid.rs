@@ -210,4 +210,4 @@ fn check_expiry(now: UnixSeconds, exp: u64) -> Result<(), Fault> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
