@@ -49,6 +49,11 @@ fn unwraps_name_their_invariant() {
 }
 
 #[test]
+fn public_items_and_files_are_documented() {
+    refuse(rust::documented(&Tree::load()));
+}
+
+#[test]
 fn every_mail_says_what_happens_when_it_is_dropped() {
     refuse(rust::mail_recoverers(&Tree::load()));
 }

@@ -126,6 +126,30 @@ pub fn unwraps(tree: &Tree) -> Vec<String> {
     complaints
 }
 
+/// Public items have a doc comment, and files a header. `missing_docs` of the compiler also asks for fields and
+/// variants, whose names say what they are, so it stays off; methods are left to the reader.
+pub fn documented(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in tree.rust().filter(|f| !tree.is_test(f)) {
+        let (lines, in_test) = (file.text.lines().collect::<Vec<_>>(), test_lines(&file.text));
+        for (at, line) in lines.iter().enumerate().filter(|(at, _)| !in_test[*at]) {
+            let Some(item) = line.strip_prefix("pub ") else { continue };
+            let named = ITEMS.iter().any(|word| item.starts_with(word));
+            let above = lines[..at].iter().rev().find(|line| !line.trim_start().starts_with("#["));
+            if named && !above.is_some_and(|line| line.trim_start().starts_with("///")) {
+                complaints.push(format!("{}:{}: public and not documented", file.path, at + 1));
+            }
+        }
+        if file.text.starts_with(|c| c != '/') && !file.text.starts_with("#!") {
+            complaints.push(format!("{}: has no header", file.path));
+        }
+    }
+    complaints
+}
+
+/// Words with which an item begins that must be documented.
+const ITEMS: &[&str] = &["fn ", "const ", "async fn ", "unsafe fn ", "struct ", "enum ", "trait ", "type ", "static "];
+
 /// Code that runs in a server: not a test, not a load tool.
 fn shipped(tree: &Tree, file: &File) -> bool {
     (file.path.starts_with("src/") || file.path.starts_with("shards/")) && !tree.is_test(file)
@@ -203,6 +227,14 @@ fn an_unwrap_without_an_invariant_is_refused() {
     assert_eq!(unwraps(&Tree::of(&[("src/a.rs", tested.as_str())])).len(), 0);
     let reasoned = "fn f() {\n    // Invariant: g checked it.\n    g().unwrap();\n}\n";
     assert_eq!(unwraps(&Tree::of(&[("src/a.rs", reasoned)])).len(), 0);
+}
+
+#[test]
+fn a_public_item_without_a_comment_is_refused() {
+    let found = |text: &str| documented(&Tree::of(&[("src/a.rs", text)])).len();
+    assert_eq!(found("//! A.\n\n/// A.\n#[derive(Debug)]\npub struct A {\n    pub b: u8,\n}\n"), 0);
+    assert_eq!(found("//! A.\n\npub struct A;\n\npub const fn b() {}\n"), 2);
+    assert_eq!(found("use std::fs;\n"), 1);
 }
 
 #[test]

@@ -232,14 +232,19 @@ fn a_compaction_that_waits_for_room_uses_no_cpu() {
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let (store, _) = held_back(&disk, &said);
     a_small_table(&store.db.clone().expect("it is open"));
-    // A second of this thread, which every other thread that wants to run has at hand as well.
+    // Flushes that were under way may still run; what waits is idle in one of these seconds, what spins in none.
+    let idle = (0..20).any(|_| workers_ns_in_a_second() < 250_000_000);
+    assert!(idle, "the threads of fjall ran beside each of twenty seconds of this one");
+}
+
+/// Nanoseconds that the threads of fjall run in a second of this thread, which other threads have at hand as well.
+fn workers_ns_in_a_second() -> u64 {
     let this = Path::new("/proc/thread-self");
     let (own, workers) = (run_ns(this), workers_ns());
     while run_ns(this) < own + 1_000_000_000 {
         std::hint::spin_loop();
     }
-    let used = workers_ns() - workers;
-    assert!(used < 250_000_000, "the threads of fjall ran for {used} ns beside a second of this one");
+    workers_ns() - workers
 }
 
 #[test]
