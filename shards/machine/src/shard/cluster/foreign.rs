@@ -14,7 +14,17 @@ use super::super::row::RowKey;
 impl ShardMachine {
     /// `PUT /push/{uaid}`: only for a live session that can take it now (PROTOCOL.md 4.1).
     pub(in super::super) fn node_push(&mut self, turn: &mut Turn<'_>, asker: Asker, push: NodePush) {
-        let reply = self.node_push_answer(turn, push);
+        let (uaid, stamp) = (push.message.uaid, push.message.stamp);
+        // The network may bring a push twice. Its node has stamped the message again by now, so that one which is
+        // carried out late would replace an accepted message of the topic by a message that is refused perhaps.
+        let reply = if self.settling.refused_lately(uaid, stamp) {
+            NodeAnswer::Busy
+        } else {
+            self.node_push_answer(turn, push)
+        };
+        if reply == NodeAnswer::Busy {
+            self.settling.refuse(turn.now.mono, uaid, stamp);
+        }
         self.answer(turn, asker, Reply::Node(reply));
     }
 

@@ -19,7 +19,8 @@ pub(in crate::shard) struct Settling {
     named: Vec<Uaid>,
     /// Cancels at storage.
     cancelling: BTreeSet<(Uaid, Stamp)>,
-    lately: SettledLately,
+    settled: Lately,
+    refused: Lately,
 }
 
 /// Rows of one user whose deletion is not confirmed.
@@ -102,26 +103,36 @@ impl Settling {
 
     /// Remembers that a message of another node ended here, so that a late copy of it is known.
     pub fn remember(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
-        self.lately.remember(now, uaid, stamp);
+        self.settled.remember(now, uaid, stamp);
     }
 
     /// Whether a message of another node ended here within the last minute.
     pub fn ended_lately(&self, uaid: Uaid, stamp: Stamp) -> bool {
-        self.lately.known.contains(&(uaid, stamp))
+        self.settled.known.contains(&(uaid, stamp))
+    }
+
+    /// Remembers that a push was refused here: the node that made it gives the message another stamp.
+    pub fn refuse(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
+        self.refused.remember(now, uaid, stamp);
+    }
+
+    /// Whether a push of this message was refused here within the last minute.
+    pub fn refused_lately(&self, uaid: Uaid, stamp: Stamp) -> bool {
+        self.refused.known.contains(&(uaid, stamp))
     }
 }
 
-/// Messages of other nodes that ended here in the last minute.
+/// Messages of other nodes of the last minute.
 #[derive(Default)]
-struct SettledLately {
+struct Lately {
     order: VecDeque<(Instant, Uaid, Stamp)>,
     known: BTreeSet<(Uaid, Stamp)>,
 }
 
-impl SettledLately {
+impl Lately {
     fn remember(&mut self, now: Instant, uaid: Uaid, stamp: Stamp) {
         while let Some((at, uaid, stamp)) = self.order.front().copied() {
-            if self.order.len() < SETTLED_LATELY_MAX && now.since(at) < SETTLED_LATELY_FOR {
+            if self.order.len() < LATELY_MAX && now.since(at) < LATELY_FOR {
                 break;
             }
             self.order.pop_front();
@@ -135,8 +146,8 @@ impl SettledLately {
 
 /// At the bound an unknown ack is not looked up; window entries always fit.
 const SETTLING_ROWS_MAX: usize = 4 * limits::WINDOW_MAX as usize;
-const SETTLED_LATELY_MAX: usize = 65_536;
-const SETTLED_LATELY_FOR: Span = Span::from_secs(60);
+const LATELY_MAX: usize = 65_536;
+const LATELY_FOR: Span = Span::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -212,7 +223,7 @@ mod tests {
         let (mut settling, old, new) = (Settling::default(), row(1, 5), row(1, 6));
         settling.remember(Instant(0), old.uaid, old.stamp);
         assert!(settling.ended_lately(old.uaid, old.stamp) && !settling.ended_lately(new.uaid, new.stamp));
-        settling.remember(Instant(0).after(SETTLED_LATELY_FOR), new.uaid, new.stamp);
+        settling.remember(Instant(0).after(LATELY_FOR), new.uaid, new.stamp);
         assert!(!settling.ended_lately(old.uaid, old.stamp) && settling.ended_lately(new.uaid, new.stamp));
     }
 }

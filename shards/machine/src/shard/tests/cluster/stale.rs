@@ -244,6 +244,30 @@ fn a_push_that_may_have_arrived_is_known_to_have_a_row_also_when_its_post_was_re
     assert!(mesh.store.rows_of(uaid).is_empty(), "its ack takes the row too");
 }
 
+/// The network brings a push twice. One copy is refused, and the node that made it stamps the message again; its write
+/// fails. The other copy comes behind that.
+#[test]
+fn a_late_copy_of_a_refused_push_replaces_no_accepted_message() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let (uaid, socket) = user_on(&mut mesh, 1);
+    let older = mesh.accept(0, topical(uaid, "topic"), Direct);
+    mesh.block(socket);
+    mesh.lines[1] = Line::Held;
+    let post = mesh.start_post(0, topical(uaid, "topic"));
+    mesh.run();
+    let Some((_, _, PeerOp::Push { message, .. })) = mesh.calls.front().cloned() else { panic!("no push") };
+    mesh.lines[1] = Line::Up;
+    mesh.store.mode = Mode::Failing;
+    mesh.run();
+    assert_eq!(mesh.answer_to(post), Some(Published::Unavailable));
+    mesh.store.mode = Mode::Prompt;
+    mesh.unblock(socket);
+    let copy = NodePush { message, stored: false };
+    assert_eq!(mesh.request(1, Command::NodePush(Box::new(copy))), "Busy");
+    assert_eq!(mesh.notifications(socket), [older]);
+    assert!(mesh.ledger.values().any(|held| held.stamp == older), "it was accepted and is not acked");
+}
+
 #[test]
 fn a_durable_copy_that_is_not_taken_is_found_in_storage() {
     let mut mesh = Mesh::nodes(2, |config| config.durable = true);
