@@ -43,6 +43,7 @@ fn no_interesting_situation_is_missing_from_five_hundred_clusters() {
 const OF_CLUSTERS: &[&str] = &[
     "again: its delete was on its way from another node",
     "agent: listens to a socket that it has left",
+    "agent: stays away",
     "call: a node that has not the user answers",
     "call: answered Busy",
     "call: late",

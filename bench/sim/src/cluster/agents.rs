@@ -11,6 +11,9 @@ use crate::world::Verdict;
 /// Index into the sockets of a cluster; never reused.
 pub(super) type SockId = usize;
 
+/// The longest time that a user agent stays away, nanoseconds.
+const AWAY_MAX: u64 = 600_000_000_000;
+
 /// One user agent.
 #[derive(Default)]
 pub(super) struct Agent {
@@ -305,7 +308,16 @@ impl Cluster {
         }
         // At once: the next hello may overtake what this session still writes.
         let at_once = unseen && self.rng.clients.permille(500);
-        self.agents[index].retry_at = self.now + if at_once { 0 } else { self.rng.clients.below(2_000_000_000) };
+        let away = self.plan.faults.away;
+        let wait = if at_once {
+            0
+        } else if away > 0 && self.rng.clients.permille(away) {
+            self.marks.hit("agent: stays away");
+            self.rng.clients.below(AWAY_MAX)
+        } else {
+            self.rng.clients.below(2_000_000_000)
+        };
+        self.agents[index].retry_at = self.now + wait;
     }
 
     /// A random user agent does something.

@@ -70,6 +70,8 @@ impl Cluster {
         self.plan.faults = Faults::default();
         self.calm = true;
         self.twins.clear();
+        let soon = self.now + 3_000_000_000;
+        self.agents.iter_mut().for_each(|agent| agent.retry_at = agent.retry_at.min(soon));
         for id in self.agents.iter().filter_map(|agent| agent.sock).collect::<Vec<_>>() {
             self.acks(id, true);
         }

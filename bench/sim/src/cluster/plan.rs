@@ -79,6 +79,8 @@ pub(super) struct Faults {
     pub(super) misled: u64,
     /// A user agent goes away.
     pub(super) disconnect: u64,
+    /// It stays away for minutes.
+    pub(super) away: u64,
     /// Its node does not notice.
     pub(super) half_open: u64,
     /// It listens and acks on the old socket, too: a profile that was copied, or frames that are long on their way.
@@ -118,6 +120,7 @@ impl Faults {
             disconnect: maybe(&[30, 100, 250]),
             half_open: maybe(&[300, 900]),
             twin: maybe(&[500]),
+            away: 0,
         }
     }
 }
@@ -126,7 +129,7 @@ impl Plan {
     /// The plan of a seed.
     pub(super) fn draw(rng: &mut Rng) -> Plan {
         let long = rng.below(6) == 0;
-        Plan {
+        let plan = Plan {
             steps: rng.between(200, 1_500),
             nodes: rng.between(2, 4) as usize,
             shards: rng.pick(&[1, 1, 2, 3]),
@@ -148,6 +151,16 @@ impl Plan {
             skew_us: rng.pick(&[0, 1_000, 5_000_000, 15_000_000]),
             stride: if long { 400_000_000_000 } else { 40_000_000_000 },
             faults: Faults::draw(rng, long),
-        }
+        };
+        if rng.below(8) == 0 { plan.with_copies() } else { plan }
+    }
+
+    /// Users whose profiles were copied: a user is away for minutes, and the copy goes on acking. It does not know the
+    /// channels that were registered since.
+    fn with_copies(self) -> Plan {
+        let faults =
+            Faults { call_lost: 300, disconnect: 60, away: 500, half_open: 500, twin: 1_000, ..Faults::default() };
+        let (steps, stride) = (1_500, 120_000_000_000);
+        Plan { steps, nodes: 4, agents: 1, channels: 8, durable: true, topics: 0, acking: 900, stride, faults, ..self }
     }
 }

@@ -135,6 +135,24 @@ fn a_half_open_session_that_looks_newer_tells_of_a_channel_that_it_never_knew() 
     assert_eq!(mesh.notifications(older), [stored]);
 }
 
+/// A copy of a profile goes on acking while its user is away, and does not know a channel that was registered since.
+#[test]
+fn a_session_that_passed_a_row_by_vouches_for_nothing_behind_it() {
+    let mut mesh = Mesh::nodes(3, |_| {});
+    let (uaid, copy, live) = half_open(&mut mesh);
+    mesh.register(live, THIRD);
+    mesh.close(live);
+    let waiting = mesh.accept(2, Message { chid: THIRD, ..message(uaid) }, Stored);
+    mesh.pass(61);
+    mesh.lines[0] = Line::Down;
+    let stored = mesh.accept(2, message(uaid), Stored);
+    mesh.request(0, notify(uaid));
+    assert_eq!(mesh.notifications(copy), [stored]);
+    mesh.ack(copy, stored);
+    let socket = mesh.session(1, Some(uaid));
+    assert_eq!(mesh.notifications(socket), [waiting]);
+}
+
 #[test]
 fn a_session_of_months_is_found_when_the_first_copy_of_its_row_expires() {
     let mut mesh = Mesh::nodes(2, |_| {});
