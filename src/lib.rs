@@ -15,6 +15,8 @@ pub mod config;
 
 pub mod node;
 
+pub mod client;
+
 pub mod commands;
 
 #[cfg(test)]

@@ -80,6 +80,16 @@ pub fn close_code(payload: &[u8]) -> u16 {
     payload.first_chunk::<2>().map_or(1005, |code| u16::from_be_bytes(*code))
 }
 
+/// The upgrade request of a user agent.
+pub fn upgrade_request(host: &str) -> Vec<u8> {
+    format!(
+        "GET / HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+         User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n\r\n"
+    )
+    .into_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

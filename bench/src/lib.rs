@@ -16,10 +16,6 @@ pub mod cassandra;
 
 pub mod frame;
 
-pub mod http;
-
-pub mod agent;
-
 pub mod fleet;
 
 pub mod publishers;

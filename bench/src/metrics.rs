@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
-use crate::http::{self, Client};
+use murre::client::http::{Request, exchange};
 
 /// One reading: sample name with its labels as printed -> value.
 #[derive(Clone, Debug, Default)]
@@ -15,8 +15,7 @@ pub struct Metrics {
 impl Metrics {
     /// Reads `/metrics`.
     pub fn read(admin: SocketAddr) -> io::Result<Metrics> {
-        let request = http::request("GET", &admin.to_string(), "/metrics", &[], b"");
-        let response = Client::connect(admin)?.exchange(&request)?;
+        let response = exchange(admin, &Request::new("GET", "/metrics").header("Host", &admin.to_string()))?;
         if response.status != 200 {
             return Err(io::Error::other(format!("/metrics answered {}", response.status)));
         }
@@ -86,10 +85,8 @@ impl Metrics {
 /// Sets a broadcast value, so that there is one to subscribe to.
 pub fn set_broadcast(admin: SocketAddr, id: &str, version: &str) -> io::Result<()> {
     let body = serde_json::json!({ id: version }).to_string();
-    let headers = [("Content-Type", "application/json")];
-    let request = http::request("PUT", &admin.to_string(), "/broadcasts", &headers, body.as_bytes());
-    let response = Client::connect(admin)?.exchange(&request)?;
-    match response.status {
+    let request = Request::new("PUT", "/broadcasts").header("Host", &admin.to_string());
+    match exchange(admin, &request.header("Content-Type", "application/json").body(body))?.status {
         200..300 => Ok(()),
         other => Err(io::Error::other(format!("PUT /broadcasts answered {other}"))),
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token, event::Event};
 
-use crate::http;
+use murre::client::http;
 
 /// Tokens of publishers start here.
 pub const TOKEN_BASE: usize = 1 << 40;
@@ -137,8 +137,7 @@ impl Publisher {
     fn answer(&mut self) -> Option<Answer> {
         let (response, used) = http::parse(&self.inbox).ok()??;
         self.inbox.drain(..used);
-        let location = response.header("location").unwrap_or("");
-        let id = location.rsplit("/m/").next().unwrap_or("").to_owned();
+        let id = response.message_id().unwrap_or_default().to_owned();
         Some(Answer { tag: self.tag.take()?, status: response.status, id })
     }
 }

@@ -7,9 +7,10 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use common::{Draft, PATIENCE, Subscription, UserAgent, World};
-use murre_bench::agent::{Agent, Received};
-use murre_bench::{frame, http};
+use common::{PATIENCE, Request, Subscription, UserAgent, World};
+use murre::client::agent::{Agent, Received};
+use murre::client::http;
+use murre_bench::frame;
 use serde_json::{Value, json};
 
 /// A session that must notice nothing, checked at the end of every test.
@@ -19,17 +20,17 @@ struct Bystander {
 }
 
 impl Bystander {
-    async fn new(world: &World) -> Bystander {
-        let (agent, subscription) = world.subscriber().await;
+    fn new(world: &World) -> Bystander {
+        let (agent, subscription) = world.subscriber();
         Bystander { agent, subscription }
     }
 
-    async fn is_undisturbed(&mut self, world: &mut World) {
+    fn is_undisturbed(&mut self, world: &mut World) {
         assert!(world.server.running(), "{}", world.server.log());
-        assert_eq!(world.post(&self.subscription, 60, "still here?").await.status, 201);
-        let note = self.agent.note().await;
+        assert_eq!(world.post(&self.subscription, 60, "still here?").status, 201);
+        let note = self.agent.note();
         assert_eq!(note.text(), "still here?");
-        self.agent.ack([&note]).await;
+        self.agent.ack([&note]);
     }
 }
 
@@ -73,10 +74,10 @@ fn raw(first: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn wrong_frames_and_messages_close_with_the_documented_code() {
+#[test]
+fn wrong_frames_and_messages_close_with_the_documented_code() {
     let mut world = World::start();
-    let mut bystander = Bystander::new(&world).await;
+    let mut bystander = Bystander::new(&world);
     let address = world.server.websocket();
     let mut huge = Vec::new();
     frame::push_header(&mut huge, 0x81, 1 << 40, 0x80);
@@ -116,15 +117,15 @@ async fn wrong_frames_and_messages_close_with_the_documented_code() {
     for (what, hello_first, bytes, code) in cases {
         assert_eq!(closed_with(address, hello_first, &bytes), code, "{what}");
     }
-    bystander.is_undisturbed(&mut world).await;
+    bystander.is_undisturbed(&mut world);
 }
 
 fn upper_case_register() -> Value {
     json!({"messageType": "register", "channelID": "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"})
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fragmented_text_and_a_clients_close_are_fine() {
+#[test]
+fn fragmented_text_and_a_clients_close_are_fine() {
     let world = World::start();
     let mut agent = Agent::connect(world.server.websocket()).unwrap();
     let hello = json!({"messageType": "hello", "use_webpush": true}).to_string();
@@ -133,8 +134,8 @@ async fn fragmented_text_and_a_clients_close_are_fine() {
     for byte in bytes {
         agent.send_bytes(&[byte]).unwrap();
     }
-    agent.expect("hello").unwrap();
-    agent.send_frame(frame::CLOSE, &4_001u16.to_be_bytes()).unwrap();
+    agent.receive_type("hello").unwrap();
+    agent.send_bytes(&masked(frame::CLOSE, &4_001u16.to_be_bytes())).unwrap();
     assert_eq!(agent.receive(PATIENCE).unwrap(), Received::Close(4_001));
     assert_eq!(agent.receive(PATIENCE).unwrap(), Received::End);
 }
@@ -159,10 +160,10 @@ fn answered(address: SocketAddr, bytes: &[u8]) -> (u16, u64) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn garbage_on_any_port_is_refused() {
+#[test]
+fn garbage_on_any_port_is_refused() {
     let mut world = World::start();
-    let mut bystander = Bystander::new(&world).await;
+    let mut bystander = Bystander::new(&world);
     let server = &world.server;
     let tls_hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[7; 64]].concat();
     let long_head = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "y".repeat(200_000));
@@ -183,11 +184,11 @@ async fn garbage_on_any_port_is_refused() {
         let (status, _) = answered(port, b"GET /no/such/path HTTP/1.1\r\nHost: h\r\n\r\n");
         assert_eq!(status, 404, "{port}");
     }
-    bystander.is_undisturbed(&mut world).await;
+    bystander.is_undisturbed(&mut world);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn failed_upgrades_say_why() {
+#[test]
+fn failed_upgrades_say_why() {
     let world = World::start();
     let address = world.server.websocket();
     let upgrade = |lines: &str| format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
@@ -207,50 +208,50 @@ async fn failed_upgrades_say_why() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bad_posts_are_answered_with_their_errno() {
+#[test]
+fn bad_posts_are_answered_with_their_errno() {
     let mut world = World::start();
-    let mut bystander = Bystander::new(&world).await;
-    let (mut agent, to) = world.subscriber().await;
+    let mut bystander = Bystander::new(&world);
+    let (mut agent, to) = world.subscriber();
     let other_world = World::start();
-    let (_other_agent, foreign) = other_world.subscriber().await;
-    let post = |path: &str| Draft::new("POST", path).header("ttl", "60");
+    let (_other_agent, foreign) = other_world.subscriber();
+    let post = |path: &str| Request::new("POST", path).header("ttl", "60");
     let path = to.url.strip_prefix("http://push.test").unwrap().to_owned();
-    let cases: Vec<(&str, Draft, (u16, u64))> = vec![
-        ("token of another key", foreign.request(60).body("x"), (404, 102)),
-        ("token of nonsense", post("/wpush/v1/nonsense").body("x"), (404, 102)),
-        ("token cut short", post(&path[..path.len() - 9]).body("x"), (404, 102)),
-        ("v3 token under v1", post(&path.replace("/v3/", "/v1/")).body("x"), (404, 102)),
-        ("unknown version", post(&path.replace("/v3/", "/v9/")).body("x"), (404, 102)),
-        ("no TTL", to.request(60).without("ttl").body("x"), (400, 111)),
-        ("TTL of letters", to.request(60).header("ttl", "soon").body("x"), (400, 111)),
-        ("TTL negative", to.request(60).header("ttl", "-1").body("x"), (400, 114)),
-        ("Topic too long", to.request(60).header("topic", &"t".repeat(33)).body("x"), (400, 113)),
-        ("Topic with a blank", to.request(60).header("topic", "a b").body("x"), (400, 113)),
-        ("unknown encoding", to.request(60).header("content-encoding", "gzip").body("x"), (400, 110)),
-        ("aesgcm without salt", to.request(60).header("content-encoding", "aesgcm").body("x"), (400, 110)),
-        ("body too large", to.request(60).body(vec![0; 5_631]), (413, 104)),
-        ("unknown scheme", to.request(60).header("authorization", "Basic eDp5").body("x"), (401, 109)),
-        ("vapid without key", to.request(60).header("authorization", "vapid t=a.b.c").body("x"), (401, 109)),
+    let cases: Vec<(&str, Request, (u16, u64))> = vec![
+        ("token of another key", foreign.request(60).encrypted("x"), (404, 102)),
+        ("token of nonsense", post("/wpush/v1/nonsense").encrypted("x"), (404, 102)),
+        ("token cut short", post(&path[..path.len() - 9]).encrypted("x"), (404, 102)),
+        ("v3 token under v1", post(&path.replace("/v3/", "/v1/")).encrypted("x"), (404, 102)),
+        ("unknown version", post(&path.replace("/v3/", "/v9/")).encrypted("x"), (404, 102)),
+        ("no TTL", to.request(60).without("ttl").encrypted("x"), (400, 111)),
+        ("TTL of letters", to.request(60).header("ttl", "soon").encrypted("x"), (400, 111)),
+        ("TTL negative", to.request(60).header("ttl", "-1").encrypted("x"), (400, 114)),
+        ("Topic too long", to.request(60).header("topic", &"t".repeat(33)).encrypted("x"), (400, 113)),
+        ("Topic with a blank", to.request(60).header("topic", "a b").encrypted("x"), (400, 113)),
+        ("unknown encoding", to.request(60).header("content-encoding", "gzip").encrypted("x"), (400, 110)),
+        ("aesgcm without salt", to.request(60).header("content-encoding", "aesgcm").encrypted("x"), (400, 110)),
+        ("body too large", to.request(60).encrypted(vec![0; 5_631]), (413, 104)),
+        ("unknown scheme", to.request(60).header("authorization", "Basic eDp5").encrypted("x"), (401, 109)),
+        ("vapid without key", to.request(60).header("authorization", "vapid t=a.b.c").encrypted("x"), (401, 109)),
     ];
     for (what, request, refusal) in cases {
-        assert_eq!(world.send(request).await.refusal(), refusal, "{what}");
+        assert_eq!(world.send(request).refusal(), refusal, "{what}");
     }
-    assert_eq!(world.send(to.request(60).body(vec![b'y'; 5_630])).await.status, 201);
-    assert_eq!(agent.note().await.body.len(), 5_630);
-    let far = world.send(to.request(u32::MAX).body("x")).await;
+    assert_eq!(world.send(to.request(60).encrypted(vec![b'y'; 5_630])).status, 201);
+    assert_eq!(agent.note().body.len(), 5_630);
+    let far = world.send(to.request(u32::MAX).encrypted("x"));
     assert_eq!((far.status, far.header("ttl")), (201, "2592000"));
-    assert_eq!(agent.note().await.text(), "x");
-    let wrong_method = world.send(Draft::new("PUT", &path)).await;
+    assert_eq!(agent.note().text(), "x");
+    let wrong_method = world.send(Request::new("PUT", &path));
     assert_eq!(wrong_method.status, 405);
-    agent.silence().await;
-    bystander.is_undisturbed(&mut world).await;
+    agent.silence();
+    bystander.is_undisturbed(&mut world);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn oversized_and_endless_bodies_are_cut_off() {
+#[test]
+fn oversized_and_endless_bodies_are_cut_off() {
     let mut world = World::start();
-    let mut bystander = Bystander::new(&world).await;
+    let mut bystander = Bystander::new(&world);
     let path = bystander.subscription.url.strip_prefix("http://push.test").unwrap().to_owned();
     let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nTTL: 60\r\nContent-Encoding: aes128gcm\r\n");
     let endpoint = world.server.endpoint();
@@ -261,13 +262,13 @@ async fn oversized_and_endless_bodies_are_cut_off() {
     assert_eq!(answered(endpoint, endless.as_bytes()), (413, 104));
     let bad_length = format!("{head}Content-Length: -5\r\n\r\n");
     assert_eq!(answered(endpoint, bad_length.as_bytes()).0, 400);
-    bystander.is_undisturbed(&mut world).await;
+    bystander.is_undisturbed(&mut world);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn those_who_say_nothing_or_speak_slowly_are_ended() {
+#[test]
+fn those_who_say_nothing_or_speak_slowly_are_ended() {
     let mut world = World::with(&["--set", "websocket.hello_timeout=5"]);
-    let mut bystander = Bystander::new(&world).await;
+    let mut bystander = Bystander::new(&world);
     let mut silent = Agent::connect(world.server.websocket()).unwrap();
     // One byte of a hello at a time is as bad as silence. It would be whole after a minute.
     let mut slow = Agent::connect(world.server.websocket()).unwrap();
@@ -276,17 +277,17 @@ async fn those_who_say_nothing_or_speak_slowly_are_ended() {
         if slow.send_bytes(&[byte]).is_err() {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(last_code(&mut slow), 1011, "one byte of a hello at a time");
     assert_eq!(last_code(&mut silent), 1011, "upgraded, then silent");
-    bystander.is_undisturbed(&mut world).await;
+    bystander.is_undisturbed(&mut world);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn half_requests_hold_nobody_up() {
+#[test]
+fn half_requests_hold_nobody_up() {
     let mut world = World::start();
-    let mut bystander = Bystander::new(&world).await;
+    let mut bystander = Bystander::new(&world);
     let server = &world.server;
     let mut half = Vec::new();
     for n in 0..60 {
@@ -304,39 +305,39 @@ async fn half_requests_hold_nobody_up() {
         agent.send_bytes(&text(&json!({"messageType": "register", "channelID": "x"}))[..n]).unwrap();
         half_frames.push(agent);
     }
-    bystander.is_undisturbed(&mut world).await;
+    bystander.is_undisturbed(&mut world);
     drop((half, half_frames));
-    bystander.is_undisturbed(&mut world).await;
+    bystander.is_undisturbed(&mut world);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_never_reads_costs_only_itself() {
+#[test]
+fn a_reader_that_never_reads_costs_only_itself() {
     let mut world = World::start();
-    let mut bystander = Bystander::new(&world).await;
-    let (lazy, subscription) = world.subscriber().await;
+    let mut bystander = Bystander::new(&world);
+    let (lazy, subscription) = world.subscriber();
     let uaid = lazy.uaid.clone();
     let mut ids = Vec::new();
     for n in 0..300 {
         let body = [&u32::to_be_bytes(n)[..], &[0; 4_000]].concat();
-        ids.push(world.send(subscription.request(3600).body(body)).await.id());
+        ids.push(world.send(subscription.request(3600).encrypted(body)).id());
     }
-    bystander.is_undisturbed(&mut world).await;
-    drop(lazy.into_stream());
+    bystander.is_undisturbed(&mut world);
+    drop(lazy);
     // Everything that was accepted is there for the next session, in order.
-    let mut agent = world.agent(Some(&uaid)).await;
+    let mut agent = world.agent(Some(&uaid));
     for (n, id) in ids.iter().enumerate() {
-        let note = agent.note().await;
+        let note = agent.note();
         assert_eq!(&note.version, id, "number {n}");
         let update = json!({"channelID": note.channel, "version": note.version});
-        agent.send(json!({"messageType": "ack", "updates": [update]})).await;
+        agent.send(json!({"messageType": "ack", "updates": [update]}));
     }
-    bystander.is_undisturbed(&mut world).await;
+    bystander.is_undisturbed(&mut world);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_node_api_wants_its_key() {
+#[test]
+fn the_node_api_wants_its_key() {
     let world = World::start();
-    let (agent, _) = world.subscriber().await;
+    let (agent, _) = world.subscriber();
     let path = format!("/notif/{}", agent.uaid);
     for authorization in ["", "Authorization: Bearer wrong-key-wrong-key\r\n", "Authorization: Basic eDp5\r\n"] {
         let request = format!("PUT {path} HTTP/1.1\r\nHost: h\r\n{authorization}Content-Length: 0\r\n\r\n");

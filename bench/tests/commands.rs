@@ -45,10 +45,10 @@ fn sigterm_is_an_order_to_drain_as_soon_as_a_port_listens() {
     }
 }
 
-#[tokio::test]
-async fn inspect_opens_what_the_server_sealed_with_the_key_in_its_data_directory() {
+#[test]
+fn inspect_opens_what_the_server_sealed_with_the_key_in_its_data_directory() {
     let world = World::start();
-    let (_agent, subscription) = world.subscriber().await;
+    let (_agent, subscription) = world.subscriber();
     let inspect = |url: &str| {
         let data_dir = world.data_dir();
         let line = ["murre", "endpoint", "inspect", url, "--data-dir", data_dir.to_str().unwrap()];

@@ -5,8 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, World, exchange};
-use hyper::Request;
+use common::{PATIENCE, Request, World, exchange};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -55,46 +54,45 @@ fn file(crypto: &[&str], node: &[&str]) -> String {
 }
 
 /// The status of `PUT /notif` with this key.
-async fn notify(world: &World, uaid: &str, key: &str) -> u16 {
-    let request = Request::builder().method("PUT").uri(format!("/notif/{uaid}"));
-    let request = request.header("authorization", format!("Bearer {key}")).body(Vec::new()).unwrap();
-    exchange(world.server.node(), request).await.status
+fn notify(world: &World, uaid: &str, key: &str) -> u16 {
+    let request = Request::new("PUT", &format!("/notif/{uaid}")).header("authorization", &format!("Bearer {key}"));
+    exchange(world.server.node(), request).status
 }
 
 fn world(config: &Path) -> World {
     World::with(&["--config", config.to_str().unwrap(), "--set", "log.level=info"])
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn keys_change_under_a_session_that_goes_on() {
+#[test]
+fn keys_change_under_a_session_that_goes_on() {
     let mut keys = Keys::new(&file(&[CRYPTO_1], &[NODE_1]));
     let world = world(&keys.path());
-    let (mut agent, old) = world.subscriber().await;
+    let (mut agent, old) = world.subscriber();
     keys.change(&world, &file(&[CRYPTO_2, CRYPTO_1], &[NODE_2, NODE_1]), true);
-    let new = agent.register(None).await;
+    let new = agent.register(None);
     for (subscription, text) in [(&old, "to the old URL"), (&new, "to the new URL")] {
-        assert_eq!(world.post(subscription, 60, text).await.status, 201);
-        let note = agent.note().await;
+        assert_eq!(world.post(subscription, 60, text).status, 201);
+        let note = agent.note();
         assert_eq!((note.text(), &note.channel), (text, &subscription.channel));
-        agent.ack([&note]).await;
+        agent.ack([&note]);
     }
     for (key, allowed) in [(NODE_1, true), (NODE_2, true), ("another-node-key-0123456789", false)] {
-        assert_eq!(notify(&world, &agent.uaid, key).await != 401, allowed, "{key}");
+        assert_eq!(notify(&world, &agent.uaid, key) != 401, allowed, "{key}");
     }
 
     keys.change(&world, &file(&[CRYPTO_2], &[NODE_2]), true);
-    assert_eq!(world.post(&old, 60, "x").await.refusal(), (404, 102), "the key of the old URL is gone");
-    assert_eq!(world.post(&new, 60, "still the same session").await.status, 201);
-    assert_eq!(agent.note().await.text(), "still the same session");
-    assert_eq!(notify(&world, &agent.uaid, NODE_1).await, 401);
-    assert_ne!(notify(&world, &agent.uaid, NODE_2).await, 401);
+    assert_eq!(world.post(&old, 60, "x").refusal(), (404, 102), "the key of the old URL is gone");
+    assert_eq!(world.post(&new, 60, "still the same session").status, 201);
+    assert_eq!(agent.note().text(), "still the same session");
+    assert_eq!(notify(&world, &agent.uaid, NODE_1), 401);
+    assert_ne!(notify(&world, &agent.uaid, NODE_2), 401);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_is_refused_changes_nothing() {
+#[test]
+fn a_list_that_is_refused_changes_nothing() {
     let mut keys = Keys::new(&file(&[CRYPTO_1], &[NODE_1]));
     let mut world = world(&keys.path());
-    let (mut agent, subscription) = world.subscriber().await;
+    let (mut agent, subscription) = world.subscriber();
     for bad in [
         file(&[CRYPTO_1, "not-a-fernet-key-at-all"], &[NODE_1]),
         file(&[CRYPTO_1], &["short"]),
@@ -103,11 +101,11 @@ async fn a_list_that_is_refused_changes_nothing() {
         "[endpoint]\ncrypto_kyes = []\n".to_owned(),
     ] {
         keys.change(&world, &bad, false);
-        assert_eq!(world.post(&subscription, 60, "unchanged").await.status, 201, "{bad}");
-        let note = agent.note().await;
+        assert_eq!(world.post(&subscription, 60, "unchanged").status, 201, "{bad}");
+        let note = agent.note();
         assert_eq!(note.text(), "unchanged");
-        agent.ack([&note]).await;
-        assert_ne!(notify(&world, &agent.uaid, NODE_1).await, 401);
+        agent.ack([&note]);
+        assert_ne!(notify(&world, &agent.uaid, NODE_1), 401);
     }
     std::fs::remove_file(keys.path()).unwrap();
     let log = world.server.log();

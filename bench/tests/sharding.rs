@@ -2,66 +2,62 @@
 
 mod common;
 
-use common::{PATIENCE, UserAgent, World};
-use murre_bench::agent::upgrade_request;
-use murre_bench::frame;
+use common::wire::{Heard, Wire};
+use common::{PATIENCE, World};
+use murre_bench::frame::{self, upgrade_request};
 use murre_bench::metrics::Metrics;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::Role;
 
 /// Sockets moved as far as the server has said. It publishes its counters about once a second.
 fn moves(world: &World) -> f64 {
     Metrics::read(world.server.admin()).unwrap().sum("moves_in")
 }
 
-#[tokio::test]
-async fn returning_users_are_served_wherever_they_land() {
+#[test]
+fn returning_users_are_served_wherever_they_land() {
     let world = World::with(&["--shards", "4"]);
     let mut known = Vec::new();
     for _ in 0..40 {
-        let (agent, subscription) = world.subscriber().await;
+        let (agent, subscription) = world.subscriber();
         known.push((agent.uaid.clone(), subscription));
-        agent.leave().await;
+        agent.leave();
     }
     assert_eq!(moves(&world), 0.0, "who is new is its shard's own");
     let mut agents = Vec::new();
     for (uaid, subscription) in &known {
-        let mut agent = world.agent(Some(uaid)).await;
+        let mut agent = world.agent(Some(uaid));
         assert_eq!(&agent.uaid, uaid);
-        let more = agent.register(None).await;
+        let more = agent.register(None);
         agents.push((agent, subscription, more));
     }
     for (agent, first, second) in &mut agents {
-        assert_eq!(world.post(first, 60, "first").await.status, 201);
-        assert_eq!(agent.note().await.text(), "first");
-        assert_eq!(world.post(second, 60, "second").await.status, 201);
-        assert_eq!(agent.note().await.text(), "second");
+        assert_eq!(world.post(first, 60, "first").status, 201);
+        assert_eq!(agent.note().text(), "first");
+        assert_eq!(world.post(second, 60, "second").status, 201);
+        assert_eq!(agent.note().text(), "second");
     }
     // A user lands on its owner by chance once in four times.
     let begun = std::time::Instant::now();
     while moves(&world) == 0.0 {
         assert!(begun.elapsed() < PATIENCE, "40 returning users on 4 shards and no socket was moved");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
 
-#[tokio::test]
-async fn bytes_behind_the_hello_move_with_the_socket() {
+#[test]
+fn bytes_behind_the_hello_move_with_the_socket() {
     let world = World::with(&["--shards", "4"]);
     let mut known = Vec::new();
     for _ in 0..16 {
-        let (agent, subscription) = world.subscriber().await;
+        let (agent, subscription) = world.subscriber();
         known.push((agent.uaid.clone(), subscription));
-        agent.leave().await;
+        agent.leave();
     }
     for (uaid, subscription) in &known {
         let address = world.server.websocket();
         // Everything in one segment: upgrade, hello, register, unregister, a ping and half of a second ping.
         let mut bytes = upgrade_request(&address.to_string());
-        let channel = murre_bench::agent::channel_id();
+        let channel = murre::client::agent::channel_id();
         for message in [
             json!({"messageType": "hello", "uaid": uaid}),
             json!({"messageType": "register", "channelID": channel}),
@@ -73,119 +69,99 @@ async fn bytes_behind_the_hello_move_with_the_socket() {
         frame::push(&mut ping, frame::PING, b"late half");
         let (early, late) = ping.split_at(7);
         bytes.extend_from_slice(early);
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(&bytes).await.unwrap();
-        let mut agent = after_upgrade(stream).await;
-        assert_eq!(agent.expect("hello").await["uaid"], uaid.as_str());
-        assert_eq!(agent.expect("register").await["channelID"], channel.as_str());
-        assert_eq!(agent.expect("unregister").await["channelID"], subscription.channel.as_str());
-        let mut stream = agent.into_stream();
-        stream.write_all(late).await.unwrap();
-        let mut agent = UserAgent::from_stream(stream).await;
-        let pong = agent.frame().await.unwrap();
-        assert_eq!(pong.into_data().as_ref(), b"late half");
-        assert_eq!(world.post(subscription, 60, "x").await.refusal(), (410, 106));
+        let mut wire = Wire::open(address);
+        wire.write(&bytes);
+        assert_eq!(wire.response().status, 101);
+        assert_eq!(wire.message()["uaid"], uaid.as_str());
+        assert_eq!(wire.message()["channelID"], channel.as_str());
+        assert_eq!(wire.message()["channelID"], subscription.channel.as_str());
+        wire.write(late);
+        assert_eq!(wire.hear(), Heard::Pong(b"late half".to_vec()));
+        assert_eq!(world.post(subscription, 60, "x").refusal(), (410, 106));
     }
 }
 
-/// Reads the 101 off a stream whose upgrade request was already written.
-async fn after_upgrade(mut stream: TcpStream) -> UserAgent {
-    use tokio::io::AsyncReadExt;
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.unwrap());
-    }
-    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
-    UserAgent::from_stream(stream).await
-}
-
-impl UserAgent {
-    async fn from_stream(stream: TcpStream) -> UserAgent {
-        UserAgent::of(WebSocketStream::from_raw_socket(stream, Role::Client, None).await)
-    }
-}
-
-#[tokio::test]
-async fn the_newer_session_of_a_user_ends_the_older() {
+#[test]
+fn the_newer_session_of_a_user_ends_the_older() {
     let world = World::with(&["--shards", "4"]);
     for _ in 0..8 {
-        let (mut old, subscription) = world.subscriber().await;
-        let id = world.post(&subscription, 3600, "unacked").await.id();
-        assert_eq!(old.note().await.version, id);
-        let mut new = world.agent(Some(&old.uaid.clone())).await;
+        let (mut old, subscription) = world.subscriber();
+        let id = world.post(&subscription, 3600, "unacked").id();
+        assert_eq!(old.note().version, id);
+        let mut new = world.agent(Some(&old.uaid.clone()));
         assert_eq!(new.uaid, old.uaid);
-        assert_eq!(old.close_code().await, 1011);
-        let note = new.note().await;
+        assert_eq!(old.close_code(), 1011);
+        let note = new.note();
         assert_eq!(note.version, id);
-        new.ack([&note]).await;
-        world.post(&subscription, 3600, "to the new one").await;
-        assert_eq!(new.note().await.text(), "to the new one");
+        new.ack([&note]);
+        world.post(&subscription, 3600, "to the new one");
+        assert_eq!(new.note().text(), "to the new one");
     }
 }
 
-#[tokio::test]
-async fn subscriptions_and_messages_survive_a_restart() {
+#[test]
+fn subscriptions_and_messages_survive_a_restart() {
     let mut world = World::start();
-    let (mut agent, subscription) = world.subscriber().await;
+    let (mut agent, subscription) = world.subscriber();
     let uaid = agent.uaid.clone();
-    let direct = world.post(&subscription, 3600, "direct, unacked").await.id();
-    assert_eq!(agent.note().await.version, direct);
-    let (other, offline) = world.subscriber().await;
+    let direct = world.post(&subscription, 3600, "direct, unacked").id();
+    assert_eq!(agent.note().version, direct);
+    let (other, offline) = world.subscriber();
     let other_uaid = other.uaid.clone();
-    other.leave().await;
-    let stored = world.post(&offline, 3600, "stored").await.id();
+    other.leave();
+    let stored = world.post(&offline, 3600, "stored").id();
     world.restart();
-    assert_eq!(agent.close_code().await, 1001);
-    let mut agent = world.agent(Some(&uaid)).await;
+    assert_eq!(agent.close_code(), 1001);
+    let mut agent = world.agent(Some(&uaid));
     assert_eq!(agent.uaid, uaid);
-    let note = agent.note().await;
+    let note = agent.note();
     assert_eq!((&note.version, note.text()), (&direct, "direct, unacked"));
-    agent.ack([&note]).await;
-    let mut other = world.agent(Some(&other_uaid)).await;
-    assert_eq!(other.note().await.version, stored);
-    let again = world.post(&subscription, 3600, "after the restart").await.id();
-    assert_eq!(agent.note().await.version, again);
+    agent.ack([&note]);
+    let mut other = world.agent(Some(&other_uaid));
+    assert_eq!(other.note().version, stored);
+    let again = world.post(&subscription, 3600, "after the restart").id();
+    assert_eq!(agent.note().version, again);
 }
 
-#[tokio::test]
-async fn a_crash_loses_nothing_that_was_accepted() {
+#[test]
+fn a_crash_loses_nothing_that_was_accepted() {
     let mut world = World::start();
-    let (mut agent, subscription) = world.subscriber().await;
+    let (mut agent, subscription) = world.subscriber();
     let uaid = agent.uaid.clone();
     for round in 0..3 {
         let mut ids = Vec::new();
         for n in 0..6 {
-            ids.push(world.post(&subscription, 3600, &format!("{round} {n}")).await.id());
+            ids.push(world.post(&subscription, 3600, &format!("{round} {n}")).id());
         }
         world.crash();
-        agent = world.agent(Some(&uaid)).await;
+        agent = world.agent(Some(&uaid));
         let mut notes = Vec::new();
         for id in &ids {
-            let note = agent.note().await;
+            let note = agent.note();
             assert_eq!(&note.version, id);
             notes.push(note);
         }
-        agent.ack(&notes).await;
+        agent.ack(&notes);
     }
 }
 
-#[tokio::test]
-async fn a_data_directory_opens_with_another_number_of_shards() {
+#[test]
+fn a_data_directory_opens_with_another_number_of_shards() {
     let mut world = World::with(&["--shards", "2"]);
     let mut known = Vec::new();
     for n in 0..12 {
-        let (agent, subscription) = world.subscriber().await;
+        let (agent, subscription) = world.subscriber();
         let uaid = agent.uaid.clone();
-        agent.leave().await;
-        let id = world.post(&subscription, 3600, &n.to_string()).await.id();
+        agent.leave();
+        let id = world.post(&subscription, 3600, &n.to_string()).id();
         known.push((uaid, id));
     }
     world.server.replace_argument("--shards", "5");
     world.restart();
     for (uaid, id) in known {
-        let mut agent = world.agent(Some(&uaid)).await;
+        let mut agent = world.agent(Some(&uaid));
         assert_eq!(agent.uaid, uaid);
-        assert_eq!(agent.note().await.version, id);
+        assert_eq!(agent.note().version, id);
     }
 }
 

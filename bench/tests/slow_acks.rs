@@ -11,9 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Note, Subscription, UserAgent, World};
+use murre::client::agent::Received;
 use serde_json::json;
-use tokio::time::{sleep, timeout_at};
-use tokio_tungstenite::tungstenite::Message;
 
 /// Time between two acks of the user agent.
 const ACK_EVERY: Duration = Duration::from_secs(30);
@@ -83,28 +82,27 @@ impl SlowAcker {
     }
 
     /// Listens until `count` notifications have come in all, and no longer than until `end`.
-    async fn listen(&mut self, count: usize, end: Instant) {
+    fn listen(&mut self, count: usize, end: Instant) {
         while self.heard.len() < count && Instant::now() < end {
             let until = self.next_ack.min(end);
-            match timeout_at(until.into(), self.agent.frame()).await {
-                Ok(Some(Message::Text(text))) => self.hear(&text),
-                Ok(other) => panic!("waited for a notification, got {other:?}"),
-                Err(_) if Instant::now() >= self.next_ack => {
+            match self.agent.receive(until.saturating_duration_since(Instant::now())) {
+                Received::Message(message) => self.hear(message),
+                Received::Nothing if Instant::now() >= self.next_ack => {
                     self.next_ack += ACK_EVERY;
-                    self.ack().await;
+                    self.ack();
                 }
-                Err(_) => {}
+                Received::Nothing => {}
+                end => panic!("waited for a notification, got {end:?}"),
             }
         }
     }
 
-    fn hear(&mut self, text: &str) {
-        let message = serde_json::from_str(text).unwrap();
-        self.heard.push(Heard { note: Note::of(message), came: Instant::now(), acked: None });
+    fn hear(&mut self, message: serde_json::Value) {
+        self.heard.push(Heard { note: Note::read(message).unwrap(), came: Instant::now(), acked: None });
     }
 
     /// Acks all that is unacked, in one message.
-    async fn ack(&mut self) {
+    fn ack(&mut self) {
         let now = Instant::now();
         let unacked = self.heard.iter_mut().filter(|heard| heard.acked.is_none());
         let update = |heard: &mut Heard| {
@@ -112,7 +110,7 @@ impl SlowAcker {
             json!({"channelID": heard.note.channel, "version": heard.note.version, "code": 100})
         };
         let updates: Vec<serde_json::Value> = unacked.map(update).collect();
-        self.agent.send(json!({"messageType": "ack", "updates": updates})).await;
+        self.agent.send(json!({"messageType": "ack", "updates": updates}));
     }
 
     /// Checks that these ids came, in this order and each once, and the last within the promised time of `begun`.
@@ -137,63 +135,72 @@ impl SlowAcker {
 }
 
 /// POSTs a burst, one behind the other; the ids in their order and when the last was accepted.
-async fn post(world: &World, to: &Subscription) -> (Vec<String>, Instant) {
+fn post(world: &World, to: &Subscription) -> (Vec<String>, Instant) {
     let mut ids = Vec::with_capacity(BURST);
     for _ in 0..BURST {
-        ids.push(world.send(to.request(600)).await.id());
+        ids.push(world.send(to.request(600)).id());
     }
     (ids, Instant::now())
 }
 
-#[tokio::test]
-async fn one_that_acks_every_half_minute_hears_each_live_burst_within_eight_seconds() {
+/// POSTs a burst while its user agent listens.
+fn post_to(world: &World, to: &Subscription, listen: impl FnOnce()) -> (Vec<String>, Instant) {
+    std::thread::scope(|scope| {
+        let posting = scope.spawn(|| post(world, to));
+        listen();
+        posting.join().unwrap()
+    })
+}
+
+#[test]
+fn one_that_acks_every_half_minute_hears_each_live_burst_within_eight_seconds() {
     let world = World::start();
     let witness = Witness::start();
-    let mut agent = world.agent(None).await;
-    let subscription = agent.register(None).await;
+    let mut agent = world.agent(None);
+    let subscription = agent.register(None);
     let uaid = agent.uaid.clone();
     let mut slow = SlowAcker::new(agent);
     let ack = slow.next_ack;
     let far = Instant::now() + common::PATIENCE;
-    let ((ids, posted), ()) = tokio::join!(post(&world, &subscription), slow.listen(BURST, far));
+    let (ids, posted) = post_to(&world, &subscription, || slow.listen(BURST, far));
     slow.check("first burst", 0, &ids, posted);
     assert!(slow.heard.iter().all(|heard| heard.acked.is_none()), "none is acked yet");
     // The ack of the first burst comes into the second.
-    slow.listen(usize::MAX, ack - Duration::from_secs(2)).await;
+    slow.listen(usize::MAX, ack - Duration::from_secs(2));
     assert_eq!(slow.heard.len(), BURST, "nothing comes twice");
     let far = Instant::now() + common::PATIENCE;
-    let ((ids, posted), ()) = tokio::join!(post(&world, &subscription), slow.listen(2 * BURST, far));
+    let (ids, posted) = post_to(&world, &subscription, || slow.listen(2 * BURST, far));
     slow.check("second burst", BURST, &ids, posted);
     assert!(slow.heard[..BURST].iter().all(|heard| heard.acked.is_some()), "the first burst is acked");
     let most = slow.most_at_once(&witness);
     assert!((20..=FRAMES_MAX).contains(&most), "{most} unacked within half a second");
-    slow.ack().await;
-    slow.agent.barrier().await;
-    slow.agent.leave().await;
-    world.agent(Some(&uaid)).await.silence().await;
+    slow.ack();
+    slow.agent.barrier();
+    slow.agent.leave();
+    world.agent(Some(&uaid)).silence();
 }
 
-#[tokio::test]
-async fn one_that_acks_every_half_minute_hears_a_backlog_within_eight_seconds() {
+#[test]
+fn one_that_acks_every_half_minute_hears_a_backlog_within_eight_seconds() {
     let world = World::start();
     let witness = Witness::start();
-    let mut agent = world.agent(None).await;
-    let subscription = agent.register(None).await;
+    let mut agent = world.agent(None);
+    let subscription = agent.register(None);
     let uaid = agent.uaid.clone();
-    agent.leave().await;
-    let (ids, _) = post(&world, &subscription).await;
+    agent.leave();
+    let (ids, _) = post(&world, &subscription);
     let begun = Instant::now();
-    let mut slow = SlowAcker::new(world.agent(Some(&uaid)).await);
+    let mut slow = SlowAcker::new(world.agent(Some(&uaid)));
     let ack = slow.next_ack;
-    slow.listen(BURST, Instant::now() + common::PATIENCE).await;
+    slow.listen(BURST, Instant::now() + common::PATIENCE);
     slow.check("backlog", 0, &ids, begun);
-    slow.listen(usize::MAX, ack + Duration::from_secs(1)).await;
+    slow.listen(usize::MAX, ack + Duration::from_secs(1));
     assert_eq!(slow.heard.len(), BURST, "nothing comes twice");
     assert!(slow.heard.iter().all(|heard| heard.acked.is_some()), "all are acked in one batch");
     let most = slow.most_at_once(&witness);
     assert!((20..=FRAMES_MAX).contains(&most), "{most} unacked within half a second");
-    slow.agent.barrier().await;
-    slow.agent.leave().await;
-    sleep(Duration::from_millis(10)).await;
-    world.agent(Some(&uaid)).await.silence().await;
+    slow.agent.barrier();
+    slow.agent.leave();
+    std::thread::sleep(Duration::from_millis(10));
+    world.agent(Some(&uaid)).silence();
 }

@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
-use common::{Draft, PATIENCE, World, exchange};
+use common::{PATIENCE, Request, World, exchange};
+use murre::client::http::Response;
 use murre_bench::frame;
-use murre_bench::http::Response;
 use serde_json::json;
-use tokio::net::TcpSocket;
+use socket2::{Domain, Socket, Type};
 
 const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
@@ -69,18 +69,17 @@ fn a_browser_gets_its_sub_protocol_and_no_extension() {
     assert_eq!(wire.goodbye().0, 1002);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_public_port_has_health_pages_and_nothing_else() {
+#[test]
+fn the_public_port_has_health_pages_and_nothing_else() {
     let node_key = "0123456789abcdef-node";
     let setting = format!("node.keys={node_key}");
     let world = World::with(&["--set", &setting]);
-    let agent = world.agent(None).await;
+    let agent = world.agent(None);
     let (public, node) = (world.server.websocket(), world.server.node());
-    let request = |method: &str, path: &str| {
-        Draft::new(method, path).header("authorization", &format!("Bearer {node_key}")).into_request()
-    };
+    let request =
+        |method: &str, path: &str| Request::new(method, path).header("authorization", &format!("Bearer {node_key}"));
     for path in ["/status", "/health", "/__heartbeat__", "/__lbheartbeat__", "/__version__"] {
-        assert_eq!(exchange(public, request("GET", path)).await.status, 200, "{path}");
+        assert_eq!(exchange(public, request("GET", path)).status, 200, "{path}");
     }
     let (notif, push) = (format!("/notif/{}", agent.uaid), format!("/push/{}", agent.uaid));
     let disconnect = format!("{notif}/1");
@@ -88,12 +87,12 @@ async fn the_public_port_has_health_pages_and_nothing_else() {
         [&notif, &push, &disconnect, "/nowhere", "/index.html", "/wpush/v1/x", "/m/x", "/metrics", "/broadcasts"];
     for path in paths {
         for method in ["GET", "PUT", "POST", "DELETE"] {
-            assert_eq!(exchange(public, request(method, path)).await.status, 404, "{method} {path}");
+            assert_eq!(exchange(public, request(method, path)).status, 404, "{method} {path}");
         }
     }
     // The same call is answered where it belongs.
-    assert_eq!(exchange(node, request("PUT", &notif)).await.status / 100, 2);
-    assert_eq!(exchange(public, request("POST", "/")).await.status, 405);
+    assert_eq!(exchange(node, request("PUT", &notif)).status / 100, 2);
+    assert_eq!(exchange(public, request("POST", "/")).status, 405);
 }
 
 #[test]
@@ -105,7 +104,7 @@ fn beyond_max_connections_a_connection_is_answered_503_and_the_others_stay() {
         assert!(inside.len() < 32, "no connection was refused");
         let mut wire = Wire::open(address);
         // The answer may come before the request is written.
-        wire.try_write(&murre_bench::agent::upgrade_request("h"));
+        wire.try_write(&murre_bench::frame::upgrade_request("h"));
         let response = wire.response();
         if response.status != 101 {
             assert_eq!(wire.hear(), Heard::End);
@@ -126,7 +125,7 @@ fn beyond_max_connections_a_connection_is_answered_503_and_the_others_stay() {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut wire = Wire::open(address);
-        wire.try_write(&murre_bench::agent::upgrade_request("h"));
+        wire.try_write(&murre_bench::frame::upgrade_request("h"));
         if wire.response().status == 101 {
             break;
         }
@@ -234,7 +233,7 @@ fn of_a_burst_of_pings_the_latest_is_answered() {
 fn what_is_pipelined_is_answered_one_by_one_in_order() {
     let world = World::start();
     let mut wire = Wire::upgraded(world.server.websocket());
-    let channel = murre_bench::agent::channel_id();
+    let channel = murre::client::agent::channel_id();
     let mut bytes = text(&json!({"messageType": "hello"}).to_string());
     for _ in 0..3 {
         bytes.extend(text(&json!({"messageType": "register", "channelID": channel}).to_string()));
@@ -329,12 +328,12 @@ fn a_close_code_reaches_a_client_that_is_still_sending() {
 }
 
 /// A client that writes its whole message before it reads, as most libraries do.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_close_code_reaches_a_client_with_much_in_flight() {
+#[test]
+fn a_close_code_reaches_a_client_with_much_in_flight() {
     let world = World::start();
     // A goodbye is heard out for two seconds: a busy host may make a client later than that, but not every time.
     for _ in 0..20 {
-        if hears_the_end_of_its_long_message(world.server.websocket()).await {
+        if hears_the_end_of_its_long_message(world.server.websocket()) {
             return;
         }
     }
@@ -342,14 +341,13 @@ async fn a_close_code_reaches_a_client_with_much_in_flight() {
 }
 
 /// False when the connection is reset before the message is written.
-async fn hears_the_end_of_its_long_message(address: SocketAddr) -> bool {
-    let socket = TcpSocket::new_v4().unwrap();
+fn hears_the_end_of_its_long_message(address: SocketAddr) -> bool {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     // What is written must have left for the server.
     socket.set_send_buffer_size(8 * 1024).unwrap();
-    let stream = socket.connect(address).await.unwrap().into_std().unwrap();
-    stream.set_nonblocking(false).unwrap();
-    let mut wire = Wire::of(stream);
-    wire.write(&murre_bench::agent::upgrade_request("h"));
+    socket.connect(&address.into()).unwrap();
+    let mut wire = Wire::of(socket.into());
+    wire.write(&murre_bench::frame::upgrade_request("h"));
     assert_eq!(wire.response().status, 101);
     if !wire.try_write(&masked(frame::TEXT, &padded(400_000))) {
         return false;
@@ -362,7 +360,7 @@ async fn hears_the_end_of_its_long_message(address: SocketAddr) -> bool {
 fn an_upgrade_of_http_1_0_is_answered_426() {
     let world = World::start();
     let mut wire = Wire::open(world.server.websocket());
-    let request = String::from_utf8(murre_bench::agent::upgrade_request("h")).unwrap();
+    let request = String::from_utf8(murre_bench::frame::upgrade_request("h")).unwrap();
     wire.write(request.replace("HTTP/1.1", "HTTP/1.0").as_bytes());
     let response = wire.response();
     assert_eq!((response.status, response.header("upgrade")), (426, Some("websocket")));

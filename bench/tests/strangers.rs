@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::wire::{Heard, PROBE, PROBED, Wire, masked, raw, text};
-use common::{Draft, PATIENCE, World, exchange};
+use common::{PATIENCE, Request, World, exchange};
 use murre_bench::frame;
 
 const NODE_KEY: &str = "0123456789abcdef-node";
@@ -18,8 +18,8 @@ fn world(settings: &[&str]) -> World {
     World::with(&[&["--set", &setting], settings].concat())
 }
 
-fn node_request(method: &str, path: &str) -> hyper::Request<Vec<u8>> {
-    Draft::new(method, path).header("authorization", &format!("Bearer {NODE_KEY}")).into_request()
+fn node_request(method: &str, path: &str) -> Request {
+    Request::new(method, path).header("authorization", &format!("Bearer {NODE_KEY}"))
 }
 
 /// Opens connections on which nothing is said, each after the server has taken in the one before.
@@ -39,29 +39,29 @@ fn health(address: SocketAddr, path: &str) -> Option<u16> {
     head.split(' ').nth(1)?.parse().ok()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_websockets_leave_room_for_senders_nodes_and_health_checks() {
+#[test]
+fn idle_websockets_leave_room_for_senders_nodes_and_health_checks() {
     let world = world(&["--shards", "2", "--max-connections", "100"]);
-    let (mut agent, subscription) = world.subscriber().await;
+    let (mut agent, subscription) = world.subscriber();
     let mut sessions = Vec::new();
     let mut refused = 0;
     while refused < 50 {
         let mut wire = Wire::open(world.server.websocket());
-        wire.try_write(&murre_bench::agent::upgrade_request("h"));
+        wire.try_write(&murre_bench::frame::upgrade_request("h"));
         refused += usize::from(wire.response().status == 503);
         sessions.push(wire);
         assert!(sessions.len() < 400, "{refused} of {} connections were refused", sessions.len());
     }
     let (endpoint, node) = (world.server.endpoint(), world.server.node());
     for round in 0..8 {
-        let reply = world.post(&subscription, 60, "beside them").await;
+        let reply = world.post(&subscription, 60, "beside them");
         assert_eq!(reply.status, 201, "round {round}: {reply:?}");
-        let note = agent.note().await;
-        agent.ack([&note]).await;
-        let called = exchange(node, node_request("PUT", &format!("/notif/{}", agent.uaid))).await;
+        let note = agent.note();
+        agent.ack([&note]);
+        let called = exchange(node, node_request("PUT", &format!("/notif/{}", agent.uaid)));
         assert_eq!(called.status / 100, 2, "round {round}: {called:?}");
         for port in [endpoint, node] {
-            assert_eq!(exchange(port, node_request("GET", "/health")).await.status, 200, "round {round}");
+            assert_eq!(exchange(port, node_request("GET", "/health")).status, 200, "round {round}");
         }
     }
     // No place is left for a WebSocket, and the process is well: who asks that on their port is told so, once those
@@ -70,22 +70,22 @@ async fn idle_websockets_leave_room_for_senders_nodes_and_health_checks() {
     for path in ["/health", "/status"] {
         while health(world.server.websocket(), path) != Some(200) {
             assert!(asked.elapsed() < PATIENCE, "a full port answers no {path}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
     let mut wire = Wire::open(world.server.websocket());
-    wire.try_write(&murre_bench::agent::upgrade_request("h"));
+    wire.try_write(&murre_bench::frame::upgrade_request("h"));
     assert_eq!(wire.response().status, 503, "a WebSocket is still refused");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_senders_leave_room_for_sessions_and_nodes() {
+#[test]
+fn idle_senders_leave_room_for_sessions_and_nodes() {
     let world = world(&["--shards", "1", "--max-connections", "200"]);
     let idle = idle(world.server.endpoint(), 600);
-    let (mut agent, _) = world.subscriber().await;
-    let called = exchange(world.server.node(), node_request("PUT", &format!("/notif/{}", agent.uaid))).await;
+    let (mut agent, _) = world.subscriber();
+    let called = exchange(world.server.node(), node_request("PUT", &format!("/notif/{}", agent.uaid)));
     assert_eq!(called.status / 100, 2, "{called:?}");
-    agent.barrier().await;
+    agent.barrier();
     drop(idle);
 }
 

@@ -1,16 +1,11 @@
 //! `murre probe`: an end-to-end self-check against a running server, for people and for monitoring.
 //!
 //! It is a user agent and an app server at once: connect, hello, register with a key, POST an encrypted message with
-//! VAPID, receive it, decrypt it, ack it, unregister. Whatever fails ends it with the exit status of its step and one
-//! sentence. Blocking sockets, one deadline for everything.
+//! VAPID, receive it, decrypt it, ack it, unregister. A failure ends it with the exit status of its step and one
+//! sentence. One deadline covers everything.
 
-mod agent;
-mod crypto;
-mod deadline;
-mod post;
 #[cfg(test)]
 mod tests;
-mod tls;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,12 +13,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use agent::Agent;
-use crypto::Receiver;
-use deadline::Deadline;
-use tls::Trust;
-
+use crate::client::agent::{Agent, Note, channel_id};
+use crate::client::encryption::{SubscriptionKeys, random_text};
+use crate::client::http::{Client, Request, Response};
+use crate::client::stream::Trust;
 use protocol::webpush::identity::Identity;
+use protocol::wire::url::HttpUrl;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
@@ -48,6 +43,10 @@ pub struct Args {
 
 /// Seconds for which a VAPID token of the probe is good.
 const TOKEN_SECONDS: u64 = 600;
+/// Seconds for which the server may keep the message of a probe that died.
+const TTL: u32 = 60;
+/// Messages that the probe passes over while it waits for another.
+const STRAYS_MAX: usize = 64;
 
 /// What is done, in this order. Each has an exit status of its own (docs/OPERATIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,36 +176,87 @@ pub fn check(args: &Args) -> (Report, Result<(), (Step, Failure)>) {
 }
 
 fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
-    let deadline = Deadline::after(Duration::from_secs(args.timeout));
-    let (mut agent, trust) = report.time(Step::Connect, || {
-        let trust = Trust::read(args.ca.as_deref())?;
-        Ok((Agent::connect(&args.ws, &trust, deadline)?, trust))
+    let end = Instant::now() + Duration::from_secs(args.timeout);
+    let (mut agent, trust) = report.time(Step::Connect, || connect(args, end))?;
+    report.time(Step::Hello, || match agent.hello(None)?.len() {
+        32 => Ok(()),
+        _ => Err(Failure::new("hello gave no uaid")),
     })?;
-    report.time(Step::Hello, || agent.hello())?;
-    let sender = Identity::generate();
-    let receiver = Receiver::generate().map_err(|why| (Step::Register, why))?;
-    let push_endpoint = report.time(Step::Register, || agent.register(&sender.public_key()))?;
+    let (channel, sender) = (channel_id(), Identity::generate());
+    let keys = SubscriptionKeys::generate().map_err(|why| (Step::Register, why.into()))?;
+    let push_endpoint = report.time(Step::Register, || Ok(agent.register(&channel, Some(&sender.public_key()))?))?;
 
-    let plain = crypto::random_text().map_err(|why| (Step::Post, why))?;
+    let plain = random_text().map_err(|why| (Step::Post, why.into()))?;
     let message_id = report.time(Step::Post, || {
-        let url = post::url(&push_endpoint)?;
-        let target = args.endpoint.as_deref().map(post::url).transpose()?;
+        let origin = url(&push_endpoint)?.origin().clone();
+        let target = args.endpoint.as_deref().map(url).transpose()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| Failure::new("the clock is before 1970"))?;
-        let authorization = sender.authorization(&url.origin().to_string(), now.as_secs() + TOKEN_SECONDS);
-        let body = receiver.encrypt(plain.as_bytes())?;
-        let stream = trust.connect(target.as_ref().unwrap_or(&url).origin(), url.origin(), deadline)?;
-        post::post(stream, &url, &authorization, &body)
+        let request = Request::post(&push_endpoint, TTL)?
+            .header("Urgency", "high")
+            .header("Content-Type", "application/octet-stream")
+            .header("Authorization", &sender.authorization(&origin.to_string(), now.as_secs() + TOKEN_SECONDS))
+            .header("Connection", "close")
+            .encrypted(keys.encrypt(plain.as_bytes())?);
+        let stream = trust.connect(target.as_ref().map_or(&origin, |target| target.origin()), &origin)?;
+        accepted(&Client::over(stream).exchange(&request)?)
     })?;
-    let notification = report.time(Step::Receive, || agent.notification(&message_id))?;
-    report.time(Step::Decrypt, || {
-        let opened = receiver.decrypt(&notification.data)?;
-        match opened == plain.as_bytes() {
-            true => Ok(()),
-            false => Err(Failure::new("the message that arrived is not the one that was sent")),
-        }
+    let note = report.time(Step::Receive, || {
+        let note = agent.note()?;
+        expected(&note, &channel, &message_id).map(|()| note)
+    })?;
+    report.time(Step::Decrypt, || match keys.decrypt(&note.body)? == plain.as_bytes() {
+        true => Ok(()),
+        false => Err(Failure::new("the message that arrived is not the one that was sent")),
     })?;
     report.time(Step::Unregister, || {
-        agent.ack(&notification.version)?;
-        agent.unregister()
+        agent.ack([&note])?;
+        agent.unregister(&channel)?;
+        // A courtesy: the server may be gone already.
+        let _ = agent.close();
+        Ok(())
     })
+}
+
+fn connect(args: &Args, end: Instant) -> Result<(Agent, Trust), Failure> {
+    let trust = Trust::read(args.ca.as_deref(), end).map_err(|error| {
+        let path = args.ca.as_ref().map_or_else(String::new, |path| path.display().to_string());
+        Failure::new(format!("cannot read --ca {path}: {error}; give a file of PEM certificates"))
+    })?;
+    let http = args.ws.strip_prefix("ws").filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
+    let http = http.ok_or_else(|| Failure::new(format!("{} does not begin with ws:// or wss://", args.ws)))?;
+    let at = url(&format!("http{http}"))?;
+    let mut agent = Agent::upgrade(&args.ws, trust.connect(at.origin(), at.origin())?)?;
+    agent.pass_over(STRAYS_MAX);
+    Ok((agent, trust))
+}
+
+fn url(text: &str) -> Result<HttpUrl, Failure> {
+    HttpUrl::parse(text).ok_or_else(|| Failure::new(format!("{text} is not like http://HOST:PORT/PATH")))
+}
+
+/// The message id of a 201 with `Location` and `TTL`.
+fn accepted(response: &Response) -> Result<String, Failure> {
+    if response.status != 201 {
+        let why = String::from_utf8_lossy(&response.body);
+        let why: String = why.chars().filter(|c| !c.is_control()).take(300).collect();
+        return Err(Failure::new(format!("POST was answered with {} {why}", response.status)));
+    }
+    for name in ["Location", "TTL"] {
+        response.header(&name.to_lowercase()).ok_or_else(|| Failure::new(format!("201 without {name}")))?;
+    }
+    response.message_id().map(str::to_owned).ok_or_else(|| Failure::new("Location names no message"))
+}
+
+/// Checks that this notification is the one that was posted.
+fn expected(note: &Note, channel: &str, message_id: &str) -> Result<(), Failure> {
+    if note.channel != channel {
+        return Err(Failure::new("a notification of another channel came"));
+    }
+    if note.version != message_id {
+        return Err(Failure::new("the notification's version is not the id in Location"));
+    }
+    match note.headers["encoding"] == "aes128gcm" {
+        true => Ok(()),
+        false => Err(Failure::new(format!("headers.encoding is {}", note.headers["encoding"]))),
+    }
 }

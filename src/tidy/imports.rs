@@ -86,7 +86,7 @@ const TABLE: &[Row] = &[
         except: &[],
     },
     Row {
-        files: &["src/edge/", "src/store/", "src/island/", "src/config/"],
+        files: &["src/edge/", "src/store/", "src/island/", "src/config/", "src/client/"],
         refused: &["murre::commands", "murre::node"],
         except: &[],
     },

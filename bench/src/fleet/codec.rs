@@ -90,7 +90,7 @@ pub(super) fn uaid_text(uaid: &[u8; 16]) -> String {
 }
 
 /// The sequence number at the front of a body, from the base64url of a notification's `data`.
-pub(crate) fn sequence(data: &str) -> Option<u64> {
+pub(super) fn sequence(data: &str) -> Option<u64> {
     let mut bytes = [0; 9];
     URL_SAFE_NO_PAD.decode_slice(data.get(..12)?, &mut bytes).ok()?;
     Some(u64::from_be_bytes(*bytes.first_chunk()?))

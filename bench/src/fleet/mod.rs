@@ -24,7 +24,6 @@ mod hear;
 
 mod act;
 
-pub(crate) use codec::sequence;
 pub use codec::version_hash;
 pub use happening::{End, Happening, Leave, Plan, Times};
 pub use swarm::{Options, Swarm};

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use murre::client::agent::{Agent, Note, Received, channel_id};
+
 use super::traffic::{ONE_CHANNEL, Once, Stream, Style, Traffic, Window, spread};
-use crate::agent::{Agent, Note, Received, channel_id};
 use crate::host::CpuTime;
 use crate::ledger::Expect;
 use crate::letter::{Letter, Letters, Signing};
@@ -276,7 +277,7 @@ fn drain(
         };
         match agent.receive(wait)? {
             Received::Message(message) => {
-                let Some(note) = Note::read(&message) else { continue };
+                let Some(note) = Note::read(message) else { continue };
                 drained.heard(&note, begin.elapsed());
                 unacked.push(note);
                 if unacked.len() < page.max(1) {
@@ -303,7 +304,7 @@ fn after_the_drain(ws: SocketAddr, uaid: &str) -> io::Result<u64> {
     agent.hello(Some(uaid))?;
     let mut again = 0;
     while let Received::Message(message) = agent.receive(QUIET)? {
-        again += u64::from(Note::read(&message).is_some());
+        again += u64::from(Note::read(message).is_some());
     }
     agent.close()?;
     Ok(again)

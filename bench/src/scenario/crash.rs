@@ -6,10 +6,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use murre::client::agent::{Agent, Note, Received, channel_id};
+use murre::client::http::{Client, Request};
 use serde_json::json;
 
-use crate::agent::{self, Agent, Note, Received};
-use crate::http::Client;
 use crate::process::{self, Server};
 use crate::report::Report;
 
@@ -135,7 +135,7 @@ pub(super) fn binary(given: Option<&PathBuf>) -> io::Result<PathBuf> {
 fn newcomer(server: &Server) -> io::Result<Client6> {
     let mut agent = Agent::connect(server.websocket())?;
     let uaid = agent.hello(None)?;
-    let endpoint = agent.register(&agent::channel_id(), None)?;
+    let endpoint = agent.register(&channel_id(), None)?;
     Ok(Client6 { agent: Some(agent), uaid, endpoint, acked: HashSet::new() })
 }
 
@@ -145,12 +145,11 @@ fn round(server: &mut Server, kind: Kind, round: usize, clients: &mut [Client6],
     for n in 0..EACH {
         for (client, ids) in clients.iter().zip(&mut ids) {
             let body = format!("round {round} number {n} {}", "x".repeat(100));
-            let response = agent::post(&mut publisher, &client.endpoint, 3600, &[], body.as_bytes())?;
+            let response = publisher.exchange(&Request::post(&client.endpoint, 3600)?.encrypted(body))?;
             if response.status != 201 {
                 return Err(io::Error::other(format!("POST answered {} {:?}", response.status, response.errno())));
             }
-            let location = response.header("location").unwrap_or("");
-            ids.push(location.rsplit("/m/").next().unwrap_or("").to_owned());
+            ids.push(response.message_id().unwrap_or_default().to_owned());
             tally.sent += 1;
         }
     }

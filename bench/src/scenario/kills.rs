@@ -9,12 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use murre::client::agent::{Agent, Note, Received, channel_id};
+use murre::client::http::{Client, Request, exchange};
 use serde_json::Value;
 
-use crate::agent::{self, Agent, Note, Received};
-use crate::http::Client;
 use crate::process::{self, Server};
 use crate::report::Report;
 
@@ -192,7 +190,7 @@ fn read_session(agent: &mut Agent, habit: Habit, over: &AtomicBool, acked: &mut 
     while !over.load(Ordering::Acquire) {
         match agent.receive(Duration::from_millis(20))? {
             Received::Message(message) => {
-                let Some(note) = Note::read(&message) else { continue };
+                let Some(note) = Note::read(message) else { continue };
                 count += 1;
                 unacked.push(note);
             }
@@ -229,9 +227,11 @@ fn post_until_kill(
     while !over.load(Ordering::Acquire) {
         let topic = (random.below(2) == 0).then(|| random.below(TOPICS));
         let body = format!("{} {}", begin + posts.len(), "x".repeat(random.below(300) as usize));
-        let name = topic.map(|topic| format!("topic{topic}"));
-        let headers: Vec<(&str, &str)> = name.iter().map(|name| ("Topic", name.as_str())).collect();
-        let response = agent::post(&mut client, url, 3600, &headers, body.as_bytes());
+        let Ok(mut request) = Request::post(url, 3600) else { break };
+        if let Some(topic) = topic {
+            request = request.header("Topic", &format!("topic{topic}"));
+        }
+        let response = client.exchange(&request.encrypted(body));
         let end = response.is_err();
         posts.push(Post { topic, accepted: response.is_ok_and(|response| response.status == 201) });
         if end {
@@ -252,7 +252,7 @@ impl Peer {
     fn register(server: &Server, habit: Habit) -> io::Result<Peer> {
         let mut agent = Agent::connect(server.websocket())?;
         let uaid = agent.hello(None)?;
-        let endpoint = agent.register(&agent::channel_id(), None)?;
+        let endpoint = agent.register(&channel_id(), None)?;
         agent.close()?;
         Ok(Peer { habit, uaid, endpoint, posts: Vec::new(), settled: HashSet::new() })
     }
@@ -262,13 +262,8 @@ impl Peer {
         let mut agent = Agent::connect(server.websocket())?;
         tally.uaids_changed += u64::from(agent.hello(Some(&self.uaid))? != self.uaid);
         let marker = self.posts.len();
-        let response = agent::post(
-            &mut Client::connect(server.endpoint())?,
-            &self.endpoint,
-            3600,
-            &[],
-            format!("{marker} ").as_bytes(),
-        )?;
+        let request = Request::post(&self.endpoint, 3600)?.encrypted(format!("{marker} "));
+        let response = exchange(server.endpoint(), &request)?;
         if response.status != 201 {
             return Err(io::Error::other(format!("the marker was answered {}", response.status)));
         }
@@ -276,7 +271,7 @@ impl Peer {
         let mut arrived = HashSet::new();
         while !arrived.contains(&marker) {
             let note = match agent.receive(DRAIN_WAIT)? {
-                Received::Message(message) => note_of(&message)?,
+                Received::Message(message) => note_of(message)?,
                 other => return Err(io::Error::other(format!("waited for a backlog of {marker}, got {other:?}"))),
             };
             let number = number_of(&note).filter(|number| *number < self.posts.len());
@@ -319,14 +314,14 @@ impl Peer {
     }
 }
 
-fn note_of(message: &Value) -> io::Result<Note> {
-    Note::read(message).ok_or_else(|| io::Error::other(format!("not a notification: {message}")))
+fn note_of(message: Value) -> io::Result<Note> {
+    let shown = message.to_string();
+    Note::read(message).ok_or_else(|| io::Error::other(format!("not a notification: {shown}")))
 }
 
 /// The number at the beginning of a message's body.
 fn number_of(note: &Note) -> Option<usize> {
-    let body = URL_SAFE_NO_PAD.decode(&note.data).ok()?;
-    std::str::from_utf8(&body).ok()?.split(' ').next()?.parse().ok()
+    note.text().split(' ').next()?.parse().ok()
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014).

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use murre::client::http::read_more;
 use murre_bench::frame::{self, PING, PONG, TEXT};
-use murre_bench::http::read_more;
 use serde_json::{Value, json};
 
 /// Longest wait for something that must come.

@@ -4,9 +4,8 @@
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-use murre_bench::agent::upgrade_request;
-use murre_bench::frame;
-use murre_bench::http::{self, Response};
+use murre::client::http::{self, Response};
+use murre_bench::frame::{self, upgrade_request};
 use serde_json::{Value, json};
 
 use super::PATIENCE;

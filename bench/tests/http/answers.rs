@@ -3,10 +3,10 @@
 use super::common::World;
 use super::{GOOD, Wire, path, post, receive};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn whoever_asks_first_is_told_to_go_on_or_not() {
+#[test]
+fn whoever_asks_first_is_told_to_go_on_or_not() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let head = |path: &str, version: &str, lines: &str| {
         format!("POST {path} HTTP/{version}\r\nHost: h\r\n{GOOD}Expect: 100-continue\r\n{lines}\r\n")
     };
@@ -16,11 +16,11 @@ async fn whoever_asks_first_is_told_to_go_on_or_not() {
     {
         assert_eq!(wire.send(head(path(&to), "1.1", lines)).status(), 100);
         assert_eq!(wire.send(body).status(), 201);
-        receive(&mut agent, &["body"]).await;
+        receive(&mut agent, &["body"]);
     }
     // Nothing to go on with.
     assert_eq!(wire.send(head(path(&to), "1.1", "Content-Length: 0\r\n")).status(), 201);
-    agent.note().await;
+    agent.note();
     for (what, path, lines, status) in [
         ("unknown token", "/wpush/v3/x", "Content-Length: 4\r\n", 404),
         ("too large", path(&to), "Content-Length: 6000\r\n", 413),
@@ -33,13 +33,13 @@ async fn whoever_asks_first_is_told_to_go_on_or_not() {
     // An old client cannot have asked (RFC 9110 section 10.1.1).
     let mut wire = Wire::open(&world);
     assert_eq!(wire.send(head(path(&to), "1.0", "Content-Length: 4\r\n") + "body").until_the_end(), [201]);
-    receive(&mut agent, &["body"]).await;
+    receive(&mut agent, &["body"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn head_and_options_are_answered_everywhere_and_say_nothing() {
+#[test]
+fn head_and_options_are_answered_everywhere_and_say_nothing() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let ask = |method: &str, path: &str| {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
         let text = Wire::open(&world).send(request).rest();
@@ -65,13 +65,13 @@ async fn head_and_options_are_answered_everywhere_and_say_nothing() {
     }
     assert_eq!(ask("OPTIONS", "*").0, 204);
     assert_eq!(ask("GET", "*").0, 400);
-    agent.silence().await;
+    agent.silence();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn browsers_of_any_origin_may_post_and_read_where_the_message_is() {
+#[test]
+fn browsers_of_any_origin_may_post_and_read_where_the_message_is() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let preflight = format!(
         "OPTIONS {} HTTP/1.1\r\nHost: h\r\nOrigin: https://app.example\r\n\
          Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: ttl, content-encoding\r\n\r\n",
@@ -91,18 +91,18 @@ async fn browsers_of_any_origin_may_post_and_read_where_the_message_is() {
     assert!(response.header("access-control-expose-headers").unwrap().contains("location"));
     assert_eq!(response.header("vary"), Some("Origin"));
     assert_eq!(response.header("access-control-allow-credentials"), None);
-    receive(&mut agent, &["from a page"]).await;
+    receive(&mut agent, &["from a page"]);
     // A page may also read why it was refused.
     let response = wire.send(post(&to, &format!("{origin}Topic: !\r\n"), "x")).next().unwrap();
     assert_eq!((response.status, response.header("access-control-allow-origin")), (400, Some("https://app.example")));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_refusal_has_its_headers_and_its_body() {
+#[test]
+fn every_refusal_has_its_headers_and_its_body() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
-    let gone = agent.register(None).await;
-    agent.unregister(&gone.channel).await;
+    let (mut agent, to) = world.subscriber();
+    let gone = agent.register(None);
+    agent.unregister(&gone.channel);
     let unknown = "POST /wpush/v3/x HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n".to_owned();
     let cases = [
         (unknown, 404, Some(102), "Not Found", None),
@@ -146,28 +146,28 @@ async fn every_refusal_has_its_headers_and_its_body() {
         );
         assert!(body.starts_with(&begins) && body.contains(r#"","more_info":"http"#), "{body}");
     }
-    agent.silence().await;
+    agent.silence();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_names_one_version_and_recalls_nothing() {
+#[test]
+fn a_cancel_names_one_version_and_recalls_nothing() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
-    let sent = world.post(&to, 3600, "already there").await.id();
-    assert_eq!(agent.note().await.text(), "already there");
-    assert_eq!(world.cancel(&sent).await.status, 204);
-    agent.silence().await;
+    let (mut agent, to) = world.subscriber();
+    let sent = world.post(&to, 3600, "already there").id();
+    assert_eq!(agent.note().text(), "already there");
+    assert_eq!(world.cancel(&sent).status, 204);
+    agent.silence();
     let uaid = agent.uaid.clone();
-    agent.leave().await;
-    let topic = |body: &'static str| to.request(3600).header("topic", "mail").body(body);
-    let older = world.send(topic("older")).await.id();
-    let newer = world.send(topic("newer")).await.id();
+    agent.leave();
+    let topic = |body: &'static str| to.request(3600).header("topic", "mail").encrypted(body);
+    let older = world.send(topic("older")).id();
+    let newer = world.send(topic("newer")).id();
     for id in [&older, &sent] {
-        assert_eq!(world.cancel(id).await.status, 204);
+        assert_eq!(world.cancel(id).status, 204);
     }
     // Neither what was cancelled after it was sent, nor what the newer one replaced; and the newer one.
-    let mut agent = world.agent(Some(&uaid)).await;
-    let note = agent.note().await;
+    let mut agent = world.agent(Some(&uaid));
+    let note = agent.note();
     assert_eq!((note.text(), &note.version), ("newer", &newer));
-    agent.silence().await;
+    agent.silence();
 }

@@ -6,31 +6,31 @@ use std::net::Shutdown;
 use super::common::World;
 use super::{Wire, path, post, post_chunked, receive};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_is_kept_until_its_last_request() {
+#[test]
+fn a_connection_is_kept_until_its_last_request() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let mut wire = Wire::open(&world);
     for n in 0..20 {
         let response = wire.send(post(&to, "", &n.to_string())).next().unwrap();
         assert_eq!((response.status, response.header("connection")), (201, None));
         assert!(response.header("date").is_some_and(|date| date.ends_with(" GMT")));
-        receive(&mut agent, &[&n.to_string()]).await;
+        receive(&mut agent, &[&n.to_string()]);
     }
     // A line end behind a body, as old senders write it, is no request (RFC 9112 section 2.2).
     assert_eq!(wire.send("\r\n").send(post(&to, "", "behind a line end")).status(), 201);
     let last = wire.send(post(&to, "Connection: TE, Close\r\n", "last")).next().unwrap();
     assert_eq!((last.status, last.header("connection")), (201, Some("close")));
     wire.is_over();
-    receive(&mut agent, &["behind a line end", "last"]).await;
+    receive(&mut agent, &["behind a line end", "last"]);
     let mut old = Wire::open(&world);
     assert_eq!(old.send("GET /health HTTP/1.0\r\n\r\n").until_the_end(), [200]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sixteen_requests_in_one_write_are_answered_in_order() {
+#[test]
+fn sixteen_requests_in_one_write_are_answered_in_order() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let bodies: Vec<String> = (0..16).map(|n| format!("number {n}")).collect();
     let all: String = bodies.iter().map(|body| post(&to, "", body)).collect();
     // At once, and cut where no request ends.
@@ -43,12 +43,12 @@ async fn sixteen_requests_in_one_write_are_answered_in_order() {
         for body in &bodies {
             let response = wire.next().unwrap();
             assert_eq!(response.status, 201);
-            let note = agent.note().await;
+            let note = agent.note();
             assert_eq!(note.text(), body);
             assert!(response.header("location").unwrap().ends_with(&note.version), "answers are in order");
             notes.push(note);
         }
-        agent.ack(&notes).await;
+        agent.ack(&notes);
     }
     let mixed = [
         post(&to, "", "one"),
@@ -64,15 +64,15 @@ async fn sixteen_requests_in_one_write_are_answered_in_order() {
     ];
     let mut wire = Wire::open(&world);
     assert_eq!(wire.send(mixed.concat()).until_the_end(), [201, 201, 404, 204, 400, 400, 200, 413, 201]);
-    receive(&mut agent, &["one", "two", "three"]).await;
-    agent.silence().await;
+    receive(&mut agent, &["one", "two", "three"]);
+    agent.silence();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn slow_requests_are_ended_with_408_and_idle_connections_without_a_word() {
+#[test]
+fn slow_requests_are_ended_with_408_and_idle_connections_without_a_word() {
     // Long enough for a client that its host keeps waiting, and all wait together.
     let world = World::with(&["--set", "http.request_timeout=5", "--set", "http.keep_alive=6"]);
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let whole = post(&to, "", "slow body");
     let (head, _) = whole.split_at(whole.len() - 5);
     // Idle, fresh and kept: nobody asked anything.
@@ -89,7 +89,7 @@ async fn slow_requests_are_ended_with_408_and_idle_connections_without_a_word() 
         if slow.stream.write_all(&[byte]).is_err() {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
     for (what, mut wire) in begun.into_iter().chain([("one byte at a time", slow)]) {
         let response = wire.next().unwrap_or_else(|| panic!("{what}: no answer"));
@@ -98,14 +98,14 @@ async fn slow_requests_are_ended_with_408_and_idle_connections_without_a_word() 
     }
     idle.is_over();
     assert_eq!(kept.until_the_end(), [201]);
-    receive(&mut agent, &["in time"]).await;
-    agent.silence().await;
+    receive(&mut agent, &["in time"]);
+    agent.silence();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sender_that_leaves_early_has_sent_nothing() {
+#[test]
+fn a_sender_that_leaves_early_has_sent_nothing() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let whole = post(&to, "", "never whole");
     let chunked = post_chunked(&to, "5\r\nnever\r\n6\r\n whole\r\n0\r\n\r\n");
     for request in [&whole, &chunked] {
@@ -118,11 +118,11 @@ async fn a_sender_that_leaves_early_has_sent_nothing() {
             assert!(statuses.iter().all(|status| *status == 400 || *status == 408), "{statuses:?}");
         }
     }
-    agent.silence().await;
+    agent.silence();
     // Whoever has said everything is answered, also when nothing more can come.
     let mut wire = Wire::open(&world);
     wire.send(post(&to, "", "said everything"));
     wire.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(wire.until_the_end(), [201]);
-    receive(&mut agent, &["said everything"]).await;
+    receive(&mut agent, &["said everything"]);
 }

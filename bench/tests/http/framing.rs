@@ -3,8 +3,8 @@
 use super::common::World;
 use super::{GOOD, Wire, path, post, post_chunked, receive};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn heads_have_bounds() {
+#[test]
+fn heads_have_bounds() {
     let world = World::start();
     let line = |bytes: usize| format!("X: {}\r\n", "y".repeat(bytes - 5));
     let head = |lines: &str| format!("GET /health HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
@@ -30,10 +30,10 @@ async fn heads_have_bounds() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bodies_in_chunks_with_extensions_and_trailers() {
+#[test]
+fn bodies_in_chunks_with_extensions_and_trailers() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let mut wire = Wire::open(&world);
     for body in [
         "4\r\nWiki\r\n5;a=b;c=\"d;e\"\r\npedia\r\n0\r\n\r\n",
@@ -44,7 +44,7 @@ async fn bodies_in_chunks_with_extensions_and_trailers() {
             wire.send(piece);
         }
         assert_eq!(wire.status(), 201, "{body}");
-        receive(&mut agent, &["Wikipedia"]).await;
+        receive(&mut agent, &["Wikipedia"]);
     }
     for (body, status) in [
         ("5\r\nab\r\n0\r\n\r\n", 400),
@@ -61,13 +61,13 @@ async fn bodies_in_chunks_with_extensions_and_trailers() {
     }
     let trailers = format!("1\r\nx\r\n0\r\n{}\r\n", "A: b\r\n".repeat(17));
     assert_eq!(Wire::open(&world).send(post_chunked(&to, &trailers)).until_the_end(), [431]);
-    agent.silence().await;
+    agent.silence();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bodies_beyond_the_limit_are_413_and_beyond_reason_the_end() {
+#[test]
+fn bodies_beyond_the_limit_are_413_and_beyond_reason_the_end() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let mut wire = Wire::open(&world);
     for (length, status) in [(5_630, 201), (5_631, 413), (60_000, 413), (5_630, 201)] {
         let response = wire.send(post(&to, "", &"x".repeat(length))).next().unwrap();
@@ -87,16 +87,16 @@ async fn bodies_beyond_the_limit_are_413_and_beyond_reason_the_end() {
         wire.is_over();
     }
     for _ in 0..3 {
-        assert_eq!(agent.note().await.body.len(), 5_630);
+        assert_eq!(agent.note().body.len(), 5_630);
     }
-    agent.silence().await;
+    agent.silence();
 }
 
 /// A request that two parsers might cut differently; the second in it must never be answered.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_could_smuggle_a_request_is_refused_and_ends_the_connection() {
+#[test]
+fn what_could_smuggle_a_request_is_refused_and_ends_the_connection() {
     let world = World::start();
-    let (mut agent, to) = world.subscriber().await;
+    let (mut agent, to) = world.subscriber();
     let hidden = post(&to, "", "smuggled");
     let cases = [
         ("two lengths", "Content-Length: 5\r\nContent-Length: 0\r\n", "12345"),
@@ -147,11 +147,11 @@ async fn what_could_smuggle_a_request_is_refused_and_ends_the_connection() {
         let mut wire = Wire::open(&world);
         assert_eq!(wire.send(format!("{line}\r\n{GOOD}\r\n{hidden}")).until_the_end(), [400], "{what}");
     }
-    agent.silence().await;
+    agent.silence();
     // Odd and allowed.
     for target in [format!("http://push.test{}", path(&to)), format!("HTTP://h:1{}?query", path(&to))] {
         let request = format!("POST {target} HTTP/1.1\r\nhOST:\r\n{GOOD}content-LENGTH:  \t4 \t\r\n\r\nbody");
         assert_eq!(Wire::open(&world).send(request).status(), 201, "{target}");
-        receive(&mut agent, &["body"]).await;
+        receive(&mut agent, &["body"]);
     }
 }

@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use common::{PATIENCE, Subscription, UserAgent, World};
-use murre_bench::http::{self, Response};
+use murre::client::http::{self, Response};
 
 const GOOD: &str = "TTL: 60\r\nContent-Encoding: aes128gcm\r\n";
 
@@ -92,11 +92,11 @@ fn post_chunked(to: &Subscription, body: &str) -> String {
     format!("POST {} HTTP/1.1\r\nHost: h\r\n{GOOD}Transfer-Encoding: chunked\r\n\r\n{body}", path(to))
 }
 
-async fn receive(agent: &mut UserAgent, texts: &[&str]) {
+fn receive(agent: &mut UserAgent, texts: &[&str]) {
     let mut notes = Vec::new();
     for text in texts {
-        notes.push(agent.note().await);
+        notes.push(agent.note());
         assert_eq!(notes.last().unwrap().text(), *text);
     }
-    agent.ack(&notes).await;
+    agent.ack(&notes);
 }

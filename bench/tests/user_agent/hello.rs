@@ -1,71 +1,71 @@
 //! Hello: who comes, which fields a message has, and what may not come first.
 
-use murre_bench::agent::channel_id;
+use murre::client::agent::channel_id;
 use serde_json::{Value, json};
 
 use super::closed_with;
 use super::common::{Subscription, UserAgent, World};
 
 /// The UAID that this hello is answered with.
-async fn hello(world: &World, message: Value) -> String {
-    let mut agent = UserAgent::connect(world.server.websocket()).await;
-    agent.send(message).await;
-    let answer = agent.expect("hello").await;
+fn hello(world: &World, message: Value) -> String {
+    let mut agent = UserAgent::connect(world.server.websocket());
+    agent.send(message);
+    let answer = agent.expect("hello");
     assert_eq!(answer["status"], 200);
     answer["uaid"].as_str().unwrap().to_owned()
 }
 
-#[tokio::test]
-async fn a_uaid_is_known_in_every_spelling() {
+#[test]
+fn a_uaid_is_known_in_every_spelling() {
     let world = World::start();
-    let (agent, _) = world.subscriber().await;
+    let (agent, _) = world.subscriber();
     let uaid = agent.uaid.clone();
-    agent.leave().await;
+    agent.leave();
     let id = uuid::Uuid::parse_str(&uaid).unwrap();
     let (simple, dashed) = (id.simple().to_string(), id.hyphenated().to_string());
     assert_eq!(simple, uaid, "the server spells 32 lower-case digits");
     let braces = id.braced().to_string();
     for spelling in [&simple, &simple.to_uppercase(), &dashed, &dashed.to_uppercase(), &braces, &braces.to_uppercase()]
     {
-        assert_eq!(hello(&world, json!({"messageType": "hello", "uaid": spelling})).await, uaid, "{spelling}");
+        assert_eq!(hello(&world, json!({"messageType": "hello", "uaid": spelling})), uaid, "{spelling}");
     }
 }
 
-#[tokio::test]
-async fn what_is_no_uaid_gets_a_fresh_one() {
+#[test]
+fn what_is_no_uaid_gets_a_fresh_one() {
     let world = World::start();
     let digits = "0123456789abcdef0123456789abcdef";
     let spellings =
         [json!(null), json!(""), json!("nonsense"), json!(digits[1..]), json!(format!("{digits}0")), json!(" ")];
     let mut seen = std::collections::BTreeSet::new();
     for spelling in spellings {
-        let uaid = hello(&world, json!({"messageType": "hello", "uaid": spelling})).await;
+        let uaid = hello(&world, json!({"messageType": "hello", "uaid": spelling}));
         assert_eq!(uaid.len(), 32);
         assert_eq!(uuid::Uuid::parse_str(&uaid).unwrap().get_version_num(), 4, "{spelling}: {uaid}");
         assert!(seen.insert(uaid), "a UAID is given once");
     }
-    let absent = hello(&world, json!({"messageType": "hello"})).await;
+    let absent = hello(&world, json!({"messageType": "hello"}));
     assert!(seen.insert(absent));
 }
 
-#[tokio::test]
-async fn before_its_first_register_a_user_is_written_nowhere() {
+#[test]
+fn before_its_first_register_a_user_is_written_nowhere() {
     let world = World::start();
-    let agent = world.agent(None).await;
+    let agent = world.agent(None);
     let uaid = agent.uaid.clone();
-    agent.leave().await;
-    let mut again = world.agent(Some(&uaid)).await;
+    agent.leave();
+    let mut again = world.agent(Some(&uaid));
     assert_ne!(again.uaid, uaid);
-    again.register(None).await;
+    again.register(None);
     let uaid = again.uaid.clone();
-    again.leave().await;
-    assert_eq!(world.agent(Some(&uaid)).await.uaid, uaid);
+    again.leave();
+    assert_eq!(world.agent(Some(&uaid)).uaid, uaid);
 }
 
-#[tokio::test]
-async fn fields_that_a_message_does_not_have_may_hold_anything() {
+#[test]
+fn fields_that_a_message_does_not_have_may_hold_anything() {
     let world = World::start();
-    let mut agent = UserAgent::connect(world.server.websocket()).await;
+    let mut agent = UserAgent::connect(world.server.websocket());
     let junk = json!([{"a": [null, 1.5, "\u{1f426}"]}, {}]);
     let with_junk = |mut message: Value| {
         for field in ["x", "status", "data", "headers", ""] {
@@ -77,41 +77,41 @@ async fn fields_that_a_message_does_not_have_may_hold_anything() {
         "messageType": "hello", "wakeup_host": {"ip": "10.0.0.1", "port": 9}, "updates": 7, "version": 1, "code": "c",
         "mobilenetwork": {"mcc": "1", "mnc": "2", "netid": "3"}, "channelIDs": [channel_id(), channel_id()],
     });
-    agent.send(with_junk(old)).await;
-    agent.expect("hello").await;
+    agent.send(with_junk(old));
+    agent.expect("hello");
     let channel = channel_id();
-    agent.send(with_junk(json!({"messageType": "register", "channelID": channel, "uaid": 7, "code": "x"}))).await;
-    assert_eq!(agent.expect("register").await["status"], 200);
-    agent.send(with_junk(json!({"messageType": "ack", "updates": [], "channelID": 1, "version": 1}))).await;
-    agent.send(with_junk(json!({"messageType": "nack", "version": "v", "updates": 1, "broadcasts": 1}))).await;
-    agent.send(with_junk(json!({"messageType": "unregister", "channelID": channel, "version": 1, "key": 1}))).await;
-    assert_eq!(agent.expect("unregister").await["status"], 200);
-    agent.send(with_junk(json!({"messageType": "ping", "uaid": 1, "channelID": 1}))).await;
-    assert_eq!(agent.message().await, json!({}));
-    agent.barrier().await;
+    agent.send(with_junk(json!({"messageType": "register", "channelID": channel, "uaid": 7, "code": "x"})));
+    assert_eq!(agent.expect("register")["status"], 200);
+    agent.send(with_junk(json!({"messageType": "ack", "updates": [], "channelID": 1, "version": 1})));
+    agent.send(with_junk(json!({"messageType": "nack", "version": "v", "updates": 1, "broadcasts": 1})));
+    agent.send(with_junk(json!({"messageType": "unregister", "channelID": channel, "version": 1, "key": 1})));
+    assert_eq!(agent.expect("unregister")["status"], 200);
+    agent.send(with_junk(json!({"messageType": "ping", "uaid": 1, "channelID": 1})));
+    assert_eq!(agent.message(), json!({}));
+    agent.barrier();
 }
 
-#[tokio::test]
-async fn null_is_as_good_as_absent_where_a_field_may_be_absent() {
+#[test]
+fn null_is_as_good_as_absent_where_a_field_may_be_absent() {
     let world = World::start();
-    let mut agent = UserAgent::connect(world.server.websocket()).await;
-    agent.send(json!({"messageType": "hello", "uaid": null, "channelIDs": null, "broadcasts": null})).await;
-    agent.expect("hello").await;
+    let mut agent = UserAgent::connect(world.server.websocket());
+    agent.send(json!({"messageType": "hello", "uaid": null, "channelIDs": null, "broadcasts": null}));
+    agent.expect("hello");
     let channel = channel_id();
-    agent.send(json!({"messageType": "register", "channelID": channel, "key": null})).await;
-    let url = agent.expect("register").await["pushEndpoint"].as_str().unwrap().to_owned();
+    agent.send(json!({"messageType": "register", "channelID": channel, "key": null}));
+    let url = agent.expect("register")["pushEndpoint"].as_str().unwrap().to_owned();
     let unlocked = Subscription { channel: channel.clone(), url };
-    assert_eq!(world.post(&unlocked, 60, "without VAPID").await.status, 201);
-    assert_eq!(agent.note().await.text(), "without VAPID");
+    assert_eq!(world.post(&unlocked, 60, "without VAPID").status, 201);
+    assert_eq!(agent.note().text(), "without VAPID");
     let update = json!({"channelID": channel, "version": "unknown", "code": null});
-    agent.send(json!({"messageType": "ack", "updates": [update]})).await;
-    agent.send(json!({"messageType": "nack", "version": "v", "code": null})).await;
-    agent.send(json!({"messageType": "unregister", "channelID": channel, "code": null})).await;
-    assert_eq!(agent.expect("unregister").await["status"], 200);
+    agent.send(json!({"messageType": "ack", "updates": [update]}));
+    agent.send(json!({"messageType": "nack", "version": "v", "code": null}));
+    agent.send(json!({"messageType": "unregister", "channelID": channel, "code": null}));
+    assert_eq!(agent.expect("unregister")["status"], 200);
 }
 
-#[tokio::test]
-async fn fields_of_another_type_close() {
+#[test]
+fn fields_of_another_type_close() {
     let world = World::start();
     let first = [
         r#"{"messageType":"hello","uaid":7}"#,
@@ -127,7 +127,7 @@ async fn fields_of_another_type_close() {
         r#"{"messageType":"hello","broadcasts":{"a":null}}"#,
     ];
     for message in first {
-        assert_eq!(closed_with(&world, false, message).await, 1011, "{message}");
+        assert_eq!(closed_with(&world, false, message), 1011, "{message}");
     }
     const ID: &str = "deadbeef-0000-4000-8000-000000000001";
     let later = [
@@ -165,12 +165,12 @@ async fn fields_of_another_type_close() {
         String::new(),
     ];
     for message in later {
-        assert_eq!(closed_with(&world, true, &message).await, 1011, "{message}");
+        assert_eq!(closed_with(&world, true, &message), 1011, "{message}");
     }
 }
 
-#[tokio::test]
-async fn nothing_but_hello_comes_first() {
+#[test]
+fn nothing_but_hello_comes_first() {
     let world = World::start();
     let id = channel_id();
     let early = [
@@ -183,6 +183,6 @@ async fn nothing_but_hello_comes_first() {
         json!({}),
     ];
     for message in early {
-        assert_eq!(closed_with(&world, false, &message.to_string()).await, 1011, "{message}");
+        assert_eq!(closed_with(&world, false, &message.to_string()), 1011, "{message}");
     }
 }

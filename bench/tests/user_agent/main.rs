@@ -13,14 +13,13 @@ mod messages;
 mod sessions;
 
 use common::{UserAgent, World};
-use tokio_tungstenite::tungstenite::Message;
 
 /// The code that a session of its own is closed with for this message.
-async fn closed_with(world: &World, greeted: bool, message: &str) -> u16 {
-    let mut agent = UserAgent::connect(world.server.websocket()).await;
+fn closed_with(world: &World, greeted: bool, message: &str) -> u16 {
+    let mut agent = UserAgent::connect(world.server.websocket());
     if greeted {
-        agent.hello(None).await;
+        agent.hello(None);
     }
-    agent.send_frame(Message::text(message.to_owned())).await;
-    agent.close_code().await
+    agent.send_text(message);
+    agent.close_code()
 }

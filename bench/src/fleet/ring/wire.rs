@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use socket2::SockAddr;
 
-use crate::agent::upgrade_request;
+use crate::frame::upgrade_request;
 
 /// An address at a place of its own.
 pub(super) struct Address(SockAddr);

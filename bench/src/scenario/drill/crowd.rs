@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use murre::client::agent::{Agent, Note, Received, channel_id};
+use murre::client::http::{Client, Request};
+
 use super::town::{Addresses, Town};
-use crate::agent::{self, Agent, Note, Received};
-use crate::fleet::sequence;
-use crate::http::Client;
 
 /// What was counted.
 #[derive(Default)]
@@ -144,7 +144,7 @@ fn register(address: SocketAddr) -> io::Result<(String, String)> {
     loop {
         let registered = || {
             let mut agent = Agent::connect(address)?;
-            Ok((agent.hello(None)?, agent.register(&agent::channel_id(), None)?))
+            Ok((agent.hello(None)?, agent.register(&channel_id(), None)?))
         };
         match registered() {
             Err(_) if begun.elapsed() < REGISTER_WITHIN => thread::sleep(Duration::from_millis(200)),
@@ -189,7 +189,7 @@ fn serve(shared: &Shared, mut agent: Agent, moves: bool, dice: &mut Dice) -> io:
     while shared.living.load(Ordering::Relaxed) {
         match agent.receive(Duration::from_millis(100))? {
             Received::Message(message) => {
-                if let Some(note) = Note::read(&message) {
+                if let Some(note) = Note::read(message) {
                     let taken = take(shared, &mut agent, &note).inspect_err(|_| shared.crossed(&acks))?;
                     acks.extend(taken.map(|number| (Instant::now(), number)));
                 }
@@ -216,7 +216,7 @@ fn serve(shared: &Shared, mut agent: Agent, moves: bool, dice: &mut Dice) -> io:
 
 /// Acks a notification; its number when that is the first ack of it.
 fn take(shared: &Shared, agent: &mut Agent, note: &Note) -> io::Result<Option<u64>> {
-    let number = sequence(&note.data).unwrap_or(0);
+    let number = note.body.first_chunk().map_or(0, |number| u64::from_be_bytes(*number));
     {
         let mut tally = shared.tally();
         tally.received.insert(number);
@@ -242,7 +242,8 @@ fn post(shared: &Shared, pause: Duration, mut dice: Dice) {
             Some(client) => Ok(client),
             None => Client::connect(address),
         };
-        let answer = client.and_then(|mut client| Ok((agent::post(&mut client, url, 3_600, &[], &body)?, client)));
+        let answer =
+            client.and_then(|mut client| Ok((client.exchange(&Request::post(url, 3_600)?.encrypted(body))?, client)));
         let (status, says_when) = match answer {
             Ok((response, client)) => {
                 clients.insert(address, client);
