@@ -92,7 +92,7 @@ fn what_it_cannot_do_it_says() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(wanted), "{text}");
     };
-    refused(&["milion"], binaries.path(), "there are: million flatness latency capacity");
+    refused(&["milion"], binaries.path(), "there are: million latency capacity");
     refused(&[], binaries.path(), "which figure?");
     refused(&["push"], nowhere.path(), "cargo build --release");
     assert!(measure(&["--help"], binaries.path()).status.success());
