@@ -30,6 +30,7 @@ usage: $(basename "$0") [--check|--apply|--revert] [OPTION...]$1
   --cores LIST         the shards' CPUs, as of \`murre serve --cores\` (default: see murre-tune --plan)
   --irqs apart|shards  who takes interrupts of the network: CPUs without shards (default), or the shards' own
 
+The variable MURRE is the path of the murre that judges kernel settings (default: murre on PATH).
 Exit status: 0 as wanted (or changed, or put back), 1 drift (or something could not be changed), 2 wrong usage or
 unreadable.
 TEXT
@@ -353,6 +354,16 @@ revert() {
     done
     drop_directories
 }
+
+# --- the judge of kernel settings -----------------------------------------------------------------------------------
+
+# One line for each setting: verdict, name, value, wish and reason, separated by tabs. Options say what a host is for,
+# and no variable of the environment does.
+doctor() {
+    env -i "$(command -v "${MURRE:-murre}")" doctor --sysctls --root "${ROOT:-/}" \
+        --max-connections "$MAX_CONNECTIONS" --set "shards.backlog=$BACKLOG"
+}
+no_doctor() { refuse "\`murre doctor\` gave no answer; set MURRE to the path of murre if it is not on PATH"; }
 
 # --- output ---------------------------------------------------------------------------------------------------------
 

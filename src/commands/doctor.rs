@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use super::{ConfigArgs, fail, status};
 use crate::config::{self, Config, StoreKind};
 use crate::store::scylla::preflight;
-use checks::{Finding, Verdict, Wanted};
+use checks::{Finding, Sysctl, Verdict, Wanted};
 use facts::Facts;
 
 /// Arguments of this command.
@@ -30,6 +30,10 @@ pub struct Args {
     /// Say it as JSON, one object.
     #[arg(long)]
     pub json: bool,
+    /// Print only the kernel settings, for the scripts of tuning/: verdict, name, value, recommendation and reason,
+    /// separated by tabs.
+    #[arg(long, conflicts_with = "json")]
+    pub sysctls: bool,
     /// Where the configuration is: queues are judged by it, and with a shared store its database is looked at, too.
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -42,7 +46,12 @@ pub fn run(args: Args) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(status::CONFIG, &error),
     };
-    let mut findings = checks::examine(&Facts::read(&args.root, here), wanted(args.max_connections, &config));
+    let wanted = wanted(args.max_connections, &config);
+    if args.sysctls {
+        let lines = to_lines(&checks::sysctls(&Facts::read(&args.root, false), wanted));
+        return io::stdout().write_all(lines.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    let mut findings = checks::examine(&Facts::read(&args.root, here), wanted);
     if here && config.store.kind == StoreKind::Scylla {
         findings.extend(shared_store(&config));
     }
@@ -120,6 +129,15 @@ fn to_table(findings: &[Finding]) -> String {
         _ => format!("murre does not run here: {fails} to mend first, {warns} more before it is loaded."),
     };
     text + "\n" + &end + "\n"
+}
+
+/// One line for each setting, as `tuning/sysctl` reads it.
+fn to_lines(sysctls: &[Sysctl]) -> String {
+    let line = |s: &Sysctl| {
+        let verdict = if s.good { "ok" } else { "drift" };
+        format!("{verdict}\t{}\t{}\t{}\t{}\n", s.name, s.value, s.wanted, s.why)
+    };
+    sysctls.iter().map(line).collect()
 }
 
 fn count(findings: &[Finding], verdict: Verdict) -> usize {

@@ -7,7 +7,9 @@ use shards::ring::{MEMLOCK_MIN, ProbeError};
 use super::facts::Facts;
 use crate::config::MAX_CONNECTIONS_MAX;
 use crate::node;
-use network::{conntrack, port_range, somaxconn, steering, syn_backlog, tcp_memory};
+use network::{
+    conntrack, conntrack_max, device_backlog, port_range, ports, somaxconn, steering, syn_backlog, tcp_memory,
+};
 
 /// What the host is meant for.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +63,60 @@ pub struct Finding {
     pub mend: Vec<String>,
 }
 
+/// A kernel setting that the scripts of `tuning/` change, judged.
+#[derive(Debug)]
+pub struct Sysctl {
+    /// Its name; the part of it that is judged may follow behind a blank.
+    pub name: &'static str,
+    /// The present value; `None` when it cannot be read.
+    found: Option<String>,
+    /// The recommendation in words.
+    pub wanted: String,
+    /// Whether the present value is as recommended.
+    pub good: bool,
+    /// A value that is as recommended, and no worse than the present one.
+    pub value: String,
+    /// The consequence of a worse value.
+    pub why: &'static str,
+}
+
+impl Sysctl {
+    fn least(name: &'static str, found: Option<u64>, min: u64, why: &'static str) -> Sysctl {
+        let good = found.is_some_and(|value| value >= min);
+        Sysctl { name, found: found.map(number), wanted: format!(">= {min}"), good, value: min.to_string(), why }
+    }
+
+    fn finding(self) -> Finding {
+        let Sysctl { name: what, found, wanted, good: is_good, value, why } = self;
+        let setting = what.split(' ').next().unwrap_or(what);
+        let Some(found) = found else {
+            return unknown(what, wanted, &format!("/proc/sys/{}", setting.replace('.', "/")));
+        };
+        if is_good {
+            return good(what, found, wanted);
+        }
+        let value = if value.contains(' ') { format!("\"{value}\"") } else { value };
+        let mend = vec![format!("sysctl -w {setting}={value}")];
+        Finding { what, found, wanted, verdict: Verdict::Warn, why: why.into(), mend }
+    }
+}
+
+/// Judges every kernel setting that the scripts of `tuning/` change. [`examine`] uses the same judgements; three of
+/// these matter to a server only through what [`examine`] tries out, or not at all below a load.
+pub fn sysctls(facts: &Facts, wanted: Wanted) -> Vec<Sysctl> {
+    vec![
+        io_uring_disabled(facts),
+        files_of_a_process(facts, wanted),
+        files_of_the_host(facts, wanted),
+        somaxconn(facts, wanted),
+        syn_backlog(facts, wanted),
+        device_backlog(facts),
+        tcp_memory(facts, wanted),
+        ports(facts),
+        conntrack_max(facts, wanted),
+    ]
+}
+
 /// The lowest kernel that runs murre, and the one that has everything it uses (ring/RULES.md).
 const KERNEL_FLOOR: (u32, u32) = (6, 1);
 const KERNEL_FULL: (u32, u32) = (6, 4);
@@ -101,12 +157,12 @@ pub fn examine(facts: &Facts, wanted: Wanted) -> Vec<Finding> {
         io_uring(facts),
         locked_memory(facts),
         open_files(facts, wanted),
-        files_of_the_host(facts, wanted),
-        somaxconn(facts, wanted),
-        syn_backlog(facts, wanted),
+        files_of_the_host(facts, wanted).finding(),
+        somaxconn(facts, wanted).finding(),
+        syn_backlog(facts, wanted).finding(),
         port_range(facts),
         conntrack(facts, wanted),
-        tcp_memory(facts, wanted),
+        tcp_memory(facts, wanted).finding(),
         memory(facts, wanted),
         cores(facts),
     ];
@@ -169,6 +225,17 @@ fn io_uring_switched_off(facts: &Facts) -> Option<Finding> {
             "sysctl -w kernel.io_uring_group=$(id -g murre)   # or kernel.io_uring_disabled=0",
         )),
         _ => None,
+    }
+}
+
+fn io_uring_disabled(facts: &Facts) -> Sysctl {
+    Sysctl {
+        name: "kernel.io_uring_disabled",
+        found: facts.io_uring_disabled.map(number),
+        wanted: "0".into(),
+        good: facts.io_uring_disabled == Some(0),
+        value: "0".into(),
+        why: "every socket lives in an io_uring ring",
     }
 }
 
@@ -273,11 +340,9 @@ fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
     if limit >= needed {
         return good(what, number(limit), text);
     }
-    let limit_to_set = needed_files(wanted).max(FILES_OF_THE_UNIT);
-    let mut mend = Vec::new();
-    if facts.nr_open.is_some_and(|max| max < limit_to_set) {
-        mend.push(format!("sysctl -w fs.nr_open={limit_to_set}"));
-    }
+    let highest = files_of_a_process(facts, wanted);
+    let limit_to_set = highest.value.clone();
+    let mut mend = if highest.good || highest.found.is_none() { Vec::new() } else { highest.finding().mend };
     mend.push(format!("systemctl edit murre   # [Service] LimitNOFILE={limit_to_set}"));
     mend.push(format!("docker run --ulimit nofile={limit_to_set}:{limit_to_set} ..."));
     let why = format!(
@@ -287,17 +352,15 @@ fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
     Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
 }
 
-fn files_of_the_host(facts: &Facts, wanted: Wanted) -> Finding {
-    let what = "fs.file-max";
-    let needed = needed_files(wanted);
-    let text = format!(">= {needed}");
-    let Some(limit) = facts.file_max else { return unknown(what, text, "/proc/sys/fs/file-max") };
-    if limit >= needed {
-        return good(what, number(limit), text);
-    }
-    let why = "sockets of io_uring count here too: accept fails with ENFILE at the limit".to_string();
-    let mend = vec![format!("sysctl -w fs.file-max={needed}")];
-    Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
+/// The bound of all limits of open files: what the service is given.
+fn files_of_a_process(facts: &Facts, wanted: Wanted) -> Sysctl {
+    let least = needed_files(wanted).max(FILES_OF_THE_UNIT);
+    Sysctl::least("fs.nr_open", facts.nr_open, least, "no limit of open files can be higher")
+}
+
+fn files_of_the_host(facts: &Facts, wanted: Wanted) -> Sysctl {
+    let why = "sockets of io_uring count here too: accept fails with ENFILE at the limit";
+    Sysctl::least("fs.file-max", facts.file_max, needed_files(wanted), why)
 }
 
 fn memory(facts: &Facts, wanted: Wanted) -> Finding {

@@ -37,6 +37,8 @@ pub struct Facts {
     pub somaxconn: Option<u64>,
     /// `net.ipv4.tcp_max_syn_backlog`.
     pub syn_backlog: Option<u64>,
+    /// `net.core.netdev_max_backlog`.
+    pub device_backlog: Option<u64>,
     /// `net.ipv4.ip_local_port_range`.
     pub port_range: Option<(u64, u64)>,
     /// `net.ipv4.ip_local_reserved_ports`, as it is.
@@ -74,6 +76,7 @@ impl Facts {
             file_max: files.number("proc/sys/fs/file-max"),
             somaxconn: files.number("proc/sys/net/core/somaxconn"),
             syn_backlog: files.number("proc/sys/net/ipv4/tcp_max_syn_backlog"),
+            device_backlog: files.number("proc/sys/net/core/netdev_max_backlog"),
             port_range: files.text("proc/sys/net/ipv4/ip_local_port_range").and_then(|t| pair(&t)),
             reserved_ports: files.text("proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default(),
             tcp_mem_pages: files.text("proc/sys/net/ipv4/tcp_mem").and_then(|t| {
