@@ -30,12 +30,11 @@ pub(super) struct View {
     backups: Arc<Semaphore>,
 }
 
-/// What the island itself has to show.
+/// State of the island itself, for the admin page and the metrics.
 pub(super) struct Own {
     pub broadcasts: Arc<Broadcasts>,
-    /// The broadcast source, if there is one.
     pub source: Option<Arc<Mutex<megaphone::State>>>,
-    /// Of whatever calls out.
+    /// Boards of the parts of the island.
     pub boards: Vec<Arc<Board>>,
     /// The other nodes, on a shared store.
     pub nodes: Option<Arc<Showcase>>,
@@ -74,8 +73,8 @@ pub(super) fn router(view: Arc<View>) -> Router {
         .with_state(view)
 }
 
-/// Changes are not for pages in an operator's browser: a browser says where a page is from with every PUT (Fetch
-/// standard, section 3.2), whatever name it reached us by; operators' tools do not.
+/// Refuses changes from pages in an operator's browser. A browser sends the origin of a page with every PUT (Fetch
+/// standard, section 3.2), under any name of this host; operators' tools send none.
 async fn refuse_pages(request: axum::extract::Request, next: axum::middleware::Next) -> axum::response::Response {
     let changes = !matches!(*request.method(), axum::http::Method::GET | axum::http::Method::HEAD);
     if changes && request.headers().contains_key(axum::http::header::ORIGIN) {
@@ -86,7 +85,7 @@ async fn refuse_pages(request: axum::extract::Request, next: axum::middleware::N
 
 const PAGE: &str = include_str!("page.html");
 
-/// The status code stays 200 whatever the word is, as the services before us do it (PROTOCOL.md 7.1).
+/// The status code stays 200 for every status word, as the services before us do it (PROTOCOL.md 7.1).
 async fn status(State(view): State<Arc<View>>) -> Json<Value> {
     let mut body = json!({ "status": word(view.host.health()), "version": VERSION });
     if let Some(error) = trouble(view.host.health()) {
@@ -126,7 +125,7 @@ fn trouble(health: Health) -> Option<&'static str> {
     }
 }
 
-/// What a load balancer asks: may it send more here?
+/// Answers a load balancer: may it send more here?
 async fn load_balancer(State(view): State<Arc<View>>) -> StatusCode {
     match view.host.health() {
         Health::Serving | Health::StoreDown => StatusCode::OK,
@@ -241,7 +240,7 @@ fn node(shown: &Shown) -> Value {
 /// Other nodes that are shown, those that do not answer first. The others are counted.
 const NODES_SHOWN_MAX: usize = 64;
 
-/// Whom it asks, how that goes, since when.
+/// Returns the URL of the source, the result of its last poll, and the age of that state.
 fn source(state: &megaphone::State) -> Value {
     let (word, why) = match &state.last {
         None => ("not asked yet", None),

@@ -1,5 +1,5 @@
-//! The connections of the admin listener: how many there are, how long each may take, and the names by which it may be
-//! called.
+//! The connections of the admin listener: their number, the time that each may take, and the host names that the
+//! listener answers to.
 //!
 //! The admin listener asks for no password, and it shares the descriptors of the process with the store. [`LIMITS`]
 //! therefore bounds every connection, and a connection serves one request. A page in an operator's browser could reach

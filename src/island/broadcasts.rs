@@ -1,4 +1,4 @@
-//! The broadcast values that this node knows, whoever set them. Lives on the island.
+//! The broadcast values that this node knows, from the operator and from the source. Lives on the island.
 //!
 //! Two write here: the operator with `PUT /broadcasts` and the broadcast source. The last to write an id wins; as the
 //! source writes every id that it names with every poll, such an id has the source's value again within an interval.
@@ -61,12 +61,11 @@ impl Broadcasts {
         self.table().known.clone()
     }
 
-    /// How many ids are known.
     pub fn count(&self) -> usize {
         self.table().known.len()
     }
 
-    /// Who panicked under the lock left the table as it was: each change is one call.
+    /// Locks, also after a panic: each change is one call, so that the table is whole.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request to a server of somebody else, over a connection of its own. Lives on the island.
+//! One HTTP/1.1 request to a server of another operator, over a connection of its own. Lives on the island.
 //!
 //! No pool and no keep-alive: what calls out does so rarely. Every part is bounded: lookups under way, addresses tried,
 //! bytes of head and body; time is the caller's to bound. Proxies of the environment are not used. TLS is rustls with
@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use super::lookup::{Lookups, of_the_system};
 use protocol::wire::url::{HttpUrl, Origin};
 
-/// Whoever calls out on the island.
+/// HTTP client of the island.
 pub(super) struct Client {
     /// Made at the first call that needs it: the root certificates are a file of some hundred KiB.
     tls: OnceLock<TlsConnector>,
@@ -40,7 +40,7 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// What came back.
+/// Response, as far as a caller needs it.
 pub(super) struct Answer {
     pub status: StatusCode,
     /// The field `Location`, if it is a text.
@@ -49,16 +49,16 @@ pub(super) struct Answer {
     pub body: Bytes,
 }
 
-/// Why there is no useful answer. The texts are for the log and hold nothing that was sent.
+/// Reason for the lack of a useful answer. The texts are for the log and hold nothing that was sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Trouble {
     /// Not complete in time.
     Timeout,
     /// There is no such name, no connection, or the connection broke.
     Connect(String),
-    /// Its certificate is none that we trust for its name.
+    /// A certificate that is not trusted for the name of the server.
     Untrusted(String),
-    /// Another status than was hoped for.
+    /// A status that the caller does not accept.
     Status(StatusCode),
     /// A body that is too large, incomplete or not what was asked for.
     Body(String),
@@ -166,7 +166,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_millis(1_500);
 /// Bytes of a head, and of what is read ahead of a body. Refuse: [`Trouble::Connect`].
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 
-/// `User-Agent` of whoever calls.
+/// `User-Agent` of every call.
 pub(super) const AGENT: &str = concat!("murre/", env!("CARGO_PKG_VERSION"));
 
 async fn exchange(stream: Box<dyn Stream>, request: Request<String>, body_bytes_max: usize) -> Result<Answer, Trouble> {
@@ -213,7 +213,7 @@ fn with_roots(roots: RootCertStore) -> ClientConfig {
         .with_no_client_auth()
 }
 
-/// Whom this host trusts: the system's bundle, or the file that `SSL_CERT_FILE` names.
+/// Returns the root certificates of this host: the system's bundle, or the file that `SSL_CERT_FILE` names.
 fn host_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -226,7 +226,7 @@ fn host_roots() -> RootCertStore {
     roots
 }
 
-/// What a handshake that failed says of the other end.
+/// Tells a certificate that is not trusted from a broken connection.
 fn unshaken(error: &std::io::Error) -> Trouble {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(rustls::Error::InvalidCertificate(why)) => Trouble::Untrusted(why.to_string()),

@@ -22,14 +22,14 @@ fn connections(boards: &[Arc<Board>]) -> u64 {
     numbers.filter(|(meaning, _)| meaning.name == "connections").map(|(_, value)| value).sum()
 }
 
-/// How many connections there were at most since memory was given back last.
+/// Greatest number of connections since memory was given back last.
 #[derive(Default)]
 struct Ebb {
     most: u64,
 }
 
 impl Ebb {
-    /// Whether so many have left since that it is worth it.
+    /// Returns true if enough connections have left since then to give memory back.
     fn falls_to(&mut self, connections: u64) -> bool {
         self.most = self.most.max(connections);
         let fallen = self.most - connections;

@@ -59,7 +59,7 @@ impl Lease {
         }
     }
 
-    /// Renews once. Whether the run is over.
+    /// Renews once. Returns true if the run is over.
     async fn renew(&mut self) -> bool {
         let renewed = self.nodes.renew(&self.me).await;
         match renewed {

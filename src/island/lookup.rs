@@ -1,7 +1,7 @@
-//! Addresses of names, from the resolver of the system. It blocks, so each lookup is a thread that nobody waits for:
-//! neither the island nor its end is held up by a name server that does not answer.
+//! Addresses of names, from the resolver of the system. It blocks, so each lookup is a thread of its own, which is
+//! never joined: neither the island nor its end is held up by a name server that does not answer.
 //!
-//! One lookup for a name at a time, whoever asks: a name that nobody answers for takes one place, however often it is
+//! One lookup for a name at a time, for all callers: a name without an answer takes one place, however often it is
 //! asked for, and leaves the others to names that can be found.
 
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -28,10 +28,11 @@ impl Lookups {
         Arc::new(Lookups { ask, places: Arc::new(Semaphore::new(LOOKUPS_MAX)), under_way: Mutex::default() })
     }
 
-    /// The addresses of a name; time is the caller's to bound, and giving up costs nobody else the answer.
+    /// The addresses of a name; time is the caller's to bound, and a caller that gives up takes the answer from no
+    /// other caller.
     ///
     /// # Errors
-    /// What the resolver said.
+    /// The error of the resolver.
     pub async fn of(lookups: &Arc<Lookups>, name: &str) -> Found {
         let mut answer = Lookups::begin(lookups, name);
         match answer.wait_for(Option::is_some).await {
@@ -57,10 +58,10 @@ impl Lookups {
                 let said = (lookups.ask)(&ended.name).map(Arc::from).map_err(|error| error.to_string());
                 drop(ended);
                 drop(place);
-                // Who asked may be gone.
+                // The caller may be gone.
                 let _ = found.send(Some(said));
             };
-            // Without a thread the closure is dropped with `found`, and whoever waits is told.
+            // Without a thread the closure is dropped with `found`, and the callers that wait learn of it.
             let _ = std::thread::Builder::new().name("lookup".to_owned()).spawn(body);
         });
         answer
@@ -85,7 +86,7 @@ pub(super) fn of_the_system(name: &str) -> std::io::Result<Vec<IpAddr>> {
     Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
 }
 
-/// What is said when no thread could be had.
+/// Error text for a lookup whose thread did not start.
 const GONE: &str = "this host gives no thread for a lookup";
 /// Names that are looked up at a time. Park: the next lookup waits for one to end.
 const LOOKUPS_MAX: usize = 16;
@@ -100,7 +101,7 @@ mod tests {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     static HELD: (Mutex<bool>, Condvar) = (Mutex::new(true), Condvar::new());
 
-    /// Nobody answers for `dead` until the test lets it.
+    /// Gives no answer for `dead` until the test lets it.
     fn ask(name: &str) -> std::io::Result<Vec<IpAddr>> {
         if name == "none" {
             return Err(std::io::Error::other("no such name"));

@@ -19,12 +19,11 @@ use super::client::{Client, Trouble};
 use crate::config::Secret;
 use protocol::wire::url::HttpUrl;
 
-/// Where broadcasts come from.
+/// Source of broadcasts.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Whom to ask.
     pub url: HttpUrl,
-    /// Sent as `Authorization: Bearer` to the origin of `url` and to nobody else.
+    /// Sent as `Authorization: Bearer` to the origin of `url` and to no other origin.
     pub token: Option<Secret>,
     /// Between two polls.
     pub interval: Duration,
@@ -44,17 +43,17 @@ counters! {
     }
 }
 
-/// How the source is, for the admin page.
+/// State of the source, for the admin page.
 pub(super) struct State {
-    /// Whom is asked, without its query.
+    /// Without its query.
     pub url: String,
-    /// Since when it is like this.
+    /// Time of the last change between success and failure.
     pub since: Instant,
-    /// What the last poll came to; `None` before the first.
+    /// Result of the last poll; `None` before the first.
     pub last: Option<Result<(), Trouble>>,
 }
 
-/// Who polls.
+/// Poller of the source.
 pub(super) struct Megaphone {
     source: Source,
     client: Arc<Client>,
@@ -85,7 +84,6 @@ impl Megaphone {
         Arc::clone(&self.board)
     }
 
-    /// How it is.
     pub fn state(&self) -> Arc<Mutex<State>> {
         Arc::clone(&self.state)
     }
@@ -146,7 +144,7 @@ impl Megaphone {
             if url.origin().https && !next.origin().https {
                 return Err(Trouble::Redirect("it leads from https to http"));
             }
-            // Who has sent us away once decides where we go: the token stays out of it from then on.
+            // A redirect to another origin is final for the token: it is not sent from then on.
             at_home &= next.origin() == self.source.url.origin();
             url = next;
         }
@@ -181,7 +179,7 @@ fn parse(body: &[u8]) -> Result<Values, Trouble> {
     match serde_json::from_slice(body) {
         Ok(Body { broadcasts }) => Ok(broadcasts),
         Err(error) => {
-            // Where, not what: the text of a stranger is not for our log.
+            // The place only: text of another server does not belong in the log.
             let (line, column) = (error.line(), error.column());
             Err(Trouble::Body(format!("not {{\"broadcasts\": {{id: version}}}}: line {line} column {column}")))
         }
@@ -191,7 +189,7 @@ fn parse(body: &[u8]) -> Result<Values, Trouble> {
 /// From 0 to 1.
 pub(super) fn random_part() -> f64 {
     let mut bytes = [0; 4];
-    // Without randomness every node asks at the same point of its interval; that harms nobody.
+    // Without randomness every node asks at the same point of its interval; that does no harm.
     let _ = SystemRandom::new().fill(&mut bytes);
     f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
 }
@@ -209,7 +207,7 @@ impl State {
     }
 }
 
-/// Who panicked under the lock left it as it was.
+/// Locks, also after a panic: it left the state as it was.
 pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -209,7 +209,7 @@ fn kind(meaning: Meaning) -> MetricType {
 fn encode(encoder: MetricEncoder<'_>, meaning: Meaning, value: u64) -> Result<(), fmt::Error> {
     match meaning.kind {
         Kind::Counter => ConstCounter::new(value).encode(encoder),
-        // A gauge of the format is signed; nothing of ours comes near 2^63.
+        // A gauge of the format is signed; no number here comes near 2^63.
         Kind::Gauge => ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder),
     }
 }

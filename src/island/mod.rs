@@ -1,7 +1,7 @@
-//! The one async runtime (ARCHITECTURE.md 6): admin HTTP, metrics, signals, calls to servers of others; whatever is not
-//! hot.
+//! The one async runtime (ARCHITECTURE.md 6): admin HTTP, metrics, signals, calls to other servers, and all other work
+//! off the hot path.
 //!
-//! One thread of its own, and one for TLS in front of the node API if that is wanted ([`front`]). It sees shards only
+//! One thread of its own, and one for TLS in front of the node API if it is configured ([`front`]). It sees shards only
 //! through their boards of counters and what they push to [`Wakes`], and reaches them only through [`Host`]; no shard
 //! ever waits for it.
 
@@ -59,7 +59,7 @@ use front::Front;
 use megaphone::Megaphone;
 use protocol::wire::url::HttpUrl;
 
-/// What the island may ask of the node it serves.
+/// Calls from the island to the node that it serves.
 pub trait Host: Send + Sync + 'static {
     /// Tells every shard these broadcast values. Waits while a shard has too many controls unread.
     fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>);
@@ -67,7 +67,6 @@ pub trait Host: Send + Sync + 'static {
     /// Takes note of what the shards hold. Called about once a second; it takes no time.
     fn look_around(&self);
 
-    /// How the node is.
     fn health(&self) -> Health;
 
     /// Copies keys and store under this name. Takes its time; called on a thread of its own.
@@ -77,10 +76,9 @@ pub trait Host: Send + Sync + 'static {
     fn backup(&self, name: &str) -> Result<Backup, String>;
 }
 
-/// How a node is, as its health routes say it.
+/// State of a node, as its health routes report it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
-    /// Serving.
     Serving,
     /// Serving sessions, and storage takes nothing.
     StoreDown,
@@ -93,7 +91,6 @@ pub enum Health {
 pub struct Backup {
     /// The new data directory.
     pub path: PathBuf,
-    /// Users in it.
     pub users: u64,
     /// Stored messages in it.
     pub messages: u64,
@@ -101,17 +98,16 @@ pub struct Backup {
     pub topics: u64,
 }
 
-/// What the island shows.
+/// Sources of the metrics and the admin page.
 pub struct Exhibits {
-    /// One board per shard, in shard order.
+    /// In shard order.
     pub shards: Vec<Arc<Board>>,
-    /// The board of the store.
     pub store: Option<Arc<Board>>,
-    /// How long the statements of a shared store took.
+    /// Times of the statements of a shared store.
     pub statements: Option<Arc<Latencies>>,
 }
 
-/// What the operating system tells a process that watches signals.
+/// Order to the process, from a signal or from the table of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signal {
     /// SIGTERM or SIGINT: end in order, and at the second at once.
@@ -122,12 +118,12 @@ pub enum Signal {
     Over,
 }
 
-/// Whom the island calls by itself. By default nobody.
+/// Servers that the island calls by itself. By default none.
 #[derive(Default)]
 pub struct Calls {
-    /// Where broadcasts come from.
+    /// Source of broadcasts.
     pub source: Option<Source>,
-    /// Where calls that wake SimplePush user agents go, and what the shards push them to.
+    /// URL of wake-up calls for SimplePush user agents, and the queue that the shards push them to.
     pub wake: Option<(HttpUrl, Arc<Wakes>)>,
 }
 
@@ -201,17 +197,17 @@ impl Prepared {
         Ok(())
     }
 
-    /// Has the island call other nodes.
+    /// Makes the island call other nodes.
     pub fn call_nodes(&mut self, calls: PeerCalls) {
         self.peers = Some(peers::Caller::new(calls));
     }
 
-    /// Has the island renew the lease of this node.
+    /// Makes the island renew the lease of this node.
     pub(crate) fn keep_lease(&mut self, lease: Lease) {
         self.lease = Some(lease);
     }
 
-    /// Has the island watch the host's clock.
+    /// Makes the island watch the host's clock.
     pub(crate) fn keep_time(&mut self, timekeeper: Timekeeper) {
         self.timekeeper = Some(timekeeper);
     }
@@ -232,7 +228,7 @@ impl Prepared {
                 tokio::time::sleep(left.min(SIGNAL_LOOK)).await;
             }
         };
-        // On a thread of its own, because whoever starts a node may be inside a runtime himself.
+        // On a thread of its own, because the caller may be inside a runtime.
         let looked = std::thread::scope(|scope| scope.spawn(move || runtime.block_on(look)).join());
         looked.unwrap_or(None)
     }
@@ -246,7 +242,7 @@ impl Prepared {
     pub fn ask_source(&mut self) -> std::io::Result<()> {
         let Some(megaphone) = &mut self.megaphone else { return Ok(()) };
         let runtime = &self.runtime;
-        // On a thread of its own, because whoever starts a node may be inside a runtime himself.
+        // On a thread of its own, because the caller may be inside a runtime.
         std::thread::scope(|scope| {
             let body = || runtime.block_on(megaphone.poll());
             std::thread::Builder::new().name("island".to_owned()).spawn_scoped(scope, body).map(drop)
@@ -318,7 +314,7 @@ impl Island {
         Ok(Island { admin, signals, front, stop, thread: Some(thread) })
     }
 
-    /// Where the admin server listens.
+    /// Returns the addresses of the admin server.
     pub fn admin(&self) -> &[SocketAddr] {
         &self.admin
     }
@@ -355,7 +351,7 @@ async fn run(listeners: Vec<tokio::net::TcpListener>, server: Arc<AdminServer>, 
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Has the node look around for ever.
+/// Calls [`Host::look_around`] about once a second, for ever.
 async fn look_around(host: Arc<dyn Host>) {
     let mut tick = tokio::time::interval(LOOK_INTERVAL);
     loop {

@@ -1,4 +1,4 @@
-//! What the kernel says about this process. Read from /proc; a field that is not there is zero.
+//! Memory, time and threads of this process. Read from /proc; a field that is not there is zero.
 
 use std::fs::read_to_string;
 
@@ -7,11 +7,10 @@ use std::fs::read_to_string;
 pub struct Process {
     /// Physical memory mapped, in bytes.
     pub resident_bytes: u64,
-    /// Memory that nobody shares and that was written (`Private_Dirty`), in bytes.
+    /// Memory that is not shared and was written (`Private_Dirty`), in bytes.
     pub private_bytes: u64,
     /// User and system time, in seconds.
     pub cpu_seconds: f64,
-    /// Threads.
     pub threads: u64,
     /// Open file descriptors; sockets of the shards live in their rings and are not among them.
     pub open_fds: u64,

@@ -1,12 +1,13 @@
-//! Whether the host's clock is right when it and the time of this process have come apart (decision 0019).
+//! Watch of the host's clock: finds which one is right when it and the time of this process have come apart (decision
+//! 0019).
 //!
 //! A small step is taken over at once. A large one is noticed, counted and said, and the node keeps its own time until
 //! it knows more: on a shared store the clocks of the database say which of the two is right; a node alone takes over
 //! what has stood for a while.
 //!
 //! A clock that drifts takes both with it, and small steps add up. So the clocks of the database are asked twice a
-//! minute, whatever the host says. While the time of the process is further from them than `store.max_skew`, the shards
-//! stamp nothing.
+//! minute, also while the host's clock agrees. While the time of the process is further from them than
+//! `store.max_skew`, the shards stamp nothing.
 //! Lives on: the island.
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use tokio::time::MissedTickBehavior;
 use crate::store::nodes::Nodes;
 
 counters! {
-    /// What became of steps of the host's clock.
+    /// Numbers of the steps of the host's clock.
     pub struct TimeNumbers {
         counter clock_jumps: "Times the system's clock was found to be set by more than 5 s, or a sixth of store.max_skew.",
         counter clock_jumps_taken: "Those of them that were found to be right and taken over.",
@@ -32,7 +33,7 @@ counters! {
     }
 }
 
-/// Whose clocks are asked when the host's is in doubt.
+/// Reference clocks for when the host's is in doubt.
 pub(crate) struct Witness {
     /// The database.
     pub(crate) nodes: Arc<dyn Nodes>,
@@ -47,20 +48,20 @@ pub(crate) struct Timekeeper {
     /// A step up to this, in microseconds, is taken over without a question.
     step_us_max: u64,
     apart: Option<Apart>,
-    /// When the clocks of the database were asked last and answered.
+    /// Time of the last answer of the database's clocks.
     asked: Option<Instant>,
     numbers: TimeNumbers,
     board: Arc<Board>,
 }
 
-/// The host's clock has been set, and nobody knows yet whether it is right.
+/// A step of the host's clock that has not been taken over.
 struct Apart {
     gap_us: i64,
     since: Instant,
     said: Option<Found>,
 }
 
-/// What came of asking.
+/// Verdict on a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Found {
     /// The host's clock is right.
@@ -125,7 +126,7 @@ impl Timekeeper {
         self.numbers.write_to(&self.board, 0);
     }
 
-    /// Returns true when the clocks of the database are to be asked although the host's is near: now and then, after a
+    /// Returns true when the clocks of the database must be asked although the host's is near: now and then, after a
     /// step, and at every look while nothing is stamped.
     fn is_due(&self, gap_us: i64, now: Instant) -> bool {
         let stepped = gap_us.unsigned_abs() >= STEP_US_ASKED;
@@ -141,7 +142,7 @@ impl Timekeeper {
         Some((theirs_us, witness.max_skew))
     }
 
-    /// Has the shards stamp nothing while their time is too far from the clocks of the database.
+    /// Stops all stamps while the time is too far from the clocks of the database.
     fn weigh(&mut self, theirs_us: i64, max_skew: Duration) {
         let stopped = theirs_us.unsigned_abs() > max_skew.as_micros() as u64;
         self.numbers.clock_database_apart_seconds = theirs_us.unsigned_abs().div_ceil(1_000_000);
@@ -176,7 +177,7 @@ impl Timekeeper {
             return;
         }
         self.numbers.clock_jumps += 1;
-        // Whatever was found out was about another step.
+        // Earlier findings are about another step.
         self.wall.trust();
         self.apart = Some(Apart { gap_us, since: now, said: None });
         let until = if self.witness.is_some() { "the database's clocks confirm it" } else { "it has stood for 30 s" };
@@ -215,7 +216,7 @@ impl Timekeeper {
     }
 }
 
-/// Which clock is right when the host's is `gap_us` and the database's `theirs_us` ahead of ours.
+/// Finds the right clock when the host's is `gap_us` and the database's `theirs_us` ahead of the process's.
 fn judge(gap_us: i64, theirs_us: i64, max_skew: Duration) -> Found {
     let skew_us = max_skew.as_micros() as u64;
     let from_host = (gap_us - theirs_us).unsigned_abs();
@@ -229,15 +230,15 @@ fn judge(gap_us: i64, theirs_us: i64, max_skew: Duration) -> Found {
     }
 }
 
-/// How far, for people.
+/// Returns the size of a step as text for operators.
 fn far(gap_us: i64) -> String {
     let side = if gap_us < 0 { "back" } else { "forward" };
     format!("{:.1} s {side}", Duration::from_micros(gap_us.unsigned_abs()).as_secs_f64())
 }
 
-/// How often the two are compared.
+/// Interval between comparisons of the host's clock with the process's.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often the clocks of the database are asked at least.
+/// Longest time between questions to the clocks of the database.
 const ASK_EVERY: Span = Span::from_secs(30);
 /// A step of this, in microseconds, is taken over at once and then asked about: many of them add up.
 const STEP_US_ASKED: u64 = 100_000;
@@ -247,7 +248,7 @@ const STEP_US_MAX: u64 = 5_000_000;
 const SKEW_PARTS: u64 = 6;
 /// Less is only what reading two clocks takes.
 const GAP_US_MIN: u64 = 1_000;
-/// A step that nobody can confirm is taken over when it has stood for so long.
+/// Time after which a step is taken over that cannot be confirmed.
 const STANDS_FOR: Span = Span::from_secs(30);
 
 #[cfg(test)]

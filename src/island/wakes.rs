@@ -1,7 +1,7 @@
-//! Wake-up calls for SimplePush user agents (PROTOCOL.md 7.10): when a message is stored for one that is not
-//! connected, what it said at hello about how to wake it is POSTed to the wake-up server.
+//! Wake-up calls for SimplePush user agents (PROTOCOL.md 7.10): when a message is stored for one that is not connected,
+//! the wake data of its hello is POSTed to the wake-up server.
 //!
-//! [`Wakes`] is the lane from the shards to the island: any shard pushes, nobody ever waits. A call that is lost costs
+//! [`Wakes`] is the lane from the shards to the island: any shard pushes and never waits. A call that is lost costs
 //! nothing but time: the message is in storage, and the user agent gets it when it comes back by itself. The data holds
 //! addresses of user agents: it is never logged.
 
@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use super::client::{Client, Trouble};
 use protocol::wire::url::HttpUrl;
 
-/// Wake-up calls that are to be made. Many shards push, one task of the island pops.
+/// Queue of wake-up calls. Many shards push, one task of the island pops.
 pub struct Wakes {
     queue: ArrayQueue<Box<str>>,
     dropped: AtomicU64,
@@ -69,12 +69,12 @@ impl Wakes {
                 return Ok(data);
             }
             self.waits.store(true, Ordering::SeqCst);
-            // Whoever pushed before that store did not ring; whoever pushes after it does.
+            // A push before that store did not ring; a push after it does.
             if let Some(data) = self.queue.pop() {
                 return Ok(data);
             }
             ear.readable().await?;
-            // What is read says nothing, and that there was nothing to read means only that somebody else rang before.
+            // The bytes mean nothing, and neither does an empty read.
             let _ = ear.try_read(&mut [0; 64]);
         }
     }
@@ -104,7 +104,7 @@ counters! {
     }
 }
 
-/// Who makes the calls.
+/// Maker of the calls.
 pub(super) struct Caller {
     url: HttpUrl,
     wakes: Arc<Wakes>,
@@ -149,7 +149,7 @@ impl Caller {
                     calls.spawn(call(client, url, data?, patience));
                 }
                 Some(ended) = calls.join_next() => {
-                    // Nobody cancels a call: there is no other error.
+                    // A call is never cancelled: there is no other error.
                     if let Ok(outcome) = ended {
                         self.count(outcome);
                     }
@@ -186,8 +186,8 @@ impl Caller {
     }
 }
 
-/// One call, to the configured URL and nowhere else: a redirect would let the wake-up server aim requests at whatever
-/// this host can reach.
+/// One call, to the configured URL and nowhere else: a redirect would let the wake-up server aim requests at any server
+/// that this host can reach.
 async fn call(client: Arc<Client>, url: HttpUrl, data: Box<str>, within: Duration) -> Result<StatusCode, Trouble> {
     let mut request = Request::new(data.into_string());
     *request.method_mut() = Method::POST;

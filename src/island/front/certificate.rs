@@ -1,4 +1,4 @@
-//! Who this node is to those that call it over TLS: `node.tls.cert` and `node.tls.key`.
+//! Certificate of this node for callers over TLS: `node.tls.cert` and `node.tls.key`.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -44,7 +44,7 @@ impl Certificate {
         Ok(Certificate { config: Arc::new(config), own })
     }
 
-    /// Whether whoever calls this host finds it in the certificate.
+    /// Returns true if the certificate is for this host name.
     pub fn names(&self, host: &str) -> bool {
         let Ok(name) = ServerName::try_from(host) else { return false };
         ParsedCertificate::try_from(&self.own).is_ok_and(|own| verify_server_name(&own, &name).is_ok())

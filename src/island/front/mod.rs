@@ -4,8 +4,8 @@
 //! A runtime and a thread of its own, beside the island: strangers' handshakes must not stand in front of our calls of
 //! other nodes, the admin page or a signal. Everything is bounded by [`LIMITS`].
 //!
-//! A caller costs a connection of a shard only once it has said a ClientHello, and the handshake ends only once that
-//! connection is there: whoever gets through TLS can be served, and whoever cannot be was never told otherwise.
+//! It opens the connection to the shard after it receives a ClientHello and before it finishes the handshake. A caller
+//! that completes the handshake therefore has a shard.
 
 mod certificate;
 
@@ -86,9 +86,9 @@ impl Limits {
     }
 }
 
-/// What its tasks have in common.
+/// State that its tasks share.
 struct Shared {
-    /// Where the node API listens without TLS.
+    /// Address of the node API without TLS.
     behind: SocketAddr,
     config: Mutex<Arc<ServerConfig>>,
     limits: Limits,
@@ -100,12 +100,12 @@ struct Shared {
     accepts: Complaints,
 }
 
-/// Says something at most once a minute: whoever can connect must not be able to fill the log.
+/// Limits a log line to one a minute, so that callers cannot fill the log.
 #[derive(Default)]
 pub(super) struct Complaints(Mutex<Option<Instant>>);
 
 impl Complaints {
-    /// Whether it is time to say it; then it was said.
+    /// Returns true if the line is due. The next one is due a minute later.
     pub fn due(&self) -> bool {
         let mut said = lock(&self.0);
         let due = said.is_none_or(|at| at.elapsed() >= QUIET);
@@ -176,7 +176,7 @@ impl Drop for Front {
 }
 
 impl Shared {
-    /// Changes a number, for everybody to see. Connections come and go rarely.
+    /// Changes a number and writes all of them to the board. Connections come and go rarely.
     fn count(&self, change: impl FnOnce(&mut FrontNumbers)) {
         let mut numbers = lock(&self.numbers);
         change(&mut numbers);
@@ -184,7 +184,7 @@ impl Shared {
         numbers.write_to(&self.board, 0);
     }
 
-    /// Says why somebody did not get through, at most once a minute.
+    /// Logs the error of a failed handshake, at most once a minute.
     fn complain(&self, peer: SocketAddr, why: &io::Error) {
         if self.callers.due() {
             tracing::warn!(
@@ -227,9 +227,9 @@ async fn accept(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// How a handshake ends that does not succeed.
+/// Failure of a handshake.
 enum Failed {
-    /// The other end's doing.
+    /// Caused by the caller.
     Theirs(io::Error),
     /// The node behind takes no connection.
     Unserved(io::Error),
@@ -277,7 +277,7 @@ async fn shake(shared: &Shared, stream: TcpStream) -> Result<(TlsStream<TcpStrea
     Ok((caller, behind))
 }
 
-/// How bytes stop going one way.
+/// Reason for the end of one direction.
 enum End {
     /// One end closed, or broke.
     Closed,
@@ -295,7 +295,7 @@ async fn carry_both(caller: TlsStream<TcpStream>, mut behind: TcpStream, idle: D
         tokio::select! {
             end = &mut back => end,
             end = carry(&mut from_caller, &mut to_node, idle) => match end {
-                // What was asked before is still answered; then the node closes too.
+                // Earlier requests are still answered; then the node closes too.
                 End::Closed => match to_node.shutdown().await {
                     Ok(()) => back.await,
                     Err(_) => End::Closed,
@@ -329,7 +329,7 @@ async fn carry(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + 
     }
 }
 
-/// What a lock protects is whole between any two statements, so that a panic elsewhere does not spoil it.
+/// Locks, also after a panic elsewhere: the data is whole between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -151,7 +151,7 @@ fn plain_text_is_closed_and_reaches_nobody() {
     let mut stream = kit.plain();
     stream.write_all(b"GET /__lbheartbeat__ HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut heard = Vec::new();
-    // An alert, then the end; or the reset that comes of bytes nobody read.
+    // An alert, then the end; or the reset that follows unread bytes.
     let _ = stream.read_to_end(&mut heard);
     assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
     kit.await_number("node_tls_handshakes_failed", 1);
@@ -166,7 +166,7 @@ fn a_slow_handshake_is_cut_and_costs_the_node_nothing() {
     let mut stream = kit.plain();
     // The head of a ClientHello, and no more.
     stream.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
-    // The end, or the reset that comes of bytes nobody had the time to read.
+    // The end, or the reset that follows unread bytes.
     assert!(matches!(stream.read(&mut [0; 16]).map_err(|error| error.kind()), Ok(0) | Err(ConnectionReset)));
     kit.await_number("node_tls_handshakes_timeout", 1);
     assert_eq!(echo.accepted(), 0);

@@ -19,7 +19,7 @@ use protocol::wire::url::HttpUrl;
 pub enum Answering {
     /// No connection.
     Nothing,
-    /// A node: which run of it.
+    /// A node, and its run.
     Node(u64),
     /// A server that takes none of our node keys.
     Locked,

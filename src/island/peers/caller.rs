@@ -18,7 +18,7 @@ use super::numbers::{CALL_TIMES, PeerNumbers, Showcase, Shown};
 use super::owed::Debt;
 use protocol::wire::url::HttpUrl;
 
-/// Who makes the calls. Lives on the island.
+/// Maker of the calls. Lives on the island.
 pub(in crate::island) struct Caller {
     nodes: HashMap<Box<str>, Node>,
     desk: Desk,
@@ -39,7 +39,7 @@ impl Caller {
         Arc::clone(&self.board)
     }
 
-    /// What it knows of each node.
+    /// Returns the state of each node, for operators.
     pub fn showcase(&self) -> Arc<Showcase> {
         Arc::clone(&self.showcase)
     }
@@ -63,7 +63,7 @@ impl Caller {
                         self.take(job);
                     }
                 }
-                // Nobody cancels a task, and a panic ends the process.
+                // A task is never cancelled, and a panic ends the process.
                 Some(Ok(ended)) = self.desk.tasks.join_next() => {
                     self.ended(ended);
                     for _ in 1..JOBS_AT_ONCE {
@@ -98,7 +98,7 @@ impl Caller {
         }
     }
 
-    /// Gets to know a node, if it has a URL that can be called and there is room. Those that nobody needs make room;
+    /// Gets to know a node, if it has a URL that can be called and there is room. Nodes that are not needed make room;
     /// else the one that does not answer and was wanted longest ago, with what it is owed: a node that is gone for good
     /// and did not say so would keep its place for ever.
     fn meet(&mut self, to: &NodeId, now: Instant) {
@@ -151,7 +151,6 @@ impl Caller {
         self.desk.pump(&url, node, now);
     }
 
-    /// What time brings about.
     fn tick(&mut self) {
         let now = Instant::now();
         self.desk.listen();
@@ -189,8 +188,8 @@ impl Caller {
     }
 }
 
-/// Makes the calls that are in the lane, for whoever has no island, until all are settled or `within` is over; returns
-/// how many are not. Waits; not for a thread that is inside a runtime.
+/// Makes the calls that are in the lane, for a caller without an island, until all are settled or `within` is over;
+/// returns the number of those that are not. Waits; not for a thread that is inside a runtime.
 ///
 /// # Errors
 /// When the operating system refuses a runtime.
@@ -221,5 +220,5 @@ fn to_of(op: &PeerOp) -> &Arc<NodeId> {
 
 /// Calls taken from the lane before what has ended is looked at, and the reverse.
 const JOBS_AT_ONCE: usize = 64;
-/// How often waits and probes are looked at.
+/// Interval between checks of waits and probes.
 const TICK: Duration = Duration::from_millis(100);

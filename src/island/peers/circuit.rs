@@ -1,5 +1,5 @@
-//! Whether a node is called at all. Some calls in a row without an answer open its circuit: calls of it fail at once,
-//! and one probe at a time asks whether it answers again.
+//! Circuit breaker of a node. Some calls in a row without an answer open its circuit: calls of it fail at once, and one
+//! probe at a time asks whether it answers again.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tokio::time::Instant;
 /// Of one node.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Circuit {
-    /// It is called; so many calls in a row went wrong.
+    /// The node is called; `failures` calls in a row went wrong.
     Closed { failures: u32 },
-    /// It is not, but for one probe at a time.
+    /// The node is not called, but for one probe at a time.
     Open { probe_at: Instant, probing: bool },
 }
 
@@ -23,14 +23,14 @@ impl Circuit {
         matches!(self, Circuit::Open { probing: true, .. })
     }
 
-    /// The node answered. Whether it had not before.
+    /// Notes an answer. Returns true if the circuit was open.
     pub fn answered(&mut self) -> bool {
         let was_open = self.is_open();
         *self = Circuit::Closed { failures: 0 };
         was_open
     }
 
-    /// A call was not answered. Whether that was once too often.
+    /// Notes a call without an answer. Returns true if that opened the circuit.
     pub fn failed(&mut self, now: Instant) -> bool {
         match self {
             Circuit::Closed { failures } if *failures + 1 < FAILURES_MAX => {
@@ -45,7 +45,7 @@ impl Circuit {
         }
     }
 
-    /// Whether a probe is due: then it is noted as being under way.
+    /// Returns true if a probe is due, and notes it as under way.
     pub fn begin_probe(&mut self, now: Instant) -> bool {
         match self {
             Circuit::Open { probe_at, probing } if !*probing && now >= *probe_at => {

@@ -1,5 +1,5 @@
-//! What is done about one node at a time: decides by what is known of it, spawns one task for each call under way, and
-//! answers the shards.
+//! Dispatcher of the calls of one node at a time: decides by the state of the node, spawns one task for each call under
+//! way, and answers the shards.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,11 +20,11 @@ use crate::island::client::{Client, Trouble};
 use crate::island::megaphone::random_part;
 use crate::store::nodes::NodeRow;
 
-/// What the calls of all nodes have in common. Lives on the island.
+/// State that the calls of all nodes share. Lives on the island.
 pub(super) struct Desk {
     pub calls: PeerCalls,
     client: Arc<Client>,
-    /// What number the keys had when they were looked at last, and what they are good for.
+    /// Number of the change of keys that `speech` was made from.
     heard: u64,
     speech: Option<Speech>,
     /// Calls, probes and looks under way.
@@ -42,13 +42,13 @@ pub(super) enum Ended {
     Looked { url: Box<str>, boots: Vec<u64>, row: Option<NodeRow>, buried: bool },
 }
 
-/// What a call came to.
+/// Outcome of a call.
 enum Outcome {
-    /// The node answered, and that is what it says.
+    /// The node answered with this reply.
     Settled(PeerReply),
     /// The node answered, and did not do it.
     NotTaken,
-    /// There was no answer, and why; what follows from that.
+    /// There was no answer: the reply for the shard, and the reason.
     Failed(PeerReply, Trouble),
 }
 
@@ -68,7 +68,7 @@ impl Desk {
         }
     }
 
-    /// Takes on the keys of now, and whom to trust.
+    /// Takes over changed keys and trust.
     pub fn listen(&mut self) {
         if let Some((heard, said)) = self.calls.peers.said_since(self.heard) {
             (self.heard, self.speech) = (heard, Speech::new(&said.keys));
@@ -78,7 +78,7 @@ impl Desk {
         }
     }
 
-    /// Tells who asked.
+    /// Sends the reply to the shard.
     pub fn reply(&mut self, job: Job, reply: PeerReply) {
         self.calls.peers.unsettled.fetch_sub(1, Ordering::SeqCst);
         match job.back {
@@ -96,7 +96,7 @@ impl Desk {
         self.fail(node, job, PeerReply::Unreachable, now);
     }
 
-    /// Tells who asked that nobody answered; a notification stays owed.
+    /// Tells the shard that the call failed; a notification stays owed.
     fn fail(&mut self, node: &mut Node, job: Job, reply: PeerReply, now: Instant) {
         if let Some(debt) = Debt::of(&job.op) {
             let before = node.owed.len();
@@ -128,8 +128,8 @@ impl Desk {
     fn start(&mut self, url: &str, node: &mut Node, job: Job, owed: bool, now: Instant) {
         let request = self.speech.as_ref().and_then(|speech| speech.request(&job.op, &node.base));
         let Some(request) = request else {
-            // The machine stores it then, as it does whatever cannot be handed over; a notification stays owed until
-            // there are keys to say it with.
+            // The machine then stores the message, as any that cannot be handed over; a notification stays owed until
+            // there are keys.
             return self.unreachable(node, job, now);
         };
         let kept = node.take_idle();
@@ -144,7 +144,7 @@ impl Desk {
         });
     }
 
-    /// A call is over: tells who asked, and gives up a node that has not answered too often.
+    /// Handles the end of a call: replies to the shard, and gives up a node that too often has not answered.
     pub fn called(
         &mut self,
         url: &str,
@@ -163,7 +163,7 @@ impl Desk {
         }
     }
 
-    /// Reads what came of a call, and notes what it says of the node.
+    /// Reads the result of a call, and notes what it says of the node.
     fn outcome(
         &mut self,
         url: &str,
@@ -201,7 +201,7 @@ impl Desk {
         }
     }
 
-    /// Tells who asked what the node said; it is owed nothing more of this.
+    /// Sends the node's reply to the shard, and removes the call from those that are owed.
     fn settled(&mut self, node: &mut Node, job: Job, reply: PeerReply, now: Instant) {
         if let Some(debt) = Debt::of(&job.op) {
             let owed = usize::from(node.owed.remove(&debt));
@@ -211,7 +211,7 @@ impl Desk {
         self.reply(job, reply);
     }
 
-    /// One failure too many opens the circuit, and nobody waits for the node any more.
+    /// Counts a failure. One too many opens the circuit and fails the calls that wait for the node.
     fn count_failure(&mut self, url: &str, node: &mut Node, why: &Trouble, now: Instant) {
         if !node.failed(now) {
             return;
@@ -223,7 +223,7 @@ impl Desk {
         }
     }
 
-    /// A status that is nobody's plan: at most one line a minute.
+    /// Logs an unexpected status, at most one line a minute.
     fn complain(&mut self, url: &str, status: u16, now: Instant) {
         if self.complained.is_none_or(|at| now.duration_since(at) >= QUIET) {
             self.complained = Some(now);

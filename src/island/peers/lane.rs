@@ -1,4 +1,4 @@
-//! The lane between the shards and the island: calls one way, replies the other. Nobody waits in it.
+//! The lane between the shards and the island: calls one way, replies the other. A push never waits.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use machine::{NodeId, PeerOp, PeerReply};
 use crate::edge::EdgeKeys;
 use crate::island::client::Client;
 
-/// The calls that are to be made. Every shard pushes, one task of the island pops.
+/// Queue of calls. Every shard pushes, one task of the island pops.
 pub struct Peers {
     queue: ArrayQueue<Job>,
     /// Notifications that found no place at all.
@@ -31,15 +31,15 @@ pub struct Peers {
     pub(super) ear: UnixStream,
 }
 
-/// What an operator may change while calls go on.
+/// Settings that an operator may change while calls go on.
 #[derive(Clone)]
 pub(super) struct Said {
     pub keys: EdgeKeys,
-    /// `None`: whoever was trusted from the beginning.
+    /// `None`: as at the start.
     pub trust: Option<Trust>,
 }
 
-/// Whom calls over TLS trust: `node.ca`, or the authorities of this host.
+/// Authorities that calls over TLS trust: `node.ca`, or those of this host.
 #[derive(Clone)]
 pub struct Trust(pub(super) Arc<Client>);
 
@@ -53,12 +53,12 @@ impl Trust {
     }
 }
 
-/// One call, and who waits for its reply.
+/// One call, and the shard that waits for its reply.
 pub(super) struct Job {
     pub op: PeerOp,
-    /// Nobody waits for a notification that is only owed.
+    /// `None` for a notification that is only owed.
     pub back: Option<(Arc<Outbox>, StoreTicket)>,
-    /// When it was submitted.
+    /// Time of submission.
     pub since: Instant,
 }
 
@@ -103,7 +103,7 @@ impl Peers {
         Box::new(Lane { peers: Arc::clone(self), outbox, outstanding: 0, refused: VecDeque::new() })
     }
 
-    /// Has this session look at storage, now or whenever its node can be reached. From any thread.
+    /// Tells this session to read storage, now or when its node can be reached. From any thread.
     pub fn tell(&self, to: Arc<NodeId>, uaid: Uaid) {
         self.push(Job { op: PeerOp::Notify { to, uaid, unsure: None }, back: None, since: Instant::now() });
     }
@@ -114,18 +114,18 @@ impl Peers {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What was said last, when that is something else than change number `known`.
+    /// Returns the settings and their change number if that is not `known`.
     pub(super) fn said_since(&self, known: u64) -> Option<(u64, Said)> {
         let changes = self.changes.load(Ordering::SeqCst);
         (changes != known).then(|| (changes, self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()))
     }
 
-    /// How many calls have no reply yet, and notifications no answer.
+    /// Returns the number of calls without a reply and of notifications without an answer.
     pub fn unsettled(&self) -> usize {
         self.unsettled.load(Ordering::SeqCst)
     }
 
-    /// Whether there was room. Takes no lock and never waits. One system call when the island sleeps.
+    /// Returns false if there is no room. Takes no lock and never waits. One system call when the island sleeps.
     fn push(&self, job: Job) -> bool {
         // A notification has no second chance but the next message, so that half of the room is for them alone.
         let is_notify = matches!(job.op, PeerOp::Notify { .. });
@@ -157,12 +157,12 @@ impl Peers {
                 return Ok(job);
             }
             self.waits.store(true, Ordering::SeqCst);
-            // Whoever pushed before that store did not ring; whoever pushes after it does.
+            // A push before that store did not ring; a push after it does.
             if let Some(job) = self.queue.pop() {
                 return Ok(job);
             }
             ear.readable().await?;
-            // What is read says nothing, and that there was nothing to read means only that somebody else rang before.
+            // The bytes mean nothing, and neither does an empty read.
             let _ = ear.try_read(&mut [0; 64]);
         }
     }

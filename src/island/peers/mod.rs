@@ -1,9 +1,9 @@
 //! Calls of the other nodes of a cluster (PROTOCOL.md 4.1).
 //!
 //! [`lane`] carries calls from the shards to the island and replies back; [`caller`] is the one task that makes them,
-//! and [`desk`] what it does about each node; [`node`] is what is known of one: its connections, its [`circuit`], who
-//! waits for it; [`ask`] who answers at the URL of this one; [`owed`] the notifications that are called until somebody
-//! answers; [`wire`] one call as bytes.
+//! and [`desk`] its actions for each node; [`node`] is the state of one: its connections, its [`circuit`], the calls
+//! that wait for it; [`ask`] finds the server that answers at the URL of this one; [`owed`] has the notifications that
+//! are called until the node answers; [`wire`] one call as bytes.
 //!
 //! Every part is bounded and every call gets its reply: what finds no place, no connection or an open circuit is
 //! answered `Unreachable` at once, what gets no answer in time `NoAnswer`.
@@ -43,21 +43,22 @@ pub use caller::settle;
 pub(super) use numbers::Ends;
 pub(super) use numbers::{Showcase, Shown, Standing};
 
-/// How other nodes are called.
+/// Settings and state of the calls of other nodes.
 #[derive(Clone)]
 pub struct PeerCalls {
-    /// What the shards push to.
+    /// Queue that the shards push to.
     pub peers: Arc<Peers>,
-    /// Which runs of which nodes are over.
+    /// Table of nodes, with the runs that are over.
     pub nodes: Arc<dyn Nodes>,
     /// `node.connections`: to each node, kept open while they are used.
     pub connections_max: usize,
     /// `node.connect_timeout`: name, TCP and TLS.
     pub connect_timeout: Duration,
-    /// `node.request_timeout`: from a request to the end of its answer, and what a call waits for a connection at most.
+    /// `node.request_timeout`: from a request to the end of its answer, and the longest wait of a call for a
+    /// connection.
     pub request_timeout: Duration,
-    /// How long a node whose lease has lapsed does not answer before its run counts as gone.
+    /// Time without an answer after which the run of a node with a lapsed lease counts as gone.
     pub gone_time: Duration,
-    /// `node.ca`, read: whom to trust for `https`, and nobody else.
+    /// `node.ca`, read: the only trust for `https`.
     pub trust: Trust,
 }

@@ -1,5 +1,5 @@
-//! What is known of one other node: connections that wait for the next call, calls that wait for a connection, whether
-//! it answers at all, and what it is owed. Decides, and does nothing itself.
+//! State of one other node: connections that wait for the next call, calls that wait for a connection, whether it
+//! answers at all, and what it is owed. Decides, and does nothing itself.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,22 +24,22 @@ pub(super) struct Node {
     pub waiting: VecDeque<Job>,
     /// Calls under way, each with a connection of its own.
     pub under_way: usize,
-    /// Those of them that are owed.
+    /// Those of `under_way` that are owed.
     pub owed_under_way: usize,
-    /// Connections without a call, and since when; the last one used is used first.
+    /// Connections without a call, with the time of their last use; the last one used is used first.
     idle: Vec<(Conn, Instant)>,
-    /// When somebody last wanted it.
+    /// Time of the last request for this node.
     pub wanted: Instant,
-    /// Its row is being looked up; or was, at that time.
+    /// A lookup of its row is under way; `looked` is the time of the last one.
     pub looking: bool,
     pub looked: Option<Instant>,
-    /// Since when its lease was found lapsed at every look, while it did not answer.
+    /// Time since which every look found its lease lapsed, while it did not answer.
     silent_since: Option<Instant>,
     /// Runs of it that are over for good, the latest last.
     over: VecDeque<u64>,
     /// The run that was called last.
     pub boot: u64,
-    /// What calls of it came to.
+    /// Outcomes of its calls.
     pub tally: Tally,
 }
 
@@ -67,7 +67,7 @@ impl Node {
         self.circuit.is_open()
     }
 
-    /// Whether this run of it is over, as far as is known.
+    /// Returns true if this run of the node is known to be over.
     pub fn is_over(&self, boot: u64) -> bool {
         self.over.contains(&boot)
     }
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// It answered. Whether it had not before.
+    /// Notes an answer. Returns true if its circuit was open.
     pub fn answered(&mut self, now: Instant) -> bool {
         let again = self.circuit.answered();
         self.silent_since = None;
@@ -122,7 +122,7 @@ impl Node {
         again
     }
 
-    /// It did not. Whether that was once too often.
+    /// Notes a call without an answer. Returns true if that opened the circuit.
     pub fn failed(&mut self, now: Instant) -> bool {
         let opened = self.circuit.failed(now);
         if opened {
@@ -131,13 +131,15 @@ impl Node {
         opened
     }
 
-    /// Whether it is to be probed now: then it is noted as being so. Only while somebody wants it.
+    /// Returns true if the node must be probed now, and notes the probe. Only if it is owed something or was wanted
+    /// lately.
     pub fn begin_probe(&mut self, now: Instant) -> bool {
         let wanted = self.owed.len() > 0 || now.duration_since(self.wanted) < WANTED_TIME;
         wanted && self.circuit.begin_probe(now)
     }
 
-    /// Whether its row is to be looked up now: it does not answer as it should, and somebody wants to know.
+    /// Returns true if its row must be looked up now, and notes the lookup. Only if it does not answer or is owed
+    /// something.
     pub fn begin_look(&mut self, now: Instant) -> bool {
         let lacks = self.is_open() || self.owed.len() > 0;
         let due = self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_INTERVAL);
@@ -148,8 +150,8 @@ impl Node {
         true
     }
 
-    /// Whether the run of this row is gone: its lease has lapsed, and it did not answer for `gone_time`. In that time
-    /// it could renew: the database may have been away from all, and this node cut off from that one.
+    /// Returns true if the run of this row is gone: its lease has lapsed, and it did not answer for `gone_time`. In
+    /// that time it could renew: the database may have been away from all, and this node cut off from that one.
     pub fn seems_gone(&mut self, row: Option<NodeRow>, gone_time: Duration, now: Instant) -> bool {
         let lapsed = |row: NodeRow| !row.left && row.silent.is_some_and(|silent| silent >= SILENT_TIME);
         let silent = self.is_open() && row.is_some_and(lapsed);
@@ -157,37 +159,37 @@ impl Node {
         self.silent_since.is_some_and(|since| now.duration_since(since) >= gone_time)
     }
 
-    /// Lets go of connections that nobody has used for a while: the other end would, soon.
+    /// Lets go of connections that were not used for a while: the other end would, soon.
     pub fn close_idle(&mut self, now: Instant) {
         self.idle.retain(|(conn, since)| now.duration_since(*since) < IDLE_TIME && !conn.is_closed());
     }
 
-    /// Whether something would be lost if it were forgotten.
+    /// Returns true if forgetting the node would lose something.
     pub fn is_needed(&self) -> bool {
         let has_calls = self.under_way > 0 || !self.waiting.is_empty() || self.owed.len() > 0;
         has_calls || self.looking || self.circuit.is_probing()
     }
 
-    /// Whether it is forgotten by itself.
+    /// Returns true if the node is forgotten by itself.
     pub fn is_forgotten(&self, now: Instant) -> bool {
         !self.is_needed() && now.duration_since(self.wanted) >= FORGET_TIME
     }
 }
 
-/// Nodes that are known. Beyond it those that nobody wants are forgotten, then of those that do not answer the one
+/// Nodes that are known. Beyond it those that are not needed are forgotten, then of those that do not answer the one
 /// wanted longest ago, with what it is owed. Refuse, when all answer: `Unreachable`.
 pub(super) const NODES_MAX: usize = 256;
 /// Calls of one node that wait for a connection. Refuse: `Unreachable`.
 pub(super) const WAITING_MAX: usize = 4_096;
 /// Owed notifications of one node under way; the other connections are for news.
 pub(super) const OWED_CALLS_MAX: usize = 4;
-/// How long after the last call a node that owes us nothing is probed.
+/// Time after the last call in which a node that is owed nothing is probed.
 const WANTED_TIME: Duration = Duration::from_secs(10);
 /// Between looks at the row of a node that does not answer.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a connection is kept without a call; the other end keeps it for `http.keep_alive`, 75 s.
+/// Time for which a connection is kept without a call; the other end keeps it for `http.keep_alive`, 75 s.
 const IDLE_TIME: Duration = Duration::from_secs(30);
-/// When a node is forgotten that nobody called and that is owed nothing.
+/// Time without a call after which a node that is owed nothing is forgotten.
 const FORGET_TIME: Duration = Duration::from_secs(300);
 /// Runs of one node that are known to be over.
 const OVER_MAX: usize = 16;

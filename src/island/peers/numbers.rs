@@ -1,4 +1,4 @@
-//! What the calls of other nodes come to, for the metrics and the admin page.
+//! Numbers of the calls of other nodes, for the metrics and the admin page.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl PeerNumbers {
     }
 }
 
-/// What calls of one node came to, and how long it took to answer lately.
+/// Outcomes of the calls of one node, and its recent response times.
 pub(super) struct Tally {
     ends: Ends,
     latency: Histogram<u32>,
@@ -96,7 +96,7 @@ pub(super) struct Tally {
     looks: u32,
 }
 
-/// How many calls of one node ended how, owed ones included.
+/// Calls of one node by outcome, owed ones included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::island) struct Ends {
     /// Answered 200: done.
@@ -167,7 +167,7 @@ const LOOKS_PER_QUANTILE: u32 = 10;
 /// Ticks after which latency begins anew: a minute.
 const LOOKS_PER_WINDOW: u32 = 600;
 
-/// Whether a node is called.
+/// State of the calls of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(in crate::island) enum Standing {
     /// It does not answer: calls fail at once, and it is probed.
@@ -183,19 +183,16 @@ pub(in crate::island) enum Standing {
 pub(in crate::island) struct Shown {
     /// Its `node.url`.
     pub url: Box<str>,
-    /// Of its circuit.
     pub state: Standing,
-    /// Connections to it.
     pub connections: usize,
-    /// Calls being made.
     pub under_way: usize,
     /// Calls that wait for a connection.
     pub waiting: usize,
     /// Notifications owed to it.
     pub owed: usize,
-    /// How calls ended since it is known.
+    /// Since the node is known.
     pub ends: Ends,
-    /// Within which half, and all but one in a hundred of the answers of the last minute came.
+    /// Median and 99th percentile of the response times of the last minute.
     pub quantiles: (Duration, Duration),
 }
 
@@ -204,7 +201,6 @@ pub(in crate::island) struct Shown {
 pub(in crate::island) struct Showcase(Mutex<Vec<Shown>>);
 
 impl Showcase {
-    /// What is shown.
     pub fn look(&self) -> MutexGuard<'_, Vec<Shown>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Notifications that nobody has answered yet: they are called again until somebody does.
+//! Notifications without an answer: they are called again until the node answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use machine::ids::{Stamp, Uaid};
 use machine::{NodeId, PeerOp, RowKey};
 use tokio::time::Instant;
 
-/// What is owed to one node, oldest first.
+/// Notifications owed to one node, oldest first.
 pub(super) struct Owed {
     debts: BTreeMap<u64, Debt>,
     places: HashMap<Key, u64>,
     next: u64,
-    /// When it is worth calling again.
+    /// Earliest time of the next call.
     due: Instant,
     /// The wait after the next failure.
     wait: Duration,
 }
 
 /// One session is told once of any number of messages, but for those that it must name. The run of the node is part of
-/// it: an answer of one run, that nobody is there, says nothing of the user's session on a later one.
+/// it: an answer of one run, that the session is not there, says nothing of the user's session on a later one.
 type Key = (Uaid, Stamp, u64);
 
 /// One notification.
@@ -33,7 +33,7 @@ pub(super) struct Debt {
 }
 
 impl Debt {
-    /// The debt that a call leaves behind when nobody answers it.
+    /// Returns the debt that a call leaves if it gets no answer.
     pub fn of(op: &PeerOp) -> Option<Debt> {
         match op {
             PeerOp::Notify { to, uaid, unsure } => Some(Debt { to: Arc::clone(to), uaid: *uaid, unsure: *unsure }),
@@ -79,13 +79,13 @@ impl Owed {
         Some(debt)
     }
 
-    /// Somebody answered this one.
+    /// Removes one that was answered. Returns true if it was owed.
     pub fn remove(&mut self, debt: &Debt) -> bool {
         let place = self.places.remove(&debt.key());
         place.is_some_and(|place| self.debts.remove(&place).is_some())
     }
 
-    /// Forgets what runs of the node are owed that are over; how many that were.
+    /// Forgets the notifications of runs that are over, and returns their number.
     pub fn forget(&mut self, is_over: impl Fn(u64) -> bool) -> usize {
         let before = self.debts.len();
         self.debts.retain(|_, debt| !is_over(debt.to.boot));
@@ -99,7 +99,7 @@ impl Owed {
         self.debts.values().map(|debt| debt.to.boot)
     }
 
-    /// Whether it is worth calling now.
+    /// Returns true if something is owed and a call is due.
     pub fn is_due(&self, now: Instant) -> bool {
         !self.debts.is_empty() && now >= self.due
     }

@@ -22,10 +22,10 @@ use protocol::wire::url::HttpUrl;
 /// A connection that a request may be sent on.
 pub(super) type Conn = SendRequest<Full<Bytes>>;
 
-/// What calls are spelled with: changes when keys do.
+/// Encoder of calls. It changes when the keys do.
 pub(super) struct Speech {
     ids: MessageIds,
-    /// `None` without a key: then nobody lets us in.
+    /// `None` without a key: other nodes then refuse the calls.
     authorization: Option<HeaderValue>,
 }
 
@@ -72,7 +72,7 @@ impl Speech {
     }
 }
 
-/// What is asked of a node that did not answer, until it does. Any answer will do.
+/// Request to a node that did not answer, until it does. Any answer will do.
 pub(super) fn probe(base: &HttpUrl) -> Option<Request<Full<Bytes>>> {
     let path = format!("{}/__lbheartbeat__", base.target().trim_end_matches('/'));
     request(Method::GET, path.as_bytes(), base, Vec::new())
@@ -92,7 +92,7 @@ fn request(method: Method, path: &[u8], base: &HttpUrl, body: Vec<u8>) -> Option
     Some(request)
 }
 
-/// Why a call has no answer.
+/// Reason for a call without an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Failure {
     /// No connection: it was surely not carried out.
@@ -114,8 +114,7 @@ impl Answer {
         Answer { status: response.status(), of_session: response.headers().contains_key(&SESSION) }
     }
 
-    /// What it means to a shard; `None` when the node has not done what it was asked for a reason that it should not
-    /// have, and that its operator must look into.
+    /// Returns the reply for the shard; `None` if the node refused for a reason that its operator must look into.
     pub fn reply(self, op: &PeerOp) -> Option<PeerReply> {
         match self.status.as_u16() {
             200 | 202 => Some(PeerReply::Done),
@@ -128,7 +127,7 @@ impl Answer {
     }
 }
 
-/// How a call went: the connection if it can be used again, and the answer.
+/// Result of a call: the connection if it can be used again, and the answer.
 pub(super) type Called = (Option<Conn>, Result<Answer, Failure>);
 
 /// Sends a request over `kept` or, without one, over a new connection. A kept one that the other end has closed in the
@@ -153,7 +152,8 @@ pub(super) async fn call(
     let made = timeout(connect_timeout, connect(&client, &base)).await;
     let conn = match made.unwrap_or(Err(Trouble::Timeout)) {
         Ok(conn) => conn,
-        // Perhaps it was carried out before the kept one broke: then it must not be stored as if nobody had it.
+        // Perhaps it was carried out before the kept one broke: then it must not be stored as if the node did not have
+        // it.
         Err(_) if sent => return (None, Err(Failure::NoAnswer("the connection broke, and there is no other"))),
         Err(trouble) => return (None, Err(Failure::Connect(trouble))),
     };
@@ -174,7 +174,7 @@ async fn connect(client: &Client, base: &HttpUrl) -> Result<Conn, Trouble> {
     Ok(conn)
 }
 
-/// How an exchange went.
+/// Result of an exchange.
 enum Exchanged {
     /// With the connection, if it can be used again.
     Answered(Option<Conn>, Answer),
@@ -191,7 +191,7 @@ async fn exchange(mut conn: Conn, request: Request<Full<Bytes>>) -> Exchanged {
     }
     let Ok(response) = conn.send_request(request).await else { return Exchanged::Broke };
     let answer = Answer::of(&response);
-    // Nobody needs the body, but the next request comes behind it.
+    // The body is not needed, but the next answer comes behind it.
     let read = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
     Exchanged::Answered(read.is_ok().then_some(conn), answer)
 }

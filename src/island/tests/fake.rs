@@ -94,12 +94,12 @@ impl Shared {
     }
 
     fn serve(&self, mut stream: impl Read + Write + Send + 'static) {
-        // A client that goes away, as one does that trusts nobody, is no request.
+        // A client that goes away, as one without trust does, is no request.
         let Some(request) = request(&mut stream) else { return };
         self.heard.lock().unwrap().push(request.clone());
         let answer = (self.answer.lock().unwrap())(&request);
         match answer {
-            // Nor is it a failure of ours that it does not take all of the answer.
+            // Nor is it a failure if the client does not take all of the answer.
             Some(bytes) => drop(stream.write_all(bytes.as_bytes()).and_then(|()| stream.flush())),
             None => self.held.lock().unwrap().push(Box::new(stream)),
         }

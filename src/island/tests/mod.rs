@@ -171,7 +171,7 @@ fn broadcasts_reach_the_shards_and_are_listed() {
     assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a/b\":\"1\",\"c\":\"2\"}").0, 204);
     assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a/b\":\"3\"}").0, 204);
     assert_eq!(ask(&island, "GET", "/broadcasts", "").2, "{\"a/b\":\"3\",\"c\":\"2\"}");
-    // What is set to what it is already is no news.
+    // A value that is set again is no news.
     assert_eq!(ask(&island, "PUT", "/broadcasts", "{\"a/b\":\"3\"}").0, 204);
     assert_eq!(host.heard(), [vec![("a/b", "1"), ("c", "2")], vec![("a/b", "3")]].map(owned));
 }
@@ -191,7 +191,7 @@ fn broadcasts_that_are_not_are_refused_and_change_nothing() {
     assert!(host.broadcasts.lock().unwrap().is_empty());
 }
 
-/// An island that asks this source at start and then all the time, and calls nobody to wake him.
+/// An island that asks this source at start and then all the time, and makes no wake-up calls.
 fn island_of(source: &fake::Fake) -> (Island, Arc<Recorder>) {
     let url = HttpUrl::parse(&source.url("/v1?key=k")).unwrap();
     let wake = Some((url.clone(), Arc::new(Wakes::new().unwrap())));

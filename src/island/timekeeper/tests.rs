@@ -9,7 +9,7 @@ use super::*;
 use crate::store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
 
 const HOUR_US: i64 = 3_600_000_000;
-/// What a test may take from one line to the next.
+/// Time that a test may take from one line to the next.
 const SLOW_US: u64 = 60_000_000;
 
 /// A database whose clocks are right, or that does not answer.
@@ -55,7 +55,7 @@ struct Kit {
 }
 
 impl Kit {
-    /// Begins with a host clock that is off by so much.
+    /// Begins with a host clock that is off by `off_us`.
     fn new(off_us: i64, shared: bool) -> Kit {
         let host = HostClock::default();
         host.set_off(off_us);
@@ -85,7 +85,7 @@ impl Kit {
         self.keeper.wall.take_over(by_us);
     }
 
-    /// How far the node's time is ahead of the right one, in microseconds.
+    /// Lead of the node's time over the right one, in microseconds.
     fn wrong_by(&self) -> i64 {
         self.keeper.wall.unix_us().cast_signed() - self.right.unix_us().cast_signed()
     }
@@ -94,7 +94,7 @@ impl Kit {
         self.wrong_by().unsigned_abs() < SLOW_US
     }
 
-    /// Whether a message that is stamped now would be taken for one that was written too late.
+    /// Returns true if a message that is stamped now would be taken for one that was written too late.
     fn doubts_what_it_stores(&self) -> bool {
         self.keeper.wall.latest_us() > self.keeper.wall.unix_us() + HOUR_US.unsigned_abs() / 2
     }

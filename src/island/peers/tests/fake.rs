@@ -31,7 +31,7 @@ struct Shared {
 struct State {
     heard: Vec<Heard>,
     connections: usize,
-    /// No request is answered before so many connections wait at the same time.
+    /// No request is answered before this number of connections waits at the same time.
     hold: usize,
     held: usize,
     /// Connections to be closed instead of an answer.
@@ -96,12 +96,11 @@ impl FakeNode {
         self.shared.state.lock().unwrap().heard.clone()
     }
 
-    /// How many were accepted.
     pub fn connections(&self) -> usize {
         self.shared.state.lock().unwrap().connections
     }
 
-    /// Answers nobody until so many ask at the same time; then everybody.
+    /// Answers no request until this number of connections waits at the same time; then all.
     pub fn hold(&self, connections: usize) {
         self.state(|state| state.hold = connections);
     }

@@ -203,8 +203,8 @@ fn ids() -> MessageIds {
     MessageIds::new(&[CRYPTO.to_owned()]).unwrap()
 }
 
-/// A port where nobody listens yet. On an address of its own: nobody else gets the port in between, and who connects to
-/// it from 127.0.0.1 never meets himself.
+/// URL of a port without a listener. On an address of its own: no other test gets the port in between, and a caller
+/// from 127.0.0.1 never connects to itself.
 fn nobody() -> String {
     static COUNT: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
@@ -250,7 +250,7 @@ fn every_status_has_its_reply() {
         ("200 OK", "", [Done, Done, Done]),
         ("202 Accepted", "", [Done, Done, Done]),
         ("404 Not Found", none, [NotHere, NotHere, NotHere]),
-        // Of a server that is no node of ours.
+        // Of a server that is no node of this cluster.
         ("404 Not Found", "", [Unreachable, Unreachable, Unreachable]),
         ("503 Service Unavailable", busy, [Busy, Unreachable, Unreachable]),
         // Of a node with too many connections.
@@ -293,7 +293,7 @@ fn one_call_after_another_takes_one_connection_and_many_at_once_take_as_many_as_
         assert_eq!(kit.ask(push(&node.url())), PeerReply::Done);
     }
     assert_eq!(node.connections(), 1);
-    // Nobody is answered until as many connections as are allowed have asked.
+    // No request is answered until as many connections as are allowed have asked.
     node.hold(4);
     for _ in 0..40 {
         kit.submit(push(&node.url()));
@@ -322,11 +322,11 @@ fn a_kept_connection_that_breaks_behind_a_request_is_no_answer_though_no_other_c
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        // Nobody listens from now on.
+        // The port has no listener from now on.
         drop(listener);
         fake::request(&mut stream).unwrap();
         std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
-        // It may have been carried out: then it is gone before anybody hears of it.
+        // It may have been carried out: the connection ends without an answer.
         fake::request(&mut stream).unwrap();
     });
     let mut kit = Kit::new();
@@ -446,7 +446,7 @@ fn a_node_behind_tls_is_called_when_its_authority_is_trusted() {
         assert_eq!(kit.ask(push(&url)), PeerReply::Done);
     }
     assert_eq!(node.connections(), 1);
-    // Who does not trust it cannot reach it, and owes it what it was to be told; until it learns whom to trust.
+    // A caller without trust cannot reach the node and goes on owing the notification, until it learns whom to trust.
     let mut stranger = Kit::new();
     assert_eq!(stranger.ask(push(&url)), PeerReply::Unreachable);
     assert_eq!(stranger.ask(notify(&url, 1)), PeerReply::Unreachable);

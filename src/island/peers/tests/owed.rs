@@ -1,4 +1,4 @@
-//! Notifications that nobody answered: they are called again until somebody does, or the node's run is over.
+//! Notifications without an answer: they are called again until the node answers, or its run is over.
 
 use super::*;
 
