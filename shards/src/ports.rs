@@ -7,7 +7,7 @@ use machine::stats::{Board, HistogramMeaning, Meaning};
 use machine::time::Now;
 use machine::{CloseReason, Command, Event, PeerOp, PeerReply, StoreError, StoreOp, StoreReply};
 
-/// Which public port a connection came in on.
+/// Public port of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Port {
     /// User agents. Small receive spans.
@@ -24,7 +24,7 @@ pub trait Edge: 'static {
     /// something is half done.
     type Codec: Sized + 'static;
 
-    /// What its numbers mean: its part of the shard's board.
+    /// Meanings of its numbers: its part of the shard's board.
     const MEANINGS: &'static [Meaning] = &[];
 
     /// Copies its numbers to the board, from place `at` on.
@@ -69,9 +69,9 @@ pub trait Edge: 'static {
         let _ = (now, codec, reason);
     }
 
-    /// Whether a half-decoded request is under way: such a connection is ended after the request timeout,
-    /// an idle one after the keep-alive timeout. For an upgraded WebSocket: whether a message is begun whose last
-    /// fragment has not come.
+    /// Returns true if a half-decoded request is under way: such a connection is ended after the request timeout, an
+    /// idle one after the keep-alive timeout. For an upgraded WebSocket: true if a message is begun whose last fragment
+    /// has not come.
     fn mid_request(&self, codec: &Self::Codec) -> bool;
 
     /// True if unfinished requests and messages of this port hold so much memory that the oldest should be ended.
@@ -80,14 +80,14 @@ pub trait Edge: 'static {
         false
     }
 
-    /// Whether the connection is an upgraded WebSocket: the machine then knows it.
+    /// Returns true if the connection is an upgraded WebSocket: the machine then knows it.
     fn is_websocket(&self, codec: &Self::Codec) -> bool;
 
     /// The whole answer to a connection for which its port has no place (503 and close).
     fn too_many(&self, port: Port) -> &'static [u8];
 }
 
-/// What `ingest` made of the bytes.
+/// Result of [`Edge::ingest`].
 #[derive(Debug)]
 pub enum Ingest {
     /// Not a whole request yet. `consumed` bytes are done with; the rest is kept aside until there are more.
@@ -110,17 +110,16 @@ pub enum Ingest {
     Command {
         /// Bytes done with.
         consumed: usize,
-        /// The request.
         command: Command,
     },
     /// End the connection after sending what is in `out` and what `Edge::close` says for this reason.
     Close {
-        /// Whose fault, and how it is spelled.
+        /// The fault, which decides the close status.
         reason: CloseReason,
     },
 }
 
-/// What is left to do after `emit`.
+/// Work that is left after `emit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emitted {
     /// The connection stays.
@@ -161,11 +160,11 @@ impl Peers for Alone {
     }
 }
 
-/// Hands the wake data of one user agent to whoever calls the wake-up service (`simplepush.wake_url`). Called on the
+/// Hands the wake data of one user agent to the caller of the wake-up service (`simplepush.wake_url`). Called on the
 /// shard's thread: it never blocks, and drops what does not fit its queue; the update waits for the next hello.
 pub type Wake = Box<dyn Fn(WakeData) + Send>;
 
-/// Where a shard's accepted directs survive `kill -9` (ARCHITECTURE.md 5). The real one is `ledger::Log`.
+/// Log in which a shard's accepted directs survive `kill -9` (ARCHITECTURE.md 5). The real one is `ledger::Log`.
 pub trait Ledger {
     /// Appends a record and marks it live. The machine reserves bytes first, so there is always room.
     fn append(&mut self, slot: machine::ids::LedgerSlot, message: &machine::message::Message);

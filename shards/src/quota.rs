@@ -1,4 +1,4 @@
-//! A bound on what many hold together: bytes of unfinished input, of the connections of a shard.
+//! A bound on the bytes that many holders have together: bytes of unfinished input, of the connections of a shard.
 //!
 //! Lives on: the thread of its shard. What it counts is exact: a [`Share`] gives back what it has when it is dropped.
 
@@ -9,9 +9,9 @@ use machine::limits::LITTLE_BYTES;
 
 use crate::ports::Port;
 
-/// So much may be held together.
+/// A number of bytes that many may hold together.
 ///
-/// Half of it is for who holds little (at most [`LITTLE_BYTES`]), so that a few with long messages do not shut out the
+/// Half of it is for holders of little (at most [`LITTLE_BYTES`]), so that a few with long messages do not shut out the
 /// many with short ones.
 #[derive(Clone, Debug)]
 pub struct Quota {
@@ -25,7 +25,7 @@ impl Quota {
         Quota { used: Rc::new(Cell::new(0)), bytes_max }
     }
 
-    /// The part of one holder, who has nothing yet.
+    /// The part of one holder, which has nothing yet.
     pub fn share(&self) -> Share {
         Share { used: Rc::clone(&self.used), bytes: 0 }
     }
@@ -35,13 +35,14 @@ impl Quota {
         self.used.get()
     }
 
-    /// True if so much is held that the oldest holders should go, so that new ones find room: three quarters.
+    /// Returns true if more than three quarters are held: the oldest holders should then go, so that new ones find
+    /// room.
     pub fn is_tight(&self) -> bool {
         self.used() > self.bytes_max / 4 * 3
     }
 
-    /// Whether a holder who had `before` bytes must let go, now that it has `bytes`: it took more, and that is too
-    /// much. Who takes nothing more may keep what it has.
+    /// Returns true if a holder that had `before` bytes and now has `bytes` must let go: it took more, and that is too
+    /// much. A holder that takes nothing more may keep its bytes.
     pub fn refuses(&self, before: usize, bytes: usize) -> bool {
         let bytes_max = if bytes <= LITTLE_BYTES { self.bytes_max } else { self.bytes_max / 2 };
         bytes > before && self.used() > bytes_max
@@ -81,7 +82,7 @@ impl PortQuotas {
     }
 }
 
-/// What one holder has of a [`Quota`].
+/// Bytes that one holder has of a [`Quota`].
 #[derive(Debug)]
 pub struct Share {
     used: Rc<Cell<usize>>,
@@ -89,13 +90,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// It has so many bytes now.
+    /// Sets the bytes of this holder.
     pub fn set(&mut self, bytes: usize) {
         self.used.set(self.used.get() - self.bytes + bytes);
         self.bytes = bytes;
     }
 
-    /// How many bytes it has.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -22,31 +22,27 @@ use machine::ids::ShardId;
 use machine::stats::Board;
 use machine::{MachineConfig, ShardMachine};
 
-/// What one shard is made of. The closures run on the shard's thread.
+/// Parts of one shard. The closures run on the shard's thread.
 pub struct ShardSetup<E: Edge> {
-    /// Which shard it is, and the machine's settings.
     pub machine: MachineConfig,
     /// The core it is pinned to; several shards may share one. `None`: wherever the kernel likes.
     pub core: Option<usize>,
     /// The time of the process; all shards have the same one.
     pub clock: Arc<Wall>,
-    /// Limits of its connections.
     pub limits: PlaneLimits,
-    /// Its listening sockets, from [`crate::ring::listen`].
+    /// From [`crate::ring::listen`].
     pub listeners: Vec<(Port, OwnedFd)>,
-    /// Makes its edge.
     pub edge: Box<dyn FnOnce() -> E + Send>,
     /// Makes its hand into storage. The waker is rung when a reply can be collected.
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
     /// Makes its hand to other nodes. The waker is rung as that of the store.
     pub peers: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Peers> + Send>,
-    /// Makes its ledger.
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
-    /// Hands wake-up calls to whoever makes them.
+    /// Hands wake-up calls to the wake-up service.
     pub wake: Wake,
 }
 
-/// Why the shards could not be started; one sentence that says what to do.
+/// Reason for a failed start of the shards; one sentence that says what to do.
 #[derive(Debug)]
 pub enum StartError {
     /// The kernel or its limits.
@@ -77,12 +73,11 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// How a shard ended.
+/// Result of one shard.
 #[derive(Clone, Copy, Debug)]
 pub struct ShardReport {
-    /// Which.
     pub shard: ShardId,
-    /// Whether its drain was complete: every session told, every ledger saved.
+    /// Its drain was complete: every session told, every ledger saved.
     pub drained: bool,
     /// Connections that were still there.
     pub connections: u32,
@@ -107,7 +102,7 @@ impl<E: Edge> Clone for Handle<E> {
     }
 }
 
-/// When a drain must be over, once there is one.
+/// Deadline of a drain, once there is one.
 #[derive(Default)]
 struct Drain {
     deadline: Mutex<Option<Instant>>,
@@ -121,10 +116,10 @@ impl Drain {
     }
 }
 
-/// How often a drain is looked at.
+/// Interval between checks of a drain.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
-/// What a starting shard says, and what it waits for.
+/// Channels of a starting shard: its result, the permission to go on, and the end of the start.
 struct Handshake {
     ready: SyncSender<io::Result<()>>,
     go: Receiver<()>,
@@ -195,7 +190,8 @@ fn builder(shard: ShardId, core: Option<usize>) -> LocalExecutorBuilder {
         .preempt_timer(EXECUTOR_PASS)
 }
 
-/// How often a busy shard gives its executor a pass. The shard is its only task, so nobody waits for one.
+/// Interval at which a busy shard gives its executor a pass. The shard is its only task, so no other task waits for
+/// one.
 const EXECUTOR_PASS: Duration = Duration::from_secs(1);
 
 fn refused(shard: ShardId, core: Option<usize>, error: GlommioError<()>) -> StartError {

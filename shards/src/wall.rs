@@ -1,8 +1,8 @@
 //! The only code of shards that reads the host's clock.
 //!
 //! A host's clock can be set: by hand, by NTP, after a sleep. So it is read once, when the process begins, and from
-//! then on [`Wall`] runs at monotonic speed. That the two have come apart is seen ([`Wall::gap_us`]), and whoever has
-//! found out which of them is right takes the host's over or distrusts it (decision 0019).
+//! then on [`Wall`] runs at monotonic speed. That the two have come apart is seen ([`Wall::gap_us`]), and the island,
+//! which finds the right one, takes the host's over or distrusts it (decision 0019).
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ pub struct Wall {
     /// Microseconds since the Unix epoch at the origin.
     base_us: AtomicU64,
     host: HostClock,
-    /// By how many microseconds the host's clock is known to be wrong, ahead of ours; 0 while it is believed.
+    /// Microseconds by which the host's clock is known to be wrong, ahead of this one; 0 while it is believed.
     host_wrong_us: AtomicI64,
-    /// By how many ours is known to be late.
+    /// Microseconds by which this clock is known to be late.
     late_us: AtomicU64,
-    /// Ours is known to be too far from the clocks of the database.
+    /// This clock is known to be too far from the clocks of the database.
     stopped: AtomicBool,
 }
 
@@ -38,8 +38,7 @@ impl Wall {
         Wall { origin: Monotonic::now(), base_us, host, host_wrong_us, late_us, stopped: AtomicBool::new(false) }
     }
 
-    /// Stands at this time, microseconds since the Unix epoch, whatever the host believes: for tests of what has a
-    /// date.
+    /// Stands at this time, microseconds since the Unix epoch, with any host clock: for tests of dated items.
     pub fn standing(unix_us: u64) -> Wall {
         let wall = Wall { origin: Monotonic::now() + FAR_AHEAD, ..Wall::start() };
         wall.base_us.store(unix_us, Ordering::Relaxed);
@@ -64,16 +63,16 @@ impl Wall {
         self.now().unix()
     }
 
-    /// The later of this time and the host's, as far as that is known to be wrong without that: what may have passed
-    /// while nobody looked. After a sleep of the host its clock is right at once and this one is late until the next
-    /// look.
+    /// Returns the later of this time and the host's, which is corrected by its known error: the time that may have
+    /// passed between two looks. After a sleep of the host its clock is right at once and this one is late until the
+    /// next look.
     pub fn latest_us(&self) -> u64 {
         let wrong_us = self.host_wrong_us.load(Ordering::Relaxed);
         let host = self.host.unix_us().saturating_add_signed(wrong_us.saturating_neg());
         self.unix_us().saturating_add(self.late_us.load(Ordering::Relaxed)).max(host)
     }
 
-    /// How far the host's clock is ahead, in microseconds; negative when it is behind.
+    /// Returns the lead of the host's clock in microseconds; negative when it is behind.
     pub fn gap_us(&self) -> i64 {
         let mut gap = 0;
         for _ in 0..READS_MAX {
@@ -93,7 +92,8 @@ impl Wall {
         self.base_us.store(base_us, Ordering::Relaxed);
     }
 
-    /// Says that the host's clock is known to be wrong, so far ahead of ours, and ours late by so much.
+    /// Notes that the host's clock is known to be wrong, by `host_wrong_us` ahead of this one, and this one late by
+    /// `late_us`.
     pub fn distrust(&self, host_wrong_us: i64, late_us: u64) {
         self.host_wrong_us.store(host_wrong_us, Ordering::Relaxed);
         self.late_us.store(late_us, Ordering::Relaxed);
@@ -128,14 +128,14 @@ pub struct HostClock {
 }
 
 impl HostClock {
-    /// One that is ahead by so much.
+    /// One that is ahead by `by`.
     pub fn ahead(by: Duration) -> HostClock {
         let clock = HostClock::default();
         clock.set_off(by.as_micros() as i64);
         clock
     }
 
-    /// Sets it wrong by so many microseconds from now on, or right; for all copies of it.
+    /// Sets it wrong by `off_us` from now on, or right; for all copies of it.
     pub fn set_off(&self, off_us: i64) {
         self.off_us.store(off_us, Ordering::Relaxed);
     }
@@ -147,7 +147,7 @@ impl HostClock {
     }
 }
 
-/// How often two clocks are read until they were read at one time, and how far apart that is, in microseconds.
+/// Tries to read two clocks at one time, and the longest time between two such reads, in microseconds.
 const READS_MAX: usize = 5;
 const READ_US_MAX: u64 = 1_000;
 /// An origin so far ahead is not reached.
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     const HOUR_US: u64 = 3_600_000_000;
-    /// What a test may take from one line to the next.
+    /// Time that a test may take from one line to the next.
     const SLOW_US: u64 = 60_000_000;
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         assert!(wall.latest_us() >= wall.unix_us() + HOUR_US - SLOW_US);
         wall.distrust(wall.gap_us(), 0);
         assert!(wall.latest_us() <= wall.unix_us() + SLOW_US);
-        // What the clock of a host that slept shows more than it was wrong by has passed.
+        // Progress of a slept host's clock beyond its known error is time that has passed.
         host.set_off(2 * HOUR_US as i64);
         assert!(wall.latest_us() >= wall.unix_us() + HOUR_US - SLOW_US);
         wall.distrust(wall.gap_us(), HOUR_US);

@@ -1,4 +1,4 @@
-//! What can be wrong with a ledger log, each as one sentence that says what to do.
+//! Errors of a ledger log, each as one sentence that says what to do.
 
 use std::fmt;
 use std::io;

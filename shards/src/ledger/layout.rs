@@ -1,4 +1,4 @@
-//! Where things are in the file. Everything little-endian: the file never leaves its host.
+//! Layout of the file. Everything little-endian: the file never leaves its host.
 //!
 //! ```text
 //! header  0 magic 8   8 version 4   12 shard 2 + 2 zero   16 ring bytes 8   24 salt 8   32 CRC of 0..32
@@ -33,7 +33,7 @@ pub(super) fn ring_bytes(log_bytes: u64) -> u64 {
     log_bytes.saturating_sub(HEADER_BYTES) / 8 * 8
 }
 
-/// What the header says.
+/// Contents of the header.
 pub(super) struct Header {
     pub(super) salt: u64,
     pub(super) floor: Clock,

@@ -71,7 +71,7 @@ impl Map {
         let advised = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_POPULATE_WRITE) };
         if advised != 0 {
             for at in (0..self.bytes).step_by(4096) {
-                // SAFETY: `at` lies inside the mapping, which nobody else knows yet. What is there stays.
+                // SAFETY: `at` lies inside the mapping, which no other code knows yet. What is there stays.
                 unsafe {
                     let page = self.base.as_ptr().add(at);
                     page.write_volatile(page.read_volatile());

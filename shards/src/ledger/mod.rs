@@ -13,8 +13,8 @@
 //! full, every appended byte makes the tail pass four: dead records are freed, live ones copied to the head.
 //! While live bytes are at most [`capacity_for`] the log always has room (the arithmetic is at [`Log::append`]).
 //!
-//! Logs are never reused: at start [`replay`] reads every log of the directory, whatever the shard count was,
-//! the caller makes new ones, saves the messages and then discards the old files.
+//! Logs are never reused: at start [`replay`] reads every log of the directory, for any earlier shard count, the caller
+//! makes new ones, saves the messages and then discards the old files.
 //!
 //! Lives on: its shard only; `replay` on the starting thread.
 
@@ -57,12 +57,12 @@ const _: () = assert!(LOG_BYTES_MIN - HEADER_BYTES >= 16 * 3 * (MESSAGE_BYTES_MA
 // A record takes its head and at most 7 bytes of padding beside the message; the machine reserves at least that.
 const _: () = assert!(RECORD_HEAD_BYTES + 7 <= machine::limits::LEDGER_RECORD_OVERHEAD_BYTES as u64);
 
-/// What `message` takes from the log, bytes: what the machine reserves before it accepts a direct.
+/// Returns the bytes that `message` takes from the log: the machine reserves them before it accepts a direct.
 pub fn record_bytes(message: &Message) -> u64 {
     layout::record_bytes(message.encoded_len())
 }
 
-/// How many bytes of live records a log file of `log_bytes` may hold: half of its ring.
+/// Returns the bytes of live records that a log file of `log_bytes` may hold: half of its ring.
 pub fn capacity_for(log_bytes: u64) -> u64 {
     layout::ring_bytes(log_bytes) / 2
 }
@@ -76,16 +76,16 @@ pub struct Log<M = Map> {
     path: PathBuf,
     /// Bytes of the ring; positions below count on without wrapping, `position % ring` is the place.
     ring: u64,
-    /// Where the next record goes. `tail <= head <= tail + ring`.
+    /// Position of the next record. `tail <= head <= tail + ring`.
     head: u64,
-    /// Where the oldest record is, live or dead.
+    /// Position of the oldest record, live or dead.
     tail: u64,
     /// Bytes of live records; at most `ring / 2`.
     live: u64,
     /// Per slot the place of its record in units of 8 bytes.
     slots: Vec<u32>,
     floor: Clock,
-    /// Which of the two floor cells is written next.
+    /// Index of the floor cell that is written next.
     floor_cell: usize,
     scratch: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Reading the logs of earlier boots: every live record, whatever the shard count was then.
+//! Reading the logs of earlier boots: every live record, for any shard count of that boot.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,7 +12,7 @@ use super::MESSAGE_BYTES_MAX;
 use super::fault::LedgerError;
 use super::layout::{self, HEADER_BYTES, RECORD_HEAD_BYTES};
 
-/// What earlier boots left. Lives on the starting thread, until its messages are saved.
+/// Messages and files of earlier boots. Lives on the starting thread, until its messages are saved.
 #[derive(Debug)]
 pub struct Replay {
     /// Every live record once, in stamp order.
@@ -27,14 +27,13 @@ pub struct Replay {
 #[derive(Debug)]
 struct Left {
     path: PathBuf,
-    /// Whether it holds a live record.
+    /// It holds a live record.
     live: bool,
     /// No clock may start at or below it; 0 for a draft.
     floor: Clock,
 }
 
 impl Replay {
-    /// How many files there are.
     pub fn files(&self) -> usize {
         self.files.len()
     }

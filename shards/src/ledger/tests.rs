@@ -32,7 +32,7 @@ fn create(dir: &Path, origin: u32) -> Log {
     Log::create(dir, ShardId(0), Origin(origin), LOG_BYTES_MIN, Clock(1)).expect("a log")
 }
 
-/// What should be live, driven by the same operations as the log.
+/// Expected live records, driven by the same operations as the log.
 #[derive(Default)]
 struct Model {
     live: BTreeMap<u32, u64>,
@@ -200,7 +200,7 @@ fn logs_without_a_record_go_at_once_but_for_the_one_with_the_highest_floor() {
     let mut third = replay(dir.path()).expect("readable");
     third.discard_empty().expect("removable");
     assert_eq!((third.files(), replay(dir.path()).expect("readable").clock_floor), (1, Clock(70)));
-    // Somebody else has removed it: it is gone all the same.
+    // The file was removed from outside: it is gone all the same.
     std::fs::remove_file(std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path()).unwrap();
     third.discard().expect("nothing to remove");
 }

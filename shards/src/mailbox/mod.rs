@@ -1,10 +1,10 @@
-//! Bounded lanes between shards, and how a parked shard is woken.
+//! Bounded lanes between shards, and the wake of a parked shard.
 //!
-//! A [`Mailbox`] is a shard's end of the [`mesh`]: it reads its own lanes and writes those of the others. Who a
-//! mail is from is part of the mailbox, not of the call, so that ends cannot be mixed up. Pushes never fail:
-//! requests and replies are paid for with credit, arrivals with a granted place (ARCHITECTURE.md 8.2).
+//! A [`Mailbox`] is a shard's end of the [`mesh`]: it reads its own lanes and writes those of the others. The sender of
+//! a mail is part of the mailbox, not of the call, so that ends cannot be mixed up. Pushes never fail: requests and
+//! replies are paid for with credit, arrivals with a granted place (ARCHITECTURE.md 8.2).
 //!
-//! Lives on: the shard's thread; a [`Waker`] is also held by whoever works for the shard elsewhere.
+//! Lives on: the shard's thread; a [`Waker`] is also held by the threads that work for the shard.
 
 #![allow(unsafe_code)]
 
@@ -31,7 +31,7 @@ const fn lane_bytes_max() -> usize {
 
 const _: () = assert!(lane_bytes_max() <= 1 << 20, "the lanes of a shard take at most 1 MiB");
 
-/// Which lane of a mailbox.
+/// A lane of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lane {
     /// Replies, read first: they free credit.
@@ -47,7 +47,7 @@ impl Lane {
     pub const ALL: [Lane; 3] = [Lane::Replies, Lane::Arrivals, Lane::Requests];
 }
 
-/// What the others see of a shard.
+/// The part of a shard that the others see.
 struct Door {
     requests: ArrayQueue<Mail>,
     replies: ArrayQueue<Mail>,
@@ -88,12 +88,11 @@ pub fn mesh(shards: u16) -> io::Result<Vec<Mailbox>> {
 }
 
 impl Mailbox {
-    /// Whose it is.
     pub fn shard(&self) -> ShardId {
         self.me
     }
 
-    /// How many shards the mesh has.
+    /// Returns the number of shards of the mesh.
     pub fn shard_count(&self) -> u16 {
         self.doors.len() as u16
     }
@@ -111,8 +110,8 @@ impl Mailbox {
         &self.doors[usize::from(shard.0)]
     }
 
-    /// Puts a mail into its lane at `to`. True when that shard is parked and nobody has undertaken to wake it:
-    /// the caller must, with its next submission.
+    /// Puts a mail into its lane at `to`. Returns true if that shard is parked and no other caller has to wake it: this
+    /// one must, with its next submission.
     #[must_use]
     pub fn send(&self, to: ShardId, mail: Mail) -> bool {
         assert!(to != self.me, "a shard does not write to itself");
@@ -139,7 +138,6 @@ impl Mailbox {
         }
     }
 
-    /// Whether mail waits.
     pub fn has_mail(&self) -> bool {
         let door = self.mine();
         !(door.replies.is_empty() && door.arrivals.is_empty() && door.requests.is_empty())
@@ -178,7 +176,7 @@ impl Mailbox {
         };
     }
 
-    /// Who should serve a new endpoint connection: the least loaded shard; this one when that is no better.
+    /// Chooses the shard for a new endpoint connection: the least loaded one; this one when that is no better.
     pub(crate) fn deal(&self) -> ShardId {
         let load = |shard: u16| self.doors[usize::from(shard)].dealt.load(Ordering::Relaxed);
         let mut best = self.me.0;

@@ -1,8 +1,8 @@
-//! How a parked shard is told that something waits for it.
+//! Wake of a parked shard for which something waits.
 //!
-//! The shard says that it parks, looks at its lanes once more, and sleeps. Whoever has put something there
-//! takes the parked flag down; the one who found it up must wake. Both sides are SeqCst: either the sleeper
-//! sees the mail or the sender sees the flag.
+//! The shard says that it parks, looks at its lanes once more, and sleeps. A sender that has put something there takes
+//! the parked flag down; the one that found it up must wake the shard. Both sides are SeqCst: either the sleeper sees
+//! the mail or the sender sees the flag.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -29,16 +29,16 @@ impl Waker {
         }
     }
 
-    /// Whether the shard is parked and the caller is the one who must wake it.
+    /// Takes the parked flag down. Returns true if it was up: the caller must then wake the shard.
     pub(super) fn claim(&self) -> bool {
-        // Orders the push before against the look after: a plain load is enough when nobody is parked.
+        // Orders the push before against the look after: a plain load is enough when the shard is not parked.
         fence(Ordering::SeqCst);
         self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::SeqCst)
     }
 
     /// Signals the eventfd that the shard awaits.
     pub(super) fn ring(&self) {
-        // It neither blocks nor fails: that would take 2^64 signals that nobody read.
+        // It neither blocks nor fails: that would take 2^64 signals without a read.
         let _ = (&self.event).write(&1u64.to_ne_bytes());
     }
 
@@ -53,7 +53,7 @@ impl Waker {
         self.parked.store(false, Ordering::Relaxed);
     }
 
-    /// What the shard awaits, and its rings signal.
+    /// The eventfd that the shard awaits, and its rings signal.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

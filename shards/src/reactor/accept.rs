@@ -38,11 +38,11 @@ impl Listener {
 /// Armings are counted modulo this: what fits beside the listener's number in user_data.
 const ARMINGS: u16 = 1 << 12;
 
-/// Where connections are accepted into.
+/// Target of the accepts.
 pub(super) struct Accepting {
     /// The ring, if any has room.
     ring: Option<u16>,
-    /// Whether something changed that the armed accepts must follow.
+    /// The armed accepts must follow a change.
     due: bool,
     /// After a failure nothing is armed before this.
     pause: Option<Instant>,
@@ -51,7 +51,7 @@ pub(super) struct Accepting {
     refused: u32,
 }
 
-/// How long accepting pauses after it failed: the system is out of descriptors or memory.
+/// Pause of the accepts after one failed: the system is out of descriptors or memory.
 const PAUSE: Span = Span::from_ms(50);
 
 impl Default for Accepting {
@@ -61,7 +61,7 @@ impl Default for Accepting {
 }
 
 impl Accepting {
-    /// When a pause is over.
+    /// End of a pause.
     pub(super) fn next(&self) -> Option<Instant> {
         self.pause
     }

@@ -1,4 +1,4 @@
-//! What the rest of the process tells a shard, and what it hears back.
+//! Orders from the rest of the process to a shard, and the news that it hears back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +72,7 @@ impl<E> ControlLane<E> {
         self.drained.store(true, Ordering::Release);
     }
 
-    /// Whether the shard has said that its drain is complete.
+    /// Returns true if the shard has said that its drain is complete.
     pub(crate) fn is_drained(&self) -> bool {
         self.drained.load(Ordering::Acquire)
     }

@@ -11,7 +11,7 @@ use machine::{CloseReason, Input};
 
 use super::{Machine, Reactor};
 
-/// When a goodbye has taken long enough. All take equally long, so these stand in line.
+/// Time at which a goodbye has taken long enough. All take equally long, so these stand in line.
 pub(super) struct Deadline {
     at: Instant,
     conn: ConnId,
@@ -36,7 +36,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.part(conn);
     }
 
-    /// What is encoded is the last that this connection says.
+    /// Ends the connection behind the bytes that are encoded: they are its last.
     pub(super) fn part(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Leaving;
@@ -146,7 +146,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.release(conn);
     }
 
-    /// Nobody finds the connection any more; its Close is staged.
+    /// Takes the connection out of all tables; its Close is staged.
     pub(super) fn release(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         self.sides.free(&mut entry.side);

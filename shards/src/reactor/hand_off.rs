@@ -1,8 +1,8 @@
-//! Moving sockets between shards (ring/RULES.md): a session to its owner, an endpoint connection to whoever has
-//! least to do.
+//! Moving sockets between shards (ring/RULES.md): a session to its owner, an endpoint connection to the least loaded
+//! shard.
 //!
-//! The mail with hello and undecoded bytes goes out when the descriptor is known to be there; what arrives at
-//! the socket meanwhile is read by the target.
+//! The mail with hello and undecoded bytes goes out when the descriptor is known to be there; bytes that arrive at the
+//! socket meanwhile are read by the target.
 
 use crate::ports::{Edge, Port};
 use crate::ring::{Departure, Done, Flags, State};

@@ -1,12 +1,12 @@
-//! Until when the shard has heard: what judges a silence.
+//! Input horizon: the instant up to which the shard has processed all socket input. Silences are measured against it.
 //!
-//! A shard that was not let run, or that has more to read than one turn takes, finds deadlines passed while the
-//! answers wait in its sockets. Whoever is late then is the shard. So it keeps the instant until which everything that
-//! had arrived has been told to the machine, and the machine ends nobody for a silence beyond it ([`Input::Heard`]).
+//! A shard that was not let run, or that has more to read than one turn takes, finds deadlines passed while the answers
+//! wait in its sockets. Then the shard is late, not the peer. So it keeps the instant until which all input that had
+//! arrived has been told to the machine, and the machine ends no connection for a silence beyond it ([`Input::Heard`]).
 //!
 //! It is found in rounds of about two turns, one after the other without a gap: what is readable when a round begins is
-//! reaped, received, and decoded, then it is over. Every step of a round waits for a number that was counted
-//! before, so that a shard which is never idle ends its rounds, too. What a connection's own command holds up is not
+//! reaped, received, and decoded, then it is over. Every step of a round waits for a number that was counted before, so
+//! that a shard which is never idle ends its rounds, too. Input that waits behind a connection's own command is not
 //! heard: the machine knows of that.
 //!
 //! [`Input::Heard`]: machine::Input::Heard
@@ -15,47 +15,46 @@ use machine::time::{Instant, Span};
 
 /// The round that is under way, and what the last has come to.
 pub(super) struct Hearing {
-    /// When it began: what had arrived by then is heard when it is over.
+    /// Begin of the round: input that had arrived by then is heard when the round is over.
     since: Instant,
     step: Step,
-    /// What the last round has come to.
+    /// Horizon that the last round has reached.
     until: Instant,
-    /// What the machine was told last.
+    /// Horizon that the machine was told last.
     told: Option<Instant>,
     /// The shard slept; nothing waits, and the round begins anew.
     slept: bool,
 }
 
-/// What a submission left.
+/// State of the rings after a submission.
 #[derive(Clone, Copy)]
 pub(super) struct Entered {
     /// Completions that wait to be handled.
     pub ready: usize,
     /// The kernel has more for us.
     pub more: bool,
-    /// Connections of the shard.
     pub connections: u32,
 }
 
-/// What a round waits for.
+/// The event that a round waits for.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Submissions, of which so many were: they reap what had become readable, the oldest first.
+    /// Submissions, with the number of those that were: they reap what had become readable, the oldest first.
     Reap(u32),
-    /// So many completions to be handled: their receives are staged, or in line for a span.
+    /// Completions left to be handled: their receives are staged, or in line for a span.
     Readable(usize),
-    /// So many connections to be given a span.
+    /// Connections left to be given a span.
     Feed(usize),
     /// The next submission: it receives.
     Receive,
-    /// So many completions to be handled: bytes are decoded or in line for it.
+    /// Completions left to be handled: bytes are decoded or in line for it.
     Received(usize),
-    /// So many connections to be decoded.
+    /// Connections left to be decoded.
     Decode(usize),
 }
 
-/// The kernel does at least so much of a ring's deferred work, which posts completions, with each submission (20 since
-/// 6.13, all of it before), and leaves the rest to the next.
+/// Least number of a ring's pieces of deferred work, which post completions, that the kernel does with each submission
+/// (20 since 6.13, all of it before); the rest is left to the next.
 const REAPED_AT_LEAST: u32 = 16;
 
 /// A round that takes longer is told at once: pings that were written within it have only now been sent.
@@ -71,7 +70,7 @@ impl Hearing {
         self.slept = true;
     }
 
-    /// Whether it matters to the next submission that the kernel has more.
+    /// Returns true if the next submission must say whether the kernel has more.
     pub(super) fn reaps(&self) -> bool {
         self.slept || matches!(self.step, Step::Reap(_))
     }
@@ -90,7 +89,7 @@ impl Hearing {
         }
     }
 
-    /// So many completions were handled; so many connections are in line for a span, and for being decoded.
+    /// Counts handled completions. `starved` connections are in line for a span, `undecoded` ones for being decoded.
     pub(super) fn handled(&mut self, completions: usize, starved: usize, undecoded: usize) {
         match &mut self.step {
             Step::Readable(left) => {
@@ -109,7 +108,7 @@ impl Hearing {
         }
     }
 
-    /// So many connections got a span.
+    /// Counts connections that got a span.
     pub(super) fn fed(&mut self, connections: usize) {
         let Step::Feed(left) = &mut self.step else { return };
         *left = left.saturating_sub(connections);
@@ -118,8 +117,8 @@ impl Hearing {
         }
     }
 
-    /// So many connections of the line were decoded in the turn that began at `now`. When the shard was late, says
-    /// until when it has heard.
+    /// Counts connections of the line that were decoded in the turn that began at `now`. Returns the new horizon if the
+    /// shard was late.
     pub(super) fn decoded(&mut self, now: Instant, connections: usize) -> Option<Instant> {
         let Step::Decode(left) = &mut self.step else { return None };
         *left = left.saturating_sub(connections);
@@ -131,7 +130,7 @@ impl Hearing {
         (now.since(self.until) >= LATE).then_some(self.until)
     }
 
-    /// Until when the shard has heard, if the machine was not told.
+    /// Returns the horizon if the machine was not told.
     pub(super) fn news(&mut self) -> Option<Instant> {
         let news = (self.told != Some(self.until)).then_some(self.until);
         self.told = Some(self.until);
@@ -160,7 +159,7 @@ mod tests {
         assert_eq!(hearing.decoded(ms(1), 0), None);
         enter(&mut hearing, 2, 9);
         hearing.handled(1, 0, 0);
-        // What became readable meanwhile is another round's.
+        // Input that became readable meanwhile belongs to another round.
         enter(&mut hearing, 3, 2);
         hearing.handled(2, 0, 2);
         assert_eq!((hearing.decoded(ms(3), 1), hearing.news()), (None, None), "one is still in line");

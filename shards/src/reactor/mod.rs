@@ -57,11 +57,11 @@ pub struct PlaneLimits {
     pub request_timeout: Span,
     /// Longest time in which a WebSocket that is owed something may take no byte.
     pub blocked_timeout: Span,
-    /// How long an HTTP connection may be idle between requests.
+    /// Longest time that an HTTP connection may be idle between requests.
     pub keep_alive_timeout: Span,
-    /// How long a peer may take to hear our goodbye out.
+    /// Longest time that a peer may take to receive the last bytes and to close.
     pub goodbye_timeout: Span,
-    /// How many bytes it may still send meanwhile.
+    /// Bytes that it may still send meanwhile.
     pub goodbye_bytes: u32,
     /// Bytes of unfinished input that all connections may keep aside together: `limits::UNFINISHED_BYTES_MAX`.
     pub unfinished_bytes_max: usize,
@@ -72,7 +72,7 @@ pub struct PlaneLimits {
 }
 
 impl PlaneLimits {
-    /// The usual limits for so many connections.
+    /// The usual limits for a shard with `connections_max`.
     pub fn new(connections_max: u32) -> PlaneLimits {
         PlaneLimits {
             connections_max,
@@ -87,16 +87,16 @@ impl PlaneLimits {
         }
     }
 
-    /// How many rings of which size hold that many connections under the soft limit on descriptors.
+    /// Rings that hold that many connections under the soft limit on descriptors.
     fn plane(&self) -> PlaneConfig {
         let nofile = crate::ring::nofile_limit().min(u64::from(u32::MAX)) as u32;
         PlaneConfig::sized(self.connections_max, self.table_max.min(nofile), self.backlog)
     }
 }
 
-/// What the loop drives: the shard machine, and in this crate's tests a script in its place.
+/// State machine that the loop drives: the shard's, and in this crate's tests a script in its place.
 pub(crate) trait Machine: 'static {
-    /// What its numbers mean.
+    /// Meanings of its numbers.
     const MEANINGS: &'static [Meaning];
     /// Meanings of its histograms.
     const HISTOGRAMS: &'static [HistogramMeaning] = &[];
@@ -134,7 +134,7 @@ impl Machine for ShardMachine {
     }
 }
 
-/// What a reactor is made of.
+/// Parts of a reactor.
 pub(crate) struct Parts<E: Edge, M> {
     pub edge: E,
     pub machine: M,
@@ -163,9 +163,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     limits: PlaneLimits,
     board: Arc<Board>,
     clock: Arc<Wall>,
-    /// What the machine was told of it last.
+    /// State of the clock that the machine was told last.
     clock_stopped: bool,
-    /// Of this turn.
     now: Now,
 
     bed: Bed,
@@ -182,7 +181,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
 
     hearing: hearing::Hearing,
 
-    /// What the machine has not been told yet.
+    /// Inputs that the machine has not been told yet.
     inputs: VecDeque<Input>,
     effects: EffectQueue,
     /// Connections with something to send.
@@ -195,7 +194,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     collected: Option<(StoreTicket, Result<StoreReply, StoreError>)>,
     /// As `collected`, of another node.
     heard: Option<(StoreTicket, PeerReply)>,
-    /// What an edge writes into before it is known whether there is anything.
+    /// Buffer that an edge writes into before it is known whether there are bytes to send.
     scratch: Vec<u8>,
     unsent: Vec<EmissionId>,
 

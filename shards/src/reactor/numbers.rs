@@ -1,4 +1,4 @@
-//! What the reactor counts.
+//! Numbers of the reactor.
 
 use machine::CloseReason;
 use machine::counters;

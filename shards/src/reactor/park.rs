@@ -2,8 +2,8 @@
 //!
 //! A *cold* shard awaits its eventfd through glommio, which costs no CPU while idle and a good deal for each wake, and
 //! some allocations. A shard that is woken now and then is *warm*: it blocks in its hub ring, which polls that eventfd,
-//! and spares the way through the executor. Nothing else runs on that executor, so nobody waits for it meanwhile. Warm
-//! sleeps are bounded; the first that is long makes the shard cold again.
+//! and spares the way through the executor. Nothing else runs on that executor, so no other task waits for it
+//! meanwhile. Warm sleeps are bounded; the first that is long makes the shard cold again.
 
 use crate::ports::Edge;
 use machine::time::{Instant, Span};
@@ -13,14 +13,14 @@ use super::{Machine, Reactor};
 
 /// A cold sleep shorter than this speaks for a shard that has something to do.
 const SHORT_SLEEP: Span = Span::from_ms(50);
-/// So many of them in a row make the shard warm.
+/// Short sleeps in a row that make the shard warm.
 const SHORT_SLEEPS_TO_WARM: u32 = 8;
 /// A warm sleep ends after this. It may begin late, or end with a deadline that was armed before.
 const WARM_SLEEP_MAX: Span = Span::from_secs(2);
 /// A warm sleep of this length makes the shard cold.
 const LONG_SLEEP: Span = Span::from_secs(1);
 
-/// How the shard sleeps.
+/// State of the shard's sleeps.
 #[derive(Default)]
 pub(super) struct Parking {
     warm: bool,
@@ -62,10 +62,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         self.plane.enter();
         if !prepared {
-            // What the hub says to the change comes with the next turn.
+            // The reply of the hub to the change comes with the next turn.
             return;
         }
-        // From here on whoever leaves something for us wakes us; so look once more, then sleep.
+        // From here on every sender wakes this shard; so look once more, then sleep.
         self.mailbox.waker().park();
         self.collected = self.collected.take().or_else(|| self.store.collect());
         self.heard = self.heard.take().or_else(|| self.peers.collect());

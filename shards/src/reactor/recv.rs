@@ -8,7 +8,7 @@ use machine::{CloseReason, Command, Input};
 
 use super::{Machine, Reactor};
 
-/// What became of some bytes.
+/// Result of decoding some bytes.
 struct Decoded {
     consumed: usize,
     upgraded: bool,
@@ -64,7 +64,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    /// What holds it up is over: decode what waits, or poll for more.
+    /// The command or move that held up the input is over: decodes the bytes that wait, or polls for more.
     pub(super) fn resume(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get(conn) else { return };
         let waiting = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
@@ -279,7 +279,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 /// Bytes behind a goodbye beyond which the rest is read into large spans.
 const FLOOD_BYTES: u32 = 2 * 1024;
 
-/// What the scratch buffer keeps.
+/// Bytes that the scratch buffer keeps.
 const SCRATCH_KEPT: usize = 16 * 1024;
 
 fn may_read(state: State, flags: Flags) -> bool {

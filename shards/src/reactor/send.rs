@@ -28,7 +28,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         for conn in dirty.drain(..) {
             let Some(entry) = self.conns.get_mut(conn) else { continue };
             entry.flags.clear(Flags::DIRTY);
-            // Whoever is being sent to, or waits for room, is marked again when that is over.
+            // A connection that is being sent to, or waits for room, is marked again when that is over.
             if entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT) {
                 continue;
             }

@@ -11,14 +11,14 @@ use machine::{Effect, Event, Input, Mail};
 use super::hearing::Entered;
 use super::{Control, Machine, Reactor};
 
-// What one turn takes from each source at most, so that none starves another.
+// Most items that one turn takes from each source, so that none starves another.
 const SOCKETS_PER_TURN: usize = 1_024;
 const MAILS_PER_LANE_AND_TURN: usize = 512;
 const STORE_REPLIES_PER_TURN: usize = 512;
 const CONTROLS_PER_TURN: usize = 16;
 const DECODES_PER_TURN: usize = 512;
 
-/// How often the numbers are copied out while the shard works.
+/// Interval at which the numbers are copied out while the shard works.
 pub(super) const PUBLISH_EVERY: Span = Span::from_secs(1);
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
@@ -62,7 +62,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.complete(completion);
             self.drive();
         }
-        // Some completions are of nobody's: when none is left, all were handled.
+        // Some completions belong to no connection: when none is left, all were handled.
         let handled = if self.plane.has_ready() { handled } else { usize::MAX };
         self.hearing.handled(handled, self.starved.len(), self.undecoded.len());
         let mut told = self.read_controls();

@@ -1,8 +1,8 @@
 //! Timeouts of HTTP connections, of WebSockets before their upgrade, and of WebSockets that are stuck.
 //!
-//! Every HTTP connection stands in one line and is looked at each time it comes to the front: a few seconds
-//! apart, whatever it did meanwhile. An upgraded WebSocket leaves that line: its pings are the machine's. It stands in
-//! a second line only while it has begun a message and not finished it, or its socket takes no bytes, since both hold
+//! Every HTTP connection stands in one line and is looked at each time it comes to the front: a few seconds apart, with
+//! or without traffic meanwhile. An upgraded WebSocket leaves that line: its pings are the machine's. It stands in a
+//! second line only while it has begun a message and not finished it, or its socket takes no bytes, since both hold
 //! memory that neighbours need.
 
 use std::collections::VecDeque;
@@ -87,7 +87,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Ends WebSockets whose message is unfinished, or whose socket is blocked, for too long. True when one was ended.
     pub(super) fn end_stuck_websockets(&mut self) -> bool {
-        // What the peers of a late shard have done meanwhile is in these completions.
+        // News of the peers of a late shard is in these completions.
         if self.plane.has_ready() {
             return false;
         }
@@ -150,7 +150,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Closes the connection of this port on which nothing was said for longest, of those that are looked at next, so
     /// that its place is free. An idle connection of HTTP may be closed at any time (RFC 9112 section 9.5), and a
-    /// stranger with very many of them must not shut out those who have something to say. False when none is idle.
+    /// stranger with very many of them must not shut out those with something to say. Returns false if none is idle.
     pub(super) fn end_idle_for_another(&mut self, port: Port) -> bool {
         self.end_longest_idle(port, false)
     }

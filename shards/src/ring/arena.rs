@@ -16,7 +16,7 @@ const LARGE_COUNT: usize = 256;
 
 const _: () = assert!(SMALL_COUNT + LARGE_COUNT <= AUX_MAX);
 
-/// Which spans a port receives into (RULES.md rule 7).
+/// Size of the spans that a port receives into (RULES.md rule 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SpanSize {
     /// WebSockets.
@@ -30,7 +30,7 @@ pub(crate) enum SpanSize {
 pub(crate) struct Span(u16);
 
 impl Span {
-    /// What user_data carries.
+    /// The number that user_data carries.
     pub(super) fn index(&self) -> usize {
         usize::from(self.0)
     }
@@ -73,7 +73,7 @@ impl Arena {
         if usize::from(span.0) < SMALL_COUNT { self.small.push(span.0) } else { self.large.push(span.0) }
     }
 
-    /// Where the kernel may write, and how much.
+    /// Address and length of the span, for the kernel to write to.
     pub(super) fn target(&self, span: &Span) -> (*mut u8, u32) {
         let (start, len) = place(span);
         (self.memory[start].get(), len as u32)

@@ -1,5 +1,5 @@
-//! The slab of connections: one small entry per direct descriptor, in chunks that never move and go when nobody is in
-//! them.
+//! The slab of connections: one small entry per direct descriptor, in chunks that never move and go when they are
+//! empty.
 //!
 //! This is what an idle connection costs in user memory (ARCHITECTURE.md 8.10). Anything rare is in [`super::Sides`].
 
@@ -9,13 +9,11 @@ use machine::ids::ConnId;
 use super::op::Done;
 use super::side::NO_SIDE;
 
-/// Where a connection is in its life.
+/// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Nobody is in the slot.
     Free,
-    /// In use.
     Open,
     /// The descriptor is on its way to another shard.
     Moving,
@@ -65,7 +63,7 @@ impl Flags {
     /// In the line of WebSockets that are looked at for their timeouts.
     pub(crate) const WATCHED: Flags = Flags(1 << 14);
 
-    /// Whether all of these are set.
+    /// Returns true if all of these are set.
     pub(crate) fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -90,11 +88,8 @@ pub(crate) struct Conn<C> {
     pub side: u32,
     /// Milliseconds, wrapping, since the process started: when what the HTTP timeouts measure began.
     pub since: u32,
-    /// Facts.
     pub flags: Flags,
-    /// Its life.
     pub state: State,
-    /// Where it came in.
     pub port: Port,
 }
 
@@ -116,7 +111,6 @@ impl<C> Conn<C> {
 
 /// A connection that was just put into its slot.
 pub(crate) struct Opened {
-    /// Its name.
     pub conn: ConnId,
     /// A side entry that the previous user of the slot still had.
     pub stale_side: u32,
@@ -126,7 +120,7 @@ const CHUNK: usize = 512;
 
 struct Chunk<C> {
     conns: Box<[Conn<C>]>,
-    /// How many are not free.
+    /// Slots that are not free.
     occupied: u32,
 }
 
@@ -134,7 +128,7 @@ struct Chunk<C> {
 /// each ring stays.
 pub(crate) struct Conns<C> {
     chunks: Vec<Option<Chunk<C>>>,
-    /// Where the generations of a chunk begin: behind every one that it ever gave out.
+    /// First generation of a chunk: behind every one that it ever gave out.
     begins: Vec<u32>,
     /// Occupied slots of each ring, closing ones included.
     occupied: Vec<u32>,
@@ -205,7 +199,7 @@ impl<C> Conns<C> {
         Opened { conn: ConnId { slot, generation }, stale_side }
     }
 
-    /// Close is staged: nobody is found under this name any more but its completion.
+    /// Close is staged: from now on only its completion finds the connection under this name.
     pub(crate) fn closing(&mut self, conn: ConnId) {
         if let Some(entry) = self.get_mut(conn) {
             let (at, placed) = (entry.port as usize, entry.flags.has(Flags::PLACED));

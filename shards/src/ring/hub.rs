@@ -1,4 +1,4 @@
-//! Where the thread waits (RULES.md).
+//! The place where the thread waits (RULES.md).
 //!
 //! A shard has one eventfd, its waker's: every ring announces its completions there, and lanes, store and
 //! island write to it; glommio awaits it while the shard is parked. Ring 0 is the hub: the shard's timeout and
@@ -21,9 +21,9 @@ use machine::time::{Instant, Span};
 
 /// The one armed timeout of a shard.
 pub(super) struct Hub {
-    /// What the timeout being staged points to; read by the kernel when it is submitted.
+    /// Length of the timeout that is staged; the kernel reads it at the submission.
     timespec: Box<Timespec>,
-    /// When the armed timeout fires, and its number.
+    /// Time of the armed timeout, and its number.
     pub armed: Option<(Instant, usize)>,
     next_timeout: usize,
     /// The poll of the eventfd is armed, or its removal is not complete.
@@ -52,7 +52,7 @@ impl Hub {
     }
 }
 
-/// Where the thread sleeps: the shard's eventfd as glommio reads it.
+/// The shard's eventfd as glommio reads it; the thread sleeps there.
 pub(crate) struct Bed {
     event: BufferedFile,
 }
@@ -61,11 +61,11 @@ impl Bed {
     /// Inside the shard's executor. The eventfd must be in blocking mode: glommio's READ waits on it.
     pub(crate) fn new(event: BorrowedFd<'_>) -> io::Result<Bed> {
         let own = event.try_clone_to_owned()?.into_raw_fd();
-        // SAFETY: the duplicate was just made and is owned by nobody else.
+        // SAFETY: the duplicate was just made and has no other owner.
         Ok(Bed { event: unsafe { BufferedFile::from_raw_fd(own) } })
     }
 
-    /// Until a ring announces a completion or somebody writes to the eventfd.
+    /// Sleeps until a ring announces a completion or another thread writes to the eventfd.
     pub(crate) async fn sleep(&self) {
         // An eventfd is read in eights.
         let slept = self.event.read_at(0, 8).await;
@@ -80,6 +80,6 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and is owned by nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -9,7 +9,7 @@ pub(crate) struct Inbox {
     share: Share,
 }
 
-/// Of memory that is mostly unused an inbox keeps so many bytes.
+/// Bytes that an inbox keeps of memory that is mostly unused.
 const KEPT_BYTES: usize = 8 * 1024;
 
 impl Inbox {
@@ -50,7 +50,7 @@ impl Inbox {
         self.share.set(self.bytes.capacity());
     }
 
-    /// Drops so many bytes from the front, and the memory if most of it is unused now.
+    /// Drops `len` bytes from the front, and the memory if most of it is unused now.
     pub(crate) fn consume(&mut self, len: usize) {
         self.bytes.drain(..len);
         if self.bytes.is_empty() {

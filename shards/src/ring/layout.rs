@@ -1,9 +1,9 @@
-//! How the rings of a shard are laid out: how many there are, how large their tables are, and how far accepting may
-//! fill one.
+//! Layout of the rings of a shard: their number, the size of their tables, and the part of a table that accepting may
+//! fill.
 
 use machine::limits::table_connections;
 
-/// How the rings are laid out.
+/// Layout of the rings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlaneConfig {
     /// Rings of this shard, the hub included.
@@ -18,8 +18,8 @@ pub(crate) struct PlaneConfig {
 
 impl PlaneConfig {
     /// As many rings as `connections_max` and the reserves of the other ports ([`table_connections`]) need when no
-    /// table may have more than `table_max` slots: 5 % spare for goodbyes, and of every table only so much as
-    /// [`accept_limit`] says is filled by accepting from listeners of this `backlog`.
+    /// table may have more than `table_max` slots: 5 % spare for goodbyes, and every table is filled only up to
+    /// [`accept_limit`] by accepting from listeners of this `backlog`.
     pub(crate) fn sized(connections_max: u32, table_max: u32, backlog: u16) -> PlaneConfig {
         let table_max = table_max.clamp(64, KERNEL_TABLE_MAX);
         let wanted = (u64::from(table_connections(connections_max)) * 105).div_ceil(100) + 64;
@@ -41,9 +41,9 @@ impl PlaneConfig {
     }
 }
 
-/// How many rings, of tables with how many slots, one shard makes for so many connections, when the limit on
-/// descriptors allows tables of `table_max` and its listeners have this `backlog`. For whoever judges a host
-/// (`murre doctor`); on any thread.
+/// Returns the number of rings of one shard with `connections_max`, and the slots of each table, when the limit on
+/// descriptors allows tables of `table_max` and its listeners have this `backlog`. For the check of a host (`murre
+/// doctor`); on any thread.
 ///
 /// # Panics
 /// When that would be more rings than a shard can have: far beyond any host.
@@ -62,7 +62,7 @@ pub(crate) fn accept_limit(table: u32, backlog: u16) -> u32 {
     table - (table / 20).max(burst.min(part)).max(1)
 }
 
-/// Slots of one table at most, whatever the descriptor limit is.
+/// Slots of one table at most, under any descriptor limit.
 const KERNEL_TABLE_MAX: u32 = 1 << 20;
 /// Up to here a quarter of a table is left to bursts, beyond twice this an eighth.
 const SMALL_PART: u32 = 2_048;

@@ -22,7 +22,7 @@ const WEBSOCKET_RECEIVE_BUFFER: i32 = 16 * 1024;
 /// connection can still carry 640 KB a second.
 const ENDPOINT_RECEIVE_BUFFER: i32 = 64 * 1024;
 
-/// Why an address cannot be listened on; one sentence that says what to do.
+/// Reason for a failure to listen on an address; one sentence that says what to do.
 #[derive(Debug)]
 pub struct ListenError {
     address: SocketAddr,
@@ -154,7 +154,7 @@ fn check(result: i32) -> io::Result<()> {
 
 fn owned(fd: i32) -> io::Result<OwnedFd> {
     check(fd)?;
-    // SAFETY: the descriptor was just made and is owned by nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -1,8 +1,8 @@
 //! Everything that knows io_uring.
 //!
-//! A shard's sockets are direct descriptors of its own rings (RULES.md): never in the process's file table,
-//! one armed poll each while idle, no buffer. [`Plane`] stages operations, submits them and hands out
-//! completions; who a connection is and what its bytes mean is decided in [`crate::reactor`].
+//! A shard's sockets are direct descriptors of its own rings (RULES.md): never in the process's file table, one armed
+//! poll each while idle, no buffer. [`Plane`] stages operations, submits them and hands out completions; the meaning of
+//! a connection and of its bytes is decided in [`crate::reactor`].
 //!
 //! Lives on: the shard's thread (rings are SINGLE_ISSUER), but for [`listen`], [`probe`], [`raise_limits`]
 //! and [`tables`], which the starting thread calls, or a command.

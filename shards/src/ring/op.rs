@@ -1,4 +1,4 @@
-//! What a submission says in its user_data, and what its completion is read back as.
+//! Contents of the user_data of a submission, as they are read back from its completion.
 //!
 //! ```text
 //! 63 kind 56 | 55 aux 44 | 43 generation 28 | 27 slot 0
@@ -8,7 +8,7 @@
 use machine::ids::{Claim, ConnId};
 use machine::limits;
 
-/// What kind of operation a completion belongs to. The top byte of user_data; 0 is taken by claims.
+/// Kind of operation of a completion. The top byte of user_data; 0 is taken by claims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -22,7 +22,6 @@ pub(crate) enum Kind {
     Recv = 4,
     /// Send; aux = index of the outbox in the submission.
     Send = 5,
-    /// Shutdown(WR).
     Shutdown = 6,
     /// Close of the slot.
     Close = 7,
@@ -34,7 +33,7 @@ pub(crate) enum Kind {
     Timeout = 10,
     /// Another shard's wake by MSG_RING.
     Bell = 11,
-    /// Nobody asks: removals, cancels, bells that found nobody.
+    /// No reader: removals, cancels, bells that found no ring.
     Ignored = 12,
     /// The hub's multishot poll of the shard's eventfd, while the shard is warm.
     Event = 13,
@@ -44,7 +43,7 @@ const SLOT_BITS: u32 = 28;
 const GENERATION_BITS: u32 = 16;
 const AUX_BITS: u32 = 12;
 
-/// How many values fit beside a slot and its generation: spans of an arena, sends of one submission.
+/// Number of values that fit beside a slot and its generation: spans of an arena, sends of one submission.
 pub(crate) const AUX_MAX: usize = 1 << AUX_BITS;
 
 const _: () = assert!(limits::SESSIONS_MAX <= 1 << SLOT_BITS);
@@ -66,7 +65,6 @@ pub(crate) fn plain(kind: Kind, aux: usize, number: u32) -> u64 {
 /// whether that is still the one in the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Done {
-    /// Its place.
     pub slot: u32,
     /// Low 16 bits of the generation. Enough: a slot is reused only after its Close completed, so no operation
     /// outlives 65,536 uses.

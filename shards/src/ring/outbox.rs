@@ -28,7 +28,6 @@ impl Outbox {
         self.bytes.is_empty()
     }
 
-    /// How many bytes wait.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -37,12 +36,12 @@ impl Outbox {
         &self.bytes
     }
 
-    /// Where an edge appends one frame; [`Outbox::end_frame`] must follow.
+    /// Returns the buffer to which an edge appends one frame; [`Outbox::end_frame`] must follow.
     pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// What was appended since the last frame is one frame.
+    /// Ends a frame: the bytes that were appended since the last one.
     pub(crate) fn end_frame(&mut self, emission: Option<EmissionId>) {
         let end = self.bytes.len() as u32;
         if self.frames.last().is_none_or(|last| last.end < end) {

@@ -21,9 +21,7 @@ use super::uring::{Ring, Sending};
 
 /// An outbox whose submission is over: all of it was sent, or `refused` says how much, or why nothing was.
 pub(crate) struct Sent {
-    /// Whose.
     pub conn: ConnId,
-    /// What.
     pub outbox: Outbox,
     /// `None`: all of it went out. Else bytes taken, or a negative errno.
     pub refused: Option<i32>,
@@ -33,14 +31,13 @@ pub(crate) struct Sent {
 pub(crate) struct Plane {
     rings: Vec<Ring>,
     hub: Hub,
-    /// Receive spans.
     pub arena: Arena,
     ready: VecDeque<Cqe>,
     sent: Vec<Sent>,
     shift: u32,
     table: u32,
     event: RawFd,
-    /// How often the kernel was entered.
+    /// Number of system calls that entered the kernel.
     pub enters: u64,
 }
 
@@ -74,7 +71,6 @@ impl Plane {
         })
     }
 
-    /// How many rings there are.
     pub(crate) fn rings(&self) -> u16 {
         self.rings.len() as u16
     }
@@ -171,7 +167,7 @@ impl Plane {
             .build()
             .flags(squeue::Flags::SKIP_SUCCESS)
             .user_data(word(Kind::Send, sends.len(), conn));
-        // The bytes are on the heap: moving the outbox does not move them, and nobody changes it in there.
+        // The bytes are on the heap: moving the outbox does not move them, and no code changes it in there.
         sends.push(Sending { conn, outbox, refused: None });
         self.rings[usize::from(ring)].push(&entry);
     }
@@ -276,17 +272,17 @@ impl Plane {
         }
     }
 
-    /// How many completions `next` did not hand out yet, those it keeps to itself included.
+    /// Returns the number of completions that `next` did not hand out yet, those that it keeps to itself included.
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether some ring wants to be entered again.
+    /// Returns true if a ring must be entered again.
     pub(crate) fn has_more(&mut self) -> bool {
         self.rings.iter_mut().any(Ring::busy)
     }
 
-    /// Whether completions wait that `next` did not hand out yet.
+    /// Returns true if completions wait that `next` did not hand out yet.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -370,7 +366,8 @@ impl Plane {
         quiet
     }
 
-    /// Whether the hub hears of everything: its poll of the eventfd is armed. Stages that when it is not.
+    /// Returns true if the hub's poll of the eventfd is armed, so that the hub hears of everything. Stages the poll
+    /// otherwise.
     pub(crate) fn warm(&mut self) -> bool {
         if !self.hub.watching {
             let entry = opcode::PollAdd::new(types::Fd(self.event), libc::POLLIN as u32)
@@ -384,7 +381,7 @@ impl Plane {
         true
     }
 
-    /// Whether the hub polls the eventfd no more. Stages the end of the poll when it does.
+    /// Returns true if the hub does not poll the eventfd. Stages the end of the poll otherwise.
     pub(crate) fn cold(&mut self) -> bool {
         if self.hub.watching {
             let entry = opcode::PollRemove::new(plain(Kind::Event, 0, 0)).build().user_data(plain(Kind::Ignored, 0, 0));

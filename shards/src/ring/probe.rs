@@ -1,4 +1,4 @@
-//! Whether this kernel and these limits let the server run; if not, one sentence that says what to do.
+//! Check of this kernel and its limits; each error is one sentence that says what to do.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use io_uring::{IoUring, Probe, opcode};
 
 use super::hub::eventfd;
 
-/// What is missing.
+/// The missing kernel feature or limit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ProbeError {
     /// io_uring_setup: EPERM or EACCES.
@@ -61,7 +61,7 @@ impl fmt::Display for ProbeError {
 impl std::error::Error for ProbeError {}
 
 impl ProbeError {
-    /// What an errno of io_uring_setup or a registration means.
+    /// Reads an errno of io_uring_setup or of a registration.
     pub(crate) fn of(error: &io::Error) -> ProbeError {
         match error.raw_os_error().unwrap_or(0) {
             libc::EPERM | libc::EACCES => ProbeError::Forbidden,
@@ -178,7 +178,7 @@ mod tests {
         assert!(text.contains("locked memory is limited to 64 KiB"), "{text}");
         let text = ProbeError::Memlock { limit: u64::MAX }.to_string();
         assert!(text.contains("no memory is left to lock") && !text.contains("limited to"), "{text}");
-        // What an executor says has no errno.
+        // The text of an executor has no errno.
         let text = ProbeError::of(&io::Error::other("the executor's own words")).to_string();
         assert!(text.contains("the executor's own words"), "{text}");
     }

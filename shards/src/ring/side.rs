@@ -1,7 +1,6 @@
-//! What only some connections have: bytes that wait to be decoded, bytes that wait to be sent, a move.
+//! State that only some connections have: bytes that wait to be decoded, bytes that wait to be sent, a move.
 //!
-//! An idle connection has no entry. Entries and their buffers are reused; what a burst made them grow to is
-//! given back.
+//! An idle connection has no entry. Entries and their buffers are reused; their growth in a burst is given back.
 
 use crate::ports::Port;
 use crate::quota::{PortQuotas, Quota};
@@ -14,21 +13,18 @@ use super::outbox::Outbox;
 /// No entry.
 pub(crate) const NO_SIDE: u32 = u32::MAX;
 
-/// Where a moving connection goes.
+/// Destination of a moving connection.
 #[derive(Debug)]
 pub(crate) enum Departure {
     /// To the owner of its user agent, with its hello.
     Claimed {
-        /// The owner.
         to: ShardId,
         /// Pairs descriptor and mail there.
         claim: Claim,
-        /// What the user agent said.
         hello: Box<Hello>,
     },
     /// To the least loaded shard, before a byte was read.
     Dealt {
-        /// That shard.
         to: ShardId,
     },
 }
@@ -52,7 +48,7 @@ impl Side {
         Side { inbox: Inbox::new(unfinished), out: Outbox::default(), departure: None, discarded: 0, blocked_since: 0 }
     }
 
-    /// Whether the connection needs it no more.
+    /// Returns true if the connection needs it no more.
     pub(crate) fn is_idle(&self) -> bool {
         self.inbox.is_empty() && self.out.is_empty() && self.departure.is_none() && self.discarded == 0
     }
@@ -63,7 +59,7 @@ pub(crate) struct Sides {
     entries: Vec<Side>,
     free: Vec<u32>,
     outboxes: Vec<Outbox>,
-    /// What the inboxes of each port may hold together.
+    /// Bounds of the bytes that the inboxes of each port hold together.
     unfinished: PortQuotas,
 }
 
@@ -71,7 +67,7 @@ pub(crate) struct Sides {
 const POOLED: usize = 256;
 
 impl Sides {
-    /// An empty table whose inboxes may hold so many bytes together.
+    /// An empty table whose inboxes hold at most `unfinished_bytes_max` together.
     pub(crate) fn new(unfinished_bytes_max: usize) -> Sides {
         let unfinished = PortQuotas::new(unfinished_bytes_max);
         Sides { entries: Vec::new(), free: Vec::new(), outboxes: Vec::new(), unfinished }
@@ -145,7 +141,7 @@ impl Sides {
         self.entries.get(at as usize).map_or(0, |side| side.inbox.held())
     }
 
-    /// What the inboxes of each port hold together, and may.
+    /// Returns the bytes that the inboxes of each port hold together, and their bounds.
     pub(crate) fn unfinished(&self) -> &PortQuotas {
         &self.unfinished
     }

@@ -35,13 +35,13 @@ pub(super) struct Ring {
 
 const ENTER_GETEVENTS: u32 = 1;
 
-/// After so many vain submissions a ring is given something to do.
+/// Vain submissions in a row after which a ring is given something to do.
 const VAIN_MAX: u32 = 4;
 
-/// What a kick waits for: nothing.
+/// Timeout of a kick: none.
 static AT_ONCE: types::Timespec = types::Timespec::new();
 
-/// The kernel runs 20 pieces of deferred work per visit; a busy ring is visited so often to batch more.
+/// The kernel runs 20 pieces of deferred work per visit; a busy ring gets this number of visits to batch more.
 const VISITS_MAX: u32 = 16;
 
 impl Ring {
@@ -97,7 +97,7 @@ impl Ring {
         assert!(pushed.is_ok(), "the caller made room in the submission queue");
     }
 
-    /// Whether a visit is due: something staged, deferred work, completions, or completions that overflowed.
+    /// Returns true if a visit is due: something staged, deferred work, completions, or completions that overflowed.
     pub fn busy(&mut self) -> bool {
         let queue = self.io.submission();
         if !queue.is_empty() || queue.taskrun() || queue.cq_overflow() {

@@ -16,7 +16,7 @@ use machine::limits::BACKLOG_DEFAULT;
 
 use super::script::{LineEdge, Log, Nothing, Script};
 
-/// How long anything may take.
+/// Time after which a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) type TestReactor = Reactor<LineEdge, Script>;
@@ -129,7 +129,7 @@ pub(super) struct Client {
     heard: Vec<u8>,
     /// Ends of lines in it.
     lines: usize,
-    /// How the stream ended, if it has.
+    /// End of the stream, if it has ended.
     pub end: Option<Result<(), ErrorKind>>,
 }
 

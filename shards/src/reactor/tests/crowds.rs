@@ -128,7 +128,7 @@ fn idle_connections_make_room_for_those_who_come() {
         let endpoint = bench.endpoint;
         let mut strangers = bench.idle(endpoint, ENDPOINT_RESERVE_MIN + 20);
         let mut busy = strangers.pop().unwrap();
-        // Nobody makes room who has come a moment ago.
+        // A connection that has come a moment ago makes no room.
         let mut early = bench.idle(endpoint, 1);
         bench.until("503", |_| early[0].heard() == b"503\n");
         let begun = Instant::now();

@@ -14,8 +14,7 @@ fn patient() -> Bench {
     Bench::new(1, limits)
 }
 
-/// The peer has sent much that nobody reads; the goodbye still reaches it, and then the end of the stream, not
-/// a reset.
+/// The peer has sent much that is not read; the goodbye still reaches it, and then the end of the stream, not a reset.
 #[test]
 fn rule_4_a_goodbye_with_unread_input_is_heard() {
     run(|| {

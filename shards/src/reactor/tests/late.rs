@@ -8,8 +8,8 @@ use machine::time::Instant;
 
 use super::bench::{Bench, Client, run};
 
-/// What was said before the shard stood still is told before the shard says that it heard it, in any number of turns;
-/// and it says that it was late.
+/// Input from before the shard stood still is told before the shard says that it heard it, in any number of turns; and
+/// it says that it was late.
 #[test]
 fn a_late_shard_has_heard_only_what_it_has_told() {
     run(|| {

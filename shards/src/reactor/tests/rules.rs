@@ -64,7 +64,7 @@ fn rule_5_accepting_moves_on_before_a_table_is_full() {
     });
 }
 
-/// When every table is at its limit the accept is cancelled; it is armed again when slots are free.
+/// The accept is cancelled while every table is at its limit; it is armed again when slots are free.
 #[test]
 fn rule_5_accepting_stops_when_all_tables_are_filled_and_starts_again() {
     run(|| {

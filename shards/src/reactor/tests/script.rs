@@ -106,7 +106,7 @@ impl Edge for LineEdge {
     }
 }
 
-/// What a script saw, for the test to look at.
+/// Inputs that a script saw, for the test to look at.
 pub(super) type Log = Arc<Mutex<Vec<String>>>;
 
 #[derive(Default)]
@@ -118,7 +118,7 @@ pub(super) struct Script {
     pub opened: Vec<ConnId>,
     /// Carried out with the next turn.
     pub orders: Vec<Effect>,
-    /// Every `Heard`: until when, whether late, and how long the log was.
+    /// Every `Heard`: the horizon, if it was late, and how long the log was.
     pub heard: Vec<(Instant, bool, usize)>,
     busy: HashSet<ConnId>,
     unsent: Vec<(ConnId, EmissionId)>,
@@ -262,7 +262,7 @@ impl Machine for Script {
     fn write_to(&mut self, _board: &Board, _at: usize) {}
 }
 
-/// Storage and ledger of the tests: nobody uses them.
+/// Storage and ledger of the tests: they are not used.
 pub(super) struct Nothing;
 
 impl Store for Nothing {

@@ -111,7 +111,7 @@ impl Server {
         }
     }
 
-    /// Whether shard 0 sleeps while it is asked once in three seconds. What was done before may be told late: a shard
+    /// Returns true if shard 0 sleeps while it is asked once in three seconds. Earlier sleeps may be told late: a shard
     /// that sleeps does so every time, and one try in five is enough.
     pub fn sleeps(&self, peer: &mut Peer) -> bool {
         (0..5).any(|_| {
@@ -138,7 +138,7 @@ fn four_shards_on_two_cores_move_sessions_while_parked() {
     for round in 0..40 {
         let mut peer = Peer::connect(server.websocket);
         assert_eq!(peer.ask("UP\n"), "101\n");
-        // Let everybody park in between, now and then.
+        // Let all shards park in between, now and then.
         if round % 8 == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }

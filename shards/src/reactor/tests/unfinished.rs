@@ -1,4 +1,4 @@
-//! What is begun and not finished has a bound for each port of the shard, not only for each connection, and a time.
+//! Unfinished input has a bound for each port of the shard, not only for each connection, and a time.
 
 use crate::ports::Port;
 use crate::reactor::PlaneLimits;
@@ -53,7 +53,7 @@ impl Bench {
     }
 }
 
-/// What a stranger holds, however much, does not shut out a request that is whole a moment later.
+/// Any amount of unfinished input from strangers leaves room for a request that is whole a moment later.
 #[test]
 fn the_oldest_unfinished_request_goes_when_memory_is_tight() {
     run(|| {

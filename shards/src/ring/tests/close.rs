@@ -66,7 +66,7 @@ fn rule_3_a_slot_is_reused_after_its_close() {
     assert_eq!(again.slot, conn.slot);
 }
 
-/// Why rule 4 is: a Close with unread input resets the connection, and what was sent before may be lost.
+/// Reason for rule 4: a Close with unread input resets the connection, and the bytes that were sent before may be lost.
 #[test]
 fn closing_with_unread_input_resets() {
     let mut kit = Kit::new(1, 8);

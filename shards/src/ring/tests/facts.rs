@@ -10,7 +10,7 @@ use machine::time::{Instant, Span};
 
 use super::Kit;
 
-/// How often the eventfd was signalled since it was last read.
+/// Returns the number of signals of the eventfd since it was last read.
 fn signals(kit: &Kit) -> u64 {
     let mut poll = libc::pollfd { fd: kit.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd that outlives the call.

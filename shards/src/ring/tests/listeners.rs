@@ -1,4 +1,4 @@
-//! What accepted sockets inherit from their listener.
+//! Options that accepted sockets inherit from their listener.
 
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,7 +24,7 @@ fn accepted_sockets_do_not_delay_small_segments() {
 /// counts the pages of what it keeps, not the bytes, and lets each direction exceed its bound by one segment.
 const PINNED: [(Port, usize); 2] = [(Port::WebSocket, 96 * 1024), (Port::Endpoint, 224 * 1024)];
 
-/// What LIMITS says of a blocked socket. Both sides write until neither can write more.
+/// The bound that LIMITS states for a blocked socket. Both sides write until neither can write more.
 #[test]
 fn a_peer_that_reads_nothing_and_sends_on_pins_a_bounded_amount() {
     for (port, most) in PINNED {

@@ -81,7 +81,7 @@ impl Kit {
     }
 }
 
-/// What a peer sees within `wait`: the end of the stream, an error, or nothing.
+/// Returns the peer's view within `wait`: the end of the stream, an error, or nothing.
 fn ending(client: &mut TcpStream, wait: Duration) -> Option<Result<(), ErrorKind>> {
     client.set_read_timeout(Some(wait)).unwrap();
     let mut buffer = [0; 4096];
