@@ -42,8 +42,8 @@ impl PlaneConfig {
 }
 
 /// Returns the number of rings of one shard with `connections_max`, and the slots of each table, when the limit on
-/// descriptors allows tables of `table_max` and its listeners have this `backlog`. For the check of a host (`murre
-/// doctor`); on any thread.
+/// descriptors allows tables of `table_max` and its listeners have this `backlog`. For `murre doctor`, which
+/// checks a host; on any thread.
 ///
 /// # Panics
 /// When that would be more rings than a shard can have: far beyond any host.

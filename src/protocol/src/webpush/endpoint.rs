@@ -13,27 +13,22 @@ use super::entropy::Pool;
 use super::key;
 use super::short::{self, LOCK_BYTES, Sealed};
 
-/// What an endpoint is made for.
+/// Target of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// Whose.
     pub uaid: Uaid,
-    /// Which channel.
     pub chid: Chid,
     /// The only key that may send, if there is one.
     pub key: Option<KeyDigest>,
 }
 
-/// What a token says.
+/// Contents of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Whose.
     pub uaid: Uaid,
-    /// Which channel.
     pub chid: Chid,
-    /// The key it is locked to.
     pub lock: Option<Lock>,
-    /// The version of URL that it belongs under.
+    /// Version of the URLs that the token belongs under.
     pub version: u8,
 }
 
@@ -47,7 +42,7 @@ pub enum Lock {
 }
 
 impl Lock {
-    /// Whether this is the key, in a time that does not depend on where it differs.
+    /// Returns true if this is the key, in a time that does not depend on where it differs.
     pub fn fits(&self, shown: &KeyDigest) -> bool {
         match self {
             Lock::Digest(digest) => key::equal(&digest.0, &shown.0),
@@ -64,7 +59,7 @@ impl Lock {
     }
 }
 
-/// Which tokens are made (`endpoint.tokens`).
+/// Form of new tokens (`endpoint.tokens`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TokenForm {
     /// Version 3.
@@ -100,7 +95,7 @@ impl fmt::Display for BadKey {
 
 impl std::error::Error for BadKey {}
 
-/// What one crypto key gives: the keys of both kinds of token.
+/// Keys of both kinds of token, from one crypto key.
 struct Keys {
     fernet: Fernet,
     short: Prk,
@@ -137,7 +132,7 @@ impl Tokens {
         })
     }
 
-    /// What the token of a URL of this version says; `None` unless one of our keys sealed it. Versions 1 and 2 are not
+    /// Opens the token of a URL of this version; `None` unless one of these keys sealed it. Versions 1 and 2 are not
     /// told apart here: a token says itself which of them it is.
     pub fn open(&self, version: u8, token: &str) -> Option<Opened> {
         let mut keys = std::iter::once(&self.seal).chain(&self.others);
@@ -244,7 +239,7 @@ pub fn split_url(url: &str) -> Option<(&str, String)> {
 
 /// A Fernet token of version 2 has 183 characters, and one of padding.
 const FERNET_CHARS_MAX: usize = 184;
-/// What the paths of WebPush endpoints begin with.
+/// Prefix of the paths of WebPush endpoints.
 const WEBPUSH_PATH: &str = "/wpush/";
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Bytes that nobody has seen yet.
+/// Unused random bytes.
 pub struct Pool {
     random: SystemRandom,
     bytes: Box<[u8; POOL_BYTES]>,

@@ -5,11 +5,11 @@ use machine::Refusal;
 use crate::wire::http1;
 use crate::wire::text::{push_json, push_u64};
 
-/// Why a request is refused.
+/// Reason to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Fault {
-    /// Bytes that are no HTTP request we read.
+    /// Bytes that are not an HTTP request that the server reads.
     BadRequest,
     /// A head beyond its bounds.
     HeadTooLarge,
@@ -17,21 +17,21 @@ pub enum Fault {
     NotFound,
     /// A known path, another method.
     MethodNotAllowed,
-    /// `GET /` without an upgrade we accept.
+    /// `GET /` without an acceptable upgrade.
     UpgradeRequired,
     /// An upgrade that lacks a part.
     BadUpgrade,
     /// Too slow.
     RequestTimeout,
-    /// A token of no key of ours, or of the wrong length; an unknown API version.
+    /// A token that no key of this server sealed, or of the wrong length; an unknown API version.
     BadToken,
-    /// An id of no key of ours.
+    /// An id that no key of this server sealed.
     BadMessageId,
-    /// A receipt of no key of ours.
+    /// A receipt that no key of this server sealed.
     BadReceipt,
-    /// What became of the message of a receipt is not known any more.
+    /// The fate of the message of a receipt is no longer known.
     ReceiptForgotten,
-    /// The scheme of `Authorization` is none of ours.
+    /// An unknown scheme in `Authorization`.
     VapidScheme,
     /// No `t=`.
     VapidNoToken,
@@ -51,7 +51,7 @@ pub enum Fault {
     VapidExpired,
     /// `exp` is more than 24 h ahead.
     VapidTooLong,
-    /// `aud` is not our origin.
+    /// `aud` is not the origin of this server.
     VapidAudience,
     /// The endpoint is locked to another key.
     VapidKeyMismatch,
@@ -97,13 +97,12 @@ pub enum Fault {
     SessionBusy,
     /// More WebSockets than `websocket.welcome`: another node should have the next one.
     NotWelcome,
-    /// The node was told to stop: another node should have what is new.
+    /// The node stops: another node should take new connections.
     Stopping,
 }
 
 /// One row of the table.
 pub struct Row {
-    /// HTTP status.
     pub status: u16,
     /// `errno` of the body; `null` when there is none.
     pub errno: Option<u16>,
@@ -164,12 +163,12 @@ impl Fault {
         Row { status, errno, message }
     }
 
-    /// How the machine carries it while the owner decides about 410 (ARCHITECTURE.md 8.5).
+    /// Returns the form that the machine carries while the owner decides about 410 (ARCHITECTURE.md 8.5).
     pub fn refusal(self) -> Refusal {
         Refusal(self as u8)
     }
 
-    /// What was carried; a number nobody made reads as a bad request.
+    /// Reads the form that the machine carried; an unknown number reads as a bad request.
     pub fn of(refusal: Refusal) -> Fault {
         CARRIED.into_iter().find(|fault| *fault as u8 == refusal.0).unwrap_or(Fault::BadRequest)
     }

@@ -9,7 +9,7 @@ use crate::wire::text::trim;
 /// The longest TTL granted: 30 days in seconds. Above it a TTL is lowered.
 pub const TTL_MAX: u32 = 30 * 24 * 60 * 60;
 
-/// How a message asks to be delivered, each rule evaluated and none reported yet.
+/// Delivery options of a message, each rule evaluated and none reported yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     ttl: Option<i64>,
@@ -22,7 +22,6 @@ pub struct Delivery {
 pub struct Granted {
     /// Seconds, at most [`TTL_MAX`].
     pub ttl: u32,
-    /// The slot it takes.
     pub topic: Option<Topic>,
     /// RFC 8030 section 5.3.
     pub urgency: Urgency,
@@ -85,7 +84,7 @@ pub fn urgency_name(urgency: Urgency) -> &'static str {
     }
 }
 
-/// How a body is encrypted.
+/// Encryption of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Encoding {
@@ -118,11 +117,8 @@ impl Encoding {
 /// The encryption headers of a request as sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Encryption<'a> {
-    /// `Content-Encoding`.
     pub encoding: Option<&'a [u8]>,
-    /// `Encryption`.
     pub encryption: Option<&'a [u8]>,
-    /// `Crypto-Key`.
     pub crypto_key: Option<&'a [u8]>,
     /// `Encryption-Key`, of aesgcm128 only; dropped with the others, as the service of today ignores it.
     pub encryption_key: Option<&'a [u8]>,
@@ -170,7 +166,7 @@ fn unquote(text: &[u8]) -> &[u8] {
     &text[start..end]
 }
 
-/// Whether cleaned headers fit their encoding (PROTOCOL.md 2.4).
+/// Checks that cleaned headers fit their encoding (PROTOCOL.md 2.4).
 pub fn check_encryption(
     encoding: Encoding,
     encryption: Option<&[u8]>,

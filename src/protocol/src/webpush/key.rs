@@ -35,14 +35,14 @@ pub fn derive(crypto_key: &str) -> Option<Prk> {
     Some(Salt::new(HKDF_SHA256, b"murre").extract(&secret))
 }
 
-/// Whether two digests are equal, in a time that does not depend on where they differ.
+/// Returns true if two digests are equal, in a time that does not depend on where they differ.
 pub fn equal<const N: usize>(a: &[u8; N], b: &[u8; N]) -> bool {
     let difference = a.iter().zip(b).fold(0u8, |sum, (x, y)| black_box(sum | (x ^ y)));
     black_box(difference) == 0
 }
 
-/// The point that a public key's text says (base64url, or standard base64 as some senders write); `None` unless it has
-/// 65 bytes and the mark of an uncompressed point. Whether it is on the curve is not checked here.
+/// Reads the point of a public key's text (base64url, or standard base64 as some senders write); `None` unless it has
+/// 65 bytes and the mark of an uncompressed point. A point off the curve is not found here.
 pub fn parse_point(text: &[u8]) -> Option<[u8; POINT_BYTES]> {
     base64url::decode_sloppy::<POINT_BYTES>(text).filter(|point| point[0] == 4)
 }
@@ -83,7 +83,7 @@ impl BearerKeys {
         BearerKeys(keys.iter().map(|key| sha256(key.as_bytes())).collect())
     }
 
-    /// Whether an `Authorization` value carries one of them. Without keys nobody is let in.
+    /// Returns true if an `Authorization` value carries one of them. Without keys no value is allowed.
     pub fn allow(&self, authorization: Option<&[u8]>) -> bool {
         let Some((scheme, token)) = authorization.and_then(|value| value.split_at_checked(7)) else { return false };
         if !scheme.eq_ignore_ascii_case(b"bearer ") {

@@ -9,16 +9,12 @@ use machine::message::Topic;
 use super::endpoint::BadKey;
 use super::sealed::Sealer;
 
-/// What an id says.
+/// Contents of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageId {
-    /// Which message.
     pub stamp: Stamp,
-    /// Whose.
     pub uaid: Uaid,
-    /// On which channel.
     pub chid: Chid,
-    /// Its topic slot, if it has one.
     pub topic: Option<Topic>,
 }
 
@@ -39,7 +35,7 @@ impl MessageIds {
         self.sealer.seal(id.stamp, &[&id.uaid.0, &id.chid.0, topic], out);
     }
 
-    /// What an id says; `None` unless one of our keys sealed it.
+    /// Opens an id; `None` unless one of these keys sealed it.
     pub fn open(&self, text: &[u8]) -> Option<MessageId> {
         let opened = self.sealer.open(text)?;
         let (uaid, rest) = opened.plain().split_first_chunk::<16>()?;

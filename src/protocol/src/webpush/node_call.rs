@@ -30,7 +30,7 @@ pub struct Pushed {
     pub message: Message,
     /// It is in storage already.
     pub stored: bool,
-    /// Which run of this node is meant; `None` when the caller does not say.
+    /// Run of the called node; `None` when the caller does not say.
     pub boot: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ pub fn write_push(pushed: &Pushed, ids: &MessageIds, out: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// What the body of `PUT /push` cannot say.
+/// Error: the body of `PUT /push` cannot carry this message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotSaid;
 
@@ -223,7 +223,7 @@ mod tests {
         MessageIds::new(&[KEY.to_owned()]).unwrap()
     }
 
-    /// What a POST may come with: each form of encryption, spelled cleanly or not, or no body.
+    /// Payloads that a POST may come with: each form of encryption, spelled cleanly or not, or no body.
     fn payloads() -> impl Strategy<Value = Box<[u8]>> {
         let odd = "[ \"]{0,2}[a-zA-Z0-9_-]{1,20}[ =\"]{0,3}";
         (0..4u8, odd, odd, prop::collection::vec(any::<u8>(), 0..400)).prop_map(|(form, salt, key, body)| {

@@ -1,4 +1,4 @@
-//! What `Message::payload` holds, opaque to the machine: encryption headers and raw body, written once at the POST.
+//! Contents of `Message::payload`, opaque to the machine: encryption headers and raw body, written once at the POST.
 //!
 //! ```text
 //! 0      encoding (0: no body) | which headers follow (0x10 encryption, 0x20 crypto_key, 0x40 encryption_key)
@@ -17,7 +17,7 @@ use crate::wire::text::push_json;
 #[derive(Debug)]
 pub struct Draft {
     bytes: Vec<u8>,
-    /// Where the body starts.
+    /// Index of its first byte.
     body: usize,
     /// The verdict on the headers, which counts only when there is a body.
     verdict: Result<(), Fault>,
@@ -51,7 +51,7 @@ impl Draft {
         self.bytes.capacity()
     }
 
-    /// How much of the body is there.
+    /// Returns the bytes of the body so far.
     pub fn body_len(&self) -> usize {
         self.bytes.len() - self.body
     }
@@ -114,11 +114,10 @@ fn push_headers(headers: &Encryption<'_>, push: PushHeader, bytes: &mut Vec<u8>)
 /// A payload, read.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct View<'a> {
-    /// How the body is encrypted.
     pub encoding: Encoding,
     /// `encryption`, `crypto_key` and `encryption_key`, as far as the sender supplied them.
     pub headers: [Option<&'a str>; 3],
-    /// The raw body.
+    /// As received.
     pub body: &'a [u8],
 }
 

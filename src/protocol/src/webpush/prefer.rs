@@ -2,7 +2,7 @@
 
 use crate::wire::text::{parse_u64, trim};
 
-/// What a request prefers. Everything else that it may say is ignored, as RFC 7240 section 2 asks.
+/// Preferences of a request. Everything else that it may say is ignored, as RFC 7240 section 2 asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preferences {
     /// `respond-async`: of a POST, a receipt (RFC 8030 section 5.1).

@@ -1,7 +1,7 @@
-//! Receipts: the path under which the sender of a message learns what became of it (RFC 8030 section 5.1).
+//! Receipts: the path under which the sender of a message learns its fate (RFC 8030 section 5.1).
 //!
-//! Sealed as the id of the message is, under a label of its own: who has one may ask, it finds the owner of the
-//! message, and nothing is kept for it where it lands. 86 characters without a topic.
+//! Sealed as the id of the message is, under a label of its own: a sender that has one may ask, it finds the owner of
+//! the message, and the node where it lands keeps nothing for it. 86 characters without a topic.
 
 use machine::ids::{Chid, Stamp, Uaid};
 use machine::message::Topic;
@@ -10,23 +10,21 @@ use machine::time::UnixSeconds;
 use super::endpoint::BadKey;
 use super::sealed::Sealer;
 
-/// What a receipt says.
+/// Contents of a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Of which message.
+    /// Of the message.
     pub stamp: Stamp,
-    /// Whose.
     pub uaid: Uaid,
-    /// On which channel.
     pub chid: Chid,
-    /// Its topic slot, if it has one.
     pub topic: Option<Topic>,
     /// The TTL it was granted, in seconds.
     pub ttl: u32,
 }
 
 impl Receipt {
-    /// When its message expires. The clock of the stamp may be ahead of the wall clock by `store.max_skew`.
+    /// Returns the time at which its message expires. The clock of the stamp may be ahead of the wall clock by
+    /// `store.max_skew`.
     pub fn expires(&self) -> UnixSeconds {
         UnixSeconds((self.stamp.clock.0 / 1_000_000).saturating_add(u64::from(self.ttl)))
     }
@@ -50,7 +48,7 @@ impl Receipts {
         self.sealer.seal(receipt.stamp, &parts, out);
     }
 
-    /// What a receipt says; `None` unless one of our keys sealed it.
+    /// Opens a receipt; `None` unless one of these keys sealed it.
     pub fn open(&self, text: &[u8]) -> Option<Receipt> {
         let opened = self.sealer.open(text)?;
         let (uaid, rest) = opened.plain().split_first_chunk::<16>()?;
@@ -96,7 +94,7 @@ mod tests {
         assert_eq!(sample().expires(), UnixSeconds(1_700_000_060));
     }
 
-    /// Whoever has a `Location`, which a user agent sees as `version`, has no receipt; and a receipt cancels nothing.
+    /// The owner of a `Location`, which a user agent sees as `version`, has no receipt; and a receipt cancels nothing.
     #[test]
     fn a_message_id_is_no_receipt_and_a_receipt_no_message_id() {
         let ids = MessageIds::new(&[KEY_1.to_string()]).unwrap();

@@ -38,12 +38,10 @@ impl<K: Hash + Eq + Copy, V: Copy> Recent<K, V> {
         self.young.insert(key, value);
     }
 
-    /// How many are held.
     pub fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
 
-    /// Whether none is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

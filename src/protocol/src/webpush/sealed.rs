@@ -17,9 +17,8 @@ pub struct Sealer {
     others: Vec<LessSafeKey>,
 }
 
-/// What a text says, and of which message.
+/// An opened text, and the stamp of its message.
 pub struct Opened {
-    /// Which message.
     pub stamp: Stamp,
     bytes: [u8; BYTES_MAX],
     end: usize,
@@ -60,7 +59,7 @@ impl Sealer {
         base64url::encode_into(&bytes[..end + TAG_BYTES], out);
     }
 
-    /// What a text says; `None` unless one of our keys sealed it.
+    /// Opens a text; `None` unless one of these keys sealed it.
     pub fn open(&self, text: &[u8]) -> Option<Opened> {
         if text.len() > base64url::encoded_len(BYTES_MAX) {
             return None;

@@ -14,10 +14,10 @@ use ring::hkdf::Prk;
 
 use crate::wire::base64url;
 
-/// What byte 0 is.
+/// Value of byte 0.
 pub const MARK: u8 = 3;
-/// How much of a key digest a token carries. Whoever wants to send with another key must find one with the same 128
-/// bits, which is as hard as breaking the seal or the curve.
+/// Bytes of a key digest that a token carries. A sender with another key must find one with the same 128 bits, which is
+/// as hard as breaking the seal or the curve.
 pub const LOCK_BYTES: usize = 16;
 /// Random bytes of each token.
 pub const SALT_BYTES: usize = 16;
@@ -70,7 +70,7 @@ impl Sealed {
         (fits && bytes[0] == MARK).then_some(Sealed { bytes, length })
     }
 
-    /// What it says; `None` unless this key sealed it.
+    /// Opens it; `None` unless this key sealed it.
     pub fn open(&self, prk: &Prk) -> Option<Plain> {
         let mut bytes = self.bytes;
         let (head, sealed) = bytes.get_mut(..self.length)?.split_first_chunk_mut::<HEAD_BYTES>()?;

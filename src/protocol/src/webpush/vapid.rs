@@ -19,9 +19,9 @@ use super::recent::Recent;
 use crate::wire::base64url;
 use crate::wire::text::trim;
 
-/// How far ahead `exp` may lie, in seconds.
+/// Longest time by which `exp` may lie ahead, in seconds.
 pub const EXPIRY_AHEAD_MAX: u64 = 24 * 60 * 60;
-/// How long after `exp` a token still counts, in seconds.
+/// Time after `exp` in which a token still counts, in seconds.
 pub const EXPIRY_LEEWAY: u64 = 60;
 
 /// Verifies `Authorization` headers. One per shard.
@@ -33,7 +33,7 @@ pub struct Verifier {
     pub hits: u64,
     /// Tokens whose signature was checked.
     pub misses: u64,
-    /// Tokens that were verified and name a sender who cannot be written to.
+    /// Tokens that were verified and name a sender that cannot be written to.
     pub odd_subs: u64,
 }
 
@@ -162,7 +162,7 @@ fn read_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, Fault> {
     serde_json::from_slice(json).map_err(|_| Fault::VapidBadToken)
 }
 
-/// What a token that holds says.
+/// Claims of a valid token.
 struct Verified {
     exp: u64,
     /// There is a `sub`, and it is neither a `mailto:` nor an `https:` URL (RFC 8292 section 2.1): counted, never

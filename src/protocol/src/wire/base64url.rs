@@ -17,7 +17,7 @@ pub fn encode(bytes: &[u8]) -> String {
     URL_SAFE.encode(bytes)
 }
 
-/// How many characters `bytes` bytes take.
+/// Returns the number of characters that `bytes` bytes take.
 pub const fn encoded_len(bytes: usize) -> usize {
     bytes / 3 * 4 + (bytes % 3 * 8).div_ceil(6)
 }
@@ -52,7 +52,7 @@ pub fn decode_sloppy<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     engine.decode(text).ok()?.try_into().ok()
 }
 
-/// Whether every character belongs to the alphabet, with optional `=` at the end; false for no text.
+/// Returns true if every character belongs to the alphabet, with optional `=` at the end; false for no text.
 pub fn is_spelled(text: &[u8]) -> bool {
     let body = strip_padding(text);
     !body.is_empty() && body.iter().all(|&b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')

@@ -7,7 +7,7 @@ pub const LINE_BYTES_MAX: usize = 256;
 /// The most trailer lines accepted; all are ignored. Beyond it: 431.
 pub const TRAILERS_MAX: u8 = 16;
 
-/// Where in a body we are.
+/// Position in a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyReader {
     state: State,
@@ -15,27 +15,27 @@ pub struct BodyReader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// So many bytes are left of a body of known length.
+    /// Bytes left of a body of known length.
     Length(u64),
     /// A chunk-size line comes next.
     Size,
-    /// So many bytes are left of this chunk.
+    /// Bytes left of this chunk.
     Chunk(u64),
     /// The CRLF behind a chunk comes next.
     ChunkEnd,
-    /// So many trailer lines may still come.
+    /// Trailer lines that may still come.
     Trailers(u8),
     Done,
 }
 
-/// What one call of [`BodyReader::read`] found at the front of the bytes.
+/// Result of one call of [`BodyReader::read`] at the front of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
     /// The body is whole.
     Done,
-    /// This many bytes of the body are at the front.
+    /// Number of bytes of the body at the front.
     Data(usize),
-    /// This many bytes at the front are framing; read on.
+    /// Number of bytes of framing at the front; read on.
     Framing(usize),
     /// More bytes are needed.
     More,
@@ -86,7 +86,8 @@ impl BodyReader {
         }
     }
 
-    /// How many bytes are announced and not read yet: of the whole body by length, of the chunk otherwise.
+    /// Returns the number of bytes that are announced and not read yet: of the whole body by length, of the chunk
+    /// otherwise.
     pub fn announced(&self) -> u64 {
         match self.state {
             State::Length(left) | State::Chunk(left) => left,
@@ -122,7 +123,7 @@ fn line(bytes: &[u8], too_long: Malformed) -> Result<Option<&[u8]>, Malformed> {
     }
 }
 
-/// Whether a line is `name: value` (RFC 9110 section 5.1), not folded and without control characters.
+/// Returns true if a line is `name: value` (RFC 9110 section 5.1), not folded and without control characters.
 fn is_field(line: &[u8]) -> bool {
     let Some(colon) = line.iter().position(|&b| b == b':') else { return false };
     let (name, value) = line.split_at(colon);

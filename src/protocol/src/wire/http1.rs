@@ -14,8 +14,7 @@ pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The most header lines accepted. Beyond it: 431.
 pub const HEADERS_MAX: usize = 100;
 
-/// What is wrong with a head or a body's framing. The connection cannot go on: nobody knows where the next request
-/// starts.
+/// Error in a head or in a body's framing. The connection cannot go on: the start of the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// 400.
@@ -24,16 +23,16 @@ pub enum Malformed {
     HeadTooLarge,
 }
 
-/// How the length of a body is known (RFC 9112 section 6).
+/// Framing of a body (RFC 9112 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// So many bytes; none when neither header is there.
+    /// Bytes of the body; 0 when neither header is there.
     Length(u64),
     /// Chunk by chunk.
     Chunked,
 }
 
-/// Where `httparse` puts header lines; on the caller's stack.
+/// Room for the header lines of `httparse`; on the caller's stack.
 pub struct HeaderSlots<'b>([MaybeUninit<httparse::Header<'b>>; HEADERS_MAX]);
 
 impl HeaderSlots<'_> {
@@ -56,11 +55,10 @@ pub struct Head<'h, 'b> {
     pub method: &'b str,
     /// The path without scheme, authority and query; `*` for OPTIONS of the whole server.
     pub path: &'b str,
-    /// What follows `?`, undecoded.
+    /// The part behind `?`, undecoded.
     pub query: &'b str,
-    /// How long the body is.
     pub framing: Framing,
-    /// Whether another request may follow: HTTP/1.1 without `Connection: close`.
+    /// Another request may follow: HTTP/1.1 without `Connection: close`.
     pub keep_alive: bool,
     /// `Expect: 100-continue` was sent.
     pub expects_continue: bool,
@@ -99,7 +97,7 @@ impl<'b> Head<'_, 'b> {
         Some(joined)
     }
 
-    /// Whether a comma-separated header of this name lists `token`, any case.
+    /// Returns true if a comma-separated header of this name lists `token`, any case.
     pub fn lists(&self, name: &str, token: &str) -> bool {
         self.every(name).any(|value| {
             value.split(|&b| b == b',').any(|item| text::trim(item).eq_ignore_ascii_case(token.as_bytes()))
@@ -107,7 +105,7 @@ impl<'b> Head<'_, 'b> {
     }
 }
 
-/// How many bytes the head at the front of `bytes` has, blank line included; `None` when it is not whole yet.
+/// Returns the length of the head at the front of `bytes`, blank line included; `None` when it is not whole yet.
 /// Decides by the first offending byte, so any split of the bytes gives the same answer.
 pub fn find_head(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     let Some(first) = bytes.first() else { return Ok(None) };
@@ -201,8 +199,8 @@ fn path_of<'b>(method: &str, target: &'b str) -> Option<&'b str> {
     Some(if path.is_empty() { "/" } else { path })
 }
 
-/// Whether every character may stand in `uri-host [ ":" port ]` (RFC 3986 section 3.2). Which host it is does not
-/// matter to anything here; an empty one is allowed.
+/// Returns true if every character may stand in `uri-host [ ":" port ]` (RFC 3986 section 3.2). The host itself does
+/// not matter to anything here; an empty one is allowed.
 fn is_host(value: &[u8]) -> bool {
     value.iter().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(b))
 }

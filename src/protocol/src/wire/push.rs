@@ -29,21 +29,20 @@ pub enum ClientMessage<'a> {
         /// Broadcasts to subscribe to.
         broadcasts: Vec<BroadcastVersion>,
     },
-    /// Wants an endpoint.
+    /// Asks for an endpoint.
     Register {
         /// As sent; the caller checks the spelling.
         channel: Cow<'a, str>,
         /// VAPID public key as sent.
         key: Option<Cow<'a, str>>,
     },
-    /// Wants none any more.
+    /// Gives an endpoint up.
     Unregister {
-        /// The channel.
         channel: [u8; 16],
-        /// Why; 0 when absent.
+        /// Reason; 0 when absent.
         code: u32,
     },
-    /// Notifications it has seen.
+    /// Notifications that it has seen.
     Ack(Acks<'a>),
     /// A service worker failed.
     Nack {
@@ -68,7 +67,6 @@ pub struct Ack<'a> {
 /// The updates of an ack. Almost all have one, which needs no list.
 #[derive(Debug)]
 pub enum Acks<'a> {
-    /// One.
     One(Ack<'a>),
     /// Any number, in the order in which they were sent.
     Many(Vec<Ack<'a>>),
@@ -315,7 +313,7 @@ impl<'de> Deserialize<'de> for Versions {
     }
 }
 
-/// What a client writes; for the probe and for tests.
+/// Messages as a client writes them; for the probe and for tests.
 pub mod client {
     use super::text::{push_dashed, push_json, push_simple};
 

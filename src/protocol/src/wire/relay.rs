@@ -13,20 +13,19 @@ use super::text::{push_json, push_simple, push_u64};
 pub enum RelayMessage<'a> {
     /// `{}`: of the connection, as ever.
     Ping,
-    /// One more user agent; the hello says which.
+    /// One more user agent; the hello names it.
     Hello(ClientMessage<'a>),
-    /// An ordinary message of this one.
+    /// An ordinary message of this user agent.
     Of {
-        /// Whose.
         uaid: [u8; 16],
         /// Neither hello nor ping.
         message: ClientMessage<'a>,
     },
-    /// The relay speaks for this one no more.
+    /// The relay no longer speaks for this user agent.
     Bye([u8; 16]),
 }
 
-/// Whether a hello without a UAID says that the connection is a relay.
+/// Returns true if a hello without a UAID says that the connection is a relay.
 pub fn opens(hello: &str) -> bool {
     #[derive(Deserialize)]
     struct Opening {

@@ -1,5 +1,5 @@
-//! What is spelled otherwise in SimplePush mode (PROTOCOL.md 1.5, 1.6 and 1.12): how a hello chooses it and says
-//! how to wake, acks of versions, updates, and the form of app servers.
+//! Messages that differ in SimplePush mode (PROTOCOL.md 1.5, 1.6 and 1.12): the hello that chooses it and carries wake
+//! data, acks of versions, updates, and the form of app servers.
 //!
 //! Read only where SimplePush is enabled: elsewhere these fields are unknown ones, which may hold anything.
 
@@ -22,7 +22,7 @@ use super::text::{push_dashed, push_json, push_u64};
 pub struct HelloPart {
     /// WebPush only when it was asked for.
     pub mode: Mode,
-    /// Of a user agent in SimplePush mode that said how to wake it.
+    /// Only of a user agent in SimplePush mode that sent it.
     pub wake: Option<WakeData>,
 }
 
@@ -58,7 +58,7 @@ pub fn update(channel: &[u8; 16], update: &Update<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"}]}");
 }
 
-/// What an app server sent: parameters of the body, or of the query when there is no body.
+/// Form of an app server: parameters of the body, or of the query when there is no body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Form<'f> {
     /// At least 1.

@@ -62,7 +62,8 @@ pub fn push_json(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Where `byte` first is. Looks at 32 bytes at a time without branching inside, which compiles to vector compares.
+/// Returns the first place of `byte`. Looks at 32 bytes at a time without branching inside, which compiles to vector
+/// compares.
 pub fn position(byte: u8, text: &[u8]) -> Option<usize> {
     let (blocks, rest) = text.as_chunks::<32>();
     let holds = |block: &[u8; 32]| block.iter().fold(false, |found, &b| found | (b == byte));

@@ -4,7 +4,7 @@ use tungstenite::handshake::derive_accept_key;
 
 use super::http1::{Framing, Head, Response};
 
-/// Why an upgrade is refused.
+/// Reason to refuse an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpgradeFault {
     /// HTTP/1.0, no `Upgrade: websocket`, or a version that is not spoken here: 426.

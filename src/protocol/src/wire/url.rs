@@ -43,8 +43,8 @@ impl HttpUrl {
         Some(HttpUrl { origin: Origin::of(https, uri.authority()?)?, target: uri.path_and_query()?.to_string() })
     }
 
-    /// What a `Location` of this URL's answer names: absolute or relative (RFC 9110 section 10.2.2, RFC 3986 section
-    /// 5.2). A fragment in it is left out. `None` when it is no URL of ours.
+    /// Returns the URL that a `Location` of this URL's answer names: absolute or relative (RFC 9110 section 10.2.2, RFC
+    /// 3986 section 5.2). A fragment in it is left out. `None` if that is no [`HttpUrl`].
     pub fn join(&self, reference: &str) -> Option<HttpUrl> {
         let reference = reference.split('#').next().unwrap_or_default();
         let scheme_end = reference.find([':', '/', '?']).filter(|at| reference[*at..].starts_with(':'));
@@ -65,7 +65,6 @@ impl HttpUrl {
         HttpUrl::parse(&format!("{}{}", self.origin, without_dots(&target)))
     }
 
-    /// Whom it asks.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }

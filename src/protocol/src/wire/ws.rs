@@ -8,7 +8,7 @@ use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 /// The longest message and frame accepted, in bytes (PROTOCOL.md 1.2). Beyond it: close 1009.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// Which rule a peer's frame breaks.
+/// Rule that a peer's frame breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameFault {
     /// RFC 6455 forbids it: unmasked, reserved bits or opcodes, bad control frames, bad order. Close 1002.
@@ -21,7 +21,7 @@ pub enum FrameFault {
     BadText,
 }
 
-/// What a frame carries.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The start, or the whole, of a text message.
@@ -39,11 +39,10 @@ pub enum Kind {
 /// A whole frame at the front of some bytes, unmasked in place.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame<'b> {
-    /// What it carries.
     pub kind: Kind,
-    /// Whether it ends its message.
+    /// It ends its message.
     pub is_final: bool,
-    /// The unmasked payload.
+    /// Unmasked.
     pub payload: &'b mut [u8],
     /// Bytes of the frame, head included.
     pub len: usize,
@@ -58,9 +57,9 @@ pub fn read_frame(bytes: &mut [u8], partial: Option<usize>) -> Result<Option<Fra
     Ok(Some(Frame { kind: head.kind, is_final: head.is_final, payload: body, len: head.head_len + head.length }))
 }
 
-/// Whether a whole frame of this kind and no fault is at the front; touches nothing.
+/// Returns true if a whole frame of this kind and no fault is at the front; touches nothing.
 pub fn is_next(bytes: &[u8], kind: Kind) -> bool {
-    // Whether a fragmented message is open does not matter to control frames.
+    // Control frames are the same inside and outside of a fragmented message.
     let whole = |head: &RawHead| head.head_len + head.length <= bytes.len();
     matches!(read_head(bytes, None), Ok(Some(head)) if head.kind == kind && whole(&head))
 }
@@ -138,16 +137,13 @@ pub fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameFault> {
     }
 }
 
-/// What a server or a client writes.
+/// Opcode that a server or a client writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// A whole text message.
     Text = 0x81,
-    /// Close.
     Close = 0x88,
-    /// Ping.
     Ping = 0x89,
-    /// Pong.
     Pong = 0x8a,
 }
 

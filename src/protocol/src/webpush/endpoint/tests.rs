@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Where these URLs begin.
+/// Prefix of these URLs.
 const BASE: &str = "https://push.example.com";
 const KEY_1: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 const KEY_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -20,7 +20,7 @@ fn url(tokens: &mut Tokens, subscription: &Subscription) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// What a whole URL says, when it came under its own version.
+/// Opens the token of a whole URL, under the version of the URL.
 fn open_url(tokens: &Tokens, url: &str) -> Option<Opened> {
     let (version, token) = parse_path(url.strip_prefix(BASE)?.strip_prefix("/wpush/")?)?;
     tokens.open(version, token).filter(|opened| opened.version == version)
