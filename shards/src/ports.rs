@@ -93,22 +93,18 @@ pub enum Ingest {
     /// Not a whole request yet. `consumed` bytes are done with; the rest is kept aside until there are more.
     /// The edge bounds what it lets be kept: beyond its limits it says `Close`.
     More {
-        /// Bytes done with.
         consumed: usize,
     },
     /// Something was consumed and perhaps answered into `out`; decode on.
     Next {
-        /// Bytes done with.
         consumed: usize,
     },
     /// The connection became a WebSocket; `out` holds the 101. The loop tells the machine, then decodes on.
     Upgraded {
-        /// Bytes done with.
         consumed: usize,
     },
     /// One request for the machine. The rest waits until it is `Ready`.
     Command {
-        /// Bytes done with.
         consumed: usize,
         command: Command,
     },
@@ -122,7 +118,6 @@ pub enum Ingest {
 /// Work that is left after `emit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emitted {
-    /// The connection stays.
     Stay,
     /// This was its last answer (HTTP `Connection: close`): goodbye once it is sent.
     Last,

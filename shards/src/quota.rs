@@ -20,7 +20,6 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Nothing is held yet.
     pub fn new(bytes_max: usize) -> Quota {
         Quota { used: Rc::new(Cell::new(0)), bytes_max }
     }
@@ -61,7 +60,6 @@ pub struct PortQuotas {
 }
 
 impl PortQuotas {
-    /// Divides `bytes_max` among the ports.
     pub fn new(bytes_max: usize) -> PortQuotas {
         let eighth = bytes_max / 8;
         PortQuotas { websocket: Quota::new(4 * eighth), endpoint: Quota::new(3 * eighth), node: Quota::new(eighth) }
@@ -90,7 +88,6 @@ pub struct Share {
 }
 
 impl Share {
-    /// Sets the bytes of this holder.
     pub fn set(&mut self, bytes: usize) {
         self.used.set(self.used.get() - self.bytes + bytes);
         self.bytes = bytes;

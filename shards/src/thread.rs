@@ -45,7 +45,6 @@ pub struct ShardSetup<E: Edge> {
 /// Reason for a failed start of the shards; one sentence that says what to do.
 #[derive(Debug)]
 pub enum StartError {
-    /// The kernel or its limits.
     Kernel(ProbeError),
     /// The core does not exist or is not allowed.
     Core(usize, String),
@@ -222,7 +221,7 @@ struct Life<E: Edge> {
 }
 
 impl<E: Edge> Life<E> {
-    /// Returns how many connections were left.
+    /// Returns the number of connections that were left.
     async fn live<M: Machine>(self, make: impl FnOnce(MachineConfig) -> M) -> u32 {
         let _doom = Doom(self.mailbox.shard());
         let Life { setup, mailbox, control, board, handshake } = self;
@@ -288,7 +287,6 @@ impl<E: Edge> Handle<E> {
         self.drain.begun.notify_all();
     }
 
-    /// The numbers of every shard.
     pub fn boards(&self) -> &[Arc<Board>] {
         &self.boards
     }
@@ -314,7 +312,6 @@ impl<E: Edge> Shards<E> {
         self.handle.drain(rate, within);
     }
 
-    /// The numbers of every shard.
     pub fn boards(&self) -> &[Arc<Board>] {
         self.handle.boards()
     }

@@ -46,19 +46,16 @@ impl Wall {
         wall
     }
 
-    /// The times of one turn.
     pub fn now(&self) -> Now {
         let since = Monotonic::now().saturating_duration_since(self.origin);
         let unix_us = self.base_us.load(Ordering::Relaxed).saturating_add(since.as_micros() as u64);
         Now { mono: Instant(since.as_nanos() as u64), unix_us }
     }
 
-    /// Microseconds since the Unix epoch.
     pub fn unix_us(&self) -> u64 {
         self.now().unix_us
     }
 
-    /// Seconds since the Unix epoch.
     pub fn unix(&self) -> UnixSeconds {
         self.now().unix()
     }

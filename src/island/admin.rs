@@ -26,7 +26,6 @@ pub(super) struct View {
     started: Instant,
     at_start: Process,
     own: Own,
-    /// One backup at a time.
     backups: Arc<Semaphore>,
 }
 

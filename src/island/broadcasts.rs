@@ -32,7 +32,7 @@ impl Broadcasts {
         table.host = Some(host);
     }
 
-    /// Sets these and keeps the others: all of them or, on an error, none. Returns how many were news.
+    /// Sets these and keeps the others: all of them or, on an error, none. Returns the number of changed ones.
     ///
     /// # Errors
     /// One sentence.
@@ -56,7 +56,6 @@ impl Broadcasts {
         Ok(count)
     }
 
-    /// Everything that is known.
     pub fn list(&self) -> Values {
         self.table().known.clone()
     }

@@ -62,7 +62,6 @@ pub(super) enum Trouble {
     Status(StatusCode),
     /// A body that is too large, incomplete or not what was asked for.
     Body(String),
-    /// A redirect that is not followed.
     Redirect(&'static str),
 }
 

@@ -38,7 +38,6 @@ impl Lease {
         Lease { nodes, me, renewed: Instant::now(), numbers: LeaseNumbers::default(), board }
     }
 
-    /// Its numbers.
     pub(super) fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }

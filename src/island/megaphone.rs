@@ -79,7 +79,6 @@ impl Megaphone {
         }
     }
 
-    /// Its numbers.
     pub fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }

@@ -180,7 +180,7 @@ fn encode_store(store: &Board, encoder: &mut DescriptorEncoder<'_>) -> Result<()
     Ok(())
 }
 
-/// One histogram for each kind of statement, in seconds as Prometheus wants them.
+/// One histogram for each kind of statement, in seconds as Prometheus expects them.
 fn encode_statements(statements: &Latencies, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
     let help = "Time of statements sent to the shared store, answered or given up.";
     let mut family = encoder.encode_descriptor("store_statement_seconds", help, None, MetricType::Histogram)?;

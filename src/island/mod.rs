@@ -82,7 +82,6 @@ pub enum Health {
     Serving,
     /// Serving sessions, and storage takes nothing.
     StoreDown,
-    /// Told to stop.
     Draining,
 }
 
@@ -121,7 +120,6 @@ pub enum Signal {
 /// Servers that the island calls by itself. By default none.
 #[derive(Default)]
 pub struct Calls {
-    /// Source of broadcasts.
     pub source: Option<Source>,
     /// URL of wake-up calls for SimplePush user agents, and the queue that the shards push them to.
     pub wake: Option<(HttpUrl, Arc<Wakes>)>,
@@ -197,7 +195,6 @@ impl Prepared {
         Ok(())
     }
 
-    /// Makes the island call other nodes.
     pub fn call_nodes(&mut self, calls: PeerCalls) {
         self.peers = Some(peers::Caller::new(calls));
     }

@@ -66,7 +66,7 @@ struct Apart {
 enum Found {
     /// The host's clock is right.
     Host,
-    /// Ours is.
+    /// The time of this process is right.
     Ours,
     /// The database is far from both.
     Neither,
@@ -81,7 +81,6 @@ impl Timekeeper {
         Timekeeper { wall, witness, step_us_max, apart: None, asked: None, numbers, board }
     }
 
-    /// Its numbers.
     pub(super) fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }

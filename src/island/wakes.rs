@@ -129,7 +129,6 @@ impl Caller {
         }
     }
 
-    /// Its numbers.
     pub fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }

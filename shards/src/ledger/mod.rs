@@ -208,8 +208,8 @@ impl<M: Medium> Log<M> {
         self.slots[index] = (place / 8) as u32;
     }
 
-    /// Makes the tail pass the oldest record: frees it when dead, copies it to the head when live.
-    /// Returns how many bytes it passed.
+    /// Makes the tail pass the oldest record: frees it when dead, copies it to the head when live. Returns the number
+    /// of bytes that it passed.
     fn pass_oldest(&mut self) -> u64 {
         assert!(self.tail < self.head, "only a log that holds records is compacted");
         let place = self.tail % self.ring;

@@ -118,7 +118,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.part(conn);
     }
 
-    /// The socket is broken.
     pub(super) fn lost(&mut self, conn: ConnId) {
         self.stats.peers_gone += 1;
         self.forget(conn, CloseReason::PeerClosed);

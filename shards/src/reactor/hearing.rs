@@ -13,7 +13,7 @@
 
 use machine::time::{Instant, Span};
 
-/// The round that is under way, and what the last has come to.
+/// The round that is under way, and the result of the last one.
 pub(super) struct Hearing {
     /// Begin of the round: input that had arrived by then is heard when the round is over.
     since: Instant,
@@ -108,7 +108,6 @@ impl Hearing {
         }
     }
 
-    /// Counts connections that got a span.
     pub(super) fn fed(&mut self, connections: usize) {
         let Step::Feed(left) = &mut self.step else { return };
         *left = left.saturating_sub(connections);

@@ -98,7 +98,6 @@ impl PlaneLimits {
 pub(crate) trait Machine: 'static {
     /// Meanings of its numbers.
     const MEANINGS: &'static [Meaning];
-    /// Meanings of its histograms.
     const HISTOGRAMS: &'static [HistogramMeaning] = &[];
     /// As `ShardMachine::step`.
     fn step(&mut self, now: Now, input: Input, effects: &mut EffectQueue);

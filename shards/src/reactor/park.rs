@@ -29,7 +29,6 @@ pub(super) struct Parking {
 }
 
 impl Parking {
-    /// Notes how long a sleep was.
     fn slept(&mut self, span: Span) {
         if self.warm {
             self.warm = span < LONG_SLEEP;

@@ -18,7 +18,6 @@ struct Decoded {
 }
 
 enum Next {
-    /// Not a whole request.
     More,
     Command(Command),
     Close(CloseReason),

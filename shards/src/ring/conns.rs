@@ -36,11 +36,8 @@ impl Flags {
     pub(crate) const BUSY: Flags = Flags(1);
     /// The socket took less than all; the machine knows.
     pub(crate) const BLOCKED: Flags = Flags(1 << 1);
-    /// A poll for input is armed.
     pub(crate) const POLL_IN: Flags = Flags(1 << 2);
-    /// A poll for room is armed.
     pub(crate) const POLL_OUT: Flags = Flags(1 << 3);
-    /// A receive is under way.
     pub(crate) const RECV: Flags = Flags(1 << 4);
     /// An outbox is with the plane.
     pub(crate) const SENDING: Flags = Flags(1 << 5);
@@ -68,12 +65,10 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Sets these.
     pub(crate) fn set(&mut self, other: Flags) {
         self.0 |= other.0;
     }
 
-    /// Clears these.
     pub(crate) fn clear(&mut self, other: Flags) {
         self.0 &= !other.0;
     }
@@ -174,7 +169,6 @@ impl<C> Conns<C> {
         self.placed[at] += u32::from(!was_placed);
     }
 
-    /// Slots of a ring that are in use.
     pub(crate) fn occupied(&self, ring: u16) -> u32 {
         self.occupied[usize::from(ring)]
     }
@@ -256,7 +250,6 @@ impl<C> Conns<C> {
         (entry.generation == conn.generation && alive).then_some(entry)
     }
 
-    /// As `get`, to change it.
     pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Conn<C>> {
         let entry = self.entry_mut(conn.slot)?;
         let alive = !matches!(entry.state, State::Free | State::Closing);

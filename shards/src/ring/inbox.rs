@@ -13,7 +13,6 @@ pub(crate) struct Inbox {
 const KEPT_BYTES: usize = 8 * 1024;
 
 impl Inbox {
-    /// Holds nothing.
     pub(crate) fn new(quota: &Quota) -> Inbox {
         Inbox { bytes: Vec::new(), share: quota.share() }
     }
@@ -61,7 +60,6 @@ impl Inbox {
         }
     }
 
-    /// Takes the bytes out.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.share.set(0);
         std::mem::take(&mut self.bytes)

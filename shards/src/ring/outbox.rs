@@ -23,7 +23,6 @@ struct Frame {
 const KEPT_BYTES: usize = 16 * 1024;
 
 impl Outbox {
-    /// Nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

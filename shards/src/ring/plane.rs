@@ -75,7 +75,6 @@ impl Plane {
         self.rings.len() as u16
     }
 
-    /// Slots of each table.
     pub(crate) fn table(&self) -> u32 {
         self.table
     }
@@ -90,7 +89,6 @@ impl Plane {
         u32::from(ring) << self.shift | direct
     }
 
-    /// The ring a slot is in.
     pub(crate) fn ring_of(&self, slot: u32) -> u16 {
         (slot >> self.shift) as u16
     }
@@ -257,12 +255,10 @@ impl Plane {
         self.sent.extend(ring.sends.drain(..).map(|Sending { conn, outbox, refused }| Sent { conn, outbox, refused }));
     }
 
-    /// The next outbox that came back.
     pub(crate) fn next_sent(&mut self) -> Option<Sent> {
         self.sent.pop()
     }
 
-    /// The next completion that was reaped.
     pub(crate) fn next(&mut self) -> Option<Completion> {
         loop {
             let cqe = self.ready.pop_front()?;

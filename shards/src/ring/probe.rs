@@ -22,7 +22,6 @@ pub enum ProbeError {
         /// `RLIMIT_MEMLOCK` in bytes; `u64::MAX` is no limit.
         limit: u64,
     },
-    /// No descriptor left.
     NoDescriptors,
     /// Any other error, in its own words.
     Other(String),

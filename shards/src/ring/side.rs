@@ -123,12 +123,10 @@ impl Sides {
         }
     }
 
-    /// An empty outbox.
     pub(crate) fn take_outbox(&mut self) -> Outbox {
         self.outboxes.pop().unwrap_or_default()
     }
 
-    /// Gives an outbox back.
     pub(crate) fn put_outbox(&mut self, mut outbox: Outbox) {
         if self.outboxes.len() < POOLED {
             outbox.clear();
@@ -146,7 +144,6 @@ impl Sides {
         &self.unfinished
     }
 
-    /// Entries in use.
     pub(crate) fn used(&self) -> usize {
         self.entries.len() - self.free.len()
     }

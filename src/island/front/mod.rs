@@ -154,7 +154,6 @@ impl Front {
         Ok(Front { shared, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Its numbers.
     pub fn board(&self) -> Arc<Board> {
         Arc::clone(&self.shared.board)
     }
@@ -231,7 +230,7 @@ async fn accept(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
 enum Failed {
     /// Caused by the caller.
     Theirs(io::Error),
-    /// The node behind takes no connection.
+    /// The node API takes no connection.
     Unserved(io::Error),
 }
 

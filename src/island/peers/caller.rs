@@ -27,14 +27,12 @@ pub(in crate::island) struct Caller {
 }
 
 impl Caller {
-    /// With nothing under way.
     pub fn new(calls: PeerCalls) -> Caller {
         let desk = Desk::new(calls);
         let board = Arc::new(Board::new(&[PeerNumbers::MEANINGS]).with_histograms(&[CALL_TIMES]));
         Caller { nodes: HashMap::new(), desk, board, showcase: Arc::default() }
     }
 
-    /// Its numbers.
     pub fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }
@@ -76,7 +74,7 @@ impl Caller {
         }
     }
 
-    /// A call of a shard, or word that is owed from the start.
+    /// Takes a call of a shard, or a notification that is owed from the start.
     fn take(&mut self, job: Job) {
         let now = Instant::now();
         let to = Arc::clone(to_of(&job.op));

@@ -56,7 +56,6 @@ impl Circuit {
         }
     }
 
-    /// A probe was not answered.
     pub fn probe_failed(&mut self, now: Instant) {
         if self.is_open() {
             *self = Circuit::Open { probe_at: now + PROBE_INTERVAL, probing: false };

@@ -53,7 +53,6 @@ enum Outcome {
 }
 
 impl Desk {
-    /// With nothing under way.
     pub fn new(calls: PeerCalls) -> Desk {
         let Trust(client) = calls.trust.clone();
         Desk {

@@ -39,7 +39,6 @@ pub(super) struct Node {
     over: VecDeque<u64>,
     /// The run that was called last.
     pub boot: u64,
-    /// Outcomes of its calls.
     pub tally: Tally,
 }
 
@@ -72,7 +71,6 @@ impl Node {
         self.over.contains(&boot)
     }
 
-    /// Remembers that a run is over.
     pub fn set_over(&mut self, boot: u64) {
         if !self.is_over(boot) {
             if self.over.len() >= OVER_MAX {

@@ -174,7 +174,6 @@ pub(in crate::island) enum Standing {
     Open,
     /// It answers, but not what it is owed: those calls wait before they are made again.
     BackingOff,
-    /// It is called.
     Closed,
 }
 

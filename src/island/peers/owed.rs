@@ -104,7 +104,6 @@ impl Owed {
         !self.debts.is_empty() && now >= self.due
     }
 
-    /// The node answers.
     pub fn answered(&mut self, now: Instant) {
         (self.due, self.wait) = (now, WAIT_MIN);
     }

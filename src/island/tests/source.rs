@@ -1,4 +1,4 @@
-//! The broadcast source: what is asked of whom, and what each kind of bad answer comes to.
+//! The broadcast source: its requests, and the result of each kind of bad answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::fake::{Fake, answer, broadcasts as values};
 use super::*;
 use crate::config::Secret;
 
-/// A poller of this URL with the token `sesame`, and who hears what it finds.
+/// A poller of this URL with the token `sesame`, and a recorder of its results.
 fn megaphone(url: &str, client: Client) -> (Megaphone, Arc<Recorder>) {
     let host = Arc::new(Recorder::new());
     let known = Arc::new(Broadcasts::default());

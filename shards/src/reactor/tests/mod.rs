@@ -1,7 +1,7 @@
 //! The reactor on the real kernel, with a scripted machine and an edge that speaks lines.
 //!
-//! All shards of a [`Bench`] live on the test's thread and take their turns when the test says so: what can
-//! race in the server happens here in the order the test wants. [`threads`] runs real threads.
+//! All shards of a [`Bench`] live on the test's thread and take their turns when the test says so: races of the server
+//! happen here in the order that the test chooses. [`threads`] runs real threads.
 
 mod bench;
 mod blocked;

@@ -14,8 +14,8 @@ fn outbox(byte: u8, len: usize) -> Outbox {
     out
 }
 
-/// Sends until the socket refuses, also after a while in which the kernel may have handed on what it had; returns how
-/// many bytes it took and the outbox that came back last.
+/// Sends until the socket refuses, also after a while in which the kernel may have handed on what it had; returns the
+/// number of bytes that it took and the outbox that came back last.
 fn fill(kit: &mut Kit, conn: ConnId) -> (usize, Sent) {
     let (mut taken, mut refusals) = (0, 0);
     loop {

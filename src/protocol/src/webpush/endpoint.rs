@@ -50,7 +50,6 @@ impl Lock {
         }
     }
 
-    /// Its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Lock::Digest(digest) => &digest.0,

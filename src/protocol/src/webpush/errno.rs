@@ -13,7 +13,6 @@ pub enum Fault {
     BadRequest,
     /// A head beyond its bounds.
     HeadTooLarge,
-    /// No such path.
     NotFound,
     /// A known path, another method.
     MethodNotAllowed,
@@ -21,7 +20,6 @@ pub enum Fault {
     UpgradeRequired,
     /// An upgrade that lacks a part.
     BadUpgrade,
-    /// Too slow.
     RequestTimeout,
     /// A token that no key of this server sealed, or of the wrong length; an unknown API version.
     BadToken,
@@ -75,7 +73,6 @@ pub enum Fault {
     TtlMissing,
     /// Encryption headers that do not fit the body.
     Encryption,
-    /// `TTL` is negative.
     TtlNegative,
     /// `Topic` is no topic.
     Topic,
@@ -111,7 +108,6 @@ pub struct Row {
 }
 
 impl Fault {
-    /// Its row.
     pub fn row(self) -> Row {
         let (status, errno, message) = match self {
             Fault::BadRequest => (400, None, "Malformed request"),

@@ -34,10 +34,10 @@ pub struct Pushed {
     pub boot: Option<u64>,
 }
 
-/// Word that there is something in storage.
+/// Notice that there is a message in storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// A push of this one got no answer, and it was stored then.
+    /// A push of this message got no answer, and it was stored then.
     pub unsure: Option<RowKey>,
     /// As [`Pushed::boot`].
     pub boot: Option<u64>,

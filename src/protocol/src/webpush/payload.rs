@@ -41,7 +41,6 @@ impl Draft {
         Draft { body: bytes.len(), bytes, verdict }
     }
 
-    /// More of the body.
     pub fn extend(&mut self, body: &[u8]) {
         self.bytes.extend_from_slice(body);
     }

@@ -1,4 +1,4 @@
-//! The `Prefer` header (RFC 7240): whether a sender wants a receipt, and how long who asks for one would wait.
+//! The `Prefer` header (RFC 7240): a sender's request for a receipt, and the time that a reader of one would wait.
 
 use crate::wire::text::{parse_u64, trim};
 

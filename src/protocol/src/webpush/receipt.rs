@@ -13,7 +13,7 @@ use super::sealed::Sealer;
 /// Contents of a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Of the message.
+    /// Stamp of the message.
     pub stamp: Stamp,
     pub uaid: Uaid,
     pub chid: Chid,

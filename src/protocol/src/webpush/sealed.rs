@@ -25,7 +25,6 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// The plain text.
     pub fn plain(&self) -> &[u8] {
         &self.bytes[STAMP_BYTES..self.end]
     }

@@ -1,4 +1,4 @@
-//! VAPID: who may send to an endpoint (RFC 8292 and draft 01; the rules are PROTOCOL.md 2.5).
+//! VAPID: the right to send to an endpoint (RFC 8292 and draft 01; the rules are PROTOCOL.md 2.5).
 //!
 //! Verifying a signature costs more than everything else a POST does, and senders use one token for hours, so a
 //! shard remembers what it verified. The key of that memory is a digest of the token's bytes *and* the public key:

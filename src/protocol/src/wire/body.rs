@@ -31,13 +31,11 @@ enum State {
 /// Result of one call of [`BodyReader::read`] at the front of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// The body is whole.
     Done,
     /// Number of bytes of the body at the front.
     Data(usize),
     /// Number of bytes of framing at the front; read on.
     Framing(usize),
-    /// More bytes are needed.
     More,
 }
 

@@ -1,8 +1,8 @@
 //! HTTP/1.1 request heads (by `httparse`, in front of which we bound and reject) and responses.
 //!
-//! Strict where leniency lets two parsers disagree about where a request ends or for whom it is (RFC 9112 sections
-//! 11.2 and 3.2): a bare LF, a folded header line, two lengths, a length with a transfer coding, any coding but
-//! `chunked`, and a Host that is bad or there twice are 400.
+//! Strict where leniency lets two parsers disagree about the end of a request or its host (RFC 9112 sections 11.2 and
+//! 3.2): a bare LF, a folded header line, two lengths, a length with a transfer coding, any coding but `chunked`, and a
+//! Host that is bad or there twice are 400.
 
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
@@ -36,7 +36,6 @@ pub enum Framing {
 pub struct HeaderSlots<'b>([MaybeUninit<httparse::Header<'b>>; HEADERS_MAX]);
 
 impl HeaderSlots<'_> {
-    /// Empty slots.
     pub fn new() -> Self {
         HeaderSlots([const { MaybeUninit::uninit() }; HEADERS_MAX])
     }
@@ -64,7 +63,6 @@ pub struct Head<'h, 'b> {
     pub expects_continue: bool,
     /// HTTP/1.1 without a Host, which is malformed except where old user agents are let in (PROTOCOL.md 1.1).
     pub lacks_host: bool,
-    /// The request is of HTTP/1.0.
     pub is_http_1_0: bool,
     headers: &'h [httparse::Header<'b>],
 }

@@ -1,10 +1,10 @@
 //! Sans-IO codecs: bytes to values and back. No shard state, no clock, no sockets; every parser here meets
 //! untrusted bytes and never panics on them.
 //!
-//! [`http1`] reads request heads and writes responses, [`body`] reads what follows a head, [`upgrade`] is the RFC 6455
-//! opening handshake, [`ws`] the frames, [`push`] and [`server_message`] the JSON messages inside them, one way and the
-//! other, [`relay`] those that name a user agent, [`simple`] what SimplePush spells otherwise, [`base64url`] and
-//! [`text`] spell values, [`url`] is whom we call.
+//! [`http1`] reads request heads and writes responses, [`body`] reads the body behind a head, [`upgrade`] is the RFC
+//! 6455 opening handshake, [`ws`] the frames, [`push`] and [`server_message`] the JSON messages inside them, one way
+//! and the other, [`relay`] those that name a user agent, [`simple`] what SimplePush spells otherwise, [`base64url`]
+//! and [`text`] spell values, [`url`] is the address of another server.
 
 pub mod base64url;
 pub mod body;

@@ -36,7 +36,6 @@ pub enum ClientMessage<'a> {
         /// VAPID public key as sent.
         key: Option<Cow<'a, str>>,
     },
-    /// Gives an endpoint up.
     Unregister {
         channel: [u8; 16],
         /// Reason; 0 when absent.
@@ -49,7 +48,6 @@ pub enum ClientMessage<'a> {
         /// 301 to 303, 0 for anything else.
         code: u32,
     },
-    /// More broadcasts.
     BroadcastSubscribe(Vec<BroadcastVersion>),
     /// `{}` or `{"messageType":"ping"}`.
     Ping,

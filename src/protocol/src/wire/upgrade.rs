@@ -51,7 +51,6 @@ pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeFault> {
 }
 
 impl Accepted<'_> {
-    /// Appends the 101.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n");
         out.extend_from_slice(b"Sec-WebSocket-Accept: ");

@@ -17,7 +17,7 @@ pub struct HttpUrl {
     target: String,
 }
 
-/// Scheme, host and port: whom a URL asks (RFC 6454).
+/// Scheme, host and port: the server of a URL (RFC 6454).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Origin {
     /// `https`, not `http`.

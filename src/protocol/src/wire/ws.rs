@@ -30,9 +30,8 @@ pub enum Kind {
     Continuation,
     /// Answer it.
     Ping,
-    /// An answer to ours, or unsolicited.
+    /// A reply to a ping of this server, or unsolicited.
     Pong,
-    /// The peer leaves.
     Close,
 }
 
@@ -49,7 +48,8 @@ pub struct Frame<'b> {
 }
 
 /// Reads a client's frame at the front of `bytes` and unmasks it in place. `None` when it is not whole yet (nothing is
-/// touched then). `partial` is how many bytes of a fragmented message are already there, `None` when none is open.
+/// touched then). `partial` is the number of bytes of a fragmented message that are already there, `None` when none is
+/// open.
 pub fn read_frame(bytes: &mut [u8], partial: Option<usize>) -> Result<Option<Frame<'_>>, FrameFault> {
     let Some(head) = read_head(bytes, partial)? else { return Ok(None) };
     let Some(body) = bytes.get_mut(head.head_len..head.head_len + head.length) else { return Ok(None) };
