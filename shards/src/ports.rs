@@ -74,7 +74,7 @@ pub trait Edge: 'static {
     /// has not come.
     fn mid_request(&self, codec: &Self::Codec) -> bool;
 
-    /// True if unfinished requests and messages of this port hold so much memory that the oldest should be ended.
+    /// True if unfinished requests and messages of this port hold enough memory that the oldest should be ended.
     fn unfinished_is_tight(&self, port: Port) -> bool {
         let _ = port;
         false
@@ -93,18 +93,22 @@ pub enum Ingest {
     /// Not a whole request yet. `consumed` bytes are done with; the rest is kept aside until there are more.
     /// The edge bounds what it lets be kept: beyond its limits it says `Close`.
     More {
+        /// Bytes that are done with.
         consumed: usize,
     },
     /// Something was consumed and perhaps answered into `out`; decode on.
     Next {
+        /// Bytes that are done with.
         consumed: usize,
     },
     /// The connection became a WebSocket; `out` holds the 101. The loop tells the machine, then decodes on.
     Upgraded {
+        /// Bytes that are done with.
         consumed: usize,
     },
     /// One request for the machine. The rest waits until it is `Ready`.
     Command {
+        /// Bytes that are done with.
         consumed: usize,
         command: Command,
     },

@@ -96,7 +96,7 @@ impl Client {
     /// One that trusts the certificates of this PEM file and no others.
     ///
     /// # Errors
-    /// When it cannot be read, or holds none.
+    /// If it cannot be read, or holds none.
     pub fn trusting_file(path: &Path) -> std::io::Result<Client> {
         Ok(Client::configured(client_config(Some(path))?))
     }
@@ -188,7 +188,7 @@ async fn exchange(stream: Box<dyn Stream>, request: Request<String>, body_bytes_
 /// A TLS client that trusts the certificates of this PEM file and no others, or those of this host.
 ///
 /// # Errors
-/// When the file cannot be read, or holds no certificate.
+/// If the file cannot be read, or holds no certificate.
 pub(crate) fn client_config(ca: Option<&Path>) -> std::io::Result<ClientConfig> {
     let Some(path) = ca else { return Ok(with_roots(host_roots())) };
     let mut roots = RootCertStore::empty();

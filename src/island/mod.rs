@@ -162,7 +162,7 @@ impl Prepared {
     /// With `signals`, SIGTERM, SIGINT and SIGHUP are taken over and handed out by [`Island::signals`].
     ///
     /// # Errors
-    /// When the operating system refuses the runtime or a signal handler.
+    /// If the operating system refuses the runtime or a signal handler.
     pub fn new(signals: bool, calls: Calls) -> std::io::Result<Prepared> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (signal_sent, signal_came) = mpsc::channel();
@@ -183,7 +183,7 @@ impl Prepared {
     /// listens already.
     ///
     /// # Errors
-    /// When the operating system refuses a thread, a runtime or a listener.
+    /// If the operating system refuses a thread, a runtime or a listener.
     pub fn end_tls(
         &mut self,
         listeners: Vec<TcpListener>,
@@ -235,7 +235,7 @@ impl Prepared {
     /// that fails is logged and asked again later.
     ///
     /// # Errors
-    /// When the operating system refuses a thread.
+    /// If the operating system refuses a thread.
     pub fn ask_source(&mut self) -> std::io::Result<()> {
         let Some(megaphone) = &mut self.megaphone else { return Ok(()) };
         let runtime = &self.runtime;
@@ -252,7 +252,7 @@ impl Island {
     /// runs.
     ///
     /// # Errors
-    /// When the operating system refuses the thread or a listener.
+    /// If the operating system refuses the thread or a listener.
     pub fn start(prepared: Prepared, admin: Admin, exhibits: Exhibits, host: Arc<dyn Host>) -> std::io::Result<Island> {
         let Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, front, timekeeper } =
             prepared;

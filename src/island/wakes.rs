@@ -35,7 +35,7 @@ impl Wakes {
     /// An empty one.
     ///
     /// # Errors
-    /// When the operating system refuses a pair of sockets.
+    /// If the operating system refuses a pair of sockets.
     pub fn new() -> io::Result<Wakes> {
         let (bell, ear) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -136,7 +136,7 @@ impl Caller {
     /// Makes calls for ever.
     ///
     /// # Errors
-    /// When the operating system refuses to listen for the bell.
+    /// If the operating system refuses to listen for the bell.
     pub async fn run(mut self) -> io::Result<()> {
         let wakes = Arc::clone(&self.wakes);
         let ear = tokio::net::UnixStream::from_std(wakes.ear.try_clone()?)?;

@@ -95,7 +95,7 @@ impl Log {
     /// Never overwrites a file: `origin` differs per boot.
     ///
     /// # Errors
-    /// When the directory is not writable or the disk is full; the sentence says what to do.
+    /// If the directory is not writable or the disk is full; the sentence says what to do.
     pub fn create(
         dir: &Path,
         shard: ShardId,

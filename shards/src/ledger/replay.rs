@@ -41,7 +41,7 @@ impl Replay {
     /// Removes the files. Only after every message is saved and new logs carry the floor.
     ///
     /// # Errors
-    /// When one cannot be removed, the others are; it would be replayed again, which is harmless but keeps its bytes.
+    /// If one cannot be removed, the others are; it would be replayed again, which is harmless but keeps its bytes.
     pub fn discard(mut self) -> Result<(), LedgerError> {
         self.remove(|_| true)
     }
@@ -84,7 +84,7 @@ impl Replay {
 /// else is refused: the salt is gone, and the records behind it cannot be told from payload.
 ///
 /// # Errors
-/// When a log cannot be read or its header is damaged.
+/// If a log cannot be read or its header is damaged.
 pub fn replay(dir: &Path) -> Result<Replay, LedgerError> {
     let mut replay = Replay { messages: Vec::new(), clock_floor: Clock(0), files: Vec::new() };
     let entries = match fs::read_dir(dir) {

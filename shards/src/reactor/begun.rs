@@ -1,6 +1,6 @@
 //! Requests and messages that are begun and not whole, oldest first.
 //!
-//! When they hold three quarters of the memory of their port, the oldest are ended. So a stranger who begins very many
+//! If they hold three quarters of the memory of their port, the oldest are ended. So a stranger who begins very many
 //! and finishes none loses them, and a request that is whole after some round trips is served: to push it out, the
 //! stranger must send as much as the port may hold within that time. Were the newest refused instead, they would be
 //! refused for as long as the stranger holds the memory.

@@ -44,7 +44,7 @@ impl PlaneConfig {
 /// checks a host; on any thread.
 ///
 /// # Panics
-/// When that would be more rings than a shard can have: far beyond any host.
+/// If that would be more rings than a shard can have: far beyond any host.
 pub fn tables(connections_max: u32, table_max: u32, backlog: u16) -> (u16, u32) {
     let PlaneConfig { rings, table, .. } = PlaneConfig::sized(connections_max, table_max, backlog);
     (rings, table)

@@ -88,12 +88,12 @@ fn try_listen(address: SocketAddr, port: Port, backlog: u16) -> io::Result<Owned
 /// group, and places change when a listener closes.
 ///
 /// # Errors
-/// What setsockopt says.
+/// The error of setsockopt.
 pub fn steer(fd: &OwnedFd, cpu: u32) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, cpu as i32)
 }
 
-/// The address a socket is bound to: with port 0 in the configuration, where it really listens.
+/// The address a socket is bound to: with port 0 in the configuration, the real port.
 pub fn local_address(fd: &impl AsFd) -> io::Result<SocketAddr> {
     // SAFETY: all zeroes is a valid sockaddr_storage.
     let mut raw: libc::sockaddr_storage = unsafe { zeroed() };

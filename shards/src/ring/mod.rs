@@ -7,7 +7,7 @@
 //! Lives on: the shard's thread (rings are SINGLE_ISSUER), but for [`listen`], [`probe`], [`raise_limits`]
 //! and [`tables`], which the starting thread calls, or a command.
 //!
-//! What may be touched by the kernel, and when, is the one subject of the `unsafe` code here: every SEND and
+//! The memory that the kernel may touch, and the time, are the one subject of the `unsafe` code here: every SEND and
 //! RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns (RULES.md rule 2).
 
 #![allow(unsafe_code)]

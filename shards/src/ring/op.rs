@@ -91,7 +91,9 @@ pub(crate) enum Completion {
     Writable(Done),
     /// Bytes in the span, 0 at the end of the stream, or an errno. The span must be freed.
     Received { done: Done, span: super::Span, result: i32 },
+    /// Shutdown(WR) is over.
     ShutDown { done: Done, result: i32 },
+    /// The slot was closed.
     Closed { done: Done, result: i32 },
     /// A descriptor was moved, or could not be.
     Moved { done: Done, result: i32 },

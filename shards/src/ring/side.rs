@@ -25,6 +25,7 @@ pub(crate) enum Departure {
     },
     /// To the least loaded shard, before a byte was read.
     Dealt {
+        /// The least loaded shard.
         to: ShardId,
     },
 }

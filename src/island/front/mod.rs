@@ -120,7 +120,7 @@ impl Front {
     /// Takes connections of `listeners` from now on and carries them to `behind`.
     ///
     /// # Errors
-    /// When the operating system refuses the thread, the runtime or a listener.
+    /// If the operating system refuses the thread, the runtime or a listener.
     pub fn start(
         listeners: Vec<TcpListener>,
         behind: SocketAddr,

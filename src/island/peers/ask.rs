@@ -35,7 +35,7 @@ struct BootBody {
 /// Asks which run of a node answers at `url`. Waits: for a thread of its own, at most `within`.
 ///
 /// # Errors
-/// When the operating system refuses a runtime.
+/// If the operating system refuses a runtime.
 pub fn who_answers(url: &str, keys: &EdgeKeys, trust: &Trust, within: Duration) -> io::Result<Answering> {
     let Some(target) = HttpUrl::parse(&format!("{}/boot", url.trim_end_matches('/'))) else {
         return Ok(Answering::Nothing);

@@ -45,7 +45,7 @@ impl Caller {
     /// Makes calls for ever.
     ///
     /// # Errors
-    /// When the operating system refuses to listen for the bell.
+    /// If the operating system refuses to listen for the bell.
     pub async fn run(mut self) -> io::Result<()> {
         let peers = Arc::clone(&self.desk.calls.peers);
         let ear = tokio::net::UnixStream::from_std(peers.ear.try_clone()?)?;
@@ -190,7 +190,7 @@ impl Caller {
 /// returns the number of those that are not. Waits; not for a thread that is inside a runtime.
 ///
 /// # Errors
-/// When the operating system refuses a runtime.
+/// If the operating system refuses a runtime.
 pub fn settle(calls: PeerCalls, within: Duration) -> io::Result<usize> {
     let peers = Arc::clone(&calls.peers);
     let caller = Caller::new(calls);

@@ -47,7 +47,7 @@ impl Trust {
     /// Reads `node.ca`.
     ///
     /// # Errors
-    /// When it cannot be read, or holds no certificate.
+    /// If it cannot be read, or holds no certificate.
     pub fn read(ca: Option<&Path>) -> io::Result<Trust> {
         Ok(Trust(Arc::new(ca.map_or_else(|| Ok(Client::new()), Client::trusting_file)?)))
     }
@@ -80,7 +80,7 @@ impl Peers {
     /// An empty lane; `keys` open message ids and other nodes.
     ///
     /// # Errors
-    /// When the operating system refuses a pair of sockets.
+    /// If the operating system refuses a pair of sockets.
     pub fn new(keys: EdgeKeys) -> io::Result<Peers> {
         let (bell, ear) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
