@@ -4,8 +4,8 @@
 //! A runtime and a thread of its own, beside the island: strangers' handshakes must not stand in front of our calls of
 //! other nodes, the admin page or a signal. Everything is bounded by [`LIMITS`].
 //!
-//! It opens the connection to the shard after it receives a ClientHello and before it finishes the handshake. A caller
-//! that completes the handshake therefore has a shard.
+//! The front opens the connection to the shard after it receives a ClientHello and before it finishes the handshake. A
+//! caller that completes the handshake therefore has a shard.
 
 mod certificate;
 
