@@ -1,18 +1,18 @@
-//! How long things took since the process began, by name, in buckets that never change: what a scraper makes quantiles
-//! of over any time and any number of nodes.
+//! Histograms of durations since the process began, by name. The buckets never change, so a scraper can make quantiles
+//! over any time and any number of nodes.
 //!
 //! Written by any thread, read by the island.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The upper bounds of the buckets but the last, in microseconds; inclusive. From what one replica near by takes to
-/// what the longest statement is given.
+/// The upper bounds of the buckets but the last, in microseconds; inclusive. From the time of one replica near by to
+/// the limit of the longest statement.
 pub const BOUNDS_US: [u64; 12] =
     [250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
-/// With the one for what took longer than all bounds.
+/// Number of buckets. The last one is for times above all bounds.
 const BUCKETS: usize = BOUNDS_US.len() + 1;
 
-/// One row for each name.
+/// Histograms, one for each name.
 pub struct Latencies {
     rows: Vec<Row>,
 }
@@ -23,25 +23,23 @@ struct Row {
     sum_us: AtomicU64,
 }
 
-/// What was counted under one name.
+/// Counts under one name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// The name.
     pub name: &'static str,
-    /// How many took so long: one number for each of [`BOUNDS_US`] without those below it, and one for the rest.
+    /// Number of times in each bucket: one for each of [`BOUNDS_US`] without those below it, and one for the rest.
     pub counts: [u64; BUCKETS],
-    /// All of them together, in microseconds.
+    /// Sum of all times, in microseconds.
     pub sum_us: u64,
 }
 
 impl Latencies {
-    /// A row for each of these.
     pub fn new(names: &[&'static str]) -> Latencies {
         let row = |name: &&'static str| Row { name, counts: Default::default(), sum_us: AtomicU64::new(0) };
         Latencies { rows: names.iter().map(row).collect() }
     }
 
-    /// The one at `at` took so many microseconds; a place behind the end is ignored.
+    /// Counts a time under the name at `at`; an index behind the end is ignored.
     pub fn record(&self, at: usize, took_us: u64) {
         let Some(row) = self.rows.get(at) else { return };
         let bucket = BOUNDS_US.partition_point(|bound| *bound < took_us);

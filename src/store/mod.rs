@@ -1,9 +1,8 @@
 //! Storage backends behind one port (`shards::ports::Store`): plain `StoreOp` in, `StoreReply` out.
 //!
-//! [`model`] keeps everything in memory: what `store.kind = memory` means, and the executable statement of the
-//! laws. [`embedded`] is the default: one directory, no server. [`scylla`] is what several nodes share. All of them
-//! pass `laws`. [`nodes`] is the table of nodes that a shared store has beside it, [`latencies`] how long its
-//! statements took.
+//! [`model`] keeps everything in memory: the meaning of `store.kind = memory`, and the executable statement of the
+//! laws. [`embedded`] is the default: one directory, no server. Several nodes share [`scylla`]. All of them pass
+//! `laws`. [`nodes`] is the table of nodes beside a shared store, [`latencies`] the times that its statements took.
 //!
 //! Rules that the vocabulary leaves to storage, the same in every backend:
 //! - `Save` keeps what it is given only while the user and the channel exist; the rest ended by rule
@@ -32,7 +31,7 @@ use machine::time::UnixSeconds;
 
 pub use machine::model::IDLE_SECONDS_MAX;
 
-/// Whether a user last seen then is dropped now.
+/// Returns true if a user last seen then is dropped now.
 fn idle(seen: UnixSeconds, now: UnixSeconds) -> bool {
     now.0.saturating_sub(seen.0) >= IDLE_SECONDS_MAX
 }

@@ -1,4 +1,4 @@
-//! The store in memory: `store.kind = memory`, and the reference that the laws compare others with. What it does is
+//! The store in memory: `store.kind = memory`, and the reference that the laws compare others with. Its behaviour is
 //! [`machine::model`]; here are its ports.
 //!
 //! Lives on: every shard; one mutex around all users, held for one operation. Nothing survives the process.
@@ -14,7 +14,7 @@ use machine::time::UnixSeconds;
 use machine::{StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 
-/// What a port answers.
+/// Reply of a port.
 type Answer = Result<StoreReply, StoreError>;
 
 /// All users of a process. Shared by its ports.
@@ -28,7 +28,7 @@ impl Model {
         Model::of(State::new(bytes_max))
     }
 
-    /// A store that is this.
+    /// Creates a store with this state.
     pub fn of(state: State) -> Model {
         Model { state: Arc::new(Mutex::new(state)) }
     }
@@ -38,12 +38,11 @@ impl Model {
         Box::new(ModelPort { state: self.state.clone(), waker, replies: VecDeque::new() })
     }
 
-    /// Drops what expired and whom nobody saw for 60 days, among all users at once.
+    /// Drops expired messages and users not seen for 60 days, among all users at once.
     pub fn sweep(&self, now: UnixSeconds) {
         lock(&self.state).sweep(now, usize::MAX);
     }
 
-    /// Bytes of all messages.
     pub fn bytes(&self) -> u64 {
         lock(&self.state).bytes()
     }

@@ -1,8 +1,8 @@
-//! Who the nodes of a cluster are: one row for each URL, on a shared store only (CLUSTER.md, table `node`), and when
-//! each run of them was last seen (table `lease`).
+//! The nodes of a cluster: one row for each URL, on a shared store only (CLUSTER.md, table `node`), and the last time
+//! at which each run of them was seen (table `lease`).
 //!
-//! A node that leaves writes one row, not a million clears of presence: whoever finds a presence row of a run that is
-//! over knows that nobody is there.
+//! A node that leaves writes one row, not a million clears of presence: a reader that finds a presence row of an ended
+//! run knows that the user is not connected there.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use machine::NodeId;
 
 /// The table of nodes. Shared by the thread that starts and stops a node and by the island.
 pub trait Nodes: Send + Sync + 'static {
-    /// Writes that this run of this node has begun: readers see its boot id from now on, whatever the row said before.
-    /// Waits; called before the node takes its first connection.
+    /// Writes that this run of this node has begun: readers see its boot id from now on, for any state of the row
+    /// before. Waits; called before the node takes its first connection.
     ///
     /// # Errors
     /// One sentence; the node does not start.
@@ -32,22 +32,22 @@ pub trait Nodes: Send + Sync + 'static {
     /// waits, as [`Nodes::look`].
     fn bury(&self, node: &NodeId) -> Burial;
 
-    /// The row of this URL; `None` when there is none or it cannot be read now. Never waits: the future does, on the
-    /// island, and whoever awaits it bounds its time.
+    /// The row of this URL; `None` if there is none or it cannot be read now. Never waits: the future does, on the
+    /// island, and its caller bounds the time.
     fn look(&self, url: &str) -> Look;
 
-    /// How far the clocks of the database are ahead of the time of this process, in microseconds; `None` when they
-    /// cannot be asked now. Never waits, as [`Nodes::look`].
+    /// Lead of the database's clocks over the time of this process, in microseconds; `None` if they cannot be asked
+    /// now. Never waits, as [`Nodes::look`].
     fn ahead(&self) -> Ahead;
 }
 
-/// What [`Nodes::ahead`] returns.
+/// Result of [`Nodes::ahead`].
 pub type Ahead = Pin<Box<dyn Future<Output = Option<i64>> + Send>>;
 
-/// What [`Nodes::bury`] returns.
+/// Result of [`Nodes::bury`].
 pub type Burial = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// What [`Nodes::renew`] returns.
+/// Result of [`Nodes::renew`].
 pub type Renewal = Pin<Box<dyn Future<Output = Renewed> + Send>>;
 
 /// State of a run, as it learns it while it renews its lease.
@@ -63,10 +63,10 @@ pub enum Renewed {
     Buried,
 }
 
-/// What [`Nodes::look`] returns.
+/// Result of [`Nodes::look`].
 pub type Look = Pin<Box<dyn Future<Output = Option<NodeRow>> + Send>>;
 
-/// One row.
+/// Row of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeRow {
     /// The last run of the node.
@@ -85,7 +85,7 @@ pub const SILENT_TIME: Duration = Duration::from_secs(600);
 pub const SILENT_TIME_LONG: Duration = Duration::from_secs(86_400);
 
 impl NodeRow {
-    /// Whether that run is over for good. Only for a run whose row was written before this one was read.
+    /// Returns true if that run is over for good. Only for a run whose row was written before this one was read.
     pub fn is_over(&self, boot: u64) -> bool {
         self.left || self.boot != boot
     }

@@ -35,10 +35,10 @@ pub(super) struct Committer {
     pub(super) fatal: Fatal,
     pub(super) numbers: Numbers,
     pub(super) stats: StoreStats,
-    /// Since when there are writes that no sync covered.
+    /// Time of the oldest write that no sync covered.
     pub(super) unsynced: Option<Instant>,
     pub(super) boarded: Instant,
-    /// Set when a write or a sync failed: nothing is promised any more.
+    /// A write or a sync failed: nothing is promised any more.
     pub(super) failed: bool,
     /// Called before each commit; a test lets it wait or fail.
     #[cfg(test)]
@@ -50,7 +50,7 @@ pub(super) struct Committer {
 struct Owed {
     replies: Replies,
     waiting: Vec<Waiting>,
-    /// Some of its operations are told only when they are on the disk.
+    /// Some of its replies need the group on the disk.
     durable: bool,
 }
 
@@ -58,7 +58,7 @@ struct Owed {
 type Replies = Vec<(Arc<Outbox>, StoreTicket, Route, Answer)>;
 
 impl Committer {
-    /// Runs until it is told to stop or every sender is gone.
+    /// Runs until a stop mail comes or every sender is gone.
     pub(super) fn run(mut self) {
         let mut mails = Vec::with_capacity(GROUP_OPERATIONS_MAX);
         let mut open = true;
@@ -76,7 +76,7 @@ impl Committer {
         self.show();
     }
 
-    /// Waits for work and takes what is there; false when this is the end.
+    /// Waits for work and takes the mails that are there; false at the end.
     fn gather(&mut self, mails: &mut Vec<CommitterMail>) -> bool {
         let mut next = match self.inbox.recv_timeout(self.patience()) {
             Ok(mail) => Some(mail),
@@ -106,7 +106,7 @@ impl Committer {
         let mut owed = Owed { replies: Replies::with_capacity(mails.len()), ..Owed::default() };
         let operations = mails.len() as u64;
         let applied = self.apply(mails, &mut owed);
-        // What was answered from what is on the disk already needs no sync of its own.
+        // A group that wrote nothing needs no sync when everything before it is on the disk.
         let done = applied.and_then(|wrote| match owed.durable && !wrote && self.unsynced.is_none() {
             true => Ok(()),
             false => self.finish_group(owed.durable),
@@ -130,7 +130,7 @@ impl Committer {
         self.deliver(owed.replies);
     }
 
-    /// Applies every mail in order and writes the batch out, unsynced; says whether there was anything to write.
+    /// Applies every mail in order and writes the batch out, unsynced; returns true if anything was written.
     fn apply(&mut self, mails: &mut Vec<CommitterMail>, owed: &mut Owed) -> Result<bool, fjall::Error> {
         self.gates.space.look_again(&self.db);
         let room = self.gates.space.room();
@@ -217,8 +217,8 @@ impl Committer {
         }
     }
 
-    /// A failed write or sync leaves the state of the disk unknown: any promise from here on may be a lie,
-    /// so nothing is (ARCHITECTURE.md 8.7: exit). The next start reads what is really there.
+    /// A failed write or sync leaves the state of the disk unknown. Any promise from here on may be a lie, so none is
+    /// made (ARCHITECTURE.md 8.7: exit). The next start reads the rows that are really there.
     fn fail(&mut self, error: &fjall::Error) {
         if !self.failed {
             self.failed = true;
@@ -265,9 +265,9 @@ impl Committer {
 
 /// A thread beside the shards that waits for the sync of a group.
 enum Waiting {
-    /// The starting thread, and the messages that were not saved, with the first reason.
+    /// The starting thread, and the unsaved messages with the first reason.
     Replay(Sender<Result<Option<Unsaved>, ()>>, Option<Unsaved>),
-    /// A transfer, and what its load came to before the sync.
+    /// A transfer, and the result of its load before the sync.
     Load(Sender<Result<(), StoreError>>, Result<(), StoreError>),
 }
 
@@ -284,7 +284,7 @@ impl Waiting {
     }
 }
 
-/// Splits an operation's outcome into what is told and what is noted.
+/// Splits an operation's outcome into its reply and the failure to count.
 fn settle_answer(outcome: Result<StoreReply, Trouble>) -> (Answer, Result<(), Trouble>) {
     match outcome {
         Ok(reply) => (Ok(reply), Ok(())),
@@ -293,8 +293,8 @@ fn settle_answer(outcome: Result<StoreReply, Trouble>) -> (Answer, Result<(), Tr
     }
 }
 
-/// Saves what a ledger kept, user by user; where a read fails, message by message. Returns what could not be saved,
-/// and the failure of a write, which ends the group.
+/// Saves the messages of a ledger, user by user; where a read fails, message by message. Returns the unsaved ones, and
+/// the failure of a write, which ends the group.
 fn save_replayed(
     group: &mut Group,
     messages: Vec<Arc<Message>>,

@@ -18,17 +18,15 @@ const CACHE_BYTES: u64 = 16 << 20;
 /// Contents of a copy.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Copied {
-    /// Records of users.
     pub users: u64,
     /// Message and saved rows.
     pub messages: u64,
-    /// Topic rows.
     pub topics: u64,
     /// Blocks of tables that could not be read; 0 for a backup, as all below.
     pub unreadable_blocks: u64,
-    /// Tables that could not be read at all or are missing: what was in them is not known.
+    /// Tables that are missing or could not be read at all: their content is unknown.
     pub unreadable_tables: u64,
-    /// Manifests of table spaces that cannot be read: how many of their tables are missing is not known.
+    /// Unreadable manifests of keyspaces: the number of their missing tables is unknown.
     pub damaged_manifests: u64,
     /// Rows in those blocks, with earlier versions of rows and with deletes.
     pub lost_rows: u64,
@@ -60,12 +58,11 @@ impl Embedded {
 }
 
 impl Copied {
-    /// Returns true when everything is there.
     pub fn is_whole(&self) -> bool {
         self.losses() + self.damaged_journals == 0
     }
 
-    /// Sum of everything that could not be read in tables.
+    /// Sum of all losses in tables.
     pub(super) fn losses(&self) -> u64 {
         self.unreadable_blocks + self.unreadable_tables + self.damaged_manifests + self.lost_rows
     }

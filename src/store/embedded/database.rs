@@ -47,7 +47,7 @@ impl Database {
             .with_compaction_filter_factories(filters)
             .cache_size(cache_bytes)
             .journal_compression(CompressionType::None)
-            // The committer says when: one sync per group.
+            // The committer syncs, once for each group.
             .manual_journal_persist(true)
             .max_journaling_size(256 * MIB)
             .worker_threads(WORKERS)
@@ -56,7 +56,7 @@ impl Database {
         let [users, messages, topics, meta, channels] = KEYSPACES;
         let (users, messages) = (open(users, 8)?, open(messages, 32)?);
         let (topics, meta, channels) = (open(topics, 16)?, open(meta, 16)?, open(channels, 8)?);
-        // The keeper finds out whether that is so.
+        // The keeper looks for them.
         let dead_rows = Arc::new(AtomicBool::new(true));
         Ok(Database { fjall, users, messages, topics, meta, channels, dead_rows })
     }

@@ -12,9 +12,9 @@ use super::fault::{Cause, StoreFault};
 
 /// Content of the format file.
 pub(super) const FORMAT: &str = "murre embedded store, format 3\n";
-/// Its content before records named channels. Such records are read as they are.
+/// Content of the format file before records named channels. Such records are read as they are.
 const FORMAT_2: &str = "murre embedded store, format 2\n";
-/// Its content before channels had rows of their own. Such a directory is migrated when it is opened.
+/// Content of the format file before channels had rows of their own. Such a directory is migrated when it is opened.
 const FORMAT_1: &str = "murre embedded store, format 1\n";
 const FORMAT_PREFIX: &str = "murre embedded store, format ";
 /// Longest wait for a lock that another holds.
@@ -32,7 +32,7 @@ pub(super) fn prepare(dir: &Path) -> Result<File, StoreFault> {
     }
     let format = dir.join("FORMAT");
     let lock = take_lock(dir)?;
-    // Before a row is written or migrated: an earlier version must not open what it cannot read.
+    // Before a row is written or migrated, so that an earlier version does not open the directory.
     if fs::read_to_string(&format).is_ok_and(|found| found == FORMAT) {
         return Ok(lock);
     }
@@ -50,10 +50,10 @@ pub(super) fn prepare(dir: &Path) -> Result<File, StoreFault> {
     Ok(lock)
 }
 
-/// Reads the format of a directory, one that this version knows; `None` where no file says it.
+/// Reads the format of a directory, one that this version knows; `None` if there is no format file.
 ///
 /// # Errors
-/// When the file cannot be read, says nothing that is a format, or names another one.
+/// When the file cannot be read, has no format, or names another one.
 pub(super) fn format_of(dir: &Path) -> Result<Option<u8>, StoreFault> {
     let path = dir.join("FORMAT");
     let damaged = || Cause::Damaged("its text is not a format".into());
@@ -78,7 +78,7 @@ fn foreign(dir: &Path) -> Result<bool, StoreFault> {
     Ok(list.flatten().any(|entry| !matches!(entry.file_name().to_str(), Some("LOCK" | "FORMAT.tmp"))))
 }
 
-/// Takes the exclusive lock; the kernel lets go of it when the process ends, however it ends.
+/// Takes the exclusive lock. The kernel releases it at every end of the process.
 pub(super) fn take_lock(dir: &Path) -> Result<File, StoreFault> {
     let path = dir.join("LOCK");
     let mut open = OpenOptions::new();

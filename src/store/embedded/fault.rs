@@ -1,4 +1,4 @@
-//! Why the embedded store cannot be opened or used, each as one sentence that says what to do.
+//! Errors of opening or using the embedded store, each as one sentence that says what to do.
 
 use std::fmt;
 use std::io;
@@ -15,13 +15,11 @@ pub struct StoreFault {
 pub(super) enum Cause {
     /// Another process holds the lock.
     InUse,
-    /// A file operation failed.
     Io(&'static str, io::Error),
     /// A directory with something else in it.
     NotAStore,
     /// Written by another version.
     Version(String),
-    /// A damaged file.
     Damaged(String),
     /// The destination of a copy is not empty.
     NotEmpty,
@@ -38,7 +36,6 @@ impl StoreFault {
         StoreFault::new(path, Cause::Io(action, error))
     }
 
-    /// What fjall said about the database in `path`.
     pub(super) fn database(path: &Path, error: fjall::Error) -> StoreFault {
         let cause = match error {
             fjall::Error::Locked => Cause::InUse,
@@ -56,17 +53,15 @@ impl StoreFault {
         &self.path
     }
 
-    /// True if there is no room on the disk.
     pub fn is_full(&self) -> bool {
         matches!(&self.cause, Cause::Io(_, error) if error.kind() == io::ErrorKind::StorageFull)
     }
 
-    /// True if another version wrote it.
     pub(super) fn is_other_format(&self) -> bool {
         matches!(self.cause, Cause::Version(_))
     }
 
-    /// Whether `murre maintain salvage` is the way out.
+    /// Returns true if `murre maintain salvage` can help.
     pub fn is_damage(&self) -> bool {
         matches!(self.cause, Cause::Damaged(_))
     }

@@ -50,7 +50,7 @@ pub(super) struct Numbers {
     pub(super) registration: u64,
 }
 
-/// Changes that are not written yet, on top of what is.
+/// Unwritten changes, on top of the database.
 pub(super) struct Group<'a> {
     db: &'a Database,
     stats: &'a mut StoreStats,
@@ -68,7 +68,6 @@ pub(super) struct Group<'a> {
     bytes: u64,
     room: Room,
     user_rows_max: u64,
-    /// Something was written since the group began.
     wrote: bool,
 }
 
@@ -78,7 +77,7 @@ struct Pending {
 }
 
 impl<'a> Group<'a> {
-    /// An empty group. `room` says which operations are refused, `user_rows_max` how many rows a user may have.
+    /// Creates an empty group. `room` decides which operations are refused; `user_rows_max` bounds the rows of a user.
     pub(super) fn new(
         db: &'a Database,
         stats: &'a mut StoreStats,
@@ -103,7 +102,6 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Applies one operation to the group.
     pub(super) fn apply(&mut self, op: StoreOp) -> Result<StoreReply, Trouble> {
         if self.room == Room::Nothing && is_write(&op) {
             return self.refuse_full();
@@ -138,7 +136,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Writes what there is to the journal's buffer and to the tree, unsynced.
+    /// Writes the pending changes to the journal's buffer and to the tree, unsynced.
     pub(super) fn write_out(&mut self) -> Result<(), Trouble> {
         for (uaid, pending) in self.users.drain().filter(|(_, pending)| pending.changed) {
             match pending.record {
@@ -179,7 +177,7 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// The record of a user as the operations before left it.
+    /// The record of a user after the operations before.
     fn user(&mut self, uaid: Uaid) -> Result<&Option<Record>, Trouble> {
         Ok(match self.users.entry(uaid) {
             Entry::Occupied(entry) => &entry.into_mut().record,
@@ -190,14 +188,14 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Changes a record that [`Group::user`] has looked up; makes it when there is none.
+    /// Changes a record that [`Group::user`] has looked up; creates it if there is none.
     fn change(&mut self, uaid: Uaid, change: impl FnOnce(&mut Record)) {
         let pending = self.users.entry(uaid).or_insert(Pending { record: None, changed: false });
         change(pending.record.get_or_insert_with(Record::new));
         pending.changed = true;
     }
 
-    /// The registration of a channel as the operations before left it; `None` for one that is not registered.
+    /// The registration of a channel after the operations before; `None` if it is not registered.
     fn registration(&mut self, uaid: Uaid, chid: Chid) -> Result<Option<u64>, Trouble> {
         // No channel is there without its user: they are dropped in one batch.
         let Some(record) = self.user(uaid)? else { return Ok(None) };
@@ -208,7 +206,7 @@ impl<'a> Group<'a> {
             return Ok(*registration);
         }
         let row = self.db.channels.get(rows::channel_key(uaid, chid)).map_err(Trouble::Read)?;
-        // As with records: a row of a version that is not known is not "none".
+        // As with records: a row of an unknown version is not "none".
         let parse = |row: Slice| ChannelRow::parse(&row).ok_or(Trouble::Read(fjall::Error::Unrecoverable));
         let registration = row.map(parse).transpose()?.map(|row| row.registration);
         self.channels.insert((uaid, chid), registration);
@@ -249,7 +247,7 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    /// Counts a row that comes or goes, if it is one of those that are counted.
+    /// Counts the arrival or removal of a row, if rows of this stamp are counted.
     fn count_row(&mut self, uaid: Uaid, stamp: Stamp, came: bool) -> Result<(), Trouble> {
         if rows::is_counted(stamp) && self.user(uaid)?.is_some() {
             self.change(uaid, |record| record.count_row(came));
@@ -270,7 +268,6 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    /// Says whether something was written since the group began.
     pub(super) fn wrote(&self) -> bool {
         self.wrote
     }

@@ -1,9 +1,9 @@
-//! A look at fjall's journals before fjall opens them, and what salvage reads from them.
+//! Check of fjall's journals before fjall opens them, and the rows that salvage reads from them.
 //!
 //! fjall ends a journal silently at the first thing it cannot parse, wherever that is: a zeroed page in the middle
-//! would take every acknowledged batch behind it. So each journal is walked first. A tail that is the clean
-//! beginning of a batch is what a kill in the middle of a write leaves: nobody was told of it, it is cut off.
-//! Anything else that is not a batch is damage, and the store is not opened (ARCHITECTURE.md 8.7).
+//! would take every acknowledged batch behind it. So each journal is walked first. A kill in the middle of a write
+//! leaves a tail that is the clean beginning of a batch. Its operations were never answered, so it is cut off. Anything
+//! else that is not a batch is damage, and the store is not opened (ARCHITECTURE.md 8.7).
 //!
 //! ```text
 //! batch  start, items, end
@@ -41,18 +41,18 @@ pub(super) struct Item {
 pub(super) struct Batch {
     pub(super) seqno: u64,
     pub(super) items: Vec<Item>,
-    /// Where it is in its file.
+    /// Position in its file.
     pub(super) span: Range<usize>,
 }
 
-/// How a journal ends.
+/// End of a journal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// With whole batches, then nothing.
     Whole,
     /// With the beginning of a batch at this offset, then nothing.
     Torn(usize),
-    /// Something at this offset is not a batch, and not the beginning of one either.
+    /// With something at this offset that is not a batch, and not the beginning of one either.
     Damaged(usize),
 }
 
@@ -76,7 +76,7 @@ pub(super) fn list(db: &Path) -> Result<Vec<PathBuf>, StoreFault> {
     Ok(journals.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Walks every journal of a database that is about to be opened; cuts a torn tail off the last one.
+/// Walks every journal of a database before it is opened; cuts a torn tail off the last one.
 ///
 /// # Errors
 /// When a journal is damaged or cannot be read.
@@ -104,7 +104,7 @@ pub(super) fn check(db: &Path) -> Result<(), StoreFault> {
     Ok(())
 }
 
-/// How this journal ends.
+/// Finds the end of this journal.
 pub(super) fn ending(bytes: &[u8]) -> Ending {
     let used = used(bytes);
     let mut at = 0;
@@ -132,7 +132,7 @@ pub(super) fn batches(bytes: &[u8]) -> Vec<Batch> {
     found
 }
 
-/// How many bytes there are before the zeros of preallocated space, of which a journal has up to 64 MiB.
+/// Number of bytes before the zeros of preallocated space, of which a journal has up to 64 MiB.
 fn used(bytes: &[u8]) -> usize {
     const PAGE: usize = 4096;
     let pages = bytes.chunks(PAGE).enumerate();
@@ -141,14 +141,14 @@ fn used(bytes: &[u8]) -> usize {
 }
 
 fn next_batch(bytes: &[u8], from: usize, used: usize) -> Option<Batch> {
-    // Only what looks like a start with an entry behind it is worth parsing.
+    // Only a start with an entry behind it is worth parsing.
     let plausible = |at: &usize| bytes.get(*at) == Some(&START) && matches!(bytes.get(at + 13), Some(&(ITEM | CLEAR)));
     (from..used).filter(plausible).find_map(|at| parse(bytes, at).ok())
 }
 
-/// Why there is no whole batch.
+/// Reason for which there is no whole batch.
 struct Stop {
-    /// Up to here the bytes are the beginning of one, if what is behind them is missing.
+    /// End of the bytes that are the beginning of a batch, if the rest of it is missing.
     prefix_until: usize,
 }
 
@@ -172,7 +172,7 @@ fn parse(bytes: &[u8], at: usize) -> Result<Batch, Stop> {
                 // A cut inside the head of an item leaves zeros in the rest of it.
                 Err(Some(Invalid)) => return Err(stop(entry + ITEM_HEAD_BYTES)),
             },
-            // Nobody clears a keyspace here; the entry is read because the format has it.
+            // murre clears no keyspace; the entry is read because the format has it.
             Some(CLEAR) => {
                 if cursor.u64().is_none() {
                     return Err(cut(&cursor));
@@ -229,7 +229,7 @@ impl Cursor<'_> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Behind the tag. `Err(None)` when the file ends in it.
+    /// Parses an item behind its tag. `Err(None)` when the file ends in it.
     fn item(&mut self) -> Result<Item, Option<Invalid>> {
         let kind = self.byte().ok_or(None)?;
         let compression = self.byte().ok_or(None)?;

@@ -1,8 +1,8 @@
-//! The keeper: watches the committer, measures the disk, and walks the database for rows that are needed no more.
+//! The keeper: watches the committer, measures the disk, and walks the database for dead rows.
 //!
-//! A walk looks at a bounded number of rows per tick and comes round when it reaches the end; what it finds is
-//! removed by the committer, which judges it again. Every row is looked at about once in ten minutes, however many
-//! there are, and where many are dead the walk goes on at once.
+//! A walk looks at a bounded number of rows per tick and starts again when it reaches the end. The committer judges the
+//! dead rows again and removes them. Every row is looked at about once in ten minutes, for any number of rows. Where
+//! many are dead, the walk goes on at once.
 //!
 //! Lives on: its own thread.
 
@@ -33,9 +33,9 @@ const TICK: Duration = Duration::from_millis(100);
 const TICKS_PER_MEASURE: u64 = 10;
 /// Rows of each keyspace that one stride looks at: about a millisecond.
 const ROWS_PER_STRIDE: usize = 1_024;
-/// Strides of one tick at most: 40,960 rows a second, which is more than can be stored in one.
+/// Maximum of strides in one tick: 40,960 rows a second, more than the store can take in one.
 const STRIDES_PER_TICK_MAX: u64 = 4;
-/// Dead rows of a stride from which on the next follows in the same tick.
+/// Dead rows in a stride that make the next stride follow in the same tick.
 const DEAD_ROWS_DENSE: usize = ROWS_PER_STRIDE / 8;
 /// Time in which a walk comes round.
 const TICKS_PER_ROUND: u64 = 6_000;
@@ -46,19 +46,19 @@ const SQUEEZE_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
 /// Passes over dead rows in a tick: 10,240 rows a second.
 const PASSES_PER_TICK: usize = 4;
 
-/// Places that the walks have come to.
+/// Positions of the walks.
 #[derive(Default)]
 pub(super) struct Walk {
     messages: Vec<u8>,
     topics: Vec<u8>,
     users: Vec<u8>,
-    /// The last user with dead rows for whom passes were asked.
+    /// The last user with dead rows for whom passes were sent.
     marks: Vec<u8>,
     /// Ticks until a stride is due although the last one found little.
     rest: u64,
 }
 
-/// Runs until `stop` says so or is gone.
+/// Runs until `stop` has a message or its sender is gone.
 pub(super) fn run(
     db: &Database,
     stop: &Receiver<()>,
@@ -99,8 +99,8 @@ struct Squeeze {
 }
 
 impl Squeeze {
-    /// Starts one when the store is full and enough was deleted, unless one runs or ran lately. On a thread of its
-    /// own: it may take long, and the keeper has a committer to watch.
+    /// Starts a squeeze when the store is full and enough was deleted, unless one runs or ran lately. On a thread of
+    /// its own: it may take long, and the keeper must watch the committer.
     fn if_full(&mut self, db: &Database, gates: &Gates) {
         let running = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         let since = self.last.map(|last| last.elapsed());
@@ -114,7 +114,7 @@ impl Squeeze {
         let part = db.messages.approximate_len() as u64 / SQUEEZE_PART;
         let enough = part.min(space.deletes_worth_a_squeeze());
         let deleted = space.deleted();
-        // What was deleted before this process began is not counted: the first one does not ask.
+        // Deletes before this process began are not counted, so the first squeeze needs none.
         let worth =
             since.is_none_or(|since| deleted >= enough.max(1) || (deleted > 0 && since > SQUEEZE_AT_LEAST_EVERY));
         if !worth {
@@ -125,7 +125,7 @@ impl Squeeze {
         let (db, space) = (db.clone(), Arc::clone(space));
         let squeeze = move || {
             for keyspace in [&db.messages, &db.topics, &db.channels, &db.users, &db.meta] {
-                // An error here is one of the database: the committer meets it and says so. Tables that cannot be
+                // An error here is one of the database: the committer meets it and reports it. Tables that cannot be
                 // compacted do not become more and more.
                 if keyspace.l0_table_count() < LEVEL_0_TABLES_MAX {
                     let _ = keyspace.rotate_memtable_and_wait();
@@ -148,8 +148,8 @@ impl Squeeze {
     }
 }
 
-/// Has the committer make passes over the users with dead rows, in a circle: one with many rows does not delay the
-/// others. A mail that is dropped is made up for with the next.
+/// Sends the committer passes over the users with dead rows, in a circle: one with many rows does not delay the others.
+/// The next tick makes up for a mail that is dropped.
 pub(super) fn remove_dead(db: &Database, walk: &mut Walk, committer: &Sender<CommitterMail>, gates: &Gates) {
     if !db.has_dead_rows() {
         return;
@@ -203,8 +203,8 @@ pub(super) fn strides(
     walk.rest = if dense { 0 } else { (TICKS_PER_ROUND / strides_per_round).min(TICKS_PER_MEASURE) };
 }
 
-/// One stride of each walk; says whether many rows were dead and the committer takes more of them. A read error ends
-/// the stride; the next one starts behind it.
+/// Makes one stride of each walk. Returns true if many rows were dead and the committer takes more of them. A read
+/// error ends the stride; the next one starts behind it.
 fn stride(db: &Database, walk: &mut Walk, now: UnixSeconds, committer: &Sender<CommitterMail>, gates: &Gates) -> bool {
     let (mut taken, mut found) = (true, 0);
     let mut low_waters = HashMap::new();
@@ -236,7 +236,7 @@ fn stride(db: &Database, walk: &mut Walk, now: UnixSeconds, committer: &Sender<C
     taken && found >= DEAD_ROWS_DENSE
 }
 
-/// The low water of a user; nothing when it cannot be read.
+/// The low water of a user; 0 if it cannot be read.
 fn low_water(db: &Database, uaid: Uaid) -> Clock {
     query::record(db, uaid).ok().flatten().map_or(Clock(0), |record| record.low_water())
 }

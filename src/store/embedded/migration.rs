@@ -5,8 +5,8 @@
 //!                      then wake data
 //! ```
 //!
-//! Every user is migrated in one batch with its channels, and a record says of which format it is, so a migration that
-//! was interrupted goes on where it was. Lives on: the starting thread.
+//! Every user is migrated in one batch with its channels, and each record has its format, so an interrupted migration
+//! goes on at the same place. Lives on: the starting thread.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ const OLD_HEAD_BYTES: usize = 32;
 const OLD_CHANNEL_BYTES: usize = 57;
 /// Users of one write batch: with 2,048 channels each, 15 MB.
 const USERS_PER_BATCH: usize = 128;
-/// Users after which the log says how far it is.
+/// Users between two log lines about the progress.
 const USERS_PER_LINE: u64 = 1_000_000;
 
 /// Brings the database in `path` to the present format.
@@ -71,7 +71,7 @@ fn migrate(db: &Database) -> fjall::Result<()> {
     Ok(())
 }
 
-/// Says in the database that it is of the present format.
+/// Writes the present format to the database.
 fn mark(db: &Database) -> fjall::Result<()> {
     db.meta.insert(rows::FORMAT_KEY, [rows::FORMAT])?;
     db.fjall.persist(PersistMode::SyncAll)
@@ -92,7 +92,7 @@ impl OldRecord {
         whole.then_some(OldRecord { wake_at })
     }
 
-    /// The record of the present format without its channels, and the channels in the order of their ids.
+    /// Returns the record of the present format without its channels, and the channels in the order of their ids.
     pub(super) fn split(&self, bytes: &[u8]) -> (Record, Vec<(Chid, ChannelRow)>) {
         let channel = |bytes: &[u8]| {
             let mut chid = [0; 16];

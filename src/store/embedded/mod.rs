@@ -1,7 +1,7 @@
 //! The embedded store: one directory, no server (ARCHITECTURE.md 8.7).
 //!
 //! ```text
-//! DIR/FORMAT   one line: which format the directory is in
+//! DIR/FORMAT   one line: the format of the directory
 //! DIR/LOCK     held while a process has it open
 //! DIR/db/      the fjall database; rows as in `rows`
 //! ```
@@ -64,7 +64,7 @@ use stats::Tally;
 /// End of the process, called when nothing can be written any more.
 pub type Fatal = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A test's hand in the committer.
+/// Probe of a test in the committer.
 #[cfg(test)]
 pub(crate) type CommitProbe = Arc<dyn Fn() -> fjall::Result<()> + Send + Sync>;
 
@@ -93,13 +93,13 @@ pub struct Options {
     pub readers: usize,
     /// A write under way for longer opens the circuit.
     pub stall_after: Duration,
-    /// Time between two compactions of a full store at least, so that deletes give their space back.
+    /// Minimum time between two compactions of a full store, which give the space of deletes back.
     pub squeeze_every: Duration,
-    /// Expired rows and idle users are reclaimed in the background.
+    /// Reclaim expired rows and idle users in the background.
     pub sweep: bool,
-    /// The time of the process, by which they are reclaimed.
+    /// The clock for expiry.
     pub wall: Arc<Wall>,
-    /// Called once when nothing can be written any more; the default says why on standard error and exits.
+    /// Called once when nothing can be written any more; the default prints the reason on standard error and exits.
     pub fatal: Fatal,
     /// Called before each sync.
     #[cfg(test)]
@@ -128,7 +128,7 @@ impl Default for Options {
     }
 }
 
-/// State that the threads of a store and its ports tell each other without waiting.
+/// State that the threads of a store and its ports share without waiting.
 struct Gates {
     started: Instant,
     stall_after: Duration,
@@ -141,7 +141,7 @@ struct Gates {
     circuit_open: AtomicBool,
     /// Operations waiting for the committer.
     queued: AtomicU64,
-    /// Upkeep mails waiting for it.
+    /// Upkeep mails waiting for the committer.
     upkeep: AtomicUsize,
     tally: Tally,
     board: Arc<Board>,
@@ -187,7 +187,7 @@ impl Gates {
         }
     }
 
-    /// Sends upkeep to the committer, or drops it when much is on its way already; says which.
+    /// Sends upkeep to the committer; returns false if it was dropped, as when many mails wait already.
     fn tell(&self, committer: &Sender<CommitterMail>, upkeep: Upkeep) -> bool {
         if !self.sweep && !matches!(upkeep, Upkeep::ClearMark(_)) {
             return false;
@@ -201,13 +201,12 @@ impl Gates {
         fits
     }
 
-    /// The committer took an upkeep mail.
     fn upkeep_taken(&self) {
         self.upkeep.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Messages of a ledger that could not be saved, at least one, and why the first of them could not.
+/// Messages of a ledger that could not be saved, at least one, and the reason of the first.
 pub struct Unsaved {
     /// They are in no row; only the ledger logs have them.
     pub messages: Vec<Arc<Message>>,
@@ -216,7 +215,7 @@ pub struct Unsaved {
 }
 
 impl Unsaved {
-    /// Adds one to what may be none so far; `why` is asked for the first.
+    /// Adds a message to what may be none so far; `why` gives the reason of the first.
     fn add(unsaved: &mut Option<Unsaved>, message: &Arc<Message>, why: impl FnOnce() -> String) {
         let all = unsaved.get_or_insert_with(|| Unsaved { messages: Vec::new(), reason: why() });
         all.messages.push(Arc::clone(message));
@@ -230,7 +229,7 @@ impl fmt::Debug for Unsaved {
     }
 }
 
-/// An open store.
+/// An open store, with its threads.
 pub struct Embedded {
     dir: PathBuf,
     db: Option<Database>,
@@ -324,7 +323,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// A shard's hand into it. `waker` is called, from any thread, when there are replies to collect.
+    /// Creates a shard's port. `waker` is called, from any thread, when there are replies to collect.
     pub fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
         let nth = self.ports.fetch_add(1, Ordering::Relaxed) % self.readers.len();
         Box::new(Port::new(waker, self.committer.clone(), self.readers[nth].clone(), self.gates.clone()))
@@ -349,12 +348,11 @@ impl Embedded {
         self.gates.board.clone()
     }
 
-    /// Saves what ledgers kept over a restart, in bounded groups, also beyond the bound on disk use; returns when what
-    /// could be saved is durable. Messages whose user or channel is gone are dropped, as `Save` does. For the starting
-    /// thread.
+    /// Saves the messages of ledgers, in bounded groups, also beyond the bound on disk use. Returns when the saved ones
+    /// are durable. Messages whose user or channel is gone are dropped, as `Save` does. For the starting thread.
     ///
     /// # Errors
-    /// The messages that could not be saved: the logs must stay.
+    /// The unsaved messages: the logs must stay.
     pub fn save_all(&self, messages: &[Arc<Message>]) -> Result<(), Unsaved> {
         let mut sorted = messages.to_vec();
         sorted.sort_by_key(|m| (m.uaid, m.stamp));
@@ -380,7 +378,7 @@ impl Embedded {
         unsaved.map_or(Ok(()), Err)
     }
 
-    /// Answers everything submitted, syncs, and ends the threads. Ports refuse from here on.
+    /// Answers every submitted operation, syncs, and ends the threads. Ports refuse from here on.
     pub fn close(mut self) {
         self.end();
     }

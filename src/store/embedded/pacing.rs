@@ -19,13 +19,13 @@ const ROWS_PER_LOOK: u32 = 256;
 /// Makes the filters of one keyspace's compactions.
 pub(super) struct Pacing {
     space: AssertUnwindSafe<Arc<Space>>,
-    /// The time by which message rows are expired; none for other keyspaces, and where nothing is swept.
+    /// The clock for the expiry of message rows; none for other keyspaces, and without a sweep.
     wall: Option<AssertUnwindSafe<Arc<Wall>>>,
     nth: usize,
 }
 
 impl Pacing {
-    /// The factory of the keyspace of this name.
+    /// Creates the factory of the keyspace of this name.
     pub(super) fn of(name: &str, space: &Arc<Space>, wall: Option<&Arc<Wall>>) -> Option<Arc<dyn Factory>> {
         let nth = KEYSPACES.iter().position(|known| *known == name)?;
         let wall = wall.filter(|_| name == "messages");
@@ -52,10 +52,9 @@ struct Pace {
     space: Arc<Space>,
     wall: Option<Arc<Wall>>,
     nth: usize,
-    /// It has its turn.
     begun: bool,
     rows: u32,
-    /// Bytes copied, and as many of them as the store was told.
+    /// Bytes copied, and the part of them that `Space` has counted.
     copied: (u64, u64),
 }
 

@@ -1,8 +1,8 @@
-//! A shard's hand into the embedded store: routes operations so that those of one user keep their order.
+//! A shard's port of the embedded store: routes operations so that those of one user keep their order.
 //!
 //! There are two lanes, each first in, first out: to a reader and to the committer. A read goes to a reader unless a
-//! write of its user is under way; whatever comes behind something in the reader's lane goes through that lane
-//! too, and the reader hands on what is not its own.
+//! write of its user is under way. An operation behind one in the reader's lane goes through that lane too, and the
+//! reader hands the committer's operations on.
 //!
 //! Lives on: its shard.
 
@@ -21,17 +21,17 @@ use shards::ports::Store;
 use super::Gates;
 use super::stats::Tally;
 
-/// What a port answers.
+/// Reply of a port.
 pub(super) type Answer = Result<StoreReply, StoreError>;
 
-/// Replies on their way to one shard, and how to wake it. Bounded by the operations the port lets out.
+/// Replies on their way to one shard, and its waker. Bounded by the operations that the port has sent.
 pub(super) struct Outbox {
     replies: SegQueue<(StoreTicket, Route, Answer)>,
     waker: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Outbox {
-    /// Leaves a reply; the shard learns of it with the next [`Outbox::wake`].
+    /// Adds a reply; the shard reads it after the next [`Outbox::wake`].
     pub(super) fn push(&self, ticket: StoreTicket, route: Route, answer: Answer) {
         self.replies.push((ticket, route, answer));
     }
@@ -41,13 +41,12 @@ impl Outbox {
     }
 }
 
-/// Which way an operation went.
+/// Way of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Route {
     pub(super) uaid: Uaid,
-    /// Through the reader's lane.
     pub(super) through_reader: bool,
-    /// Answered by the committer.
+    /// The committer answers it.
     pub(super) to_committer: bool,
 }
 
@@ -59,26 +58,24 @@ pub(super) struct Job {
     pub(super) op: StoreOp,
 }
 
-/// What the committer is told.
+/// Work for the committer.
 pub(super) enum CommitterMail {
-    /// An operation.
     Job(Job),
-    /// Something of the keeper's or a reader's.
+    /// From the keeper or a reader.
     Upkeep(super::group::Upkeep),
-    /// Messages of a ledger replay, saved whatever the bound on disk use; answered when durable, with those that
-    /// could not be saved. An error when the store failed.
+    /// Messages of a ledger replay, saved also beyond the bound on disk use. The reply comes when they are durable,
+    /// with those that could not be saved. An error when the store failed.
     Replay(Vec<Arc<machine::message::Message>>, Sender<Result<Option<super::Unsaved>, ()>>),
-    /// Rows and users of a transfer; answered when durable.
+    /// Answered when durable.
     Load(super::group::Load, Sender<Result<(), StoreError>>),
     /// Commit, sync and end.
     Stop,
 }
 
-/// What a reader is told.
+/// Work for a reader.
 pub(super) enum ReaderMail {
-    /// An operation to answer or to hand on.
+    /// To answer or to hand on.
     Job(Job),
-    /// End.
     Stop,
 }
 
@@ -89,7 +86,7 @@ struct UnderWay {
     to_committer: u32,
 }
 
-/// One shard's port.
+/// The port of one shard.
 pub(super) struct Port {
     pub(super) outbox: Arc<Outbox>,
     pub(super) committer: Sender<CommitterMail>,
@@ -168,7 +165,7 @@ impl Store for Port {
     }
 }
 
-/// True if the committer writes for it.
+/// Returns true if the committer writes for it.
 pub(super) fn is_write(op: &StoreOp) -> bool {
     match op {
         StoreOp::LoadUser { .. }
@@ -190,7 +187,7 @@ pub(super) fn is_write(op: &StoreOp) -> bool {
     }
 }
 
-/// Whether the reply must wait for a sync.
+/// Returns true if the reply must wait for a sync.
 pub(super) fn is_durable(op: &StoreOp) -> bool {
     match op {
         StoreOp::Settle { durable, .. } => *durable,

@@ -62,7 +62,7 @@ pub(super) fn record(db: &Database, uaid: Uaid) -> fjall::Result<Option<Record>>
     let Some(bytes) = db.users.get(uaid.0)? else { return Ok(None) };
     match Record::parse(&bytes) {
         Some(record) => Ok(Some(record)),
-        // Checked by the blocks it came from, so this is of a later version: "not sure" is not "unknown".
+        // The checksum of its block was right, so the record is of a later version: "not sure" is not "unknown".
         None => Err(fjall::Error::Unrecoverable),
     }
 }
@@ -95,7 +95,7 @@ pub(super) fn channels(db: &Database, uaid: Uaid) -> fjall::Result<Vec<(Chid, Ch
     let mut channels = Vec::new();
     for row in db.channels.range(&uaid.0[..]..=&last_key(uaid)[..]) {
         let (key, value) = row.into_inner()?;
-        // As with a record: one of a later version is no reason to say that there is none.
+        // As with a record: one of a later version is not "none".
         let chid = rows::chid_in(&key).ok_or(fjall::Error::Unrecoverable)?;
         channels.push((chid, ChannelRow::parse(&value).ok_or(fjall::Error::Unrecoverable)?));
     }

@@ -1,4 +1,4 @@
-//! Threads that read: they answer what is theirs and hand on what stands behind it.
+//! Threads that read: they answer reads and hand on the operations that stand behind them.
 //!
 //! Lives on: its own thread; `Options::readers` of them.
 
@@ -15,7 +15,7 @@ use super::port::{CommitterMail, Job, ReaderMail};
 use super::query;
 use super::stats::Tally;
 
-/// Runs until it is told to stop or every sender is gone.
+/// Runs until a stop mail comes or every sender is gone.
 pub(super) fn run(db: &Database, inbox: &Receiver<ReaderMail>, committer: &Sender<CommitterMail>, gates: &Arc<Gates>) {
     while let Ok(ReaderMail::Job(job)) = inbox.recv() {
         if job.route.to_committer {

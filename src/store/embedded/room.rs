@@ -1,8 +1,8 @@
-//! Room on the disk: which writes still fit, and a compaction that waits until it does.
+//! Room on the disk: the writes that still fit, and a compaction that waits until it fits.
 //!
 //! An error of a write, a flush or a compaction poisons fjall, and nothing can be promised any more. So the store
-//! refuses while there is still room for everything that what it has taken will cost: the tables of its write
-//! buffers, one compaction, and a reserve that is used up in steps, so that what must happen comes last.
+//! refuses while there is still room for the cost of all accepted writes: the tables of its write buffers, one
+//! compaction, and a reserve. The reserve is used up in steps, so that the most necessary writes come last.
 //!
 //! ```text
 //! free >= 2 x write buffers + largest compaction + reserve        everything
@@ -24,9 +24,9 @@ use super::database::{Database, KEYSPACES};
 use super::fault::StoreFault;
 use super::{Options, journal};
 
-/// More than this no step of a compaction takes in: level 0 at the bound at which fjall halts writes, and level 1.
+/// Maximum input of one step of a compaction: level 0 at the bound at which fjall halts writes, and level 1.
 const COMPACTION_BYTES_MAX: u64 = 2 << 30;
-/// Bounds of what `store.max_bytes` leaves on top for registers and saves.
+/// Bounds of the room above `store.max_bytes` for registers and saves.
 const HEAD_ROOM_BYTES: (u64, u64) = (256 << 20, 1 << 30);
 /// Free space without which a store is not opened.
 const OPEN_BYTES_MIN: u64 = 16 << 20;
@@ -36,8 +36,8 @@ const COMPACTION_PAUSE: Duration = Duration::from_millis(200);
 /// or for room. At 20 fjall slows every write down and at 30 it halts them, until that compaction has come to its end;
 /// four write buffers may be on their way.
 pub(super) const LEVEL_0_TABLES_MAX: usize = 20;
-/// Age from which on a look at the disk is repeated before a group: what others write meanwhile is little beside the
-/// reserve, and what the committer writes is counted.
+/// Age at which a look at the disk is repeated before a group. Other writers add little beside the reserve meanwhile,
+/// and the committer's own bytes are counted.
 const LOOK_AGE_MAX: Duration = Duration::from_millis(10);
 /// Silence of the log about room that goes up and down.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ pub(super) enum Room {
     NoRegisters,
     /// Deletes and changes of records.
     OnlyDeletes,
-    /// Nothing: what is in the write buffers could not become tables.
+    /// Nothing: the write buffers could not become tables.
     Nothing,
 }
 
@@ -73,10 +73,10 @@ pub(super) struct Space {
     buffers: AtomicU64,
     /// Bytes in the tables of each keyspace.
     tables: [AtomicU64; KEYSPACES.len()],
-    /// Written since `used` was measured, and since `free` was.
+    /// Bytes written since `used` was measured, and since `free` was.
     used_since: AtomicU64,
     free_since: AtomicU64,
-    /// Bytes that compactions under way have copied: of what they need it is there already.
+    /// Bytes that compactions under way have copied: this part of their need is on disk already.
     pub(super) copied: AtomicU64,
     /// Rows deleted since the last squeeze.
     deleted: AtomicU64,
@@ -129,7 +129,7 @@ impl Space {
         self.look(db);
     }
 
-    /// Looks again, unless the last look was a moment ago. Before each group: others may have filled the disk.
+    /// Looks again, unless the last look was a moment ago. Before each group: other writers may have filled the disk.
     pub(super) fn look_again(&self, db: &Database) {
         let since = self.now().saturating_sub(self.looked.load(Ordering::Relaxed));
         if since >= LOOK_AGE_MAX.as_micros() as u64 {
@@ -160,7 +160,7 @@ impl Space {
         }
     }
 
-    /// The committer has written this much, and so many deletes.
+    /// Counts bytes and deletes that the committer has written.
     pub(super) fn wrote(&self, bytes: u64, deletes: u64) {
         self.used_since.fetch_add(bytes, Ordering::Relaxed);
         self.free_since.fetch_add(bytes, Ordering::Relaxed);
@@ -200,12 +200,10 @@ impl Space {
         }
     }
 
-    /// Bytes on disk as of the last look.
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the file system had left at the last look.
     pub(super) fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }
@@ -230,28 +228,25 @@ impl Space {
         self.tables[nth].load(Ordering::Relaxed).min(COMPACTION_BYTES_MAX)
     }
 
-    /// True if this much fits beside what the write buffers become.
+    /// Returns true if this much fits beside the tables of the write buffers.
     fn fits(&self, bytes: u64) -> bool {
         let Ok(stat) = rustix::fs::statvfs(&self.dir) else { return true };
         stat.f_bavail.saturating_mul(stat.f_frsize) >= bytes + self.buffers() + self.reserve() / 8
     }
 
-    /// True if all of a keyspace can be written anew.
     pub(super) fn fits_whole(&self, keyspace: &fjall::Keyspace) -> bool {
         self.fits(keyspace.disk_space())
     }
 
-    /// Rows deleted since the last squeeze.
     pub(super) fn deleted(&self) -> u64 {
         self.deleted.load(Ordering::Relaxed)
     }
 
-    /// So many deletes that their own rows take a part of the reserve worth a squeeze, at about 100 bytes each.
+    /// Number of deletes whose own rows take a part of the reserve worth a squeeze, at about 100 bytes each.
     pub(super) fn deletes_worth_a_squeeze(&self) -> u64 {
         self.reserve() / 16 / 100
     }
 
-    /// A squeeze begins.
     pub(super) fn squeezing(&self) {
         self.deleted.store(0, Ordering::Relaxed);
     }
@@ -263,13 +258,12 @@ impl Space {
         level_0 >= LEVEL_0_TABLES_MAX && self.under_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns true while a compaction waits for room.
     #[cfg(test)]
     pub(super) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
     }
 
-    /// The store closes: compactions that wait give up.
+    /// Makes compactions that wait give up.
     pub(super) fn close(&self) {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.closing.store(true, Ordering::Relaxed);
@@ -331,7 +325,7 @@ impl Space {
     }
 }
 
-/// A compaction that waits for room; it is counted and told to the log.
+/// A compaction that waits for room; it is counted and logged.
 struct Held<'a>(&'a Space);
 
 impl Held<'_> {
@@ -365,7 +359,7 @@ impl Default for Told {
 }
 
 impl Told {
-    /// Tells the log when room has changed; not too often when it goes up and down.
+    /// Logs a change of room; not too often when it goes up and down.
     pub(super) fn tell(&mut self, space: &Space) {
         let room = space.room();
         let lately = self.at.is_some_and(|at| at.elapsed() < TOLD_EVERY);
@@ -389,7 +383,7 @@ impl Told {
     }
 }
 
-/// Looks whether the file system has room for what fjall writes while it opens: the tables of sealed journals.
+/// Checks that the file system has room for the tables of sealed journals, which fjall writes while it opens.
 ///
 /// # Errors
 /// When it has not.

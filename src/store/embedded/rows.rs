@@ -43,7 +43,7 @@ pub(super) const FORMAT_BEFORE: u8 = 2;
 /// Format of records: it did not change when a flag for names was added, because the number of the directory did.
 const RECORD_FORMAT: u8 = 2;
 
-/// One row in so many is counted in its user's record, so that one write in so many pays for it.
+/// Rows for which one is counted in its user's record, so that one write in 64 pays for it.
 const ROWS_PER_COUNT: u64 = 64;
 /// Channels of a user up to which its record names them: a hello and a stored message then read one row. The bound
 /// keeps a register from writing more than 192 bytes for the channels that were there before.
@@ -119,7 +119,7 @@ impl Record {
         self.bytes[2] & MAY_HAVE_MESSAGES != 0
     }
 
-    /// Raises when the user was last seen.
+    /// Raises the time at which the user was last seen.
     pub(super) fn saw(&mut self, seen: UnixSeconds) {
         self.raise(4, seen.0);
     }
@@ -130,30 +130,26 @@ impl Record {
         self.advance(low_water);
     }
 
-    /// Raises the user clock.
     pub(super) fn advance(&mut self, clock: Clock) {
         self.raise(20, clock.0);
     }
 
-    /// Sets the mark; says whether that changed it.
+    /// Sets the mark; returns true if that changed it.
     pub(super) fn mark(&mut self, may_have_messages: bool) -> bool {
         let changed = self.may_have_messages() != may_have_messages;
         self.put(MAY_HAVE_MESSAGES, may_have_messages);
         changed
     }
 
-    /// The mode in which the user is reached.
     pub(super) fn mode(&self) -> Mode {
         if self.bytes[2] & SIMPLE != 0 { Mode::Simple } else { Mode::WebPush }
     }
 
-    /// The way in which the user is reached.
     pub(super) fn contact(&self) -> Contact {
         let wake = std::str::from_utf8(&self.bytes[self.wake_at()..]).unwrap_or_default();
         Contact { mode: self.mode(), wake: WakeData::new(wake) }
     }
 
-    /// Sets how the user is reached.
     pub(super) fn set_contact(&mut self, contact: &Contact) {
         let wake = contact.wake.as_ref().map_or("", WakeData::as_str);
         self.put(SIMPLE, contact.mode == Mode::Simple);
@@ -166,7 +162,7 @@ impl Record {
         half(&self.bytes, 28) as usize
     }
 
-    /// The channels with their registrations, in the order of their ids; `None` where only the rows say.
+    /// The channels with their registrations, in the order of their ids; `None` if only the rows have them.
     pub(super) fn names(&self) -> Option<impl Iterator<Item = (Chid, u64)>> {
         let names = &self.bytes[HEAD_BYTES..self.wake_at()];
         let name = |name: &[u8]| (chid_of(name), word(name, 16));
@@ -188,7 +184,6 @@ impl Record {
         self.count_channels(count + 1);
     }
 
-    /// Removes a channel, which is there.
     pub(super) fn remove_channel(&mut self, chid: Chid) {
         if let Some(nth) = self.names().and_then(|mut names| names.position(|(named, _)| named == chid)) {
             let place = HEAD_BYTES + nth * NAME_BYTES;
@@ -197,7 +192,7 @@ impl Record {
         self.count_channels(self.channel_count().saturating_sub(1));
     }
 
-    /// Makes these the channels, in the order of their ids.
+    /// Replaces the channels by these, in the order of their ids.
     pub(super) fn set_channels(&mut self, channels: impl Iterator<Item = (Chid, u64)>) {
         self.forget_names();
         self.put(NAMES, true);
@@ -220,24 +215,22 @@ impl Record {
         self.bytes.len() - usize::from(self.bytes[3])
     }
 
-    /// About how many rows the user has: those that are counted, times how many each stands for.
+    /// Approximate number of the user's rows, from those that are counted.
     pub(super) fn row_count(&self) -> u64 {
         u64::from(half(&self.bytes, 32)) * ROWS_PER_COUNT
     }
 
-    /// A counted row came or went.
     pub(super) fn count_row(&mut self, came: bool) {
         let count = half(&self.bytes, 32);
         let after = if came { count.saturating_add(1) } else { count.saturating_sub(1) };
         self.bytes[32..36].copy_from_slice(&after.to_be_bytes());
     }
 
-    /// The user has no row.
     pub(super) fn no_rows(&mut self) {
         self.bytes[32..36].fill(0);
     }
 
-    /// As the machine wants it.
+    /// The record as the machine reads it.
     pub(super) fn row(&self, channels: Vec<Chid>) -> UserRow {
         UserRow {
             record_version: self.bytes[1],
@@ -251,7 +244,7 @@ impl Record {
         }
     }
 
-    /// With everything that it holds.
+    /// The user with its channels, as a transfer moves it.
     pub(super) fn whole(&self, uaid: Uaid, channels: Vec<Channel>) -> WholeUser {
         let row = self.row(Vec::new());
         WholeUser {
@@ -288,8 +281,8 @@ pub(super) fn set_mark(record: &mut [u8]) {
     }
 }
 
-/// One registration of a channel. Its rows carry its number, so that those of an earlier registration of the same
-/// channel are known for dead until they are removed.
+/// One registration of a channel. Its rows carry its number, so that rows of an earlier registration of the same
+/// channel are known to be dead until they are removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ChannelRow {
     pub(super) registered_at: Clock,
@@ -315,7 +308,7 @@ impl ChannelRow {
         [&words[..], &[u8::from(self.key.is_some())], key].concat()
     }
 
-    /// As a transfer knows it.
+    /// The channel as a transfer moves it.
     pub(super) fn channel(&self, chid: Chid) -> Channel {
         Channel { chid, key: self.key, registered_at: self.registered_at }
     }
@@ -357,8 +350,8 @@ pub(super) fn message(value: &[u8]) -> Option<Message> {
     Message::decode(value.get(head..)?)
 }
 
-/// True if the row of this stamp is one of those that are counted. It depends on nothing else, so that a row is
-/// counted once when it comes and once when it goes, whatever happens in between.
+/// Returns true if the row of this stamp is one of those that are counted. It depends on nothing else, so that a row is
+/// counted once when it comes and once when it goes.
 pub(super) fn is_counted(stamp: Stamp) -> bool {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&stamp.clock.0.to_be_bytes());

@@ -1,8 +1,8 @@
-//! Salvage of a damaged store: every table and every journal is read by itself, and what they hold is merged.
+//! Salvage of a damaged store: every table and every journal is read by itself, and their rows are merged.
 //!
-//! Nothing is opened as a database, so a damaged block, table, journal or manifest costs what is in it and nothing
-//! else. A block that cannot be read is passed over, and every file is read once. Of several versions of a row the one
-//! that was written last counts, deletes included.
+//! Nothing is opened as a database, so a damaged block, table, journal or manifest loses only its own rows. A block
+//! that cannot be read is passed over, and every file is read once. Of several versions of a row the one that was
+//! written last counts, deletes included.
 //!
 //! Lives on: the thread of a command, which holds the lock of the damaged store.
 
@@ -37,25 +37,24 @@ const CACHE_BYTES: u64 = 16 << 20;
 pub(super) const OPEN_TABLES_MAX: usize = 64;
 /// The smallest block that a table can have, bytes: it bounds how many of its blocks can be unreadable.
 const BLOCK_BYTES_MIN: u64 = 64;
-/// Rows after which the caller is told how far it is.
+/// Rows between two reports of progress.
 const ROWS_PER_STEP: u64 = 100_000;
 
 /// Progress of a salvage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The keyspace that is being read.
     pub keyspace: &'static str,
-    /// Number of its tables.
+    /// Number of tables of the keyspace.
     pub tables: usize,
-    /// Rows of it that were restored so far.
+    /// Rows of the keyspace that were restored so far.
     pub rows: u64,
 }
 
-/// Restores what is readable of the store in `dir` to `dest`, a new directory. The files of `dir` are only read.
+/// Restores the readable part of the store in `dir` to `dest`, a new directory. The files of `dir` are only read.
 ///
 /// # Errors
 /// When `dir` is in use or of a format that this version does not know, `dest` is not empty or not writable, or the
-/// journals of `dir` cannot be listed. Files that cannot be read are no error: [`Copied`] says what was lost.
+/// journals of `dir` cannot be listed. Files that cannot be read are no error: [`Copied`] counts the losses.
 pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreFault> {
     let _lock = take_lock(dir)?;
     let format = match format_of(dir) {
@@ -108,10 +107,10 @@ pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> R
     Ok(copied)
 }
 
-/// The new store, and the facts that its rows tell.
+/// The new store, and facts from its rows.
 struct Restore<'a> {
     target: Target,
-    /// At least as high as in any row: the row of `meta` that says them may be lost.
+    /// At least as high as in any row: the row of `meta` with them may be lost.
     numbers: Numbers,
     /// The row of `meta` says that no record of format 1 was left.
     migrated: bool,
@@ -131,7 +130,7 @@ impl Restore<'_> {
                     _ => rows::message(value).map_or(0, |message| message.stamp.clock.0),
                 };
             }
-            // An earlier version of a record may stand in for a lost one: the new store says so by itself.
+            // An earlier version of a record may stand in for a lost one, so the new store writes this row itself.
             3 if key == rows::FORMAT_KEY => {
                 self.migrated = matches!(value, [rows::FORMAT_BEFORE | rows::FORMAT]);
                 return Ok(());
@@ -311,12 +310,12 @@ struct TableRows {
 }
 
 impl TableRows {
-    /// `None` when not even the end of the file says what is in it. `number` differs for each table of a keyspace.
+    /// `None` if even the end of the file is unreadable. `number` differs for each table of a keyspace.
     fn open(path: &Path, number: u64, open: &Open) -> Option<TableRows> {
         let bytes = fs::metadata(path).ok()?.len();
         let open = |pin_index| {
             let (cache, open) = (Arc::clone(&open.cache), Arc::clone(&open.files));
-            // The check of the whole file is not asked for: each block has its own.
+            // The checksum of the whole file is not needed: each block has its own.
             Table::recover(path.to_owned(), Checksum::from_raw(0), 0, number, cache, Some(open), false, pin_index)
         };
         let whole = |table: &Table| (table.metadata.item_count, bytes / BLOCK_BYTES_MIN);
@@ -408,8 +407,8 @@ fn tables(source: &Path, nth: usize) -> Option<Vec<PathBuf>> {
     Some(paths)
 }
 
-/// Number of tables of a keyspace that its manifest names and that are not there; `None` when it cannot be read,
-/// because then nothing says which there were.
+/// Number of tables of a keyspace that its manifest names and that are not there; `None` when the manifest cannot be
+/// read, because the tables are then unknown.
 fn missing_tables(source: &Path, nth: usize, there: &[PathBuf]) -> Option<u64> {
     let keyspace = source.join(format!("keyspaces/{}", nth + 1));
     let is_there = |id: &u64| there.contains(&keyspace.join(format!("tables/{id}")));

@@ -1,4 +1,4 @@
-//! What the store counts.
+//! Counters of the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,7 +52,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts a read that the database failed; says so the first time and ever more rarely.
+    /// Counts a read that the database failed; logs the first one, and later ones ever more rarely.
     pub(super) fn read_failed(&self, error: &fjall::Error) {
         let before = self.read_errors.fetch_add(1, Ordering::Relaxed);
         if before == 0 || (before + 1).is_power_of_two() {

@@ -1,6 +1,6 @@
 //! Whole users in and out of the embedded store.
 //!
-//! Lives on: the thread of a command, which holds the directory's lock: nobody serves from it meanwhile.
+//! Lives on: the thread of a command, which holds the directory's lock: no server uses the directory meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,6 @@ use super::rows::{self, Record};
 use crate::store::transfer::{Asker, Listed, Transfer, TransferFault, WholeUser, refused};
 
 impl Embedded {
-    /// Its users, whole.
     pub fn transfer(&self) -> Box<dyn Transfer + '_> {
         Box::new(EmbeddedTransfer { store: self, asker: Asker::new(|waker| self.port(waker)) })
     }
@@ -50,7 +49,7 @@ impl EmbeddedTransfer<'_> {
         self.store.db.as_ref().ok_or_else(|| self.store.fault(StoreFault::new(&self.store.dir, Cause::Closed)))
     }
 
-    /// The user in this row. Its block was whole, so a row that is none is of a version we do not know.
+    /// The user in this row. Its block was whole, so a row that does not parse is of an unknown version.
     fn whole(&self, key: &[u8], value: &[u8]) -> Result<WholeUser, TransferFault> {
         let uaid = rows::uaid_of(key).filter(|_| key.len() == 16);
         let known = uaid.and_then(|uaid| Some((uaid, Record::parse(value)?)));

@@ -47,7 +47,7 @@ pub(super) fn a_cleared_presence_stays_cleared(hand: &mut Hand) {
     assert_eq!(found(hand), [at(11)]);
 }
 
-/// A checked publish is written without a look at low water: no page shows it there until it is saved.
+/// A checked publish is written without a read of low water: no page shows it there until it is saved.
 pub(super) fn a_checked_publish_reads_nothing(hand: &mut Hand) {
     hand.register(1, 2);
     hand.done(settle(&[message(1, 2, 40)], Some(30), true));

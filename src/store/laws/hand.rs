@@ -1,4 +1,4 @@
-//! How a law speaks to a store.
+//! Blocking calls of a store's port, for laws.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use shards::ports::Store;
 
 use super::sample::{NOW, register};
 
-/// A port with a thread's patience around it.
+/// A port with a limit of one minute for each reply.
 pub(crate) struct Hand {
     port: Box<dyn Store>,
     next: u32,
 }
 
-/// What a port says to an operation.
+/// Reply of a port to an operation.
 pub(crate) type Answer = Result<StoreReply, StoreError>;
 
 impl Hand {
@@ -32,7 +32,6 @@ impl Hand {
         ticket
     }
 
-    /// The next reply.
     pub(crate) fn collect(&mut self) -> (StoreTicket, Answer) {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {

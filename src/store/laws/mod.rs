@@ -2,7 +2,7 @@
 //!
 //! A law is a function of a [`Hand`]. [`laws!`] makes those of [`rows`], [`simple`] and [`users`] tests of
 //! every backend; [`random`] compares backends with the model on random operations. The model is two
-//! backends: alone, and as several nodes share it. What differs between these two are the laws of [`conflicts`].
+//! backends: alone, and as several nodes share it. They differ in the laws of [`conflicts`].
 
 mod hand;
 mod sample;

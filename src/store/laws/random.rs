@@ -72,12 +72,12 @@ fn any_op() -> impl Strategy<Value = StoreOp> {
     ]
 }
 
-/// What two backends must agree on. The mark and the user clock are bounds (see `crate::store`).
+/// The part of an answer on which two backends must agree. The mark and the user clock are bounds (see `crate::store`).
 fn comparable(answer: &Answer) -> String {
     match answer {
         Ok(StoreReply::User(Some(row))) => {
             let plain = UserRow { user_clock: Clock(0), may_have_messages: true, ..UserRow::clone(row) };
-            // What it prints hides how the user is woken.
+            // The printed form hides the wake data.
             format!("{plain:?} {:?}", row.contact.wake.as_ref().map(WakeData::as_str))
         }
         Ok(StoreReply::Page(page)) => {
@@ -119,8 +119,8 @@ proptest! {
     }
 }
 
-/// The same operations as machines would say them: a stamp names one message and is never given twice, what comes after
-/// the drop of a user is later than it, and only sessions of users that are there raise their low water. A store whose
+/// The same operations as machines would say them: a stamp names one message and is never given twice, operations after
+/// the drop of a user are later than it, and only sessions of users that are there raise their low water. A store whose
 /// conflicts are settled by clocks relies on that.
 fn as_machines_say(ops: &[StoreOp]) -> Vec<StoreOp> {
     let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
@@ -177,7 +177,7 @@ fn renamed(given: &BTreeMap<(Uaid, Chid, Option<Topic>, u64), Clock>, base: u64,
     let name = (row.uaid, row.chid, row.topic, row.stamp.clock.0);
     match given.get(&name).copied() {
         Some(clock) => RowKey { stamp: Stamp { clock, ..row.stamp }, ..row },
-        // Nobody settles a version of a topic that never was: to a clock it would be the newest.
+        // No machine settles a version of a topic that never was: to a clock it would be the newest.
         None => {
             let clock = Clock(base + row.stamp.clock.0 * 1_000 + 999);
             RowKey { stamp: Stamp { clock, ..row.stamp }, topic: None, ..row }

@@ -1,4 +1,4 @@
-//! Laws of messages: what is stored, what replaces what, in which order it is read and when it is gone.
+//! Laws of messages: storage, replacement, order of reads, and removal.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use machine::{RowKey, StoreOp, StoreReply};
 use super::Hand;
 use super::sample::{NOW, chid, message, save, settle, stamp, topical, uaid};
 
-/// Nobody stores for a user or a channel that is not there, and TTL 0 stores nothing.
+/// No message is stored for a user or a channel that is not there, and TTL 0 stores nothing.
 pub(super) fn publish_checks_user_and_channel(hand: &mut Hand) {
     let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m), checked: false });
     assert!(matches!(ask(hand, message(1, 2, 1)), Ok(StoreReply::NoSubscription)));
@@ -82,7 +82,7 @@ pub(super) fn low_water_covers_message_rows(hand: &mut Hand) {
     assert_eq!(hand.clocks(uaid(1)), [15, 50]);
     hand.done(settle(&[message(1, 2, 99)], Some(20), true));
     assert_eq!(hand.user(uaid(1)).expect("it is known").low_water, Clock(30));
-    // A straggler below it is not lost: nobody can have settled what was not there.
+    // A straggler below it is not lost: no session can have settled it before it was there.
     hand.publish(message(1, 2, 25));
     assert_eq!(hand.clocks(uaid(1)), [15, 25, 50]);
     hand.done(settle(&[message(1, 2, 15), message(1, 2, 25), message(1, 2, 50)], None, true));
@@ -111,7 +111,7 @@ pub(super) fn expired_rows_do_not_block(hand: &mut Hand) {
     assert!(hand.page(read).messages.is_empty());
 }
 
-/// How often a row was delivered in vain is read back with it, in whatever form it has, and brings nothing back.
+/// The number of failed deliveries is read back with its row, in every form of row, and brings nothing back.
 pub(super) fn tries_stay_with_their_version(hand: &mut Hand) {
     hand.register(1, 2);
     let (plain, saved) = (message(1, 2, 11), message(1, 2, 12));
@@ -140,11 +140,11 @@ pub(super) fn tries_stay_with_their_version(hand: &mut Hand) {
     hand.done(settle(&[plain.clone(), saved.clone(), topic.clone()], None, true));
     hand.done(tried(&[&plain, &saved, &topic], once));
     assert!(read(hand).is_empty());
-    // Nobody has these rows.
+    // No user has these rows.
     hand.done(tried(&[&message(4, 2, 5)], once));
 }
 
-/// What is saved behind a page of topics is on the page of messages that follows.
+/// A message saved behind a page of topics is on the page of messages that follows.
 pub(super) fn what_is_saved_between_two_pages_is_seen(hand: &mut Hand) {
     hand.register(1, 2);
     hand.publish(topical(1, 2, 5, "tide"));

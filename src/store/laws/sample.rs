@@ -1,4 +1,4 @@
-//! What the laws are tried on: users, channels, messages and operations, each named by a small number.
+//! Sample data of the laws: users, channels, messages and operations, each named by a small number.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Laws of what differs by mode: how a user is reached, and version updates, of which the highest stays.
+//! Laws of the modes: the contact of a user, and version updates, of which the highest stays.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use machine::{StoreOp, StoreReply};
 use super::Hand;
 use super::sample::{NOW, chid, contact, message, register, save, settle, uaid, update};
 
-/// How a user is reached is what was said last; a register says it only when it knows, and nobody is made by it.
+/// The contact of a user is the last one given. A register sets it only if it has one, and a contact makes no user.
 pub(super) fn contacts_are_replaced_whole(hand: &mut Hand) {
     let said = |mode, wake: &str| StoreOp::SetContact { uaid: uaid(1), contact: contact(mode, wake) };
     let registered = |channel, told: Option<Box<Contact>>| match register(1, channel, 1) {
@@ -39,7 +39,7 @@ pub(super) fn contacts_are_replaced_whole(hand: &mut Hand) {
     assert_eq!(hand.topic_clocks(uaid(1)), [10], "who is reached otherwise keeps its rows");
 }
 
-/// A message is stored only for a user that is reached in its mode; a save is not asked that.
+/// A message is stored only for a user that is reached in its mode; a save skips this check.
 pub(super) fn publish_checks_the_mode(hand: &mut Hand) {
     hand.register(1, 2);
     let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m), checked: false });

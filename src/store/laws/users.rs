@@ -1,4 +1,4 @@
-//! Laws of users: what a record keeps, how many channels it has, what goes with them, and whose turn it is.
+//! Laws of users: the content of a record, the number of channels, removal, and order.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::hand::Answer;
 use super::sample::{NOW, chid, message, register, save, settle, topical, uaid};
 use crate::store::RECORD_VERSION;
 
-/// What was acknowledged is read back, whole.
+/// An acknowledged record is read back, whole.
 pub(super) fn acknowledged_is_read_back(hand: &mut Hand) {
     assert_eq!(hand.user(uaid(1)), None);
     hand.register(1, 2);
@@ -174,7 +174,7 @@ pub(super) fn presence_is_cleared_exactly(hand: &mut Hand) {
     assert_eq!(hand.user(uaid(1)), None);
 }
 
-/// A look for one channel says what a read of the user says, but for the other channels; however many there are.
+/// A look for one channel returns the user without the other channels, for any number of them.
 pub(super) fn a_user_is_located_with_one_channel(hand: &mut Hand) {
     let locate = |hand: &mut Hand, channel| match hand.ask(StoreOp::Locate { uaid: uaid(1), chid: chid(channel) }) {
         Ok(StoreReply::User(row)) => row.map(|row| *row),

@@ -12,7 +12,6 @@ use super::{Model, ModelPort, State, lock};
 use crate::store::transfer::{Asker, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
 
 impl Model {
-    /// Its users, whole.
     pub fn transfer(&self) -> Box<dyn Transfer> {
         let state = self.state.clone();
         let asker = Asker::new(|waker| {

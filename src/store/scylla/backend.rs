@@ -34,11 +34,11 @@ use crate::store::nodes::Nodes;
 
 /// Threads of the runtime: the driver and all lanes share them, and one encodes and decodes for several shards.
 const THREADS_MAX: usize = 4;
-/// Shards that one of them serves.
+/// Shards that one thread serves.
 const SHARDS_PER_THREAD: usize = 4;
-/// How long what is under way at the end may take.
+/// Time limit for operations under way at the end.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
-/// How long the messages of ledgers may take at start, and the pause after a refusal.
+/// Time limit for the messages of ledgers at start, and the pause after a refusal.
 const SAVE_WITHIN: Duration = Duration::from_secs(120);
 const SAVE_PAUSE: Duration = Duration::from_millis(500);
 /// Users whose messages are saved beside each other.
@@ -49,7 +49,7 @@ const SAVES_MAX: usize = 64;
 pub struct OpenFault {
     /// Every fault, a line each.
     pub said: String,
-    /// It may be open at a later try: the database is away, and nothing that it said is wrong with the configuration.
+    /// A later try may succeed: the database is away, and none of its answers shows a wrong configuration.
     pub passes: bool,
 }
 
@@ -62,10 +62,9 @@ pub struct Scylla {
     in_flight: usize,
 }
 
-/// What surroundings decide. Everything but tests takes the default.
+/// Environment of the store. Only tests do not take the default.
 #[derive(Clone)]
 pub struct Surroundings {
-    /// The time of the process.
     pub wall: Arc<Wall>,
 }
 
@@ -76,7 +75,7 @@ impl Default for Surroundings {
 }
 
 impl Scylla {
-    /// Looks whether everything is as it must be (`preflight`), connects and prepares.
+    /// Checks everything (`preflight`), connects and prepares.
     ///
     /// # Errors
     /// Every fault.
@@ -91,14 +90,14 @@ impl Scylla {
                 return Err(OpenFault { said: faults.join("\n"), passes });
             }
         };
-        // Tables and permissions were found good: who does not prepare a statement now cannot serve for the moment.
+        // Tables and permissions were found good, so a failed prepare passes.
         Scylla::with(runtime, session, &config.store.scylla, surroundings).map_err(passing)
     }
 
-    /// Connects and prepares without looking: for commands, and for tests with surroundings of their own.
+    /// Connects and prepares without a preflight: for commands, and for tests with an environment of their own.
     ///
     /// # Errors
-    /// One sentence: nobody is there, nobody takes us, or the tables are not there (`murre schema create`).
+    /// One sentence: no node answers or accepts the login, or the tables are not there (`murre schema create`).
     pub fn connect(config: &config::Scylla, surroundings: Surroundings) -> Result<Scylla, String> {
         let runtime = runtime()?;
         let session = block_on(runtime.handle(), connect(config)).map_err(|fault| fault.to_string())?;
@@ -127,7 +126,7 @@ impl Scylla {
         Ok(Scylla { runtime, client, board, lanes: std::sync::Mutex::default(), in_flight })
     }
 
-    /// A shard's hand into it. `waker` is called when there are replies to collect.
+    /// Creates a shard's port. `waker` is called when there are replies to collect.
     pub fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
         let (lane, inbox) = mpsc::unbounded_channel();
         let outbox = Arc::new(Outbox::new(waker));
@@ -144,22 +143,19 @@ impl Scylla {
         Box::new(Port::new(outbox, lane, breaker, numbers))
     }
 
-    /// Its numbers.
     pub fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }
 
-    /// How long its statements took.
     pub fn latencies(&self) -> Arc<Latencies> {
         Arc::clone(&self.client.numbers.all_latencies)
     }
 
-    /// The table of nodes.
     pub fn nodes(&self) -> Arc<dyn Nodes> {
         Arc::new(Table::new(self.runtime.handle().clone(), Arc::clone(&self.client)))
     }
 
-    /// Saves what ledgers kept over a restart; durable when it returns. Tries for two minutes.
+    /// Saves the messages of ledgers; they are durable when it returns. Tries for two minutes.
     ///
     /// # Errors
     /// Number of messages that could not be saved, and the cause; the logs must stay.
@@ -189,12 +185,12 @@ impl Scylla {
         }
     }
 
-    /// Answers everything submitted, then ends its threads. Ports must be gone.
+    /// Answers every submitted operation, then ends its threads. Ports must be gone.
     pub fn close(self) {
         let lanes = std::mem::take(&mut *self.lanes.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         let all = async {
             for lane in lanes {
-                // A lane ends when its port is gone and everything is answered.
+                // A lane ends when its port is gone and every operation is answered.
                 let _ = lane.await;
             }
         };
@@ -216,7 +212,7 @@ fn runtime() -> Result<Runtime, String> {
         .map_err(|error| format!("the system refuses a runtime for the store: {error}"))
 }
 
-/// Waits on a thread of its own, because whoever starts a node may be inside a runtime himself.
+/// Waits on a thread of its own, because the caller may be inside a runtime.
 pub(super) fn block_on<T: Send>(runtime: &Handle, future: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| runtime.block_on(future));
@@ -227,7 +223,7 @@ pub(super) fn block_on<T: Send>(runtime: &Handle, future: impl Future<Output = T
     })
 }
 
-/// Asks and waits, for what happens before there are shards.
+/// Sends operations and waits for replies, before there are shards.
 struct Asker {
     port: Box<dyn Store>,
     woken: std::sync::mpsc::Receiver<()>,
@@ -244,7 +240,7 @@ impl Asker {
         Asker { port: store.port(Arc::new(waker)), woken, next: AtomicU32::new(0) }
     }
 
-    /// Whether each was done, in this order.
+    /// Returns for each operation, in this order, true if it was done.
     fn ask(&mut self, ops: Vec<StoreOp>) -> Vec<bool> {
         let first = self.next.load(Ordering::Relaxed);
         let mut done = vec![false; ops.len()];

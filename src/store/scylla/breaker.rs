@@ -1,7 +1,7 @@
-//! When the database is to be left alone: the circuit, and the budget of retries.
+//! Protection of a database in trouble: the circuit, and the budget of retries.
 //!
-//! Every failure that says something of the database counts; so many in a row open the circuit. While it is open
-//! every operation is refused at once and one task looks whether the database is back (`super::client`).
+//! Every failure of the database counts; `FAILURES_MAX` in a row open the circuit. While it is open every operation is
+//! refused at once and one task probes the database (`super::client`).
 //! Lives on: the store's runtime; shards read one flag.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -11,16 +11,16 @@ use tokio::sync::watch;
 
 /// Failures in a row that open the circuit.
 const FAILURES_MAX: u32 = 16;
-/// Failures in a row that open it when they go on for as long as one statement may take: a node that has little to do
-/// must not wait for sixteen of them.
+/// Failures in a row that open it when they go on for the time limit of one statement: a node with little to do must
+/// not wait for sixteen of them.
 const FAILURES_WHEN_SILENT: u32 = 2;
 
 /// Retries that a full budget pays for, in tenths.
 const BUDGET_MAX: i64 = 1_000;
-/// What a retry costs and a first attempt earns, in tenths: one retry for ten statements.
+/// Cost of a retry and gain of a first attempt, in tenths: one retry for ten statements.
 const RETRY_COSTS: i64 = 10;
 
-/// Open or closed.
+/// The circuit.
 pub(super) struct Breaker {
     open: watch::Sender<bool>,
     failures: AtomicU32,
@@ -31,7 +31,7 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    /// Closed. `silence` is how long one statement may take.
+    /// Creates a closed circuit. `silence` is the time limit of one statement.
     pub(super) fn new(silence: Duration) -> Breaker {
         Breaker {
             open: watch::Sender::new(false),
@@ -42,17 +42,17 @@ impl Breaker {
         }
     }
 
-    /// Whether operations are refused.
+    /// Returns true if operations are refused.
     pub(super) fn is_open(&self) -> bool {
         *self.open.borrow()
     }
 
-    /// The database answered.
+    /// Notes an answer of the database.
     pub(super) fn answered(&self) {
         self.failures.store(0, Ordering::Relaxed);
     }
 
-    /// It did not, or said that it cannot. True when that opens the circuit.
+    /// Notes a missing answer or an error of the database. Returns true if that opens the circuit.
     pub(super) fn failed(&self) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let now = self.began.elapsed().as_millis() as u64;
@@ -65,35 +65,34 @@ impl Breaker {
         enough && !self.open.send_replace(true)
     }
 
-    /// The database is back.
     pub(super) fn close(&self) {
         self.answered();
         self.open.send_replace(false);
     }
 
-    /// Tells of every change.
+    /// Reports every change.
     pub(super) fn watch(&self) -> watch::Receiver<bool> {
         self.open.subscribe()
     }
 }
 
-/// How many retries there may be beside how many statements: a database in trouble is not asked twice as much.
+/// Budget that bounds retries by the number of statements: a database in trouble does not get twice the load.
 pub(super) struct Budget(AtomicI64);
 
 impl Budget {
-    /// A full one.
+    /// Creates a full budget.
     pub(super) fn new() -> Budget {
         Budget(AtomicI64::new(BUDGET_MAX))
     }
 
-    /// A statement was sent for the first time.
+    /// Earns for a statement that was sent for the first time.
     pub(super) fn earn(&self) {
         if self.0.load(Ordering::Relaxed) < BUDGET_MAX {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether one may be sent again.
+    /// Returns true if one may be sent again, and pays for it.
     pub(super) fn spend(&self) -> bool {
         let pays = self.0.fetch_sub(RETRY_COSTS, Ordering::Relaxed) >= RETRY_COSTS;
         if !pays {
@@ -103,9 +102,10 @@ impl Budget {
     }
 }
 
-/// Somewhere between half of `span` and all of it, so that those who failed together do not come back together.
+/// A random time between half of `span` and all of it, so that operations that failed together do not come back
+/// together.
 pub(super) fn jittered(span: Duration) -> Duration {
-    // The random keys of a hasher are all the chance there is without another library; this is not a secret.
+    // The random keys of a hasher are the only randomness without another library; this is not a secret.
     use std::hash::{BuildHasher as _, RandomState};
     let chance = RandomState::new().hash_one(Instant::now());
     span / 2 + (span / 2).mul_f64((chance % 1_024) as f64 / 1_024.0)

@@ -1,7 +1,7 @@
-//! One session with the database, its prepared statements, and what stands around each of them: a time limit, retries
-//! within a budget, the circuit, how much may be asked at once, and numbers.
+//! One session with the database, its prepared statements, and the limits around each of them: a time limit, retries
+//! within a budget, the circuit, a bound on requests in flight, and counters.
 //!
-//! Every statement may be sent twice: its timestamp is ours, so the second time changes nothing.
+//! Every statement may be sent twice: murre sets its timestamp, so the second time changes nothing.
 //! Lives on: the store's runtime; shared by all lanes.
 
 use std::sync::Arc;
@@ -34,37 +34,38 @@ use super::stats::{Numbers, STATEMENTS, Statement, count};
 
 /// The first pause before a statement is sent again; each is four times the one before.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// How often a statement is sent again at most.
+/// Maximum number of retries of a statement.
 const RETRIES_MAX: u32 = 3;
 /// Attempts that fit the time of one statement.
 const ATTEMPTS_IN_TIMEOUT: u32 = 2;
-/// From the opening of the circuit to the first look, and between looks at first.
+/// Time from the opening of the circuit to the first look, and between looks at first.
 const PROBE_PAUSE: Duration = Duration::from_millis(250);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Rows of a page where a user agent is sent the whole of it and one more says whether there are others.
+/// Rows of a page that a user agent is sent whole; one more row shows that there are others.
 pub(super) const PAGE_ROWS: i32 = machine::limits::PAGE_ROWS_MAX as i32 + 1;
-/// Rows of a page where all of them are wanted.
+/// Rows of a page of which all are read.
 const PAGE_ROWS_LONG: i32 = 500;
 /// The least and the greatest number of seconds the database keeps a row; no message is accepted for longer.
 const TTL_SECONDS: std::ops::RangeInclusive<u64> = 1..=crate::store::IDLE_SECONDS_MAX;
 /// Rows stay a little longer than their messages: their exact end is looked at when they are read.
 const TTL_SLACK_SECONDS: u64 = 60;
-/// Clocks of the database that are asked at a time.
+/// Clocks of the database that are read at a time.
 const CLOCKS_MAX: usize = 5;
-/// How long the probe leaves its row.
+/// Time to live of the probe's row.
 const PROBE_TTL_SECONDS: i32 = 600;
 /// Places that the probe looks at in turn: their tokens lie all over the ring, so that with one replica of three gone,
-/// or every third place, some look finds what is left.
+/// or every third place, some look finds a live replica.
 const PROBE_PLACES: u32 = 64;
 
-/// Bytes of one batch: far below what both databases refuse, and one batch of this much holds nobody up for long.
+/// Bytes of one batch: far below the limits of both databases, and a batch of this size delays no other statement for
+/// long.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 
-/// The operation failed, and may have taken effect. What it was has been logged and counted.
+/// The operation failed, and may have taken effect. The cause has been logged and counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failed;
 
-/// A page of rows and where the next one begins.
+/// A page of rows and the start of the next one.
 pub(super) type Rows = (QueryRowsResult, Option<PagingState>);
 
 /// A session with everything prepared.
@@ -79,15 +80,13 @@ pub(super) struct Client {
     pub(super) budget: Budget,
     pub(super) numbers: Arc<Numbers>,
     request_timeout: Duration,
-    /// The time of the process.
     pub(super) wall: Arc<Wall>,
 }
 
 impl Client {
-    /// Prepares every statement.
     ///
     /// # Errors
-    /// What the database says of the first that it does not take; the tables are missing or others.
+    /// The database's error for the first statement that it does not take; the tables are missing or others.
     pub(super) async fn prepare(session: Session, config: &Scylla, wall: Arc<Wall>) -> Result<Client, String> {
         let keyspace = &config.keyspace;
         let (mut prepared, mut long) = (Vec::new(), Vec::new());
@@ -97,7 +96,7 @@ impl Client {
         let profile = session.get_default_execution_profile_handle().pointee_to_builder();
         let hasty: Arc<dyn SpeculativeExecutionPolicy> = haste.clone();
         let hasty = profile.speculative_execution_policy(Some(hasty)).build().into_handle();
-        // ScyllaDB ends what is not awaited any more; Cassandra has no word for it.
+        // ScyllaDB ends statements that are not awaited any more; Cassandra has no option for it.
         let gives_up = kind(&session).await.map_err(|fault| fault.to_string())? == Kind::Scylla;
         for statement in STATEMENTS {
             let text = text(*statement, keyspace);
@@ -131,7 +130,7 @@ impl Client {
         })
     }
 
-    /// Copies the numbers of what is not counted where it happens.
+    /// Copies the numbers that are counted elsewhere.
     pub(super) fn note_limit(&self) {
         let others = &self.numbers.others;
         others.in_flight_limit.store(self.limit.get() as u64, Ordering::Relaxed);
@@ -139,7 +138,7 @@ impl Client {
         others.reads_late.store(self.haste.sent(), Ordering::Relaxed);
     }
 
-    /// For how many seconds the database keeps what ends then.
+    /// Seconds for which the database keeps a row with this end.
     pub(super) fn ttl(&self, expires: machine::time::UnixSeconds) -> i32 {
         let left = expires.0.saturating_sub(self.wall.unix().0).saturating_add(TTL_SLACK_SECONDS);
         left.clamp(*TTL_SECONDS.start(), *TTL_SECONDS.end()) as i32
@@ -167,8 +166,8 @@ impl Client {
         }
     }
 
-    /// How far most clocks of the database are ahead of ours, in microseconds: the middle one of a few of its nodes,
-    /// the lower of two. One of them may stand on the host whose clock is in doubt.
+    /// Lead of most of the database's clocks over ours, in microseconds: the median of a few of its nodes, of two the
+    /// lower. One of them may stand on the host whose clock is in doubt.
     pub(super) async fn ahead(&self) -> Option<i64> {
         let state = self.session.get_cluster_state();
         let limit = self.request_timeout / ATTEMPTS_IN_TIMEOUT;
@@ -183,8 +182,8 @@ impl Client {
         told.get(told.len().checked_sub(1)? / 2).copied()
     }
 
-    /// Whether it takes a write, somewhere: where the replicas of one place are gone others may still be served, so
-    /// each look is at another place.
+    /// Returns true if the database takes a write at the place of this look. Where the replicas of one place are gone
+    /// others may still be served, so each look is at another place.
     async fn probe(&self, look: u32) -> bool {
         let _sent = self.numbers.sent(Statement::Probe);
         let at = i64::try_from(self.wall.unix_us()).unwrap_or(i64::MAX);
@@ -196,7 +195,7 @@ impl Client {
         matches!(answer, Ok(Ok(_)))
     }
 
-    /// One attempt after another, as the budget, the circuit and the time allow.
+    /// Makes one attempt after another, as the budget, the circuit and the time allow.
     async fn run<T, F>(
         &self,
         hand: &Hand<'_>,
@@ -244,7 +243,7 @@ impl Client {
         Err(Failed)
     }
 
-    /// Tells who watches the database how long an attempt took, and how it failed: without an answer, or with one.
+    /// Reports the time of an attempt, and its failure: without an answer, or with one.
     fn note_time(&self, statement: Statement, began: Instant, failure: Option<Option<&ExecutionError>>) {
         let now = Instant::now();
         let took = now.duration_since(began);
@@ -260,7 +259,7 @@ impl Client {
         }
     }
 
-    /// Counts and logs a failed attempt; says whether another may help.
+    /// Counts and logs a failed attempt; returns true if another may help.
     fn take_failure(&self, statement: Statement, error: Option<&ExecutionError>) -> bool {
         let others = &self.numbers.others;
         let Some(error) = error else {
@@ -271,11 +270,11 @@ impl Client {
         if before == 0 || (before + 1).is_power_of_two() {
             tracing::warn!(count = before + 1, ?statement, %error, "the database failed a statement");
         }
-        // What it refuses once it refuses again; and it does answer.
+        // A refused statement is refused again; and the database does answer.
         !is_refusal(error) && !self.weigh_failure(error)
     }
 
-    /// Whether the circuit is open now.
+    /// Counts a failure of the database; returns true if the circuit is open now.
     fn weigh_failure(&self, why: &dyn std::fmt::Display) -> bool {
         if self.breaker.failed() {
             count(&self.numbers.others.circuit_opened);
@@ -285,7 +284,7 @@ impl Client {
     }
 }
 
-/// What one operation has of the client: its lane's share of requests in flight, and its time.
+/// An operation's access to the client: its lane's share of requests in flight, and its time.
 #[derive(Clone, Copy)]
 pub(super) struct Hand<'a> {
     pub(super) client: &'a Client,
@@ -370,7 +369,7 @@ impl Hand<'_> {
     }
 }
 
-/// Whether the database has understood the statement and will not do it.
+/// Returns true if the database has understood the statement and refuses it.
 fn is_refusal(error: &ExecutionError) -> bool {
     match error {
         ExecutionError::BadQuery(_) => true,
@@ -387,7 +386,7 @@ fn is_refusal(error: &ExecutionError) -> bool {
     }
 }
 
-/// Whether the database says that it has too much to do, or did not do it in its own time.
+/// Returns true if the database is overloaded or exceeded its own time limit.
 fn is_overload(error: &ExecutionError) -> bool {
     match error {
         ExecutionError::RequestTimeout(_) => true,
@@ -402,7 +401,7 @@ fn is_overload(error: &ExecutionError) -> bool {
     }
 }
 
-/// The partition of one look. No UAID is so short, so whoever goes through users passes it by.
+/// The partition of one look. No UAID is as short, so scans of users skip it.
 fn probe_place(look: u32) -> [u8; 8] {
     let [a, b, c, d] = (look % PROBE_PLACES).to_be_bytes();
     [b'p', b'r', b'o', b'b', a, b, c, d]

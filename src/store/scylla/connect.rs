@@ -1,7 +1,7 @@
-//! A session with the database as `store.scylla.*` describes it: contact points, who we are, TLS, time limits.
+//! A session with the database as `store.scylla.*` describes it: contact points, login, TLS, time limits.
 //!
 //! One session serves the whole process, as the maintainers of the driver advise: it keeps one connection to every
-//! shard of every node, and a session per shard of ours would multiply them. Lives on: the island's runtime.
+//! shard of every node, and a session for each shard of murre would multiply them. Lives on: the island's runtime.
 
 use std::fmt;
 use std::path::Path;
@@ -28,7 +28,7 @@ use scylla::statement::Consistency;
 
 use crate::config::{Level, Scylla, Tls};
 
-/// Why there is no session: one sentence that says what to do. Made on the island; at start it is fatal.
+/// Cause for which there is no session: one sentence that says what to do. Made on the island; at start it is fatal.
 #[derive(Debug)]
 pub struct ConnectFault {
     said: String,
@@ -46,7 +46,7 @@ impl ConnectFault {
         ConnectFault { said: said.into(), passes: true }
     }
 
-    /// True if a later try may come through with the same configuration.
+    /// Returns true if a later try with the same configuration may succeed.
     pub fn passes(&self) -> bool {
         self.passes
     }
@@ -60,18 +60,18 @@ impl fmt::Display for ConnectFault {
 
 impl std::error::Error for ConnectFault {}
 
-/// Connects. Statements that say nothing else are at `read_consistency`, within `request_timeout`, and not retried:
-/// who retries knows the budget and what may be repeated.
+/// Connects. By default statements are at `read_consistency`, within `request_timeout`, and not retried: the caller
+/// knows the budget and may retry.
 ///
 /// # Errors
-/// No node of `store.scylla.nodes` takes us as we are configured.
+/// No node of `store.scylla.nodes` accepts a session with this configuration.
 pub async fn connect(config: &Scylla) -> Result<Session, ConnectFault> {
     let mut builder = SessionBuilder::new()
         .known_nodes(&config.nodes)
         .connection_timeout(config.connect_timeout)
         .metadata_request_clientside_timeout(config.request_timeout.max(config.connect_timeout))
         .hostname_resolution_timeout(Some(config.connect_timeout))
-        // The driver's limit ends with the TCP handshake; who then says nothing is found out by these two.
+        // The driver's limit ends with the TCP handshake; these two find peers that are silent after it.
         .keepalive_interval(config.connect_timeout)
         .keepalive_timeout(config.connect_timeout)
         .keyspaces_to_fetch([&config.keyspace])
@@ -83,7 +83,7 @@ pub async fn connect(config: &Scylla) -> Result<Session, ConnectFault> {
     if config.tls.enabled {
         builder = builder.tls_context(Some(Arc::new(client_config(&config.tls)?)));
     }
-    // And of a peer that takes the connection and not its TLS, by nothing. One contact point after the other is tried.
+    // Neither finds a peer that takes the connection and not its TLS. One contact point after the other is tried.
     let patience = config.connect_timeout * (3 * config.nodes.len() as u32 + 3);
     match tokio::time::timeout(patience, builder.build()).await {
         Ok(built) => built.map_err(|error| explain(config, &error)),
@@ -99,16 +99,16 @@ fn silent(span: Duration) -> String {
     format!("no answer within {seconds} s; is it the right address, and is TLS on or off at both ends?")
 }
 
-/// How the database lists us among its clients.
+/// Entry of murre in the database's list of clients.
 fn identity() -> SelfIdentity<'static> {
     SelfIdentity::new().with_application_name("murre").with_application_version(env!("CARGO_PKG_VERSION"))
 }
 
-/// What holds for every statement that says nothing else.
+/// Defaults of every statement.
 fn profile(config: &Scylla) -> ExecutionProfile {
     let mut policy = DefaultPolicy::builder().token_aware(true);
     if let Some(datacenter) = &config.datacenter {
-        // Whoever counts replicas of one datacenter must not ask another: it would count its own.
+        // Levels that count replicas of one datacenter must not ask another: it would count its own.
         let local = config.read_consistency.is_local() || config.write_consistency.is_local();
         policy = policy.prefer_datacenter(datacenter.clone()).permit_dc_failover(!local);
     }
@@ -120,7 +120,7 @@ fn profile(config: &Scylla) -> ExecutionProfile {
         .build()
 }
 
-/// The level as the driver has it.
+/// The level as the driver spells it.
 pub fn consistency(level: Level) -> Consistency {
     match level {
         Level::One => Consistency::One,
@@ -191,8 +191,8 @@ fn unreadable(key: &str, path: &Path, error: &dyn fmt::Display) -> ConnectFault 
     ))
 }
 
-/// Checks who signed a certificate and not whom it names (`store.scylla.tls_verify_host = false`): nodes are often
-/// reached by addresses that their certificates do not have, and their CA signs nobody else.
+/// Checks the signature of a certificate and not its names (`store.scylla.tls_verify_host = false`): nodes are often
+/// reached by addresses that their certificates do not have, and their CA signs no other host.
 #[derive(Debug)]
 struct Nameless(Arc<WebPkiServerVerifier>);
 
@@ -214,7 +214,7 @@ impl ServerCertVerifier for Nameless {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // The name is looked at last: when it is what is wrong, everything else was right.
+        // The name is checked last: when only the name is wrong, everything else was right.
         match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -246,8 +246,8 @@ impl ServerCertVerifier for Nameless {
     }
 }
 
-/// Whose fault it is and what to do. Never shows the password: the database may repeat it in its own words, so of a
-/// refused login only that it was refused is said.
+/// Cause and remedy. Never shows the password: the database may repeat it in its own words, so for a refused login the
+/// text has only the refusal.
 fn explain(config: &Scylla, error: &NewSessionError) -> ConnectFault {
     let nodes = config.nodes.join(",");
     let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(ConnectionPoolError::Broken {

@@ -1,4 +1,4 @@
-//! Sessions with databases that want passwords, certificates, or are not there.
+//! Sessions with databases that require passwords or certificates, or are not there.
 
 use std::sync::OnceLock;
 
@@ -10,13 +10,13 @@ use super::schema_tests::{at, run, session};
 use super::tests::proxy::Proxy;
 use crate::config::Config;
 
-/// Wants a password and a certificate of its clients.
+/// A database that requires a password and a certificate of its clients.
 fn guarded() -> &'static Database {
     static GUARDED: OnceLock<Database> = OnceLock::new();
     GUARDED.get_or_init(|| Database::start(&["--auth", "--client-cert"]).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Everything that the guarded database wants, and then `more`, which wins.
+/// Everything that the guarded database requires, and then `more`, which wins.
 fn config(more: &[&str]) -> Config {
     let file = |key: &str, name: &str| format!("store.scylla.{key}={}", guarded().file(name).display());
     let sets = [
@@ -62,13 +62,13 @@ async fn certificates_that_do_not_fit_are_refused() {
     let ours = config(&[]);
     let ca = ours.store.scylla.tls.ca.as_ref().unwrap().display();
     let key = ours.store.scylla.tls.key.as_ref().unwrap().display();
-    // The database does not get a certificate, or one that nobody it trusts has signed.
+    // The database gets no certificate, or one of an authority that it does not trust.
     let said = refusal(&config(&["store.scylla.tls_cert=", "store.scylla.tls_key="])).await;
     assert!(said.contains("ertificate"), "{said}");
-    // It speaks TLS and we do not: it answers nothing that we understand.
+    // The database speaks TLS and the client does not: no answer can be parsed.
     let off = ["store.scylla.tls=false", "store.scylla.tls_ca=", "store.scylla.tls_cert=", "store.scylla.tls_key="];
     refusal(&config(&[&off[..], &["store.scylla.connect_timeout=2"]].concat())).await;
-    // We trust somebody else.
+    // The client trusts another authority.
     let said = refusal(&config(&["store.scylla.tls_ca="])).await;
     assert!(said.contains("UnknownIssuer") || said.contains("trusts no certificates"), "{said}");
     // Files that are none, swapped, or not there.
@@ -91,7 +91,7 @@ async fn a_certificate_without_the_address_is_taken_only_when_it_may_be() {
     let said = refusal(&at(unnamed.nodes(), &sets)).await;
     assert!(said.contains("NotValidForName") || said.contains("not valid for name"), "{said}");
     session(&at(unnamed.nodes(), &[&sets[..], &["store.scylla.tls_verify_host=false"]].concat())).await;
-    // Who signed it is looked at all the same.
+    // The signature is checked all the same.
     let stranger = format!("store.scylla.tls_ca={}", guarded().file("tls/ca.pem").display());
     let strange = at(unnamed.nodes(), &["store.scylla.tls=true", &stranger, "store.scylla.tls_verify_host=false"]);
     let said = refusal(&strange).await;
@@ -174,7 +174,7 @@ async fn an_account_with_select_and_modify_on_the_keyspace_serves_and_another_ma
     let plain = at(&proxy.address.to_string(), &plain);
     let (serves, faults) = preflight::examine(&plain).await;
     assert!(faults.is_empty(), "{faults:?}");
-    // Who makes tables must know the version.
+    // A command that makes tables must know the version.
     let refused = create(&serves.expect("a session"), &plain.store.scylla).await.expect_err("it may not").to_string();
     assert!(refused.starts_with("cannot read the version of the database: "), "{refused}");
     assert!(refused.ends_with("or GRANT SELECT ON TABLE system.versions"), "{refused}");

@@ -1,9 +1,9 @@
-//! What the database says, in sentences that say whose fault it is.
+//! Errors of the database, in sentences that name the cause.
 
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 
-/// Why a statement of a command or of the preflight failed. Never shows values of statements: there are none in what
-/// the database answers about those.
+/// Cause for which a statement of a command or of the preflight failed. Never shows values of statements: the
+/// database's answers about those have none.
 pub(super) fn say(error: &ExecutionError) -> String {
     match db_error(error) {
         Some((DbError::Unauthorized, said)) => format!("this user may not: {said}"),
@@ -21,7 +21,7 @@ pub(super) fn say(error: &ExecutionError) -> String {
     }
 }
 
-/// True if the same statement may be answered later: the database, or enough of it, is away or busy.
+/// Returns true if the same statement may be answered later: the database, or enough of it, is away or busy.
 pub(super) fn passes(error: &ExecutionError) -> bool {
     match db_error(error) {
         Some((kind, _)) => matches!(
@@ -39,7 +39,7 @@ pub(super) fn passes(error: &ExecutionError) -> bool {
     }
 }
 
-/// What the database itself answered, if it did.
+/// The database's own error, if it answered.
 pub(super) fn db_error(error: &ExecutionError) -> Option<(&DbError, &str)> {
     match error {
         ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, said)) => Some((error, said)),

@@ -22,7 +22,7 @@ const LATE_MIN: Duration = Duration::from_millis(20);
 const LATE_PART: u32 = 2;
 /// Reads that a full budget pays for, in tenths.
 const BUDGET_MAX: i64 = 100;
-/// What a late read costs and a read earns, in tenths.
+/// Cost of a late read and gain of a read, in tenths.
 const LATE_COSTS: i64 = 10;
 
 /// The policy, and its budget.
@@ -39,7 +39,7 @@ impl Haste {
         Haste { limit, attempt, budget: AtomicI64::new(BUDGET_MAX), sent: AtomicU64::new(0) }
     }
 
-    /// How many reads were late while the budget allowed it: those were sent to another node, where there is one.
+    /// Number of reads that were late while the budget allowed it: those were sent to another node, where there is one.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
@@ -53,7 +53,6 @@ impl Haste {
         self.budget.load(Ordering::Relaxed) >= LATE_COSTS
     }
 
-    /// An attempt of a read is over.
     pub(super) fn took(&self, took: Duration) {
         if took < self.late() {
             if self.budget.load(Ordering::Relaxed) < BUDGET_MAX {

@@ -1,8 +1,8 @@
-//! What a shard's lane remembers of users that it lately had to do with: enough to spare reads and tombstones, nothing
-//! that must be right. Every answer is the same when all of it is forgotten.
+//! A lane's memory of recent users: enough to spare reads and tombstones, nothing that must be right. Every answer is
+//! the same when all of it is forgotten.
 //!
 //! Only the node that has a user's session settles its messages and changes its channels, and its hello reads the user:
-//! so what is remembered is as of that read or newer.
+//! so the memory is as of that read or newer.
 //! Lives on: the store's runtime, one for each shard.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,14 +15,14 @@ const PLACES: usize = 16_384;
 /// Rows of one user. Shed: the one read longest ago; its ack costs a delete more.
 const ROWS_MAX: usize = 64;
 
-/// What is remembered of one user.
+/// Memory of one user.
 #[derive(Default)]
 pub(super) struct User {
     /// Every message row at or below it is settled; remembered of users that are there only.
     pub(super) low_water: Option<Clock>,
-    /// How many channels it has.
+    /// Number of channels.
     pub(super) channels: Option<usize>,
-    /// The timestamp of the drop of the user that was there before: what is written now must be later.
+    /// The timestamp of the drop of the user that was there before: later writes must have a later one.
     pub(super) dropped_at: Clock,
     /// The topics were read last and no saved row stands behind them: the first page of messages need not look for one.
     no_saved: bool,
@@ -34,22 +34,22 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Nobody, since then.
+    /// No user, since this drop.
     pub(super) fn dropped(at: Clock) -> User {
         User { dropped_at: at, ..User::default() }
     }
 
-    /// A row may be saved from now on: what reads before have found is over.
+    /// A row may be saved from now on: the results of earlier reads are void.
     pub(super) fn may_have_saved(&mut self) {
         (self.no_saved, self.read) = (false, 0);
     }
 
-    /// Whether the first page of messages need not look for a saved row. It is good for one page.
+    /// Returns true if the first page of messages need not look for a saved row. It is good for one page.
     pub(super) fn take_no_saved(&mut self) -> bool {
         std::mem::take(&mut self.no_saved)
     }
 
-    /// A drain has read this row in the message family only.
+    /// Notes that a drain has read this row in the message family only.
     pub(super) fn is_plain(&mut self, stamp: Stamp) {
         if !self.plain.contains(&stamp) {
             if self.plain.len() >= ROWS_MAX {
@@ -59,24 +59,24 @@ impl User {
         }
     }
 
-    /// Whether it was; it is settled now, or saved.
+    /// Returns true if a drain has read it in the message family only, and forgets it: the row is settled now, or
+    /// saved.
     pub(super) fn was_plain(&mut self, stamp: Stamp) -> bool {
         let place = self.plain.iter().position(|one| *one == stamp);
         place.map(|place| self.plain.remove(place)).is_some()
     }
 
-    /// The user was read and is there. Low water only rises.
+    /// Notes that the user was read and is there. Low water only rises.
     pub(super) fn is_there(&mut self, low_water: Clock) {
         self.low_water = self.low_water.max(Some(low_water));
     }
 
-    /// Low water was written.
     pub(super) fn raise(&mut self, low_water: Clock) {
         self.low_water = self.low_water.map(|before| before.max(low_water));
     }
 }
 
-/// A place for each of so many users, by their ids.
+/// Fixed places for users, by their ids.
 #[derive(Default)]
 pub(super) struct Known {
     places: Mutex<Vec<Option<(Uaid, User)>>>,
@@ -85,22 +85,21 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What is remembered of this user.
     pub(super) fn get<T>(&self, uaid: Uaid, look: impl FnOnce(&User) -> T) -> Option<T> {
         let places = self.lock();
         let (kept, user) = places.get(place(uaid))?.as_ref()?;
         (*kept == uaid).then(|| look(user))
     }
 
-    /// A read of this user's topics begins; what [`Known::topics_read`] is told with its end.
+    /// Notes that a read of this user's topics begins; returns the argument for [`Known::topics_read`] at its end.
     pub(super) fn begin_topics(&self, uaid: Uaid) -> u32 {
         let read = self.reads.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         self.change(uaid, |user| (user.no_saved, user.read) = (false, read));
         read
     }
 
-    /// It has ended, and has found that no saved row waits, or one may. Only the last that began counts: an earlier one
-    /// is of a session that is over, and a row may have been saved elsewhere since.
+    /// Notes the end of a read: no saved row waits, or one may. Only the last that began counts: an earlier one is of a
+    /// session that is over, and a row may have been saved elsewhere since.
     pub(super) fn topics_read(&self, uaid: Uaid, read: u32, no_saved: bool) {
         self.change(uaid, |user| {
             if user.read == read {
@@ -109,7 +108,7 @@ impl Known {
         });
     }
 
-    /// Changes it; a user that is not remembered takes the place of another.
+    /// Changes a user; a new one takes the place of another.
     pub(super) fn change<T>(&self, uaid: Uaid, change: impl FnOnce(&mut User) -> T) -> T {
         let mut places = self.lock();
         if places.is_empty() {
@@ -123,7 +122,7 @@ impl Known {
         change(&mut kept.as_mut().expect("a user").1)
     }
 
-    /// It is whole between calls, so a panic elsewhere does not spoil it.
+    /// The table is whole between calls, so a panic elsewhere does not spoil it.
     fn lock(&self) -> MutexGuard<'_, Vec<Option<(Uaid, User)>>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,12 +1,12 @@
-//! The lane of one shard: what it asked for, user by user in order, with so many requests in flight.
+//! The lane of one shard: its operations, in order for each user, with a bound on requests in flight.
 //!
-//! Operations of one user take effect in the order of submission: the next begins when the one before is answered, but
-//! for those that do not see each other. Reads do not see reads, and messages that are stored beside each other do not
-//! see each other. A read of a user that waits is shared by whoever asks for the same behind it; one that was sent is
-//! not, because it may have been answered before a write that the later one must see.
+//! Operations of one user take effect in the order of submission: the next begins when the one before is answered,
+//! except for those that do not see each other. Reads do not see reads, and messages that are stored beside each other
+//! do not see each other. A read of a user that waits is shared by equal reads behind it. One that was sent is not,
+//! because it may have been answered before a write that the later one must see.
 //!
-//! A refresh comes last: when nothing else may begin, few at a time, and behind whatever else its user is asked for.
-//! Nobody waits for it, and it writes nothing that another operation would have to see.
+//! A refresh comes last: when nothing else may begin, few at a time, and behind all other operations of its user. No
+//! client waits for it, and it writes nothing that another operation would have to see.
 //!
 //! Lives on: the store's runtime, one task for each shard and one for each operation that was begun.
 
@@ -31,14 +31,14 @@ use super::ops;
 use super::port::{Answer, Job, Outbox};
 use super::stats::count;
 
-/// From submission to reply, whatever happens: below the 30 s in which a message must be written or refused.
+/// Time from submission to reply, in every case: below the 30 s in which a message must be written or refused.
 const OPERATION_TIME_MAX: Duration = Duration::from_secs(25);
-/// How far back a read looks for one to share.
+/// Number of waiting operations among which a read looks for one to share.
 const SHARE_WITHIN: usize = 64;
-/// Refreshes that run at once; the shard asks for a few more.
+/// Refreshes that run at once; the shard submits a few more.
 const LAST_MAX: usize = 4;
 
-/// What every operation of a lane has in common.
+/// State that all operations of a lane share.
 pub(super) struct Shared {
     pub(super) client: Arc<Client>,
     /// Statements in flight. Operations begin by `Client::limit`, and one of them sends a few statements at once.
@@ -47,7 +47,7 @@ pub(super) struct Shared {
     pub(super) outbox: Arc<Outbox>,
 }
 
-/// Which operations of one user may run beside each other: those of one class, `Read` or `Store`.
+/// Class of an operation. Operations of one user in one class, `Read` or `Store`, may run beside each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
     Read,
@@ -72,7 +72,7 @@ impl Class {
     }
 }
 
-/// An operation that waits, and who else waits for its answer.
+/// An operation that waits, and the operations that share its answer.
 struct Waiting {
     job: Job,
     class: Class,
@@ -122,7 +122,7 @@ impl Lane {
         Lane { shared, inbox, users: HashMap::new(), ready, last, running: JoinSet::new(), running_last: 0 }
     }
 
-    /// Works until the port is gone and everything is answered.
+    /// Works until the port is gone and every operation is answered.
     pub(super) async fn run(mut self) {
         let mut circuit = self.shared.client.breaker.watch();
         let mut open = true;
@@ -178,7 +178,7 @@ impl Lane {
         self.list(uaid);
     }
 
-    /// Puts a user among those with something that may begin, when it has.
+    /// Lists a user as ready, when it has something that may begin.
     fn list(&mut self, uaid: Uaid) {
         let Some(queue) = self.users.get_mut(&uaid) else { return };
         if !queue.listed && queue.may_begin() {
@@ -208,7 +208,7 @@ impl Lane {
         self.shared.client.limit.used(self.running.len());
     }
 
-    /// What begins next.
+    /// The operation that begins next.
     fn next(&mut self) -> Option<Waiting> {
         while let Some(uaid) = self.ready.pop_front() {
             let Some(queue) = self.users.get_mut(&uaid) else { continue };
@@ -252,7 +252,7 @@ impl Lane {
         }
     }
 
-    /// The circuit is open: nothing that waits will be done.
+    /// Refuses everything that waits, because the circuit is open.
     fn refuse_waiting(&mut self) {
         self.ready.clear();
         self.last.clear();
@@ -284,7 +284,7 @@ async fn carry_out(shared: &Shared, waiting: Waiting) {
         Err(StoreError::Transient)
     } else {
         let hand = Hand { client: &shared.client, permits: &shared.permits, until };
-        // The limit of each statement is before this one, but for what has many of them.
+        // The limit of each statement ends before this one, except for operations with many statements.
         let done = tokio::time::timeout_at(until, ops::carry_out(&hand, &shared.known, &waiting.job.op)).await;
         done.unwrap_or(Err(StoreError::Transient))
     };

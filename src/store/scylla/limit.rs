@@ -1,11 +1,11 @@
-//! How many operations of one shard may be at the database at once, by how fast it answers.
+//! Limit of the operations that one shard may have at the database at once, from the speed of its answers.
 //!
 //! One number for every lane of the process, between [`LIMIT_MIN`] and `store.scylla.in_flight`. It follows the idea of
-//! TCP Vegas (Brakmo and Peterson, 1995): what a statement takes beyond the least time of the last minute, it has
-//! waited somewhere in the database. Statements are judged together in windows. A window that took twice the least
-//! time, or in which statements were given up, lowers the number by a quarter; one that did not, while the number was
-//! used, raises it by a few. At the start each such window doubles it, until the first that is slow. Twice a minute it
-//! is halved for a moment, to see the least time again: under a load that lasts, the queue would be taken for it.
+//! TCP Vegas (Brakmo and Peterson, 1995): the time of a statement beyond the least time of the last minute is waiting
+//! time in the database. Statements are judged together in windows. A window that took twice the least time, or in
+//! which statements were given up, lowers the number by a quarter; one that did not, while the number was used, raises
+//! it by a few. At the start each such window doubles it, until the first that is slow. Twice a minute it is halved for
+//! a moment, to see the least time again: under a load that lasts, the queue would be taken for it.
 //!
 //! Lives on: the store's runtime; shared by all lanes.
 
@@ -15,25 +15,25 @@ use std::time::{Duration, Instant};
 
 /// Operations of one shard that may always be at the database. With 16 shards and 20 nodes these are 1,280.
 pub(super) const LIMIT_MIN: usize = 4;
-/// The number at the start.
+/// The limit at the start.
 const LIMIT_FIRST: usize = 32;
-/// What a window adds.
+/// Rise of the limit after one window.
 const LIMIT_STEP: usize = 4;
 /// Statements and time that make a window.
 const WINDOW_STATEMENTS: u32 = 16;
 const WINDOW: Duration = Duration::from_millis(100);
 /// The least time is that of the windows of this span and of the one before it.
 const EPOCH: Duration = Duration::from_secs(30);
-/// Windows for which it is halved when an epoch begins: the first sees statements that were sent before.
+/// Windows for which the limit is halved when an epoch begins: the first sees statements that were sent before.
 const PROBE_WINDOWS: u32 = 2;
-/// What takes less is not slow, however fast the database was before: a few milliseconds are no queue.
+/// Time below which a window is not slow, for any earlier speed of the database: a few milliseconds are no queue.
 const QUICK: Duration = Duration::from_millis(10);
-/// What takes more than this part of the time of a statement is slow, however slow the database was before.
+/// Part of the time limit of a statement above which a window is slow, for any earlier speed of the database.
 const SLOW_PART: u32 = 8;
 /// One statement in this many that is given up makes a window slow.
 const GIVEN_UP_PART: u32 = 8;
 
-/// The number, and what it follows.
+/// The limit, and its inputs.
 pub(super) struct Limit {
     most: usize,
     now: AtomicUsize,
@@ -45,7 +45,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// At most `most`. `request_timeout` is the time of one statement.
+    /// Creates a limit of at most `most`. `request_timeout` is the time of one statement.
     pub(super) fn new(most: usize, request_timeout: Duration) -> Limit {
         Limit {
             most: most.max(1),
@@ -57,12 +57,11 @@ impl Limit {
         }
     }
 
-    /// The number.
     pub(super) fn get(&self) -> usize {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// How often it was lowered.
+    /// Number of times that it was lowered.
     pub(super) fn lowered(&self) -> u64 {
         self.lowered.load(Ordering::Relaxed)
     }
@@ -73,12 +72,12 @@ impl Limit {
         (least_us > 0).then(|| Duration::from_micros(least_us))
     }
 
-    /// A lane has this many operations at the database.
+    /// Notes that a lane has this many operations at the database.
     pub(super) fn used(&self, running: usize) {
         self.used.fetch_max(running, Ordering::Relaxed);
     }
 
-    /// A statement was answered, or given up, at `now` after `took`.
+    /// Notes that a statement was answered, or given up, at `now` after `took`.
     pub(super) fn take(&self, now: Instant, took: Duration, given_up: bool) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         window.take(took, given_up);
@@ -99,7 +98,7 @@ impl Limit {
         let after = if slow {
             (before - before.div_ceil(4)).max(LIMIT_MIN.min(self.most))
         } else if used < before / 2 {
-            // Nobody wanted more: whether more would be slow is not known.
+            // Less than half of the limit was used: a higher one may be slow or not.
             before
         } else if window.starting {
             before.saturating_mul(2)
@@ -113,13 +112,13 @@ impl Limit {
     }
 }
 
-/// Statements that are judged together, and what those before took.
+/// Statements that are judged together, and the times of those before.
 struct Window {
     began: Instant,
     statements: u32,
     given_up: u32,
-    /// Sum of the binary logarithms of microseconds. Their geometric mean counts: one statement that took seconds says
-    /// nothing of the others.
+    /// Sum of the binary logarithms of microseconds. Their geometric mean counts: one statement of seconds does not
+    /// dominate the others.
     logs: f64,
     epoch: Instant,
     /// Least means in microseconds: of this epoch and of the one before.
@@ -127,7 +126,7 @@ struct Window {
     slow_us: f64,
     /// No window was slow yet.
     starting: bool,
-    /// Windows for which the number is still halved, and what it was.
+    /// Windows for which the limit is still halved, and its value before.
     probe: u32,
     held: usize,
 }
@@ -158,7 +157,7 @@ impl Window {
         self.least[0].min(self.least[1])
     }
 
-    /// Whether the window was slow, when it is over; the next begins then.
+    /// At the end of a window, returns true if it was slow, and begins the next.
     fn judge(&mut self, now: Instant) -> Option<bool> {
         if self.statements < WINDOW_STATEMENTS || now.duration_since(self.began) < WINDOW {
             return None;
@@ -179,7 +178,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// A database that answers in a millisecond while it is asked `fits` things at once, and has a queue beyond.
+    /// A database that answers in a millisecond while it has at most `fits` requests at once, and has a queue beyond.
     struct Database {
         limit: Limit,
         now: Instant,
@@ -190,7 +189,7 @@ mod tests {
             Database { limit: Limit::new(most, Duration::from_secs(5)), now: Instant::now() }
         }
 
-        /// Windows in which every statement took so long; the number was used.
+        /// Windows in which every statement took this long; the limit was used.
         fn windows(&mut self, count: usize, took: impl Fn(usize) -> Duration) {
             for _ in 0..count {
                 self.now += WINDOW;
@@ -239,7 +238,7 @@ mod tests {
     #[test]
     fn it_settles_where_the_queue_of_the_database_begins() {
         let mut database = Database::new(256);
-        // 10 ms for 40 at once; what is beyond waits for those.
+        // 10 ms for 40 at once; the others wait for those.
         let took = |now: usize| ms(10).mul_f64((now as f64 / 40.0).max(1.0));
         database.windows(100, took);
         // Ten minutes: the queue is not taken for the least time.

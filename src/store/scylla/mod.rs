@@ -1,9 +1,9 @@
 //! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (decision 0015).
 //!
-//! [`schema`] is what the tables are, [`schema_apply`] makes them, [`connect`] opens a session as configured, and
-//! [`preflight`] says what is wrong before anything is promised. [`Scylla`] is the store: `port` is a shard's hand into
-//! it, `lane` keeps the operations of each user in order, `ops` says what each of them is in statements,
-//! `statements` their text, and `client` sends them within limits of time, number and patience.
+//! [`schema`] describes the tables, [`schema_apply`] makes them, [`connect`] opens a session as configured, and
+//! [`preflight`] finds faults before anything is promised. [`Scylla`] is the store: `port` is a shard's side of it,
+//! `lane` keeps the operations of each user in order, `ops` turns each of them into statements, `statements` has their
+//! text, and `client` sends them within limits of time and number.
 //! Lives on: a runtime of its own; shards reach it through bounded queues only.
 
 pub mod schema;

@@ -17,14 +17,14 @@ use super::stats::Statement;
 use crate::store::IDLE_SECONDS_MAX;
 use crate::store::nodes::{Ahead, Burial, Look, NodeRow, Nodes, Renewal, Renewed};
 
-/// How long one call may take, with all retries.
+/// Time limit of one call, with all retries.
 const WITHIN: Duration = Duration::from_secs(20);
-/// Reads of the island beside each other.
+/// Reads of the island at the same time.
 const BESIDE: usize = 16;
 /// Seconds that a lease is kept: longer than the presence rows of its run.
 const LEASE_SECONDS: i32 = IDLE_SECONDS_MAX as i32 + 86_400;
 
-/// The table, for whoever starts, stops and calls nodes.
+/// The table, for the starting thread and the island.
 pub(super) struct Table {
     handle: Handle,
     work: Arc<Work>,
@@ -60,7 +60,7 @@ impl Work {
         Ok(Some(Found { row, at: at.unwrap_or_default() }))
     }
 
-    /// The row, and since when that run is silent.
+    /// The row, and the time since which that run is silent.
     async fn look(&self, url: &str) -> Result<Option<NodeRow>, Failed> {
         let Some(Found { row, .. }) = self.read(url).await? else { return Ok(None) };
         let (found, _) = self.hand().read(Statement::LeaseRead, &(url, row.boot.cast_signed()), None, false).await?;
@@ -72,7 +72,6 @@ impl Work {
         Ok(Some(NodeRow { silent: seen.and_then(|(at,)| at).map(silent), ..row }))
     }
 
-    /// Writes that this run was seen now.
     async fn see(&self, node: &NodeId) -> Result<(), Failed> {
         let at = self.after(None);
         let values = (at, LEASE_SECONDS, CqlTimestamp(at / 1_000), &*node.url, node.boot.cast_signed());
@@ -83,12 +82,12 @@ impl Work {
         match self.read(&node.url).await? {
             Some(Found { row, .. }) if row.boot != node.boot => Ok(Renewed::Taken),
             Some(Found { row, .. }) if row.left => Ok(Renewed::Buried),
-            // A row that somebody deleted says nothing of the run.
+            // A deleted row does not end the run.
             Some(_) | None => self.see(node).await.map(|()| Renewed::Kept),
         }
     }
 
-    /// Later than the row that is there, also when our clock was set back.
+    /// A timestamp later than the row that is there, also when our clock was set back.
     fn after(&self, there: Option<&Found>) -> i64 {
         let now = i64::try_from(self.client.wall.unix_us()).unwrap_or(i64::MAX);
         now.max(there.map_or(0, |found| found.at.saturating_add(1)))

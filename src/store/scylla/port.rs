@@ -1,4 +1,4 @@
-//! A shard's hand into the shared store: a bounded lane there and a queue of replies back.
+//! A shard's port of the shared store: a bounded lane there and a queue of replies back.
 //!
 //! Lives on: its shard. Nothing here waits.
 
@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use super::breaker::Breaker;
 use super::stats::{Numbers, count};
 
-/// What a port answers.
+/// Reply of a port.
 pub(super) type Answer = Result<StoreReply, StoreError>;
 
-/// Replies on their way to one shard, and how to wake it. Bounded by the operations the port lets out.
+/// Replies on their way to one shard, and its waker. Bounded by the operations that the port has sent.
 pub(super) struct Outbox {
     replies: SegQueue<(StoreTicket, Answer)>,
     waker: Arc<dyn Fn() + Send + Sync>,
@@ -30,7 +30,7 @@ impl Outbox {
         Outbox { replies: SegQueue::new(), waker }
     }
 
-    /// Leaves a reply and wakes the shard.
+    /// Adds a reply and wakes the shard.
     pub(super) fn push(&self, ticket: StoreTicket, answer: Answer) {
         self.replies.push((ticket, answer));
         (self.waker)();
@@ -44,7 +44,7 @@ pub(super) struct Job {
     pub(super) arrived: Instant,
 }
 
-/// One shard's port.
+/// The port of one shard.
 pub(super) struct Port {
     pub(super) outbox: Arc<Outbox>,
     pub(super) lane: UnboundedSender<Job>,

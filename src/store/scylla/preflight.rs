@@ -1,6 +1,6 @@
-//! What would go wrong later, said before a listener opens: configuration, tables, permissions, replicas, clocks.
+//! Faults that would show later, found before a listener opens: configuration, tables, permissions, replicas, clocks.
 //!
-//! Every fault is one plain sentence, and all of them are told at once. `murre serve` refuses to start with any,
+//! Every fault is one plain sentence, and all of them are reported at once. `murre serve` refuses to start with any,
 //! `murre schema check` and `murre doctor` print them. Lives on: the runtime of the command, or the island's.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use super::schema::{Role, TABLES, Table, VERSION};
 use super::schema_apply::{SchemaFault, kind as kind_of, newer, version};
 use crate::config::{Config, Scylla};
 
-/// One thing that is not as it must be, in one sentence that says what to do.
+/// One thing that is wrong, in one sentence that says what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     said: String,
@@ -30,17 +30,17 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Somebody must change something.
+    /// A fault that needs a change.
     fn lasting(said: impl fmt::Display) -> Fault {
         Fault { said: said.to_string(), passes: false }
     }
 
-    /// It may be gone at the next look.
+    /// A fault that may be gone at the next look.
     fn passing(said: impl fmt::Display) -> Fault {
         Fault { said: said.to_string(), passes: true }
     }
 
-    /// True if the next look may find nothing wrong, with the same configuration and the same tables.
+    /// Returns true if the next look may find nothing wrong, with the same configuration and the same tables.
     pub fn passes(&self) -> bool {
         self.passes
     }
@@ -52,7 +52,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Connects and looks at everything a server wants. Without a fault there is a session.
+/// Connects and checks everything that a server needs. Without a fault there is a session.
 pub async fn examine(config: &Config) -> (Option<Session>, Vec<Fault>) {
     let mut faults = settings(config);
     match connect(&config.store.scylla).await {
@@ -68,7 +68,7 @@ pub async fn examine(config: &Config) -> (Option<Session>, Vec<Fault>) {
     }
 }
 
-/// What nodes that share a store must have in common, and how they find each other.
+/// Faults of settings that nodes of a shared store must have in common, and of those by which they find each other.
 pub fn settings(config: &Config) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (key, missing) in
@@ -93,7 +93,7 @@ pub fn settings(config: &Config) -> Vec<Fault> {
     faults
 }
 
-/// What the database lacks. `now` is the clock that its clocks are compared with.
+/// Faults of the database. `now` is the clock that its clocks are compared with.
 pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
     let mut faults = Vec::new();
     if let Err(fault) = kind_of(session).await {
@@ -117,7 +117,7 @@ pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, no
     if let Ok(Some(old)) = stated
         && old < VERSION
     {
-        // What an older version lacks is no table that somebody else has changed.
+        // A table that an older version lacks is outdated, not changed.
         faults.push(outdated(&config.keyspace, old));
         return faults;
     }
@@ -136,7 +136,7 @@ pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, no
     faults
 }
 
-/// Asks every node that answers for its time. Half of the way there and back is forgiven.
+/// Reads the time of every node that answers. Half of the round trip is forgiven.
 async fn clocks(session: &Session, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in session.get_cluster_state().get_nodes_info().iter().filter(|node| node.is_connected()) {
@@ -160,7 +160,7 @@ async fn clocks(session: &Session, max_skew: Duration, now: fn() -> SystemTime) 
     faults
 }
 
-/// The time of a node of the database, in milliseconds since the Unix epoch; `None` when it does not say.
+/// The time of a node of the database, in milliseconds since the Unix epoch; `None` if it does not answer.
 pub(super) async fn time_of(session: &Session, node: &Arc<Node>) -> Option<i64> {
     let mut ask = Statement::new("SELECT toTimestamp(now()) FROM system.local WHERE key = 'local'");
     ask.set_consistency(Consistency::One);
@@ -179,7 +179,7 @@ fn address(node: &Node) -> String {
     format!("{}:{}", node.address.ip(), node.address.port())
 }
 
-/// Whether the keyspace keeps as many copies as the levels count on; `None` when there is no keyspace.
+/// Faults of the replication of the keyspace; `None` when there is no keyspace.
 async fn replication(session: &Session, config: &Scylla) -> Result<Option<Vec<Fault>>, Fault> {
     let query = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
     let rows = rows::<(HashMap<String, String>,)>(session, query, &config.keyspace).await?;
@@ -221,7 +221,7 @@ pub(super) fn factor(text: &str) -> u64 {
     all.saturating_sub(numbers.next().unwrap_or(0))
 }
 
-/// Whether every part of the ring has replicas enough that answer us.
+/// Fault of a part of the ring that has too few replicas that answer.
 fn ranges(session: &Session, config: &Scylla) -> Option<Fault> {
     let (read, write) = (config.read_consistency, config.write_consistency);
     let needed = read.answers(config.replication_factor).max(write.answers(config.replication_factor));
@@ -254,7 +254,7 @@ async fn columns(session: &Session, config: &Scylla) -> Result<Found, Fault> {
 
 type Found = HashMap<(String, String), (String, String)>;
 
-/// What is not as this build wants it. Columns beyond those are somebody else's, or of a newer version.
+/// Differences from the tables of this build. Other columns are an operator's, or of a newer version.
 fn compare(config: &Scylla, found: &Found) -> Vec<Fault> {
     let keyspace = &config.keyspace;
     let mut faults = Vec::new();
@@ -281,7 +281,7 @@ fn compare(config: &Scylla, found: &Found) -> Vec<Fault> {
     faults
 }
 
-/// How the database calls it.
+/// The database's name for a role.
 fn kind(role: Role) -> &'static str {
     match role {
         Role::Partition => "partition_key",
@@ -309,8 +309,8 @@ fn versions(stated: Result<Option<i32>, SchemaFault>, config: &Scylla) -> Option
     }
 }
 
-/// Whether this user may write and read a table, and both see each other at the configured levels. The row is in a
-/// partition that no user has, and gone after a minute.
+/// Fault of this account's permissions: it must write and read a table, and see its write at the configured levels. The
+/// row is in a partition that no user has, and gone after a minute.
 async fn permissions(session: &Session, config: &Scylla, table: &Table) -> Option<Fault> {
     let name = format!("{}.{}", config.keyspace, table.name);
     let fault = |what: &str, why: &str, passes| Some(Fault { said: format!("{name} cannot be {what}: {why}"), passes });
@@ -345,7 +345,7 @@ async fn permissions(session: &Session, config: &Scylla, table: &Table) -> Optio
     }
 }
 
-/// A literal of this type that no row of ours has in its key.
+/// A literal of this type that no row of murre has in its key.
 fn probe_value(cql: &str, role: Role, mark: u64) -> String {
     match (cql, role) {
         ("blob", Role::Partition) => "0x00".to_owned(),
@@ -356,7 +356,7 @@ fn probe_value(cql: &str, role: Role, mark: u64) -> String {
     }
 }
 
-/// What a permission that is missing needs.
+/// Remedy for a missing permission.
 fn grant(error: &scylla::errors::ExecutionError, permission: &str, table: &str, config: &Scylla) -> String {
     match (explain::db_error(error), &config.user) {
         (Some((DbError::Unauthorized, _)), Some(user)) => format!("; GRANT {permission} ON TABLE {table} TO {user}"),
@@ -364,7 +364,7 @@ fn grant(error: &scylla::errors::ExecutionError, permission: &str, table: &str, 
     }
 }
 
-/// All rows of a query about one keyspace; every row is small, and there are as many as a keyspace has columns.
+/// All rows of a query about one keyspace; every row is small, and their number is that of the keyspace's columns.
 async fn rows<R>(session: &Session, query: &str, keyspace: &str) -> Result<Vec<R>, Fault>
 where
     R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,

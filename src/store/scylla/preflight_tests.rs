@@ -34,7 +34,7 @@ async fn made() -> (Config, Session) {
 async fn tables_as_they_should_be_have_no_fault() {
     let (config, session) = made().await;
     assert_eq!(faults(&session, &config).await, [""; 0]);
-    // What it wrote to find that out is no user's, and goes.
+    // The rows of the check are no user's, and expire.
     let query = format!("SELECT ttl(value) FROM {}.user", config.store.scylla.keyspace);
     let rows = session.query_unpaged(query, ()).await.unwrap().into_rows_result().unwrap();
     let left: Vec<Option<i32>> = rows.rows::<(Option<i32>,)>().unwrap().map(|row| row.unwrap().0).collect();

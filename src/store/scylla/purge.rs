@@ -1,18 +1,17 @@
-//! Drops one user for `murre maintain shared`, although nodes serve meanwhile and may see the user come back.
+//! Drops one user for `murre maintain shared`, although nodes serve meanwhile and the user may come back.
 //!
-//! A hello writes where the user is, and no more: record and channels keep their old timestamps, so a delete right
-//! after these takes them from under a session that has just begun. There is no conditional update
-//! (docs/decisions/0015), so the rows are looked at right before the delete and right behind it, and put back when a
-//! node has entered itself since.
-//! What remains are the milliseconds in which a node has read the user and not yet written where it is, if that write
-//! takes longer than delete and second look: such a user registers anew at its next hello.
+//! A hello writes the presence of the user, and no more: record and channels keep their old timestamps, so a delete
+//! right after these takes them from under a session that has just begun. There is no conditional update
+//! (docs/decisions/0015), so the rows are read right before the delete and right behind it, and put back when a node
+//! has entered itself since. A gap of milliseconds remains, in which a node has read the user and not yet written its
+//! presence, if that write takes longer than delete and second look: such a user registers anew at its next hello.
 //!
 //! A presence row says that a user is connected unless the table of nodes says that its run is over, or the run was
 //! silent for a day: a node that leaves or is killed leaves the rows of its users where they are.
 //!
-//! A statement that fails may have been made. Each is sent again for a while: its timestamp is ours, so the second time
-//! changes nothing. When one fails for good, all rows are put back as they were, whoever has come. Rows are put back
-//! in one batch of one partition, which is one mutation: a user is there with all of them or not at all.
+//! A statement that fails may have been made. Each is sent again for a while: murre sets its timestamp, so the second
+//! time changes nothing. When one fails for good, all rows are put back as they were, also without a session. Rows are
+//! put back in one batch of one partition, which is one mutation: a user is there with all of them or not at all.
 
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
@@ -37,9 +36,9 @@ use crate::store::nodes::{NodeRow, SILENT_TIME_LONG};
 
 /// The first pause before a statement is sent again; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How often it is sent at most: pauses of 16 s together, in which a database that restarts is there again.
+/// Maximum number of attempts: pauses of 16 s together, in which a database that restarts is there again.
 const ATTEMPTS_MAX: u32 = 7;
-/// What rows that are put back for a session get to live, as it would give them itself.
+/// Time to live of rows that are put back for a session, as the session itself would set it.
 const YOUNG_SECONDS: i32 = IDLE_SECONDS_MAX as i32;
 /// Runs of nodes that are remembered; one more, and all are looked up anew. 10 MB.
 const RUNS_MAX: usize = 65_536;
@@ -54,7 +53,7 @@ struct Row {
     at: i64,
 }
 
-/// What it takes to drop users: statements that are prepared once.
+/// Prepared statements that drop users.
 pub(super) struct Broom<'a> {
     session: &'a Session,
     config: &'a Scylla,
@@ -65,12 +64,11 @@ pub(super) struct Broom<'a> {
     drop_messages: PreparedStatement,
     node: PreparedStatement,
     lease: PreparedStatement,
-    /// By the keys of their presence rows, whether they were over when they were looked up.
+    /// By the keys of their presence rows: true if the run was over when it was looked up.
     runs: RefCell<HashMap<Vec<u8>, bool>>,
 }
 
 impl<'a> Broom<'a> {
-    /// Prepares its statements.
     pub(super) async fn new(session: &'a Session, config: &'a Scylla) -> Result<Broom<'a>, UpkeepFault> {
         let keyspace = &config.keyspace;
         let (user, message) = (format!("{keyspace}.user"), format!("{keyspace}.message"));
@@ -103,7 +101,6 @@ impl<'a> Broom<'a> {
         })
     }
 
-    /// Reads a user.
     pub(super) async fn read(&'a self, uaid: &'a [u8]) -> Result<Found<'a>, UpkeepFault> {
         Ok(Found { broom: self, uaid, rows: self.look(uaid).await? })
     }
@@ -112,7 +109,7 @@ impl<'a> Broom<'a> {
         self.select(&self.look, (uaid,)).await
     }
 
-    /// Whether one of these rows says that the user is connected now.
+    /// Returns true if one of these rows shows that the user is connected now.
     async fn connected(&self, rows: &[Row]) -> Result<bool, UpkeepFault> {
         for row in rows.iter().filter(|row| row.family == family::PRESENCE) {
             if !self.is_over(&row.key).await? {
@@ -122,13 +119,13 @@ impl<'a> Broom<'a> {
         Ok(false)
     }
 
-    /// Whether the run of this presence row is over. What was over stays so, and its node's row is read behind the
-    /// presence; what was not over may be by now, and keeps a user that could go.
+    /// Returns true if the run of this presence row is over. An ended run stays so, and its node's row is read behind
+    /// the presence. A run that was not over may be by now, which only keeps a user that could go.
     async fn is_over(&self, key: &[u8]) -> Result<bool, UpkeepFault> {
         if let Some(over) = self.runs.borrow().get(key) {
             return Ok(*over);
         }
-        // Of a row that is none of ours nothing is known, nor of a node without a row.
+        // A row that does not parse proves nothing, nor does a node without a row.
         let Some(node) = rows::presence_node(key) else { return Ok(false) };
         let found: Vec<(Option<i64>, Option<CqlTimestamp>)> = self.select(&self.node, (&*node.url,)).await?;
         let over = found.first().is_some_and(|(boot, left_at)| {
@@ -144,7 +141,7 @@ impl<'a> Broom<'a> {
         Ok(over)
     }
 
-    /// Whether this run has not been seen for so long that it counts as gone.
+    /// Returns true if this run was silent for so long that it counts as gone.
     async fn is_silent(&self, node: &NodeId) -> Result<bool, UpkeepFault> {
         let seen: Vec<(Option<CqlTimestamp>,)> =
             self.select(&self.lease, (&*node.url, node.boot.cast_signed())).await?;
@@ -179,7 +176,7 @@ fn fault(config: &Scylla, why: &str) -> UpkeepFault {
     UpkeepFault::new(format!("a user in {} cannot be dropped: {why}", config.keyspace))
 }
 
-/// A user as it was read a moment ago.
+/// A user as of a recent read.
 pub(super) struct Found<'a> {
     broom: &'a Broom<'a>,
     uaid: &'a [u8],
@@ -187,25 +184,25 @@ pub(super) struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Seconds since it was last seen; `None` when it has no record.
+    /// Seconds since the user was last seen; `None` when it has no record.
     pub(super) fn idle(&self) -> Option<u64> {
         let record = self.rows.iter().find(|row| row.family == family::RECORD)?;
         let left = record.ttl.and_then(|left| u64::try_from(left).ok()).unwrap_or(u64::MAX);
         Some(IDLE_SECONDS_MAX.saturating_sub(left))
     }
 
-    /// Whether there is nothing left to drop.
+    /// Returns true if there is nothing left to drop.
     pub(super) fn is_gone(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Whether some node that is there says that it is connected.
+    /// Returns true if a node that is there has a presence row of the user.
     pub(super) async fn connected(&self) -> Result<bool, UpkeepFault> {
         self.broom.connected(&self.rows).await
     }
 
-    /// Drops the user, and then its messages; `false` when it came back meanwhile and is there again. Messages that
-    /// are accepted while it runs go by their TTL.
+    /// Drops the user, and then its messages; `false` when it came back meanwhile and is there again. Messages that are
+    /// accepted during the purge go by their TTL.
     pub(super) async fn purge(self) -> Result<bool, UpkeepFault> {
         let newest = self.newest();
         let dropped = async {
@@ -216,7 +213,7 @@ impl Found<'_> {
             Ok(true) => return Ok(false),
             Ok(false) => {}
             Err(fault) => {
-                // Whether it is gone and whether somebody came is not known.
+                // The outcome of the delete and the presence of the user are unknown.
                 insist(async || self.write_back(newest, |row| row.ttl.unwrap_or(YOUNG_SECONDS)).await).await.map_err(
                     |_| UpkeepFault::new(format!("{fault}; if it was connecting just then it registers anew")),
                 )?;
@@ -231,13 +228,13 @@ impl Found<'_> {
         Ok(true)
     }
 
-    /// The timestamp of the delete: one microsecond after the last write that was read, where a refresh writes that
-    /// read the same rows and comes late.
+    /// The timestamp of the delete: one microsecond after the last write that was read. A late refresh that read the
+    /// same rows writes at the same timestamp.
     pub(super) fn newest(&self) -> i64 {
         self.rows.iter().map(|row| row.at).max().unwrap_or(0).saturating_add(1)
     }
 
-    /// Drops what was read and nothing newer.
+    /// Drops the rows that were read and nothing newer.
     pub(super) async fn drop_rows(&self, newest: i64) -> Result<(), UpkeepFault> {
         self.broom.run(&self.broom.drop, (newest, self.uaid)).await
     }
@@ -252,8 +249,8 @@ impl Found<'_> {
         Ok(true)
     }
 
-    /// Writes all rows but presence again, just over the delete, each for so many seconds. What was removed since has
-    /// a later timestamp or the same, and stays removed.
+    /// Writes all rows but presence again, just over the delete, each for this number of seconds. Rows that were
+    /// removed since have a later timestamp or the same, and stay removed.
     async fn write_back(&self, newest: i64, seconds: impl Fn(&Row) -> i32) -> Result<(), UpkeepFault> {
         let values = |row| {
             let Row { family, key, value, .. }: &Row = row;

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A topic is replaced in place, by the write with the later timestamp. A version update is not: its place among others
-//! is its version, which is no timestamp, so each has a row of its own and `super::updates` says which one counts. No
-//! topic begins with a zero byte.
+//! is its version, which is no timestamp, so each has a row of its own and `super::updates` finds the one that counts.
+//! No topic begins with a zero byte.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(super) fn record(record_version: u8, seen: UnixSeconds) -> Vec<u8> {
     [&[FORMAT, record_version][..], &seen.0.to_be_bytes()].concat()
 }
 
-/// What [`record`] wrote.
+/// Reads a value of [`record`].
 pub(super) fn parse_record(value: &[u8]) -> Option<(u8, UnixSeconds)> {
     let (head, seen) = value.split_first_chunk::<2>()?;
     (head[0] == FORMAT).then_some((head[1], UnixSeconds(word(seen)?)))
@@ -46,7 +46,7 @@ pub(super) fn clock(clock: Clock) -> Vec<u8> {
     clock.0.to_be_bytes().to_vec()
 }
 
-/// What [`clock`] wrote.
+/// Reads a value of [`clock`].
 pub(super) fn parse_clock(value: &[u8]) -> Option<Clock> {
     word(value).map(Clock)
 }
@@ -68,7 +68,7 @@ pub(super) fn presence_key(node: &NodeId) -> Vec<u8> {
     [&node.boot.to_be_bytes()[..], node.url.as_bytes()].concat()
 }
 
-/// The run in what [`presence_key`] made.
+/// The run in a key of [`presence_key`].
 pub(super) fn presence_node(key: &[u8]) -> Option<NodeId> {
     let (boot, url) = key.split_first_chunk::<8>()?;
     Some(NodeId { url: std::str::from_utf8(url).ok()?.into(), boot: u64::from_be_bytes(*boot) })
@@ -83,7 +83,7 @@ pub(super) fn channel(registered_at: Clock, key: Option<&KeyDigest>) -> Vec<u8> 
     [&[FORMAT][..], &registered_at.0.to_be_bytes(), key.map_or(&[][..], |key| &key.0)].concat()
 }
 
-/// What [`channel`] wrote.
+/// Reads a value of [`channel`].
 pub(super) fn parse_channel(value: &[u8]) -> Option<(Clock, Option<KeyDigest>)> {
     let (head, key) = value.split_first_chunk::<9>()?;
     let key = if key.is_empty() { None } else { Some(KeyDigest(key.try_into().ok()?)) };
@@ -99,7 +99,7 @@ pub(super) fn value(message: &Message) -> Vec<u8> {
     out
 }
 
-/// When the message of this value expires, without decoding it.
+/// Expiry of the message of this value, without decoding it.
 pub(super) fn expires(value: &[u8]) -> Option<UnixSeconds> {
     Some(UnixSeconds(word(value.get(1..VALUE_HEAD_BYTES)?)?))
 }
@@ -109,7 +109,7 @@ pub(super) fn message(value: &[u8]) -> Option<Message> {
     Message::decode(value.get(VALUE_HEAD_BYTES..)?)
 }
 
-/// Where a message has its row, but for the UAID.
+/// Position of a message row, but for the UAID.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) family: i8,
@@ -119,12 +119,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Of a message without topic, in `family::MESSAGE` or `family::SAVED`.
+    /// Place of a message without topic, in `family::MESSAGE` or `family::SAVED`.
     pub(super) fn plain(family: i8, stamp: Stamp, chid: Chid) -> Place {
         Place { family, clock: micros(stamp.clock), origin: i64::from(stamp.origin.0), key: chid.0.to_vec() }
     }
 
-    /// Of a message with this topic.
+    /// Place of a message with this topic.
     pub(super) fn topic(chid: Chid, topic: &Topic, stamp: Stamp) -> Place {
         let key = if *topic == Topic::UPDATE {
             let (clock, origin) = (stamp.clock.0.to_be_bytes(), stamp.origin.0.to_be_bytes());
@@ -135,7 +135,7 @@ impl Place {
         Place { family: family::TOPIC, clock: 0, origin: 0, key }
     }
 
-    /// Of this message, as a POST stores it.
+    /// Place of this message, as a POST stores it.
     pub(super) fn of(message: &Message) -> Place {
         match &message.topic {
             Some(topic) => Place::topic(message.chid, topic, message.stamp),
@@ -149,7 +149,7 @@ impl Place {
     }
 }
 
-/// Behind which key of `family::TOPIC` the rows of the next page are.
+/// Key of `family::TOPIC` behind which the next page begins.
 pub(super) fn topic_cursor(after: Option<(Chid, Topic)>) -> Vec<u8> {
     match after {
         None => Vec::new(),
@@ -159,22 +159,22 @@ pub(super) fn topic_cursor(after: Option<(Chid, Topic)>) -> Vec<u8> {
     }
 }
 
-/// Whether this key of `family::TOPIC` is that of a version update.
+/// Returns true if this key of `family::TOPIC` is that of a version update.
 pub(super) fn is_update(key: &[u8]) -> bool {
     key.len() == UPDATE_KEY_BYTES && key[CHID_BYTES] == 0
 }
 
-/// Before and behind the keys of the version updates of a channel.
+/// Bounds before and behind the keys of the version updates of a channel.
 pub(super) fn update_range(chid: Chid) -> (Vec<u8>, Vec<u8>) {
     ([&chid.0[..], &[0]].concat(), [&chid.0[..], &[1]].concat())
 }
 
-/// A clock as the database has timestamps.
+/// A clock as a timestamp of the database.
 pub(super) fn micros(clock: Clock) -> i64 {
     i64::try_from(clock.0).unwrap_or(i64::MAX)
 }
 
-/// A channel as its row has it.
+/// A channel and the fields of its row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ChannelRow {
     pub(super) chid: Chid,
@@ -182,10 +182,10 @@ pub(super) struct ChannelRow {
     pub(super) key: Option<KeyDigest>,
 }
 
-/// What a read of a user's partition, or of part of it, has found.
+/// Result of a read of a user's partition, or of part of it.
 #[derive(Default)]
 pub(super) struct UserPart {
-    /// Version of the record and when the user was seen; without a record there is no user.
+    /// Version of the record and time at which the user was last seen; without a record there is no user.
     pub(super) record: Option<(u8, UnixSeconds)>,
     pub(super) low_water: Clock,
     user_clock: Clock,
@@ -193,10 +193,9 @@ pub(super) struct UserPart {
     /// In the order of their ids.
     pub(super) channels: Vec<ChannelRow>,
     presence: Vec<Presence>,
-    /// Rows that are none of ours.
+    /// Rows that do not parse.
     pub(super) damaged: u64,
-    /// There is a record, of a version that is not ours or damaged: the user is not known, which is not the same as
-    /// unknown.
+    /// There is a record, damaged or of another version: the user is not known, which is not the same as unknown.
     pub(super) record_unreadable: bool,
 }
 
@@ -220,7 +219,7 @@ impl UserPart {
             family::PRESENCE => self.presence.push(parse_presence(key, value)?),
             family::CHANNEL => {
                 let chid = Place::chid(key)?;
-                // Its key says all that it takes to be a channel.
+                // The key alone makes it a channel.
                 let (registered_at, key) = parse_channel(value).unwrap_or_default();
                 self.channels.push(ChannelRow { chid, registered_at, key });
                 parse_channel(value)?;
@@ -240,13 +239,13 @@ impl UserPart {
         presence.max().unwrap_or_default().max(self.highest_but_presence())
     }
 
-    /// The greatest clock of anything that says what the user is, not where.
+    /// The greatest clock of anything but presence.
     pub(super) fn highest_but_presence(&self) -> Clock {
         let channels = self.channels.iter().map(|channel| channel.registered_at);
         channels.max().unwrap_or_default().max(self.user_clock).max(self.low_water)
     }
 
-    /// As the machine wants it, when the whole partition was read.
+    /// The row as the machine reads it, when the whole partition was read.
     pub(super) fn into_row(mut self) -> Option<UserRow> {
         let (record_version, seen) = self.record?;
         self.presence.sort_by_key(|one| std::cmp::Reverse(one.connected_at));
@@ -264,7 +263,7 @@ impl UserPart {
     }
 }
 
-/// A UAID as it is bound.
+/// A UAID as a bound value.
 pub(super) fn uaid(uaid: &Uaid) -> &[u8] {
     &uaid.0
 }

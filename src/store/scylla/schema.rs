@@ -1,6 +1,6 @@
-//! The tables of the shared store as text. docs/decisions/0015-wide-rows.md argues them.
+//! The tables of the shared store as text. Reasons are in docs/decisions/0015-wide-rows.md.
 //!
-//! Everything is keyed by UAID. What belongs to a user is one partition in `user`, what waits for it one in `message`;
+//! Everything is keyed by UAID. Rows of a user are one partition in `user`, messages that wait for it one in `message`;
 //! families of rows live beside each other inside a partition, in the order of their numbers:
 //!
 //! ```text
@@ -23,70 +23,64 @@ pub const VERSION: i32 = 2;
 
 /// Numbers of the families: the column `family`.
 pub mod family {
-    /// `user`: that the user exists. What is left of its TTL says when it was last seen.
+    /// `user`: that the user exists. The rest of its TTL gives the time at which it was last seen.
     pub const RECORD: i8 = 0;
     /// `user`: every message row at or below it is settled.
     pub const LOW_WATER: i8 = 1;
     /// `user`: at least the clock of everything written to the user.
     pub const USER_CLOCK: i8 = 2;
-    /// `user`: how the user is reached.
+    /// `user`: mode and wake data.
     pub const CONTACT: i8 = 3;
-    /// `user`: on which node the user is connected; one row for each node and boot.
+    /// `user`: nodes with a session of the user; one row for each node and boot.
     pub const PRESENCE: i8 = 4;
     /// `user`: one row for each channel; last, because there may be thousands.
     pub const CHANNEL: i8 = 5;
 
     /// `message`: the message of a topic, replaced in its place.
     pub const TOPIC: i8 = 0;
-    /// `message`: from a ledger, so `LOW_WATER` says nothing of it.
+    /// `message`: from a ledger, so `LOW_WATER` does not cover it.
     pub const SAVED: i8 = 1;
     /// `message`: in the order of stamps.
     pub const MESSAGE: i8 = 2;
 }
 
-/// Which database it is. What only one of them knows is said to that one only.
+/// Kind of the database. Options of one kind are sent to that kind only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Server {
     /// Apache Cassandra of this major version.
     Cassandra(u32),
-    /// ScyllaDB.
     Scylla {
-        /// Whether it has the incremental compaction strategy: since 2025.1.
+        /// It has the incremental compaction strategy: since 2025.1.
         incremental: bool,
     },
 }
 
-/// Where the tables go.
+/// Keyspace, replication and database of the tables.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The keyspace: lower case letters, digits and `_`.
     pub keyspace: String,
-    /// How many nodes of a datacenter have each row.
+    /// Number of nodes of a datacenter that have each row.
     pub replication_factor: u16,
     /// The only datacenter that has them; `None`: each has.
     pub datacenter: Option<String>,
-    /// For which database.
     pub server: Server,
 }
 
-/// One table.
+/// Table of the shared store.
 pub struct Table {
-    /// Its name.
     pub name: &'static str,
-    /// What it says of itself to whoever looks at the database.
     pub comment: &'static str,
     /// In the order of the key.
     pub columns: &'static [Column],
     options: Option<Options>,
 }
 
-/// One column.
+/// Column of a table.
 pub struct Column {
-    /// Its name.
     pub name: &'static str,
-    /// Its type as the database spells it.
+    /// Type as the database spells it.
     pub cql: &'static str,
-    /// Its place.
     pub role: Role,
 }
 
@@ -97,17 +91,17 @@ pub enum Role {
     Partition,
     /// Orders rows in a partition.
     Clustering,
-    /// What the row says.
     Value,
 }
 
-/// How the rows of a large table come and go.
+/// Options for the rows of a large table.
 struct Options {
-    /// Rows that are read far more often than written want few files, others few rewrites.
+    /// Rows that are read far more often than written need few files, others few rewrites.
     read_mostly: bool,
-    /// Seconds that tombstones stay: at least the hint window (3 h), within which a node that was away is told.
+    /// Seconds that tombstones stay: at least the hint window (3 h), within which a node that was away gets the missed
+    /// writes.
     gc_grace_seconds: u32,
-    /// How ScyllaDB decides that a tombstone may go.
+    /// ScyllaDB's rule for the removal of tombstones.
     tombstone_gc: &'static str,
 }
 
@@ -173,15 +167,13 @@ pub const TABLES: &[Table] = &[
     },
 ];
 
-/// What leads to one version from the one before; every statement may be repeated.
+/// Statements that lead to one version from the one before; every statement may be repeated.
 pub struct Step {
-    /// The version it leads to.
     pub version: i32,
-    /// Its statements.
     pub statements: fn(&Layout) -> Vec<String>,
 }
 
-/// From nothing to [`VERSION`].
+/// Steps from nothing to [`VERSION`].
 pub const STEPS: &[Step] = &[
     Step { version: 1, statements: |layout| create(layout, |table| table != LEASE) },
     Step { version: 2, statements: |layout| create(layout, |table| table == LEASE) },
@@ -195,7 +187,6 @@ fn create(layout: &Layout, which: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 impl Layout {
-    /// Makes the keyspace.
     pub fn create_keyspace(&self) -> String {
         let Layout { keyspace, replication_factor, .. } = self;
         let place = self.datacenter.as_deref().unwrap_or("replication_factor").replace('\'', "''");
@@ -205,7 +196,7 @@ impl Layout {
         )
     }
 
-    /// Says that a version is there.
+    /// Statement that records a version.
     pub fn record_version(&self, version: i32) -> String {
         let keyspace = &self.keyspace;
         format!(
@@ -213,7 +204,7 @@ impl Layout {
         )
     }
 
-    /// Everything from nothing, as `murre schema print` shows it.
+    /// All statements from nothing, as `murre schema print` shows them.
     pub fn script(&self) -> String {
         let mut statements = vec![self.create_keyspace()];
         for step in STEPS {
@@ -251,13 +242,14 @@ impl Table {
 impl Options {
     fn spell(&self, layout: &Layout) -> Vec<String> {
         let mut with = vec![
-            // A row that somebody wrote without a TTL must not stay for ever.
+            // A row that was written by hand without a TTL must not stay for ever.
             format!("default_time_to_live = {IDLE_SECONDS_MAX}"),
             format!("gc_grace_seconds = {}", self.gc_grace_seconds),
             format!("compaction = {}", self.compaction(layout.server)),
         ];
         match layout.server {
-            // A hello reads some hundred bytes: it should not decompress 16 KiB for them. ScyllaDB has 4 KiB anyway.
+            // A hello reads some hundred bytes: it should not decompress 16 KiB for them. ScyllaDB's default is 4 KiB
+            // anyway.
             Server::Cassandra(_) => {
                 with.push("compression = {'class': 'LZ4Compressor', 'chunk_length_in_kb': 4}".to_owned());
             }

@@ -14,7 +14,7 @@ use super::explain;
 use super::schema::{Layout, PART, STEPS, Server, Step, VERSION};
 use crate::config::Scylla;
 
-/// Why the tables are not as wanted: one sentence that says what to do. Fatal for the command.
+/// Cause for which the tables are not right: one sentence that says what to do. Fatal for the command.
 #[derive(Debug)]
 pub struct SchemaFault {
     said: String,
@@ -32,7 +32,7 @@ impl SchemaFault {
         SchemaFault { said, passes: explain::passes(error) }
     }
 
-    /// True if a later try may come through.
+    /// Returns true if a later try may succeed.
     pub fn passes(&self) -> bool {
         self.passes
     }
@@ -46,7 +46,7 @@ impl fmt::Display for SchemaFault {
 
 impl std::error::Error for SchemaFault {}
 
-/// Kind of the database at the other end, as every account may know it.
+/// Kind of the database, as every account may know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Apache Cassandra of this major version.
@@ -55,13 +55,13 @@ pub enum Kind {
     Scylla,
 }
 
-/// Finds out which database is at the other end. It reads nothing that a database with authorization keeps from an
-/// ordinary account.
+/// Finds out the kind of the database. It reads nothing that a database with authorization keeps from an ordinary
+/// account.
 ///
 /// # Errors
 /// It does not answer, or is neither ScyllaDB nor Cassandra 4 or later.
 pub async fn kind(session: &Session) -> Result<Kind, SchemaFault> {
-    // Only ScyllaDB has this table; what it calls its release is the Cassandra that it is compatible with.
+    // Only ScyllaDB has this table; its release is the Cassandra that it is compatible with.
     let has = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'versions'";
     if !text(session, has).await.map_err(|error| unsaid(&error))?.is_empty() {
         return Ok(Kind::Scylla);
@@ -74,8 +74,8 @@ pub async fn kind(session: &Session) -> Result<Kind, SchemaFault> {
     }
 }
 
-/// Finds out what the tables may use of the database at the other end. The version of ScyllaDB is in a table that an
-/// ordinary account may not read, so only commands that make tables ask.
+/// Finds out the features of the database that tables may use. The version of ScyllaDB is in a table that an ordinary
+/// account may not read, so only commands that make tables call this.
 ///
 /// # Errors
 /// As [`kind`], and the account may not read that table.
@@ -119,7 +119,7 @@ async fn text(session: &Session, query: &str) -> Result<String, ExecutionError> 
     Ok(row.map_or_else(String::new, |(text,)| text))
 }
 
-/// Where the tables go for this configuration and this database.
+/// The layout for this configuration and this database.
 pub fn layout(config: &Scylla, server: Server) -> Layout {
     Layout {
         keyspace: config.keyspace.clone(),
@@ -210,7 +210,7 @@ pub(super) async fn apply(
     Ok(applied)
 }
 
-/// What is to be said of tables that this build does not know.
+/// Fault of tables that this build does not know.
 pub(super) fn newer(keyspace: &str, version: i32) -> String {
     format!(
         "the tables in {keyspace} are of version {version} and this murre knows {VERSION}; run the murre that made them, \

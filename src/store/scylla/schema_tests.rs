@@ -8,7 +8,7 @@ use super::schema::{Layout, Server, Step, TABLES, VERSION};
 use super::schema_apply::{apply, create, layout, migrate, server, version};
 use crate::config::{Config, Scylla, Sources};
 
-/// What a node of a cluster with one database node has, in a keyspace of its own.
+/// Configuration of a node of a cluster with one database node, in a keyspace of its own.
 pub(super) fn config(more: &[&str]) -> Config {
     at(cassandra::shared(), more)
 }
@@ -40,7 +40,7 @@ pub(super) async fn run(session: &Session, config: &Scylla, statement: &str) {
     session.query_unpaged(statement.as_str(), ()).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
 }
 
-/// The first column of what a query returns, in which `KS` is the keyspace.
+/// The first column of a query's result, in which `KS` is the keyspace.
 async fn texts(session: &Session, config: &Scylla, query: &str) -> Vec<String> {
     let query = query.replace("KS", &config.keyspace);
     let rows = session.query_unpaged(query, ()).await.unwrap().into_rows_result().unwrap();
@@ -95,7 +95,7 @@ async fn steps_are_applied_in_order_and_again_after_an_interruption() {
     let session = session(&config).await;
     create(&session, scylla).await.unwrap();
     let layout = layout(scylla, Server::Cassandra(5));
-    // Somebody was stopped between two statements of the second step.
+    // An interrupted run: stopped between two statements of the second step.
     run(&session, scylla, "CREATE TABLE KS.two (id int PRIMARY KEY)").await;
     assert_eq!(apply(&session, scylla, &layout, 1, STEPS).await.unwrap(), [2, 3]);
     assert_eq!(version(&session, scylla).await.unwrap(), Some(3));

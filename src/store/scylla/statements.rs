@@ -1,4 +1,4 @@
-//! What is sent to the database: the text of every statement, and rows as they are bound to it.
+//! The text of every statement, and rows as bound values.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::rows::Place;
 use super::schema::family::{CHANNEL, CONTACT, LOW_WATER, MESSAGE, RECORD, SAVED, TOPIC, USER_CLOCK};
 use super::stats::Statement;
 
-/// What one row of `user` or `message` is to become.
+/// Change of one row of `user` or `message`.
 pub(super) enum Change {
     UserPut { family: i8, key: Vec<u8>, value: Vec<u8>, at: i64, ttl: i32 },
     UserDelete { family: i8, key: Vec<u8>, at: i64 },
@@ -19,7 +19,6 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// What makes it.
     pub(super) fn statement(&self) -> Statement {
         match self {
             Change::UserPut { .. } => Statement::UserPut,
@@ -29,12 +28,12 @@ impl Change {
         }
     }
 
-    /// Which of the two tables.
+    /// Returns true if the change is one of `message`.
     pub(super) fn of_messages(&self) -> bool {
         matches!(self, Change::MessagePut { .. } | Change::MessageDelete { .. })
     }
 
-    /// About what it takes in a batch.
+    /// Approximate size of the change in a batch.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Change::UserPut { value, .. } | Change::MessagePut { value, .. } => value.len() + CHANGE_BYTES,
@@ -43,9 +42,9 @@ impl Change {
     }
 }
 
-/// About what a change takes beside its value.
+/// Approximate size of a change in a batch beside its value, bytes.
 const CHANGE_BYTES: usize = 100;
-/// A change of one user's row as it is bound.
+/// A change of one user's row as bound values.
 pub(super) struct Bound<'a>(pub(super) &'a [u8], pub(super) &'a Change);
 
 impl SerializeRow for Bound<'_> {
@@ -70,7 +69,7 @@ impl SerializeRow for Bound<'_> {
     }
 }
 
-/// Whether it is made at the consistency of reads.
+/// Returns true if a statement is sent at the consistency of reads.
 pub(super) fn reads(statement: Statement) -> bool {
     matches!(
         statement,
@@ -90,8 +89,8 @@ pub(super) fn reads(statement: Statement) -> bool {
     )
 }
 
-/// Whether it may be sent to another node too when the first is late: short reads that a user agent or a sender waits
-/// for.
+/// Returns true if a statement may be sent to another node too when the first is late: short reads that a user agent or
+/// a sender waits for.
 pub(super) fn hastens(statement: Statement) -> bool {
     matches!(
         statement,
@@ -105,7 +104,7 @@ pub(super) fn hastens(statement: Statement) -> bool {
     )
 }
 
-/// The statement with a time after which ScyllaDB gives it up. Cassandra refuses the words.
+/// The statement with a time after which ScyllaDB gives it up. Cassandra refuses the clause.
 pub(super) fn timed(text: &str, time: Duration) -> String {
     let time = format!("USING TIMEOUT {}ms", time.as_millis().max(1));
     if text.starts_with("SELECT ") {
@@ -115,7 +114,7 @@ pub(super) fn timed(text: &str, time: Duration) -> String {
     }
 }
 
-/// The statement as the database reads it. Batches have no text of their own; theirs is that of a put.
+/// The statement's text. Batches have no text of their own; theirs is that of a put.
 pub(super) fn text(statement: Statement, keyspace: &str) -> String {
     let user = format!("{keyspace}.user");
     let message = format!("{keyspace}.message");
@@ -137,7 +136,7 @@ pub(super) fn text(statement: Statement, keyspace: &str) -> String {
             format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ? AND family = ? AND key = ?")
         }
         Statement::UserDrop => format!("DELETE FROM {user} USING TIMESTAMP ? WHERE uaid = ?"),
-        // Saved rows stand right behind: a page that has none says that there are none.
+        // Saved rows stand right behind: a page that has none shows that there are none.
         Statement::TopicsRead => format!(
             "SELECT family, key, value FROM {message} WHERE uaid = ? AND (family, clock, origin, key) > ({TOPIC}, 0, 0, ?) \
              AND (family, clock, origin, key) < ({MESSAGE}, 0, 0, 0x)"
@@ -200,7 +199,7 @@ mod tests {
         (together, alone)
     }
 
-    /// What ScyllaDB makes of it was not tried: no server of it is at hand. Its grammar has the words in this order.
+    /// Not tried on ScyllaDB: no server of it is at hand. Its grammar has the words in this order.
     #[test]
     fn every_statement_has_its_time_once_and_binds_as_before() {
         for statement in STATEMENTS {

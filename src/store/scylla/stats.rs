@@ -1,5 +1,5 @@
-//! What the shared store counts: statements by kind with their latency, operations of the port by kind, and what is in
-//! the way. Written by the store's runtime, copied to a board about once a second.
+//! Counters of the shared store: statements by kind with their latency, operations of the port by kind, and other
+//! numbers. Written by the store's runtime, copied to a board about once a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +11,14 @@ use machine::stats::{Board, Kind, Meaning};
 
 use crate::store::latencies::Latencies;
 
-/// Names the statements and says what their numbers mean.
+/// Names the statements, with the help of their counters.
 macro_rules! statements {
     ($($variant:ident $name:ident : $what:literal),+ $(,)?) => {
         /// Every statement the store sends, but for the schema.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(super) enum Statement { $(#[doc = $what] $variant),+ }
 
-        /// All of them, in the order of their numbers.
+        /// All statements, in the order of their numbers.
         pub(super) const STATEMENTS: &[Statement] = &[$(Statement::$variant),+];
 
         const STATEMENT_NAMES: &[&str] = &[$(stringify!($name)),+];
@@ -152,7 +152,7 @@ const LOOKS_PER_WINDOW: u64 = 60;
 /// A latency beyond it counts as this: no statement is waited for longer.
 const LATENCY_US_MAX: u64 = 60_000_000;
 
-/// Everything that is counted.
+/// All counters of the store.
 pub(super) struct Numbers {
     counts: Vec<AtomicU64>,
     /// Of the last minute.
@@ -182,7 +182,7 @@ impl Numbers {
         Board::new(&[OTHER_MEANINGS, OPERATION_MEANINGS, STATEMENT_MEANINGS])
     }
 
-    /// One statement is sent, whatever comes of it. What is returned goes when it is answered or given up.
+    /// Counts a statement that is sent. The returned value is dropped when it is answered or given up.
     pub(super) fn sent(&self, statement: Statement) -> Sent<'_> {
         self.counts[statement as usize].fetch_add(1, Ordering::Relaxed);
         let now = self.others.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
@@ -190,12 +190,12 @@ impl Numbers {
         Sent { numbers: self, statement, at: Instant::now() }
     }
 
-    /// A shard asked for this.
+    /// Counts an operation of a shard.
     pub(super) fn asked(&self, op: &StoreOp) {
         self.operations[Operation::of(op) as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many statements of this kind were sent.
+    /// Number of statements of this kind that were sent.
     #[cfg(test)]
     pub(super) fn count(&self, statement: Statement) -> u64 {
         self.counts[statement as usize].load(Ordering::Relaxed)

@@ -1,6 +1,6 @@
 //! Whole users in and out of the shared store, while nodes serve from it.
 //!
-//! Rows are written with the clocks they had, so whatever happened here since stands above them.
+//! Rows are written with the clocks they had, so later changes here stand above them.
 //! Lives on: the thread of a command, which waits; the work is done on the store's runtime.
 
 use std::sync::Arc;
@@ -24,13 +24,12 @@ use super::statements::Change;
 use super::stats::Statement;
 use crate::store::transfer::{Asker, Channel, Listed, Transfer, TransferFault, WholeUser, refused};
 
-/// How long one user or one message may take, with all retries.
+/// Time limit of one user or one message, with all retries.
 const WITHIN: Duration = Duration::from_secs(60);
-/// Users or messages that are worked on beside each other.
+/// Users or messages that are worked on at the same time.
 const BESIDE: usize = 128;
 
 impl Scylla {
-    /// Its users, whole.
     pub fn transfer(&self) -> Box<dyn Transfer + '_> {
         let work = Work { client: Arc::clone(&self.client), permits: Semaphore::new(BESIDE) };
         Box::new(ScyllaTransfer { store: self, work: Arc::new(work), asker: Asker::new(|waker| self.port(waker)) })
@@ -43,7 +42,7 @@ struct ScyllaTransfer<'a> {
     asker: Asker,
 }
 
-/// What every piece of work needs.
+/// State that every task needs.
 struct Work {
     client: Arc<Client>,
     permits: Semaphore,
@@ -135,7 +134,7 @@ impl Work {
             let value = rows::channel(channel.registered_at, channel.key.as_ref());
             changes.push(users::put(family::CHANNEL, channel.chid.0.to_vec(), value, channel.registered_at));
         }
-        // Last: a user with very many channels takes two batches, and without the record nobody sees the first.
+        // Last: a user with very many channels takes two batches, and without the record no reader sees the first.
         if there.record.is_none() {
             changes.push(users::put(family::CONTACT, Vec::new(), rows::contact(&user.contact), user.user_clock));
             let record = rows::record(user.record_version, user.seen);
@@ -160,7 +159,7 @@ fn list(listed: &mut Listed, uaid: Uaid, part: UserPart) {
     }
 }
 
-/// Where an operator finds this user, to whom its UAID is not said.
+/// Position of this user for an operator, who is not shown its UAID.
 fn place(uaid: Uaid) -> String {
     format!("token(uaid) = {}", Murmur3Partitioner.hash_one(&uaid.0).value())
 }
@@ -181,7 +180,7 @@ fn whole(uaid: Uaid, part: UserPart) -> Option<WholeUser> {
 }
 
 impl ScyllaTransfer<'_> {
-    /// Does all of it, some beside each other; the answers are in the order of `items`.
+    /// Does all of the work, some at the same time; the answers are in the order of `items`.
     fn each<I, T, F>(&self, items: Vec<I>, work: impl Fn(Arc<Work>, I) -> F) -> Result<Vec<T>, TransferFault>
     where
         F: Future<Output = Result<T, TransferFault>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! `murre maintain shared`: how many users there are, since when they are gone, and what tables take; drops users.
+//! `murre maintain shared`: counts users by the time since they were last seen, measures tables, and drops users.
 //!
 //! Reads the whole table `user`, a page at a time, so that it takes long rather than much. Lives on: the runtime of the
 //! command.
@@ -22,7 +22,7 @@ use super::schema_apply::{self, Kind};
 use crate::config::Scylla;
 use crate::store::IDLE_SECONDS_MAX;
 
-/// Why it ended early, in one sentence. Nothing is half done by that: it may be run again.
+/// Cause of an early end, in one sentence. Nothing is half done then: the command may be run again.
 #[derive(Debug)]
 pub struct UpkeepFault(String);
 
@@ -40,45 +40,42 @@ impl fmt::Display for UpkeepFault {
 
 impl std::error::Error for UpkeepFault {}
 
-/// What the table of users holds.
+/// Contents of the table of users.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Census {
     /// Partitions with a record.
     pub users: u64,
-    /// Of those, by the days since they were last seen, in steps of [`AGES`].
+    /// Number of those by the days since they were last seen, in steps of [`AGES`].
     pub idle: [u64; AGES.len()],
     /// Partitions whose record is gone and other rows are not: they go by their TTL, or are purged.
     pub leftovers: u64,
-    /// Rows of channels.
     pub channels: u64,
-    /// Rows of presence.
     pub presences: u64,
-    /// Users that were dropped.
     pub purged: u64,
-    /// Users that were not seen for long enough and stay, because a node says that they are connected.
+    /// Users not seen for long enough that stay, because a node has a presence row of them.
     pub passed_by: u64,
 }
 
-/// Days that users are counted by: seen within so many.
+/// Bounds of the ages by which users are counted, in days.
 pub const AGES: [u64; 4] = [1, 7, 30, 60];
 
-/// Which users go.
+/// Users that are dropped.
 #[derive(Clone, Copy, Debug)]
 pub enum Purge {
-    /// None.
     Nobody,
-    /// Who was not seen for so long and is connected nowhere, and what users that are gone left behind.
+    /// Users not seen for this long and connected nowhere, and leftover rows of users that are gone.
     Idle(Duration),
 }
 
 impl Purge {
-    /// Whether a user goes that was last seen so many seconds ago, or has no record, when it is connected nowhere.
+    /// Returns true if a user is dropped that was last seen this many seconds ago, or has no record, when it is
+    /// connected nowhere.
     fn takes(self, idle: Option<u64>) -> bool {
         matches!(self, Purge::Idle(span) if idle.is_none_or(|idle| idle >= span.as_secs()))
     }
 }
 
-/// One partition of `user` while its rows pass by.
+/// One partition of `user` during the scan.
 #[derive(Default)]
 struct Seen {
     uaid: Vec<u8>,
@@ -91,7 +88,7 @@ struct Seen {
 /// Counts users, and drops those of `purge`, until `stop` is set: then it ends behind the user it is at.
 ///
 /// # Errors
-/// The database refuses or does not answer, or it was told to stop.
+/// The database refuses or does not answer, or `stop` was set.
 pub async fn census(
     session: &Session,
     config: &Scylla,
@@ -118,7 +115,7 @@ pub async fn census(
         let rows = result.rows::<(Vec<u8>, i8, Option<i32>)>().map_err(|error| fault(&error))?;
         for row in rows {
             let (uaid, family, ttl) = row.map_err(|error| fault(&error))?;
-            // What the preflight wrote is no user.
+            // The preflight's row is no user.
             if uaid.len() != UAID_BYTES {
                 continue;
             }
@@ -152,7 +149,7 @@ const UAID_BYTES: usize = 16;
 const PAGE_ROWS: i32 = 1_000;
 const PAGE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Counts one partition, and drops it if it is to go.
+/// Counts one partition, and drops it if `purge` takes it.
 async fn settle(broom: Option<&Broom<'_>>, census: &mut Census, seen: &Seen, purge: Purge) -> Result<(), UpkeepFault> {
     if seen.uaid.is_empty() {
         return Ok(());
@@ -182,25 +179,25 @@ async fn settle(broom: Option<&Broom<'_>>, census: &mut Census, seen: &Seen, pur
     Ok(())
 }
 
-/// What one table takes on all nodes that answer. Each of them knows its own part.
+/// Size of one table on all nodes that answer. Each of them knows its own part.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Space {
-    /// How many nodes answered.
+    /// Nodes that answered.
     pub nodes: u64,
     /// Partitions, an estimate; each copy counts.
     pub partitions: u64,
-    /// Bytes of them, an estimate; each copy counts.
+    /// Their size in bytes, an estimate; each copy counts.
     pub bytes: u64,
-    /// The greatest p99 of tombstones that a read passed; `None` where the database does not say (ScyllaDB).
+    /// The greatest p99 of tombstones that a read passed; `None` if the database does not report it (ScyllaDB).
     pub tombstones_p99: Option<u64>,
     /// The most tombstones that a read passed.
     pub tombstones_max: Option<u64>,
 }
 
-/// What the two large tables take, by name.
+/// Sizes of the two large tables, by name.
 ///
 /// # Errors
-/// The database does not say what it is.
+/// The kind of the database cannot be found out.
 pub async fn space(session: &Session, config: &Scylla) -> Result<BTreeMap<&'static str, Space>, UpkeepFault> {
     let kind = schema_apply::kind(session).await.map_err(|fault| UpkeepFault(fault.to_string()))?;
     let mut spaces = BTreeMap::new();
@@ -239,7 +236,7 @@ struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// What it says of one table; nothing when it says nothing: these are estimates.
+    /// Rows about one table; none when the node does not answer: these are estimates.
     async fn rows<R>(&self, select: &str, table: &str) -> Vec<R>
     where
         R: for<'frame, 'metadata> scylla::deserialize::row::DeserializeRow<'frame, 'metadata>,

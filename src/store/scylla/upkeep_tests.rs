@@ -28,7 +28,7 @@ async fn users_are_counted_by_age_and_only_who_is_gone_is_dropped() {
     let scylla = &config.store.scylla;
     let session = session(&config).await;
     create(&session, scylla).await.unwrap();
-    // By number: idle days, or no record at all; whether a node says it is connected.
+    // By number: idle days, or no record at all; true if a node has a presence row.
     for (number, idle, connected) in
         [(1, Some(0), false), (2, Some(5), true), (3, Some(40), false), (4, Some(41), true), (5, None, false)]
     {
@@ -103,7 +103,7 @@ async fn a_user_that_comes_back_while_it_is_dropped_is_put_back() {
     );
     let there = census(&session, scylla, Purge::Idle(Duration::from_secs(30 * DAY))).await.unwrap();
     assert_eq!((there.users, there.channels, there.purged), (1, 1, 0));
-    // Once it is gone it goes, and what waits for it.
+    // Once its presence is gone the user goes, and its messages.
     run(&session, scylla, &format!("DELETE FROM KS.user USING TIMESTAMP 2000 WHERE uaid = {text} AND family = 4"))
         .await;
     assert!(broom.read(&uaid).await.unwrap().purge().await.unwrap());
@@ -197,7 +197,7 @@ async fn who_was_last_connected_to_a_run_that_is_over_is_dropped_and_who_may_be_
     assert_eq!((counted.users, counted.purged, counted.passed_by), (3, 2, 1));
 }
 
-/// A user with this many channels, not seen for 40 days, and how its rows are asked for.
+/// A user with this many channels, not seen for 40 days; returns the condition that selects its rows.
 async fn many(session: &Session, scylla: &Scylla, channels: u32) -> String {
     let uaid = "0x07070707070707070707070707070707";
     let ttl = 20 * DAY;

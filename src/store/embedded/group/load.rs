@@ -15,7 +15,6 @@ use crate::store::transfer::WholeUser;
 pub(in crate::store::embedded) struct Load {
     /// Kept as saved rows and topic rows.
     pub(in crate::store::embedded) rows: Vec<Arc<Message>>,
-    /// Written whole.
     pub(in crate::store::embedded) users: Vec<WholeUser>,
 }
 
@@ -41,7 +40,7 @@ impl Group<'_> {
         }
         for message in &load.rows {
             let registration = self.registration_of_load(message)?;
-            // From the overlay: two of them may want the same topic slot.
+            // From the overlay: two of them may compete for the same topic slot.
             if self.is_newest(message, registration)? {
                 self.keep(message, true, registration)?;
             }

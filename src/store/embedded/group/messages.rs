@@ -1,4 +1,4 @@
-//! Operations on messages: what is kept, what it replaces, and what is settled.
+//! Operations on messages: storing, replacing and settling.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Group<'_> {
         if message.mode() != mode {
             return Ok(StoreReply::OtherMode);
         }
-        // What low water covers already would never be read: such a straggler is kept like a saved row.
+        // A message at or below low water would never be read: such a straggler is kept like a saved row.
         let saved = message.stamp.clock <= low_water;
         if message.ttl == 0 {
             return Ok(StoreReply::Done);
@@ -42,7 +42,7 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
-    /// Stores what a ledger kept while anything can be written: at start there is nowhere else to put it.
+    /// Stores messages of a ledger while anything can be written: at start they have no other place.
     pub(in crate::store::embedded) fn save(&mut self, messages: &[Arc<Message>]) -> Result<StoreReply, Trouble> {
         if self.room == Room::Nothing {
             return self.refuse_full();
@@ -58,7 +58,7 @@ impl Group<'_> {
         self.stats.store_saves += 1;
         self.stats.store_saved_messages += kept.len() as u64;
         for (message, registration) in kept {
-            // Again, from the overlay: two of them may want the same topic slot.
+            // Again, from the overlay: two of them may compete for the same topic slot.
             if self.is_newest(message, registration)? {
                 self.keep(message, true, registration)?;
             }
@@ -97,7 +97,7 @@ impl Group<'_> {
         Ok(StoreReply::Done)
     }
 
-    /// Writes down how often rows were delivered in vain, also when storage is full: a row keeps its length.
+    /// Writes the numbers of failed deliveries of rows, also when storage is full: a row keeps its length.
     pub(super) fn tried(&mut self, tried: &[(RowKey, Tries)]) -> Result<StoreReply, Trouble> {
         let Some(uaid) = tried.first().map(|(row, _)| row.uaid) else { return Ok(StoreReply::Done) };
         self.write_out_for(uaid)?;
@@ -149,7 +149,7 @@ impl Group<'_> {
             }
             None => {
                 let key = rows::message_key(uaid, message.stamp, message.chid);
-                // Only one row in some is counted, and only for those it matters.
+                // Only one row in 64 is counted, so only these need the lookup.
                 is_new = !rows::is_counted(message.stamp) || !self.db.messages.contains_key(key).unwrap_or(false);
                 self.batch.insert(&self.db.messages, key, value);
             }
@@ -167,8 +167,8 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// True if this message takes its topic slot from what stands there. What is of an earlier registration of the
-    /// channel is dead.
+    /// Returns true if this message takes its topic slot from the one in it. A message of an earlier registration of
+    /// the channel is dead.
     pub(super) fn is_newest(&mut self, message: &Message, registration: u64) -> Result<bool, Trouble> {
         let Some(topic) = &message.topic else { return Ok(true) };
         let there = self.topic_held(&rows::topic_key(message.uaid, message.chid, topic))?;

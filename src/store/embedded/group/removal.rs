@@ -38,15 +38,15 @@ impl Cursor {
 }
 
 impl Group<'_> {
-    /// Says that rows of this user may be dead, from the first one on, and makes the first pass. The row that says so
-    /// is in one batch with the change that killed them.
+    /// Marks this user as having dead rows, and makes the first pass. The mark is in one batch with the change that
+    /// killed the rows.
     pub(super) fn begin_removal(&mut self, uaid: Uaid) -> Result<(), Trouble> {
         self.db.set_dead_rows(true);
         self.put_cursor(uaid, Some(&Cursor::default()));
         self.remove_dead(uaid)
     }
 
-    /// Lets reads know when no user has dead rows any more.
+    /// Tells reads when no user has dead rows any more.
     pub(super) fn look_for_dead(&mut self) -> Result<(), Trouble> {
         self.write_out()?;
         if self.db.meta.prefix(rows::REMOVAL_PREFIX).next().is_none() {
@@ -84,7 +84,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Looks at `count` rows of one family behind `after`, which moves on; says how many there were.
+    /// Looks at `count` rows of one family behind `after`, which moves on; returns the number of rows found.
     fn remove_dead_of(
         &mut self,
         uaid: Uaid,

@@ -1,4 +1,4 @@
-//! Operations of the keeper and of readers: they remove what was found dead, where that is still so.
+//! Operations of the keeper and of readers: they judge dead rows again and remove them.
 
 use fjall::Slice;
 use machine::ids::Uaid;
@@ -18,9 +18,9 @@ const IDLE_ROWS_MAX: usize = 4 * limits::CHANNELS_MAX;
 pub(in crate::store::embedded) enum Upkeep {
     /// Keys of expired or settled message rows: a key names its version.
     MessageRows(Vec<Slice>),
-    /// Keys of expired topic rows, to be judged again at this time.
+    /// Keys of expired topic rows, with the time for judging them again.
     TopicRows(Vec<Slice>, UnixSeconds),
-    /// Users who were not seen for long, to be judged again at this time.
+    /// Users not seen for long, with the time for judging them again.
     IdleUsers(Vec<Uaid>, UnixSeconds),
     /// A user with rows of channels that are no more, or who is no more.
     DeadRows(Uaid),
@@ -31,7 +31,7 @@ pub(in crate::store::embedded) enum Upkeep {
 }
 
 impl Group<'_> {
-    /// Removes what the keeper or a reader found, where that is still so.
+    /// Removes the rows and users that the keeper or a reader found, if they are still dead.
     pub(in crate::store::embedded) fn upkeep(&mut self, upkeep: Upkeep) -> Result<(), Trouble> {
         match upkeep {
             Upkeep::MessageRows(keys) => {

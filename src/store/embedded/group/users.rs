@@ -1,4 +1,4 @@
-//! Operations on the record of a user, and what goes with a channel or a user.
+//! Operations on the record of a user, and the removal of channels and users.
 
 use machine::StoreReply;
 use machine::ids::{Chid, Clock, KeyDigest, Uaid};
@@ -32,7 +32,7 @@ impl Group<'_> {
         let known = self.registration(uaid, chid)?.is_some();
         let (count, there) = user.map_or((0, None), |(count, there)| (count, Some(there)));
         if known && contact.is_none_or(|contact| there.as_ref() == Some(contact)) {
-            // It is there, and on the disk: registers are synced before they are answered. It keeps its key.
+            // The channel is there, and on the disk: registers are synced before they are answered. It keeps its key.
             self.stats.store_registers_repeated += 1;
             return Ok(StoreReply::Done);
         }

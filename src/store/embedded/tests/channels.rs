@@ -1,4 +1,4 @@
-//! Channels as rows: what a register writes, older directories, and rows of channels and users that are no more.
+//! Channels as rows: the writes of a register, older directories, and rows of channels and users that are no more.
 
 use std::sync::atomic::AtomicU64;
 
@@ -27,7 +27,7 @@ fn board(store: &Embedded, name: &str) -> u64 {
     store.board().read().find(|(meaning, _)| meaning.name == name).map_or(0, |(_, value)| value)
 }
 
-/// Publishes messages of these clocks and waits for all of them; says how many were refused.
+/// Publishes messages of these clocks and waits for all of them; returns the number of refused ones.
 fn publish_all(hand: &mut Hand, user: u8, channel: u8, clocks: std::ops::Range<u64>) -> usize {
     let publish = |clock| StoreOp::Publish { message: Arc::new(message(user, channel, clock)), checked: false };
     let answers = hand.ask_all(clocks.map(publish).collect());
@@ -94,7 +94,7 @@ fn a_user_of_few_channels_is_in_one_row() {
         hand.register(1, channel);
     }
     let db = store.db.clone().expect("it is open");
-    // Bytes that no version wrote: who reads one of these rows is told so.
+    // Bytes that no version wrote: a read of one of these rows fails.
     for channel in 1..=8 {
         db.channels.insert(rows::channel_key(uaid(1), chid(channel)), b"no row").expect("writable");
     }
@@ -253,7 +253,7 @@ fn a_store_of_a_later_format_is_not_salvaged() {
     assert!(!dest.path().join("new").exists());
 }
 
-/// Has the committer make one pass after the other until no user has dead rows.
+/// Sends the committer one pass after the other until no user has dead rows.
 fn remove_all(store: &Embedded) {
     let db = store.db.clone().expect("it is open");
     wait_until("the dead rows are removed", || {
@@ -285,7 +285,7 @@ fn an_unregister_is_one_bounded_step_and_none_of_its_rows_comes_back() {
     let dead = RowKey::of(&message(1, 2, 100 + MANY - 1));
     assert!(hand_.page(StoreOp::Read { row: dead, now: NOW }).messages.is_empty());
 
-    // The same id again, before and after a restart: its new rows are there, whatever dead ones stand in their way.
+    // The same id again, before and after a restart: its new rows are there, also behind dead ones.
     hand_.register(1, 2);
     hand_.done(StoreOp::Save { messages: vec![Arc::new(topical(1, 2, 40, "tide"))] });
     hand_.publish(message(1, 2, 7_000));
@@ -386,7 +386,7 @@ fn the_rows_of_a_user_are_bounded_and_what_was_accepted_is_saved_all_the_same() 
     hand.publish(message(2, 2, 9_000));
     hand.done(StoreOp::Save { messages: vec![Arc::new(message(1, 2, 9_001))] });
     assert_eq!(hand.clocks(uaid(1)).len(), kept + 1);
-    // What is settled makes room, and what is settled twice is counted once.
+    // A settled row makes room, and a row that is settled twice is counted once.
     let rows: Vec<RowKey> = hand.clocks(uaid(1)).iter().map(|clock| RowKey::of(&message(1, 2, *clock))).collect();
     let (first, second) = rows.split_at(rows.len() / 2);
     hand.done(StoreOp::Settle { rows: first.to_vec(), low_water: None, durable: true });

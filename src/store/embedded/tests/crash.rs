@@ -1,4 +1,4 @@
-//! SIGKILL at any moment: what was acknowledged is there.
+//! SIGKILL at any moment: acknowledged rows are there.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ const START: &str = "MURRE_CRASH_TEST_START";
 const ROUNDS: u64 = 16;
 const WINDOW: usize = 24;
 
-/// What the child has said so far.
+/// Output of the child so far.
 #[derive(Default)]
 struct Said {
     stored: BTreeSet<u64>,

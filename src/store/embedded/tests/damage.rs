@@ -10,7 +10,7 @@ struct Image {
     dir: tempfile::TempDir,
     journal: PathBuf,
     bytes: Vec<u8>,
-    /// Where the batch of each message ends.
+    /// End of the batch of each message.
     ends: Vec<(u64, usize)>,
 }
 
@@ -84,7 +84,7 @@ fn rows_of(store: &Embedded) -> BTreeSet<u64> {
     page.messages.iter().map(|m| m.stamp.clock.0).collect()
 }
 
-/// Opens, or is refused by name and salvages; returns the rows and whether it was refused.
+/// Opens the store, or salvages it when it is refused by name. Returns the rows, and true if it was refused.
 fn recovered(dir: &Path) -> (BTreeSet<u64>, bool) {
     match Embedded::open(dir, patient()) {
         Ok(store) => (rows_of(&store), false),
@@ -149,7 +149,7 @@ fn a_lost_page_of_the_journal_is_refused_and_salvaged() {
         let mut start = 0;
         for (n, end) in &image.ends {
             let touched = start < lost.end && *end > lost.start;
-            // Without the record of its user, written with the first message, a row is nobody's.
+            // Without the record of its user, written with the first message, a row has no user.
             let nobodys = lost.start < image.ends[0].1;
             assert!(touched || nobodys || found.contains(n), "message {n} was whole beside page {page}");
             start = *end;

@@ -43,7 +43,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Options of the default that note what would end the process.
+/// Default options that note the reason for an end of the process.
 fn noted(said: &Arc<Mutex<Vec<String>>>) -> Options {
     let said = Arc::clone(said);
     Options {
@@ -98,7 +98,7 @@ fn a_small_disk_that_is_full_refuses_messages_and_recovers() {
     let mut hand = hand(&store);
     hand.register(1, 2);
     let mut taken = publish_until_full(&mut hand, 10, &said);
-    // What must happen goes on.
+    // Necessary writes go on.
     wait_until("messages alone are refused", || {
         let room = store.gates.space.room();
         if room == room::Room::Plenty {
@@ -232,7 +232,7 @@ fn a_compaction_that_waits_for_room_uses_no_cpu() {
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let (store, _) = held_back(&disk, &said);
     a_small_table(&store.db.clone().expect("it is open"));
-    // Flushes that were under way may still run; what waits is idle in one of these seconds, what spins in none.
+    // Flushes under way may still run. Threads that wait are idle in one of these seconds, spinning ones in none.
     let idle = (0..20).any(|_| workers_ns_in_a_second() < 250_000_000);
     assert!(idle, "the threads of fjall ran beside each of twenty seconds of this one");
 }
@@ -278,7 +278,7 @@ fn a_store_with_a_compaction_held_back_halts_no_write_and_can_be_closed() {
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let (store, _) = held_back(&disk, &said);
     let db = store.db.clone().expect("it is open");
-    // So many tables that fjall halts every write of the keyspace until a compaction ends.
+    // Enough tables that fjall halts every write of the keyspace until a compaction ends.
     while db.messages.l0_table_count() < 30 {
         a_small_table(&db);
     }

@@ -1,4 +1,4 @@
-//! The embedded store beyond the laws: what it refuses, bounds, reclaims and survives.
+//! The embedded store beyond the laws: refusals, bounds, reclaiming and restarts.
 
 mod channels;
 mod crash;
@@ -118,7 +118,7 @@ fn a_full_store_refuses_rows_and_still_deletes() {
     let mut full = hand(&store);
     let publish = |clock| StoreOp::Publish { message: Arc::new(message(1, 2, clock)), checked: false };
     assert!(matches!(full.ask(publish(11)), Err(StoreError::Full)));
-    // What was accepted is saved and who comes is let in.
+    // Accepted messages are saved, and new users are let in.
     full.done(register(1, 3, 1));
     full.done(StoreOp::Save { messages: vec![Arc::new(message(1, 2, 12))] });
     full.done(StoreOp::Settle { rows: vec![RowKey::of(&message(1, 2, 12))], low_water: None, durable: true });
@@ -129,7 +129,7 @@ fn a_full_store_refuses_rows_and_still_deletes() {
     full.done(StoreOp::Settle { rows: vec![RowKey::of(&message(1, 2, 10))], low_water: None, durable: true });
     full.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(3) });
     assert!(full.clocks(uaid(1)).is_empty());
-    // What a ledger kept over a restart was accepted already.
+    // Messages of a ledger were accepted already.
     store.close();
     let store = open(dir.path());
     hand(&store).register(1, 2);

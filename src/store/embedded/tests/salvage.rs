@@ -77,7 +77,7 @@ struct Found {
     last_user: bool,
 }
 
-/// Salvages, and reads what came of it. A salvage that does not end is a failure.
+/// Salvages, and reads the result. A salvage that does not end is a failure.
 fn salvaged(dir: &Path) -> Found {
     let dest = tempfile::tempdir().expect("a directory");
     let (source, new) = (dir.to_owned(), dest.path().join("new"));
@@ -191,7 +191,7 @@ fn what_was_removed_stays_removed_and_numbers_go_on() {
     before.done(StoreOp::Unregister { uaid: spread(3), chid: Chid([2; 16]), at: Clock(90_000) });
     before.publish(Message { stamp: Stamp { clock: Clock(95_000), ..of(4).stamp }, ..of(4) });
     store.close();
-    // The row that says how high the numbers are, and how far removals are.
+    // The rows of the greatest numbers, and of the progress of removals.
     let meta = table(dir.path(), 4);
     flip(&meta, 20);
     let dest = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,8 @@
-//! What each operation of the port is in statements.
+//! The statements of each operation of the port.
 //!
 //! Timestamps (ARCHITECTURE.md 8.8): a message at its clock, deleted at exactly that, a presence at the time of its
-//! session and cleared at exactly that, low water at its own value; what belongs to the user itself is later than
-//! everything read of it, and says so in the user clock.
+//! session and cleared at exactly that, low water at its own value. Rows of the user itself are later than everything
+//! read of it, and their clock goes into the user clock.
 //!
 //! Lives on: the store's runtime, inside the task of one operation.
 
@@ -57,7 +57,7 @@ pub(super) async fn carry_out(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> A
     }
 }
 
-/// Reads the whole partition of a user and remembers what is worth it.
+/// Reads the whole partition of a user and remembers what later operations need.
 pub(super) async fn read_user(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<UserPart, Failed> {
     let part = read_part(hand, Statement::UserRead, &(rows::uaid(&uaid),)).await?;
     let channels = part.channels.len();
@@ -79,7 +79,7 @@ async fn read_part(
     sound(hand, read_rows(hand, statement, values).await?)
 }
 
-/// Refuses what was read with an unreadable record, and counts rows that are none of ours.
+/// Refuses a part with an unreadable record, and counts rows that do not parse.
 fn sound(hand: &Hand<'_>, part: UserPart) -> Result<UserPart, Failed> {
     if part.record_unreadable {
         return Err(misread(hand, &"the record of a user cannot be read"));
@@ -90,7 +90,7 @@ fn sound(hand: &Hand<'_>, part: UserPart) -> Result<UserPart, Failed> {
     Ok(part)
 }
 
-/// Reads rows of a user's partition, whatever they are.
+/// Reads rows of a user's partition, also an unreadable record.
 pub(super) async fn read_rows(
     hand: &Hand<'_>,
     statement: Statement,
@@ -111,7 +111,7 @@ pub(super) async fn read_rows(
     }
 }
 
-/// Up to where the messages of a user are settled, as remembered, else as read; `None` when there is no such user.
+/// Low water of a user, as remembered, else as read; `None` when there is no such user.
 async fn settled_to(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<Option<Clock>, Failed> {
     if let Some(low_water) = known.get(uaid, |user| user.low_water).flatten() {
         return Ok(Some(low_water));
@@ -124,13 +124,13 @@ async fn settled_to(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<Option
     Ok(Some(part.low_water))
 }
 
-/// Counts an answer that is none; says so the first time and ever more rarely.
+/// Counts an answer that does not parse; logs the first one, and later ones ever more rarely.
 fn misread(hand: &Hand<'_>, error: &dyn std::fmt::Display) -> Failed {
     damaged(hand, error);
     Failed
 }
 
-/// Counts a row that cannot be read; says so the first time and ever more rarely.
+/// Counts a row that does not parse; logs the first one, and later ones ever more rarely.
 fn damaged(hand: &Hand<'_>, error: &dyn std::fmt::Display) {
     let rows = &hand.client.numbers.others.damaged_rows;
     count(rows);

@@ -16,12 +16,12 @@ use super::super::schema::family;
 use super::super::stats::Statement;
 use super::{damaged, misread, settled_to, updates};
 
-/// Pages begin in short requests: what a user agent is sent at once fits the first.
+/// Pages begin in short requests: the first page of a user agent fits one.
 fn is_long(limit: usize, first: bool) -> bool {
     !first || limit > usize::from(machine::limits::PAGE_ROWS_MAX)
 }
 
-/// Rows without a user wait for a transfer to bring it; nobody sees them before.
+/// Rows without a user wait for a transfer to bring it; no read returns them before.
 fn nothing() -> StoreReply {
     StoreReply::Page(Box::new(Page { messages: Vec::new(), exhausted: true }))
 }
@@ -126,7 +126,7 @@ fn merge(saved: Vec<Arc<Message>>, plain: Vec<Arc<Message>>, limit: usize, exhau
     Page { messages, exhausted }
 }
 
-/// One family, read in order of stamps as far as it is wanted.
+/// One family, read in order of stamps up to the limit.
 struct Slice {
     family: i8,
     after: Stamp,
@@ -145,7 +145,7 @@ impl Slice {
         Slice { family, after, state: State::Start, live: Vec::new() }
     }
 
-    /// Reads until there is one row more than wanted, or no more.
+    /// Reads until there is one row more than the limit, or no more.
     async fn fill(&mut self, hand: &Hand<'_>, uaid: Uaid, limit: usize, now: UnixSeconds) -> Result<(), Failed> {
         let (clock, origin) = (micros(self.after.clock), i64::from(self.after.origin.0));
         while self.live.len() <= limit {

@@ -1,7 +1,7 @@
 //! `Settle`: acks, cancels and replacements, each in exactly its version.
 //!
-//! Low water is one write for as many acks as it covers and leaves no tombstone, so a message row that it covers is
-//! not deleted. A saved row it does not cover; of a row whose form nobody remembers both forms are deleted.
+//! Low water is one write for all acks that it covers and leaves no tombstone, so a message row that it covers is not
+//! deleted. A saved row it does not cover; of a row of unknown form both forms are deleted.
 
 use machine::ids::{Clock, Uaid};
 use machine::message::Topic;

@@ -39,7 +39,7 @@ pub(super) async fn publish(hand: &Hand<'_>, known: &Known, message: &Message, c
         let changes = updates::publish(hand, message).await?;
         hand.change(&message.uaid, &changes).await?;
     } else {
-        // Nobody settled what was not there: a message that comes late is kept like one from a ledger.
+        // No session settled a message before it was there: a message that comes late is kept like one from a ledger.
         let late = message.topic.is_none() && message.stamp.clock <= low_water;
         let family = if late { family::SAVED } else { family::MESSAGE };
         if late {

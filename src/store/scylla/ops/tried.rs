@@ -1,4 +1,4 @@
-//! `Tried`: how often rows were delivered in vain.
+//! `Tried`: the number of failed deliveries of rows.
 //!
 //! The count is a part of the value, so the row is read and written again, at the timestamp of its message: the delete
 //! of an ack has that timestamp too, and of a write and a delete with one timestamp the delete stays. Of two writes
@@ -15,7 +15,7 @@ use super::super::statements::Change;
 use super::super::stats::Statement;
 use super::{misread, pages, updates};
 
-/// By how much a row is kept longer for each delivery: more than two clocks read a moment apart differ.
+/// Seconds by which a row is kept longer for each delivery: more than two clocks read a moment apart differ.
 const SECONDS_EACH: i32 = 2;
 
 pub(super) async fn tried(hand: &Hand<'_>, tried: &[(RowKey, Tries)]) -> Answer {
@@ -39,7 +39,7 @@ pub(super) async fn tried(hand: &Hand<'_>, tried: &[(RowKey, Tries)]) -> Answer 
     Ok(StoreReply::Done)
 }
 
-/// Every form in which this version is there.
+/// Every form of this version in the store.
 async fn forms(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<(Place, Message)>, Failed> {
     let found = match &row.topic {
         Some(topic) if *topic == Topic::UPDATE => updates::of_channel(hand, row.uaid, row.chid).await?,

@@ -1,7 +1,7 @@
-//! Version updates (SimplePush): which row of a channel counts.
+//! Version updates (SimplePush): the row of a channel that counts.
 //!
-//! A higher version replaces a lower one whenever it comes, so time cannot settle it: every update has a row of its
-//! own, whoever stores one deletes those that it replaces, and whoever reads takes what would be left if they had been
+//! A higher version replaces a lower one in any order of arrival, so time cannot settle it. Every update has a row of
+//! its own, and a store deletes the rows that it replaces. A read takes the row that would be left if they had been
 //! stored one after another. Two nodes that store at the same moment leave two rows; the next store or ack sees to it.
 
 use machine::RowKey;
@@ -15,7 +15,7 @@ use super::super::stats::Statement;
 use super::store::{delete, write};
 use super::{damaged, misread};
 
-/// What is to be done to store this update; nothing when a row stands above it.
+/// Changes that store this update; none when a row stands above it.
 pub(in super::super) async fn publish(hand: &Hand<'_>, message: &Message) -> Result<Vec<Change>, Failed> {
     save(hand, message.uaid, message.chid, std::iter::once(message)).await
 }
@@ -42,7 +42,7 @@ pub(super) async fn save(
     Ok(changes)
 }
 
-/// What is to be done to settle this one: those that it replaced go with it.
+/// Changes that settle this update: those that it replaced go with it.
 pub(super) async fn settle(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<Change>, Failed> {
     let rows = read(hand, row.uaid, row.chid).await?;
     let counts = counts(rows.clone()).is_some_and(|held| held.stamp == row.stamp);
@@ -54,12 +54,12 @@ pub(super) async fn settle(hand: &Hand<'_>, row: &RowKey) -> Result<Vec<Change>,
     Ok(changes)
 }
 
-/// The one that counts among the rows of one channel.
+/// The row that counts among the rows of one channel.
 pub(super) async fn of_channel(hand: &Hand<'_>, uaid: Uaid, chid: Chid) -> Result<Option<Message>, Failed> {
     Ok(counts(read(hand, uaid, chid).await?))
 }
 
-/// Of all rows of one channel the one that would be left, had they been stored in the order of their acceptance.
+/// The row of one channel that would be left, had all been stored in the order of their acceptance.
 pub(super) fn counts(mut rows: Vec<Message>) -> Option<Message> {
     rows.sort_by_key(|row| (row.accepted, row.stamp));
     rows.into_iter().reduce(|held, next| if next.replaces(&held.held()) { next } else { held })

@@ -24,8 +24,8 @@ pub(super) async fn load(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Answer {
     Ok(StoreReply::User(part.into_row().map(Box::new)))
 }
 
-/// One short page has all rows of most users. Of a user with more it has everything but channels, and the one that is
-/// asked for is read alone.
+/// One short page has all rows of most users. Of a user with more it has everything but channels, and the channel of
+/// this id is read alone.
 pub(super) async fn locate(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chid) -> Answer {
     let mut part = UserPart::default();
     let (found, next) = hand.read(Statement::UserRead, &(rows::uaid(&uaid),), None, false).await?;
@@ -55,10 +55,10 @@ pub(super) async fn locate(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chi
 
 /// Writes every row again as it is, with a new TTL and a timestamp one microsecond later. At the same timestamp the new
 /// copy would be lost with the old one: both databases turn an expired cell into a tombstone when they compact its file
-/// alone, and a tombstone wins a tie. The user clock is raised to the last of these timestamps, so that what ends a row
-/// later is stamped later. A presence is not written again here: its timestamp is its version, and its session writes
-/// the next one. Low water is not written again either: it has lived as long as every message that it covers, and its
-/// timestamp is its value.
+/// alone, and a tombstone wins a tie. The user clock is raised to the last of these timestamps, so that a later delete
+/// of a row is stamped later. A presence is not written again here: its timestamp is its version, and its session
+/// writes the next one. Low water is not written again either: it has lived as long as every message that it covers,
+/// and its timestamp is its value.
 pub(in super::super) async fn touch(hand: &Hand<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
     let (mut changes, mut known, mut state) = (Vec::new(), false, None);
     let mut newest = Clock(0);
@@ -134,7 +134,7 @@ pub(super) async fn register(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> An
     Ok(StoreReply::Done)
 }
 
-/// The user agent said it in a hello, which has no clock of its own.
+/// The contact comes from a hello, which has no clock of its own.
 pub(super) async fn set_contact(hand: &Hand<'_>, known: &Known, uaid: Uaid, contact: &Contact) -> Answer {
     let part = check(hand, uaid, Chid([0; 16])).await?;
     if part.record.is_some() {
@@ -158,7 +158,7 @@ pub(super) async fn clear_presence(hand: &Hand<'_>, uaid: Uaid, presence: &Prese
     Ok(StoreReply::Done)
 }
 
-/// The channel goes before its messages: what is stored in between finds no channel.
+/// The channel goes before its messages: a message stored in between finds no channel.
 pub(super) async fn unregister(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chid, at: Clock) -> Answer {
     let part = check(hand, uaid, chid).await?;
     if part.record.is_none() {
@@ -225,7 +225,7 @@ pub(in super::super) fn put(family: i8, key: Vec<u8>, value: Vec<u8>, at: Clock)
     Change::UserPut { family, key, value, at: micros(at), ttl: USER_TTL }
 }
 
-/// What every batch on a user has: no node whose clock is behind can write under it.
+/// Part of every batch on a user: no node whose clock is behind can write under it.
 pub(in super::super) fn user_clock(at: Clock) -> Change {
     put(family::USER_CLOCK, Vec::new(), rows::clock(at), at)
 }

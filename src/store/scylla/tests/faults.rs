@@ -14,7 +14,7 @@ use super::proxy::Proxy;
 use super::{Apart, open, open_with, shared};
 use crate::store::laws::{Hand, NOW, chid, message, register, topical, uaid};
 
-/// How long a test waits for what must happen by itself.
+/// Time limit for things that must happen by themselves.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn behind_proxy() -> (Proxy, Scylla) {
@@ -43,7 +43,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// User 1 with channel 2, however long the host keeps the database waiting.
+/// User 1 with channel 2, also on a slow host.
 fn registered(hand: &mut Hand) {
     until("it is registered", || hand.ask(register(1, 2, 1)).is_ok());
 }
@@ -105,7 +105,7 @@ fn a_slow_database_serves_everybody_within_what_may_be_in_flight() {
     store.close();
 }
 
-/// How many operations may be at the database follows how fast it answers, and the setting is never passed.
+/// The number of operations at the database follows the speed of its answers, and never exceeds the setting.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_database_that_becomes_slow_is_asked_less_until_it_is_fast_again() {
@@ -131,7 +131,7 @@ fn a_database_that_becomes_slow_is_asked_less_until_it_is_fast_again() {
     store.close();
 }
 
-/// Refreshes that wait are overtaken by everything else, also by what their own user is asked for.
+/// Refreshes that wait are overtaken by all other operations, also by those of their own user.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn refreshes_come_last() {
@@ -160,7 +160,7 @@ fn refreshes_come_last() {
     store.close();
 }
 
-/// What 10,000 known users ask for when they connect at once, as a shard that bounds its tickets would.
+/// Operations of 10,000 known users that connect at once, as a shard that bounds its tickets would send them.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn ten_thousand_hellos_at_once_are_all_served() {
@@ -252,7 +252,7 @@ fn nodes_whose_clocks_are_three_seconds_apart_agree() {
     behind.close();
 }
 
-/// A late copy of what was settled stays dead, and the delete of a replaced topic message leaves the newer one.
+/// A late copy of a settled message stays dead, and the delete of a replaced topic message leaves the newer one.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn deletes_are_exact_whatever_comes_first() {
@@ -278,7 +278,7 @@ fn deletes_are_exact_whatever_comes_first() {
     store.close();
 }
 
-/// A user who is not surely unknown is never told so.
+/// A user that is not surely unknown never gets that answer.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_damaged_record_is_an_error_and_no_unknown_user() {
@@ -327,7 +327,7 @@ fn reads_of_a_hot_user_are_shared() {
     store.close();
 }
 
-/// What each thing costs in statements: docs/CLUSTER.md counts with these.
+/// Statements of each operation: docs/CLUSTER.md counts with these.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn statements_are_counted() {

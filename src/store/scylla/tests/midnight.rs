@@ -1,6 +1,6 @@
 //! A midnight that passes over live sessions: a shard's machine in made time on a real database.
 //!
-//! `TEST_MIDNIGHT_SESSIONS` says how many; the drill has 20,000.
+//! `TEST_MIDNIGHT_SESSIONS` is their number; the drill has 20,000.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Drill {
         }
     }
 
-    /// Answers until at most this much is under way.
+    /// Answers until at most this number of operations is under way.
     fn answer(&mut self, outstanding: usize) {
         let mut last = Real::now();
         while self.outstanding > outstanding {
@@ -61,7 +61,7 @@ impl Drill {
         }
     }
 
-    /// To the next timeout, `end` at the latest.
+    /// Moves the time to the next timeout, `end` at the latest.
     fn pass(&mut self, end: u64) {
         let left = Span::from_secs(end - self.now.unix().0);
         let end = self.now.mono.after(left);
@@ -130,7 +130,8 @@ fn midnight_passes_and_the_database_is_asked_as_before() {
     }
     let refreshes = drill.machine.stats().refreshes;
     println!("{sessions} sessions, {refreshes} refreshes; statements of each minute: {minutes:?}; of one step: {most}");
-    // A refresh and its look are five statements; so many users are due in these minutes, and twice so many by chance.
+    // A refresh and its look are five statements. In these minutes `due` users are due, and up to twice as many by
+    // chance.
     let due = sessions as u64 * 2 * AROUND / machine::limits::REFRESH_INTERVAL_SECONDS + 1;
     assert!(refreshes <= 3 * due + 5, "{refreshes} refreshes, {due} due");
     assert!(minutes.values().sum::<u64>() <= 6 * refreshes);

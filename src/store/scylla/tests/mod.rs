@@ -29,7 +29,7 @@ use shards::wall::Wall;
 use super::{Scylla, Surroundings, cassandra, schema_apply};
 use crate::config::{self, Level};
 
-/// How a test reaches the database.
+/// Configuration of a test's connection to the database.
 pub(crate) fn config(nodes: Vec<String>) -> config::Scylla {
     config::Scylla {
         nodes,
@@ -66,13 +66,13 @@ pub(crate) fn make_tables(config: &config::Scylla) {
     });
 }
 
-/// A store in a world without time: what the laws call now lies in the future, and their clocks in 1970.
+/// A store in standing time: the present of the laws lies in the future, and their clocks in 1970.
 pub(crate) fn open() -> Scylla {
     open_with(shared())
 }
 
 pub(crate) fn open_with(config: &config::Scylla) -> Scylla {
-    // What the database refuses is said in the log only.
+    // Refusals of the database are in the log only.
     let _ = tracing_subscriber::fmt().with_test_writer().with_max_level(tracing::Level::WARN).try_init();
     Scylla::connect(config, Surroundings { wall: Arc::new(Wall::standing(0)) }).expect("the store opens")
 }
@@ -81,17 +81,15 @@ pub(crate) fn open_with(config: &config::Scylla) -> Scylla {
 pub(crate) struct Keyspace(config::Scylla);
 
 impl Keyspace {
-    /// What it is called.
     pub(crate) fn name(&self) -> &str {
         &self.0.keyspace
     }
 
-    /// How it is reached.
     pub(crate) fn config(&self) -> &config::Scylla {
         &self.0
     }
 
-    /// Sends a statement in which `KS` is its name; returns how many rows the answer has.
+    /// Sends a statement in which `KS` is its name; returns the number of rows of the answer.
     pub(crate) fn send(&self, statement: &str) -> usize {
         let statement = statement.replace("KS", self.name());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -114,14 +112,14 @@ impl Drop for Keyspace {
     }
 }
 
-/// A store whose users nobody else has, for what lists them.
+/// A store with users of its own, for tests that list them.
 pub(crate) fn open_alone() -> (Scylla, Keyspace) {
     let config = config(shared().nodes.clone());
     make_tables(&config);
     (open_with(&config), Keyspace(config))
 }
 
-/// Contact points, and a keyspace with tables that nobody else has, for who opens it by a configuration file.
+/// Contact points, and a keyspace with tables of its own, for tests with a configuration file.
 pub(crate) fn empty() -> (Vec<String>, Keyspace) {
     let config = config(shared().nodes.clone());
     make_tables(&config);

@@ -21,7 +21,7 @@ struct State {
     mute: AtomicBool,
     delay_ms: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
-    /// What is asked for, and what the database is asked for instead, in as many bytes.
+    /// Text of the store, and the text that the database gets in its place, of the same length.
     instead: Mutex<Vec<(&'static str, String)>>,
 }
 
@@ -54,8 +54,8 @@ impl Proxy {
         self.state.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// From now on questions are carried and answers are not, or everything again: what is asked is done, and nobody
-    /// hears of it.
+    /// From now on questions are carried and answers are not, or everything again: requests are done, and their answers
+    /// are lost.
     pub(in super::super) fn mute(&self, mute: bool) {
         self.state.mute.store(mute, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! The refresh of a user on a real Cassandra: it outlives the copy that it replaces, and what ends a user ends it too.
+//! The refresh of a user on a real Cassandra: it outlives the copy that it replaces, and a delete of the user ends it
+//! too.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,8 @@ use super::{Apart, open, open_alone};
 use crate::config::Scylla;
 use crate::store::laws::{Hand, NOW, chid, message, register, uaid};
 
-/// How long a test waits for what the database does by itself. Cassandra rounds the moment at which a cell expires up
-/// to a whole minute before it judges a file by it.
+/// Time limit for things that the database does by itself. Cassandra rounds the moment at which a cell expires up to a
+/// whole minute before it judges a file by it.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// The timestamp of the rows that expire.
 pub(super) const WRITTEN_AT: i64 = 1_000_000_000_000_000;
@@ -172,7 +173,7 @@ fn touch(hand: &mut Hand) {
     (0..9).for_each(|_| hand.done(StoreOp::Touch { uaid: uaid(1), seen: NOW }));
 }
 
-/// What ends a channel or a user is later than every refresh before it, also on a node whose clock stands behind.
+/// The end of a channel or a user is later than every refresh before it, also on a node whose clock stands behind.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn unregister_and_drop_win_over_a_refresh() {

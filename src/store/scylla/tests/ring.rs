@@ -33,7 +33,7 @@ fn one_of_three_nodes_is_killed_and_writes_go_on() {
     let tickets: Vec<_> = (2_000..2_200).map(|clock| hand.submit(publish(clock))).collect();
     database.node("kill", 3).expect("it is killed");
     let under_way = tickets.iter().map(|_| hand.collect().1).filter(Result::is_ok).count();
-    // So many failures at once may have opened the circuit, which closes by itself: two of three are enough.
+    // These failures at once may have opened the circuit, which closes by itself: two of three are enough.
     let patience = Instant::now() + Duration::from_secs(60);
     let mut acknowledged = 200 + under_way;
     for round in 3_u64.. {
