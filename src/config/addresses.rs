@@ -1,11 +1,11 @@
-//! Which listen addresses exclude each other.
+//! Listen addresses that exclude each other.
 
 use std::net::SocketAddr;
 
 use super::{Config, ConfigError};
 
-/// Refuses two listeners on one address: the kernel would give each some of the connections (SO_REUSEPORT), or the
-/// second would not be had.
+/// Refuses two listeners on one address: the kernel would give each some of the connections (SO_REUSEPORT), or refuse
+/// the second.
 ///
 /// # Errors
 /// [`ConfigError::OneAddress`].
@@ -37,8 +37,8 @@ fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
     open.flat_map(|(key, addresses, _)| addresses.iter().map(move |address| (key, *address))).collect()
 }
 
-/// True if a connection to one of them may be meant for the other. `[::]` takes connections over IPv4, too, unless the
-/// host says otherwise; port 0 is a port of its own.
+/// Returns true if a connection to one of them may be meant for the other. `[::]` takes connections over IPv4, too,
+/// unless the host's settings forbid it; port 0 is a port of its own.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let takes = |wide: SocketAddr, narrow: SocketAddr| {
         wide.ip() == narrow.ip() || (wide.ip().is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4()))

@@ -1,4 +1,4 @@
-//! What was wrong with a configuration, and where: one sentence that says what to do.
+//! Errors of a configuration, with their place: one sentence that says what to do.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,19 +8,15 @@ use super::keys::Key;
 use super::sources::Setting;
 use super::words;
 
-/// Where a setting was written.
+/// Place where a setting was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In the TOML file.
     File {
-        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
     },
-    /// In this environment variable.
     Variable(String),
-    /// With this flag.
     Flag(String),
 }
 
@@ -34,52 +30,34 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why there is no configuration.
+/// Cause for which there is no configuration.
 pub enum ConfigError {
     /// The file given with `--config` cannot be read.
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// It is not TOML.
-    Syntax {
-        /// Where.
-        origin: Origin,
-        /// What the parser says.
-        message: String,
-    },
+    Unreadable { path: PathBuf, error: std::io::Error },
+    /// The file is not TOML.
+    Syntax { origin: Origin, message: String },
     /// `--set` without `=`.
-    NotASetting {
-        /// What was given.
-        text: String,
-    },
+    NotASetting { text: String },
     /// A key that does not exist.
     UnknownKey {
-        /// Where.
         origin: Origin,
-        /// What was written.
         name: String,
-        /// What was probably meant.
+        /// Key with the most similar name.
         nearest: Option<&'static Key>,
     },
     /// A value that the key does not take.
     BadValue {
-        /// Where.
         origin: Origin,
-        /// Which key.
         key: &'static Key,
-        /// What was written; `None` for secrets.
+        /// `None` for secrets.
         value: Option<String>,
-        /// What was probably meant.
+        /// Accepted word with the most similar spelling.
         nearest: Option<String>,
     },
     /// Two listeners of which one would get connections of the other.
     OneAddress {
-        /// The first, with its key.
+        /// Key and address.
         one: (&'static str, SocketAddr),
-        /// The second, with its key.
         other: (&'static str, SocketAddr),
     },
     /// Settings that are valid alone and not together.

@@ -10,21 +10,21 @@ use super::parse::{self, Raw};
 use super::values::{log_format, roles, steer, store_kind, token_form};
 use super::{Config, Level, MAX_CONNECTIONS_MAX};
 
-/// One setting.
+/// Setting of the configuration.
 pub struct Key {
     /// `section.key`, as in the TOML file.
     pub name: &'static str,
-    /// The flag of `murre serve` without its dashes, and what its value is called.
+    /// The flag of `murre serve` without its dashes, and the name of its value.
     pub flag: Option<(&'static str, &'static str)>,
-    /// As it would be written in the environment.
+    /// Spelled as in the environment.
     pub default: &'static str,
-    /// What it accepts, continuing "it takes".
+    /// Accepted values, continuing "it takes".
     pub allowed: &'static str,
-    /// What it means, one sentence.
+    /// Meaning, in one sentence.
     pub help: &'static str,
     /// Its value is never shown.
     pub secret: bool,
-    /// Puts an accepted value where it belongs; `None` refuses it.
+    /// Stores an accepted value in the configuration; `None` refuses it.
     pub set: fn(&mut Config, &Raw) -> Option<()>,
 }
 
@@ -35,13 +35,13 @@ impl Key {
     }
 }
 
-/// What every variable of ours begins with; one that matches no key is refused.
+/// Prefix of murre's environment variables. A variable with it that matches no key is refused.
 pub const VARIABLE_PREFIX: &str = "MURRE_";
 
-/// The one variable of ours that is no key: the configuration file, as `--config`.
+/// The one variable with this prefix that is no key: the configuration file, as `--config`.
 pub const FILE_VARIABLE: &str = "MURRE_CONFIG";
 
-/// Whether keys begin with this name and a dot.
+/// Returns true if keys begin with this name and a dot.
 pub fn is_section(name: &str) -> bool {
     KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
@@ -61,7 +61,7 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 /// The key whose name is most like `name`, if any is like it at all.
 fn nearest(name: &str) -> Option<&'static Key> {
     let likeness = |key: &Key| {
-        // Somebody who forgets the section, or puts the key in another, still means the key.
+        // The section may be missing or wrong; the key is meant all the same.
         let last = |text: &str| text.rsplit('.').next().map_or(String::new(), str::to_owned);
         let whole = strsim::normalized_damerau_levenshtein(name, key.name);
         whole.max(strsim::normalized_damerau_levenshtein(&last(name), &last(key.name)) * 0.95)

@@ -1,9 +1,9 @@
 //! One validated configuration: defaults < TOML file < environment < command line.
 //!
-//! Everything is driven by one table, [`keys::KEYS`]: which names exist, what they accept, what they mean, and
-//! where the value goes. A name that is not in the table is refused with the nearest one that is; so is a value
-//! that its key does not accept (docs/OPERATIONS.md). Past [`Config::load`] nothing is checked again.
-//! Read once at start, on the main thread; every shard gets copies of what it needs.
+//! Everything is driven by one table, [`keys::KEYS`]: names, accepted values, meanings and fields. A name that is not
+//! in the table is refused with the nearest one that is; so is a value that its key does not accept
+//! (docs/OPERATIONS.md). Past [`Config::load`] nothing is checked again. Read once at start, on the main thread; every
+//! shard gets copies of the settings that it needs.
 
 mod error;
 
@@ -38,46 +38,31 @@ use protocol::wire::url::HttpUrl;
 
 pub use machine::limits::SHARDS_MAX;
 
-/// The most that `max_connections` takes.
+/// Maximum of `max_connections`.
 pub const MAX_CONNECTIONS_MAX: u32 = 1 << 24;
 
 /// Every setting of the server. Made by [`Config::load`] only, so that a value of it is always valid.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `data_dir`: keys, store and ledgers.
+    /// Directory of keys, store and ledgers.
     pub data_dir: PathBuf,
-    /// `roles`.
     pub roles: Roles,
-    /// `max_connections`: sockets of this process, on all shards and ports, beside the reserves of the endpoint and
-    /// node ports (`machine::limits::endpoint_reserve`). At the bound: 503 and close.
+    /// Maximum number of sockets of this process, on all shards and ports, beside the reserves of the endpoint and node
+    /// ports (`machine::limits::endpoint_reserve`). At the bound: 503 and close.
     pub max_connections: u32,
-    /// `shards.*`.
     pub shards: Shards,
-    /// `websocket.*`.
     pub websocket: WebSocket,
-    /// `endpoint.*`.
     pub endpoint: Endpoint,
-    /// `http.*`.
     pub http: Http,
-    /// `node.*`.
     pub node: Node,
-    /// `admin.*`.
     pub admin: Admin,
-    /// `broadcast.*`.
     pub broadcast: Broadcast,
-    /// `store.*`.
     pub store: Store,
-    /// `delivery.*`.
     pub delivery: Delivery,
-    /// `simplepush.*`.
     pub simplepush: SimplePush,
-    /// `hello.*`.
     pub hello: Hello,
-    /// `relay.*`.
     pub relay: Relay,
-    /// `drain.*`.
     pub drain: Drain,
-    /// `log.*`.
     pub log: Log,
 }
 
@@ -95,11 +80,11 @@ pub struct Roles {
 pub struct Shards {
     /// CPU numbers to pin shards to, in this order; empty: every CPU this process may run on.
     pub cores: Vec<u32>,
-    /// How many shards; 0: one per core. More than cores: they share cores in turn.
+    /// Number of shards; 0: one per core. More than cores: they share cores in turn.
     pub count: u16,
     /// Connections that wait in each listening socket at most; the kernel's net.core.somaxconn bounds it, too.
     pub backlog: u16,
-    /// Which shard gets a new connection.
+    /// Choice of the shard for a new connection.
     pub steer: Steer,
 }
 
@@ -116,7 +101,7 @@ pub enum Steer {
 /// `websocket.*`.
 #[derive(Clone, Debug, Default)]
 pub struct WebSocket {
-    /// Where user agents connect.
+    /// Addresses for user agents.
     pub listen: Vec<SocketAddr>,
     /// From upgrade to hello.
     pub hello_timeout: Duration,
@@ -133,13 +118,13 @@ pub struct WebSocket {
 /// `endpoint.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoint {
-    /// Where app servers POST.
+    /// Addresses for the POSTs of app servers.
     pub listen: Vec<SocketAddr>,
-    /// What endpoint URLs begin with, no slash at the end; `None`: `http://` and the first listen address.
+    /// Start of endpoint URLs, no slash at the end; `None`: `http://` and the first listen address.
     pub url: Option<String>,
     /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
     pub crypto_keys: Vec<Secret>,
-    /// Which endpoint tokens are made.
+    /// Form of new endpoint tokens.
     pub tokens: TokenForm,
     /// POSTs per second to one endpoint; 0: no limit.
     pub token_rate: u32,
@@ -159,38 +144,37 @@ pub struct Http {
 /// `node.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// Where other nodes call.
+    /// Addresses for calls of other nodes.
     pub listen: Vec<SocketAddr>,
-    /// What presence stores; `None`: `https://` and the first address of `tls.listen`, or `http://` and that of
-    /// `listen`.
+    /// URL of this node in presence rows; `None`: `https://` and the first address of `tls.listen`, or `http://` and
+    /// that of `listen`.
     pub url: Option<String>,
     /// Bearer keys; the first is sent, all are accepted. Empty: one is made in the data directory.
     pub keys: Vec<Secret>,
-    /// Connections to each other node.
+    /// Maximum number of connections to each other node.
     pub connections: u16,
     /// For a connection to another node.
     pub connect_timeout: Duration,
     /// For a call of another node.
     pub request_timeout: Duration,
-    /// PEM certificates of who signs those of other nodes; `None`: whom this host trusts.
+    /// PEM certificates of the authorities of other nodes; `None`: those that this host trusts.
     pub ca: Option<PathBuf>,
-    /// `node.tls.*`.
     pub tls: NodeTls,
 }
 
 /// `node.tls.*`: all of it, or nothing.
 #[derive(Clone, Debug, Default)]
 pub struct NodeTls {
-    /// Where other nodes call over TLS; empty: nowhere.
+    /// Addresses for calls of other nodes over TLS; empty: none.
     pub listen: Vec<SocketAddr>,
-    /// Our certificate and those that lead to its authority, PEM.
+    /// Certificate of this node and those that lead to its authority, PEM.
     pub cert: Option<PathBuf>,
     /// The key of `cert`, PEM.
     pub key: Option<PathBuf>,
 }
 
 impl Node {
-    /// What no single key can know.
+    /// Checks settings that depend on each other.
     fn check(&self) -> Result<(), ConfigError> {
         let NodeTls { listen, cert, key } = &self.tls;
         if !listen.is_empty() && (cert.is_none() || key.is_none()) {
@@ -209,7 +193,7 @@ impl Node {
 }
 
 impl NodeTls {
-    /// Certificate and key, when TLS is wanted.
+    /// Certificate and key, when TLS is configured.
     pub fn files(&self) -> Option<(&Path, &Path)> {
         self.cert.as_deref().zip(self.key.as_deref()).filter(|_| !self.listen.is_empty())
     }
@@ -218,7 +202,7 @@ impl NodeTls {
 /// `admin.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Admin {
-    /// Where operators look; empty: nowhere.
+    /// Addresses for operators; empty: none.
     pub listen: Vec<SocketAddr>,
     /// Host names of requests that are answered, in lower case, beside `localhost` and IP addresses.
     pub hosts: Vec<String>,
@@ -229,18 +213,17 @@ pub struct Admin {
 pub struct Broadcast {
     /// The broadcast source; `None`: only the operator sets broadcasts.
     pub url: Option<HttpUrl>,
-    /// What the source wants as `Authorization: Bearer`.
+    /// Sent to the source as `Authorization: Bearer`.
     pub token: Option<Secret>,
     /// Between two polls of the source.
     pub interval: Duration,
-    /// How long it takes to tell every session of a change.
+    /// Time within which every session is told of a change.
     pub spread: Duration,
 }
 
 /// `store.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
-    /// Which backend.
     pub kind: StoreKind,
     /// Bytes of the block cache.
     pub cache: u64,
@@ -249,9 +232,8 @@ pub struct Store {
     /// Bytes stored for one user in a UTC day beyond which messages are refused with 429; 0: no bound; `None`: as the
     /// kind of store has it.
     pub user_bytes_per_day: Option<u64>,
-    /// How far the time of a node may be from the clocks of the database.
+    /// Maximum difference between the time of a node and the clocks of the database.
     pub max_skew: Duration,
-    /// `store.scylla.*`.
     pub scylla: Scylla,
 }
 
@@ -281,7 +263,7 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    /// Whether several nodes share it: then each must be found by the others.
+    /// Returns true if several nodes share it: then each must be found by the others.
     pub fn is_shared(self) -> bool {
         match self {
             StoreKind::Embedded | StoreKind::Memory => false,
@@ -312,9 +294,9 @@ pub struct Delivery {
 /// `simplepush.*` (PROTOCOL.md 1.12).
 #[derive(Clone, Debug, Default)]
 pub struct SimplePush {
-    /// Where wake-up calls go; `None`: nobody is called.
+    /// Target of wake-up calls; `None`: there are none.
     pub wake_url: Option<HttpUrl>,
-    /// Whether user agents that do not ask for WebPush are in SimplePush mode.
+    /// User agents that do not request WebPush are in SimplePush mode.
     pub enabled: bool,
     /// An idle session of a user agent that can be woken is closed with 4774 after this; zero: never.
     pub wake_timeout: Duration,
@@ -348,16 +330,13 @@ pub struct Drain {
 pub struct Log {
     /// A level, or directives as of the crate `tracing-subscriber`.
     pub level: String,
-    /// Format of a line.
     pub format: LogFormat,
-    /// Whether lines are coloured.
     pub color: bool,
 }
 
 /// `log.format`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
-    /// For people.
     #[default]
     Text,
     /// One JSON object a line.
@@ -383,7 +362,7 @@ impl Config {
         Ok(config)
     }
 
-    /// True if it holds keys, tokens or passwords, wherever they come from.
+    /// Returns true if it holds keys, tokens or passwords from any source.
     pub fn has_secrets(&self) -> bool {
         let keys = !self.endpoint.crypto_keys.is_empty() || !self.node.keys.is_empty();
         keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
@@ -412,7 +391,7 @@ impl Config {
         }
     }
 
-    /// What no single key can know.
+    /// Checks settings that depend on each other.
     fn check(&self) -> Result<(), ConfigError> {
         let socket = &self.websocket;
         if !socket.auto_ping_interval.is_zero() && socket.auto_ping_timeout >= socket.auto_ping_interval {

@@ -1,4 +1,4 @@
-//! Texts to values. Every parser says `None` for what it does not accept; the table of keys says what it does.
+//! Parsers of values. Each returns `None` for a text that it does not accept; the table of keys has the accepted ones.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -64,7 +64,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    /// The text, for whoever must use it. Never log it.
+    /// The text. Never log it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -184,7 +184,7 @@ pub fn url(raw: &Raw) -> Option<Option<String>> {
     (origin == url.origin().to_string()).then(|| Some(base.to_owned()))
 }
 
-/// A URL that we call; nothing is `None`.
+/// A URL that murre calls; nothing is `None`.
 pub fn call_url(raw: &Raw) -> Option<Option<HttpUrl>> {
     match raw.text()? {
         "" => Some(None),
@@ -229,14 +229,14 @@ pub fn keyspace(raw: &Raw) -> Option<String> {
     accepted.then(|| text.to_owned())
 }
 
-/// A name that somebody else gave: up to 128 visible characters; nothing is `None`.
+/// A name from another system: up to 128 visible characters; nothing is `None`.
 pub fn name(raw: &Raw) -> Option<Option<String>> {
     let text = raw.text()?;
     let accepted = text.len() <= 128 && text.bytes().all(|b| b.is_ascii_graphic());
     accepted.then(|| (!text.is_empty()).then(|| text.to_owned()))
 }
 
-/// A password that somebody else made: up to 1,024 characters; nothing is `None`.
+/// A password of another system: up to 1,024 characters; nothing is `None`.
 pub fn password(raw: &Raw) -> Option<Option<Secret>> {
     let text = raw.text()?;
     let accepted = text.len() <= 1_024 && !text.chars().any(char::is_control);
@@ -249,8 +249,7 @@ pub fn path(raw: &Raw) -> Option<Option<PathBuf>> {
     Some((!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
-/// A bearer token that somebody else made: up to 4,096 visible characters, so that a header can carry it; nothing is
-/// `None`.
+/// A bearer token of another system: up to 4,096 visible characters, so that a header can carry it; nothing is `None`.
 pub fn token(raw: &Raw) -> Option<Option<Secret>> {
     let text = raw.text()?;
     let accepted = text.len() <= 4_096 && text.bytes().all(|b| b.is_ascii_graphic());
@@ -262,7 +261,7 @@ pub fn fernet_keys(raw: &Raw) -> Option<Vec<Secret>> {
     raw.items().into_iter().map(|item| fernet_key(item).map(Secret)).collect()
 }
 
-/// One Fernet key, respelled in the URL alphabet with padding, as libraries want it.
+/// One Fernet key, respelled in the URL alphabet with padding, as libraries need it.
 fn fernet_key(text: &str) -> Option<String> {
     use base64::Engine as _;
     use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};

@@ -1,4 +1,4 @@
-//! `store.scylla.*`: how the shared store is reached and what it must promise.
+//! `store.scylla.*`: connection and guarantees of the shared store.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,19 +14,18 @@ pub struct Scylla {
     pub nodes: Vec<String>,
     /// The keyspace: lower case, so that it is never quoted.
     pub keyspace: String,
-    /// How many nodes of a datacenter have each row.
+    /// Number of nodes of a datacenter that have each row.
     pub replication_factor: u16,
     /// The datacenter that requests go to and that the keyspace is made in; `None`: all are one.
     pub datacenter: Option<String>,
-    /// How many replicas a read asks.
+    /// Replicas that a read asks.
     pub read_consistency: Level,
-    /// How many replicas a write waits for.
+    /// Replicas that a write waits for.
     pub write_consistency: Level,
-    /// Who we are; `None`: the database asks for no password.
+    /// Login; `None`: the database asks for no password.
     pub user: Option<String>,
     /// Goes with `user`.
     pub password: Option<Secret>,
-    /// `store.scylla.tls*`.
     pub tls: Tls,
     /// For one connection to one node.
     pub connect_timeout: Duration,
@@ -39,22 +38,21 @@ pub struct Scylla {
 /// `store.scylla.tls*`.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// Whether connections are encrypted; the rest counts only then.
+    /// Connections are encrypted; the rest counts only then.
     pub enabled: bool,
     /// Certificates that sign those of the nodes, PEM; `None`: those of the host.
     pub ca: Option<PathBuf>,
-    /// Our certificate, PEM, when nodes ask for one.
+    /// Certificate of murre, PEM, when nodes ask for one.
     pub cert: Option<PathBuf>,
     /// The key of `cert`, PEM.
     pub key: Option<PathBuf>,
-    /// Whether the certificate of a node must name its address.
+    /// The certificate of a node must name its address.
     pub verify_host: bool,
 }
 
-/// How many replicas of a row answer before a request is done.
+/// Number of replicas of a row that answer before a request is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Level {
-    /// Any one.
     One,
     /// Any one of our datacenter.
     LocalOne,
@@ -63,7 +61,6 @@ pub enum Level {
     Quorum,
     /// More than half of those in our datacenter.
     LocalQuorum,
-    /// Every one.
     All,
 }
 
@@ -79,7 +76,7 @@ impl Level {
         })
     }
 
-    /// How many of `replicas` it waits for.
+    /// Number of `replicas` that it waits for.
     pub fn answers(self, replicas: u16) -> u16 {
         match self {
             Level::One | Level::LocalOne => 1,
@@ -88,7 +85,7 @@ impl Level {
         }
     }
 
-    /// Whether it counts replicas of one datacenter only.
+    /// Returns true if it counts replicas of one datacenter only.
     pub fn is_local(self) -> bool {
         matches!(self, Level::LocalOne | Level::LocalQuorum)
     }
@@ -107,7 +104,7 @@ impl fmt::Display for Level {
 }
 
 impl Scylla {
-    /// Whether every read meets the write before it on at least one replica.
+    /// Returns true if every read meets the write before it on at least one replica.
     ///
     /// With a level that is not local the replicas of all datacenters count; each has `replication_factor`, so one
     /// datacenter is the worst case and the only one to look at.
@@ -116,7 +113,7 @@ impl Scylla {
         self.read_consistency.answers(replicas) + self.write_consistency.answers(replicas) > replicas
     }
 
-    /// What no single key can know.
+    /// Checks settings that depend on each other.
     pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         let scylla = &config.store.scylla;
         let (read, write) = (scylla.read_consistency, scylla.write_consistency);

@@ -1,4 +1,4 @@
-//! Where settings come from: a TOML file, the environment, the command line; flattened to `section.key`.
+//! Sources of settings: a TOML file, the environment, the command line; flattened to `section.key`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::error::{ConfigError, Origin};
 use super::keys::{self, FILE_VARIABLE, KEYS, VARIABLE_PREFIX};
 use super::parse::Raw;
 
-/// What to read, in rising precedence.
+/// Sources to read, in rising precedence.
 #[derive(Clone, Default)]
 pub struct Sources {
     /// `--config FILE`.
@@ -23,17 +23,15 @@ pub struct Sources {
 
 /// One setting before it is typed.
 pub struct Setting {
-    /// Where it was written.
     pub origin: Origin,
     /// `section.key`.
     pub name: String,
-    /// What was written.
     pub value: Raw,
 }
 
 impl Sources {
-    /// The environment of this process and nothing else. A variable that is not Unicode is passed on with marks
-    /// in place of what is not, so that it is refused by its key.
+    /// The environment of this process and nothing else. A variable that is not Unicode is passed on with replacement
+    /// characters, so that its key refuses it.
     pub fn from_env() -> Sources {
         let lossy = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())

@@ -1,4 +1,4 @@
-//! Every source, their order, and what is refused.
+//! Every source, their order, and refusals.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn every_key_can_be_set_from_every_source() {
             "endpoint.crypto_keys" => ("YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", true),
             "node.keys" => ("0123456789abcdef", true),
             "broadcast.token" => ("sesame", true),
-            // Not by themselves, but people put passwords into URLs, and a refused one is not to be shown.
+            // These are no secrets, but people put passwords into URLs, and a refused one must not be shown.
             "broadcast.url" | "simplepush.wake_url" => (key.default, true),
             "store.scylla.password" => ("", true),
             _ => (key.default, false),
@@ -413,7 +413,7 @@ fn a_level_of_the_log_that_is_none_is_refused_with_its_line_and_the_nearest() {
     for text in ["error", "WARN", "info", "debug", "trace", "off", "murre::edge=debug", "warn,scylla=off,murre=trace"] {
         load(&sets(&[&format!("log.level={text}")]));
     }
-    // What a directive does not name is not silenced by it.
+    // A directive does not silence the modules that it does not name.
     assert_eq!(load(&sets(&["log.level=murre::edge=debug"])).log.level, "info,murre::edge=debug");
     let said = refusal(&sets(&["store.kind=embeded"]));
     assert!(said.ends_with("; did you mean embedded?"), "{said}");

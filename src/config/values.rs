@@ -1,4 +1,4 @@
-//! Values of settings that are words: `None` for a word that none of them is.
+//! Values of settings that are words: `None` for any other word.
 
 use super::parse::Raw;
 use super::{LogFormat, Roles, Steer, StoreKind, TokenForm};

@@ -1,6 +1,6 @@
-//! Settings whose values are words: what was probably meant by one that is none, and what a log level may be.
+//! Settings whose values are words: the likest word for a wrong one, and the check of log levels.
 
-/// The levels of `log.level`, in rising detail, and how to say nothing at all.
+/// The levels of `log.level`, in rising detail, and `off`.
 const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
 
 /// Names of levels in other programs.
@@ -33,12 +33,13 @@ pub(super) fn nearest(key: &str, text: &str) -> Option<String> {
     nearest_of(words, text).map(str::to_owned)
 }
 
-/// The directives of `log.level`, with the level info for what none of them names; `None` for what is no level.
+/// The directives of `log.level`, with the level info for modules that none of them names; `None` for a text that is no
+/// level.
 ///
 /// The filter of the log itself takes any word for the name of a module and logs nothing else then.
 pub(super) fn directives(text: &str) -> Option<String> {
     let items = || text.split(',').map(str::trim);
-    // A list of fields has commas of its own: who writes one is left to the filter.
+    // A list of fields has commas of its own, so it is left to the filter.
     let is_plain = !text.contains(['[', '{']);
     if is_plain && !items().all(|item| is_level(item) || targeted(item).is_some_and(|(_, level)| is_level(level))) {
         return None;
