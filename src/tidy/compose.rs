@@ -1,4 +1,4 @@
-//! Rules about `docs/docker-compose.yml`: it is YAML, runs what exists, and sets what murre knows.
+//! Rules about `docs/docker-compose.yml`: it is YAML, runs commands that exist, and sets keys that murre knows.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::config::{Config, Sources};
 
 const PATH: &str = "docs/docker-compose.yml";
 
-/// What the operator is asked to put into variables, and something that their keys take.
+/// Variables that the operator must set, and sample values that their keys take.
 const SAMPLES: &[(&str, &str)] =
     &[("CRYPTO_KEYS", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="), ("NODE_KEYS", "0123456789abcdef")];
 
@@ -22,7 +22,7 @@ pub fn compose(tree: &Tree) -> Vec<String> {
     let Some(file) = tree.get(PATH) else { return vec![format!("{PATH} is missing")] };
     let mut complaints = with(tree, &file.text);
     if complaints.is_empty() {
-        // And as whoever wants TLS between the nodes makes it.
+        // And with the lines for TLS between the nodes.
         let marked = file.text.replace("#TLS ", "").replace("http://murre-a:8081", "https://murre-a:8443");
         complaints.extend(with(tree, &marked).into_iter().map(|what| format!("with TLS: {what}")));
     }
@@ -74,7 +74,7 @@ fn serves(service: &Value) -> bool {
     service["image"] == "murre" && service["command"].is_null()
 }
 
-/// What murre says of the variables of a service.
+/// Error of murre about the variables of a service.
 fn settings(service: &Value) -> Option<String> {
     let variables = members(&service["environment"]).map(|(name, value)| {
         let value = value.as_str().map_or_else(String::new, str::to_owned);
@@ -92,7 +92,7 @@ fn settings(service: &Value) -> Option<String> {
     }
 }
 
-/// What of the command of a service does not exist.
+/// Part of the command of a service that does not exist.
 fn command(service: &Value) -> Option<String> {
     let mut command = Cli::command();
     for word in texts(&service["command"]) {

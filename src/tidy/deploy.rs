@@ -1,4 +1,4 @@
-//! Rules about what an operator runs: the image, the service unit, the seccomp profile, the commands in documents.
+//! Rules about deployment: the image, the service unit, the seccomp profile, the commands in documents.
 
 use clap::CommandFactory;
 
@@ -8,11 +8,11 @@ use crate::commands::Cli;
 /// System calls without which a shard cannot start.
 const RING_CALLS: &[&str] = &["io_uring_setup", "io_uring_enter", "io_uring_register"];
 
-/// What the image must say it has to be run with.
+/// Options with which the image must be run, and which it must name.
 const RUN_OPTIONS: &[&str] =
     &["--security-opt seccomp=tuning/seccomp.json", "--ulimit memlock=", "--ulimit nofile=", "--stop-timeout"];
 
-/// Base images have a full version, sources exist, it does not run as root, it says what it must be run with.
+/// Base images have a full version, sources exist, it does not run as root, and it names the options that it needs.
 pub fn dockerfile(tree: &Tree) -> Vec<String> {
     let Some(file) = tree.get("Dockerfile") else { return vec!["Dockerfile is missing".into()] };
     let mut complaints = Vec::new();
@@ -53,7 +53,7 @@ pub fn dockerfile(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Whether `.dockerignore`, which leaves out everything it does not name, names this source.
+/// Returns true if `.dockerignore`, which leaves out everything it does not name, names this source.
 fn is_sent(tree: &Tree, source: &str) -> bool {
     let wanted = format!("!{}", source.trim_start_matches("./").trim_end_matches('/'));
     tree.get(".dockerignore").is_none_or(|file| file.text.lines().any(|line| line.trim() == wanted))
@@ -130,7 +130,7 @@ pub fn service(tree: &Tree) -> Vec<String> {
 
 /// The default of `drain.rate`.
 const DRAIN_RATE: u64 = 10_000;
-/// What a drain may take beside the closing of sessions: the default of `drain.delay`, 30 s for the ledgers, and then
+/// Time of a drain beside the closing of sessions: the default of `drain.delay`, 30 s for the ledgers, and then
 /// goodbyes, threads and storage.
 const DRAIN_SECONDS: u64 = 5 + 30 + 15;
 
@@ -171,7 +171,7 @@ fn calls(line: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What of this call the binary would not understand.
+/// Part of this call that the binary does not understand.
 fn unknown(call: &[String]) -> Option<String> {
     let cli = Cli::command();
     let mut command = cli.find_subcommand(&call[0])?;

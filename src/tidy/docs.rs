@@ -1,8 +1,8 @@
-//! Rules about documents: what they must mention, and that what they name exists.
+//! Rules about documents: required mentions, and the existence of the things that they name.
 
 use super::tree::{File, Tree, has_word};
 
-/// Directories of whoever works on it, written in halves so that this file does not hold them.
+/// Directories of the machines of developers, written in halves so that this file does not hold them.
 const MACHINE_PATHS: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/tmp/", "wt"),
@@ -41,7 +41,7 @@ fn public_name(line: &str) -> Option<&str> {
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// What stands between backticks, outside fenced blocks.
+/// Text between backticks, outside fenced blocks.
 pub(super) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     prose(text).flat_map(|(_, line)| line.split('`').skip(1).step_by(2))
 }
@@ -156,7 +156,7 @@ fn cited(line: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Whether a heading of this document begins with this number.
+/// Returns true if a heading of this document begins with this number.
 fn has_section(file: &File, number: &str) -> bool {
     prose(&file.text)
         .filter_map(|(_, line)| line.strip_prefix('#'))
@@ -186,7 +186,7 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
             declared(&f.text, ["Counter ", "Gauge "]).map(|name| (format!("store_{name}"), f.path.clone()))
         }),
     );
-    // What is on no board is named where it is shown.
+    // A number on no board is named in the code that shows it.
     let shown = tree.get("src/island/metrics.rs").map_or("", |f| f.text.as_str());
     let shown = ["encode_descriptor(", "gauge("].into_iter().flat_map(|call| first_texts(shown, call));
     known.extend(shown.map(|name| (name.to_owned(), String::new())));

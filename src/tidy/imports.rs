@@ -1,5 +1,5 @@
-//! Who may import whom (docs/ARCHITECTURE.md, "Who may use what"). Paths are resolved, so that neither braces
-//! nor `super` hide an edge.
+//! Allowed imports (docs/ARCHITECTURE.md, "Who may use what"). Paths are resolved, so that neither braces nor `super`
+//! hide an edge.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -194,7 +194,7 @@ fn imports(file: &File) -> Vec<(usize, String)> {
     found
 }
 
-/// What is imported, if this line starts an import.
+/// Imported paths, if this line starts an import.
 fn use_tree(code: &str) -> Option<&str> {
     let rest = match code.strip_prefix("pub") {
         Some(rest) => rest.trim_start_matches("(crate)").trim_start_matches("(super)").trim_start(),
@@ -221,7 +221,7 @@ fn expand(prefix: &str, tree: &str, leaves: &mut Vec<String>) {
     }
 }
 
-/// Where the brace that is open at the start of `text` closes.
+/// Position at which the brace that is open at the start of `text` closes.
 fn close(text: &str) -> usize {
     let mut depth = 1;
     for (at, c) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! Rules about `docs/PROTOCOL.md`: what a row names exists, and no fact of the contract is without a row.
+//! Rules about `docs/PROTOCOL.md`: the things that a row names exist, and no fact of the contract is without a row.
 
 use super::docs::{prose, quoted};
 use super::tree::{File, Tree};
@@ -34,7 +34,7 @@ fn rows(file: &File) -> Vec<Row<'_>> {
     found
 }
 
-/// Ids are unique, the files exist, and what is named as a test is one.
+/// Ids are unique, the files exist, and named tests are tests.
 pub fn table(tree: &Tree) -> Vec<String> {
     let Some(file) = tree.get(DOCUMENT) else { return vec![format!("{DOCUMENT} is missing")] };
     let rows = rows(file);
@@ -101,7 +101,7 @@ fn is_id(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_uppercase()) && text.contains('-') && text.split('-').all(part)
 }
 
-/// Whether a function of this name is run as a test: in Rust one of its attributes says so, in Python its name does.
+/// Returns true if a function of this name is run as a test: in Rust by one of its attributes, in Python by its name.
 fn is_test(tree: &Tree, name: &str) -> bool {
     let (rust, python) = (format!("fn {name}("), format!("def {name}("));
     let declared = |file: &File| {

@@ -102,7 +102,7 @@ pub fn lint_exceptions(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Whether this line or one of the `above` lines before it holds one of these texts.
+/// Returns true if this line or one of the `above` lines before it holds one of these texts.
 fn explained(lines: &[&str], at: usize, above: usize, texts: &[&str]) -> bool {
     lines[at.saturating_sub(above)..=at].iter().any(|line| texts.iter().any(|t| line.contains(t)))
 }

@@ -3,17 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-/// One file.
+/// Text file of the repository.
 pub struct File {
     /// Relative to the root of the repository, with `/`.
     pub path: String,
-    /// Its text.
     pub text: String,
 }
 
-/// All of them, in order of their paths.
+/// All files of the repository, by path.
 pub struct Tree {
-    /// Sorted by path.
     pub files: Vec<File>,
     /// Paths that exist but are no text, for links.
     pub others: Vec<String>,
@@ -66,29 +64,27 @@ impl Tree {
         self.files.iter().find(|f| f.path == path)
     }
 
-    /// Whether a file or directory is there.
     pub fn exists(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         path.is_empty() || self.get(path).is_some() || self.others.iter().any(|o| o == path)
     }
 
-    /// Files whose names end so.
+    /// Files whose names end with one of these.
     pub fn ending<'a>(&'a self, ends: &'a [&'a str]) -> impl Iterator<Item = &'a File> {
         self.files.iter().filter(move |f| ends.iter().any(|e| f.path.ends_with(e)))
     }
 
-    /// Rust sources.
     pub fn rust(&self) -> impl Iterator<Item = &File> {
         self.ending(&[".rs"])
     }
 
-    /// Whether a Rust file is compiled for tests only: declared under `#[cfg(test)]`, or below such a module.
+    /// Returns true if a Rust file is compiled for tests only: declared under `#[cfg(test)]`, or below such a module.
     pub fn is_test(&self, file: &File) -> bool {
         let in_test_dir = file.path.split('/').any(|part| part == "tests" || part == "tests.rs");
         in_test_dir || self.test_modules().iter().any(|m| file.path == format!("{m}.rs") || under(&file.path, m))
     }
 
-    /// Paths without extension of modules declared under `#[cfg(test)]`, wherever `#[path]` puts them.
+    /// Paths without extension of modules declared under `#[cfg(test)]`, as `#[path]` places them.
     fn test_modules(&self) -> Vec<String> {
         let mut modules = Vec::new();
         for file in self.rust() {
@@ -123,7 +119,7 @@ fn under(path: &str, dir: &str) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Whether this line says that what follows is compiled for tests only.
+/// Returns true if the item behind this line is compiled for tests only.
 pub fn is_test_cfg(line: &str) -> bool {
     line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test")
 }
@@ -156,7 +152,7 @@ fn ends_on_its_own_line(line: &str, indent: usize) -> bool {
     line.len() - line.trim_start().len() == indent && (line.ends_with(';') || line.ends_with("{}"))
 }
 
-/// Whether `word` stands in `line` with no letter, digit or underscore next to it.
+/// Returns true if `word` stands in `line` with no letter, digit or underscore next to it.
 pub fn has_word(line: &str, word: &str) -> bool {
     let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
