@@ -1,4 +1,4 @@
-//! Identities: who and what a value speaks of. Newtypes only, so that two of them cannot be mixed up.
+//! Identities. Newtypes only, so that two of them cannot be mixed up.
 //!
 //! Lives on: every shard and every edge; all of them are plain copies.
 
@@ -20,13 +20,13 @@ pub struct KeyDigest(pub [u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ShardId(pub u16);
 
-/// A socket of this shard: its place in the connection plane and how often that place was used.
-/// A value of an earlier generation names nobody and is ignored by whoever receives it.
+/// A socket of this shard: its place in the connection plane and the use count of that place. The receiver ignores a
+/// value of an earlier generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnId {
     /// `ring * slots per ring + direct descriptor`.
     pub slot: u32,
-    /// Counts the uses of the slot, so that late completions and replies find nobody.
+    /// Counts the uses of the slot, so that late completions and replies match no connection.
     pub generation: u32,
 }
 
@@ -85,14 +85,14 @@ pub struct Origin(pub u32);
 /// The identity of one accepted message for its whole life, and its place in the order of its channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Stamp {
-    /// When the owner accepted it.
+    /// Time at which the owner accepted it.
     pub clock: Clock,
-    /// Which boot of which shard that owner was.
+    /// Boot and shard of that owner.
     pub origin: Origin,
 }
 
 impl fmt::Debug for Uaid {
-    /// A UAID is a bearer secret: whoever knows it can take over the session. Only a prefix is ever shown.
+    /// A UAID is a bearer secret: a client that knows it can take over the session. Only a prefix is ever shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Uaid({:02x}{:02x}..)", self.0[0], self.0[1])
     }

@@ -1,7 +1,7 @@
 //! Every bound of the shard, its arithmetic, and what happens at the bound.
 //!
-//! At a bound one of three things happens: **refuse** (tell whoever asked), **park** (stop reading from
-//! it), **shed** (drop and count). `docs/LIMITS.md` repeats this table for operators.
+//! At a bound one of three things happens: **refuse** (tell the requester), **park** (stop reading from it), **shed**
+//! (drop and count). `docs/LIMITS.md` repeats this table for operators.
 
 /// Shards in one process. Refuse: configuration.
 pub const SHARDS_MAX: u16 = 256;
@@ -30,7 +30,7 @@ pub const ROW_BYTES_MAX: u64 = 64 << 20;
 /// because low water may pass its clock (`MachineConfig::settle_lag`).
 pub const WRITE_SECONDS_MAX: u64 = 30;
 
-/// What one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
+/// Bytes that one ledger record takes beside the encoded message, at most; the machine reserves it, the log asserts it.
 pub const LEDGER_RECORD_OVERHEAD_BYTES: u32 = 64;
 
 /// Notifications of one session that are sent and unacked at once, and as many more for each second without an ack. A
@@ -72,7 +72,7 @@ pub const GRANTS_MAX: usize = 2 * HELLOS_IN_FLIGHT_MAX;
 /// Hellos of one shard that wait for a place among those. Refuse: close 1013.
 pub const HELLOS_WAITING_MAX: usize = 65_536;
 
-/// Sessions that one shard can hold, whatever is configured: indices carry a tag in their top bits.
+/// Sessions that one shard can hold, whichever number is configured: indices carry a tag in their top bits.
 pub const SESSIONS_MAX: usize = 1 << 28;
 
 /// Channels of one user agent. Refuse: register status 500.
@@ -80,8 +80,8 @@ pub const CHANNELS_MAX: usize = 2_048;
 
 /// Broadcast ids a node knows, and distinct sets of them that sessions subscribe to. Refuse: the id is "not found".
 pub const BROADCAST_IDS_MAX: usize = 1_024;
-/// Ids among these that only user agents have named, so that they hear of them once somebody sets them. Refuse: the
-/// id is "not found" and stays so for that session.
+/// Ids among these that only user agents have named: the user agents hear of such an id once it has a value. Refuse:
+/// the id is "not found" and stays so for that session.
 pub const BROADCAST_IDS_AWAITED_MAX: usize = 512;
 /// Ids of these that one session waits for. Refuse: as above.
 pub const BROADCAST_IDS_AWAITED_OF_SESSION_MAX: usize = 8;
@@ -100,10 +100,11 @@ pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024;
 pub const ACK_UPDATES_MAX: usize = 2 * WINDOW_MAX as usize;
 
 /// Connections that the kernel completes ahead of a shard on each of its listening sockets, unless configured
-/// otherwise: what comes while the shard is busy or is not let run. In a storm of a million within a minute a shard of
-/// two is called 8,300 times a second, and this is half a second of it; a shard of sixteen has four. What waits takes
-/// 2.5 KB of the kernel each (a TCP socket that nobody has taken in): 10 MB for a full queue. It is what kernels since
-/// 5.4 allow untuned. Shed: the kernel drops the SYN of who comes then, and the client tries again a second later.
+/// otherwise: those that come while the shard is busy or is not let run. In a storm of a million within a minute a
+/// shard of two is called 8,300 times a second, and this is half a second of it; a shard of sixteen has four. A waiting
+/// connection takes 2.5 KB of the kernel (a TCP socket that the server has not taken in): 10 MB for a full queue.
+/// Kernels since 5.4 allow this number untuned. Shed: the kernel drops the SYN of a further client, and the client
+/// tries again a second later.
 pub const BACKLOG_DEFAULT: u16 = 4_096;
 /// The least and the most of `shards.backlog`. The most is 165 MB of waiting sockets for each listening socket. Refuse:
 /// configuration.
@@ -157,7 +158,7 @@ pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 /// Retries of a notification on a live connection (ARCHITECTURE.md 3). After the last one it waits in storage.
 pub const RETRIES_MAX: u8 = 3;
 /// Deliveries, over three sessions at least, after which a message ends without an ack (`delivery.attempts_max`). Shed:
-/// it is deleted, counted (`unacked_ended`) and told to who asked for a receipt.
+/// it is deleted, counted (`unacked_ended`) and told to the app server that asked for a receipt.
 pub const ATTEMPTS_DEFAULT: u8 = 10;
 /// Ids of one session that left the window without an ack. At the bound: close 1013.
 pub const PARKED_IDS_MAX: usize = 1_024;
@@ -196,8 +197,8 @@ pub const RATE_BUCKETS_MAX: usize = 65_536;
 /// user that was sent something longest ago. One over its budget is sent more than one message per second.
 pub const BUDGET_USERS_MAX: usize = 16_384;
 
-/// Bytes of wake data of one user (SimplePush, PROTOCOL.md 1.12): its length is one byte in storage. What the edge
-/// takes is shorter.
+/// Bytes of wake data of one user (SimplePush, PROTOCOL.md 1.12): its length is one byte in storage. The edge takes
+/// fewer bytes.
 pub const WAKE_BYTES_MAX: usize = 255;
 /// Seconds between two wake-up calls for one user: an app server must not make us call more often. Shed: the update
 /// waits for the next hello.

@@ -1,7 +1,7 @@
 //! A bounded map that forgets what was used longest ago.
 //!
-//! Ordered maps only, so that the machine stays deterministic; every call costs the logarithm of the bound. Lives
-//! wherever its owner does: in the machine or the edge of one shard.
+//! Ordered maps only, so that the machine stays deterministic; every call costs the logarithm of the bound. Lives with
+//! its owner: in the machine or the edge of one shard.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,6 @@ impl<K: Ord + Copy, V> Lru<K, V> {
         gone
     }
 
-    /// Forgets `key`.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
         self.order.remove(&entry.used);
@@ -75,7 +74,6 @@ impl<K: Ord + Copy, V> Lru<K, V> {
         Some((key, entry.value))
     }
 
-    /// How many are held.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

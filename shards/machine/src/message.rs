@@ -9,15 +9,13 @@ use crate::time::UnixSeconds;
 /// A message between its acceptance and its end (ARCHITECTURE.md 3).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// For whom.
     pub uaid: Uaid,
-    /// On which channel.
     pub chid: Chid,
     /// Identity and order; zero until the owner has accepted the message.
     pub stamp: Stamp,
     /// Seconds to keep it; 0 is deliver now or drop (RFC 8030 section 5.2).
     pub ttl: u32,
-    /// When it was accepted, wall time; `accepted + ttl` is when it expires.
+    /// Wall time of the acceptance; the message expires at `accepted + ttl`.
     pub accepted: UnixSeconds,
     /// RFC 8030 section 5.3.
     pub urgency: Urgency,
@@ -31,8 +29,8 @@ pub struct Message {
     pub payload: Box<[u8]>,
 }
 
-/// How often a message was delivered in vain. It rides in spare bits of the layout, so a message that is acked in its
-/// first session pays nothing for it.
+/// Sessions and deliveries of a message without an ack. They ride in spare bits of the layout, so a message that is
+/// acked in its first session pays nothing for them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Tries {
     deliveries: u8,
@@ -45,7 +43,7 @@ impl Tries {
     /// Sessions over which a message is delivered at least before it ends for want of an ack.
     pub const SESSIONS_MIN: u8 = 3;
 
-    /// One session more, with so many deliveries; unchanged without one.
+    /// Adds one session with this number of deliveries; unchanged if that is 0.
     pub fn and(self, deliveries: u8) -> Tries {
         if deliveries == 0 {
             return self;
@@ -89,7 +87,7 @@ pub enum Urgency {
     High,
 }
 
-/// A topic name: 1 to 32 characters of `[0-9A-Za-z-_]` with optional trailing `=`; whoever makes one has checked that
+/// A topic name: 1 to 32 characters of `[0-9A-Za-z-_]` with optional trailing `=`. Its creator has checked that
 /// (PROTOCOL.md 2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Topic {
@@ -111,7 +109,6 @@ impl Topic {
     /// The slot of version updates (PROTOCOL.md 1.12). No app server can name it: its byte is in no topic's alphabet.
     pub const UPDATE: Topic = Topic { bytes: [0; 32], len: 1 };
 
-    /// Its characters.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -120,7 +117,7 @@ impl Topic {
 /// The place of a message among those that want its topic slot: of two, the greater stays.
 ///
 /// The newer message replaces the older (RFC 8030 section 5.4). A version update replaces only one of a lower version
-/// (PROTOCOL.md 1.12), so of two with one version the first stays, in whatever order they come.
+/// (PROTOCOL.md 1.12), so of two with one version the first stays, in either order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rank {
     version: u64,
@@ -135,10 +132,9 @@ impl Rank {
     }
 }
 
-/// What a store must know of the message that holds a topic slot.
+/// Facts that a store needs about the message that holds a topic slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Which message.
     pub stamp: Stamp,
     rank: Rank,
     expires: UnixSeconds,
@@ -165,12 +161,12 @@ impl std::fmt::Debug for Message {
 }
 
 impl Message {
-    /// When it may no longer be delivered.
+    /// Time from which on it may not be delivered.
     pub fn expires(&self) -> UnixSeconds {
         UnixSeconds(self.accepted.0.saturating_add(u64::from(self.ttl)))
     }
 
-    /// Whether that time has come (PROTOCOL.md 2.4: `now >= timestamp + ttl`).
+    /// Returns true if that time has come (PROTOCOL.md 2.4: `now >= timestamp + ttl`).
     pub fn expired(&self, now: UnixSeconds) -> bool {
         now >= self.expires()
     }
@@ -180,18 +176,18 @@ impl Message {
         Rank::new(self.simple_version().unwrap_or(0), self.stamp)
     }
 
-    /// What is to be known of it while it holds a topic slot.
+    /// Facts that a store needs while this message holds a topic slot.
     pub fn held(&self) -> Held {
         Held { stamp: self.stamp, rank: self.rank(), expires: self.expires() }
     }
 
-    /// Whether it takes the slot from the message that holds it; that message itself may be written again. An expired
-    /// version must not keep lower ones away.
+    /// Returns true if it takes the slot from the message that holds it; that message itself may be written again. An
+    /// expired version must not keep lower ones away.
     pub fn replaces(&self, held: &Held) -> bool {
         self.rank() >= held.rank || (self.simple_version().is_some() && held.expires <= self.accepted)
     }
 
-    /// How many bytes [`Message::encode`] appends.
+    /// Number of bytes that [`Message::encode`] appends.
     pub fn encoded_len(&self) -> usize {
         HEAD_BYTES + self.topic.map_or(0, |t| t.as_bytes().len()) + self.payload.len()
     }
@@ -218,7 +214,7 @@ impl Message {
         out.extend_from_slice(&self.payload);
     }
 
-    /// Reads what [`Message::encode`] wrote; `None` for anything else, whatever its bytes.
+    /// Reads the bytes that [`Message::encode`] wrote; `None` for any other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let (head, tail) = bytes.split_at_checked(HEAD_BYTES)?;
         if head[0] != LAYOUT_VERSION {

@@ -14,7 +14,7 @@ use crate::shard::{NodeId, Page, Presence, RECORD_VERSION, RowKey, StoreError, S
 use crate::simple::Contact;
 use crate::time::UnixSeconds;
 
-/// What a store answers.
+/// Result of one operation.
 type Answer = Result<StoreReply, StoreError>;
 
 /// A user not refreshed for this long is dropped: 60 days.
@@ -40,16 +40,12 @@ pub struct Model {
     swept_at: UnixSeconds,
 }
 
-/// One user with everything that waits for it.
+/// One user with everything that waits for it. A field that [`UserRow`] has too means the same here.
 #[derive(Clone, Default)]
 pub struct User {
-    /// As in [`UserRow`].
     pub seen: UnixSeconds,
-    /// As in [`UserRow`].
     pub low_water: Clock,
-    /// As in [`UserRow`].
     pub user_clock: Clock,
-    /// As in [`UserRow`].
     pub contact: Contact,
     /// Key and time of registration of each channel.
     pub channels: BTreeMap<Chid, (Option<KeyDigest>, Clock)>,
@@ -94,7 +90,6 @@ impl Model {
         self.bytes >= self.bytes_max
     }
 
-    /// The user with this UAID.
     pub fn user(&self, uaid: Uaid) -> Option<&User> {
         self.users.get(&uaid)
     }
@@ -125,7 +120,7 @@ impl Model {
         (self.users.entry(uaid).or_insert_with(|| coming.unwrap_or_default()), known)
     }
 
-    /// Writes a row whatever there is of its user; rows without a user are those of one that nobody knows of yet.
+    /// Writes a row, also of a user that is not there yet: its rows wait for it.
     pub fn put_row(&mut self, message: &Arc<Message>) {
         let known = self.users.contains_key(&message.uaid);
         let users = if known { &mut self.users } else { &mut self.coming };
@@ -191,7 +186,7 @@ impl Model {
         }
     }
 
-    /// Changes a user who is there; nobody is made by it.
+    /// Changes a user who is there; it creates none.
     fn change(&mut self, uaid: Uaid, change: impl FnOnce(&mut User)) -> Answer {
         if let Some(user) = self.users.get_mut(&uaid) {
             change(user);
@@ -245,7 +240,7 @@ impl Model {
     }
 
     fn save(&mut self, messages: &[Arc<Message>]) -> Answer {
-        // What was accepted may take an eighth more.
+        // Accepted messages may take an eighth more.
         if self.bytes >= self.bytes_max.saturating_add(self.bytes_max / 8) {
             return Err(StoreError::Full);
         }
@@ -326,7 +321,7 @@ impl Model {
         }
     }
 
-    /// Drops what expired and whom nobody saw for 60 days, among the next `count` users in a circle.
+    /// Drops expired messages, and users that were not seen for 60 days, among the next `count` users in a circle.
     pub fn sweep(&mut self, now: UnixSeconds, count: usize) {
         let next: Vec<Uaid> = self.users_after(self.swept_to).take(count).map(|(uaid, _)| *uaid).collect();
         self.swept_to = if next.len() < count { None } else { next.last().copied() };
@@ -342,7 +337,7 @@ impl Model {
 }
 
 impl User {
-    /// What a reader is told of it.
+    /// The row that a reader gets.
     pub fn row(&self) -> UserRow {
         UserRow {
             record_version: RECORD_VERSION,
@@ -376,7 +371,7 @@ impl User {
         }
     }
 
-    /// Every message that a reader is given, whatever its form, also when it has expired.
+    /// Every message that a reader is given, in any form, also when it has expired.
     pub fn messages(&self) -> impl Iterator<Item = &Arc<Message>> {
         let rows = self.rows.iter().filter(|(key, row)| self.unsettled(key.0, row));
         self.topics.values().chain(rows.map(|(_, row)| &row.message))
@@ -409,7 +404,7 @@ impl User {
         (bytes, replaced.map_or(0, |message| message.encoded_len() as u64))
     }
 
-    /// Keeps what `keep` says; returns the bytes that went.
+    /// Keeps the messages for which `keep` is true; returns the bytes of the others.
     fn retain(&mut self, keep: impl Fn(&Message) -> bool) -> u64 {
         let mut freed = 0;
         let mut stays = |message: &Message| {
@@ -423,7 +418,7 @@ impl User {
     }
 }
 
-/// The first `limit` unexpired rows, and whether there was another.
+/// The first `limit` unexpired rows. The reply says if there was another.
 fn page<'a>(rows: impl Iterator<Item = &'a Arc<Message>>, limit: u16, now: UnixSeconds) -> StoreReply {
     let mut live = rows.filter(|message| !message.expired(now));
     let messages: Vec<_> = live.by_ref().take(usize::from(limit)).cloned().collect();

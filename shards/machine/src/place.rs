@@ -1,4 +1,4 @@
-//! Placement: which shard owns a UAID (ARCHITECTURE.md 8.1). Pure, versioned by its key, tested for balance.
+//! Placement: the shard that owns a UAID (ARCHITECTURE.md 8.1). Pure, versioned by its key, tested for balance.
 //!
 //! `owner = (keyed_hash(uaid) * shards) >> 64`: each shard owns one contiguous slice of the hash space.
 //! The key lives in the data directory and is secret: strangers cannot aim at one shard.
@@ -8,7 +8,7 @@ use std::hash::Hasher;
 
 use crate::ids::{Chid, ShardId, Uaid};
 
-/// The secret key of the placement hash, and how many slices there are. Same on every shard of a process.
+/// The secret key of the placement hash, and the number of slices. Same on every shard of a process.
 #[derive(Clone, Copy)]
 pub struct Placement {
     key: (u64, u64),
@@ -34,7 +34,7 @@ impl Placement {
         ShardId(slice as u16)
     }
 
-    /// The keyed hash of a UAID; also what the index of sessions is keyed by.
+    /// The keyed hash of a UAID; also the key of the index of sessions.
     pub fn hash(&self, uaid: Uaid) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
         hasher.write(&uaid.0);
@@ -48,7 +48,7 @@ impl Placement {
         hasher.finish() as u32
     }
 
-    /// A keyed name of one subscription, for tables in which a collision harms nobody but its own user for a minute.
+    /// A keyed name of one subscription, for tables in which a collision harms only its own user for a minute.
     pub fn subscription(&self, uaid: Uaid, chid: Chid) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
         hasher.write(&uaid.0);
@@ -56,7 +56,6 @@ impl Placement {
         hasher.finish()
     }
 
-    /// How many slices there are.
     pub fn shard_count(&self) -> u16 {
         self.shard_count
     }

@@ -1,4 +1,4 @@
-//! Token buckets: how often each of many senders or endpoints may do something.
+//! Token buckets: the rate at which each of many senders or endpoints may do something.
 //!
 //! Lives in the machine of a shard (endpoints, by their owner) and in its edge (application servers, where they land).
 
@@ -10,9 +10,9 @@ use crate::time::{Instant, Span};
 /// cell rate algorithm), so that an idle bucket is the same as none.
 pub struct Buckets<K> {
     full_at: Lru<K, Instant>,
-    /// Between two tokens.
+    /// Time between two tokens.
     interval: Span,
-    /// How far `full_at` may lie ahead when another token is taken.
+    /// Greatest lead of `full_at` over the present at which another token is taken.
     tolerance: Span,
     forgotten: u64,
 }
@@ -32,10 +32,10 @@ impl<K: Ord + Copy> Buckets<K> {
     /// Takes a token.
     ///
     /// # Errors
-    /// There is none: how long until there is one.
+    /// There is no token; the error is the time until there is one.
     pub fn take(&mut self, now: Instant, key: K) -> Result<(), Span> {
         self.forget_full(now);
-        // A refusal is a use too: who keeps trying is not forgotten.
+        // A refusal is a use too: a sender that keeps trying is not forgotten.
         let full_at = self.full_at.get(&key).map_or(now, |full_at| (*full_at).max(now));
         let ahead = full_at.since(now);
         if ahead > self.tolerance {
@@ -54,12 +54,10 @@ impl<K: Ord + Copy> Buckets<K> {
         self.forgotten
     }
 
-    /// How many buckets are kept.
     pub fn len(&self) -> usize {
         self.full_at.len()
     }
 
-    /// Whether none is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -3,7 +3,7 @@
 //! An update is a [`Message`] in the one topic slot that no app server can name, so that ledgers and stores carry it
 //! like any other and keep one per channel. Its payload is the version (8 bytes, big-endian), then the data.
 //!
-//! Lives on: wherever messages do; plain values.
+//! Lives on: every thread that has messages; plain values.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::limits;
 use crate::message::{Message, Topic, Urgency};
 use crate::time::UnixSeconds;
 
-/// What a user agent understands, by its latest hello.
+/// Messages that a user agent understands, by its latest hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
     /// Notifications with a body (RFC 8030).
@@ -22,8 +22,8 @@ pub enum Mode {
     Simple,
 }
 
-/// What the wake-up service is told of a user agent that is not connected, form-encoded; 1 to
-/// `limits::WAKE_BYTES_MAX` bytes. It says where somebody is: never shown.
+/// Data for the wake-up service about a user agent that is not connected, form-encoded; 1 to `limits::WAKE_BYTES_MAX`
+/// bytes. They tell the place of a person: never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WakeData(Box<str>);
 
@@ -45,12 +45,11 @@ impl fmt::Debug for WakeData {
     }
 }
 
-/// How a user agent is reached. Stored with the user.
+/// Way to reach a user agent. Stored with the user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Contact {
-    /// What it understands.
     pub mode: Mode,
-    /// How it is woken; only in mode `Simple`.
+    /// Data of its wake-up calls; only in mode `Simple`.
     pub wake: Option<WakeData>,
 }
 

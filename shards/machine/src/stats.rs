@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a number means over time.
+/// Meaning of a number over time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Only grows. Its metric gets the suffix `_total`.
@@ -21,7 +21,6 @@ pub enum Kind {
 pub struct Meaning {
     /// Field name.
     pub name: &'static str,
-    /// Counter or gauge.
     pub kind: Kind,
     /// One sentence.
     pub help: &'static str,
@@ -29,7 +28,7 @@ pub struct Meaning {
 
 /// A struct of counters.
 pub trait Counters {
-    /// What its numbers mean, in the order of `write_to`.
+    /// Meanings of its numbers, in the order of `write_to`.
     const MEANINGS: &'static [Meaning];
 
     /// Copies every number to `board`, starting at `at`; returns where the next struct starts.
@@ -99,7 +98,7 @@ impl Histogram {
         self.sum_us = self.sum_us.wrapping_add(us);
     }
 
-    /// Adds what another one counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Histogram) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;

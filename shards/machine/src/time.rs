@@ -17,7 +17,7 @@ impl Instant {
         Instant(self.0.div_ceil(step.0.max(1)).saturating_mul(step.0.max(1)))
     }
 
-    /// How long ago `earlier` was; zero when it lies ahead.
+    /// Time since `earlier`; zero when that lies ahead.
     pub fn since(self, earlier: Instant) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -33,17 +33,14 @@ impl Instant {
 pub struct Span(pub u64);
 
 impl Span {
-    /// `ms` milliseconds.
     pub const fn from_ms(ms: u64) -> Span {
         Span(ms * 1_000_000)
     }
 
-    /// `s` seconds.
     pub const fn from_secs(s: u64) -> Span {
         Span(s * 1_000_000_000)
     }
 
-    /// Whole seconds, rounded up.
     pub const fn seconds_ceil(self) -> u32 {
         self.0.div_ceil(1_000_000_000) as u32
     }
