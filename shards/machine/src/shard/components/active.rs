@@ -31,7 +31,6 @@ impl StoredCommand {
         self.waits
     }
 
-    /// The channel whose unregister is at storage.
     pub fn unregistering(&self) -> Option<Chid> {
         self.unregistering
     }
@@ -76,7 +75,7 @@ impl Active {
         stands
     }
 
-    /// Up to where every message row is settled, if storage has not been told so yet.
+    /// Clock up to which every message row is settled, if storage has not been told so yet.
     pub fn raise_low_water(&mut self) -> Option<Clock> {
         self.drain.raise_low_water(self.window.settled_below())
     }
@@ -86,7 +85,8 @@ impl Active {
         self.window.is_settled() && self.drain.clear() && !self.command.waits
     }
 
-    /// Nothing is under way any more. What a check has covered stays until the deadline: it rides with the next delete.
+    /// Nothing is under way any more. The clock that a check has covered stays until the deadline: it rides with the
+    /// next delete.
     pub fn idle(&self) -> bool {
         (self.armed.is_none() || self.drain.has_covered_nothing()) && self.is_delivered() && !self.drain.is_reading()
     }

@@ -24,12 +24,10 @@ pub(in crate::shard) struct Actives {
 }
 
 impl Actives {
-    /// No session has an entry.
     pub fn new() -> Actives {
         Actives { entries: Slab::new(), windows: Vec::new(), emissions: 0, deadlines: Deadlines::default() }
     }
 
-    /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -39,7 +37,6 @@ impl Actives {
         if index == NONE { None } else { self.entries.at(index).map(|(_, active)| active) }
     }
 
-    /// As [`Actives::get`], to change it.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut Active> {
         if index == NONE {
             return None;
@@ -152,7 +149,6 @@ impl Actives {
         self.emissions = emissions;
     }
 
-    /// All entries.
     pub fn iter(&self) -> impl Iterator<Item = &Active> {
         (0..self.entries.end()).filter_map(|index| self.get(index))
     }

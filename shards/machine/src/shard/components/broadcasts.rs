@@ -154,13 +154,13 @@ impl Broadcasts {
         (most as u32, Span(SPREAD_BEAT.0 * most / share))
     }
 
-    /// Subscribes a new session: its subscription, and what its user agent does not have yet.
+    /// Subscribes a new session. Returns its subscription, and the values that its user agent does not have yet.
     pub fn open(&mut self, wanted: &[BroadcastVersion]) -> (Subscription, BroadcastDelta) {
         let (set, delta) = self.subscribe(0, wanted);
         (Subscription { set, seen: self.change }, delta)
     }
 
-    /// Adds ids to a subscription. Returns what the user agent does not have yet, if there is anything.
+    /// Adds ids to a subscription. Returns the values that the user agent does not have yet, if there are any.
     pub fn add_to(&mut self, subscription: &mut Subscription, wanted: &[BroadcastVersion]) -> Option<BroadcastDelta> {
         let before = subscription.set;
         let (set, delta) = self.subscribe(before, wanted);
@@ -227,7 +227,7 @@ impl Broadcasts {
         at
     }
 
-    /// The place of an id that a user agent names. One that nobody has set is kept a place for, while there are few of
+    /// The place of an id that a user agent names. An unknown id gets a place without a value while there are few of
     /// these and the session has `awaits` of them.
     fn place(&mut self, id: &str, awaits: usize) -> Option<u16> {
         if let Some(at) = self.by_id.get(id) {
@@ -243,7 +243,7 @@ impl Broadcasts {
         Some(self.add(id, None, 0))
     }
 
-    /// Frees the place of an id that nobody has set when no set names it.
+    /// Frees the place of an id without a value when no set names it.
     fn forget_value(&mut self, at: u16) {
         let value = &self.values[usize::from(at)];
         if value.sets == 0 && value.version.is_none() && self.by_id.remove(&value.id).is_some() {
@@ -252,8 +252,9 @@ impl Broadcasts {
         }
     }
 
-    /// Adds what is asked for to the set of a session: the set it has instead, and what the user agent does not have
-    /// yet. What a bound keeps out of the set is answered as unknown, so that no user agent waits in vain for it.
+    /// Adds the requested ids to the set of a session. Returns the set it has instead, and the values that the user
+    /// agent does not have yet. An id that a bound keeps out of the set is answered as unknown, so that no user agent
+    /// waits in vain for it.
     fn subscribe(&mut self, set: u16, wanted: &[BroadcastVersion]) -> (u16, BroadcastDelta) {
         let mut delta = BroadcastDelta::default();
         if wanted.is_empty() {

@@ -11,17 +11,16 @@ use crate::time::{Instant, Span};
 /// The dead endpoints of one shard, by `Placement::subscription`.
 pub(in crate::shard) struct DeadEndpoints {
     until: Lru<u64, Instant>,
-    /// How many registers were begun or answered, by the top bits of the subscription's name. Two subscriptions that
-    /// share one cost each other an entry now and then.
+    /// Number of registers that were begun or answered, by the top bits of the subscription's name. Two subscriptions
+    /// that share one cost each other an entry now and then.
     epochs: Box<[u32; EPOCHS]>,
 }
 
-/// When storage was asked about a subscription, in registers.
+/// Time at which storage was asked about a subscription, in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) struct Epoch(u32);
 
 impl DeadEndpoints {
-    /// Nothing is known to be dead.
     pub fn new() -> DeadEndpoints {
         DeadEndpoints { until: Lru::new(limits::DEAD_ENDPOINTS_MAX), epochs: Box::new([0; EPOCHS]) }
     }
@@ -45,7 +44,7 @@ impl DeadEndpoints {
         self.until.remove(&name);
     }
 
-    /// Whether storage has said within the last minute that there is no such subscription.
+    /// Returns true if storage has said within the last minute that there is no such subscription.
     pub fn contains(&mut self, now: Instant, name: u64) -> bool {
         match self.until.get(&name) {
             Some(until) if *until > now => true,
@@ -62,7 +61,7 @@ fn epoch_of(name: u64) -> usize {
     (name >> (64 - EPOCHS.trailing_zeros())) as usize
 }
 
-/// A register on another node of a shared store is not seen here: this is for how long it may be denied.
+/// A register on another node of a shared store is not seen here: it may be denied for this long.
 const KEPT: Span = Span::from_secs(60);
 const EPOCHS: usize = 1_024;
 

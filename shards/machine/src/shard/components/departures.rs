@@ -22,7 +22,7 @@ pub(in crate::shard) struct Departures {
     users: BTreeMap<Uaid, Departure>,
 }
 
-/// What an ended session left.
+/// Directs that an ended session left, and the state of their save.
 struct Departure {
     messages: Vec<Left>,
     saving: bool,
@@ -33,14 +33,14 @@ struct Departure {
     unregistering: Option<Chid>,
 }
 
-/// A save that is to be submitted.
+/// A save that must be submitted.
 pub(in crate::shard) struct Save {
     pub messages: Vec<Arc<Message>>,
     /// After a pause: the last one failed.
     pub later: bool,
 }
 
-/// What the answer to a save leads to.
+/// Result of the answer to a save.
 pub(in crate::shard) enum Saved {
     /// Storage has everything: these records are over, and so is the departure.
     Over(Vec<Left>),
@@ -61,18 +61,18 @@ impl Departures {
         self.users.is_empty()
     }
 
-    /// Whether a session of this user left something that is not saved yet.
+    /// Returns true if a session of this user left something that is not saved yet.
     pub fn contains(&self, uaid: Uaid) -> bool {
         self.users.contains_key(&uaid)
     }
 
-    /// Whether a hello of this user waits until what the last session left is saved. A full storage takes it when it
-    /// has room again, and the session is told then.
+    /// Returns true if a hello of this user waits until the directs of its last session are saved. A full storage takes
+    /// them when it has room again, and the session is told then.
     pub fn goes_first(&self, uaid: Uaid) -> bool {
         self.users.get(&uaid).is_some_and(|departure| !departure.full)
     }
 
-    /// Whether this message waits to be saved.
+    /// Returns true if this message waits to be saved.
     pub fn holds(&self, uaid: Uaid, stamp: Stamp) -> bool {
         let departure = self.users.get(&uaid);
         departure.is_some_and(|departure| departure.messages.iter().any(|left| left.message.stamp == stamp))
@@ -92,13 +92,13 @@ impl Departures {
         departure.map(|departure| departure.unregistering = None).is_some()
     }
 
-    /// Whether a departure has nothing left to save and no save at storage: it ends now.
+    /// Returns true if a departure has nothing left to save and no save at storage: it ends now.
     pub fn is_over(&self, uaid: Uaid) -> bool {
         self.users.get(&uaid).is_some_and(|departure| departure.messages.is_empty() && !departure.saving)
     }
 
-    /// Begins a save of what a user's session left. `None` while one is at storage, while an unregister has to go
-    /// first, and when nothing is left.
+    /// Begins a save of the directs that a user's session left. `None` while one is at storage, while an unregister has
+    /// to go first, and when nothing is left.
     pub fn begin_save(&mut self, uaid: Uaid) -> Option<Save> {
         let waits = |departure: &&mut Departure| !departure.saving && departure.unregistering.is_none();
         let departure = self.users.get_mut(&uaid).filter(waits).filter(|departure| !departure.messages.is_empty())?;

@@ -22,7 +22,7 @@ pub(in crate::shard) struct Greetings {
     greetings: Slab<Greeting>,
     /// Greetings of other shards' sockets by claim.
     claims: BTreeMap<Claim, Ref>,
-    /// Claims that were granted here and whose mail has not come, whatever became of their greetings; at most
+    /// Claims that were granted here and whose mail has not come, also when their greetings are over; at most
     /// `GRANTS_MAX`.
     grants: BTreeSet<Claim>,
     /// Greetings that hold a reserved place.
@@ -42,13 +42,13 @@ struct Greeting {
     nudged: bool,
 }
 
-/// Whose socket a hello came on.
+/// Origin of a hello: a socket of this shard, or a claim of another.
 pub(in crate::shard) enum From {
     Local { conn: ConnId, hello: Box<Hello> },
     Remote { asker: Asker, claim: Claim, channels: Option<Box<[Chid]>>, arrived: Arrived },
 }
 
-/// What has come of a socket that was granted.
+/// Parts of a granted socket that have come.
 #[derive(Default)]
 pub(in crate::shard) struct Arrived {
     hello: Option<Box<Hello>>,
@@ -63,9 +63,9 @@ impl Arrived {
     }
 }
 
-/// How far a greeting is.
+/// Progress of a greeting.
 enum Phase {
-    /// What the previous session left unacked is being saved.
+    /// The directs that the previous session left are being saved.
     AwaitingSave,
     Loading,
     /// The other shard was told to move the socket; a place is reserved for it.
@@ -93,7 +93,7 @@ pub(in crate::shard) struct Pair {
     pub user: Box<UserRow>,
 }
 
-/// What becomes of a greeting whose user is known.
+/// Decision on a greeting whose user is known.
 pub(in crate::shard) enum Grant {
     /// Its socket is here: the greeting can end in a session.
     Local(Box<UserRow>),
@@ -104,7 +104,6 @@ pub(in crate::shard) enum Grant {
 }
 
 impl Greetings {
-    /// No hello.
     pub fn new() -> Greetings {
         Greetings {
             greetings: Slab::new(),
@@ -117,7 +116,6 @@ impl Greetings {
         }
     }
 
-    /// No greeting is in flight.
     pub fn is_empty(&self) -> bool {
         self.greetings.is_empty()
     }
@@ -129,7 +127,7 @@ impl Greetings {
 
     // --- places for hellos ---------------------------------------------------------------------------------
 
-    /// Whether one more own hello may begin.
+    /// Returns true if one more own hello may begin.
     pub fn may_begin(&self) -> bool {
         self.in_flight < limits::HELLOS_IN_FLIGHT_MAX
     }
@@ -181,12 +179,12 @@ impl Greetings {
         self.greetings.at(index).map(|(at, _)| at)
     }
 
-    /// Whose greeting is at an index.
+    /// User of the greeting at an index.
     pub fn uaid_at(&self, index: u32) -> Option<Uaid> {
         self.greetings.at(index).map(|(_, greeting)| greeting.uaid)
     }
 
-    /// Whose a greeting is, while it lasts.
+    /// User of a greeting, while it lasts.
     pub fn uaid(&self, at: Ref) -> Option<Uaid> {
         self.greetings.get(at).map(|greeting| greeting.uaid)
     }
@@ -211,7 +209,7 @@ impl Greetings {
         self.greetings.live_mut(at).phase = Phase::AwaitingSave;
     }
 
-    /// Whether the greeting at an index waits as above.
+    /// Returns the greeting at an index if it waits as above.
     pub fn awaits_save(&self, index: u32) -> Option<Ref> {
         let (at, greeting) = self.greetings.at(index)?;
         matches!(greeting.phase, Phase::AwaitingSave).then_some(at)
@@ -313,7 +311,7 @@ impl Greetings {
         self.deadlines.front().map(|(due, _)| *due)
     }
 
-    /// Takes the next greeting that has taken too long, and whether it was granted: a half pair.
+    /// Takes the next greeting that has taken too long; true if it was granted: a half pair.
     pub fn next_overdue(&mut self, now: Instant) -> Option<(Ref, bool)> {
         while let Some((due, at)) = self.deadlines.front().copied()
             && due <= now
@@ -340,7 +338,7 @@ impl Greetings {
     }
 }
 
-/// How long a hello may take at the owner: a half pair or a silent store ends then.
+/// Time that a hello may take at the owner: a half pair or a silent store ends then.
 pub(in crate::shard) const GREETING_TIMEOUT: Span = Span::from_secs(10);
 
 #[cfg(test)]
@@ -386,7 +384,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order: places are counted, and a pair is made of both halves of one grant.
+        /// After inputs of any kind in any order places are counted, and a pair is made of both halves of one grant.
         #[test]
         fn counts_follow_the_greetings(ops in prop::collection::vec((0u8..6, 0u64..4), 0..60)) {
             let mut greetings = Greetings::new();

@@ -11,7 +11,7 @@ pub(in crate::shard) struct HelloTimer {
     timeout: Span,
     /// The longest timeout that can be told, in ticks.
     ticks_max: u32,
-    /// When sockets without a hello are looked for next.
+    /// Time at which sockets without a hello are looked for next.
     due: Option<Instant>,
 }
 

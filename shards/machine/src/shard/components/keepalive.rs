@@ -31,19 +31,18 @@ pub(in crate::shard) struct Ping {
 }
 
 impl Ping {
-    /// The session that was pinged.
     pub fn session(&self) -> Ref {
         self.session
     }
 }
 
-/// What a session keeps: 10 bytes.
+/// Ping state of one session: 10 bytes.
 #[derive(Clone, Copy)]
 #[repr(Rust, packed(2))]
 pub(in crate::shard) struct PerSession {
     /// Time at which the next WebSocket Ping is due, in ticks.
     ping_due: u32,
-    /// When the last `{}` was answered, in ticks; 0 is never.
+    /// Time of the last answer to `{}`, in ticks; 0 is never.
     client_ping: u32,
     /// A WebSocket Ping is out.
     awaits_pong: bool,
@@ -59,8 +58,8 @@ impl PerSession {
         self.awaits_pong = false;
     }
 
-    /// Whether the pong of exactly this ping is still to come. A shard that is late finds the deadline of a ping whose
-    /// pong came beside that of the next.
+    /// Returns true if the pong of exactly this ping is still to come. A shard that is late finds the deadline of a
+    /// ping whose pong came beside that of the next.
     pub fn awaits(&self, ping: Ping) -> bool {
         self.awaits_pong && self.odd == ping.odd
     }
@@ -77,14 +76,12 @@ pub(in crate::shard) enum PongState {
     Silent,
 }
 
-/// What a pong that is due leads to.
+/// Decision on a pong that is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) enum Verdict {
     /// Not judged before the input horizon has passed it; nor are those behind it.
     Wait,
-    /// The session stays.
     Stays,
-    /// The session ends.
     Ends,
 }
 
@@ -98,7 +95,6 @@ pub(in crate::shard) struct HeldUp {
 }
 
 impl Keepalive {
-    /// No session yet.
     pub fn new(config: &MachineConfig) -> Keepalive {
         Keepalive {
             ping_interval: config.ping_interval,
@@ -276,8 +272,8 @@ mod tests {
     }
 
     proptest! {
-        /// The first ping comes in the second half of the interval, and the deadline of a ping whose pong came ends
-        /// nobody, whatever was pinged since.
+        /// The first ping comes in the second half of the interval, and the deadline of a ping whose pong came ends no
+        /// session, also after later pings.
         #[test]
         fn a_pong_answers_its_own_ping(hash: u64, pongs in prop::collection::vec(any::<bool>(), 1..20)) {
             let mut keepalive = keepalive();

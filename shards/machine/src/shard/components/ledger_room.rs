@@ -4,7 +4,7 @@ use crate::ids::LedgerSlot;
 use crate::limits;
 use crate::message::Message;
 
-/// What live records take. A record is taken once and given back once.
+/// Room that live records take. A record is taken once and given back once.
 pub(in crate::shard) struct LedgerRoom {
     /// Numbers that are free again; the others below `used` are live.
     free: Vec<u32>,
@@ -19,12 +19,12 @@ impl LedgerRoom {
         LedgerRoom { free: Vec::new(), used: 0, bytes: 0, bytes_max }
     }
 
-    /// Whether a record of so many bytes fits.
+    /// Returns true if a record of this size fits.
     pub fn fits(&self, bytes: u32) -> bool {
         self.bytes + u64::from(bytes) <= self.bytes_max
     }
 
-    /// Takes a record of so many bytes.
+    /// Takes a record of this size.
     pub fn take(&mut self, bytes: u32) -> LedgerSlot {
         self.bytes += u64::from(bytes);
         LedgerSlot(self.free.pop().unwrap_or_else(|| {
@@ -33,7 +33,7 @@ impl LedgerRoom {
         }))
     }
 
-    /// Gives back a record that [`LedgerRoom::take`] gave for so many bytes. The caller has the log forget it.
+    /// Gives back a record that [`LedgerRoom::take`] gave for this size. The caller has the log forget it.
     pub fn give_back(&mut self, slot: LedgerSlot, bytes: u32) {
         assert!(self.bytes >= u64::from(bytes) && self.live() > 0, "a record is given back once");
         self.bytes -= u64::from(bytes);
@@ -51,7 +51,7 @@ impl LedgerRoom {
     }
 }
 
-/// What a direct reserves of its session and its shard.
+/// Bytes that a direct reserves of its session and its shard.
 pub(in crate::shard) fn ledger_bytes(message: &Message) -> u32 {
     message.encoded_len() as u32 + limits::LEDGER_RECORD_OVERHEAD_BYTES
 }

@@ -2,8 +2,8 @@
 //!
 //! No file here knows [`super::ShardMachine`] (the table of imports in `src/tidy/imports.rs` refuses it). A component
 //! gets what it needs as arguments: the time, values of the configuration, ids, the parts of a session that are its
-//! own, and what the composer has read from its siblings. It answers with values or with a closed enum of what is to
-//! be done, and the composer does it. Counters are an output like effects: a component only adds to them.
+//! own, and what the composer has read from its siblings. It answers with values or with a closed enum of actions, and
+//! the composer carries them out. Counters are an output like effects: a component only adds to them.
 
 pub(super) mod active;
 pub(super) mod actives;

@@ -9,5 +9,5 @@ pub(in crate::shard) fn give_back<T>(queue: &mut VecDeque<T>) {
     }
 }
 
-/// Entries of a queue that are kept whatever happens.
+/// Entries for which a queue keeps room at all times.
 const QUEUE_KEPT: usize = 256;

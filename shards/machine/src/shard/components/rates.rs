@@ -1,4 +1,4 @@
-//! What one endpoint and one user may cost: `endpoint.token_rate`, `store.user_bytes_per_day` and registers, decided at
+//! Budgets of one endpoint and one user: `endpoint.token_rate`, `store.user_bytes_per_day` and registers, decided at
 //! the owner, where every POST to them and every register of them comes by. Owner shard only; forgotten by a restart.
 
 use crate::ids::Uaid;
@@ -10,7 +10,7 @@ use crate::time::{Instant, Now, Span, UnixSeconds};
 
 use super::super::stats::MachineStats;
 
-/// The rates of one shard. What is off costs nothing.
+/// The rates of one shard. A rate that is off costs nothing.
 pub(in crate::shard) struct Rates {
     /// By `Placement::subscription`.
     endpoints: Option<Buckets<u64>>,
@@ -80,7 +80,7 @@ impl Rates {
         true
     }
 
-    /// Charges a message that is to be stored; the bytes that were charged.
+    /// Charges a message before it is stored. Returns the bytes that were charged.
     ///
     /// # Errors
     /// The budget of its user is spent: the seconds after which to try again, at most an hour.
@@ -111,7 +111,8 @@ impl Rates {
 }
 
 impl Budgets {
-    /// Takes `bytes` from today's budget: whether it was enough, and whether another user of today was forgotten.
+    /// Takes `bytes` from today's budget. Returns true if it was enough, and true if another user of today was
+    /// forgotten.
     fn charge(&mut self, now: UnixSeconds, uaid: Uaid, bytes: u32) -> (bool, bool) {
         let day = now.0 / DAY_SECONDS;
         let spent = self.spent.get(&uaid).filter(|spent| spent.day == day).map_or(0, |spent| spent.bytes);
@@ -123,7 +124,7 @@ impl Budgets {
         (true, gone.is_some_and(|(_, spent)| spent.day == day))
     }
 
-    /// Gives back what was not stored; of a day that is over nothing is left to give back.
+    /// Gives back bytes that were not stored; of a day that is over nothing is left to give back.
     fn refund(&mut self, now: UnixSeconds, uaid: Uaid, bytes: u32) {
         if let Some(spent) = self.spent.get(&uaid).filter(|spent| spent.day == now.0 / DAY_SECONDS) {
             spent.bytes = spent.bytes.saturating_sub(u64::from(bytes));

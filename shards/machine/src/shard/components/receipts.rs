@@ -34,9 +34,9 @@ pub(in crate::shard) struct Receipts {
     waiting: BTreeMap<Key, Vec<Waiter>>,
     due: BTreeSet<(Instant, Key)>,
     waiters: usize,
-    /// What is to be said, when a step has room for it.
+    /// Answers to send, when a step has room for them.
     ready: VecDeque<(Asker, ReceiptAnswer)>,
-    /// Questions of ours at each other shard.
+    /// Questions of this shard at each other shard.
     asked: BTreeMap<ShardId, usize>,
 }
 
@@ -107,12 +107,13 @@ impl Receipts {
         }
     }
 
-    /// What is known: no record, no outcome yet, or one. With the time at which the message expires.
+    /// The record's outcome, if there is a record and an outcome, and the time at which the message expires.
     fn find(&self, row: &RowKey) -> Option<(Option<Outcome>, UnixSeconds)> {
         self.records.get(&key(row)).map(|record| (record.outcome, record.expires))
     }
 
-    /// Sets the outcome of a message that has a record and none yet; the first one stays. Whoever waits is told.
+    /// Sets the outcome of a message that has a record and none yet, and tells those that wait. The first outcome
+    /// stays.
     fn end(&mut self, row: &RowKey, outcome: Outcome) -> bool {
         self.end_key(key(row), outcome)
     }
@@ -134,7 +135,7 @@ impl Receipts {
         true
     }
 
-    /// Forgets a message whose end is not known. Whoever waits is told that.
+    /// Forgets a message whose end is not known, and tells that to those that wait.
     fn forget(&mut self, row: &RowKey) {
         self.records.remove(&key(row));
         for waiter in self.waiting.remove(&key(row)).unwrap_or_default() {
@@ -143,22 +144,22 @@ impl Receipts {
         }
     }
 
-    /// Everything of a slot that is older than `newest` is replaced. How many that were.
+    /// Ends everything of a slot that is older than `newest` as replaced. Returns the number of these messages.
     fn replace_slot(&mut self, uaid: Uaid, (chid, topic): (Chid, Topic), newest: Stamp) -> u64 {
         let from = (uaid, chid, Some(topic), Stamp::default());
         let until = (uaid, chid, Some(topic), newest);
-        // What is older than an ended one was ended by it, or before.
+        // Messages older than an ended one were ended by it, or before.
         let older = self.records.range(from..until).rev().take_while(|(_, record)| record.outcome.is_none());
         let keys: Vec<Key> = older.map(|(key, _)| *key).collect();
         keys.into_iter().map(|key| u64::from(self.end_key(key, Outcome::Replaced))).sum()
     }
 
-    /// Everything of a channel ends with it. How many that were.
+    /// Ends everything of a channel. Returns the number of these messages.
     fn unregister(&mut self, uaid: Uaid, chid: Chid) -> u64 {
         self.end_from((uaid, chid, None, Stamp::default()), |(u, c, ..)| (*u, *c) == (uaid, chid))
     }
 
-    /// Everything of a user ends with it. How many that were.
+    /// Ends everything of a user. Returns the number of these messages.
     fn drop_user(&mut self, uaid: Uaid) -> u64 {
         self.end_from((uaid, Chid([0; 16]), None, Stamp::default()), |(u, ..)| *u == uaid)
     }
@@ -169,7 +170,7 @@ impl Receipts {
         keys.into_iter().map(|key| u64::from(self.end_key(key, Outcome::Unregistered))).sum()
     }
 
-    /// Somebody waits for the outcome until `due`; false when too many do.
+    /// An app server waits for the outcome until `due`; false when too many wait.
     fn wait(&mut self, row: &RowKey, asker: Asker, due: Instant) -> bool {
         if self.waiters >= limits::RECEIPT_WAITERS_MAX {
             return false;
@@ -180,19 +181,19 @@ impl Receipts {
         true
     }
 
-    /// Whose wait is over first.
+    /// Time at which the first wait is over.
     fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// The next message for which somebody has waited long enough; `give_up` is to follow.
+    /// The next message for which an app server has waited long enough; `give_up` must follow.
     fn next_overdue(&mut self, now: Instant) -> Option<RowKey> {
         self.due.first().filter(|(due, _)| *due <= now)?;
         let (_, (uaid, chid, topic, stamp)) = self.due.pop_first()?;
         Some(RowKey { uaid, chid, stamp, topic })
     }
 
-    /// Whoever waits for it until `now` at most is told that there is nothing to tell.
+    /// Tells those that wait for it until `now` at most that it is pending.
     fn give_up(&mut self, row: &RowKey, now: Instant) {
         // No app server waits for it.
         let Some(waiters) = self.waiting.remove(&key(row)) else { return };
@@ -206,7 +207,7 @@ impl Receipts {
         }
     }
 
-    /// Nobody waits any more: the shard is draining.
+    /// Ends every wait: the shard is draining.
     pub fn give_up_all(&mut self) {
         self.due.clear();
         for waiter in std::mem::take(&mut self.waiting).into_values().flatten() {
@@ -219,7 +220,7 @@ impl Receipts {
         self.ready.push_back((asker, answer));
     }
 
-    /// The next thing to say.
+    /// The next answer to send.
     pub fn next_ready(&mut self) -> Option<(Asker, ReceiptAnswer)> {
         self.ready.pop_front()
     }
@@ -244,7 +245,7 @@ impl Receipts {
     }
 }
 
-/// What the siblings know of a message that is asked about.
+/// Facts that the siblings know about a message that is asked about.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shard) struct Whereabouts {
     /// It is in the window of a session or on its way to storage: its end is still to come.
@@ -255,10 +256,9 @@ pub(in crate::shard) struct Whereabouts {
     pub settling: bool,
 }
 
-/// What a query leads to.
+/// Result of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) enum Look {
-    /// This answer.
     Answer(ReceiptAnswer),
     /// It waits for the outcome; [`Receipts::next_ready`] has its answer then.
     Waits,
@@ -313,7 +313,7 @@ impl Receipts {
         }
     }
 
-    // --- who asks --------------------------------------------------------------------------------------
+    // --- queries ---------------------------------------------------------------------------------------
 
     /// A query at the owner shard. `may_wait`: the shard is not draining.
     pub fn query(

@@ -19,7 +19,7 @@ pub(in crate::shard) struct Refreshes {
     in_flight: usize,
 }
 
-/// What a session keeps: the interval in which storage was last told that its user is alive. 2 bytes.
+/// The part of a session: the interval in which storage was last told that its user is alive. 2 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) struct Refreshed(u16);
 
@@ -35,7 +35,7 @@ impl Refreshed {
     }
 }
 
-/// What is to be done for a user.
+/// Action for a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) enum Refresh {
     /// Nothing: it was refreshed in this interval.

@@ -13,7 +13,7 @@ use super::super::input::Effect;
 use super::super::mail::{Mail, Request};
 use super::super::slab::{Ref, Slab};
 
-/// Who gets the answer to a request that this shard works on.
+/// Receiver of the answer to a request that this shard works on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) enum Asker {
     /// A connection of this shard.
@@ -22,7 +22,7 @@ pub(in crate::shard) enum Asker {
     Remote(ShardId, RequestId),
 }
 
-/// A request of ours at another shard, or waiting for credit.
+/// A request of this shard at another shard, or waiting for credit.
 pub(in crate::shard) struct Outgoing {
     pub peer: ShardId,
     pub conn: ConnId,
@@ -76,7 +76,7 @@ impl Requests {
         Claim::new(self.shard, self.claims)
     }
 
-    /// Whether one more request may wait for credit at that peer.
+    /// Returns true if one more request may wait for credit at that peer.
     pub fn has_room(&mut self, peer: ShardId) -> bool {
         self.peer(peer).waiting.len() < limits::CREDIT_WAITERS_MAX
     }

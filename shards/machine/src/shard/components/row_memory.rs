@@ -1,4 +1,4 @@
-//! What windows keep in memory although storage has it: bodies of rows, and the pages that are on their way.
+//! Memory of windows for messages that storage has: bodies of rows, and the pages that are on their way.
 
 use crate::limits;
 use crate::limits::LITTLE_BYTES;
@@ -13,12 +13,12 @@ pub(in crate::shard) struct RowMemory {
 }
 
 impl RowMemory {
-    /// A window keeps so many bytes more.
+    /// A window keeps `bytes` more.
     pub fn add(&mut self, bytes: u32) {
         self.bytes += u64::from(bytes);
     }
 
-    /// A window keeps so many bytes less.
+    /// A window keeps `bytes` less.
     pub fn remove(&mut self, bytes: u32) {
         assert!(self.bytes >= u64::from(bytes), "bytes are removed once");
         self.bytes -= u64::from(bytes);
@@ -40,7 +40,7 @@ impl RowMemory {
         self.bytes
     }
 
-    /// Whether windows keep so much that one which keeps `kept` bytes may not take more (`limits::ROW_BYTES_MAX`).
+    /// Returns true if a window that keeps `kept` bytes may not take more (`limits::ROW_BYTES_MAX`).
     pub fn is_full(&self, kept: u32) -> bool {
         self.bytes > bytes_max(kept)
     }

@@ -31,10 +31,9 @@ struct Rows {
     in_flight: usize,
 }
 
-/// What a delete that came back leaves to do.
+/// Work that is left when a delete has come back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::shard) enum Settled {
-    /// Nothing.
     Done,
     /// More rows of this user have ended meanwhile: [`Settling::begin`] is next.
     More,
@@ -85,7 +84,7 @@ impl Settling {
         Settled::Done
     }
 
-    /// Whether this message has ended and its row may still be there.
+    /// Returns true if this message has ended and its row may still be there.
     pub fn holds(&self, uaid: Uaid, stamp: Stamp) -> bool {
         self.users.get(&uaid).is_some_and(|user| user.rows.iter().any(|row| row.stamp == stamp))
             || self.cancelling.contains(&(uaid, stamp))
@@ -106,7 +105,7 @@ impl Settling {
         self.settled.remember(now, uaid, stamp);
     }
 
-    /// Whether a message of another node ended here within the last minute.
+    /// Returns true if a message of another node ended here within the last minute.
     pub fn ended_lately(&self, uaid: Uaid, stamp: Stamp) -> bool {
         self.settled.known.contains(&(uaid, stamp))
     }

@@ -1,4 +1,4 @@
-//! What sessions in SimplePush mode keep beside their entry, and the user agents that were woken lately.
+//! State of sessions in SimplePush mode beside their entry, and the user agents that were woken lately.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,14 +19,14 @@ pub(in crate::shard) struct Simple {
 struct SimpleSession {
     /// Written with each register, since the user may not be stored yet.
     wake: Option<WakeData>,
-    /// When something was last said, in either direction.
+    /// Time of the last message, in either direction.
     active: Instant,
     /// Versions acked while storage was read: the same version may come out of it a moment later. Only of registered
     /// channels.
     acked: BTreeMap<Chid, u64>,
 }
 
-/// What becomes of a request to wake a user agent.
+/// Decision on a request to wake a user agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) enum WakeUp {
     Granted,
@@ -45,12 +45,10 @@ impl Simple {
         }
     }
 
-    /// The session is no more.
     pub fn end(&mut self, session: u32) {
         self.sessions.remove(&session);
     }
 
-    /// How the user of a session is woken.
     pub fn wake_data(&self, session: u32) -> Option<WakeData> {
         self.sessions.get(&session)?.wake.clone()
     }
@@ -62,7 +60,7 @@ impl Simple {
         }
     }
 
-    /// Whether a session that can be woken has been silent for `limit`; never if that is 0.
+    /// Returns true if a session that can be woken has been silent for `limit`; never if that is 0.
     pub fn idled_out(&self, session: u32, now: Instant, limit: Span) -> bool {
         let state = self.sessions.get(&session).filter(|state| limit > Span(0) && state.wake.is_some());
         state.is_some_and(|state| now.since(state.active) >= limit)
@@ -74,7 +72,7 @@ impl Simple {
         *acked = version.max(*acked);
     }
 
-    /// Whether this version of a channel or a higher one was acked while storage was read.
+    /// Returns true if this version of a channel or a higher one was acked while storage was read.
     pub fn is_acked(&self, session: u32, chid: Chid, version: u64) -> bool {
         let acked = self.sessions.get(&session).and_then(|state| state.acked.get(&chid));
         acked.is_some_and(|acked| version <= *acked)
@@ -97,7 +95,7 @@ impl Simple {
         }
     }
 
-    /// A user that is away is to be woken.
+    /// Decides on a wake-up call for a user that is away.
     pub fn wake(&mut self, now: Instant, uaid: Uaid) -> WakeUp {
         self.woken.ask(now, uaid)
     }

@@ -12,7 +12,7 @@ impl StorageRoom {
         self.full
     }
 
-    /// Storage has answered a save; `full` when it had no room for it. Returns whether it was refused so.
+    /// Storage has answered a save; `full` when it had no room for it. Returns true if it was refused so.
     pub fn saved(&mut self, full: bool) -> bool {
         self.full = full;
         full

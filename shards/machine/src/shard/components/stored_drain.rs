@@ -88,8 +88,9 @@ impl StoredDrain {
         self.covered = Clock::default();
     }
 
-    /// Returns where the running check goes on, or begins one that is wanted. `writing`: a write of this user is under
-    /// way, which this check does not see; its completion asks for another. `horizon`: what is below was written.
+    /// Returns the place where the running check goes on, or begins one that is wanted. `writing`: a write of this user
+    /// is under way, which this check does not see; its completion asks for another. `horizon`: what is below was
+    /// written.
     pub fn go_on(&mut self, writing: bool, horizon: Clock) -> Option<DrainCursor> {
         if self.at.is_none() && self.wanted && (self.news || !writing) {
             (self.wanted, self.news) = (writing, false);
@@ -100,7 +101,7 @@ impl StoredDrain {
         self.at
     }
 
-    /// A page goes to storage. Returns how many rows it may have, at most `room`.
+    /// A page goes to storage. Returns the number of rows that it may have, at most `room`.
     pub fn begin_page(&mut self, room: usize) -> u16 {
         self.reading = true;
         self.rows.max(PAGE_ROWS_MIN).min(room as u16)
@@ -116,7 +117,7 @@ impl StoredDrain {
         self.at.is_some()
     }
 
-    /// Takes where a page of the running check ended.
+    /// Takes the place where a page of the running check ended.
     ///
     /// # Panics
     /// No check runs.
@@ -142,7 +143,7 @@ impl StoredDrain {
     }
 
     /// The rows of a page are in the window: the check vouches for what it read, unless rows were passed by. Returns
-    /// whether this page was the one that passed a row by.
+    /// true if this page was the one that passed a row by.
     pub fn page_taken(&mut self, page: PageRead) -> bool {
         if let Some(covered) = page.covered
             && self.passed_by == 0
@@ -155,8 +156,8 @@ impl StoredDrain {
         self.passed_by > page.passed_by
     }
 
-    /// Returns up to where every message row is settled, if storage has not been told so yet: what the checks have
-    /// covered, but for what is still unacked.
+    /// Returns the clock up to which every message row is settled, if storage has not been told so yet: what the checks
+    /// have covered, but for what is still unacked.
     pub fn raise_low_water(&mut self, unacked_from: u64) -> Option<Clock> {
         let settled = Clock(self.covered.0.min(unacked_from));
         if settled <= self.low_water {
@@ -167,7 +168,7 @@ impl StoredDrain {
     }
 }
 
-/// Up to where a page has seen every message row, as far as a check that began then may say so.
+/// Clock up to which a page has seen every message row, as far as a check with this horizon may say so.
 fn covered_by(cursor: DrainCursor, page: &Page, horizon: Clock) -> Option<Clock> {
     match (cursor, page.messages.last()) {
         (DrainCursor::Topics(_), _) => None,
@@ -199,7 +200,7 @@ mod tests {
         Page { messages: Vec::new(), exhausted: true }
     }
 
-    /// Reads topics and messages to their end; `pass_by` rows of them are left. Returns whether a page said so.
+    /// Reads topics and messages to their end; `pass_by` rows of them are left. Returns true if a page said so.
     fn read_all(drain: &mut StoredDrain, pass_by: usize) -> bool {
         let mut said = false;
         while let Some(cursor) = drain.go_on(false, Clock(70)) {

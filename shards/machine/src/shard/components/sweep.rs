@@ -71,7 +71,7 @@ impl Sweep {
     }
 }
 
-/// Where no session is pinged the walk comes by for refreshes only: every two minutes.
+/// Longest period. Without pings the walk comes by for refreshes only: every two minutes, a 32nd of this.
 const PERIOD_MAX: Span = Span::from_secs(3_600);
 
 #[cfg(test)]

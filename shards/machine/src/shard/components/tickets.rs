@@ -24,7 +24,6 @@ pub(in crate::shard) struct Tickets<W> {
 }
 
 impl<W> Tickets<W> {
-    /// No ticket is out.
     pub fn new() -> Tickets<W> {
         Tickets { open: Slab::new(), backlog: VecDeque::new(), waiting: BTreeMap::new() }
     }

@@ -26,7 +26,7 @@ impl Writes {
         }
     }
 
-    /// Whether a write of this user is at storage.
+    /// Returns true if a write of this user is at storage.
     pub fn in_flight(&self, uaid: Uaid) -> bool {
         self.users.contains_key(&uaid)
     }

@@ -63,7 +63,7 @@ fn what_one_client_names_is_bounded_by_number_and_length() {
 }
 
 proptest! {
-    /// Sets and places are counted: what nobody has is gone, and what somebody has is what was asked for.
+    /// Sets and places are counted: a set that no session has is gone, and a session has the ids that it asked for.
     #[test]
     fn sets_live_as_long_as_a_session_has_them(
         ops in prop::collection::vec((0usize..5, prop::collection::vec(0usize..12, 0..4), any::<bool>()), 0..60),

@@ -1,4 +1,4 @@
-//! What the machine knows of each WebSocket by its slot: 8 bytes each, generation-checked.
+//! State of each WebSocket by its slot: 8 bytes each, generation-checked.
 
 pub(in crate::shard) mod seats;
 mod state;
@@ -8,11 +8,11 @@ use crate::ids::ConnId;
 use seats::{Seats, is_seat};
 pub(in crate::shard) use state::ConnState;
 
-/// Slot -> state, in chunks that never move and go when nobody is in them.
+/// Slot -> state, in chunks that never move and go when they are empty.
 pub(in crate::shard) struct ConnTable {
     chunks: Vec<Option<Box<Chunk>>>,
     len: usize,
-    /// How many are `Opened`.
+    /// Number of connections that are `Opened`.
     opened: usize,
     /// Connections by name only; no number here counts them.
     pub seats: Seats,
@@ -21,7 +21,7 @@ pub(in crate::shard) struct ConnTable {
 struct Chunk {
     entries: [Entry; CHUNK_SLOTS],
     len: u32,
-    /// How many are `Opened`.
+    /// Number of connections that are `Opened`.
     opened: u32,
     /// No connection here was opened before this tick, if it is set: most chunks need not be searched for late ones.
     oldest: Option<u32>,
@@ -30,7 +30,7 @@ struct Chunk {
 #[derive(Clone, Copy)]
 struct Entry {
     generation: u32,
-    /// Tag in the top 3 bits, index in the rest; `EMPTY` when nobody is there.
+    /// Tag in the top 3 bits, index in the rest; `EMPTY` without a connection.
     packed: u32,
 }
 
@@ -86,7 +86,7 @@ impl ConnTable {
         chunk.len += u32::from(was_empty);
         self.len += usize::from(was_empty);
         if tag == 0 {
-            // What a chunk without an opened connection remembers may be older than half a round of ticks.
+            // The tick of a chunk without an opened connection may be older than half a round of ticks.
             let before = chunk.oldest.filter(|_| chunk.opened > u32::from(was_opened));
             chunk.oldest = Some(before.map_or(index, |before| earlier(before, index)));
         }
@@ -118,7 +118,7 @@ impl ConnTable {
         self.len
     }
 
-    /// How many have not said hello.
+    /// Number of connections that have not said hello.
     pub fn opened(&self) -> usize {
         self.opened
     }
@@ -242,7 +242,7 @@ mod tests {
             assert_eq!(found(&mut table, 29), [1]);
             table.remove(conn(1));
             assert!(found(&mut table, 29).is_empty());
-            // Nothing was opened for most of a round: what the chunk remembers is not taken for something to come.
+            // Nothing was opened for most of a round: the tick of the chunk is not taken for something to come.
             table.set(conn(2), ConnState::Session(2));
             table.set(conn(3), ConnState::Opened(wrap.wrapping_add(ROUND / 4 * 3)));
             assert!(found(&mut table, ROUND / 4 * 3 - 1).is_empty());

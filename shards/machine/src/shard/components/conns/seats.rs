@@ -19,9 +19,9 @@ pub(in crate::shard) struct Seat {
     pub round: u64,
     /// Words on their way to the home, and those of a choked seat, which go nowhere.
     pub unanswered: u32,
-    /// How often the relay's socket had taken bytes again when it refused the first of this round.
+    /// Value of `wakes` at the relay's home when its socket refused the first of this round.
     pub refused: Option<u64>,
-    /// How often it has, as far as is known here.
+    /// Number of times that the relay's socket has taken bytes again, as far as is known here.
     pub wakes: u64,
     /// Its words found too many waiting for credit: it says nothing more, and its session ends.
     pub choked: bool,
@@ -71,7 +71,7 @@ impl Seats {
         }
     }
 
-    /// The machine forgets the connection. Who the seat was for is known until `free_left`.
+    /// The machine forgets the connection. The name of the seat is known until `free_left`.
     pub fn leave(&mut self, conn: ConnId) -> Option<ConnState> {
         let state = self.get_mut(conn)?.state.take()?;
         self.left.push(place(conn));
@@ -169,7 +169,7 @@ pub(in crate::shard) const EMISSION_MASK: u32 = (1 << EMISSION_BITS) - 1;
 
 const _: () = assert!(limits::WINDOW_MAX as u32 * 16 < EMISSION_MASK);
 
-/// No ring has so many slots.
+/// No ring has this number of slots.
 const SEAT: u32 = 1 << 31;
 
 const _: () = assert!(crate::limits::SESSIONS_MAX < SEAT as usize);

@@ -1,4 +1,4 @@
-//! Records of receipts, their bounds, and what a query leads to.
+//! Records of receipts, their bounds, and the results of queries.
 
 use super::*;
 

@@ -27,7 +27,7 @@ pub(in crate::shard) struct Entry {
     pub(super) retries: u8,
     /// A read of its body for a retry is at storage.
     pub(super) reading: bool,
-    /// In which burst of [`Pace`] it was last sent.
+    /// Burst of [`Pace`] in which it was last sent.
     pub(super) burst: u16,
     /// In sessions before this one.
     pub(super) tries: Tries,
@@ -39,7 +39,6 @@ pub(in crate::shard) struct Entry {
 #[derive(Clone, Copy)]
 pub(super) struct Parked {
     pub(super) row: RowKey,
-    /// As in [`Entry`].
     pub(super) version: u64,
     /// This session included.
     pub(super) tries: Tries,

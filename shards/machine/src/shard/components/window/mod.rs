@@ -371,7 +371,7 @@ impl Window {
 
 #[cfg(test)]
 impl Window {
-    /// All entries.
+    /// Bodies of all entries that have one.
     pub fn bodies(&self) -> impl Iterator<Item = &Arc<Message>> {
         self.entries.iter().filter_map(|entry| entry.body.as_ref())
     }
