@@ -14,7 +14,7 @@ use crate::world::World;
 /// One user agent. Survives its connections.
 #[derive(Default)]
 pub(crate) struct Agent {
-    /// What it was told last.
+    /// UAID that the last answered hello gave it.
     pub(crate) uaid: Option<Uaid>,
     /// Channels that it believes to be registered.
     pub(crate) channels: BTreeSet<Chid>,
@@ -22,7 +22,7 @@ pub(crate) struct Agent {
     pub(crate) sockets: Vec<SocketId>,
     /// It does not connect before this (monotonic nanoseconds).
     pub(crate) retry_at: u64,
-    /// Through which relay it connects.
+    /// Relay through which it connects.
     pub(crate) relay: Option<usize>,
     /// It speaks SimplePush.
     pub(crate) simple: bool,
@@ -147,7 +147,7 @@ impl World {
             82..88 => None,
             88..94 => Some(Uaid(rng.bytes16())),
             _ if issued.is_empty() => None,
-            // A UAID that was issued to anybody, or given up long ago.
+            // A UAID that was issued to any user agent, or given up long ago.
             _ => issued.iter().nth(rng.index(issued.len())).copied(),
         };
         let broadcasts = if rng.permille(300) { self.wanted_broadcasts(id) } else { Vec::new() };
@@ -164,7 +164,7 @@ impl World {
         }
         self.sockets[id].inbox.push_back(Command::Hello(Box::new(hello)));
         if !self.calm && self.rng.clients.permille(200) {
-            // What an eager user agent sends before its hello is answered must survive a move.
+            // Commands that an eager user agent sends before its hello is answered must survive a move.
             let early = self.wish(index);
             self.sockets[id].inbox.push_back(Command::Register { chid: early, key: None });
         }
@@ -289,7 +289,7 @@ impl World {
         self.sockets[id].inbox.push_back(Command::AckVersions(versions));
     }
 
-    /// An ack of a message that never was, or of somebody's.
+    /// An ack of a message that never was, or of any message.
     fn strange_ack(&mut self) -> Option<AckUpdate> {
         self.marks.hit("ack: strange");
         let rng = &mut self.rng.clients;

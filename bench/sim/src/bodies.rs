@@ -17,7 +17,7 @@ impl Bodies {
         self.0.push(Arc::downgrade(message));
     }
 
-    /// Bytes of those that somebody still keeps.
+    /// Bytes of those that are still kept.
     fn kept(&mut self) -> u64 {
         self.0.retain(|body| body.strong_count() > 0);
         let mut bodies: Vec<Arc<Message>> = self.0.iter().filter_map(Weak::upgrade).collect();
@@ -29,9 +29,9 @@ impl Bodies {
 }
 
 impl World {
-    /// Nothing is under way, so what is kept of bodies is kept by machines: all of it counts against their bounds.
+    /// Nothing is under way, so bodies are kept by machines only: all of them count against their bounds.
     pub(crate) fn bodies_counted(&mut self) -> Verdict {
-        // What waits to be stored again is bounded elsewhere.
+        // Messages that wait to be stored again are bounded elsewhere.
         let quiet = self.shards.iter().all(|shard| shard.machine.is_quiet());
         if !quiet || !self.store.idle() || self.lanes.iter().flatten().any(|lane| !lane.is_empty()) {
             return Ok(());

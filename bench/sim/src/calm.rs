@@ -1,4 +1,4 @@
-//! The end of every world: faults off, everybody connects, reads and acks. Then nothing may be missing.
+//! The end of every world: faults off, every user agent connects, reads and acks. Then nothing may be missing.
 
 use crate::agents::Agent;
 use crate::plan::Faults;
@@ -17,7 +17,7 @@ impl World {
         self.agents.extend(users.into_iter().map(|uaid| Agent { uaid: Some(uaid), ..Agent::default() }));
         self.settle(200)?;
         if self.store.full_until > self.now {
-            // What must happen works, and nobody is locked out.
+            // Operations that must happen succeed, and no user agent is locked out.
             self.at_rest().map_err(|what| format!("with a full storage: {what}"))?;
             self.store.full_until = 0;
         }
@@ -54,7 +54,7 @@ impl World {
             self.end_stop()?;
         }
         if self.plan.sessions_max < 1_000 {
-            // Not everybody could connect: the next boot has room.
+            // Not every user agent could connect: the next boot has room.
             self.plan.sessions_max = 1_000;
             self.kill()?;
         }

@@ -1,4 +1,4 @@
-//! What may be said to whom and when: the oracle's side of every event a machine emits.
+//! The oracle's side of every event that a machine emits: its content, its receiver and its time.
 
 use machine::ids::{Chid, Stamp, Uaid};
 use machine::limits;
@@ -96,7 +96,7 @@ impl World {
             if post.version == 0 || update.version == 0 || !acked(post) {
                 continue;
             }
-            // One that the socket refused meanwhile is read again, whatever was acked of it before.
+            // A version that the socket refused meanwhile is read again, also after an ack of it.
             let sent = &self.sockets[id].session.sent;
             let sent = post.stamp.and_then(|stamp| sent.get(&stamp)).is_some_and(|(count, _)| *count > 0);
             if !sent || !registered || member {
@@ -197,7 +197,7 @@ impl World {
         Ok(())
     }
 
-    /// The machine wants this notification said: may it be?
+    /// Checks that the machine may send this notification.
     pub(crate) fn notified(&mut self, id: SocketId, message: &Message) -> Verdict {
         if self.is_member(id) {
             return self.member_notified(id, message);
@@ -283,8 +283,8 @@ impl World {
     fn in_order(&self, index: usize) -> Verdict {
         let post = &self.oracle.posts[index];
         let Some(seen) = post.seen else { return Ok(()) };
-        // What a wall clock took for expired, or somebody acked unseen or cancelled in vain, was passed over and
-        // comes late.
+        // A message that a wall clock took for expired, or that was acked unseen or cancelled in vain, was passed over
+        // and comes late.
         if post.foreign || post.ttl == 0 || post.ack_odd || post.cancel_asked || self.oracle.wall_max >= post.expires {
             return Ok(());
         }

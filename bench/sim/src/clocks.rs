@@ -1,4 +1,4 @@
-//! Timeouts and pings: nobody is ended before its time, whatever the clocks count in.
+//! Timeouts and pings: no connection is ended before its time, in any unit of the clocks.
 
 use machine::{CloseReason, Command};
 
@@ -18,7 +18,7 @@ impl World {
         Ok(())
     }
 
-    /// What the user agent says stops or starts clocks.
+    /// A command of the user agent stops or starts clocks.
     pub(crate) fn heard_of(&mut self, id: SocketId, command: &Command) {
         let clocks = &mut self.sockets[id].session.clocks;
         match command {
@@ -28,7 +28,7 @@ impl World {
         }
     }
 
-    /// The machine ends a connection for being late or too early: is it?
+    /// Checks that a connection which the machine ends is late or too early.
     pub(crate) fn in_time(&self, id: SocketId, reason: CloseReason) -> Verdict {
         if self.sockets[id].relay.is_some() && !self.sockets[id].peer_open {
             return Ok(());

@@ -11,7 +11,7 @@ use crate::plan::{Faults, Plan};
 use crate::sockets::{Place, Socket};
 use crate::world::{Happening, Verdict, World};
 
-/// Of what there are many.
+/// The thing of which there are many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Crowd {
     /// Sockets of one shard's users, all of them elsewhere: more than may be on their way to it.
@@ -65,7 +65,7 @@ impl World {
         self.exhaust()
     }
 
-    /// Storage stands still, the process is to stop, and every member has messages that expire meanwhile.
+    /// Storage stands still, the process must stop, and every member has messages that expire meanwhile.
     fn crowd_of_members(&mut self) -> Verdict {
         self.marks.hit("crowd: members");
         let users = self.users_of_first_shard(MEMBERS);
@@ -115,7 +115,7 @@ impl World {
         users
     }
 
-    /// Rounds of everything that can happen, until nothing can. Nobody reads.
+    /// Rounds of everything that can happen, until nothing can. No user agent reads.
     fn exhaust(&mut self) -> Verdict {
         loop {
             let enabled = self.enabled();

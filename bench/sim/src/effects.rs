@@ -1,4 +1,4 @@
-//! The loop's side of the contract: carries out what a machine wants, in order, and checks that it may want it.
+//! The loop's side of the contract: carries out the effects of a machine, in order, and checks that they are allowed.
 
 use machine::ids::{ConnId, StoreTicket};
 use machine::limits;

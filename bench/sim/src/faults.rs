@@ -1,4 +1,4 @@
-//! What happens to the world from outside: somebody acts, time passes, something breaks.
+//! Events from outside the world: a peer acts, time passes, something breaks.
 
 use machine::BroadcastVersion;
 

@@ -16,7 +16,7 @@ use crate::world::{Verdict, World};
 /// The log of one shard of this boot.
 pub(crate) struct ShardLog {
     log: Log<Memory>,
-    /// Live records by slot: which POST, and what the machine reserved for it.
+    /// Live records by slot: the POST, and the bytes that the machine reserved for it.
     live: BTreeMap<u32, (usize, u64)>,
     reserved: u64,
 }
@@ -87,7 +87,7 @@ impl World {
         shard.log.log.clock_floor(clock);
     }
 
-    /// The process dies while it carries this out. What may be in the log and what may not be any more.
+    /// The process dies while it carries this out. Notes the message that may be in the log or not.
     pub(crate) fn torn(&mut self, shard: usize, effect: Option<Effect>) -> Verdict {
         let log = &mut self.shards[shard].log;
         log.log.medium().watch();
@@ -150,7 +150,7 @@ impl World {
         } else if rng.permille(self.plan.faults.damage) {
             self.marks.hit("kill: log damaged");
             let ring = memory.bytes().len() - HEADER_BYTES;
-            // Where there are records: the first bytes of a log are used most.
+            // Mostly among the records: the first bytes of a log are used most.
             let within = 1 + rng.index(ring);
             let at = HEADER_BYTES + rng.index(within);
             memory.damage(at, rng.below(8) as u32);

@@ -23,7 +23,7 @@ impl Marks {
         }
     }
 
-    /// How often it happened.
+    /// Number of times that it happened.
     pub fn count(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }

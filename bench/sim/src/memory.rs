@@ -8,19 +8,18 @@ use crate::rng::Rng;
 pub(crate) struct Memory {
     bytes: Vec<u8>,
     salt: u64,
-    /// What the watched stores overwrote, in their order: place and bytes.
+    /// Bytes that the watched stores overwrote, each behind its place, in the order of the stores.
     undo: Option<Vec<(usize, Vec<u8>)>>,
-    /// What a loss of power leaves of the first page at least; of the others zeroes.
+    /// Least that a loss of power leaves of the first page; of the others it may leave zeroes.
     synced: Option<[u8; PAGE]>,
 }
 
 impl Memory {
-    /// Zeroes.
     pub(crate) fn new(bytes: usize, salt: u64) -> Memory {
         Memory { bytes: vec![0; bytes], salt, undo: None, synced: None }
     }
 
-    /// What a new log says of itself outlives a loss of power: the server syncs it before it gives the file its name.
+    /// The first page of a new log outlives a loss of power: the server syncs it before it gives the file its name.
     pub(crate) fn sync(&mut self) {
         self.synced = self.bytes.first_chunk().copied();
     }

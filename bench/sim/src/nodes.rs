@@ -30,7 +30,7 @@ impl World {
         // A node has read the user's clock; one that is hours ahead must be refused.
         let clock = self.time().unix_us.max(floor) + if ahead { 36_000_000_000 } else { 1 };
         if ahead && clock < (self.oracle.wall_max + 30_000) * 1_000_000 {
-            // Time was set back that far: it is ahead of nobody.
+            // Time was set back that far: the clock is not ahead of that of any node.
             return Ok(());
         }
         let stamp = Stamp { clock: Clock(clock), origin: Origin(self.rng.clients.bits() as u32) };
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// The answer to a push. What is refused the other node stores itself, and then asks for a check.
+    /// The answer to a push. A refused message is stored by the other node, which then asks for a check.
     pub(crate) fn node_pushed(&mut self, index: usize, (post, since): (usize, u64), answer: NodeAnswer) -> Verdict {
         self.marks.hit(match answer {
             NodeAnswer::Done => "node: push done",
@@ -154,5 +154,5 @@ impl World {
     }
 }
 
-/// How long a node takes at most from the clock of a message to its 201, nanoseconds.
+/// Longest time from the clock of a message to its 201 on another node, nanoseconds.
 const WRITE_TIMEOUT: u64 = 30_000_000_000;

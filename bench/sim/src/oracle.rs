@@ -1,4 +1,4 @@
-//! What 201 means (ARCHITECTURE.md 5), checked while it happens and once more at the end.
+//! Meaning of a 201 (ARCHITECTURE.md 5), checked while it happens and once more at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,15 +20,15 @@ pub(crate) struct Oracle {
     pub(crate) channels: BTreeMap<(Uaid, Chid), Channel>,
     /// Every UAID that a hello was answered with.
     pub(crate) users: BTreeSet<Uaid>,
-    /// Who is served on which socket.
+    /// Socket on which each user is served.
     pub(crate) resident: BTreeMap<Uaid, SocketId>,
     /// HTTP connections that are gone: shard, slot, generation.
     pub(crate) hung_up: BTreeSet<(usize, u32, u32)>,
     /// Posts whose ack a machine is being given.
     pub(crate) acked_in_step: Vec<usize>,
-    /// The latest wall time anybody has seen, in seconds.
+    /// The latest wall time that was seen, in seconds.
     pub(crate) wall_max: u64,
-    /// In which mode each user was last, and who has been in both: what is left of the other mode is dropped.
+    /// Last mode of each user, and the users that have been in both: what is left of the other mode is dropped.
     pub(crate) modes: BTreeMap<Uaid, Mode>,
     pub(crate) mixed: BTreeSet<Uaid>,
     /// The message whose ledger record a kill has torn.
@@ -39,7 +39,7 @@ pub(crate) struct Oracle {
     pub(crate) floor: Clock,
     /// `delivery.attempts_max`.
     pub(crate) attempts_max: u8,
-    /// How many hellos of each user were answered.
+    /// Number of answered hellos of each user.
     pub(crate) sessions: BTreeMap<Uaid, u64>,
     /// The highest version of each channel that its user agent has acked on its present session.
     pub(crate) acked_versions: BTreeMap<(Uaid, Chid), u64>,
@@ -59,7 +59,7 @@ pub(crate) struct Post {
     /// The boot in which it was accepted.
     pub(crate) boot: u64,
     pub(crate) start: u64,
-    /// When its 201 was written.
+    /// Step at which its 201 was written.
     pub(crate) seen: Option<u64>,
     /// Likewise, monotonic nanoseconds.
     pub(crate) seen_at: u64,
@@ -73,9 +73,9 @@ pub(crate) struct Post {
     pub(crate) sent_count: u32,
     pub(crate) deliveries: Deliveries,
     pub(crate) acked: Option<u64>,
-    /// When that was (monotonic nanoseconds).
+    /// Time of that ack (monotonic nanoseconds).
     pub(crate) acked_at: u64,
-    /// Nobody had seen it expire by then.
+    /// It had not been seen to expire by then.
     pub(crate) acked_in_time: bool,
     /// It may have ended for want of an ack by then.
     pub(crate) acked_when_spent: bool,
@@ -87,10 +87,10 @@ pub(crate) struct Post {
     pub(crate) ack_odd: bool,
     pub(crate) cancel_asked: bool,
     pub(crate) cancelled: bool,
-    /// Another node stamped it: its place among ours is not promised.
+    /// Another node stamped it: its place among those of this node is not promised.
     pub(crate) foreign: bool,
-    /// When a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and it
-    /// comes again.
+    /// Time at which a push of it was answered 200 in this boot (monotonic nanoseconds): its answer may get lost, and
+    /// it comes again.
     pub(crate) pushed: Option<u64>,
     /// Its ledger record was damaged, or a host without power took it.
     pub(crate) damaged: bool,
@@ -100,14 +100,14 @@ pub(crate) struct Post {
     pub(crate) left_out: bool,
     /// Of a SimplePush update; 0 of a notification.
     pub(crate) version: u64,
-    /// Its clock is further ahead than a clock may be: nobody may accept it.
+    /// Its clock is further ahead than a clock may be: no node may accept it.
     pub(crate) too_far_ahead: bool,
 }
 
 /// One subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Channel {
-    /// Whether it is registered; `None` while nobody can know.
+    /// True if it is registered; `None` while that is not known.
     pub(crate) registered: Option<bool>,
     /// Counts register and unregister commands, and their answers.
     pub(crate) version: u64,
@@ -182,7 +182,7 @@ impl Oracle {
         Oracle { attempts_max, ..Oracle::default() }
     }
 
-    /// Which POST a message is, by its payload; everything it says must be as it was POSTed.
+    /// Index of the POST that a message is from, by its payload; everything it says must be as it was POSTed.
     pub(crate) fn identify(&self, message: &Message) -> Result<usize, String> {
         let number = match message.update() {
             Some(update) => update.data.parse().ok(),
@@ -301,7 +301,7 @@ impl Oracle {
             let post = &mut self.posts[*index];
             let channel = self.channels.get(&(post.uaid, post.chid));
             post.settle_asked = true;
-            // What this node accepts itself is refused meanwhile, so it has no such excuse.
+            // Messages that this node accepts itself are refused meanwhile, so they have no such excuse.
             post.left_out |= post.foreign && channel.is_some_and(|channel| channel.left_out);
         }
     }
@@ -323,7 +323,7 @@ impl Oracle {
     }
 
     /// A hello that is answered has left out every channel that it does not say (PROTOCOL.md, WS-RECON-1). After an
-    /// error storage has them still, but nobody may know that.
+    /// error storage has them still, but the machine may not show that.
     pub(crate) fn channels_said(&mut self, uaid: Uaid, said: &[Chid]) {
         let left_out = |key: &(Uaid, Chid)| key.0 == uaid && !said.contains(&key.1);
         for (_, channel) in self.channels.iter_mut().filter(|(key, _)| left_out(key)) {
@@ -332,7 +332,7 @@ impl Oracle {
         }
     }
 
-    /// How a user is reached from now on: what is left of the other mode is dropped.
+    /// A user has this mode from now on: what is left of the other mode is dropped.
     pub(crate) fn mode_said(&mut self, uaid: Uaid, mode: Mode) {
         if self.modes.insert(uaid, mode).is_some_and(|before| before != mode) {
             self.mixed.insert(uaid);
@@ -360,10 +360,10 @@ impl Oracle {
         self.closed(step);
     }
 
-    /// The process ended: whatever was under way has happened or never will.
+    /// The process ended: everything that was under way has happened or never will.
     pub(crate) fn closed(&mut self, step: u64) {
         self.unregisters.clear();
-        // What was settled lately is remembered in memory only.
+        // Messages that were settled lately are remembered in memory only.
         self.posts.iter_mut().for_each(|post| post.pushed = None);
         for channel in self.channels.values_mut() {
             channel.left_out = false;

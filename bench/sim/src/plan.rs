@@ -1,4 +1,4 @@
-//! What one seed's world looks like: its sizes, its limits and which faults are on (swarm testing).
+//! One seed's world: its sizes, its limits and which faults are on (swarm testing).
 //!
 //! Every fault is off in about half of all seeds, so that rare ones are not always drowned by loud ones.
 
@@ -21,7 +21,6 @@ pub(crate) struct Plan {
     pub(crate) steps: u64,
     /// Shards of the first boot.
     pub(crate) shards: u16,
-    /// User agents.
     pub(crate) agents: usize,
     /// App servers, each with one request under way at most.
     pub(crate) posters: usize,
@@ -49,17 +48,17 @@ pub(crate) struct Plan {
     pub(crate) log_bytes: usize,
     /// Frames that a socket takes before it blocks.
     pub(crate) socket_frames: usize,
-    /// Whether POSTs differ in urgency.
+    /// POSTs differ in urgency.
     pub(crate) urgencies: bool,
     /// Topics in use; 0 is none.
     pub(crate) topics: u64,
-    /// How often a POST has TTL 0.
+    /// Chance that a POST has TTL 0.
     pub(crate) ttl_zero: u64,
-    /// How often a POST has a TTL of a few seconds.
+    /// Chance that a POST has a TTL of a few seconds.
     pub(crate) ttl_short: u64,
-    /// How often a POST asks for a receipt, and somebody for what became of it.
+    /// Chance that a POST asks for a receipt, and that an app server which acts asks for an outcome.
     pub(crate) receipts: u64,
-    /// Relays, and how often a user agent is a member of one.
+    /// Relays, and the chance that a user agent is a member of one.
     pub(crate) relays: usize,
     pub(crate) members: u64,
     /// `relay.members`.
@@ -78,25 +77,24 @@ pub(crate) struct Plan {
     pub(crate) slow_clients: u64,
     /// `endpoint.token_rate`.
     pub(crate) token_rate: u32,
-    /// How often a request is another node's.
+    /// Chance that a request is another node's.
     pub(crate) nodes: u64,
     /// The least time that storage takes for anything.
     pub(crate) store_latency: Span,
     /// True if storage is full when the faults are over.
     pub(crate) ends_full: bool,
-    /// A shard that does everything late, whatever the others do.
+    /// A shard that does everything late.
     pub(crate) slow_shard: usize,
-    /// Whether pages come shorter than asked for.
+    /// Pages come shorter than asked for.
     pub(crate) short_pages: bool,
-    /// How often an outside action is chosen although something is deliverable.
+    /// Chance of an outside action although something is deliverable.
     pub(crate) eagerness: u64,
-    /// How often an agent that could ack does.
+    /// Chance that an agent which could ack does.
     pub(crate) acking: u64,
-    /// The faults.
     pub(crate) faults: Faults,
 }
 
-/// How often each fault strikes, per thousand; 0 is off.
+/// Chance of each fault, per thousand; 0 is off.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     /// A storage operation fails without effect.

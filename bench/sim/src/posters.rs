@@ -16,14 +16,14 @@ use crate::world::{Verdict, World};
 pub(crate) struct Poster {
     pub(crate) socket: Option<SocketId>,
     pub(crate) pending: Option<Pending>,
-    /// As another node: whom to have checked next.
+    /// As another node: the user to have checked next.
     pub(crate) notify: Option<Uaid>,
 }
 
-/// What it waits for.
+/// Event that an app server waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pending {
-    /// The answer to a POST; whether the channel was registered, and its version, when it was sent.
+    /// The answer to a POST; the registration of the channel, and its version, at the time of the POST.
     Post { post: usize, registered: Option<bool>, version: u64 },
     /// The answer to a POST that the landing shard found broken.
     Broken { refusal: Refusal },
@@ -100,7 +100,7 @@ impl World {
             _ if channels.is_empty() => None,
             2..20 => channels.keys().nth(rng.index(channels.len())).copied(),
             _ => {
-                // Mostly the channels that somebody uses now.
+                // Mostly the channels that a user agent uses now.
                 let agent = &self.agents[rng.index(self.agents.len())];
                 let uaid = agent.uaid?;
                 let at = rng.index(agent.channels.len().max(1));
@@ -142,7 +142,7 @@ impl World {
             let update = Update { version, data: &post.to_string() }.to_message(uaid, chid, now, ttl);
             (topic, urgency, receipt, payload) = (update.topic, update.urgency, false, update.payload);
             fresh.version = version;
-            // Of a version that is not higher than one that was acked nobody hears (PROTOCOL.md, WS-SIMPLE-5).
+            // A version that is not higher than an acked one is not delivered (PROTOCOL.md, WS-SIMPLE-5).
             fresh.ack_odd = self.oracle.acked_versions.get(&(uaid, chid)).is_some_and(|acked| version <= *acked);
         }
         (fresh.topic, fresh.urgency, fresh.receipt) = (topic, urgency, receipt);
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// Closes its connection, whatever is under way on it.
+    /// Closes its connection, also with a request under way.
     fn poster_leaves(&mut self, index: usize) {
         self.posters[index].pending = None;
         let Some(id) = self.posters[index].socket.take() else { return };

@@ -95,7 +95,7 @@ impl World {
         self.store.replay(StoreOp::Save { messages: messages.to_vec() });
     }
 
-    /// The process is gone in the middle of whatever it did.
+    /// The process is gone in the middle of its work.
     pub(crate) fn kill(&mut self) -> Verdict {
         self.kill_next = false;
         self.log(None, format_args!("kill -9"));

@@ -28,7 +28,7 @@ impl World {
         self.request(id, shard, Command::Receipt(Box::new(query)))
     }
 
-    /// What the machine says became of a message.
+    /// Checks the outcome that the machine gives for a message.
     pub(crate) fn receipt_said(&mut self, post: usize, answer: ReceiptAnswer) -> Verdict {
         let target = &self.oracle.posts[post];
         let (mark, truth) = match answer {

@@ -1,7 +1,7 @@
 //! Relays: connections that speak for several user agents. Each member has a socket here that no shard knows.
 //!
-//! What a member says and is told travels between its home and its owner, so it may be late: a member whose session has
-//! ended is told so when others are served already, and its acks may come to nothing. The oracle expects less of it.
+//! Messages between a member and its owner pass through its home, so they may be late: a member whose session has ended
+//! is told so when others are served already, and its acks may come to nothing. The oracle expects less of it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::world::{Verdict, World};
 pub(crate) struct RelayClient {
     pub(crate) socket: Option<SocketId>,
     members: BTreeMap<Uaid, SocketId>,
-    /// Whose hello is under way.
+    /// Member whose hello is under way.
     attaching: Option<SocketId>,
 }
 
@@ -38,7 +38,7 @@ impl World {
         id
     }
 
-    /// What a member has said goes into the connection of its relay.
+    /// Commands of a member go into the connection of its relay.
     pub(crate) fn flush_member(&mut self, id: SocketId) {
         let Place::Member { relay } = self.sockets[id].place else { return };
         let said: Vec<Command> = self.sockets[id].inbox.drain(..).collect();
@@ -187,7 +187,7 @@ impl World {
             RelayEvent::Bye { uaid, reason } => {
                 let there = uaid.and_then(|uaid| self.relays[relay].members.remove(&uaid));
                 let Some(member) = there.or_else(|| self.relays[relay].attaching.take()) else {
-                    // Of whom it has said bye already.
+                    // It has said bye to that member already.
                     return Ok(());
                 };
                 self.marks.hit(&format!("bye: {reason:?}"));
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// Who was served as a member of a relay is not any more.
+    /// A user that was served as a member of a relay is not any more.
     pub(crate) fn outdated(&mut self, uaid: Uaid) {
         if let Some(other) = self.oracle.resident.get(&uaid).copied().filter(|other| self.is_member(*other)) {
             self.sockets[other].session.stale = true;

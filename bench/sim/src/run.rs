@@ -23,7 +23,7 @@ use crate::store::Store;
 use crate::trace::{Recorder, Trace};
 use crate::world::{Streams, Verdict, World};
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Keep one line per event, for reading. Off, a trace is its hash.
@@ -37,13 +37,11 @@ pub struct Options {
 /// A seed whose world broke a promise. Its display ends with the command that replays it.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The seed.
     pub seed: u64,
-    /// It is of a cluster.
     pub cluster: bool,
     /// Inputs that machines had been given.
     pub steps: u64,
-    /// What was broken.
+    /// The promise that was broken, in words.
     pub what: String,
     /// The last events before it, when `Options::lines` was set.
     pub lines: Vec<String>,
@@ -63,14 +61,14 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What many seeds showed.
+/// Results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Seeds run.
     pub seeds: u64,
     /// Inputs that machines were given, over all seeds.
     pub steps: u64,
-    /// How often each interesting situation came about, over all seeds that ended well.
+    /// Coverage over all seeds that ended well.
     pub marks: Marks,
     /// The seeds that did not.
     pub failures: Vec<Failure>,
@@ -149,7 +147,7 @@ fn over(
     Err(Failure { seed, cluster, steps, what, lines })
 }
 
-/// Where a panic ends the process, its last words name the seed.
+/// Makes a process that a panic ends name the seed in its last words.
 fn name_seed_on_panic(seed: u64) {
     static HOOK: Once = Once::new();
     thread_local!(static SEED: Cell<u64> = const { Cell::new(0) });

@@ -1,6 +1,6 @@
 //! Broken worlds: each breaks one law on purpose, and the oracle must notice. Tests only.
 
-/// Which law is broken. Only tests make one.
+/// The law that is broken. Only tests make one.
 #[cfg_attr(not(test), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sabotage {
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_lost_reply_leaves_somebody_waiting() {
         let what = found(Sabotage::ReplyLost);
-        // The last: the reply was the body of a retry, and the message waits for it with everybody connected.
+        // The last: the reply was the body of a retry, and the message waits for it with every user agent connected.
         let waits =
             ["at rest", "still busy", "was not accepted although nothing fails", "is lost (everybody was connected)"];
         assert!(waits.iter().any(|wait| what.contains(wait)), "{what}");

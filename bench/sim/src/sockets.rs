@@ -12,7 +12,7 @@ use crate::world::{Moving, Slot, Verdict, World};
 /// Index into the world's sockets; never reused.
 pub(crate) type SocketId = usize;
 
-/// Where a socket is.
+/// Place of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Connected, and not accepted yet.
@@ -29,10 +29,10 @@ pub(crate) enum Place {
 
 /// One connection, both ends.
 pub(crate) struct Socket {
-    /// Whose it is; `None` for app servers.
+    /// Its user agent; `None` for app servers.
     pub(crate) agent: Option<usize>,
     pub(crate) place: Place,
-    /// Which relay's it is, and whose hellos it has said and not had decoded.
+    /// Its relay, and the members whose hellos the relay has said and not had decoded.
     pub(crate) relay: Option<usize>,
     pub(crate) attaching: VecDeque<SocketId>,
     /// The loop may decode a command.
@@ -60,7 +60,7 @@ pub(crate) struct Blocked {
     pub(crate) tail: VecDeque<Frame>,
 }
 
-/// What the user agent knows.
+/// The user agent's view of a connection.
 #[derive(Default)]
 pub(crate) struct Peer {
     pub(crate) hello_sent: bool,
@@ -76,7 +76,7 @@ pub(crate) struct Peer {
     pub(crate) broadcasts: BTreeMap<Box<str>, Box<str>>,
 }
 
-/// What the oracle knows of the session on it.
+/// The oracle's view of the session on a socket.
 #[derive(Default)]
 pub(crate) struct Session {
     /// The UAID that the machine said in its hello.
@@ -87,11 +87,11 @@ pub(crate) struct Session {
     pub(crate) channels_said: Option<Box<[Chid]>>,
     /// Storage knew the UAID of the hello when it was decoded.
     pub(crate) known: bool,
-    /// What the socket took: how often, and when last (monotonic nanoseconds).
+    /// Messages that the socket took: how often, and when last (monotonic nanoseconds).
     pub(crate) sent: BTreeMap<Stamp, (u32, u64)>,
     /// The clocks of this connection as its user agent sees them (monotonic nanoseconds).
     pub(crate) clocks: Clocks,
-    /// When its hello was answered, wall milliseconds.
+    /// Time at which its hello was answered, wall milliseconds.
     pub(crate) connected_at: u64,
     /// Of a member: its session is over as far as its owner knows.
     pub(crate) stale: bool,
@@ -99,7 +99,7 @@ pub(crate) struct Session {
     pub(crate) fed: bool,
 }
 
-/// When things happened on a connection.
+/// Times of events on a connection.
 #[derive(Default)]
 pub(crate) struct Clocks {
     pub(crate) opened: u64,
@@ -120,7 +120,7 @@ impl Session {
     }
 }
 
-/// What a user agent reads.
+/// Frames that a user agent reads.
 #[derive(Debug)]
 pub(crate) enum Frame {
     Hello(Uaid, Box<BroadcastDelta>),
@@ -189,7 +189,7 @@ impl World {
         conn
     }
 
-    /// Takes the place back; whoever still speaks of it names nobody.
+    /// Takes the place back: its name stands for no socket any more.
     pub(crate) fn unname(&mut self, shard: usize, conn: ConnId) {
         let this = &mut self.shards[shard];
         let place = &mut this.slots[conn.slot as usize];
@@ -198,7 +198,7 @@ impl World {
         this.free.push(conn.slot);
     }
 
-    /// Whom a machine speaks of. App servers may have hung up: then nobody. Anybody else must be there.
+    /// Socket that a machine names. App servers may have hung up: then `None`. Any other peer must be there.
     pub(crate) fn socket_of(&self, shard: usize, conn: ConnId) -> Result<Option<SocketId>, String> {
         let slot = self.shards[shard].slots.get(conn.slot as usize);
         match slot {
@@ -416,7 +416,7 @@ impl World {
         Ok(())
     }
 
-    /// `Effect::Emit` on a user agent's connection: what it reads, and whether the machine may say that.
+    /// `Effect::Emit` on a user agent's connection: the user agent reads it, if the machine may send it.
     pub(crate) fn emit(&mut self, id: SocketId, event: Event) -> Verdict {
         if self.sockets[id].relay.is_some() {
             return self.relay_said(id, event);
@@ -425,7 +425,7 @@ impl World {
         self.write(id, frame, emission)
     }
 
-    /// What the user agent on this socket reads, once the oracle agrees.
+    /// Frame that the user agent on this socket reads, once the oracle agrees.
     pub(crate) fn frame_of(&mut self, id: SocketId, event: Event) -> Result<(Frame, Option<EmissionId>), String> {
         Ok(match event {
             Event::Hello { uaid, mode, broadcasts } => {
@@ -459,7 +459,7 @@ impl World {
     }
 }
 
-/// What stands for `count` undecoded commands of a socket.
+/// Bytes that stand for `count` undecoded commands of a socket.
 fn mail_bytes(id: SocketId, count: usize) -> Box<[u8]> {
     if count == 0 {
         return Box::default();

@@ -20,11 +20,11 @@ use crate::sabotage::Sabotage;
 
 /// One store under all shards.
 pub(crate) struct Store {
-    /// What a reader sees.
+    /// State that a reader sees.
     seen: Model,
-    /// What a kill leaves.
+    /// State that a kill leaves.
     durable: Model,
-    /// What `seen` has beyond `durable`, oldest first.
+    /// Operations that `seen` has beyond `durable`, oldest first.
     relaxed: VecDeque<StoreOp>,
     queues: BTreeMap<Uaid, Queue>,
     pub(crate) sabotage: Option<Sabotage>,
@@ -77,11 +77,10 @@ impl Worked {
     }
 }
 
-/// How operations fail, and how long pages get.
+/// Faults of operations, and lengths of pages.
 pub(crate) struct Weather<'a> {
-    /// Which faults are on.
     pub(crate) faults: &'a Faults,
-    /// Whether pages come shorter than asked for.
+    /// Pages come shorter than asked for.
     pub(crate) short_pages: bool,
     /// Monotonic nanoseconds.
     pub(crate) now: u64,
@@ -114,7 +113,7 @@ impl Store {
         queue.submitted.push_back(Submitted { shard, ticket, op, ready_at: now + self.latency });
     }
 
-    /// Whether a shard waits for this ticket.
+    /// Returns true if a shard waits for this ticket.
     pub(crate) fn outstanding(&self, shard: usize, ticket: StoreTicket) -> bool {
         self.queues.values().any(|queue| {
             queue.submitted.iter().any(|s| s.shard == shard && s.ticket == ticket)
@@ -123,7 +122,7 @@ impl Store {
         })
     }
 
-    /// How many replies a shard waits for.
+    /// Number of replies that a shard waits for.
     pub(crate) fn outstanding_count(&self, shard: usize) -> usize {
         let count = |queue: &Queue| {
             queue.submitted.iter().filter(|s| s.shard == shard).count()
@@ -278,7 +277,7 @@ impl Store {
         worked
     }
 
-    /// Whether no operation is under way.
+    /// Returns true if no operation is under way.
     pub(crate) fn idle(&self) -> bool {
         self.queues.is_empty()
     }
@@ -289,7 +288,7 @@ impl Store {
         self.sync(usize::MAX);
     }
 
-    /// What the start does before any listener opens: saves live ledger records.
+    /// Saves live ledger records, as the start does before any listener opens.
     pub(crate) fn replay(&mut self, op: StoreOp) {
         let _ = self.carry_out(op);
     }
@@ -305,12 +304,12 @@ impl Store {
         let _ = self.carry_out(StoreOp::Register { uaid, chid, key, at: Clock(1), seen, contact, presence });
     }
 
-    /// What a kill would leave.
+    /// State that a kill would leave.
     pub(crate) fn durable(&self) -> &Model {
         &self.durable
     }
 
-    /// What a reader sees.
+    /// State that a reader sees.
     pub(crate) fn seen(&self) -> &Model {
         &self.seen
     }

@@ -1,4 +1,4 @@
-//! What happened in a world, as one hash and, when asked for, one line per event.
+//! Events of a world, as one hash and, when asked for, one line per event.
 
 use std::fmt::{self, Write};
 
@@ -7,19 +7,17 @@ use crate::marks::Marks;
 /// The record of one seed that ended well.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The seed.
     pub seed: u64,
     /// Inputs that machines were given.
     pub steps: u64,
     /// Hash over every input and every effect, in order. Equal for equal seeds and equal code.
     pub hash: u64,
-    /// How often each interesting situation came about.
     pub marks: Marks,
     /// One line per event, when `Options::lines` was set: step, milliseconds, shard, what.
     pub lines: Vec<String>,
 }
 
-/// Takes down what happens.
+/// Takes down the events of a world.
 pub(crate) struct Recorder {
     hash: u64,
     keep: bool,

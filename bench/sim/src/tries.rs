@@ -45,7 +45,7 @@ impl World {
                 Ok(())
             }
             Event::Notification { message, .. } => self.delivered(message, false),
-            // What comes from another shard was counted when it set out.
+            // Events from another shard were counted when they set out.
             Event::Relay(event) => match &**event {
                 RelayEvent::Of { uaid, event } if self.owner(*uaid) == shard => self.handed_to_relay(event),
                 _ => Ok(()),

@@ -22,7 +22,7 @@ use crate::sockets::{Place, Socket, SocketId};
 use crate::store::{Store, Weather, Worked};
 use crate::trace::Recorder;
 
-/// What went wrong, in words.
+/// Result of a check; its error says in words what went wrong.
 pub(crate) type Verdict = Result<(), String>;
 
 /// One salted stream for each kind of decision.
@@ -43,7 +43,7 @@ pub(crate) struct World {
     /// Wall clock minus monotonic clock, microseconds.
     pub(crate) wall_offset_us: u64,
     pub(crate) steps: u64,
-    /// How often the process was started.
+    /// Number of starts of the process.
     pub(crate) boots: u64,
     pub(crate) placement: Placement,
     pub(crate) shards: Vec<Shard>,
@@ -60,7 +60,7 @@ pub(crate) struct World {
     pub(crate) oracle: Oracle,
     pub(crate) marks: Marks,
     pub(crate) recorder: Recorder,
-    /// Faults are off and everybody behaves.
+    /// Faults are off and every peer behaves.
     pub(crate) calm: bool,
     /// A stop was asked for; monotonic deadline.
     pub(crate) stopping: Option<u64>,
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Whether a socket of this shard refused bytes and the machine has not been told.
+    /// Returns true if a socket of this shard refused bytes and the machine has not been told.
     fn owes_blocked(&self, shard: usize) -> bool {
         self.sockets.iter().any(|socket| {
             matches!(socket.place, Place::At { shard: at, .. } if at == shard)
@@ -186,12 +186,12 @@ impl World {
         })
     }
 
-    /// Whether a shard runs.
+    /// Returns true if a shard runs.
     pub(crate) fn awake(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|s| s.stalled_until <= self.now)
     }
 
-    /// One turn: something happens, somebody acts, or time passes.
+    /// One turn: something happens, a peer acts, or time passes.
     pub(crate) fn turn(&mut self) -> Verdict {
         self.now += 1_000 + self.rng.schedule.below(1_000_000);
         if self.plan.busy && !self.calm {
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    /// What storage has done.
+    /// Notes the work that storage has done.
     pub(crate) fn worked(&mut self, worked: &Worked) {
         self.oracle.stored(&worked.written);
         for (uaid, chid) in &worked.unregistered {
@@ -274,7 +274,7 @@ impl World {
         worked.dropped.iter().for_each(|uaid| self.oracle.user_dropped(*uaid, self.steps));
     }
 
-    /// Time passes: to the next deadline of anybody, or a random while.
+    /// Time passes: to the next deadline, or a random while.
     pub(crate) fn pass_time(&mut self, idle: bool) {
         let deadlines = self.shards.iter().filter_map(|s| s.machine.next_timeout()).map(|at| at.0);
         let wakes = self.shards.iter().map(|s| s.stalled_until);
@@ -295,7 +295,7 @@ impl World {
         self.oracle.wall_max = self.oracle.wall_max.max(self.time().unix().0);
     }
 
-    /// Gives a machine one input and carries out what it wants.
+    /// Gives a machine one input and carries out its effects.
     pub(crate) fn step(&mut self, shard: usize, input: Input) -> Verdict {
         self.steps += 1;
         let now = self.time();
@@ -329,7 +329,7 @@ impl World {
         effects.iter().any(is_ledgers) || self.rng.faults.permille(100)
     }
 
-    /// Before which effect the process dies.
+    /// Index of the effect before which the process dies.
     fn dies_at(&mut self, effects: &EffectQueue) -> usize {
         match effects.iter().position(is_ledgers) {
             Some(at) if self.rng.faults.permille(500) => at,
@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    /// What must hold whenever a machine rests.
+    /// Checks everything that must hold when a machine rests.
     fn after_step(&mut self, shard: usize) -> Verdict {
         let acked = std::mem::take(&mut self.oracle.acked_in_step);
         for post in acked {

@@ -90,7 +90,7 @@ impl Frame {
 /// State of one channel, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Channel {
-    /// `None` while nobody can know.
+    /// `None` while it is not known.
     pub(super) registered: Option<bool>,
     /// Counts what was asked for.
     pub(super) version: u64,

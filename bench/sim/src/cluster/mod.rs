@@ -1,10 +1,10 @@
 //! Several nodes on one store: the real machines of each node, calls between them over a network that fails, and one
 //! [`Model`](machine::model::Model) under all of them.
 //!
-//! What the machine leaves to its surroundings is here in its plainest form: `wire` carries calls and keeps what is
-//! owed as `src/island/peers` does, `link` is each node's way to the store, `nodes` starts and stops as `src/node`,
-//! `keeper` renews leases, declares silent runs over and asks about clocks. Sockets never refuse a frame, and there is
-//! neither SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`, `oracle`.
+//! The surroundings of the machine are here in their plainest form: `wire` carries calls and keeps what is owed as
+//! `src/island/peers` does, `link` is each node's way to the store, `nodes` starts and stops as `src/node`, `keeper`
+//! renews leases, declares silent runs over and asks about clocks. Sockets never refuse a frame, and there is neither
+//! SimplePush nor a relay: worlds of one node have those. Read in this order: `plan`, `world`, `oracle`.
 
 mod agents;
 mod calm;

@@ -49,7 +49,7 @@ impl Cluster {
         self.boot(n)
     }
 
-    /// Starts a run of a node: what its ledgers held is saved before it serves, and who has these users is told.
+    /// Starts a run of a node: saves what its ledgers held before it serves, and tells the nodes that have these users.
     pub(super) fn boot(&mut self, n: usize) -> Verdict {
         self.boots += 1;
         let boot = self.boots;
@@ -175,7 +175,7 @@ impl Cluster {
                 }
                 let lost = self.word_lost;
                 self.end_run(n)?;
-                // Nobody is owed anything by it.
+                // It leaves owing nothing.
                 self.word_lost = lost;
             } else if self.now >= deadline {
                 self.kill(n)?;
@@ -253,7 +253,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whom a call is for: which node, and which run of it.
+    /// Receiver of a call: the node, and its run.
     pub(super) fn target(op: &PeerOp) -> (usize, u64) {
         let (PeerOp::Push { to, .. } | PeerOp::Notify { to, .. } | PeerOp::Leave { to, .. }) = op;
         (Cluster::node_of(to), to.boot)

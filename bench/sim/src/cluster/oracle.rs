@@ -1,4 +1,4 @@
-//! What 201 means, over all nodes: the message is held by storage or by the ledger of a node, dead or alive, until it
+//! Meaning of a 201 over all nodes: the message is held by storage or by the ledger of a node, dead or alive, until it
 //! has ended by a rule; and as long as no node took with it what it owed, it does not wait for the next hello.
 
 use std::collections::BTreeSet;
@@ -25,10 +25,10 @@ pub(super) struct Post {
     pub(super) start: u64,
     /// The run of the node where it landed.
     run: u64,
-    /// When its 201 was written.
+    /// Step at which its 201 was written.
     pub(super) seen: Option<u64>,
     pub(super) stamp: Option<Stamp>,
-    /// Under which identity user agents were sent it.
+    /// Identity under which user agents were sent it.
     pub(super) sent_as: Option<Stamp>,
     pub(super) expires: u64,
     /// It was in storage or in a ledger at some time.
@@ -106,7 +106,7 @@ impl Post {
 }
 
 impl Cluster {
-    /// Which POST a message is.
+    /// Index of the POST that a message is from.
     pub(super) fn identify(&self, message: &Message) -> Result<usize, String> {
         let number = message.payload.get(..8).and_then(|head| head.try_into().ok()).map(u64::from_be_bytes);
         let index = number.map_or(usize::MAX, |number| number as usize);
@@ -149,7 +149,7 @@ impl Cluster {
         if post.sent_as.is_some_and(|sent| sent != stamp) && !post.pushed_twice {
             return Err(format!("message {index} was sent under another id than its 201 says: {post:?}"));
         }
-        // Where clocks differ, or one starts ahead of its floor, stamps of two nodes do not say which was first.
+        // Stamps of two nodes do not say which was first where clocks differ, or one starts ahead of its floor.
         let one_time = self.one_time && self.boots == self.nodes.len() as u64;
         if one_time && post.refused_behind.is_some_and(|sent| sent.clock >= stamp.clock) {
             return Err(format!("message {index} was refused and is in front of what was sent before: {post:?}"));
@@ -224,7 +224,7 @@ impl Cluster {
         here.filter(|sock| sock.served == Some(uaid)).filter_map(|sock| sock.sent_up_to).max()
     }
 
-    /// A push was refused, and its node knows: the message is to come behind what the session had been sent.
+    /// A push was refused, and its node knows: the message must come behind what the session had been sent.
     pub(super) fn refused(&mut self, message: &Message, behind: Option<Stamp>) {
         let Ok(index) = self.identify(message) else { return };
         let post = &mut self.posts[index];
@@ -261,7 +261,7 @@ impl Cluster {
     /// The rule by which a message has ended, other than by replacement.
     fn ended(&self, post: &Post) -> Option<&'static str> {
         let unregistered = self.channels.get(&(post.uaid, post.chid)).and_then(|channel| channel.unregistered);
-        // An unregister whose answer nobody has seen may have taken effect, or may still.
+        // An unregister without an answer that was read may have taken effect, or may still.
         let doubtful = post.channel.registered != Some(true) && post.channel.unregistered.is_some();
         if post.acked.is_some() {
             Some("fate: acked")

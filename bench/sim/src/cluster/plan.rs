@@ -1,4 +1,4 @@
-//! What one seed's cluster looks like.
+//! Sizes and faults of one seed's cluster.
 
 use machine::time::Span;
 
@@ -23,9 +23,9 @@ pub(super) struct Plan {
     pub(super) ttl_zero: u64,
     pub(super) ttl_short: u64,
     pub(super) cancels: u64,
-    /// How often an agent that has something to ack does, when it acts.
+    /// Chance that an agent which acts and has something to ack acks it.
     pub(super) acking: u64,
-    /// How often an outside action is chosen although something is deliverable.
+    /// Chance of an outside action although something is deliverable.
     pub(super) eagerness: u64,
     /// The greatest time that a call or a storage operation takes when nothing is wrong, nanoseconds.
     pub(super) delay: u64,
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub(super) faults: Faults,
 }
 
-/// How often each fault strikes.
+/// Chance of each fault.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     /// A storage operation fails without effect.
@@ -61,7 +61,7 @@ pub(super) struct Faults {
     pub(super) cut: u64,
     /// A node dies.
     pub(super) kill: u64,
-    /// A node is away for so long that the others may declare its run over: dead, or alive and reached by nobody.
+    /// A node is away for so long that the others may declare its run over: dead, or alive and reached by no node.
     pub(super) long: u64,
     /// A node stands still for a while, and goes on as the same run.
     pub(super) pause: u64,
@@ -71,7 +71,7 @@ pub(super) struct Faults {
     pub(super) rolling: u64,
     /// A clock is set.
     pub(super) clock_step: u64,
-    /// How fast clocks drift, in millionths.
+    /// Speed at which clocks drift, in millionths.
     pub(super) drift: u64,
     /// Speed at which one clock runs away from the right time, in millionths, until its node is told to stamp nothing.
     pub(super) runaway: u64,

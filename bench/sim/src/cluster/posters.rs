@@ -10,7 +10,7 @@ use super::oracle::Post;
 use super::world::Cluster;
 use crate::world::Verdict;
 
-/// What a request over HTTP waits for.
+/// Event that a request over HTTP waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pending {
     Post(usize),

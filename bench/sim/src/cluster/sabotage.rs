@@ -9,7 +9,7 @@ use super::link::Late;
 use super::posters::Pending;
 use super::world::Cluster;
 
-/// Which rule is broken. Only tests make one.
+/// The rule that is broken. Only tests make one.
 #[cfg_attr(not(test), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Breakage {
@@ -23,7 +23,7 @@ pub(crate) enum Breakage {
     LooksOnce,
     /// A node that is not reached counts as one that says "not here".
     UnreachedIsGone,
-    /// The word that nobody answered is not owed.
+    /// A word without an answer is not owed.
     NothingIsOwed,
     /// No live session is refreshed, so none looks at storage by itself.
     NeverRefreshed,
@@ -43,7 +43,7 @@ pub(crate) enum Breakage {
     BuriedGoesOn,
     /// A burial that is written late hits the run that has entered since.
     BurialHitsNewerRun,
-    /// Nobody asks the database about the clock of a node.
+    /// No node asks the database about its clock.
     ClockUnasked,
     /// A push without an answer whose message was not surely stored is not told to the node that may have delivered it.
     FailureUntold,

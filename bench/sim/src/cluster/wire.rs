@@ -15,7 +15,7 @@ pub(super) struct Call {
     id: u64,
     pub(super) from: usize,
     from_boot: u64,
-    /// Who waits for it; nobody after it was given up, or when it is owed.
+    /// Shard and ticket that wait for it; none after it was given up, or when it is owed.
     waits: Option<(usize, StoreTicket)>,
     owed: bool,
     op: PeerOp,
@@ -51,7 +51,7 @@ const PATIENCE: u64 = 3 * SECOND;
 const WAIT_MAX: u64 = 30 * SECOND;
 
 impl Call {
-    /// When it goes on at the latest.
+    /// Latest time at which it goes on.
     pub(super) fn due(&self) -> u64 {
         let (Stage::Refused { at } | Stage::Out { at } | Stage::Back { at, .. }) = self.stage else {
             return self.gives_up_at;
@@ -113,7 +113,7 @@ impl Cluster {
         self.calls.push(Call { id, from, from_boot, waits, owed, op, stage, gives_up_at, behind: None });
     }
 
-    /// Whether something can become of a call now.
+    /// Returns true if something can become of a call now.
     pub(super) fn call_moves(&self, at: usize) -> bool {
         let call = &self.calls[at];
         let (to, _) = Cluster::target(&call.op);
@@ -147,7 +147,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the caller has read that this run is over.
+    /// Returns true if the caller has read that this run is over.
     fn is_known_over(&mut self, at: usize) -> bool {
         let (to, boot) = Cluster::target(&self.calls[at].op);
         let (last, left) = self.table[to];
@@ -244,7 +244,7 @@ impl Cluster {
         self.drop_if_forgotten(at)
     }
 
-    /// A call that nobody waits for is over when its node has it.
+    /// A call without a waiter is over when its node has it.
     fn drop_if_forgotten(&mut self, at: usize) -> Verdict {
         if self.calls[at].waits.is_none() && !self.calls[at].owed {
             self.calls.remove(at);
@@ -258,7 +258,7 @@ impl Cluster {
         let (from, waits, owed, op, behind) = (call.from, call.waits.take(), call.owed, call.op.clone(), call.behind);
         call.owed = false;
         let alive = self.nodes[from].up && self.nodes[from].id.boot == call.from_boot;
-        // What was given up may still be carried out.
+        // A call that was given up may still be carried out.
         if !matches!(call.stage, Stage::Out { at } if at != u64::MAX) && call.stage != Stage::There {
             self.calls.remove(at);
         }
@@ -284,7 +284,7 @@ impl Cluster {
         }
     }
 
-    /// A notification that nobody answered is owed.
+    /// A notification without an answer is owed.
     fn owe(&mut self, from: usize, op: PeerOp, again: bool) {
         let (to, boot) = Cluster::target(&op);
         let (last, left) = self.table[to];
@@ -311,7 +311,7 @@ impl Cluster {
         self.call(n, None, op, true);
     }
 
-    /// A node is gone: who called it hears nothing, and what it called may still be carried out.
+    /// A node is gone: its callers hear nothing, and its own calls may still be carried out.
     pub(super) fn calls_cut(&mut self, n: usize) {
         for at in (0..self.calls.len()).rev() {
             let call = &mut self.calls[at];

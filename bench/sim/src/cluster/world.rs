@@ -1,4 +1,4 @@
-//! What exists in a cluster, what can happen next, and how time passes.
+//! Contents of a cluster, its possible next events, and the passage of time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(crate) struct Cluster {
     pub(super) boots: u64,
     pub(super) placement: Placement,
     pub(super) nodes: Vec<Node>,
-    /// What the table of nodes says: the last run of each, and whether it has ended in order.
+    /// The table of nodes: the last run of each, and true if it has ended in order.
     pub(super) table: Vec<(u64, bool)>,
     /// Time at which each node last renewed its lease, by its own clock, in microseconds.
     pub(super) seen: Vec<u64>,
@@ -102,11 +102,11 @@ pub(crate) struct Cluster {
 /// One node.
 pub(super) struct Node {
     pub(super) up: bool,
-    /// When it starts again, while it is down.
+    /// Time at which it starts again, while it is down.
     pub(super) returns_at: u64,
     pub(super) id: Arc<NodeId>,
     pub(super) shards: Vec<Shard>,
-    /// What the ledgers held at its end, and how far its clock may have been.
+    /// Messages in its ledgers at its end, and the furthest that its clock may have been.
     pub(super) left: Vec<Arc<Message>>,
     pub(super) floor: Clock,
     pub(super) owed: Vec<Debt>,
@@ -127,7 +127,7 @@ pub(super) struct Node {
     pub(super) righted_at: u64,
     /// Time at which it renews its lease and asks about its clock.
     pub(super) kept_at: u64,
-    /// Since when others have been silent as far as it sees.
+    /// Time since which others have been silent as far as it sees.
     pub(super) silent_since: BTreeMap<usize, u64>,
     /// Runs that it knows to be over.
     pub(super) over: BTreeSet<u64>,
@@ -265,17 +265,17 @@ impl Cluster {
         if node.runs_away { offset } else { offset.clamp(-most, most) }
     }
 
-    /// Whether a node runs and does something.
+    /// Returns true if a node runs and does something.
     pub(super) fn awake(&self, n: usize) -> bool {
         self.nodes[n].up && self.nodes[n].paused_until <= self.now
     }
 
-    /// Whether two nodes reach each other.
+    /// Returns true if two nodes reach each other.
     pub(super) fn reaches(&self, a: usize, b: usize) -> bool {
         self.cuts.get(&(a.min(b), a.max(b))).is_none_or(|until| *until <= self.now)
     }
 
-    /// Whether a node reaches the store.
+    /// Returns true if a node reaches the store.
     pub(super) fn has_store(&self, n: usize) -> bool {
         self.nodes[n].store_cut_until <= self.now
     }
@@ -358,7 +358,7 @@ impl Cluster {
         }
     }
 
-    /// Time passes: to the next instant that anybody waits for, or a random while.
+    /// Time passes: to the next instant that something waits for, or a random while.
     pub(super) fn pass_time(&mut self) {
         let up = || self.nodes.iter().filter(|node| node.up);
         let machines = up().flat_map(|node| &node.shards).filter_map(|shard| shard.machine.next_timeout());
@@ -378,7 +378,7 @@ impl Cluster {
         };
     }
 
-    /// Gives a machine one input and carries out what it wants.
+    /// Gives a machine one input and carries out its effects.
     pub(super) fn step(&mut self, n: usize, s: usize, input: Input) -> Verdict {
         self.steps += 1;
         let now = self.time(n);
