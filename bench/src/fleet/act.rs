@@ -1,4 +1,4 @@
-//! What scenarios see of agents and make them do.
+//! Interface of scenarios to agents: what they see and what they command.
 
 use std::time::Instant;
 
@@ -9,11 +9,10 @@ use super::swarm::Swarm;
 use super::word::Name;
 use crate::frame;
 
-/// Going away (RFC 6455 section 7.4.1): what a browser says that is closed.
+/// Going away (RFC 6455 section 7.4.1): the code that a browser sends when it is closed.
 const GOING_AWAY: u16 = 1001;
 
 impl Swarm {
-    /// How many agents there are.
     pub fn count(&self) -> usize {
         self.agents.len()
     }
@@ -23,7 +22,7 @@ impl Swarm {
         self.agents[agent].uaid().map(|uaid| codec::uaid_text(&uaid))
     }
 
-    /// What an agent says hello with next. False when it is not 32 hexadecimal digits.
+    /// Sets the UAID that an agent says hello with next. False when it is not 32 hexadecimal digits.
     pub fn set_uaid(&mut self, agent: usize, uaid: &str) -> bool {
         let uaid = codec::uaid_of(uaid);
         if uaid.is_some() {
@@ -39,12 +38,11 @@ impl Swarm {
         self.endpoints.clear(&mut agent.endpoints);
     }
 
-    /// Whether the last hello was answered with another UAID than it offered.
+    /// Returns true if the last hello was answered with another UAID than it offered.
     pub fn renamed(&self, agent: usize) -> bool {
         self.agents[agent].renamed()
     }
 
-    /// How many were.
     pub fn renamed_count(&self) -> usize {
         self.agents.iter().filter(|agent| agent.renamed()).count()
     }
@@ -59,7 +57,7 @@ impl Swarm {
         self.endpoints.urls(self.agents[agent].endpoints).collect()
     }
 
-    /// Whether the agent is connected and idle.
+    /// Returns true if the agent is connected and idle.
     pub fn is_connected(&self, agent: usize) -> bool {
         self.agents[agent].phase == Phase::Idle
     }
@@ -79,7 +77,7 @@ impl Swarm {
         self.queue.len()
     }
 
-    /// Whether every launched agent is idle or has failed.
+    /// Returns true if every launched agent is idle or has failed.
     pub fn settled(&self) -> bool {
         self.queue.len() == 0 && self.in_flight == 0
     }
@@ -114,9 +112,9 @@ impl Swarm {
         self.queue.add(agents, Instant::now(), None);
     }
 
-    /// Queues these agents to connect, the first at `begin` and then so many a second, whatever the server does: an
-    /// open loop. Handshakes under way are bounded all the same; who waits for that is late, and says so in its
-    /// `Times`.
+    /// Queues these agents to connect, the first at `begin` and the others at `per_second`, also when the server is
+    /// slow: an open loop. Handshakes under way are bounded all the same; an agent that waits for that is late, and its
+    /// `Times` say so.
     pub fn launch_at_rate(&mut self, agents: impl IntoIterator<Item = usize>, begin: Instant, per_second: f64) {
         self.queue.add(agents, begin, Some(per_second));
     }
@@ -207,7 +205,7 @@ impl Swarm {
         self.note(outcome);
     }
 
-    /// All leave with a FIN, or an RST when there is unread input, and nobody waits to connect any more.
+    /// All leave with a FIN, or an RST when there is unread input, and no agent waits to connect any more.
     pub fn disconnect_all(&mut self) {
         self.queue = super::queue::Queue::new();
         self.held = Default::default();

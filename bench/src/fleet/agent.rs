@@ -1,11 +1,11 @@
-//! What is kept of an agent: 28 bytes, and more only while it needs more.
+//! State of an agent: 28 bytes, and more only while it needs more.
 
 use std::time::Instant;
 
 use super::endpoints::NONE as NO_ENDPOINT;
 use super::word::Name;
 
-/// What an agent waits for.
+/// Event that an agent waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -89,13 +89,13 @@ impl Agent {
     }
 }
 
-/// What an agent needs while it connects, while a message is half received, and while the socket is full.
+/// State that an agent needs while it connects, while a message is half received, and while the socket is full.
 pub(super) struct Side {
     pub due: Instant,
     pub begun: Instant,
     pub upgraded: Instant,
     pub greeted: Instant,
-    /// How many of the plan's channels this connection still registers.
+    /// Number of the plan's channels that this connection still registers.
     pub to_register: usize,
     pub inbox: Vec<u8>,
     pub outbox: Vec<u8>,
@@ -110,7 +110,7 @@ impl Side {
 
 /// No entry.
 pub(super) const NO_SIDE: u32 = u32::MAX;
-/// Entries that are kept when nobody has one.
+/// Entries that are kept when no agent has one.
 const SIDES_KEPT: usize = 1_024;
 
 /// All sides.

@@ -1,5 +1,5 @@
-//! What agents say and what they understand (PROTOCOL.md 1.5, 1.6). Nothing is parsed that is not needed: the load
-//! generator has to be cheaper than the server.
+//! Messages that agents write and read (PROTOCOL.md 1.5, 1.6). Nothing is parsed that is not needed: the load generator
+//! has to be cheaper than the server.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -25,7 +25,7 @@ pub(super) enum Message<'a> {
     },
     Broadcast,
     Pong,
-    /// Something else, which is not for us.
+    /// Any other message, which is ignored.
     Other,
 }
 
@@ -108,7 +108,7 @@ pub fn version_hash(version: &str) -> u64 {
     hash
 }
 
-/// The id of channel `number` of an agent: the same every time, so that nobody has to keep it.
+/// The id of channel `number` of an agent: the same every time, so that it need not be kept.
 pub(super) fn channel_of(seed: u64, agent: u32, number: u16) -> uuid::Uuid {
     let high = mixed(seed ^ mixed(u64::from(agent) << 16 | u64::from(number)));
     let low = mixed(high ^ seed.rotate_left(32));
@@ -161,7 +161,7 @@ pub(super) fn nack(out: &mut Vec<u8>, version: &str, code: u16) {
     text(out, &format!(r#"{{"messageType":"nack","version":"{version}","code":{code}}}"#));
 }
 
-/// The front of an answer to an upgrade: its status and how many bytes its head took; `None` when it is not whole.
+/// The front of an answer to an upgrade: its status and the length of its head; `None` when it is not whole.
 pub(super) fn upgrade(bytes: &[u8]) -> Result<Option<(u16, usize)>, &'static str> {
     const HEAD_MAX: usize = 16 * 1024;
     let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {

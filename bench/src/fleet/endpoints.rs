@@ -1,4 +1,4 @@
-//! Endpoint URLs of very many agents: about 116 bytes each instead of 230. What all have in front is kept once, the
+//! Endpoint URLs of very many agents: about 116 bytes each instead of 230. The front that all have is kept once, the
 //! token behind it as the bytes that its base64url says.
 //!
 //! An entry, in units of four bytes:

@@ -1,8 +1,8 @@
-//! What agents are told to do, and what comes of it.
+//! Plans of agents, and the events that come of them.
 
 use std::time::{Duration, Instant};
 
-/// What an agent does before it is idle, and what it does with notifications.
+/// Steps of an agent before it is idle, and its treatment of notifications.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Channels to have: an agent registers those that it lacks.
@@ -11,16 +11,15 @@ pub struct Plan {
     pub key: Option<String>,
     /// Broadcast id to subscribe to.
     pub broadcast: Option<String>,
-    /// Whether notifications are acked.
     pub ack: bool,
-    /// How long slow agents take to ack (`Swarm::set_slow`).
+    /// Time that slow agents take to ack (`Swarm::set_slow`).
     pub ack_delay: Duration,
-    /// Whether `Happening::Notified` has the text of the version.
+    /// `Happening::Notified` has the text of the version.
     pub versions: bool,
 }
 
-/// How a connection was made, in microseconds. Everything counts from when it was due, however late it was begun, so
-/// that a generator that falls behind shows in the figures.
+/// Times of a connection, in microseconds. Everything counts from when it was due, also when it was begun late, so that
+/// a generator that falls behind shows in the figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Times {
     pub(super) late: u32,
@@ -30,12 +29,12 @@ pub struct Times {
 }
 
 impl Times {
-    /// From when it was due to when it was begun.
+    /// From its due time to its begin.
     pub fn late(&self) -> Duration {
         Duration::from_micros(self.late.into())
     }
 
-    /// From when it was due to the 101.
+    /// From its due time to the 101.
     pub fn upgrade(&self) -> Duration {
         Duration::from_micros(self.upgrade.into())
     }
@@ -45,22 +44,21 @@ impl Times {
         Duration::from_micros(self.hello.into())
     }
 
-    /// From when it was due to the end of the plan.
+    /// From its due time to the end of the plan.
     pub fn ready(&self) -> Duration {
         Duration::from_micros(self.ready.into())
     }
 }
 
-/// Why a connection ended, seen from the agent.
+/// Reason for the end of a connection, seen from the agent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum End {
     /// A close frame with this code; 1005 when it had none.
     Closed(u16),
     /// FIN without a close frame.
     Finished,
-    /// RST.
     Reset,
-    /// Nobody listens.
+    /// The server does not listen.
     Refused,
     /// Another errno.
     Failed(i32),
@@ -98,65 +96,59 @@ impl End {
 pub enum Happening {
     /// The agent did its whole plan and is idle.
     Ready {
-        /// Which.
+        /// Index in the swarm, as in the other variants.
         agent: usize,
-        /// What it took.
         times: Times,
     },
     /// A notification came (and was acked, if that is the plan).
     Notified {
-        /// To which.
         agent: usize,
-        /// The first eight bytes of the body, when there are so many.
+        /// The first eight bytes of the body; `None` of a shorter one.
         sequence: Option<u64>,
         /// [`super::version_hash`] of the version.
         version: u64,
         /// The version itself, if the plan asks for it.
         text: Option<Box<str>>,
-        /// When it was read.
+        /// Time at which it was read.
         at: Instant,
     },
     /// The connection ended, but for those that the scenario ended itself.
     Ended {
-        /// Whose.
         agent: usize,
-        /// Why.
         reason: End,
         /// It had been idle: it was not refused, but lost.
         was_ready: bool,
     },
     /// A client ping was answered.
     Pong {
-        /// Whose.
+        /// Index in the swarm.
         agent: usize,
     },
     /// A WebSocket ping of the server came and was answered.
     Pinged {
-        /// Whom.
+        /// Index in the swarm.
         agent: usize,
     },
     /// A `register` beside the plan was answered.
     Registered {
-        /// Whose.
         agent: usize,
         /// 200 when there is one more endpoint.
         status: u16,
     },
     /// An `unregister` was answered.
     Unregistered {
-        /// Whose.
         agent: usize,
         /// 200 when it worked.
         status: u16,
     },
     /// A broadcast came that is not the answer of the plan's subscription.
     Broadcast {
-        /// To which.
+        /// Index in the swarm.
         agent: usize,
     },
 }
 
-/// How agents leave.
+/// Way in which agents leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leave {
     /// FIN, or RST when there is unread input.

@@ -1,4 +1,4 @@
-//! What an agent makes of the bytes that it receives.
+//! Handling of the bytes that an agent receives.
 
 use std::io;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Swarm {
         self.side_or_new(name).inbox = inbox;
     }
 
-    /// Takes whole messages off the front of `bytes` and returns how many bytes they were.
+    /// Takes whole messages off the front of `bytes` and returns the number of their bytes.
     fn consume(&mut self, name: Name, bytes: &[u8], happenings: &mut Vec<Happening>) -> Result<usize, End> {
         let mut used = 0;
         if self.agent(name).phase == Phase::Upgrading {

@@ -1,8 +1,8 @@
-//! Many user agents on one thread: each connects, says hello, registers, subscribes to a broadcast, and then acks
-//! whatever comes. Two million in one process, at some 150 bytes of it each.
+//! Many user agents on one thread: each connects, says hello, registers, subscribes to a broadcast, and then acks all
+//! that comes. Two million in one process, at some 150 bytes of it each.
 //!
-//! Modules in suggested reading order: what agents are told and what comes of it, the state of one, the wire, the
-//! rings, the swarm. Only `ring` knows io_uring and has `unsafe` code.
+//! Modules in suggested reading order: plans of agents and their events, the state of one, the wire, the rings, the
+//! swarm. Only `ring` knows io_uring and has `unsafe` code.
 
 mod happening;
 

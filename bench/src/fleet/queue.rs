@@ -1,4 +1,4 @@
-//! Who connects next, and when it should have.
+//! Queue of agents that connect next, with the times at which they should.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ impl Queue {
         self.agents.len()
     }
 
-    /// Queues these: the first at `begin`, then so many a second, or all at once.
+    /// Queues these: the first at `begin`, the others at `per_second`, or all at once.
     pub fn add(&mut self, agents: impl IntoIterator<Item = usize>, begin: Instant, per_second: Option<f64>) {
         let before = self.agents.len();
         self.agents.extend(agents.into_iter().map(|agent| agent as u32));
@@ -45,12 +45,12 @@ impl Queue {
         }
     }
 
-    /// When the first is due.
+    /// Time at which the first is due.
     pub fn due(&self) -> Option<Instant> {
         self.stretches.front().map(Stretch::due)
     }
 
-    /// The first, when it is due, and since when.
+    /// The first, when it is due, and the time at which it was due.
     pub fn next(&mut self, now: Instant) -> Option<(u32, Instant)> {
         let stretch = self.stretches.front_mut()?;
         let due = stretch.due();

@@ -1,5 +1,4 @@
-//! All agents and their connections. What they hear is in [`super::hear`], what scenarios make them do in
-//! [`super::act`].
+//! All agents and their connections. Their input is in [`super::hear`], the commands of scenarios in [`super::act`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +15,7 @@ use super::queue::Queue;
 use super::ring::{Cut, Rings, Short, Span, Spans};
 use super::word::{Done, Kind, Name};
 
-/// Where agents connect, and how many there are.
+/// Servers to which agents connect, and the number of agents.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Listeners; agents are spread over them evenly, each always goes to the same. At least one.
@@ -57,9 +56,9 @@ pub struct Swarm {
     pub(super) connected: usize,
     pub(super) pongs: u64,
     pub(super) pings: u64,
-    /// What channel ids are made from.
+    /// Seed of channel ids.
     pub(super) seed: u64,
-    /// When what is being handled was reaped.
+    /// Time at which the completions being handled were reaped.
     pub(super) now: Instant,
     /// Frames to send, of the agent being handled.
     pub(super) out: Vec<u8>,
@@ -129,8 +128,8 @@ impl Swarm {
         Ok(())
     }
 
-    /// Whether there is nothing to do until [`Swarm::event`] is readable or [`Swarm::wakes`] has come. After this
-    /// [`Swarm::awake`] must be called.
+    /// Returns true if there is nothing to do until [`Swarm::event`] is readable or [`Swarm::wakes`] has come. After
+    /// this [`Swarm::awake`] must be called.
     pub fn quiet(&mut self) -> bool {
         self.rings.quiet() && self.hungry.is_empty() && self.behind.is_empty() && self.broken.is_none()
     }
@@ -145,7 +144,7 @@ impl Swarm {
         self.rings.event()
     }
 
-    /// When something is to be done next, whatever comes.
+    /// Time at which something must be done next, also without input.
     pub fn wakes(&self) -> Option<Instant> {
         let start = self.queue.due().filter(|_| self.in_flight < self.in_flight_max);
         let ack = self.held.front().map(|held| held.due);
@@ -188,7 +187,7 @@ impl Swarm {
             agent.generation = agent.generation.wrapping_add(1);
             agent.phase = Phase::Upgrading;
             let mut side = Side::new(due, self.now);
-            // Who comes back has its channels.
+            // An agent that comes back has its channels.
             side.to_register = self.plan.channels.saturating_sub(self.endpoints.numbers(agent.endpoints).count());
             agent.side = self.sides.add(side);
             self.in_flight += 1;
@@ -278,7 +277,7 @@ impl Swarm {
                 let spans = self.spans.clone();
                 self.hear(name, spans.bytes(span, result as usize), happenings)
             }
-            // Somebody woke us for nothing; the poll behind the receive is armed.
+            // The wake-up was for nothing; the poll behind the receive is armed.
             _ if result == -libc::EAGAIN || result == -libc::EINTR => Ok(()),
             _ => self.end(name, End::of_errno(-result), happenings),
         }

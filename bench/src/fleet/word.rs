@@ -1,14 +1,13 @@
-//! What an operation carries in its user_data, and what its completion is read back as.
+//! Layout of an operation's user_data, and the completion that is read back from it.
 //!
 //! ```text
 //! 63 kind 60 | 59 aux 48 | 47 generation 32 | 31 agent 0
 //! ```
 
-/// What kind of operation a completion belongs to.
+/// Kind of operation that a completion belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Nobody asks.
     Ignored = 0,
     /// A step of making a socket; only failures complete.
     Setup = 1,
@@ -24,13 +23,12 @@ pub(super) enum Kind {
     Send = 6,
 }
 
-/// How many values of `aux` there are.
+/// Number of values of `aux`.
 pub(super) const AUX_MAX: usize = 1 << 12;
 
 /// One connection of one agent: what came for an earlier connection is known by its generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Name {
-    /// Which agent.
     pub agent: u32,
     /// Counts its connections, and wraps.
     pub generation: u16,

@@ -6,7 +6,7 @@ use std::cell::{RefCell, UnsafeCell};
 pub(super) struct Memory(Box<[UnsafeCell<u8>]>);
 
 impl Memory {
-    /// Zeros. Pages nobody writes to are not held.
+    /// Zeros. Pages that are not written to take no memory.
     pub fn new(bytes: usize) -> Memory {
         let zeros: Box<[u8]> = vec![0; bytes].into_boxed_slice();
         // SAFETY: UnsafeCell<u8> has the layout of u8, so the box keeps its size and alignment.
@@ -17,7 +17,7 @@ impl Memory {
         self.0.len()
     }
 
-    /// Where byte `at` is, with at least `len` behind it.
+    /// Pointer to byte `at`, with at least `len` behind it.
     pub fn pointer(&self, at: usize, len: usize) -> *mut u8 {
         let cells = &self.0[at..at + len];
         cells.as_ptr().cast_mut().cast()
@@ -26,12 +26,12 @@ impl Memory {
     /// Copies `bytes` to `at`. The kernel must not have these under way.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         let target = self.pointer(at, bytes.len());
-        // SAFETY: `pointer` checked the bounds, `&mut self` excludes other users of ours, and `bytes` cannot overlap
-        // memory that is only ever reached through `self`.
+        // SAFETY: `pointer` checked the bounds, `&mut self` excludes other users in this process, and `bytes` cannot
+        // overlap memory that is only ever reached through `self`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
     }
 
-    /// Bytes that nobody changes: see [`Spans::bytes`] and `Ring::reap` for why.
+    /// Bytes that do not change: [`Spans::bytes`] and `Ring::reap` say why.
     pub fn read(&self, at: usize, len: usize) -> &[u8] {
         // SAFETY: `pointer` checked the bounds; both callers hold what the kernel has given back and `&self` keeps
         // `write` out.
@@ -87,8 +87,8 @@ impl Spans {
         self.memory.pointer(span.index() * SPAN_BYTES, SPAN_BYTES)
     }
 
-    /// The first `len` bytes of a span whose receive is over. Whoever has a `Span` knows that the kernel has not:
-    /// staging a receive takes it away and its completion brings it back.
+    /// The first `len` bytes of a span whose receive is over. The caller has the `Span`, so the kernel has not: staging
+    /// a receive takes it away and its completion brings it back.
     pub fn bytes(&self, span: &Span, len: usize) -> &[u8] {
         self.memory.read(span.index() * SPAN_BYTES, len.min(SPAN_BYTES))
     }

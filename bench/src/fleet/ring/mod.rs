@@ -4,9 +4,9 @@
 //! likes, each no larger than that limit. So the sockets of agents are direct descriptors of many rings, one armed
 //! poll each while idle and no buffer.
 //!
-//! When the kernel touches memory of ours is the one subject of the `unsafe` code. Every SEND of the staged bytes and
-//! every RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns. The upgrade request
-//! is sent later, behind a CONNECT; it is in [`Wire`], which never changes and outlives the ring.
+//! The one subject of the `unsafe` code is the time in which the kernel touches memory of this process. Every SEND of
+//! the staged bytes and every RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns. The
+//! upgrade request is sent later, behind a CONNECT; it is in [`Wire`], which never changes and outlives the ring.
 
 #![allow(unsafe_code)]
 
@@ -29,16 +29,16 @@ pub(super) use memory::{Span, Spans};
 pub(super) use rings::Rings;
 pub(super) use wire::{Place, Wire};
 
-/// What a socket did not take.
+/// A send that a socket did not take in full.
 pub(super) struct Short {
     pub name: Name,
-    /// 0 or more: so many bytes went out. Less: an errno.
+    /// Number of bytes that went out; an errno if negative.
     pub result: i32,
     /// All that was staged.
     pub bytes: Vec<u8>,
 }
 
-/// How a connection is given up.
+/// Way in which a connection is given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cut {
     /// By RST instead of FIN.
@@ -77,7 +77,8 @@ const CONNECT_ENTRIES: usize = 7;
 const CLOSE_ENTRIES: usize = 5;
 
 const ENTER_GETEVENTS: u32 = 1;
-/// The kernel runs some 20 pieces of deferred work per visit; a busy ring is visited so often to batch more.
+/// The kernel runs some 20 pieces of deferred work per visit; a busy ring gets up to this number of visits to batch
+/// more.
 const VISITS_MAX: u32 = 16;
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
 const POLL_INPUT: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
@@ -124,7 +125,7 @@ impl Ring {
         assert!(pushed.is_ok(), "the caller made room in the submission queue");
     }
 
-    /// Whether a visit is due: something staged, deferred work, completions, or completions that overflowed.
+    /// Returns true if a visit is due: something staged, deferred work, completions, or completions that overflowed.
     fn busy(&mut self) -> bool {
         let queue = self.io.submission();
         if !queue.is_empty() || queue.taskrun() || queue.cq_overflow() {
@@ -230,8 +231,8 @@ impl Ring {
         self.poll(slot, name);
     }
 
-    /// Whether `len` bytes for `slot` can be staged: a socket has one send in a submission, or a short first one
-    /// would tear the stream.
+    /// Returns true if `len` bytes for `slot` can be staged: a socket has one send in a submission, or a short first
+    /// one would tear the stream.
     fn can_send(&mut self, slot: u32, len: usize) -> bool {
         let sending = self.sending[slot as usize / 64] >> (slot % 64) & 1 == 1;
         !sending && self.used + len <= self.sends.len() && self.staged.len() < AUX_MAX && self.has_room(1)

@@ -35,7 +35,7 @@ impl Rings {
         Ok(Rings { rings, table, wire, spans, event: eventfd()?, ready, short })
     }
 
-    /// What becomes readable when there is something to do, once [`Rings::quiet`] has been true.
+    /// Descriptor that becomes readable when there is something to do, once [`Rings::quiet`] has been true.
     pub fn event(&self) -> RawFd {
         self.event.as_raw_fd()
     }
@@ -91,8 +91,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Stages a send of as much as a submission can have; how much that is. A part that the socket does not take comes
-    /// back through [`Rings::short`].
+    /// Stages a send of as much as a submission can have. Returns that number of bytes. A part that the socket does not
+    /// take comes back through [`Rings::short`].
     pub fn send(&mut self, name: Name, bytes: &[u8]) -> io::Result<usize> {
         let len = bytes.len().min(SENDS_BYTES);
         let (at, slot) = self.slot(name);
@@ -175,6 +175,6 @@ fn eventfd() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and is owned by nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,4 +1,4 @@
-//! Where connections go to and come from, as the kernel reads it.
+//! Addresses that connections go to and come from, as the kernel reads them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -35,7 +35,7 @@ impl Target {
     }
 }
 
-/// Where one agent connects: numbers of a target and of a source.
+/// Place of one agent: numbers of a target and of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::fleet) struct Place {
     target: usize,
@@ -45,20 +45,20 @@ pub(in crate::fleet) struct Place {
 /// All places. Never changed: the kernel looks into it at any time while a ring lives.
 pub(in crate::fleet) struct Wire {
     targets: Vec<Target>,
-    /// Source addresses beside the first, which is whatever the kernel takes.
+    /// Source addresses beside the first, which the kernel chooses.
     sources: Vec<Address>,
     /// Neighbours on a target that share a source.
     run: usize,
 }
 
-/// Connections from one source to one target at most, of so many ports that the kernel hands out. It tries every
+/// Connections from one source to one target at most, where the kernel hands out this number of ports. It tries every
 /// second port first, all of them before it takes another, so that beyond half of them a connect costs a millisecond
 /// (measured: 50 us, then 2 ms). Six sevenths of that half are found quickly.
 fn of_one_source(ports: usize) -> usize {
     (ports * 3 / 7).max(1)
 }
 
-/// How many ports the kernel hands out to those that do not ask for one.
+/// Number of ports that the kernel hands out to sockets that do not ask for one.
 fn local_ports() -> usize {
     const DEFAULT: usize = 28_232;
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
@@ -73,7 +73,7 @@ fn local_ports() -> usize {
 const SOURCES_MAX: usize = 65_535;
 
 impl Wire {
-    /// For `count` agents that go to these servers from so many addresses; as many as are needed when absent. Only
+    /// For `count` agents that go to these servers from `sources` addresses; as many as are needed when absent. Only
     /// loopback has more than one.
     pub fn new(servers: &[SocketAddr], sources: Option<usize>, count: usize) -> Wire {
         let targets = servers.iter().map(|server| Target {
@@ -92,7 +92,7 @@ impl Wire {
         Wire { targets, sources: (1..sources).map(address).collect(), run: of_target.div_ceil(sources) }
     }
 
-    /// Where an agent connects, always the same.
+    /// Place of an agent, always the same.
     pub fn place(&self, agent: usize) -> Place {
         Place { target: agent % self.targets.len(), source: agent / self.targets.len() / self.run }
     }
