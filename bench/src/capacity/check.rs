@@ -9,7 +9,7 @@ use super::memory::{Prediction, mib};
 use super::{Basis, Mix, cpu, memory};
 use crate::result::{Outcome, names};
 
-/// What is promised of a line.
+/// Promise about a line.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Promise {
     /// Nothing: it is shown.
@@ -20,7 +20,7 @@ pub(super) enum Promise {
     AtMost,
 }
 
-/// What a line counts.
+/// Unit of a line.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Unit {
     Bytes,
@@ -31,15 +31,10 @@ pub(super) enum Unit {
 /// Predicted and real, and how far they may be apart.
 #[derive(Clone, Debug)]
 pub(super) struct Compared {
-    /// What.
     pub name: String,
-    /// By the model.
     pub predicted: f64,
-    /// By the full run.
     pub real: f64,
-    /// How far they may be apart.
     pub promise: Promise,
-    /// What they count.
     pub unit: Unit,
 }
 
@@ -49,7 +44,7 @@ impl Compared {
         self.predicted / self.real - 1.0
     }
 
-    /// Whether the promise was kept.
+    /// Returns true if the promise was kept.
     pub fn held(&self) -> bool {
         match self.promise {
             Promise::None => true,
@@ -102,7 +97,7 @@ pub(super) fn lines(basis: &Basis<'_>, mix: &Mix, real: &[Outcome]) -> io::Resul
 }
 
 /// User, kernel and all bytes at the largest count of a full run. The store's cache and write buffers are taken off
-/// where the server says what they hold: they are bounded, whatever the number of sessions.
+/// where the server says what they hold: they are bounded, at any number of sessions.
 fn bytes(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> io::Result<Vec<Compared>> {
     let last = |name: &str| real.series(name).and_then(|series| series.points.last().copied());
     let points = memory::without_store(real);
@@ -146,8 +141,8 @@ fn bytes(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> io::Result<Vec<Compare
     Ok(lines)
 }
 
-/// What each further session takes, over the upper half of the readings, as the prediction is fitted over the upper
-/// half of its own: there what is bounded is full, and what is made once is made. Of a run that is not ten times the
+/// Cost of each further session, over the upper half of the readings, as the prediction is fitted over the upper half
+/// of its own: there what is bounded is full, and what is made once is made. Of a run that is not ten times the
 /// measured one half would be noise: from the reading at which the measured server was warm.
 fn slope(last: &Prediction, mix: &Mix, basis: &Basis<'_>, points: &[[f64; 2]]) -> io::Result<Option<Compared>> {
     let Some(end) = points.last() else { return Ok(None) };
@@ -169,7 +164,7 @@ fn slope(last: &Prediction, mix: &Mix, basis: &Basis<'_>, points: &[[f64; 2]]) -
     }))
 }
 
-/// What each operation of a full run costs, at its rate.
+/// Cost of each operation of a full run, at its rate.
 fn operations(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> Vec<Compared> {
     let Some(sessions) = real.option(names::OPTION_SESSIONS) else { return Vec::new() };
     let model = cpu::Prediction::new(basis, &Mix { sessions: sessions as u64, ..mix.clone() });
@@ -197,8 +192,8 @@ fn operations(basis: &Basis<'_>, mix: &Mix, real: &Outcome) -> Vec<Compared> {
     lines
 }
 
-/// Cores of a server that pushes and pings. What it used is one number, so the sum is what is promised; a notification
-/// alone is what is left when the predicted pings are taken off.
+/// Cores of a server that pushes and pings. Their use is one number, so the promise is about the sum; the figure of a
+/// notification alone is the rest after the predicted pings are taken off.
 fn busy(basis: &Basis<'_>, model: &cpu::Prediction, load: Load, sessions: f64) -> [Compared; 2] {
     let (ping, ping_us) = model.at_rate(basis, names::CPU_PING, load.pings, sessions);
     let (cost, us) = model.at_rate(basis, names::CPU_NOTIFICATION, load.notifications, sessions);
@@ -228,13 +223,13 @@ fn idle(basis: &Basis<'_>, model: &cpu::Prediction, real: &Outcome, sessions: f6
     let own = basis.hold.figure(names::CPU_IDLE).unwrap_or(0.0);
     let of_few = basis.hold.figure(names::PING_RATE).unwrap_or(0.0) * ping.us / 1e6;
     let predicted = (own - of_few).max(0.0) + pings * us / 1e6;
-    // Below that it is what a process does once a second, whoever is there.
+    // Below that it is the work that a process does once a second, with any number of sessions.
     let promise = if predicted.max(cores) < IDLE_CORES_MIN { Promise::None } else { measured(&ping) };
     let name = format!("idle server cores, {pings:.0} pings a second");
     Some(Compared { name, predicted, real: cores, promise, unit: Unit::Cores })
 }
 
-/// What was never measured is no prediction, nor what was measured at quite another rate.
+/// Promise about a line with this cost. A cost that was never measured, or at quite another rate, is no prediction.
 fn measured(cost: &Cost) -> Promise {
     if cost.near { Promise::Within(cpu::PROMISE) } else { Promise::None }
 }

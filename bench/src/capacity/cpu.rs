@@ -1,16 +1,14 @@
-//! Cores: each operation's rate times what it costs, and what it costs more when a hundred times the sessions are
-//! there.
+//! Cores: each operation's rate times its cost, and its additional cost when a hundred times the sessions are there.
 //!
 //! An operation was measured with as many sessions as fit near the caches (10,000 x 4.3 KB = 43 MB). With a million it
-//! touches memory that nobody touched for minutes: some forty cache lines of socket, file, poll, connection and
+//! touches memory that was not touched for minutes: some forty cache lines of socket, file, poll, connection and
 //! session, and the page tables on the way. That is added for each tenfold of the sessions, in microseconds
 //! ([`COLD_US_DEFAULT`]), unless measurements say it.
 //!
-//! A million sessions are pinged some thousand times a second whatever else happens, so whoever counts what the server
-//! used while it pushed also counts pings: they are a line of their own, and are taken off what a notification cost.
-//! What an operation costs depends on how often it comes (each that is alone wakes a shard), so the measurement nearest
-//! to the wanted rate is taken: for pings one at the rate that the million brings, from fewer sessions that are pinged
-//! more often.
+//! A million sessions are pinged some thousand times a second in any case, so the CPU that the server used while it
+//! pushed includes pings: they are a line of their own, and are taken off the cost of a notification. The cost of an
+//! operation depends on its rate (each that is alone wakes a shard), so the measurement nearest to the wanted rate is
+//! taken: for pings one at the rate that the million brings, from fewer sessions that are pinged more often.
 
 use super::documented::{FRESH_TOKEN_US, OPERATIONS};
 use super::{Basis, Mix};
@@ -22,16 +20,16 @@ pub(super) const PROMISE: f64 = 0.20;
 /// Forty lines, of which a tenfold of the sessions makes half miss, at 100 ns each.
 const COLD_US_DEFAULT: f64 = 2.0;
 
-/// What one operation costs.
+/// Cost of one operation.
 #[derive(Clone, Debug)]
 pub(super) struct Cost {
     /// As measured, or assumed.
     pub us: f64,
     /// Sessions that were there when it was measured; none: it is assumed.
     pub at: Option<f64>,
-    /// How often a second it came then.
+    /// Its rate per second then.
     pub rate: f64,
-    /// Measured, and about as often as is asked for: what is far off is no ground for a promise.
+    /// Measured, and about as often as is asked for: a measurement far off is no ground for a promise.
     pub near: bool,
 }
 
@@ -40,7 +38,7 @@ impl Cost {
         Cost { us, at: None, rate: 0.0, near: false }
     }
 
-    /// Where it is from, in a few words.
+    /// Its origin, in a few words.
     fn from(&self) -> String {
         match self.at {
             None => "a documented constant: not measured".into(),
@@ -53,11 +51,10 @@ impl Cost {
 /// One line of the model.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// The operation.
     pub name: &'static str,
     /// Operations a second.
     pub rate: f64,
-    /// Where it starts from.
+    /// Cost that `us` starts from.
     pub cost: Cost,
     /// Microseconds with the sessions that are predicted.
     pub us: f64,
@@ -72,7 +69,6 @@ impl Item {
 /// All lines.
 #[derive(Clone, Debug)]
 pub(super) struct Prediction {
-    /// Operations.
     pub items: Vec<Item>,
     /// Microseconds for each tenfold of the sessions.
     pub cold_us: f64,
@@ -108,7 +104,7 @@ impl Prediction {
         Prediction { items, cold_us }
     }
 
-    /// What an operation costs at this rate with so many sessions, and where that starts from.
+    /// The cost that is nearest to this rate, and its microseconds with this number of sessions.
     pub fn at_rate(&self, basis: &Basis<'_>, name: &str, rate: f64, sessions: f64) -> (Cost, f64) {
         cost_among(basis, name, rate, sessions, self.cold_us)
     }
@@ -128,7 +124,7 @@ impl Prediction {
         self.items.iter().filter(|item| item.cost.near).map(Item::cores).sum()
     }
 
-    /// What is promised of all lines together, in a sentence.
+    /// The promise about all lines together, in a sentence.
     pub fn promise(&self) -> String {
         let (all, promised) = (self.cores(), self.cores_promised());
         if promised <= 0.0 {
@@ -201,7 +197,7 @@ fn cost_among(basis: &Basis<'_>, name: &str, rate: f64, sessions: f64, cold_us: 
     (cost, us)
 }
 
-/// What a server did in the time in which its CPU was measured.
+/// Work of a server in the time in which its CPU was measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// Cores it kept busy.
@@ -219,14 +215,14 @@ impl Load {
         Some(Load { cores: one.figure(names::CORES)?, notifications, pings: one.figure(names::PING_RATE)? })
     }
 
-    /// Microseconds of each notification when each ping took so many.
+    /// Microseconds of each notification when each ping took `ping_us`.
     pub fn notification_us(&self, ping_us: f64) -> f64 {
         ((self.cores * 1e6 - self.pings * ping_us) / self.notifications).max(0.0)
     }
 }
 
-/// How often a second an operation came while its cost was measured. A result without a rate was as fast as the server
-/// could be.
+/// Rate per second of an operation while its cost was measured. A result without a rate was as fast as the server could
+/// be.
 pub(super) fn rate_of(one: &Outcome, name: &str) -> f64 {
     let told = match name {
         names::CPU_PING => one.figure(names::PING_RATE),
@@ -235,15 +231,16 @@ pub(super) fn rate_of(one: &Outcome, name: &str) -> f64 {
     told.unwrap_or(UNBOUNDED)
 }
 
-/// What stands for "as fast as it can".
+/// Rate that stands for "as fast as it can".
 const UNBOUNDED: f64 = 1e5;
 
-/// Rates that differ more than so many times are not near: between 34 and 4,094 pings a second a ping gets four times
+/// Rates that differ by more than this factor are not near: between 34 and 4,094 pings a second a ping gets four times
 /// cheaper (docs/reports/0003), so a fifth in less than twice.
 const NEAR: f64 = 2.0;
 
 /// The measured cost of an operation at the rate that is nearest to `rate`: at a few operations a second every one
-/// wakes a shard and pays for that alone, under load they share it. What pings took is not in that of a notification.
+/// wakes a shard and pays for that alone, under load they share it. The CPU of pings is not in the cost of a
+/// notification.
 fn cost(basis: &Basis<'_>, name: &str, rate: f64) -> Cost {
     let distance = |one: &Outcome| (rate_of(one, name).max(1.0).log10() - rate.max(1.0).log10()).abs();
     let with = basis.all.iter().filter(|one| one.figure(name).is_some());

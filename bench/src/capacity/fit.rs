@@ -1,4 +1,4 @@
-//! What is fitted: a straight line through readings, and the one table that does not grow in a straight line.
+//! Curves: a straight line through readings, and the one table that does not grow in a straight line.
 
 /// A straight line through readings.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ pub(super) fn index_bytes(sessions: f64, shards: f64, max_connections: f64) -> f
     sum.0 / sum.1 * segments * shards
 }
 
-/// Bytes of one hash table of so many 4-byte slots, with what the allocator puts before it.
+/// Bytes of one hash table that has this number of 4-byte entries, with what the allocator puts before it.
 fn table_bytes(entries: f64) -> f64 {
     const TAGS_BEHIND: f64 = 16.0;
     const ALLOCATION: f64 = 16.0;

@@ -52,9 +52,9 @@ pub(super) fn run(measured: &Measured, mix: &Mix) -> io::Result<Vec<Outcome>> {
 }
 
 /// Twice the sessions, of which the second half is read: the first warms the server up. Without channels: a session
-/// keeps four of them in its slot at no cost, and what the store buffers of two million registrations would hide what
-/// sessions take. Many readings, because tables grow by chunks of up to 90 KB a shard; so many handshakes at once as a
-/// million takes.
+/// keeps four of them in its slot at no cost, and the store's buffers of two million registrations would hide the
+/// memory of sessions. Many readings, because tables grow by chunks of up to 90 KB a shard; as many handshakes at once
+/// as a million takes.
 fn hold_words(measured: &Measured) -> Vec<String> {
     let count = measured.measure_sessions;
     let step = (count / READINGS).max(1);
@@ -71,7 +71,7 @@ fn push_words(measured: &Measured, mix: &Mix) -> Vec<String> {
     words(&["--rate", &rate.to_string(), "--warmup", "4", "--seconds", &seconds, "--ramp", RAMP])
 }
 
-/// How many sessions are pinged how often, so that they are as many pings a second as those of the prediction.
+/// Number of pinged sessions and their interval, so that they are as many pings a second as those of the prediction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Beat {
     pub sessions: u64,
@@ -79,7 +79,7 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    /// Every [`BEAT_S`] where so many sessions are enough; else all of them, more often, to once a second.
+    /// An interval of [`BEAT_S`] where the sessions are enough for it; else all sessions, more often, to once a second.
     pub fn new(measured: &Measured, mix: &Mix) -> Beat {
         let rate = mix.sessions as f64 / mix.ping_interval;
         let all = measured.measure_sessions as f64;
@@ -93,14 +93,14 @@ fn ping(measured: &Measured, mix: &Mix, pid: u32, directory: &Path, hold: &Outco
     let beat = Beat::new(measured, mix);
     let program = measured.program.as_ref().map_or_else(|| format!("/proc/{pid}/exe"), |path| path.clone());
     let mut arguments = words(&["--max-connections", &mix.max_connections().max(2 * beat.sessions).to_string()]);
-    // What a ping costs depends on how many come to a shard.
+    // The cost of a ping depends on the number of pings that come to a shard.
     if let Some(shards) = hold.option(names::OPTION_SHARDS).or(mix.shards.map(|shards| shards as f64)) {
         arguments.extend(words(&["--shards", &shards.to_string()]));
     }
     for (key, seconds) in [("interval", beat.interval_s), ("timeout", beat.interval_s * 2.0 / 3.0)] {
         arguments.extend(words(&["--set", &format!("websocket.auto_ping_{key}={seconds:.3}")]));
     }
-    // Where the data of a server may be: the temporary directory of some hosts is memory.
+    // The place for the data of a server: the temporary directory of some hosts is memory.
     let place = tempfile::tempdir_in(directory)?;
     let options = process::Options { command: words(&[&program, "serve"]), arguments, patience: START_PATIENCE };
     println!("measuring: a server of its own pings {} sessions every {:.1} s", beat.sessions, beat.interval_s);
@@ -158,13 +158,13 @@ fn scenario(
 /// Waits until every one of these addresses takes a connection: a server that was just started opens its data first.
 ///
 /// # Errors
-/// When the process is gone, or `patience` is over.
+/// The process is gone, or `patience` is over.
 pub(super) fn await_server(addresses: &[SocketAddr], pid: u32, patience: Duration) -> io::Result<()> {
     let deadline = Instant::now() + patience;
     for address in addresses {
         while let Err(error) = TcpStream::connect_timeout(address, Duration::from_secs(1)) {
             let there = i32::try_from(pid).ok().and_then(Pid::from_raw).is_some_and(|pid| {
-                // Whoever may not signal it knows at least that it is there.
+                // A process that may not signal it knows at least that it is there.
                 test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
             });
             if !there {

@@ -16,13 +16,12 @@ pub(super) const PROMISE: f64 = 0.05;
 /// One line of the model.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// What it is.
     pub name: String,
-    /// Bytes whatever the number of sessions.
+    /// Bytes with any number of sessions.
     pub fixed: f64,
     /// Bytes for each session.
     pub each: f64,
-    /// Where the figures are from.
+    /// Origin of the figures.
     pub how: String,
 }
 
@@ -62,7 +61,7 @@ impl Prediction {
         Prediction { sessions: mix.sessions as f64, user, kernel, beside: beside(mix, Some(shards)), off: None }
     }
 
-    /// The forecast of the results, or of the documented constants and why the results allow none.
+    /// The forecast of the results, or of the documented constants and the reason why the results allow none.
     pub fn best(basis: &Basis<'_>, mix: &Mix) -> (Prediction, Option<String>) {
         match Prediction::new(basis, mix) {
             Ok(prediction) => (prediction, None),
@@ -221,7 +220,7 @@ fn user(basis: &Basis<'_>, mix: &Mix) -> io::Result<(Vec<Item>, f64)> {
     let mut told = 0.0;
     for series in &hold.series {
         let Some(table) = series.name.strip_prefix(names::TABLE_BYTES) else { continue };
-        // What holds input and messages is empty in an idle server, or holds what was made once: only tables that grow
+        // Tables of input and messages are empty in an idle server, or hold what was made once: only tables that grow
         // with sessions are lines.
         let last = series.points.last().map_or(0.0, |[count, bytes]| bytes / count.max(1.0));
         let grows = |line: &Line| line.slope > 0.5 && line.slope > last / 2.0;

@@ -1,4 +1,4 @@
-//! `murre-bench capacity`: what a host needs for so many sessions and such a traffic, from measurements at a hundredth
+//! `murre-bench capacity`: the host that a number of sessions and their traffic need, from measurements at a hundredth
 //! of it. Bytes are promised within 5 % and CPU within 20 % of what a full run then shows; `--check RESULT` says how
 //! far off it was, line by line.
 //!
@@ -27,18 +27,17 @@ mod measure;
 
 mod check;
 
-/// What is wanted and what is known.
+/// The load to predict, and the source of the measurements.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Results of `hold`, `push`, `store`, `storm`, `ping` to predict from. Without them `hold` and `push` are run
     /// now against --ws, --endpoint and --pid, and `ping` against a server of its own.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub from: Vec<PathBuf>,
-    /// What is asked for.
     #[command(flatten)]
     pub mix: Mix,
     /// Compare the prediction with these results of full runs, line by line; status 1 when one is off by more than was
-    /// promised. The number of sessions is theirs then, whatever --sessions says.
+    /// promised. The number of sessions is then theirs, not that of --sessions.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub check: Vec<PathBuf>,
     /// The running server, when there is no --from.
@@ -92,16 +91,16 @@ pub struct Mix {
     pub cold_us: Option<f64>,
 }
 
-/// Where to measure.
+/// The server to measure.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Measured {
-    /// Where user agents connect.
+    /// Address to which user agents connect.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub ws: SocketAddr,
-    /// Where app servers connect.
+    /// Address to which app servers connect.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8082")]
     pub endpoint: SocketAddr,
-    /// Where the server's metrics are.
+    /// Address of the server's metrics.
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
     /// Process id of the server.
@@ -149,7 +148,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
 }
 
 impl Mix {
-    /// What makes no sense, in a sentence.
+    /// Reason why the options make no sense, in a sentence.
     fn complaint(&self) -> Option<String> {
         let shares = [
             ("store-share", self.store_share),

@@ -54,7 +54,7 @@ fn mix() -> Mix {
     defaults().0
 }
 
-/// What is asked for and measured when nothing is said.
+/// Load and measurement of the default options.
 fn defaults() -> (Mix, Measured) {
     use clap::Parser;
     #[derive(Parser)]
