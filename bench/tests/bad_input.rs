@@ -7,9 +7,9 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use common::wire::{self, Wire, masked, raw};
 use common::{PATIENCE, Request, Subscription, UserAgent, World};
 use murre::client::agent::{Agent, Received};
-use murre::client::http;
 use murre_bench::frame;
 use serde_json::{Value, json};
 
@@ -55,23 +55,8 @@ fn last_code(agent: &mut Agent) -> u16 {
     }
 }
 
-fn masked(opcode: u8, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    frame::push(&mut out, opcode, payload);
-    out
-}
-
 fn text(message: &Value) -> Vec<u8> {
-    masked(frame::TEXT, message.to_string().as_bytes())
-}
-
-/// Frame with the first byte as given, masked with zeros.
-fn raw(first: u8, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    frame::push_header(&mut out, first, payload.len(), 0x80);
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(payload);
-    out
+    wire::text(&message.to_string())
 }
 
 #[test]
@@ -142,22 +127,8 @@ fn fragmented_text_and_a_clients_close_are_fine() {
 
 /// The status of the first answer to these bytes; 0 when the connection ends without one.
 fn answered(address: SocketAddr, bytes: &[u8]) -> (u16, u64) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The server may have said no and closed before the last byte.
-    let _ = stream.write_all(bytes);
-    let mut inbox = Vec::new();
-    loop {
-        if let Some((response, _)) = http::parse(&inbox).unwrap() {
-            return (response.status, response.errno().unwrap_or(0));
-        }
-        match http::read_more(&mut stream, &mut inbox) {
-            Ok(0) => return (0, 0),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return (0, 0),
-            Err(error) => panic!("no answer in {PATIENCE:?}: {error}"),
-        }
-    }
+    let response = Wire::open(address).send(bytes).next();
+    response.map_or((0, 0), |response| (response.status, response.errno().unwrap_or(0)))
 }
 
 #[test]

@@ -83,15 +83,36 @@ impl Wire {
         self.stream.try_clone().unwrap()
     }
 
-    /// The next answer of the HTTP part.
-    pub fn response(&mut self) -> Response {
+    /// Writes what the server takes: it may have refused and closed before the last byte.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Wire {
+        self.try_write(bytes.as_ref());
+        self
+    }
+
+    /// The next response; `None` at the end of the stream. That to a HEAD must be read with [`Wire::rest`].
+    pub fn next(&mut self) -> Option<Response> {
         loop {
             if let Some((response, used)) = http::parse(&self.inbox).unwrap() {
                 self.inbox.drain(..used);
-                return response;
+                return Some(response);
             }
-            assert!(self.fill().is_none(), "the connection ended before an answer: {:?}", self.inbox);
+            if let Some(end) = self.fill() {
+                let half = String::from_utf8_lossy(&self.inbox);
+                assert!(end == Heard::Reset || half.is_empty(), "half a response: {half:?}");
+                return None;
+            }
         }
+    }
+
+    /// The next response, which must come.
+    pub fn response(&mut self) -> Response {
+        self.next().expect("a response")
+    }
+
+    /// Everything until the end of the stream.
+    pub fn rest(&mut self) -> String {
+        while self.fill().is_none() {}
+        String::from_utf8(std::mem::take(&mut self.inbox)).unwrap()
     }
 
     /// The next thing the server says; it must come in time.

@@ -10,7 +10,7 @@ fn whoever_asks_first_is_told_to_go_on_or_not() {
     let head = |path: &str, version: &str, lines: &str| {
         format!("POST {path} HTTP/{version}\r\nHost: h\r\n{GOOD}Expect: 100-continue\r\n{lines}\r\n")
     };
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     for (lines, body) in
         [("Content-Length: 4\r\n", "body"), ("Transfer-Encoding: chunked\r\n", "4\r\nbody\r\n0\r\n\r\n")]
     {
@@ -27,11 +27,11 @@ fn whoever_asks_first_is_told_to_go_on_or_not() {
         ("unknown scheme", path(&to), "Content-Length: 4\r\nAuthorization: Basic x\r\n", 401),
         ("wrong method", "/m/x", "Content-Length: 4\r\n", 405),
     ] {
-        let mut wire = Wire::open(&world);
+        let mut wire = Wire::open(world.server.endpoint());
         assert_eq!(wire.send(head(path, "1.1", lines)).until_the_end(), [status], "{what}");
     }
     // An old client cannot have asked (RFC 9110 section 10.1.1).
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     assert_eq!(wire.send(head(path(&to), "1.0", "Content-Length: 4\r\n") + "body").until_the_end(), [201]);
     receive(&mut agent, &["body"]);
 }
@@ -42,7 +42,7 @@ fn head_and_options_are_answered_everywhere_and_say_nothing() {
     let (mut agent, to) = world.subscriber();
     let ask = |method: &str, path: &str| {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-        let text = Wire::open(&world).send(request).rest();
+        let text = Wire::open(world.server.endpoint()).send(request).rest();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         (head[9..12].parse::<u16>().unwrap(), head.to_owned(), body.to_owned())
     };
@@ -77,7 +77,7 @@ fn browsers_of_any_origin_may_post_and_read_where_the_message_is() {
          Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: ttl, content-encoding\r\n\r\n",
         path(&to)
     );
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     let response = wire.send(preflight).next().unwrap();
     assert_eq!(response.status, 204);
     assert_eq!(response.header("access-control-allow-origin"), Some("https://app.example"));
@@ -131,7 +131,7 @@ fn every_refusal_has_its_headers_and_its_body() {
         ),
         ("GET /x HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), 404, None, "Not Found", None),
     ];
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     for (request, status, errno, error, header) in cases {
         let response = wire.send(&request).next().unwrap();
         assert_eq!((response.status, response.errno()), (status, errno), "{request}");

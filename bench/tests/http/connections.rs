@@ -1,8 +1,5 @@
 //! How long a connection lives, what is pipelined on it, who leaves early and who is too slow.
 
-use std::io::Write;
-use std::net::Shutdown;
-
 use super::common::World;
 use super::{Wire, path, post, post_chunked, receive};
 
@@ -10,7 +7,7 @@ use super::{Wire, path, post, post_chunked, receive};
 fn a_connection_is_kept_until_its_last_request() {
     let world = World::start();
     let (mut agent, to) = world.subscriber();
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     for n in 0..20 {
         let response = wire.send(post(&to, "", &n.to_string())).next().unwrap();
         assert_eq!((response.status, response.header("connection")), (201, None));
@@ -23,7 +20,7 @@ fn a_connection_is_kept_until_its_last_request() {
     assert_eq!((last.status, last.header("connection")), (201, Some("close")));
     wire.is_over();
     receive(&mut agent, &["behind a line end", "last"]);
-    let mut old = Wire::open(&world);
+    let mut old = Wire::open(world.server.endpoint());
     assert_eq!(old.send("GET /health HTTP/1.0\r\n\r\n").until_the_end(), [200]);
 }
 
@@ -35,7 +32,7 @@ fn sixteen_requests_in_one_write_are_answered_in_order() {
     let all: String = bodies.iter().map(|body| post(&to, "", body)).collect();
     // At once, and cut where no request ends.
     for step in [all.len(), 37] {
-        let mut wire = Wire::open(&world);
+        let mut wire = Wire::open(world.server.endpoint());
         for piece in all.as_bytes().chunks(step) {
             wire.send(piece);
         }
@@ -62,7 +59,7 @@ fn sixteen_requests_in_one_write_are_answered_in_order() {
         post(&to, "Connection: close\r\n", "three"),
         post(&to, "", "never read"),
     ];
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     assert_eq!(wire.send(mixed.concat()).until_the_end(), [201, 201, 404, 204, 400, 400, 200, 413, 201]);
     receive(&mut agent, &["one", "two", "three"]);
     agent.silence();
@@ -76,17 +73,18 @@ fn slow_requests_are_ended_with_408_and_idle_connections_without_a_word() {
     let whole = post(&to, "", "slow body");
     let (head, _) = whole.split_at(whole.len() - 5);
     // Idle, fresh and kept: nobody asked anything.
-    let (mut idle, mut kept) = (Wire::open(&world), Wire::open(&world));
+    let (mut idle, mut kept) = (Wire::open(world.server.endpoint()), Wire::open(world.server.endpoint()));
     kept.send(post(&to, "", "in time"));
     let begun = [("head", &whole[..40]), ("first byte", &whole[..1]), ("body", head)].map(|(what, begun)| {
-        let mut wire = Wire::open(&world);
+        let mut wire = Wire::open(world.server.endpoint());
         wire.send(begun);
         (what, wire)
     });
     // One byte at a time does not buy more time: the head would be whole after a minute.
-    let (mut slow, endless) = (Wire::open(&world), format!("POST {} HTTP/1.1\r\nX: {}", path(&to), "y".repeat(3_000)));
+    let (mut slow, endless) =
+        (Wire::open(world.server.endpoint()), format!("POST {} HTTP/1.1\r\nX: {}", path(&to), "y".repeat(3_000)));
     for byte in endless.bytes() {
-        if slow.stream.write_all(&[byte]).is_err() {
+        if !slow.try_write(&[byte]) {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -110,9 +108,9 @@ fn a_sender_that_leaves_early_has_sent_nothing() {
     let chunked = post_chunked(&to, "5\r\nnever\r\n6\r\n whole\r\n0\r\n\r\n");
     for request in [&whole, &chunked] {
         for cut in [request.len() - 1, request.len() - 8, request.len() / 2, 10] {
-            let mut wire = Wire::open(&world);
+            let mut wire = Wire::open(world.server.endpoint());
             wire.send(&request[..cut]);
-            wire.stream.shutdown(Shutdown::Write).unwrap();
+            wire.finish();
             // Told or not: what is half here was not accepted.
             let statuses = wire.until_the_end();
             assert!(statuses.iter().all(|status| *status == 400 || *status == 408), "{statuses:?}");
@@ -120,9 +118,9 @@ fn a_sender_that_leaves_early_has_sent_nothing() {
     }
     agent.silence();
     // Whoever has said everything is answered, also when nothing more can come.
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     wire.send(post(&to, "", "said everything"));
-    wire.stream.shutdown(Shutdown::Write).unwrap();
+    wire.finish();
     assert_eq!(wire.until_the_end(), [201]);
     receive(&mut agent, &["said everything"]);
 }

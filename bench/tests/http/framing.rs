@@ -17,16 +17,16 @@ fn heads_have_bounds() {
         ("200 KB", line(200_000), 431),
         ("no line end", "y".repeat(20_000), 431),
     ] {
-        let mut wire = Wire::open(&world);
+        let mut wire = Wire::open(world.server.endpoint());
         assert_eq!(wire.send(head(&lines)).status(), status, "{what}");
         if status == 431 {
             wire.is_over();
         }
     }
     let long = format!("POST /wpush/v3/{} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n", "A".repeat(9_000));
-    assert_eq!(Wire::open(&world).send(long).next().unwrap().errno(), Some(102));
+    assert_eq!(Wire::open(world.server.endpoint()).send(long).next().unwrap().errno(), Some(102));
     for garbage in [&b"\x16\x03\x01\x02\x00\x01"[..], b"\0\0\0", b"hello\r\n\r\n", b"GET\r\n\r\n"] {
-        assert_eq!(Wire::open(&world).send(garbage).until_the_end(), [400], "{garbage:?}");
+        assert_eq!(Wire::open(world.server.endpoint()).send(garbage).until_the_end(), [400], "{garbage:?}");
     }
 }
 
@@ -34,7 +34,7 @@ fn heads_have_bounds() {
 fn bodies_in_chunks_with_extensions_and_trailers() {
     let world = World::start();
     let (mut agent, to) = world.subscriber();
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     for body in [
         "4\r\nWiki\r\n5;a=b;c=\"d;e\"\r\npedia\r\n0\r\n\r\n",
         "00000004;x\r\nWiki\r\n5 ;y\r\npedia\r\n0;last\r\nExpires: never\r\nX: \r\n\r\n",
@@ -56,11 +56,11 @@ fn bodies_in_chunks_with_extensions_and_trailers() {
         ("0\r\nno trailer\r\n\r\n", 400),
         ("0\r\nA: b\r\n folded\r\n\r\n", 400),
     ] {
-        let mut wire = Wire::open(&world);
+        let mut wire = Wire::open(world.server.endpoint());
         assert_eq!(wire.send(post_chunked(&to, body)).until_the_end(), [status], "{body:?}");
     }
     let trailers = format!("1\r\nx\r\n0\r\n{}\r\n", "A: b\r\n".repeat(17));
-    assert_eq!(Wire::open(&world).send(post_chunked(&to, &trailers)).until_the_end(), [431]);
+    assert_eq!(Wire::open(world.server.endpoint()).send(post_chunked(&to, &trailers)).until_the_end(), [431]);
     agent.silence();
 }
 
@@ -68,7 +68,7 @@ fn bodies_in_chunks_with_extensions_and_trailers() {
 fn bodies_beyond_the_limit_are_413_and_beyond_reason_the_end() {
     let world = World::start();
     let (mut agent, to) = world.subscriber();
-    let mut wire = Wire::open(&world);
+    let mut wire = Wire::open(world.server.endpoint());
     for (length, status) in [(5_630, 201), (5_631, 413), (60_000, 413), (5_630, 201)] {
         let response = wire.send(post(&to, "", &"x".repeat(length))).next().unwrap();
         assert_eq!(response.status, status, "{length}");
@@ -81,7 +81,7 @@ fn bodies_beyond_the_limit_are_413_and_beyond_reason_the_end() {
         post_chunked(&to, &format!("1000\r\n{}\r\n", "z".repeat(4_096)).repeat(64)),
         post_chunked(&to, &format!("1;{}\r\nx\r\n", "e".repeat(200)).repeat(1_000)),
     ] {
-        let mut wire = Wire::open(&world);
+        let mut wire = Wire::open(world.server.endpoint());
         let response = wire.send(&endless).next().unwrap();
         assert_eq!((response.status, response.errno(), response.header("connection")), (413, Some(104), Some("close")));
         wire.is_over();
@@ -128,7 +128,7 @@ fn what_could_smuggle_a_request_is_refused_and_ends_the_connection() {
     ];
     for (what, lines, body) in cases {
         let head = format!("POST {} HTTP/1.1\r\nHost: h\r\n{GOOD}{lines}\r\n", path(&to));
-        let mut wire = Wire::open(&world);
+        let mut wire = Wire::open(world.server.endpoint());
         assert_eq!(wire.send(format!("{head}{body}{hidden}")).until_the_end(), [400], "{what}");
     }
     for (what, line) in [
@@ -144,14 +144,14 @@ fn what_could_smuggle_a_request_is_refused_and_ends_the_connection() {
         ("neither path nor URL", "POST wpush/v3/x HTTP/1.1\r\nHost: h".to_owned()),
         ("a URL of another kind", "POST ftp://h/wpush/v3/x HTTP/1.1\r\nHost: h".to_owned()),
     ] {
-        let mut wire = Wire::open(&world);
+        let mut wire = Wire::open(world.server.endpoint());
         assert_eq!(wire.send(format!("{line}\r\n{GOOD}\r\n{hidden}")).until_the_end(), [400], "{what}");
     }
     agent.silence();
     // Odd and allowed.
     for target in [format!("http://push.test{}", path(&to)), format!("HTTP://h:1{}?query", path(&to))] {
         let request = format!("POST {target} HTTP/1.1\r\nhOST:\r\n{GOOD}content-LENGTH:  \t4 \t\r\n\r\nbody");
-        assert_eq!(Wire::open(&world).send(request).status(), 201, "{target}");
+        assert_eq!(Wire::open(world.server.endpoint()).send(request).status(), 201, "{target}");
         receive(&mut agent, &["body"]);
     }
 }
