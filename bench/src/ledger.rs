@@ -20,8 +20,6 @@ pub enum Expect {
 struct Entry {
     /// Nanoseconds from the ledger's beginning to when the POST was due.
     due_ns: u64,
-    /// To whom.
-    agent: u32,
     /// 0 while there is no answer; 1 when the connection ended instead.
     status: u16,
     /// Deliveries, 127 at most.
@@ -71,10 +69,10 @@ impl Ledger {
         self.entries.len() as u64
     }
 
-    /// Enters a message to `agent` that was due then.
-    pub fn posted(&mut self, agent: usize, due: Instant, expect: Expect) -> u64 {
+    /// Enters a message that was due then.
+    pub fn posted(&mut self, due: Instant, expect: Expect) -> u64 {
         let due_ns = due.saturating_duration_since(self.begin).as_nanos() as u64;
-        self.entries.push(Entry { due_ns, agent: agent as u32, status: 0, seen: 0, expect });
+        self.entries.push(Entry { due_ns, status: 0, seen: 0, expect });
         self.next() - 1
     }
 
@@ -126,11 +124,6 @@ impl Ledger {
         self.entries.get(number as usize).is_some_and(|entry| entry.seen > 0)
     }
 
-    /// To whom it was posted.
-    pub fn agent_of(&self, number: u64) -> Option<usize> {
-        self.entries.get(number as usize).map(|entry| entry.agent as usize)
-    }
-
     /// Messages delivered, each counted once.
     pub fn delivered_count(&self) -> u64 {
         self.delivered
@@ -175,7 +168,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let due = Instant::now() + Duration::from_millis(3);
         let expects = [Expect::Once, Expect::Once, Expect::Once, Expect::Never, Expect::Perhaps, Expect::Once];
-        let numbers: Vec<u64> = expects.into_iter().map(|expect| ledger.posted(7, due, expect)).collect();
+        let numbers: Vec<u64> = expects.into_iter().map(|expect| ledger.posted(due, expect)).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
         assert_eq!(ledger.answered(0, 201), Some(due));
         for number in [1, 2, 3, 4] {
@@ -189,7 +182,7 @@ mod tests {
         let sums = Sums { created: 5, refused: 1, lost: 2, doubled: 1, undue: 1 };
         assert_eq!((ledger.sums(), ledger.strange, ledger.delivered_count()), (sums, 1, 2));
         ledger.expect(1, Expect::Perhaps);
-        assert_eq!((ledger.missing(), ledger.agent_of(1)), (1, Some(7)));
+        assert_eq!(ledger.missing(), 1);
         assert_eq!(ledger.answered(5, 0), Some(due));
         assert_eq!((ledger.statuses()[&0], ledger.sums().refused), (1, 1));
     }

@@ -3,8 +3,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use protocol::webpush::identity::Identity;
 use protocol::wire::url::HttpUrl;
 
@@ -117,13 +115,6 @@ fn cut(url: &str) -> Option<(&str, &str, &str)> {
     Some((&url[..path], &url[host..path], &url[path..]))
 }
 
-/// The number that a body begins with, from the base64url of a notification's `data`; `None` when it is too short.
-pub fn number(data: &str) -> Option<u64> {
-    let mut bytes = [0; NUMBERED_BYTES_MIN];
-    URL_SAFE_NO_PAD.decode_slice(data.get(..12)?, &mut bytes).ok()?;
-    Some(u64::from_be_bytes(*bytes.first_chunk()?))
-}
-
 /// The origin of an endpoint URL; an error that says what was wrong with it.
 pub fn origin(url: &str) -> std::io::Result<String> {
     let bad = || std::io::Error::other(format!("the server answered register with no URL: {url:?}"));
@@ -150,13 +141,12 @@ mod tests {
             assert!(head.starts_with("POST /wpush/v2/abc HTTP/1.1\r\nHost: push.test:8082\r\nTTL: 60\r\n"), "{head}");
             assert!(head.contains(&format!("Content-Length: {bytes}\r\n")), "{head}");
             assert_eq!(request.len() - body, bytes);
-            assert_eq!(number(&URL_SAFE_NO_PAD.encode(&request[body..])), Some(77));
+            assert_eq!(request[body..body + 8], 77u64.to_be_bytes());
         }
         let empty = letters.write(&Letter { topic: Some("t1"), ..letter(0) }).unwrap();
         let text = std::str::from_utf8(empty).unwrap();
         assert!(text.contains("Topic: t1\r\n") && !text.contains("Content-Encoding"), "{text}");
         assert!(letters.write(&Letter { url: "nonsense", ..letter(9) }).is_none());
-        assert_eq!((number(""), number("AAAA")), (None, None));
         assert!(origin("x").is_err());
     }
 

@@ -22,6 +22,8 @@ pub mod publishers;
 
 pub mod letter;
 
+pub mod random;
+
 pub mod pace;
 
 pub mod latency;

@@ -208,8 +208,6 @@ pub mod names {
     pub const OPTION_MAX_CONNECTIONS: &str = "max_connections";
     /// Option: channels of each session.
     pub const OPTION_CHANNELS: &str = "channels";
-    /// Option: seconds between pings of an idle session.
-    pub const OPTION_PING_INTERVAL: &str = "ping_interval";
 }
 
 impl Outcome {

@@ -31,13 +31,6 @@ impl Swarm {
         uaid.is_some()
     }
 
-    /// The agent forgets who it was, and its endpoints.
-    pub fn clear_uaid(&mut self, agent: usize) {
-        let agent = &mut self.agents[agent];
-        agent.set_uaid(None);
-        self.endpoints.clear(&mut agent.endpoints);
-    }
-
     /// Returns true if the last hello was answered with another UAID than it offered.
     pub fn renamed(&self, agent: usize) -> bool {
         self.agents[agent].renamed()

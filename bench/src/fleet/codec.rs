@@ -5,6 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::frame;
+use crate::random::mixed;
 
 /// A message of the server.
 #[derive(Debug, PartialEq, Eq)]
@@ -113,14 +114,6 @@ pub(super) fn channel_of(seed: u64, agent: u32, number: u16) -> uuid::Uuid {
     let high = mixed(seed ^ mixed(u64::from(agent) << 16 | u64::from(number)));
     let low = mixed(high ^ seed.rotate_left(32));
     uuid::Builder::from_random_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes()).into_uuid()
-}
-
-/// The finisher of SplitMix64: every bit of the input changes half of the output.
-fn mixed(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ value >> 31
 }
 
 /// Appends a text frame.

@@ -102,15 +102,6 @@ impl Endpoints {
         self.release(entry);
     }
 
-    /// Frees a whole chain.
-    pub fn clear(&mut self, first: &mut u32) {
-        while *first != NONE {
-            let entry = *first;
-            *first = self.next(entry);
-            self.release(entry);
-        }
-    }
-
     fn chain(&self, first: u32) -> impl Iterator<Item = u32> {
         let known = |entry: u32| (entry != NONE).then_some(entry);
         std::iter::successors(known(first), move |&entry| known(self.next(entry)))
@@ -234,8 +225,6 @@ mod tests {
         }
         assert_eq!(endpoints.urls(first).collect::<Vec<_>>(), [url(1, 105), url(3, 105)]);
         assert_eq!(endpoints.next_number(first), 4);
-        endpoints.clear(&mut first);
-        assert_eq!(endpoints.urls(first).count(), 0);
     }
 
     #[test]

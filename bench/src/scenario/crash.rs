@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use murre::client::agent::{Agent, Note, Received, channel_id};
@@ -19,12 +19,9 @@ pub struct Options {
     /// Rounds of each kind.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub rounds: usize,
-    /// The server binary; when absent the one beside this executable, or this executable, which has `serve` too.
-    #[arg(long, value_name = "PATH")]
-    pub murre: Option<PathBuf>,
-    /// One more argument of `serve`; may be given again.
-    #[arg(long = "serve-arg", value_name = "ARG", allow_hyphen_values = true)]
-    pub serve_args: Vec<String>,
+    /// The server.
+    #[command(flatten)]
+    pub server: OwnServer,
     /// Clients of each round.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub clients: usize,
@@ -84,12 +81,7 @@ struct Tally {
 /// Runs all rounds and reports.
 pub fn run(options: &Options) -> io::Result<bool> {
     let directory = tempfile::tempdir()?;
-    let server = process::Options {
-        command: vec![binary(options.murre.as_ref())?.to_string_lossy().into_owned(), "serve".into()],
-        arguments: options.serve_args.clone(),
-        patience: Duration::from_secs(40),
-    };
-    let mut server = Server::start(server, &directory.path().join("data"))?;
+    let mut server = options.server.start(&directory.path().join("data"))?;
     let mut report = Report::new("crash");
     for kind in Kind::ALL.into_iter().filter(|kind| options.only.is_none_or(|only| only == *kind)) {
         let mut clients = (0..options.clients).map(|_| newcomer(&server)).collect::<io::Result<Vec<_>>>()?;
@@ -120,15 +112,26 @@ pub fn run(options: &Options) -> io::Result<bool> {
     report.finish(options.json.as_deref())
 }
 
-/// The server binary: the given one, else the one beside this executable, else this executable.
-pub(super) fn binary(given: Option<&PathBuf>) -> io::Result<PathBuf> {
-    match given {
-        Some(path) => Ok(path.clone()),
-        None => {
-            let own = std::env::current_exe()?;
-            let beside = own.with_file_name("murre");
-            Ok(if beside.exists() { beside } else { own })
-        }
+/// A server that the scenario starts and breaks.
+#[derive(clap::Args, Clone, Debug)]
+pub struct OwnServer {
+    /// The server binary; when absent the one beside this executable, or this executable, which has `serve` too.
+    #[arg(long, value_name = "PATH")]
+    pub murre: Option<PathBuf>,
+    /// One more argument of `serve`; may be given again.
+    #[arg(long = "serve-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub serve_args: Vec<String>,
+}
+
+impl OwnServer {
+    /// Starts it on `data`.
+    pub(super) fn start(&self, data: &Path) -> io::Result<Server> {
+        let own = std::env::current_exe()?;
+        let beside = own.with_file_name("murre");
+        let program = self.murre.clone().unwrap_or(if beside.exists() { beside } else { own });
+        let command = vec![program.to_string_lossy().into_owned(), "serve".into()];
+        let patience = Duration::from_secs(40);
+        Server::start(process::Options { command, arguments: self.serve_args.clone(), patience }, data)
     }
 }
 

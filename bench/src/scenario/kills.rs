@@ -13,7 +13,9 @@ use murre::client::agent::{Agent, Note, Received, channel_id};
 use murre::client::http::{Client, Request, exchange};
 use serde_json::Value;
 
-use crate::process::{self, Server};
+use super::crash::OwnServer;
+use crate::process::Server;
+use crate::random::Random;
 use crate::report::Report;
 
 /// Options of the scenario.
@@ -22,12 +24,9 @@ pub struct Options {
     /// Kills.
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub rounds: usize,
-    /// The server binary; when absent the one beside this executable, or this executable, which has `serve` too.
-    #[arg(long, value_name = "PATH")]
-    pub murre: Option<PathBuf>,
-    /// One more argument of `serve`; may be given again.
-    #[arg(long = "serve-arg", value_name = "ARG", allow_hyphen_values = true)]
-    pub serve_args: Vec<String>,
+    /// The server.
+    #[command(flatten)]
+    pub server: OwnServer,
     /// User agents; their habits take turns.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub clients: usize,
@@ -93,19 +92,14 @@ struct Tally {
 /// Runs all rounds and reports. `Ok(false)` when a message that was answered 201 did not arrive.
 pub fn run(options: &Options) -> io::Result<bool> {
     let directory = tempfile::tempdir()?;
-    let server = process::Options {
-        command: vec![super::crash::binary(options.murre.as_ref())?.to_string_lossy().into_owned(), "serve".into()],
-        arguments: options.serve_args.clone(),
-        patience: Duration::from_secs(40),
-    };
-    let mut server = Server::start(server, &directory.path().join("data"))?;
+    let mut server = options.server.start(&directory.path().join("data"))?;
     let mut peers = (0..options.clients)
         .map(|n| Peer::register(&server, HABITS[n % HABITS.len()]))
         .collect::<io::Result<Vec<_>>>()?;
     let (mut tally, mut random) = (Tally::default(), Random(options.seed));
     for round in 0..options.rounds {
         let length = Duration::from_millis(5 + random.below(options.traffic_ms_max.max(1)));
-        let done = traffic_until_kill(&mut server, &mut peers, length, random.next(), &mut tally)
+        let done = traffic_until_kill(&mut server, &mut peers, length, random.bits(), &mut tally)
             .and_then(|()| restart(&mut server, &mut tally))
             .and_then(|()| peers.iter_mut().try_for_each(|peer| peer.come_back(&server, &mut tally)));
         done.map_err(|error| io::Error::other(format!("round {round}: {error}\n{}", server.log())))?;
@@ -322,23 +316,6 @@ fn note_of(message: Value) -> io::Result<Note> {
 /// The number at the beginning of a message's body.
 fn number_of(note: &Note) -> Option<usize> {
     note.text().split(' ').next()?.parse().ok()
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
 }
 
 #[cfg(test)]

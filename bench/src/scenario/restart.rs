@@ -15,6 +15,7 @@ use crate::fleet::{Leave, Plan};
 use crate::host::{CpuTime, Memory};
 use crate::latency::Latency;
 use crate::ledger::Expect;
+use crate::random::mixed;
 use crate::result::names::CPU_PER;
 
 /// What happens to the server.
@@ -216,10 +217,8 @@ fn come_back(
 /// Firefox's wait before the next attempt after so many that failed, a quarter more or less.
 fn wait(agent: usize, failures: u8, scale: f64) -> Duration {
     // Any even spread will do; this one is the same in every run.
-    let mut mixed = (agent as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(failures) << 32);
-    mixed ^= mixed >> 29;
-    mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let share = (mixed >> 11) as f64 / (1u64 << 53) as f64;
+    let lot = mixed(agent as u64 ^ u64::from(failures) << 32);
+    let share = (lot >> 11) as f64 / (1u64 << 53) as f64;
     let seconds = 5.0 * 2f64.powi(i32::from(failures.min(16)));
     Duration::from_secs_f64(seconds.min(1_800.0) * (0.75 + share / 2.0) * scale.max(0.0))
 }

@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn of_a_topic_the_last_that_was_accepted_must_come() {
         let (mut ledger, mut topics) = (Ledger::default(), Topics::default());
-        let post = |ledger: &mut Ledger| ledger.posted(3, Instant::now(), Expect::Once);
+        let post = |ledger: &mut Ledger| ledger.posted(Instant::now(), Expect::Once);
         for status in [201, 201, 500] {
             let number = ledger.next();
             assert!(topics.enter(&ledger, 3, number).is_some());

@@ -193,11 +193,11 @@ impl Traffic {
         match self.letters.write(&letter) {
             Some(request) => {
                 publishers.post(request, number)?;
-                self.ledger.posted(agent, due, style.expect);
+                self.ledger.posted(due, style.expect);
             }
             // A user that the server forgot: what it was to be sent counts as refused.
             None => {
-                self.ledger.posted(agent, due, style.expect);
+                self.ledger.posted(due, style.expect);
                 self.ledger.answered(number, 0);
                 return Ok(Some(number));
             }

@@ -12,6 +12,7 @@ use murre::client::agent::{Agent, Note, Received, channel_id};
 use murre::client::http::{Client, Request};
 
 use super::town::{Addresses, Town};
+use crate::random::Random;
 
 /// What was counted.
 #[derive(Default)]
@@ -55,10 +56,10 @@ impl Shared {
         }
     }
 
-    fn any(&self, which: impl Fn(&Addresses) -> &[SocketAddr], dice: &mut Dice) -> Option<SocketAddr> {
+    fn any(&self, which: impl Fn(&Addresses) -> &[SocketAddr], dice: &mut Random) -> Option<SocketAddr> {
         let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let known = which(&addresses);
-        (!known.is_empty()).then(|| known[dice.below(known.len())])
+        (!known.is_empty()).then(|| known[dice.index(known.len())])
     }
 }
 
@@ -82,12 +83,12 @@ impl Crowd {
     /// Registers the users and sets everybody going. `gentle`: nobody leaves without a word, so that no ack is lost.
     pub(super) fn gather(town: &Town, users: usize, rate: u32, gentle: bool) -> io::Result<Crowd> {
         let addresses = town.addresses();
-        let mut dice = Dice(1);
+        let mut dice = Random(1);
         let mut known = Vec::new();
         let mut endpoints = Vec::new();
         for _ in 0..users {
             let all = addresses.lock().unwrap_or_else(PoisonError::into_inner).websocket.clone();
-            let (uaid, endpoint) = register(all[dice.below(all.len())])?;
+            let (uaid, endpoint) = register(all[dice.index(all.len())])?;
             known.push(uaid);
             endpoints.push(endpoint);
         }
@@ -104,12 +105,12 @@ impl Crowd {
         for (n, uaid) in known.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
             let moves = n % STAYS != 0;
-            threads.push(thread::spawn(move || live(&shared, uaid, moves, Dice(n as u64 + 10))));
+            threads.push(thread::spawn(move || live(&shared, uaid, moves, Random(n as u64 + 10))));
         }
         let pause = Duration::from_secs(1) * POSTERS as u32 / rate.max(1);
         for n in 0..POSTERS {
             let shared = Arc::clone(&shared);
-            threads.push(thread::spawn(move || post(&shared, pause, Dice(n as u64 + 1_000))));
+            threads.push(thread::spawn(move || post(&shared, pause, Random(n as u64 + 1_000))));
         }
         Ok(Crowd { shared, threads })
     }
@@ -155,18 +156,18 @@ fn register(address: SocketAddr) -> io::Result<(String, String)> {
 
 /// The life of a user agent: connects anywhere, acks, and if it `moves` goes elsewhere now and then, with a word or
 /// without.
-fn live(shared: &Shared, uaid: String, moves: bool, mut dice: Dice) {
+fn live(shared: &Shared, uaid: String, moves: bool, mut dice: Random) {
     while shared.living.load(Ordering::Relaxed) {
         let connected = shared
             .any(|known| &known.websocket, &mut dice)
             .map(|address| stay(shared, address, &uaid, moves, &mut dice));
         if !matches!(connected, Some(Ok(()))) {
-            thread::sleep(Duration::from_millis(100 + dice.below(200) as u64));
+            thread::sleep(Duration::from_millis(100 + dice.below(200)));
         }
     }
 }
 
-fn stay(shared: &Shared, address: SocketAddr, uaid: &str, moves: bool, dice: &mut Dice) -> io::Result<()> {
+fn stay(shared: &Shared, address: SocketAddr, uaid: &str, moves: bool, dice: &mut Random) -> io::Result<()> {
     let mut agent = Agent::connect(address)?;
     if agent.hello(Some(uaid))? != uaid {
         shared.tally().renamed += 1;
@@ -183,9 +184,9 @@ fn stay(shared: &Shared, address: SocketAddr, uaid: &str, moves: bool, dice: &mu
 ///
 /// # Errors
 /// The other side ended it.
-fn serve(shared: &Shared, mut agent: Agent, moves: bool, dice: &mut Dice) -> io::Result<()> {
+fn serve(shared: &Shared, mut agent: Agent, moves: bool, dice: &mut Random) -> io::Result<()> {
     let mut acks: Vec<(Instant, u64)> = Vec::new();
-    let until = moves.then(|| Instant::now() + Duration::from_millis(500 + dice.below(4_000) as u64));
+    let until = moves.then(|| Instant::now() + Duration::from_millis(500 + dice.below(4_000)));
     while shared.living.load(Ordering::Relaxed) {
         match agent.receive(Duration::from_millis(100))? {
             Received::Message(message) => {
@@ -229,7 +230,7 @@ fn take(shared: &Shared, agent: &mut Agent, note: &Note) -> io::Result<Option<u6
 }
 
 /// An app server: posts to any node for any user.
-fn post(shared: &Shared, pause: Duration, mut dice: Dice) {
+fn post(shared: &Shared, pause: Duration, mut dice: Random) {
     let mut clients: HashMap<SocketAddr, Client> = HashMap::new();
     while shared.posting.load(Ordering::Relaxed) {
         thread::sleep(pause);
@@ -237,7 +238,7 @@ fn post(shared: &Shared, pause: Duration, mut dice: Dice) {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         let mut body = number.to_be_bytes().to_vec();
         body.resize(100, 7);
-        let url = &shared.endpoints[dice.below(shared.endpoints.len())];
+        let url = &shared.endpoints[dice.index(shared.endpoints.len())];
         let client = match clients.remove(&address) {
             Some(client) => Ok(client),
             None => Client::connect(address),
@@ -257,17 +258,5 @@ fn post(shared: &Shared, pause: Duration, mut dice: Dice) {
         if status == 201 {
             tally.accepted.insert(number);
         }
-    }
-}
-
-/// Numbers that look random (xorshift64*); the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n.max(1)
     }
 }
