@@ -9,7 +9,7 @@ use machine::{NodeId, Presence, RowKey, StoreOp};
 use scylla::client::session::Session;
 use scylla::statement::{Consistency, Statement};
 
-use super::super::schema::family::{CHANNEL, CONTACT, RECORD, USER_CLOCK};
+use super::super::schema::family::{CHANNEL, CONTACT, PRESENCE, RECORD, USER_CLOCK};
 use super::{Apart, open, open_alone};
 use crate::config::Scylla;
 use crate::store::laws::{Hand, NOW, chid, message, register, uaid};
@@ -105,18 +105,25 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Writes two users whose rows expire soon, and refreshes the first through the store and the second at the timestamps
-/// it has. Returns false when the rows expired before that: the host was busy.
+/// The row of a session, `renewed` times written again.
+fn presence(renewed: u64) -> Presence {
+    let node = std::sync::Arc::new(NodeId { url: "http://192.0.2.1:8082".into(), boot: 1 });
+    Presence { node, connected_at: WRITTEN_AT.unsigned_abs() + renewed }
+}
+
+/// Writes two users whose rows expire soon, and refreshes the first and its presence through the store, and the second
+/// at the timestamps it has. Returns false when the rows expired before that: the host was busy.
 fn refresh_two(bare: &Bare<'_>, hand: &mut Hand, users: [Uaid; 2], ttl: u32) -> bool {
     let [refreshed, rewritten] = users.map(|user| hexadecimal(&user.0));
     let record = super::super::rows::record(crate::store::RECORD_VERSION, NOW);
     let clock = Clock(WRITTEN_AT.unsigned_abs());
     let contact = super::super::rows::contact(&machine::simple::Contact::default());
-    let rows: [(i8, Vec<u8>, Vec<u8>); 4] = [
+    let rows: [(i8, Vec<u8>, Vec<u8>); 5] = [
         (RECORD, vec![], record),
         (USER_CLOCK, vec![], super::super::rows::clock(clock)),
         (CONTACT, vec![], contact),
         (CHANNEL, chid(2).0.to_vec(), super::super::rows::channel(clock, None)),
+        (PRESENCE, super::super::rows::presence_key(&presence(0).node), super::super::rows::clock(clock)),
     ];
     for (family, key, value) in &rows {
         bare.put(&refreshed, *family, key, value, ttl);
@@ -124,6 +131,7 @@ fn refresh_two(bare: &Bare<'_>, hand: &mut Hand, users: [Uaid; 2], ttl: u32) -> 
     }
     bare.flushed(users[0].0[15]);
     hand.done(StoreOp::Touch { uaid: users[0], seen: NOW });
+    hand.done(StoreOp::SetPresence { uaid: users[0], presence: presence(1) });
     for (family, key, value) in &rows {
         bare.put(&rewritten, *family, key, value, 10_000);
     }
@@ -163,8 +171,9 @@ fn a_refreshed_user_outlives_its_old_copy_that_is_compacted_alone() {
         std::thread::sleep(Duration::from_secs(1));
         hand.user(rewritten).is_none()
     });
+    assert!(bare.ttls(&hexadecimal(&rewritten.0)).is_empty(), "its presence is gone, too");
     let user = hand.user(refreshed).expect("the refreshed user is there");
-    assert_eq!((user.seen, user.channels), (NOW, vec![chid(2)]));
+    assert_eq!((user.seen, user.channels, user.presence), (NOW, vec![chid(2)], vec![presence(1)]));
     drop(hand);
     store.close();
 }
@@ -202,9 +211,7 @@ fn a_refresh_leaves_presence_and_low_water_as_they_are() {
     let store = open();
     let mut hand = Hand::new(Box::new(Apart::new(&store)));
     hand.done(register(1, 2, 1));
-    let node = std::sync::Arc::new(NodeId { url: "http://192.0.2.1:8082".into(), boot: 1 });
-    let presence = || Presence { node: std::sync::Arc::clone(&node), connected_at: 50 };
-    hand.done(StoreOp::SetPresence { uaid: uaid(1), presence: presence() });
+    hand.done(StoreOp::SetPresence { uaid: uaid(1), presence: presence(0) });
     let settle = |m: &Message, low_water| StoreOp::Settle {
         rows: vec![RowKey::of(m)],
         low_water: Some(Clock(low_water)),
@@ -217,7 +224,7 @@ fn a_refresh_leaves_presence_and_low_water_as_they_are() {
     hand.done(settle(&waiting[1], 63));
     assert_eq!(hand.user(uaid(1)).expect("it is known").low_water, Clock(63));
     assert_eq!(hand.clocks(uaid(1)), [90]);
-    hand.done(StoreOp::ClearPresence { uaid: uaid(1), presence: presence() });
+    hand.done(StoreOp::ClearPresence { uaid: uaid(1), presence: presence(0) });
     assert_eq!(hand.user(uaid(1)).expect("it is known").presence, []);
     drop(hand);
     store.close();
