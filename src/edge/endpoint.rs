@@ -6,7 +6,7 @@
 use machine::ids::{Chid, KeyDigest, Stamp, Uaid};
 use machine::message::{Message, Topic};
 use machine::time::{Now, UnixSeconds};
-use machine::{Cancel, Command, Disposition, Published};
+use machine::{Cancel, Disposition, Published, SenderCommand};
 
 use super::PushEdge;
 use super::answer::{self, Context};
@@ -85,7 +85,7 @@ impl PushEdge {
             self.stats.cancel_requests += 1;
             return match self.ids.open(id.as_bytes()) {
                 Some(MessageId { stamp, uaid, chid, topic }) => {
-                    Plan::Ask(Command::Cancel(Box::new(Cancel { uaid, chid, stamp, topic })))
+                    Plan::Ask(SenderCommand::Cancel(Box::new(Cancel { uaid, chid, stamp, topic })).into())
                 }
                 None => Plan::Reply(Reply::Fault(Fault::BadMessageId)),
             };

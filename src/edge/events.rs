@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam::queue::ArrayQueue;
 use machine::ids::ShardId;
 use machine::time::Now;
-use machine::{CloseReason, Command, RelayCommand};
+use machine::{AgentCommand, CloseReason, Command, RelayCommand, SessionCommand};
 use shards::ports::Port;
 
 use super::PushEdge;
@@ -95,13 +95,17 @@ impl Counts {
 
     /// Counts a command.
     pub(super) fn take(&mut self, command: &Command) {
+        let command = match command {
+            Command::Agent(AgentCommand::Session(command)) => command,
+            Command::Relay(RelayCommand::For { command, .. }) => command,
+            Command::Agent(_) | Command::Relay(_) | Command::Sender(_) | Command::Node(_) => return,
+        };
         let (acks, registers, nacks) = match command {
-            Command::Ack(updates) => (updates.len(), 0, 0),
-            Command::AckVersions(updates) => (updates.len(), 0, 0),
-            Command::Register { .. } => (0, 1, 0),
-            Command::Nack { .. } => (0, 0, 1),
-            Command::Relay(RelayCommand::For { command, .. }) => return self.take(command),
-            _ => return,
+            SessionCommand::Ack(updates) => (updates.len(), 0, 0),
+            SessionCommand::AckVersions(updates) => (updates.len(), 0, 0),
+            SessionCommand::Register { .. } => (0, 1, 0),
+            SessionCommand::Nack { .. } => (0, 0, 1),
+            SessionCommand::Unregister { .. } | SessionCommand::BroadcastSubscribe(_) => return,
         };
         let more =
             |before: u32, by: usize, most: u32| before.saturating_add(u32::try_from(by).unwrap_or(most)).min(most);
@@ -255,20 +259,21 @@ mod tests {
         use machine::AckUpdate;
         use machine::ids::{Chid, Uaid};
         let ack = || AckUpdate { stamp: Default::default(), chid: Chid([1; 16]), topic: None, code: 100 };
-        let register = || Command::Register { chid: Chid([1; 16]), key: None };
+        let register = || -> Command { SessionCommand::Register { chid: Chid([1; 16]), key: None }.into() };
         let seen = |counts: Counts| (counts.acks(), counts.registers(), counts.nacks());
         let mut counts = Counts::default();
-        counts.take(&Command::Ack(vec![ack(), ack()]));
+        counts.take(&SessionCommand::Ack(vec![ack(), ack()]).into());
         counts.take(&register());
-        counts.take(&Command::Ping);
-        let of_member = RelayCommand::For { uaid: Uaid([2; 16]), command: Box::new(Command::Nack { code: 301 }) };
-        counts.take(&Command::Relay(of_member));
+        counts.take(&AgentCommand::Ping.into());
+        let of_member =
+            RelayCommand::For { uaid: Uaid([2; 16]), command: Box::new(SessionCommand::Nack { code: 301 }) };
+        counts.take(&of_member.into());
         assert_eq!(seen(counts), (2, 1, 1));
-        (0..5_000).for_each(|_| counts.take(&Command::Ack(vec![ack()])));
+        (0..5_000).for_each(|_| counts.take(&SessionCommand::Ack(vec![ack()]).into()));
         assert_eq!(seen(counts), (255, 1, 1));
         (0..100).for_each(|_| counts.take(&register()));
         assert_eq!(seen(counts), (255, 15, 1));
-        (0..100).for_each(|_| counts.take(&Command::Nack { code: 302 }));
+        (0..100).for_each(|_| counts.take(&SessionCommand::Nack { code: 302 }.into()));
         assert_eq!(seen(counts), (255, 15, 15));
     }
 

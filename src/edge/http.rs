@@ -9,8 +9,8 @@ use std::sync::Arc;
 use machine::ids::{Chid, Uaid};
 use machine::message::Message;
 use machine::time::{Instant, Now};
-use machine::{CloseReason, Command, Event, Publish};
-use shards::ports::{Emitted, Ingest, Port};
+use machine::{CloseReason, Command, Publish, SenderCommand, SenderEvent};
+use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 
 use super::answer::{self, Context};
@@ -357,7 +357,7 @@ impl PushEdge {
                 let too_large = too_large(super::node::BODY_BYTES_MAX);
                 let command = if too_large { Err(Fault::TooLarge) } else { self.read_node_call(call, uaid, &body) };
                 match command {
-                    Ok(command) => (command, Stage::Asked),
+                    Ok(command) => (command.into(), Stage::Asked),
                     Err(fault) => return self.reply(&context, &Reply::Fault(fault), consumed, out),
                 }
             }
@@ -442,23 +442,35 @@ impl PushEdge {
         }
     }
 
-    pub(super) fn emit_http(&mut self, now: Now, exchange: Exchange, event: &Event, out: &mut Vec<u8>) -> Emitted {
+    /// Takes the request under way, whose answer is written next. `None`: nothing was asked, so nothing is answered.
+    pub(super) fn take_asked(
+        &mut self,
+        now: Now,
+        port: Port,
+        exchange: &mut Option<Box<Exchange>>,
+    ) -> Option<Exchange> {
+        let exchange = exchange.take()?;
+        self.reporter.on(port);
         self.date.set(now.unix());
+        Some(self.answered(exchange))
+    }
+
+    pub(super) fn emit_sender(&mut self, now: Now, exchange: Exchange, event: &SenderEvent, out: &mut Vec<u8>) {
         let context = &exchange.context;
-        match (exchange.stage, event) {
-            (Stage::Posted(posted), Event::Published(published)) => {
-                self.post_times.record(now.mono.since(exchange.begun).micros());
-                self.emit_published(context, &posted, *published, out);
-            }
-            (Stage::Updated, Event::Published(published)) => self.emit_updated(context, *published, out),
-            (Stage::Asked, Event::Cancelled { done: true }) => answer::start(&self.date, context, 204, out).empty(),
-            (Stage::Asked, Event::Cancelled { done: false }) => self.emit_fault(context, Fault::Unavailable, out),
-            (Stage::Asked, Event::Receipt(answer)) => self.emit_receipt(context, *answer, out),
-            (Stage::Asked, Event::NodeAnswer(node_answer)) => self.emit_node_answer(context, *node_answer, out),
-            // The machine answers what it was asked; were it not to, an honest error beats silence.
-            _ => self.emit_fault(context, Fault::Unavailable, out),
+        match event {
+            SenderEvent::Published(published) => match exchange.stage {
+                Stage::Posted(posted) => {
+                    self.post_times.record(now.mono.since(exchange.begun).micros());
+                    self.emit_published(context, &posted, *published, out);
+                }
+                Stage::Updated => self.emit_updated(context, *published, out),
+                // The machine answers what it was asked; were it not to, an honest error beats silence.
+                Stage::Body(_) | Stage::Asked => self.emit_fault(context, Fault::Unavailable, out),
+            },
+            SenderEvent::Cancelled(cancelled) if cancelled.done => answer::start(&self.date, context, 204, out).empty(),
+            SenderEvent::Cancelled(_) => self.emit_fault(context, Fault::Unavailable, out),
+            SenderEvent::Receipt(answer) => self.emit_receipt(context, *answer, out),
         }
-        if context.keep_alive { Emitted::Stay } else { Emitted::Last }
     }
 
     pub(super) fn emit_fault(&mut self, context: &Context, fault: Fault, out: &mut Vec<u8>) {
@@ -476,7 +488,7 @@ impl PushEdge {
 #[inline]
 fn publish(uaid: Uaid, chid: Chid, message: Result<Message, Fault>) -> Command {
     let message = message.map(Arc::new).map_err(Fault::refusal);
-    Command::Publish(Box::new(Publish { uaid, chid, message }))
+    SenderCommand::Publish(Box::new(Publish { uaid, chid, message })).into()
 }
 
 fn context_of(port: Port, head: &Head<'_, '_>) -> Context {

@@ -30,7 +30,7 @@ use machine::place::Placement;
 use machine::simple::Mode;
 use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
 use machine::time::Now;
-use machine::{CloseReason, Event};
+use machine::{AgentEvent, CloseReason, Event, SessionEvent};
 use shards::ports::{Edge, Emitted, Ingest, Port};
 use shards::quota::PortQuotas;
 
@@ -318,24 +318,36 @@ impl Edge for PushEdge {
     }
 
     fn emit(&mut self, now: Now, codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {
-        match codec {
-            Codec::Http { exchange, port, .. } => match exchange.take() {
-                Some(exchange) => {
-                    self.reporter.on(*port);
-                    let exchange = self.answered(exchange);
-                    self.emit_http(now, exchange, event, out)
-                }
-                // Nothing was asked: nothing is answered.
-                None => Emitted::Stay,
-            },
-            Codec::WebSocket { stage, since, .. } => {
-                if let Event::Hello { mode, .. } = event {
+        match (codec, event) {
+            (Codec::Http { exchange, port, .. }, Event::Sender(event)) => {
+                let Some(exchange) = self.take_asked(now, *port, exchange) else { return Emitted::Stay };
+                let keep_alive = exchange.context.keep_alive;
+                self.emit_sender(now, exchange, event, out);
+                if keep_alive { Emitted::Stay } else { Emitted::Last }
+            }
+            (Codec::Http { exchange, port, .. }, Event::Node(answer)) => {
+                let Some(exchange) = self.take_asked(now, *port, exchange) else { return Emitted::Stay };
+                self.emit_node_answer(&exchange.context, *answer, out);
+                if exchange.context.keep_alive { Emitted::Stay } else { Emitted::Last }
+            }
+            (Codec::WebSocket { stage, since, .. }, Event::Agent(event)) => {
+                if let AgentEvent::Session(SessionEvent::Hello { mode, .. }) = event {
                     *stage = if *mode == Mode::Simple { Stage::SimplePush } else { Stage::WebPush };
                     *since = events::minute(now);
                     self.tell(Happening::Greeted { mode: stage.name() });
                 }
                 self.emit_websocket(*stage == Stage::SimplePush, event, out);
                 Emitted::Stay
+            }
+            (Codec::WebSocket { .. }, Event::Relay(event)) => {
+                self.emit_relay(event, out);
+                Emitted::Stay
+            }
+            // Invariant: the machine answers a connection in the kind of its command, and an HTTP connection with a
+            // request under way is not upgraded.
+            (Codec::Http { .. }, Event::Agent(_) | Event::Relay(_))
+            | (Codec::WebSocket { .. }, Event::Sender(_) | Event::Node(_)) => {
+                unreachable!("an event is of the kind of its connection")
             }
         }
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use machine::ids::Uaid;
-use machine::{Command, NodeAnswer, NodeNotify, NodePush};
+use machine::{NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush};
 
 use super::PushEdge;
 use super::answer::{self, Context};
@@ -52,7 +52,9 @@ impl PushEdge {
             (None, Some((_, ""))) => return method_refused(head, "PUT, HEAD, OPTIONS"),
             (None, Some((text, time))) if head.method == "DELETE" => {
                 uaid(text).zip(parse_u64(time.as_bytes())).map(|(uaid, connected_at)| match self.names_us(head.query) {
-                    Ok(true) => Plan::Ask(Command::NodeDisconnect { uaid, connected_at }),
+                    Ok(true) => {
+                        Plan::Ask(NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at })).into())
+                    }
                     Ok(false) => Plan::Reply(Reply::Fault(Fault::NoSession)),
                     Err(fault) => Plan::Reply(Reply::Fault(fault)),
                 })
@@ -66,15 +68,15 @@ impl PushEdge {
     ///
     /// # Errors
     /// [`Fault::NoSession`] for a call that means an earlier run of this node: its sessions are gone.
-    pub(super) fn read_node_call(&self, call: Call, uaid: Uaid, body: &[u8]) -> Result<Command, Fault> {
+    pub(super) fn read_node_call(&self, call: Call, uaid: Uaid, body: &[u8]) -> Result<NodeCommand, Fault> {
         let (command, boot) = match call {
             Call::Push => {
                 let Pushed { message, stored, boot } = read_push(uaid, body, &self.ids)?;
-                (Command::NodePush(Box::new(NodePush { message: Arc::new(message), stored })), boot)
+                (NodeCommand::Push(Box::new(NodePush { message: Arc::new(message), stored })), boot)
             }
             Call::Notify => {
                 let Told { unsure, boot } = read_told(uaid, body, &self.ids)?;
-                (Command::NodeNotify(Box::new(NodeNotify { uaid, unsure })), boot)
+                (NodeCommand::Notify(Box::new(NodeNotify { uaid, unsure })), boot)
             }
         };
         if boot.is_none_or(|boot| boot == self.boot) { Ok(command) } else { Err(Fault::NoSession) }

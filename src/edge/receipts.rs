@@ -5,7 +5,7 @@
 //! resource is the receipt, which exists, so every outcome is a 200 and its name a member of the body.
 
 use machine::time::Span;
-use machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
+use machine::{Outcome, ReceiptAnswer, ReceiptQuery, SenderCommand};
 
 use super::PushEdge;
 use super::answer::{self, Context};
@@ -59,7 +59,7 @@ impl PushEdge {
         let Receipt { stamp, uaid, chid, topic, .. } = receipt;
         let wait = Preferences::read(head.every("prefer")).wait.unwrap_or(WAIT_SECONDS_DEFAULT);
         let wait = Span::from_secs(u64::from(wait.min(machine::limits::RECEIPT_WAIT_SECONDS_MAX)));
-        Plan::Ask(Command::Receipt(Box::new(ReceiptQuery { uaid, chid, stamp, topic, expires, wait })))
+        Plan::Ask(SenderCommand::Receipt(Box::new(ReceiptQuery { uaid, chid, stamp, topic, expires, wait })).into())
     }
 
     pub(super) fn emit_receipt(&mut self, context: &Context, said: ReceiptAnswer, out: &mut Vec<u8>) {

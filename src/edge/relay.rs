@@ -2,12 +2,12 @@
 
 use machine::ids::Uaid;
 use machine::simple::Mode;
-use machine::{Command, Event, RelayCommand, RelayEvent};
+use machine::{RelayCommand, RelayEvent, SessionEvent};
 use shards::ports::Ingest;
 
 use super::PushEdge;
 use super::close::websocket_goodbye;
-use super::websocket::Asked;
+use super::websocket::{Asked, write_ping, write_pong};
 use protocol::wire::push::{BadMessage, ClientMessage};
 use protocol::wire::relay::{self, RelayMessage};
 use protocol::wire::simple::HelloPart;
@@ -27,39 +27,40 @@ impl PushEdge {
     ) -> Ingest {
         let command = match relay::read(text) {
             Err(BadMessage) => return self.unreadable(),
-            Ok(RelayMessage::Ping) => Command::Ping,
-            Ok(RelayMessage::Bye(uaid)) => Command::Relay(RelayCommand::Bye(Uaid(uaid))),
+            Ok(RelayMessage::Ping) => RelayCommand::Ping,
+            Ok(RelayMessage::Bye(uaid)) => RelayCommand::Bye(Uaid(uaid)),
             Ok(RelayMessage::Hello(hello)) => {
                 let ClientMessage::Hello { uaid, channels, broadcasts } = hello else { return self.misplaced() };
                 let part = HelloPart { mode: Mode::WebPush, wake: None };
                 match self.hello(uaid, channels, broadcasts, agent_family, part) {
-                    Ok(hello) => Command::Relay(RelayCommand::Attach(hello)),
+                    Ok(hello) => RelayCommand::Attach(hello),
                     Err(end) => return end,
                 }
             }
             Ok(RelayMessage::Of { uaid, message }) => match self.asked(message, false, Some(Uaid(uaid)), out) {
-                Asked::Command(command) => {
-                    Command::Relay(RelayCommand::For { uaid: Uaid(uaid), command: Box::new(command) })
-                }
+                Asked::Command(command) => RelayCommand::For { uaid: Uaid(uaid), command: Box::new(command) },
                 Asked::Answered => return Ingest::Next { consumed },
                 Asked::Misplaced => return self.misplaced(),
             },
         };
-        Ingest::Command { consumed, command }
+        Ingest::Command { consumed, command: command.into() }
     }
 
     pub(super) fn emit_relay(&mut self, event: &RelayEvent, out: &mut Vec<u8>) {
-        ws::write_frame(out, Opcode::Text, |out| match event {
-            RelayEvent::Opened { members } => relay::opened(*members, out),
-            // Its reply says the UAID as it is.
-            RelayEvent::Of { event: hello @ Event::Hello { .. }, .. } => self.push_text(false, hello, out),
-            RelayEvent::Of { uaid, event } => {
-                relay::of_member(&uaid.0, |out| self.push_text(false, event, out), out);
-            }
+        match event {
+            RelayEvent::Ping => write_ping(out),
+            RelayEvent::Pong => write_pong(out),
+            RelayEvent::Opened { members } => ws::write_frame(out, Opcode::Text, |out| relay::opened(*members, out)),
+            RelayEvent::Of { uaid, event } => ws::write_frame(out, Opcode::Text, |out| match &**event {
+                // Its reply says the UAID as it is.
+                hello @ SessionEvent::Hello { .. } => self.push_text(false, hello, out),
+                event => relay::of_member(&uaid.0, |out| self.push_text(false, event, out), out),
+            }),
             RelayEvent::Bye { uaid, reason } => {
                 let (code, text) = websocket_goodbye(*reason).unwrap_or(ASKED_FOR);
-                relay::bye(uaid.as_ref().map(|uaid| &uaid.0), code, text, out);
+                let uaid = uaid.as_ref().map(|uaid| &uaid.0);
+                ws::write_frame(out, Opcode::Text, |out| relay::bye(uaid, code, text, out));
             }
-        });
+        }
     }
 }

@@ -3,7 +3,10 @@
 use machine::ids::{Chid, Uaid};
 use machine::message::Message;
 use machine::simple::Mode;
-use machine::{AckUpdate, BroadcastVersion, CloseReason, Command, Event, Hello, RelayCommand};
+use machine::{
+    AckUpdate, AgentCommand, AgentEvent, BroadcastVersion, CloseReason, Hello, RelayCommand, SessionCommand,
+    SessionEvent,
+};
 use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 
@@ -52,7 +55,7 @@ impl Stage {
 /// What a message comes to.
 pub(super) enum Asked {
     /// The machine is asked this.
-    Command(Command),
+    Command(SessionCommand),
     /// It was answered, or there is nothing to ask.
     Answered,
     /// The state of the session does not allow it.
@@ -103,8 +106,11 @@ impl PushEdge {
                 }
                 Ingest::Next { consumed }
             }
-            Kind::Pong if *session.stage != Stage::Upgraded => Ingest::Command { consumed, command: Command::Pong },
-            Kind::Pong => Ingest::Next { consumed },
+            Kind::Pong => match *session.stage {
+                Stage::Upgraded => Ingest::Next { consumed },
+                Stage::WebPush | Stage::SimplePush => Ingest::Command { consumed, command: AgentCommand::Pong.into() },
+                Stage::Relay => Ingest::Command { consumed, command: RelayCommand::Pong.into() },
+            },
             Kind::Close => match ws::close_code(frame.payload) {
                 Ok(code) => {
                     if self.reporter.is_on() && code.is_some() {
@@ -159,7 +165,9 @@ impl PushEdge {
             // In SimplePush mode an ack names versions.
             Ok(ClientMessage::Ack(acks)) if simple && !acks.is_empty() => return self.unreadable(),
             Err(_) if simple => match simple::read_acks(text) {
-                Ok(updates) => return Ingest::Command { consumed, command: Command::AckVersions(updates) },
+                Ok(updates) => {
+                    return Ingest::Command { consumed, command: SessionCommand::AckVersions(updates).into() };
+                }
                 Err(BadMessage) => return self.unreadable(),
             },
             Ok(message) => message,
@@ -168,22 +176,26 @@ impl PushEdge {
         if (*session.stage != Stage::Upgraded) == matches!(message, ClientMessage::Hello { .. }) {
             return self.misplaced();
         }
-        let ClientMessage::Hello { uaid, channels, broadcasts } = message else {
-            return match self.asked(message, simple, None, out) {
-                Asked::Command(command) => Ingest::Command { consumed, command },
-                Asked::Answered => Ingest::Next { consumed },
-                Asked::Misplaced => self.misplaced(),
-            };
+        let (uaid, channels, broadcasts) = match message {
+            ClientMessage::Hello { uaid, channels, broadcasts } => (uaid, channels, broadcasts),
+            ClientMessage::Ping => return Ingest::Command { consumed, command: AgentCommand::Ping.into() },
+            message => {
+                return match self.asked(message, simple, None, out) {
+                    Asked::Command(command) => Ingest::Command { consumed, command: command.into() },
+                    Asked::Answered => Ingest::Next { consumed },
+                    Asked::Misplaced => self.misplaced(),
+                };
+            }
         };
         if self.relays && uaid.is_none() && relay::opens(text) {
             *session.stage = Stage::Relay;
-            return Ingest::Command { consumed, command: Command::Relay(RelayCommand::Open) };
+            return Ingest::Command { consumed, command: RelayCommand::Open.into() };
         }
         let Ok(part) = self.hello_part(text) else { return self.unreadable() };
         match self.hello(uaid, channels, broadcasts, session.agent_family, part) {
             Ok(hello) => {
                 *session.stage = Stage::WebPush;
-                Ingest::Command { consumed, command: Command::Hello(hello) }
+                Ingest::Command { consumed, command: AgentCommand::Hello(hello).into() }
             }
             Err(end) => end,
         }
@@ -204,7 +216,7 @@ impl PushEdge {
         Ok(Box::new(Hello { uaid, fresh, channels, broadcasts, agent_family, mode, wake }))
     }
 
-    /// Anything but a hello. `member` is whose it is on a relay.
+    /// Any message but hello and ping. `member` is whose it is on a relay.
     pub(super) fn asked(
         &mut self,
         message: ClientMessage<'_>,
@@ -213,7 +225,7 @@ impl PushEdge {
         out: &mut Vec<u8>,
     ) -> Asked {
         Asked::Command(match message {
-            ClientMessage::Hello { .. } => return Asked::Misplaced,
+            ClientMessage::Hello { .. } | ClientMessage::Ping => return Asked::Misplaced,
             ClientMessage::Register { channel, key } => {
                 let Some(chid) = parse_dashed(channel.as_bytes()) else { return Asked::Misplaced };
                 // An endpoint of SimplePush is locked to no key.
@@ -228,16 +240,15 @@ impl PushEdge {
                     });
                     return Asked::Answered;
                 }
-                Command::Register { chid: Chid(chid), key: checked.flatten() }
+                SessionCommand::Register { chid: Chid(chid), key: checked.flatten() }
             }
-            ClientMessage::Unregister { channel, code } => Command::Unregister { chid: Chid(channel), code },
+            ClientMessage::Unregister { channel, code } => SessionCommand::Unregister { chid: Chid(channel), code },
             ClientMessage::Ack(acks) => match self.open_acks(&acks) {
                 updates if updates.is_empty() => return Asked::Answered,
-                updates => Command::Ack(updates),
+                updates => SessionCommand::Ack(updates),
             },
-            ClientMessage::Nack { code } => Command::Nack { code },
-            ClientMessage::BroadcastSubscribe(versions) => Command::BroadcastSubscribe(versions),
-            ClientMessage::Ping => Command::Ping,
+            ClientMessage::Nack { code } => SessionCommand::Nack { code },
+            ClientMessage::BroadcastSubscribe(versions) => SessionCommand::BroadcastSubscribe(versions),
         })
     }
 
@@ -272,22 +283,20 @@ impl PushEdge {
     }
 
     /// `simple`: its hello was answered in SimplePush mode.
-    pub(super) fn emit_websocket(&mut self, simple: bool, event: &Event, out: &mut Vec<u8>) {
+    pub(super) fn emit_websocket(&mut self, simple: bool, event: &AgentEvent, out: &mut Vec<u8>) {
         match event {
-            Event::Ping => ws::write_frame(out, Opcode::Ping, |_| ()),
-            Event::Relay(event) => self.emit_relay(event, out),
-            // Answers to HTTP requests, which no WebSocket makes.
-            Event::Published(_) | Event::Cancelled { .. } | Event::NodeAnswer(_) => {}
-            event => ws::write_frame(out, Opcode::Text, |out| self.push_text(simple, event, out)),
+            AgentEvent::Session(event) => ws::write_frame(out, Opcode::Text, |out| self.push_text(simple, event, out)),
+            AgentEvent::Ping => write_ping(out),
+            AgentEvent::Pong => write_pong(out),
         }
     }
 
-    /// Appends the JSON of an event that has one.
-    pub(super) fn push_text(&mut self, simple: bool, event: &Event, out: &mut Vec<u8>) {
+    /// Appends the JSON of an event.
+    pub(super) fn push_text(&mut self, simple: bool, event: &SessionEvent, out: &mut Vec<u8>) {
         match event {
-            Event::Notification { message, .. } => self.push_notification(message, out),
-            Event::Hello { uaid, mode, broadcasts } => server_message::hello(&uaid.0, *mode, broadcasts, out),
-            Event::Registered { uaid, chid, key, status } => {
+            SessionEvent::Notification { message, .. } => self.push_notification(message, out),
+            SessionEvent::Hello { uaid, mode, broadcasts } => server_message::hello(&uaid.0, *mode, broadcasts, out),
+            SessionEvent::Registered { uaid, chid, key, status } => {
                 self.url.clear();
                 let sealed = match *status {
                     200 if simple => {
@@ -304,12 +313,8 @@ impl PushEdge {
                 let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(&self.url);
                 server_message::registered(&chid.0, status, endpoint, out);
             }
-            Event::Unregistered { chid, status } => server_message::unregistered(&chid.0, *status, out),
-            Event::Broadcast(delta) => server_message::broadcast(delta, out),
-            Event::Pong => out.extend_from_slice(b"{}"),
-            Event::Ping | Event::Relay(_) => {}
-            // Answers to HTTP requests, which no WebSocket makes.
-            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {}
+            SessionEvent::Unregistered { chid, status } => server_message::unregistered(&chid.0, *status, out),
+            SessionEvent::Broadcast(delta) => server_message::broadcast(delta, out),
         }
     }
 
@@ -322,4 +327,14 @@ impl PushEdge {
         let content = |out: &mut Vec<u8>| payload::push_content(&message.payload, out);
         server_message::notification(&chid.0, version, content, out);
     }
+}
+
+/// Appends a Ping frame.
+pub(super) fn write_ping(out: &mut Vec<u8>) {
+    ws::write_frame(out, Opcode::Ping, |_| ());
+}
+
+/// Appends the reply to the message `{}`.
+pub(super) fn write_pong(out: &mut Vec<u8>) {
+    ws::write_frame(out, Opcode::Text, |out| out.extend_from_slice(b"{}"));
 }

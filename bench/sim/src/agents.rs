@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use machine::ids::{Chid, KeyDigest, Origin, Stamp, Uaid};
 use machine::simple::{Mode, WakeData};
-use machine::{AckUpdate, AckVersion, BroadcastVersion, CloseReason, Command, Hello};
+use machine::{
+    AckUpdate, AckVersion, AgentCommand, BroadcastVersion, CloseReason, Command, Hello, RelayCommand, SessionCommand,
+};
 
 use crate::plan::Plan;
 use crate::rng::Rng;
@@ -162,11 +164,11 @@ impl World {
         if self.plan.reconcile && !self.calm && self.rng.clients.permille(500) {
             hello.channels = Some(self.channels_said(index));
         }
-        self.sockets[id].inbox.push_back(Command::Hello(Box::new(hello)));
+        self.sockets[id].inbox.push_back(AgentCommand::Hello(Box::new(hello)).into());
         if !self.calm && self.rng.clients.permille(200) {
             // Commands that an eager user agent sends before its hello is answered must survive a move.
             let early = self.wish(index);
-            self.sockets[id].inbox.push_back(Command::Register { chid: early, key: None });
+            self.sockets[id].inbox.push_back(SessionCommand::Register { chid: early, key: None }.into());
         }
     }
 
@@ -209,18 +211,18 @@ impl World {
             }
             let (chid, socket) = (self.wish(index), &mut self.sockets[id]);
             if socket.ready && socket.inbox.is_empty() {
-                socket.inbox.push_back(Command::Register { chid, key: None });
+                socket.inbox.push_back(SessionCommand::Register { chid, key: None }.into());
             }
             return;
         }
-        let command = match self.rng.clients.below(100) {
-            0..15 => Command::Register { chid: self.wish(index), key: None },
-            15..40 if few => Command::Register { chid: self.wish(index), key: Some(KeyDigest([7; 32])) },
-            40..45 => Command::Unregister { chid: self.wish(index), code: 200 },
-            45..47 => Command::Nack { code: 301 },
+        let command: Command = match self.rng.clients.below(100) {
+            0..15 => SessionCommand::Register { chid: self.wish(index), key: None }.into(),
+            15..40 if few => SessionCommand::Register { chid: self.wish(index), key: Some(KeyDigest([7; 32])) }.into(),
+            40..45 => SessionCommand::Unregister { chid: self.wish(index), code: 200 }.into(),
+            45..47 => SessionCommand::Nack { code: 301 }.into(),
             47..52 => {
                 let wanted = self.wanted_broadcasts(id);
-                Command::BroadcastSubscribe(wanted)
+                SessionCommand::BroadcastSubscribe(wanted).into()
             }
             52..56 => {
                 let early = self.sockets[id].peer.pinged_at.is_some_and(|at| self.now < at + 50_000_000_000);
@@ -228,9 +230,11 @@ impl World {
                     return;
                 }
                 self.sockets[id].peer.pinged_at = Some(self.now);
-                Command::Ping
+                AgentCommand::Ping.into()
             }
-            56 if self.rng.clients.permille(100) => Command::Hello(Box::new(Hello::new(None, Uaid([0; 16])))),
+            56 if self.rng.clients.permille(100) => {
+                AgentCommand::Hello(Box::new(Hello::new(None, Uaid([0; 16])))).into()
+            }
             _ => return self.acks(id),
         };
         self.sockets[id].inbox.push_back(command);
@@ -279,14 +283,14 @@ impl World {
     /// In the words of its mode: SimplePush names versions.
     fn say_ack(&mut self, id: SocketId, updates: Vec<AckUpdate>) {
         if !self.sockets[id].agent.is_some_and(|index| self.agents[index].simple) {
-            self.sockets[id].inbox.push_back(Command::Ack(updates));
+            self.sockets[id].inbox.push_back(SessionCommand::Ack(updates).into());
             return;
         }
         let version_of = |stamp| self.oracle.by_stamp.get(stamp).map_or(0, |post| self.oracle.posts[*post].version);
         let versions =
             updates.iter().map(|update| AckVersion { chid: update.chid, version: version_of(&update.stamp) });
         let versions = versions.collect();
-        self.sockets[id].inbox.push_back(Command::AckVersions(versions));
+        self.sockets[id].inbox.push_back(SessionCommand::AckVersions(versions).into());
     }
 
     /// An ack of a message that never was, or of any message.
@@ -312,7 +316,7 @@ impl World {
                 self.read(member, *frame);
                 self.flush_member(member);
             }
-            (Frame::Ping, Some(_)) => self.sockets[id].inbox.push_back(Command::Pong),
+            (Frame::Ping, Some(_)) => self.sockets[id].inbox.push_back(RelayCommand::Pong.into()),
             (Frame::Closed(_), Some(relay)) => {
                 self.sockets[id].peer_open = false;
                 if self.relays[relay].socket == Some(id) {
@@ -360,7 +364,7 @@ impl World {
                 self.marks.hit("agent: broadcast read");
                 peer.broadcasts.extend(delta.changed.into_iter().map(|b| (b.id, b.version)));
             }
-            Frame::Ping => self.sockets[id].inbox.push_back(Command::Pong),
+            Frame::Ping => self.sockets[id].inbox.push_back(AgentCommand::Pong.into()),
             Frame::Pong => self.marks.hit("agent: pong read"),
             Frame::Of(..) => {}
             Frame::Closed(reason) if self.is_member(id) => self.member_closed(id, reason),

@@ -4,7 +4,7 @@ use machine::ids::{Chid, Stamp, Uaid};
 use machine::limits;
 use machine::message::Message;
 use machine::simple::Mode;
-use machine::{AckUpdate, AckVersion, Command};
+use machine::{AckUpdate, AckVersion, AgentCommand, Hello, SessionCommand};
 
 use crate::oracle::Post;
 use crate::sockets::{Place, SocketId};
@@ -12,45 +12,49 @@ use crate::world::{Verdict, World};
 
 impl World {
     /// A command is about to be decoded: what it promises and what it may change is taken down.
-    pub(crate) fn before_command(&mut self, id: SocketId, shard: usize, command: Command) -> Command {
-        let step = self.steps + 1;
+    pub(crate) fn before_command(&mut self, id: SocketId, shard: usize, command: AgentCommand) -> AgentCommand {
         self.heard_of(id, &command);
         match command {
-            Command::Hello(mut hello) => {
-                self.sockets[id].session.hello_step = step;
-                self.sockets[id].session.known = hello.uaid.is_some_and(|uaid| self.store.seen().user(uaid).is_some());
-                let said = hello.channels.clone().filter(|_| self.plan.reconcile);
-                if let (true, Some(uaid), Some(said)) = (self.is_member(id), hello.uaid, &said) {
-                    // Its owner answers it before the member hears of that.
-                    self.oracle.channels_said(uaid, said);
-                }
-                self.sockets[id].session.channels_said = said;
-                hello.fresh = self.fresh_uaid(shard);
-                Command::Hello(hello)
+            AgentCommand::Hello(hello) => AgentCommand::Hello(self.before_hello(id, shard, hello)),
+            AgentCommand::Session(command) => {
+                self.before_session_command(id, &command);
+                AgentCommand::Session(command)
             }
-            Command::Register { chid, key } => {
-                if let Some(uaid) = self.sockets[id].session.served {
-                    let channel = self.oracle.channels.entry((uaid, chid)).or_default();
+            AgentCommand::Ping | AgentCommand::Pong => command,
+        }
+    }
+
+    pub(crate) fn before_hello(&mut self, id: SocketId, shard: usize, mut hello: Box<Hello>) -> Box<Hello> {
+        self.sockets[id].session.hello_step = self.steps + 1;
+        self.sockets[id].session.known = hello.uaid.is_some_and(|uaid| self.store.seen().user(uaid).is_some());
+        let said = hello.channels.clone().filter(|_| self.plan.reconcile);
+        if let (true, Some(uaid), Some(said)) = (self.is_member(id), hello.uaid, &said) {
+            // Its owner answers it before the member hears of that.
+            self.oracle.channels_said(uaid, said);
+        }
+        self.sockets[id].session.channels_said = said;
+        hello.fresh = self.fresh_uaid(shard);
+        hello
+    }
+
+    pub(crate) fn before_session_command(&mut self, id: SocketId, command: &SessionCommand) {
+        let (step, served) = (self.steps + 1, self.sockets[id].session.served);
+        match command {
+            SessionCommand::Register { chid, .. } => {
+                if let Some(uaid) = served {
+                    let channel = self.oracle.channels.entry((uaid, *chid)).or_default();
                     channel.registered = None;
                     channel.version += 1;
                 }
-                Command::Register { chid, key }
             }
-            Command::Unregister { chid, code } => {
-                if let Some(uaid) = self.sockets[id].session.served {
-                    self.oracle.unregister_asked(id, uaid, chid, step);
+            SessionCommand::Unregister { chid, .. } => {
+                if let Some(uaid) = served {
+                    self.oracle.unregister_asked(id, uaid, *chid, step);
                 }
-                Command::Unregister { chid, code }
             }
-            Command::Ack(updates) => {
-                updates.iter().for_each(|update| self.ack_given(id, update));
-                Command::Ack(updates)
-            }
-            Command::AckVersions(updates) => {
-                updates.iter().for_each(|update| self.version_acked(id, update));
-                Command::AckVersions(updates)
-            }
-            other => other,
+            SessionCommand::Ack(updates) => updates.iter().for_each(|update| self.ack_given(id, update)),
+            SessionCommand::AckVersions(updates) => updates.iter().for_each(|update| self.version_acked(id, update)),
+            SessionCommand::Nack { .. } | SessionCommand::BroadcastSubscribe(_) => {}
         }
     }
 

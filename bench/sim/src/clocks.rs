@@ -1,6 +1,6 @@
 //! Timeouts and pings: no connection is ended before its time, in any unit of the clocks.
 
-use machine::{CloseReason, Command};
+use machine::{AgentCommand, CloseReason};
 
 use crate::sockets::SocketId;
 use crate::world::{Verdict, World};
@@ -19,11 +19,11 @@ impl World {
     }
 
     /// A command of the user agent stops or starts clocks.
-    pub(crate) fn heard_of(&mut self, id: SocketId, command: &Command) {
+    pub(crate) fn heard_of(&mut self, id: SocketId, command: &AgentCommand) {
         let clocks = &mut self.sockets[id].session.clocks;
         match command {
-            Command::Ping => clocks.client_pings = [clocks.client_pings[1], Some(self.now)],
-            Command::Pong => clocks.pong_owed = None,
+            AgentCommand::Ping => clocks.client_pings = [clocks.client_pings[1], Some(self.now)],
+            AgentCommand::Pong => clocks.pong_owed = None,
             _ => {}
         }
     }

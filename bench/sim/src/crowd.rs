@@ -4,7 +4,7 @@
 
 use machine::ids::{Chid, Uaid};
 use machine::time::Span;
-use machine::{Command, Hello, Input};
+use machine::{AgentCommand, Hello, Input};
 
 use crate::agents::{Agent, Habit};
 use crate::plan::{Faults, Plan};
@@ -50,7 +50,7 @@ impl World {
             let shard = 1 + self.sockets.len() % (self.shards.len() - 1);
             let mut socket = Socket::new(Some(self.agents.len()), Place::Waiting { shard });
             socket.peer.asked = Some(user);
-            socket.inbox.push_back(Command::Hello(Box::new(Hello::new(Some(user), user))));
+            socket.inbox.push_back(AgentCommand::Hello(Box::new(Hello::new(Some(user), user))).into());
             self.sockets.push(socket);
             self.agents.push(Agent { uaid: Some(user), ..Agent::default() });
         }
@@ -74,7 +74,7 @@ impl World {
             self.agents.push(Agent { uaid: Some(*user), habit: Habit::NeverAcks, ..Agent::default() });
             let id = self.connect_member(index, 0);
             self.sockets[id].peer.asked = Some(*user);
-            self.sockets[id].inbox.push_back(Command::Hello(Box::new(Hello::new(Some(*user), *user))));
+            self.sockets[id].inbox.push_back(AgentCommand::Hello(Box::new(Hello::new(Some(*user), *user))).into());
             self.flush_member(id);
         }
         self.exhaust()?;

@@ -93,7 +93,7 @@ impl World {
                 self.marks.hit("mail: publish");
                 publish.uaid
             }
-            Request::NodePush(push) => push.message.uaid,
+            Request::Node(command) => command.uaid(),
             Request::Cancel(cancel) => {
                 self.marks.hit("mail: cancel");
                 cancel.uaid
@@ -103,8 +103,6 @@ impl World {
                 self.marks.hit("mail: receipt");
                 query.uaid
             }
-            Request::NodeNotify(notify) => notify.uaid,
-            Request::NodeDisconnect(whom) => whom.0,
         };
         if self.owner(uaid) != to {
             return Err(format!("shard {from} asks shard {to} about {uaid:?} of shard {}", self.owner(uaid)));
@@ -122,7 +120,7 @@ impl World {
             Request::MemberEvent(event) => {
                 self.marks.hit("mail: member event");
                 if let MemberEvent::Say { event, .. } = &**event {
-                    self.handed_to_relay(event)?;
+                    self.handed_by_session(event, true)?;
                 }
                 (to, event.seat().relay.home())
             }

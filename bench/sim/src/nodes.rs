@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::ids::{Clock, Origin, Stamp, Uaid};
 use machine::message::{Message, Urgency};
-use machine::{Command, Mail, NodeAnswer, NodeNotify, NodePush, Request, StoreOp};
+use machine::{Mail, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, Request, StoreOp};
 
 use crate::oracle::Post;
 use crate::posters::Pending;
@@ -64,12 +64,12 @@ impl World {
         self.marks.hit("node: pushes");
         self.log(None, format_args!("node {index} pushes message {post}"));
         let push = NodePush { message: Arc::new(message), stored: false };
-        self.request(id, shard, Command::NodePush(Box::new(push)))
+        self.request(id, shard, NodeCommand::Push(Box::new(push)))
     }
 
     /// A push that took longer than what was settled is remembered (60 s) is a new message to its owner.
     pub(crate) fn before_mail(&mut self, mail: &Mail) {
-        let Mail::Request { request: Request::NodePush(push), .. } = mail else { return };
+        let Mail::Request { request: Request::Node(NodeCommand::Push(push)), .. } = mail else { return };
         let index = self.oracle.identify(&push.message).ok();
         if let Some(index) = index {
             let post = &mut self.oracle.posts[index];
@@ -133,7 +133,7 @@ impl World {
         self.posters[index].notify = None;
         self.posters[index].pending = Some(Pending::NodeOther);
         self.marks.hit("node: asks for a check");
-        self.request(id, shard, Command::NodeNotify(Box::new(NodeNotify { uaid, unsure: None })))
+        self.request(id, shard, NodeCommand::Notify(Box::new(NodeNotify { uaid, unsure: None })))
     }
 
     /// `DELETE /notif/{uaid}/{connected_at}` of a session that is here, sometimes with another time.
@@ -150,7 +150,7 @@ impl World {
         let Some((id, shard)) = self.poster_socket(index) else { return Ok(()) };
         self.posters[index].pending = Some(Pending::NodeOther);
         self.marks.hit("node: ends a session");
-        self.request(id, shard, Command::NodeDisconnect { uaid, connected_at })
+        self.request(id, shard, NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at })))
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use machine::ids::{Chid, Stamp, Uaid};
 use machine::message::{Message, Topic, Urgency};
 use machine::simple::{Mode, Update};
-use machine::{Cancel, Command, Disposition, Event, Input, Publish, Published, Refusal};
+use machine::{
+    Cancel, Cancelled, Command, Disposition, Event, Input, Publish, Published, Refusal, SenderCommand, SenderEvent,
+};
 
 use crate::oracle::Post;
 use crate::sockets::{Place, Socket, SocketId};
@@ -161,7 +163,7 @@ impl World {
         };
         self.log(None, format_args!("poster {index} POSTs message {post}"));
         let publish = Publish { uaid, chid, message: Ok(Arc::new(message)) };
-        self.request(id, shard, Command::Publish(Box::new(publish)))
+        self.request(id, shard, SenderCommand::Publish(Box::new(publish)))
     }
 
     fn post_broken(&mut self, index: usize, uaid: Uaid, chid: Chid) -> Verdict {
@@ -169,7 +171,7 @@ impl World {
         let refusal = Refusal(9);
         self.posters[index].pending = Some(Pending::Broken { refusal });
         let publish = Publish { uaid, chid, message: Err(refusal) };
-        self.request(id, shard, Command::Publish(Box::new(publish)))
+        self.request(id, shard, SenderCommand::Publish(Box::new(publish)))
     }
 
     fn cancels(&mut self, index: usize) -> Verdict {
@@ -185,13 +187,13 @@ impl World {
         let cancel = Cancel { uaid: target.uaid, chid: target.chid, stamp, topic: target.topic };
         self.posters[index].pending = Some(Pending::Cancel { post });
         self.log(None, format_args!("poster {index} cancels message {post}"));
-        self.request(id, shard, Command::Cancel(Box::new(cancel)))
+        self.request(id, shard, SenderCommand::Cancel(Box::new(cancel)))
     }
 
-    pub(crate) fn request(&mut self, id: SocketId, shard: usize, command: Command) -> Verdict {
+    pub(crate) fn request(&mut self, id: SocketId, shard: usize, command: impl Into<Command>) -> Verdict {
         let Place::At { conn, .. } = self.sockets[id].place else { return Ok(()) };
         self.sockets[id].ready = false;
-        self.step(shard, Input::Command { conn, command })
+        self.step(shard, Input::Command { conn, command: command.into() })
     }
 
     /// A connection of this app server that may carry a request now, on a shard that runs.
@@ -252,28 +254,32 @@ impl World {
             return Err(format!("an answer that nobody waits for: {event:?}"));
         };
         match (pending, event) {
-            (Pending::Post { post, registered, version }, Event::Published(published)) => {
+            (Pending::Post { post, registered, version }, Event::Sender(SenderEvent::Published(published))) => {
                 let target = &self.oracle.posts[post];
                 let channel = self.oracle.channels.get(&(target.uaid, target.chid));
                 let same = channel.map_or(0, |channel| channel.version) == version;
                 self.published(post, registered.filter(|_| same), *published)
             }
-            (Pending::Broken { refusal }, Event::Published(Published::Refused(found))) if refusal == *found => Ok(()),
-            (Pending::Broken { .. }, Event::Published(answer)) => match answer {
+            (Pending::Broken { refusal }, Event::Sender(SenderEvent::Published(Published::Refused(found))))
+                if refusal == *found =>
+            {
+                Ok(())
+            }
+            (Pending::Broken { .. }, Event::Sender(SenderEvent::Published(answer))) => match answer {
                 Published::NoSubscription | Published::Unavailable => Ok(()),
                 Published::TooMany { .. } if self.plan.token_rate > 0 => Ok(()),
                 other => Err(format!("a broken POST was answered {other:?}")),
             },
-            (Pending::Cancel { post }, Event::Cancelled { done }) => {
+            (Pending::Cancel { post }, Event::Sender(SenderEvent::Cancelled(Cancelled { done }))) => {
                 self.marks.hit(if *done { "cancel: done" } else { "cancel: 503" });
                 self.oracle.posts[post].cancelled |= *done;
                 Ok(())
             }
-            (Pending::Receipt { post }, Event::Receipt(answer)) => self.receipt_said(post, *answer),
-            (Pending::NodePush { post, since }, Event::NodeAnswer(answer)) => {
-                self.node_pushed(index, (post, since), *answer)
+            (Pending::Receipt { post }, Event::Sender(SenderEvent::Receipt(answer))) => {
+                self.receipt_said(post, *answer)
             }
-            (Pending::NodeOther, Event::NodeAnswer(_)) => Ok(()),
+            (Pending::NodePush { post, since }, Event::Node(answer)) => self.node_pushed(index, (post, since), *answer),
+            (Pending::NodeOther, Event::Node(_)) => Ok(()),
             (pending, event) => Err(format!("{pending:?} was answered {event:?}")),
         }
     }

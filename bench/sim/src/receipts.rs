@@ -1,7 +1,7 @@
 //! App servers that ask what became of a message: what a receipt says must be true.
 
 use machine::time::{Span, UnixSeconds};
-use machine::{Command, Outcome, ReceiptAnswer, ReceiptQuery};
+use machine::{Outcome, ReceiptAnswer, ReceiptQuery, SenderCommand};
 
 use crate::oracle::Channel;
 use crate::posters::Pending;
@@ -25,7 +25,7 @@ impl World {
         let query = ReceiptQuery { uaid: target.uaid, chid: target.chid, stamp, topic: target.topic, expires, wait };
         self.posters[index].pending = Some(Pending::Receipt { post });
         self.log(None, format_args!("poster {index} asks what became of message {post}, waits {wait:?}"));
-        self.request(id, shard, Command::Receipt(Box::new(query)))
+        self.request(id, shard, SenderCommand::Receipt(Box::new(query)))
     }
 
     /// Checks the outcome that the machine gives for a message.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use machine::ids::Uaid;
 use machine::message::Message;
-use machine::{CloseReason, Command, Event, RelayCommand, RelayEvent};
+use machine::{AgentCommand, CloseReason, Command, RelayCommand, RelayEvent, SessionEvent};
 
 use crate::sockets::{Frame, Place, Socket, SocketId};
 use crate::world::{Verdict, World};
@@ -29,7 +29,7 @@ impl World {
             let id = self.sockets.len();
             self.sockets.push(Socket::new(None, Place::Waiting { shard }));
             self.sockets[id].relay = Some(relay);
-            self.sockets[id].inbox.push_back(Command::Relay(RelayCommand::Open));
+            self.sockets[id].inbox.push_back(RelayCommand::Open.into());
             self.relays[relay].socket = Some(id);
             self.log(None, format_args!("relay {relay} connects as socket {id} to shard {shard}"));
         }
@@ -46,18 +46,18 @@ impl World {
         for command in said {
             let command = match command {
                 // A member that says hello again is another one to its relay: not for these.
-                Command::Hello(_) if self.sockets[id].peer.uaid.is_some() => continue,
-                Command::Hello(hello) => {
+                Command::Agent(AgentCommand::Hello(_)) if self.sockets[id].peer.uaid.is_some() => continue,
+                Command::Agent(AgentCommand::Hello(hello)) => {
                     self.sockets[socket].attaching.push_back(id);
                     RelayCommand::Attach(hello)
                 }
-                Command::Ping | Command::Pong => continue,
-                command => match self.sockets[id].peer.uaid {
+                Command::Agent(AgentCommand::Session(command)) => match self.sockets[id].peer.uaid {
                     Some(uaid) => RelayCommand::For { uaid, command: Box::new(command) },
                     None => continue,
                 },
+                _ => continue,
             };
-            self.sockets[socket].inbox.push_back(Command::Relay(command));
+            self.sockets[socket].inbox.push_back(command.into());
         }
     }
 
@@ -65,7 +65,7 @@ impl World {
     pub(crate) fn member_leaves(&mut self, id: SocketId) {
         let Place::Member { relay } = self.sockets[id].place else { return };
         let Some((socket, uaid)) = self.relays[relay].socket.zip(self.sockets[id].peer.uaid) else { return };
-        self.sockets[socket].inbox.push_back(Command::Relay(RelayCommand::Bye(uaid)));
+        self.sockets[socket].inbox.push_back(RelayCommand::Bye(uaid).into());
     }
 
     /// A relay does something: it goes, stops reading, or reads again.
@@ -132,47 +132,43 @@ impl World {
             RelayCommand::Attach(hello) => {
                 let Some(member) = self.sockets[id].attaching.pop_front() else { return RelayCommand::Attach(hello) };
                 self.relays[relay].attaching = Some(member);
-                match self.before_command(member, shard, Command::Hello(hello)) {
-                    Command::Hello(hello) => RelayCommand::Attach(hello),
-                    _ => unreachable!("a hello stays one"),
-                }
+                RelayCommand::Attach(self.before_hello(member, shard, hello))
             }
-            RelayCommand::For { uaid, command } => match self.relays[relay].members.get(&uaid).copied() {
-                Some(member) => {
-                    let command = self.before_command(member, shard, *command);
-                    RelayCommand::For { uaid, command: Box::new(command) }
+            RelayCommand::For { uaid, command } => {
+                if let Some(member) = self.relays[relay].members.get(&uaid).copied() {
+                    self.before_session_command(member, &command);
                 }
-                None => RelayCommand::For { uaid, command },
-            },
-            other => other,
+                RelayCommand::For { uaid, command }
+            }
+            RelayCommand::Pong => {
+                self.sockets[id].session.clocks.pong_owed = None;
+                RelayCommand::Pong
+            }
+            RelayCommand::Open | RelayCommand::Bye(_) | RelayCommand::Ping => command,
         }
     }
 
     /// `Effect::Emit` on the connection of a relay.
-    pub(crate) fn relay_said(&mut self, id: SocketId, event: Event) -> Verdict {
+    pub(crate) fn relay_said(&mut self, id: SocketId, event: RelayEvent) -> Verdict {
         let Some(relay) = self.sockets[id].relay else { return Err("words for a relay on a session".to_owned()) };
         if self.relays[relay].socket != Some(id) {
             // It has gone, and the shard has not noticed.
             return Ok(());
         }
-        let emission = event.emission();
-        let event = match event {
-            Event::Relay(event) => *event,
-            Event::Ping => {
-                self.server_pings(id)?;
-                return self.write(id, Frame::Ping, None);
-            }
-            Event::Pong => return self.write(id, Frame::Pong, None),
-            other => return Err(format!("a relay is told {other:?}")),
-        };
         match event {
+            RelayEvent::Ping => {
+                self.server_pings(id)?;
+                self.write(id, Frame::Ping, None)
+            }
+            RelayEvent::Pong => self.write(id, Frame::Pong, None),
             RelayEvent::Opened { .. } => {
                 self.sockets[id].session.clocks.greeted = self.now;
                 self.write(id, Frame::Pong, None)
             }
             RelayEvent::Of { uaid, event } => {
-                let member = match &event {
-                    Event::Hello { uaid, .. } => {
+                let emission = event.emission();
+                let member = match &*event {
+                    SessionEvent::Hello { uaid, .. } => {
                         let member = self.relays[relay].attaching.take();
                         self.relays[relay].members.extend(member.map(|member| (*uaid, member)));
                         member
@@ -181,7 +177,7 @@ impl World {
                 };
                 let Some(member) = member else { return Err(format!("a relay is told {event:?} for no member")) };
                 self.marks.hit("relay: member told");
-                let (frame, _) = self.frame_of(member, event)?;
+                let (frame, _) = self.frame_of(member, *event)?;
                 self.write(id, Frame::Of(member, Box::new(frame)), emission)
             }
             RelayEvent::Bye { uaid, reason } => {

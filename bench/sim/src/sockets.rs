@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use machine::ids::{Chid, ConnId, EmissionId, ShardId, Stamp, Uaid};
 use machine::message::Message;
-use machine::{AckUpdate, Arrival, BroadcastDelta, CloseReason, Command, Event, Hello, Input, Mail};
+use machine::{
+    AckUpdate, AgentEvent, Arrival, BroadcastDelta, CloseReason, Command, Event, Hello, Input, Mail, SessionEvent,
+};
 use shards::mailbox::Lane;
 
 use crate::world::{Moving, Slot, Verdict, World};
@@ -222,8 +224,9 @@ impl World {
         let Some(command) = socket.carried.pop_front().or_else(|| socket.inbox.pop_front()) else { return Ok(()) };
         socket.ready = false;
         let command = match command {
-            Command::Relay(command) => Command::Relay(self.before_relay_command(id, shard, command)),
-            command => self.before_command(id, shard, command),
+            Command::Agent(command) => self.before_command(id, shard, command).into(),
+            Command::Relay(command) => self.before_relay_command(id, shard, command).into(),
+            Command::Sender(_) | Command::Node(_) => return Err("an HTTP request on a WebSocket".to_owned()),
         };
         self.step(shard, Input::Command { conn, command })
     }
@@ -418,43 +421,45 @@ impl World {
 
     /// `Effect::Emit` on a user agent's connection: the user agent reads it, if the machine may send it.
     pub(crate) fn emit(&mut self, id: SocketId, event: Event) -> Verdict {
-        if self.sockets[id].relay.is_some() {
-            return self.relay_said(id, event);
-        }
-        let (frame, emission) = self.frame_of(id, event)?;
+        let (frame, emission) = match event {
+            Event::Relay(event) => return self.relay_said(id, event),
+            other if self.sockets[id].relay.is_some() => return Err(format!("a relay is told {other:?}")),
+            Event::Agent(AgentEvent::Session(event)) => self.frame_of(id, event)?,
+            Event::Agent(AgentEvent::Pong) => (Frame::Pong, None),
+            Event::Agent(AgentEvent::Ping) => {
+                self.server_pings(id)?;
+                (Frame::Ping, None)
+            }
+            Event::Sender(_) | Event::Node(_) => return Err("an HTTP answer on a WebSocket".to_owned()),
+        };
         self.write(id, frame, emission)
     }
 
     /// Frame that the user agent on this socket reads, once the oracle agrees.
-    pub(crate) fn frame_of(&mut self, id: SocketId, event: Event) -> Result<(Frame, Option<EmissionId>), String> {
+    pub(crate) fn frame_of(
+        &mut self,
+        id: SocketId,
+        event: SessionEvent,
+    ) -> Result<(Frame, Option<EmissionId>), String> {
         Ok(match event {
-            Event::Hello { uaid, mode, broadcasts } => {
+            SessionEvent::Hello { uaid, mode, broadcasts } => {
                 self.hello_said(id, uaid, mode)?;
                 (Frame::Hello(uaid, broadcasts), None)
             }
-            Event::Registered { uaid, chid, status, .. } => {
+            SessionEvent::Registered { uaid, chid, status, .. } => {
                 self.registered(id, uaid, chid, status)?;
                 (Frame::Registered(chid, status), None)
             }
-            Event::Unregistered { chid, status } => {
+            SessionEvent::Unregistered { chid, status } => {
                 self.unregistered(id, chid, status)?;
                 (Frame::Unregistered(chid, status), None)
             }
-            Event::Notification { message, emission } => {
+            SessionEvent::Notification { message, emission } => {
                 self.notified(id, &message)?;
                 self.bodies.seen(&message);
                 (Frame::Notification(Box::new(Message::clone(&message))), Some(emission))
             }
-            Event::Broadcast(delta) => (Frame::Broadcast(delta), None),
-            Event::Pong => (Frame::Pong, None),
-            Event::Ping => {
-                self.server_pings(id)?;
-                (Frame::Ping, None)
-            }
-            Event::Relay(_) => return Err("words for a relay on a session".to_owned()),
-            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {
-                return Err("an HTTP answer on a WebSocket".to_owned());
-            }
+            SessionEvent::Broadcast(delta) => (Frame::Broadcast(delta), None),
         })
     }
 }

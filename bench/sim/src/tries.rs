@@ -3,7 +3,7 @@
 
 use machine::ids::Stamp;
 use machine::message::{Message, Tries};
-use machine::{Event, RelayEvent};
+use machine::{AgentEvent, Event, RelayEvent, SessionEvent};
 
 use crate::world::{Verdict, World};
 
@@ -40,25 +40,20 @@ impl World {
     /// The owner of a user says this on its session, to a socket or to the home of a relay.
     pub(crate) fn handed(&mut self, shard: usize, event: &Event) -> Verdict {
         match event {
-            Event::Hello { uaid, .. } => {
-                *self.oracle.sessions.entry(*uaid).or_default() += 1;
-                Ok(())
-            }
-            Event::Notification { message, .. } => self.delivered(message, false),
+            Event::Agent(AgentEvent::Session(event)) => self.handed_by_session(event, false),
             // Events from another shard were counted when they set out.
-            Event::Relay(event) => match &**event {
-                RelayEvent::Of { uaid, event } if self.owner(*uaid) == shard => self.handed_to_relay(event),
-                _ => Ok(()),
-            },
+            Event::Relay(RelayEvent::Of { uaid, event }) if self.owner(*uaid) == shard => {
+                self.handed_by_session(event, true)
+            }
             _ => Ok(()),
         }
     }
 
-    /// As `handed`, for a member.
-    pub(crate) fn handed_to_relay(&mut self, event: &Event) -> Verdict {
+    /// As `handed`; `member`: of a relay.
+    pub(crate) fn handed_by_session(&mut self, event: &SessionEvent, member: bool) -> Verdict {
         match event {
-            Event::Notification { message, .. } => self.delivered(message, true),
-            Event::Hello { uaid, .. } => {
+            SessionEvent::Notification { message, .. } => self.delivered(message, member),
+            SessionEvent::Hello { uaid, .. } => {
                 *self.oracle.sessions.entry(*uaid).or_default() += 1;
                 Ok(())
             }

@@ -1,7 +1,7 @@
 //! App servers: validation in its documented order, answers, CORS, bodies and kept connections (PROTOCOL.md 2).
 
 use machine::message::{Topic, Urgency};
-use machine::{Command, Disposition, Published};
+use machine::{Cancelled, Command, Disposition, Published, SenderCommand};
 use shards::ports::Port;
 
 use super::*;
@@ -23,7 +23,9 @@ fn a_post_becomes_a_message_and_is_answered() {
     let mut harness = Harness::new(Port::Endpoint);
     let path = path(None);
     harness.feed(post(&path, &format!("{GOOD}Topic: news\r\nUrgency: high\r\n"), "body").as_bytes());
-    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let Some(Command::Sender(SenderCommand::Publish(publish))) = harness.commands.last() else {
+        panic!("{}", harness.written_text())
+    };
     let message = publish.message.as_ref().unwrap();
     assert_eq!((message.uaid, message.chid), (Uaid([1; 16]), Chid([2; 16])));
     assert_eq!((message.ttl, message.accepted.0, message.urgency), (60, NOW, Urgency::High));
@@ -48,7 +50,7 @@ fn the_time_of_a_post_counts_from_its_head_to_its_response() {
     let mut body = request.split_off(request.len() - 4);
     assert!(matches!(edge.ingest(at(0), &mut codec, &mut request, &mut out), Ingest::More { .. }));
     assert!(matches!(edge.ingest(at(20), &mut codec, &mut body, &mut out), Ingest::Command { .. }));
-    edge.emit(at(30), &mut codec, &Event::Published(Published::NoSubscription), &mut out);
+    edge.emit(at(30), &mut codec, &Published::NoSubscription.into(), &mut out);
     assert_eq!((edge.post_times.counts.iter().sum::<u64>(), edge.post_times.sum_us), (1, 30_000));
 }
 
@@ -61,7 +63,7 @@ fn a_message_is_cancelled_by_its_location() {
     harness.edge.ids.seal(&MessageId { stamp: STAMP, uaid, chid, topic }, &mut id);
     let id = String::from_utf8(id).unwrap();
     harness.feed(format!("DELETE /m/{id} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
-    let Some(Command::Cancel(cancel)) = harness.commands.last() else { panic!() };
+    let Some(Command::Sender(SenderCommand::Cancel(cancel))) = harness.commands.last() else { panic!() };
     assert_eq!((cancel.uaid, cancel.chid, cancel.stamp, cancel.topic), (uaid, chid, STAMP, topic));
     assert_eq!(harness.response().0, 204);
     assert!(!harness.response().1.contains("Content-Length"));
@@ -78,8 +80,10 @@ fn a_cancel_that_storage_does_not_take_is_503() {
     edge.ids.seal(&MessageId { stamp: STAMP, uaid: Uaid([1; 16]), chid: Chid([2; 16]), topic: None }, &mut id);
     let mut request = [b"DELETE /m/", &id[..], b" HTTP/1.1\r\nHost: h\r\n\r\n"].concat();
     let asked = edge.ingest(now(), &mut codec, &mut request, &mut out);
-    assert!(matches!(asked, Ingest::Command { command: Command::Cancel(_), .. }) && out.is_empty());
-    edge.emit(now(), &mut codec, &Event::Cancelled { done: false }, &mut out);
+    assert!(
+        matches!(asked, Ingest::Command { command: Command::Sender(SenderCommand::Cancel(_)), .. }) && out.is_empty()
+    );
+    edge.emit(now(), &mut codec, &Cancelled { done: false }.into(), &mut out);
     let text = String::from_utf8(out).unwrap();
     assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("Retry-After: 120"), "{text}");
 }
@@ -106,7 +110,7 @@ fn each_broken_rule_has_its_errno_and_the_first_one_is_named() {
         harness.feed(post(&path, headers, body).as_bytes());
         assert_eq!(harness.fault(), (status, Some(errno)), "{headers:?}");
         // It went to the owner, whose 410 comes first.
-        assert!(matches!(&harness.commands[..], [Command::Publish(p)] if p.message.is_err()));
+        assert!(matches!(&harness.commands[..], [Command::Sender(SenderCommand::Publish(p))] if p.message.is_err()));
         assert!(!harness.ended());
     }
     let mut harness = Harness::new(Port::Endpoint);
@@ -118,7 +122,9 @@ fn each_broken_rule_has_its_errno_and_the_first_one_is_named() {
 fn kept_headers(lines: &str) -> [Option<String>; 3] {
     let mut harness = Harness::new(Port::Endpoint);
     harness.feed(post(&path(None), &format!("TTL: 1\r\n{lines}"), "body").as_bytes());
-    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let Some(Command::Sender(SenderCommand::Publish(publish))) = harness.commands.last() else {
+        panic!("{}", harness.written_text())
+    };
     let message = publish.message.as_ref().unwrap_or_else(|_| panic!("{}", harness.written_text()));
     payload::view(&message.payload).unwrap().headers.map(|header| header.map(str::to_owned))
 }
@@ -148,7 +154,9 @@ fn the_first_line_of_a_header_with_one_value_counts() {
     let headers = format!("TTL: 7\r\nTTL: -1\r\nTopic: a\r\nTopic: !\r\n{authorization}Authorization: Basic x\r\n");
     let mut harness = Harness::new(Port::Endpoint);
     harness.feed(post(&path(Some(sender.digest())), &headers, "").as_bytes());
-    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let Some(Command::Sender(SenderCommand::Publish(publish))) = harness.commands.last() else {
+        panic!("{}", harness.written_text())
+    };
     let message = publish.message.as_ref().unwrap();
     assert_eq!((message.ttl, message.topic), (7, Topic::new(b"a")));
 }
@@ -382,7 +390,9 @@ fn connections_are_kept_and_requests_pipelined() {
         .commands
         .iter()
         .filter_map(|command| match command {
-            Command::Publish(p) => p.message.as_ref().ok().map(|m| payload::view(&m.payload).unwrap().body.to_vec()),
+            Command::Sender(SenderCommand::Publish(p)) => {
+                p.message.as_ref().ok().map(|m| payload::view(&m.payload).unwrap().body.to_vec())
+            }
             _ => None,
         })
         .collect();

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use machine::{CloseReason, Event};
+use machine::{AgentEvent, CloseReason};
 use shards::ports::Port;
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Message, WebSocket};
@@ -51,7 +51,7 @@ fn a_session_of_tungstenite() {
     assert_eq!(protocol::wire::server_message::read(&hello).unwrap().status, Some(200));
     socket.send(Message::Ping(b"x"[..].into())).unwrap();
     assert_eq!(socket.read().unwrap(), Message::Pong(b"x"[..].into()));
-    socket.get_mut().harness.emit(&Event::Ping);
+    socket.get_mut().harness.emit(AgentEvent::Ping);
     assert_eq!(socket.read().unwrap(), Message::Ping(b""[..].into()));
     socket.send(Message::text("{}")).unwrap();
     assert_eq!(socket.read().unwrap().into_text().unwrap(), "{}");

@@ -18,7 +18,8 @@ use machine::ids::{Chid, Clock, KeyDigest, Origin, ShardId, Stamp, Uaid};
 use machine::place::Placement;
 use machine::time::{Instant, Now};
 use machine::{
-    CloseReason, Command, Disposition, Event, NodeAnswer, Published, ReceiptAnswer, RelayCommand, RelayEvent,
+    AgentCommand, AgentEvent, Cancelled, CloseReason, Command, Disposition, Event, Hello, NodeAnswer, NodeCommand,
+    Published, ReceiptAnswer, RelayCommand, RelayEvent, SenderCommand, SessionCommand, SessionEvent,
 };
 use shards::ports::{Edge, Emitted, Ingest, Port};
 
@@ -217,52 +218,52 @@ impl Harness {
     /// What a machine might say to it.
     fn answer(&mut self, command: &Command) {
         if let Some(event) = self.answer_to(command) {
-            self.emit(&event);
+            self.emit(event);
         }
     }
 
     fn answer_to(&mut self, command: &Command) -> Option<Event> {
-        let of = |uaid, event| Event::Relay(Box::new(RelayEvent::Of { uaid, event }));
-        Some(match command {
-            Command::Relay(RelayCommand::Open) => Event::Relay(Box::new(RelayEvent::Opened { members: 9 })),
-            Command::Relay(RelayCommand::Bye(uaid)) => {
-                Event::Relay(Box::new(RelayEvent::Bye { uaid: Some(*uaid), reason: CloseReason::PeerClosed }))
-            }
-            Command::Relay(RelayCommand::Attach(hello)) => {
-                let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
-                of(uaid, Event::Hello { uaid, mode: hello.mode, broadcasts: Box::default() })
-            }
-            Command::Relay(RelayCommand::For { uaid, command }) => of(*uaid, self.answer_to(command)?),
-            Command::Hello(hello) => {
-                let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
-                Event::Hello { uaid, mode: hello.mode, broadcasts: Box::default() }
-            }
+        let of = |uaid, event| RelayEvent::Of { uaid, event: Box::new(event) }.into();
+        let hello = |hello: &Hello| {
+            let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
+            (uaid, SessionEvent::Hello { uaid, mode: hello.mode, broadcasts: Box::default() })
+        };
+        let session = |command: &SessionCommand| match command {
             // Without a URL, whose text is different each time.
-            Command::Register { chid, key } => {
-                Event::Registered { uaid: Uaid([9; 16]), chid: *chid, key: *key, status: 500 }
+            SessionCommand::Register { chid, key } => {
+                Some(SessionEvent::Registered { uaid: Uaid([9; 16]), chid: *chid, key: *key, status: 500 })
             }
-            Command::Unregister { chid, .. } => Event::Unregistered { chid: *chid, status: 200 },
-            Command::Ping => Event::Pong,
-            Command::Publish(publish) => Event::Published(match publish.message {
-                Ok(_) => self.published,
-                Err(refusal) => Published::Refused(refusal),
-            }),
-            Command::Cancel(_) => Event::Cancelled { done: true },
-            Command::Receipt(_) => Event::Receipt(self.receipt),
-            Command::NodePush(_) | Command::NodeNotify(_) | Command::NodeDisconnect { .. } => {
-                Event::NodeAnswer(self.node_answer)
+            SessionCommand::Unregister { chid, .. } => Some(SessionEvent::Unregistered { chid: *chid, status: 200 }),
+            _ => None,
+        };
+        Some(match command {
+            Command::Relay(RelayCommand::Open) => RelayEvent::Opened { members: 9 }.into(),
+            Command::Relay(RelayCommand::Bye(uaid)) => {
+                RelayEvent::Bye { uaid: Some(*uaid), reason: CloseReason::PeerClosed }.into()
             }
-            Command::Ack(_)
-            | Command::AckVersions(_)
-            | Command::Nack { .. }
-            | Command::BroadcastSubscribe(_)
-            | Command::Pong => return None,
+            Command::Relay(RelayCommand::Attach(said)) => {
+                let (uaid, event) = hello(said);
+                of(uaid, event)
+            }
+            Command::Relay(RelayCommand::For { uaid, command }) => of(*uaid, session(command)?),
+            Command::Relay(RelayCommand::Ping) => RelayEvent::Pong.into(),
+            Command::Agent(AgentCommand::Hello(said)) => hello(said).1.into(),
+            Command::Agent(AgentCommand::Session(command)) => session(command)?.into(),
+            Command::Agent(AgentCommand::Ping) => AgentEvent::Pong.into(),
+            Command::Agent(AgentCommand::Pong) | Command::Relay(RelayCommand::Pong) => return None,
+            Command::Sender(SenderCommand::Publish(publish)) => match publish.message {
+                Ok(_) => self.published.into(),
+                Err(refusal) => Published::Refused(refusal).into(),
+            },
+            Command::Sender(SenderCommand::Cancel(_)) => Cancelled { done: true }.into(),
+            Command::Sender(SenderCommand::Receipt(_)) => self.receipt.into(),
+            Command::Node(_) => self.node_answer.into(),
         })
     }
 
-    pub(super) fn emit(&mut self, event: &Event) {
+    pub(super) fn emit(&mut self, event: impl Into<Event>) {
         let mut out = Vec::new();
-        let emitted = self.edge.emit(now(), &mut self.codec, event, &mut out);
+        let emitted = self.edge.emit(now(), &mut self.codec, &event.into(), &mut out);
         self.wrote(out);
         if emitted == Emitted::Last {
             self.steps.push(Step::Last);
@@ -333,12 +334,16 @@ impl Harness {
 fn describe(command: &Command) -> String {
     match command {
         Command::Relay(RelayCommand::Attach(hello)) => format!("attach {:?} {:?}", hello.uaid, hello.broadcasts),
-        Command::Hello(hello) => format!("hello {:?} {:?} {}", hello.uaid, hello.broadcasts, hello.agent_family),
-        Command::NodePush(push) => format!("push {:?} {:?}", push.message, push.message.payload),
-        Command::Publish(publish) => match &publish.message {
+        Command::Agent(AgentCommand::Hello(hello)) => {
+            format!("hello {:?} {:?} {}", hello.uaid, hello.broadcasts, hello.agent_family)
+        }
+        Command::Node(NodeCommand::Push(push)) => format!("push {:?} {:?}", push.message, push.message.payload),
+        Command::Sender(SenderCommand::Publish(publish)) => match &publish.message {
             Ok(message) => format!("publish {message:?} {:?}", message.payload),
             Err(refusal) => format!("publish {:?} {refusal:?}", publish.uaid),
         },
+        Command::Agent(AgentCommand::Session(command)) => format!("{command:?}"),
+        Command::Agent(command) => format!("{command:?}"),
         other => format!("{other:?}"),
     }
 }

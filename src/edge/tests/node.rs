@@ -2,7 +2,7 @@
 
 use machine::ids::{Chid, Uaid};
 use machine::message::{Topic, Urgency};
-use machine::{Command, NodeAnswer};
+use machine::{Command, NodeAnswer, NodeCommand};
 use shards::ports::Port;
 
 use super::*;
@@ -40,7 +40,9 @@ fn a_push_carries_a_stamped_message() {
         "headers":{{"encoding":"aesgcm","encryption":"salt=AA","crypto_key":"dh=BB"}}}}"#
     );
     harness.feed(request("PUT", &format!("/push/{UAID}"), &body).as_bytes());
-    let Some(Command::NodePush(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let Some(Command::Node(NodeCommand::Push(publish))) = harness.commands.last() else {
+        panic!("{}", harness.written_text())
+    };
     let message = &publish.message;
     assert_eq!((message.uaid, message.chid, message.stamp), (Uaid([1; 16]), Chid([2; 16]), STAMP));
     assert_eq!((message.ttl, message.accepted.0, message.urgency), (60, 1_700_000_000, Urgency::High));
@@ -57,7 +59,7 @@ fn a_push_without_data_has_no_headers() {
     let version = version(&harness, None);
     let body = format!(r#"{{"channelID":"{CHANNEL}","version":"{version}","timestamp":1,"headers":{{}}}}"#);
     harness.feed(request("PUT", &format!("/push/{UAID}"), &body).as_bytes());
-    let Some(Command::NodePush(publish)) = harness.commands.last() else { panic!() };
+    let Some(Command::Node(NodeCommand::Push(publish))) = harness.commands.last() else { panic!() };
     let message = &publish.message;
     assert_eq!((message.ttl, message.urgency, &*message.payload), (0, Urgency::Normal, &[0][..]));
 }
@@ -70,7 +72,9 @@ fn a_push_says_what_is_stored_and_whom_it_means() {
         let mut harness = Harness::new(Port::Node);
         let body = if boot.is_empty() { good.clone() } else { good.replace('}', &format!(r#","boot":"{boot}"}}"#)) };
         harness.feed(request("PUT", &format!("/push/{UAID}"), &body).as_bytes());
-        let stored = |command: &Command| if let Command::NodePush(push) = command { push.stored } else { panic!() };
+        let stored = |command: &Command| {
+            if let Command::Node(NodeCommand::Push(push)) = command { push.stored } else { panic!() }
+        };
         assert_eq!(harness.commands.last().map(stored), wanted, "{boot}");
         assert_eq!(harness.response().0, if wanted.is_some() { 200 } else { 404 });
     }
@@ -88,7 +92,7 @@ fn a_nudge_may_name_a_message_and_whom_it_means() {
         let mut harness = Harness::new(Port::Node);
         harness.feed(request("PUT", &format!("/notif/{UAID}"), &body).as_bytes());
         let unsure = |command: &Command| {
-            let Command::NodeNotify(notify) = command else { panic!("{command:?}") };
+            let Command::Node(NodeCommand::Notify(notify)) = command else { panic!("{command:?}") };
             notify.unsure.map(|row| (row.stamp, row.topic))
         };
         assert_eq!(harness.commands.last().map(unsure), wanted, "{body}");
@@ -148,8 +152,9 @@ fn nudges_and_takeovers_become_commands() {
     harness.node_answer = NodeAnswer::Noted;
     harness.feed(request("PUT", &format!("/notif/{UAID}"), "").as_bytes());
     harness.feed(request("DELETE", &format!("/notif/{UAID}/1700000000123"), "").as_bytes());
-    assert!(matches!(harness.commands[0], Command::NodeNotify(ref notify) if notify.uaid.0[0] == 1));
-    assert!(matches!(harness.commands[1], Command::NodeDisconnect { connected_at: 1_700_000_000_123, .. }));
+    assert!(matches!(harness.commands[0], Command::Node(NodeCommand::Notify(ref notify)) if notify.uaid.0[0] == 1));
+    let Command::Node(NodeCommand::Disconnect(disconnect)) = &harness.commands[1] else { panic!() };
+    assert_eq!(disconnect.connected_at, 1_700_000_000_123);
     assert_eq!(harness.statuses(), [202, 202]);
 }
 

@@ -2,7 +2,7 @@
 
 use machine::ids::{Chid, Uaid};
 use machine::time::{Span, UnixSeconds};
-use machine::{Command, Disposition, Outcome, Published, ReceiptAnswer};
+use machine::{Command, Disposition, Outcome, Published, ReceiptAnswer, SenderCommand};
 use shards::ports::Port;
 
 use super::endpoint::{GOOD, path, post};
@@ -30,7 +30,9 @@ fn respond_async_is_answered_202_with_a_link() {
         harness.published = Published::Accepted { stamp: STAMP, disposition };
         let path = path(None);
         harness.feed(post(&path, &format!("{GOOD}{topic}Prefer: foo, Respond-Async\r\n"), "body").as_bytes());
-        let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+        let Some(Command::Sender(SenderCommand::Publish(publish))) = harness.commands.last() else {
+            panic!("{}", harness.written_text())
+        };
         assert!(publish.message.as_ref().unwrap().receipt);
         let (status, head, body) = harness.response();
         assert_eq!((status, body.as_str()), (202, ""));
@@ -44,7 +46,7 @@ fn respond_async_is_answered_202_with_a_link() {
     harness.feed(post(&path, &format!("{GOOD}Prefer: return=minimal\r\n"), "body").as_bytes());
     assert_eq!(harness.response().0, 201);
     assert!(!harness.response().1.contains("Link:"));
-    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!() };
+    let Some(Command::Sender(SenderCommand::Publish(publish))) = harness.commands.last() else { panic!() };
     assert!(!publish.message.as_ref().unwrap().receipt);
 }
 
@@ -55,7 +57,7 @@ fn without_receipts_the_preference_is_ignored() {
     harness.feed(post(&path(None), &format!("{GOOD}Prefer: respond-async\r\n"), "body").as_bytes());
     let (status, head, _) = harness.response();
     assert!(status == 201 && !head.contains("Link:"), "{head}");
-    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!() };
+    let Some(Command::Sender(SenderCommand::Publish(publish))) = harness.commands.last() else { panic!() };
     assert!(!publish.message.as_ref().unwrap().receipt);
 }
 
@@ -80,7 +82,9 @@ fn a_receipt_becomes_a_question_with_its_wait() {
     ] {
         let mut harness = Harness::new(Port::Endpoint);
         harness.feed(&get(&receipt_path(), headers));
-        let Some(Command::Receipt(query)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+        let Some(Command::Sender(SenderCommand::Receipt(query))) = harness.commands.last() else {
+            panic!("{}", harness.written_text())
+        };
         assert_eq!((query.uaid, query.chid, query.stamp), (Uaid([1; 16]), Chid([2; 16]), STAMP));
         assert_eq!((query.topic, query.expires), (None, UnixSeconds(STAMP.clock.0 / 1_000_000 + 60)));
         assert_eq!(query.wait, Span::from_secs(wait), "{headers}");

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use machine::ids::{Chid, EmissionId, Uaid};
 use machine::message::{Message, Urgency};
 use machine::time::UnixSeconds;
-use machine::{BroadcastDelta, Event};
+use machine::{
+    AgentCommand, BroadcastDelta, CloseReason, Command, RelayCommand, RelayEvent, SessionCommand, SessionEvent,
+};
 use shards::ports::Port;
 
 use super::*;
@@ -29,7 +31,7 @@ fn last(harness: &Harness) -> serde_json::Value {
 }
 
 fn said(harness: &mut Harness, event: RelayEvent) -> serde_json::Value {
-    harness.emit(&Event::Relay(Box::new(event)));
+    harness.emit(event);
     last(harness)
 }
 
@@ -41,11 +43,11 @@ fn a_hello_opens_a_relay_only_where_there_are_relays_and_without_a_uaid() {
     let without = EdgeConfig { relays: false, ..config() };
     let mut harness = Harness::with(PushEdge::new(&without).unwrap(), Port::WebSocket);
     harness.feed(UPGRADE.as_bytes()).feed_text(hello);
-    assert!(matches!(harness.commands[..], [Command::Hello(_)]), "an unknown field is ignored");
+    assert!(matches!(harness.commands[..], [Command::Agent(AgentCommand::Hello(_))]), "an unknown field is ignored");
     let mut harness = Harness::new(Port::WebSocket);
     let named = r#"{"messageType":"hello","relay":true,"uaid":"abababababababababababababababab"}"#;
     harness.feed(UPGRADE.as_bytes()).feed_text(named);
-    assert!(matches!(harness.commands[..], [Command::Hello(_)]));
+    assert!(matches!(harness.commands[..], [Command::Agent(AgentCommand::Hello(_))]));
     harness.feed_text(hello);
     assert_eq!(harness.goodbye(), (1011, "SM".into()));
 }
@@ -63,12 +65,12 @@ fn every_message_of_a_relay_names_a_member() {
     let register = format!(r#"{{"messageType":"register","channelID":"{CHANNEL}","uaid":"{}"}}"#, "AB".repeat(16));
     harness.feed_text(&register);
     let Some(Command::Relay(RelayCommand::For { uaid, command })) = harness.commands.last() else { panic!() };
-    assert!(*uaid == MEMBER && matches!(**command, Command::Register { key: None, .. }));
+    assert!(*uaid == MEMBER && matches!(**command, SessionCommand::Register { key: None, .. }));
     assert_eq!(last(&harness)["uaid"], "ab".repeat(16));
     harness.feed_text(r#"{"messageType":"bye","uaid":"abababababababababababababababab"}"#);
     assert!(matches!(harness.commands.last(), Some(Command::Relay(RelayCommand::Bye(MEMBER)))));
     harness.feed_text("{}");
-    assert!(matches!(harness.commands.last(), Some(Command::Ping)));
+    assert!(matches!(harness.commands.last(), Some(Command::Relay(RelayCommand::Ping))));
     harness.feed_text(r#"{"messageType":"nack","version":"v"}"#);
     assert_eq!(harness.goodbye(), (1011, "Json".into()));
 }
@@ -88,7 +90,7 @@ fn a_key_that_is_no_key_is_answered_to_the_member() {
 fn what_is_said_to_members_names_them() {
     let mut harness = relay();
     let name = "ab".repeat(16);
-    let of = |event| RelayEvent::Of { uaid: MEMBER, event };
+    let of = |event| RelayEvent::Of { uaid: MEMBER, event: Box::new(event) };
     let message = Message {
         uaid: MEMBER,
         chid: Chid([0xc1; 16]),
@@ -101,10 +103,10 @@ fn what_is_said_to_members_names_them() {
         tries: Default::default(),
         payload: Box::default(),
     };
-    let notification = Event::Notification { message: Arc::new(message), emission: EmissionId(1) };
+    let notification = SessionEvent::Notification { message: Arc::new(message), emission: EmissionId(1) };
     let json = said(&mut harness, of(notification));
     assert_eq!((&json["messageType"], &json["uaid"]), (&"notification".into(), &name.clone().into()));
-    let json = said(&mut harness, of(Event::Broadcast(Box::<BroadcastDelta>::default())));
+    let json = said(&mut harness, of(SessionEvent::Broadcast(Box::<BroadcastDelta>::default())));
     assert_eq!((&json["messageType"], &json["uaid"]), (&"broadcast".into(), &name.clone().into()));
     let json = said(&mut harness, RelayEvent::Bye { uaid: Some(MEMBER), reason: CloseReason::Superseded });
     assert_eq!(json, serde_json::json!({"messageType": "bye", "uaid": name, "code": 1011, "reason": "SM"}));

@@ -1,7 +1,7 @@
 //! How the server's answers are spelled, to the byte (PROTOCOL.md 1.6).
 
 use machine::ids::{Chid, Uaid};
-use machine::{BroadcastDelta, BroadcastVersion, Event};
+use machine::{BroadcastDelta, BroadcastVersion, SessionEvent};
 
 use machine::simple::Mode;
 
@@ -14,7 +14,7 @@ fn chid() -> Chid {
 }
 
 /// The text of the one short message that this event is spelled as.
-fn spelled(event: &Event) -> String {
+fn spelled(event: SessionEvent) -> String {
     let mut harness = Harness::greeted();
     harness.emit(event);
     let bytes = harness.written();
@@ -28,12 +28,12 @@ fn spelled(event: &Event) -> String {
 
 #[test]
 fn what_storage_failed_is_told_with_500_and_no_endpoint() {
-    let register = Event::Registered { uaid: Uaid([1; 16]), chid: chid(), key: None, status: 500 };
+    let register = SessionEvent::Registered { uaid: Uaid([1; 16]), chid: chid(), key: None, status: 500 };
     let expected = format!(r#"{{"messageType":"register","channelID":"{CHANNEL}","status":500,"pushEndpoint":""}}"#);
-    assert_eq!(spelled(&register), expected);
-    let unregister = Event::Unregistered { chid: chid(), status: 500 };
+    assert_eq!(spelled(register), expected);
+    let unregister = SessionEvent::Unregistered { chid: chid(), status: 500 };
     let expected = format!(r#"{{"messageType":"unregister","channelID":"{CHANNEL}","status":500}}"#);
-    assert_eq!(spelled(&unregister), expected);
+    assert_eq!(spelled(unregister), expected);
 }
 
 #[test]
@@ -42,11 +42,11 @@ fn hello_and_broadcast_carry_versions_and_errors_together() {
     let delta = BroadcastDelta { changed: vec![version], unknown: vec!["c".into()] };
     let inside = r#"{"a/b":"\"7\"","errors":{"c":"Broadcast not found"}}"#;
     let expected = format!(r#"{{"messageType":"broadcast","broadcasts":{inside}}}"#);
-    assert_eq!(spelled(&Event::Broadcast(Box::new(delta.clone()))), expected);
-    let hello = Event::Hello { uaid: Uaid([0x0a; 16]), mode: Mode::WebPush, broadcasts: Box::new(delta) };
+    assert_eq!(spelled(SessionEvent::Broadcast(Box::new(delta.clone()))), expected);
+    let hello = SessionEvent::Hello { uaid: Uaid([0x0a; 16]), mode: Mode::WebPush, broadcasts: Box::new(delta) };
     let expected = format!(
         r#"{{"messageType":"hello","uaid":"{}","status":200,"use_webpush":true,"broadcasts":{inside}}}"#,
         "0a".repeat(16)
     );
-    assert_eq!(spelled(&hello), expected);
+    assert_eq!(spelled(hello), expected);
 }

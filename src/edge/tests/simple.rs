@@ -7,7 +7,9 @@ use machine::ids::{Chid, EmissionId, KeyDigest, Uaid};
 use machine::message::Topic;
 use machine::simple::{Mode, Update};
 use machine::time::UnixSeconds;
-use machine::{AckVersion, CloseReason, Command, Disposition, Event, Published};
+use machine::{
+    AckVersion, AgentCommand, CloseReason, Command, Disposition, Published, SenderCommand, SessionCommand, SessionEvent,
+};
 use shards::ports::{Edge, Port};
 
 use super::*;
@@ -53,7 +55,9 @@ fn put_on(edge: PushEdge, request: &str) -> Harness {
 
 /// The version and the data of the update that was asked for.
 fn asked(harness: &Harness) -> (u64, String) {
-    let Some(Command::Publish(publish)) = harness.commands.last() else { panic!("{}", harness.written_text()) };
+    let Some(Command::Sender(SenderCommand::Publish(publish))) = harness.commands.last() else {
+        panic!("{}", harness.written_text())
+    };
     let message = publish.message.as_ref().unwrap();
     assert_eq!((message.uaid, message.chid, message.topic), (UAID, CHID, Some(Topic::UPDATE)));
     assert_eq!((message.ttl, message.accepted), (TTL_MAX, UnixSeconds(NOW)));
@@ -73,7 +77,7 @@ fn who_does_not_ask_for_webpush_gets_simplepush_where_it_is_enabled() {
     ] {
         let edge = PushEdge::new(&EdgeConfig { simplepush: enabled, ..config() }).unwrap();
         let harness = greeted(edge, &format!("{fields}{wake}"));
-        let Some(Command::Hello(hello)) = harness.commands.last() else { panic!("{fields}") };
+        let Some(Command::Agent(AgentCommand::Hello(hello))) = harness.commands.last() else { panic!("{fields}") };
         let data = hello.wake.as_ref().map(|wake| wake.as_str().to_owned());
         let expected = (mode == Mode::Simple).then(|| "ip=192.0.2.1&port=7&mcc=1&mnc=2".to_owned());
         assert_eq!((hello.mode, data), (mode, expected), "{fields}");
@@ -88,7 +92,7 @@ fn fields_of_simplepush_are_checked_only_where_it_is_enabled() {
         let harness = greeted(edge(), fields);
         assert_eq!(harness.goodbye(), (1011, "Json".to_owned()), "{fields}");
         let off = greeted(PushEdge::new(&config()).unwrap(), fields);
-        assert!(matches!(off.commands.last(), Some(Command::Hello(_))), "{fields}");
+        assert!(matches!(off.commands.last(), Some(Command::Agent(AgentCommand::Hello(_)))), "{fields}");
     }
 }
 
@@ -96,8 +100,11 @@ fn fields_of_simplepush_are_checked_only_where_it_is_enabled() {
 fn an_endpoint_of_simplepush_is_locked_to_nobody() {
     let mut harness = greeted(edge(), "");
     harness.feed_text(&format!(r#"{{"messageType":"register","channelID":"{CHANNEL}","key":"no key at all"}}"#));
-    assert!(matches!(harness.commands.last(), Some(Command::Register { key: None, .. })));
-    harness.emit(&Event::Registered { uaid: UAID, chid: CHID, key: Some(KeyDigest([9; 32])), status: 200 });
+    assert!(matches!(
+        harness.commands.last(),
+        Some(Command::Agent(AgentCommand::Session(SessionCommand::Register { key: None, .. })))
+    ));
+    harness.emit(SessionEvent::Registered { uaid: UAID, chid: CHID, key: Some(KeyDigest([9; 32])), status: 200 });
     let text = harness.written_text();
     let token = text.rsplit_once(&format!("{ORIGIN}/spush/v1/")).unwrap().1.trim_end_matches("\"}");
     let opened = Opened { uaid: UAID, chid: CHID, lock: None, version: 1 };
@@ -108,13 +115,15 @@ fn an_endpoint_of_simplepush_is_locked_to_nobody() {
 fn updates_and_their_acks_carry_integers() {
     let mut harness = greeted(edge(), "");
     let message = Update { version: 12, data: "x\"y" }.to_message(UAID, CHID, UnixSeconds(NOW), 60);
-    harness.emit(&Event::Notification { message: Arc::new(message), emission: EmissionId(1) });
+    harness.emit(SessionEvent::Notification { message: Arc::new(message), emission: EmissionId(1) });
     let update = format!(
         r#"{{"messageType":"notification","updates":[{{"channelID":"{CHANNEL}","version":12,"data":"x\"y"}}]}}"#
     );
     assert!(harness.written_text().ends_with(&update), "{}", harness.written_text());
     harness.feed_text(&ack("12"));
-    let Some(Command::AckVersions(acks)) = harness.commands.last() else { panic!() };
+    let Some(Command::Agent(AgentCommand::Session(SessionCommand::AckVersions(acks)))) = harness.commands.last() else {
+        panic!()
+    };
     assert_eq!(acks[..], [AckVersion { chid: CHID, version: 12 }]);
     let asked = harness.commands.len();
     harness.feed_text(r#"{"messageType":"ack","updates":[]}"#);
@@ -135,7 +144,7 @@ fn a_session_that_moved_here_is_in_the_mode_of_its_hello() {
     for mode in [Mode::Simple, Mode::WebPush] {
         let mut harness = Harness::with(edge(), Port::WebSocket);
         harness.codec = harness.edge.arrived();
-        harness.emit(&Event::Hello { uaid: UAID, mode, broadcasts: Box::default() });
+        harness.emit(SessionEvent::Hello { uaid: UAID, mode, broadcasts: Box::default() });
         harness.feed_text(&ack("12"));
         assert_eq!(harness.ended(), mode == Mode::WebPush);
     }

@@ -6,7 +6,7 @@ use machine::ids::{Chid, EmissionId, KeyDigest, Uaid};
 use machine::message::{Message, Topic, Urgency};
 use machine::simple::Mode;
 use machine::time::UnixSeconds;
-use machine::{BroadcastDelta, CloseReason, Command, Event};
+use machine::{AgentCommand, AgentEvent, BroadcastDelta, CloseReason, Command, SessionCommand, SessionEvent};
 use shards::ports::{Edge, Port};
 
 use super::*;
@@ -52,7 +52,7 @@ fn upgrade_then_hello() {
     assert!(!head.contains("Extensions"));
     assert_eq!(harness.steps.last(), Some(&Step::Upgraded));
     harness.feed_text(r#"{"messageType":"hello","uaid":"","use_webpush":true,"broadcasts":{"a":"1"}}"#);
-    let Some(Command::Hello(hello)) = harness.commands.last() else { panic!() };
+    let Some(Command::Agent(AgentCommand::Hello(hello))) = harness.commands.last() else { panic!() };
     assert_eq!((hello.uaid, hello.broadcasts.len()), (None, 1));
     assert_eq!(family_name(hello.agent_family), ("Linux", "Firefox"));
     assert_eq!(config().placement.owner(hello.fresh), config().shard);
@@ -64,7 +64,7 @@ fn a_known_uaid_is_read_in_any_spelling() {
     for spelling in ["deadbeef000040008000000000000001", "DEADBEEF-0000-4000-8000-000000000001"] {
         let mut harness = Harness::new(Port::WebSocket);
         harness.feed(UPGRADE.as_bytes()).feed_text(&format!(r#"{{"messageType":"hello","uaid":"{spelling}"}}"#));
-        let Some(Command::Hello(hello)) = harness.commands.last() else { panic!() };
+        let Some(Command::Agent(AgentCommand::Hello(hello))) = harness.commands.last() else { panic!() };
         assert_eq!(hello.uaid, Some(Uaid(chid().0)));
     }
 }
@@ -73,11 +73,15 @@ fn a_known_uaid_is_read_in_any_spelling() {
 fn registers_with_and_without_key() {
     let mut harness = Harness::greeted();
     harness.feed_text(&format!(r#"{{"messageType":"register","channelID":"{CHANNEL}"}}"#));
-    assert!(matches!(harness.commands.last(), Some(Command::Register { key: None, chid: c }) if *c == chid()));
+    let registered = |harness: &Harness| match harness.commands.last() {
+        Some(Command::Agent(AgentCommand::Session(SessionCommand::Register { key, chid }))) => (*key, *chid),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(registered(&harness), (None, chid()));
     let sender = Sender::new();
     let register = format!(r#"{{"messageType":"register","channelID":"{CHANNEL}","key":"{}="}}"#, sender.key());
     harness.feed_text(&register);
-    assert!(matches!(harness.commands.last(), Some(Command::Register { key: Some(k), .. }) if *k == sender.digest()));
+    assert_eq!(registered(&harness).0, Some(sender.digest()));
     harness.steps.clear();
     harness.feed_text(&format!(r#"{{"messageType":"register","channelID":"{CHANNEL}","key":"AAAA"}}"#));
     assert_eq!(harness.commands.len(), 2);
@@ -100,7 +104,7 @@ fn a_registered_event_seals_an_endpoint_that_opens() {
         let edge = PushEdge::new(&EdgeConfig { tokens: form, ..config() }).unwrap();
         let mut harness = Harness::with(edge, Port::WebSocket);
         harness.codec = harness.edge.arrived();
-        harness.emit(&Event::Registered { uaid: Uaid([1; 16]), chid: chid(), key, status: 200 });
+        harness.emit(SessionEvent::Registered { uaid: Uaid([1; 16]), chid: chid(), key, status: 200 });
         let text = payloads(&harness.written()).remove(0);
         let message = protocol::wire::server_message::read(&text).unwrap();
         let endpoint = message.endpoint.unwrap();
@@ -135,7 +139,7 @@ fn message(topic: Option<&[u8]>, body: &[u8]) -> Arc<Message> {
 fn a_notification_is_acked_by_its_version() {
     for (topic, body) in [(None, &b"body"[..]), (Some(&b"topic"[..]), b""), (None, &[7; 5000])] {
         let mut harness = Harness::greeted();
-        harness.emit(&Event::Notification { message: message(topic, body), emission: EmissionId(0) });
+        harness.emit(SessionEvent::Notification { message: message(topic, body), emission: EmissionId(0) });
         let text = payloads(&harness.written()).remove(0);
         let read = protocol::wire::server_message::read(&text).unwrap();
         assert_eq!(read.channel.as_deref(), Some(CHANNEL));
@@ -148,7 +152,9 @@ fn a_notification_is_acked_by_its_version() {
         let update = |version: &str, code: &str| format!(r#"{{"channelID":"{CHANNEL}","version":"{version}"{code}}}"#);
         let updates = [update("unknown", ""), update(&version, r#","code":102"#)].join(",");
         harness.feed_text(&format!(r#"{{"messageType":"ack","updates":[{updates}]}}"#));
-        let Some(Command::Ack(acked)) = harness.commands.last() else { panic!() };
+        let Some(Command::Agent(AgentCommand::Session(SessionCommand::Ack(acked)))) = harness.commands.last() else {
+            panic!()
+        };
         assert_eq!(acked.len(), 1);
         assert_eq!((acked[0].stamp, acked[0].chid, acked[0].code), (STAMP, chid(), 102));
         assert_eq!(acked[0].topic, topic.and_then(Topic::new));
@@ -159,11 +165,11 @@ fn a_notification_is_acked_by_its_version() {
 #[test]
 fn the_other_events_are_spelled_as_documented() {
     let mut harness = Harness::greeted();
-    harness.emit(&Event::Pong);
-    harness.emit(&Event::Unregistered { chid: chid(), status: 200 });
+    harness.emit(AgentEvent::Pong);
+    harness.emit(SessionEvent::Unregistered { chid: chid(), status: 200 });
     let delta = BroadcastDelta { changed: vec![], unknown: vec!["x".into()] };
-    harness.emit(&Event::Broadcast(Box::new(delta.clone())));
-    harness.emit(&Event::Hello { uaid: Uaid([0xab; 16]), mode: Mode::WebPush, broadcasts: Box::new(delta) });
+    harness.emit(SessionEvent::Broadcast(Box::new(delta.clone())));
+    harness.emit(SessionEvent::Hello { uaid: Uaid([0xab; 16]), mode: Mode::WebPush, broadcasts: Box::new(delta) });
     assert_eq!(
         payloads(&harness.written()),
         [
@@ -178,7 +184,7 @@ fn the_other_events_are_spelled_as_documented() {
         ]
     );
     harness.steps.clear();
-    harness.emit(&Event::Ping);
+    harness.emit(AgentEvent::Ping);
     assert_eq!(harness.written(), [0x89, 0]);
 }
 
@@ -209,7 +215,7 @@ fn control_frames_are_answered() {
     harness.feed(&frame(Opcode::Ping, b"hi"));
     assert_eq!(harness.written(), b"\x8a\x02hi");
     harness.feed(&frame(Opcode::Pong, b""));
-    assert!(matches!(harness.commands[..], [Command::Pong]));
+    assert!(matches!(harness.commands[..], [Command::Agent(AgentCommand::Pong)]));
     harness.steps.clear();
     harness.feed(&frame(Opcode::Close, b"\x03\xe9bye"));
     assert_eq!(harness.goodbye(), (1001, "bye".to_string()));
@@ -241,7 +247,7 @@ fn fragments_are_joined_with_control_frames_between() {
     let mut middle = frame(Opcode::Text, b"\"ping\"");
     (first[0], middle[0], last[0]) = (0x01, 0x00, 0x80);
     harness.feed(&[first, frame(Opcode::Ping, b"p"), middle, last].concat());
-    assert!(matches!(harness.commands[..], [Command::Ping]));
+    assert!(matches!(harness.commands[..], [Command::Agent(AgentCommand::Ping)]));
     assert!(harness.written().starts_with(b"\x8a\x01p"));
     harness.feed_text("{}");
     assert_eq!(harness.commands.len(), 2);

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use machine::ids::{Chid, Claim, ConnId, Stamp, Uaid};
-use machine::{AckUpdate, CloseReason, Command, Event, Hello, Input};
+use machine::{
+    AckUpdate, AgentCommand, AgentEvent, CloseReason, Command, Event, Hello, Input, SessionCommand, SessionEvent,
+};
 
 use super::world::{Cluster, Happening};
 use crate::world::Verdict;
@@ -73,16 +75,20 @@ pub(super) enum Frame {
 impl Frame {
     /// Takes from an event the part that a user agent acts on.
     pub(super) fn of(event: Event) -> Option<Frame> {
+        let event = match event {
+            Event::Agent(AgentEvent::Session(event)) => event,
+            Event::Agent(AgentEvent::Ping) => return Some(Frame::Ping),
+            _ => return None,
+        };
         Some(match event {
-            Event::Hello { uaid, .. } => Frame::Hello(uaid),
-            Event::Registered { chid, status, .. } => Frame::Registered(chid, status),
-            Event::Unregistered { chid, status } => Frame::Unregistered(chid, status),
-            Event::Notification { message, .. } => {
+            SessionEvent::Hello { uaid, .. } => Frame::Hello(uaid),
+            SessionEvent::Registered { chid, status, .. } => Frame::Registered(chid, status),
+            SessionEvent::Unregistered { chid, status } => Frame::Unregistered(chid, status),
+            SessionEvent::Notification { message, .. } => {
                 let (stamp, chid, topic) = (message.stamp, message.chid, message.topic);
                 Frame::Notification(AckUpdate { stamp, chid, topic, code: 100 })
             }
-            Event::Ping => Frame::Ping,
-            _ => return None,
+            SessionEvent::Broadcast(_) => return None,
         })
     }
 }
@@ -148,7 +154,7 @@ impl Cluster {
         let Some(mut command) = self.socks[id].inbox.pop_front() else { return Ok(()) };
         let (step, uaid) = (self.steps + 1, self.socks[id].served);
         match &mut command {
-            Command::Hello(hello) => {
+            Command::Agent(AgentCommand::Hello(hello)) => {
                 self.socks[id].known = hello.uaid.filter(|asked| self.known.contains(asked));
                 hello.fresh = loop {
                     let fresh = Uaid(self.rng.network.bytes16());
@@ -157,17 +163,19 @@ impl Cluster {
                     }
                 };
             }
-            Command::Register { chid, .. } | Command::Unregister { chid, .. } => {
+            Command::Agent(AgentCommand::Session(
+                SessionCommand::Register { chid, .. } | SessionCommand::Unregister { chid, .. },
+            )) => {
                 let Some(uaid) = uaid else { return Ok(()) };
                 let channel = self.channels.entry((uaid, *chid)).or_default();
                 channel.registered = None;
                 channel.version += 1;
                 self.socks[id].asking.insert(*chid, channel.version);
-                if matches!(command, Command::Unregister { .. }) {
+                if matches!(command, Command::Agent(AgentCommand::Session(SessionCommand::Unregister { .. }))) {
                     channel.unregistered = Some(step);
                 }
             }
-            Command::Ack(updates) => {
+            Command::Agent(AgentCommand::Session(SessionCommand::Ack(updates))) => {
                 let (run, now) = (self.nodes[n].id.boot, self.now);
                 for post in updates.iter().filter_map(|update| self.by_stamp.get(&update.stamp)) {
                     let post = &mut self.posts[*post];
@@ -187,14 +195,15 @@ impl Cluster {
 
     /// A machine says this to a user agent, whether that reads it or not.
     pub(super) fn said(&mut self, id: SockId, event: &Event) -> Verdict {
+        let Event::Agent(AgentEvent::Session(event)) = event else { return Ok(()) };
         match event {
-            Event::Hello { uaid, .. } => {
+            SessionEvent::Hello { uaid, .. } => {
                 if let Some(known) = self.socks[id].known.filter(|known| known != uaid) {
                     return Err(format!("{known:?} is known and was given {uaid:?}"));
                 }
                 self.socks[id].served = Some(*uaid);
             }
-            Event::Registered { uaid, chid, status, .. } => {
+            SessionEvent::Registered { uaid, chid, status, .. } => {
                 let asked = self.socks[id].asking.remove(chid);
                 let channel = self.channels.entry((*uaid, *chid)).or_default();
                 if *status == 200 && asked == Some(channel.version) {
@@ -205,7 +214,7 @@ impl Cluster {
                     self.known.insert(*uaid);
                 }
             }
-            Event::Unregistered { chid, status } => {
+            SessionEvent::Unregistered { chid, status } => {
                 let asked = self.socks[id].asking.remove(chid);
                 let Some(uaid) = self.socks[id].served else { return Ok(()) };
                 let channel = self.channels.entry((uaid, *chid)).or_default();
@@ -238,7 +247,7 @@ impl Cluster {
             Frame::Registered(chid, 200) => drop(agent.channels.insert(chid)),
             Frame::Unregistered(chid, 200) => drop(agent.channels.remove(&chid)),
             Frame::Registered(..) | Frame::Unregistered(..) => {}
-            Frame::Ping => self.socks[id].inbox.push_back(Command::Pong),
+            Frame::Ping => self.socks[id].inbox.push_back(AgentCommand::Pong.into()),
             Frame::Closed => self.lost(id),
             Frame::Notification(update) => {
                 self.socks[id].got.push(update);
@@ -277,7 +286,7 @@ impl Cluster {
             shard,
             place: Place::Waiting,
             ready: false,
-            inbox: VecDeque::from([Command::Hello(Box::new(hello))]),
+            inbox: VecDeque::from([AgentCommand::Hello(Box::new(hello)).into()]),
             outbox: VecDeque::new(),
             closed: false,
             known: None,
@@ -337,9 +346,9 @@ impl Cluster {
         let chid = self.wish(index);
         let few = self.agents[index].channels.len() < self.plan.channels;
         match self.rng.clients.below(100) {
-            0..30 if few => self.socks[id].inbox.push_back(Command::Register { chid, key: None }),
-            30..34 => self.socks[id].inbox.push_back(Command::Register { chid, key: None }),
-            34..37 => self.socks[id].inbox.push_back(Command::Unregister { chid, code: 200 }),
+            0..30 if few => self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None }.into()),
+            30..34 => self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None }.into()),
+            34..37 => self.socks[id].inbox.push_back(SessionCommand::Unregister { chid, code: 200 }.into()),
             _ if self.rng.clients.permille(self.plan.acking) => self.acks(id, false),
             _ => {}
         }
@@ -362,7 +371,7 @@ impl Cluster {
             updates.push(got.remove(at));
         }
         if !updates.is_empty() {
-            self.socks[id].inbox.push_back(Command::Ack(updates));
+            self.socks[id].inbox.push_back(SessionCommand::Ack(updates).into());
         }
     }
 

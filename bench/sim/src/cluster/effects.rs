@@ -1,7 +1,7 @@
 //! Effects of a machine, carried out in the simulated world.
 
 use machine::ids::ConnId;
-use machine::{Arrival, Effect, Event, Mail};
+use machine::{AgentEvent, Arrival, Effect, Event, Mail, SessionEvent};
 use shards::mailbox::Lane;
 
 use super::agents::{Frame, Place, SockId};
@@ -85,7 +85,9 @@ impl Cluster {
 
     /// A notification leaves a machine.
     fn emitted(&mut self, id: SockId, event: &Event) -> Verdict {
-        let Event::Notification { message, .. } = event else { return Ok(()) };
+        let Event::Agent(AgentEvent::Session(SessionEvent::Notification { message, .. })) = event else {
+            return Ok(());
+        };
         let index = self.sighted(message)?;
         let sock = &mut self.socks[id];
         sock.sent_up_to = sock.sent_up_to.max(Some(message.stamp));

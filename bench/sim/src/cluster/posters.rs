@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::ids::{Chid, ConnId, Stamp, Uaid};
 use machine::message::{Message, Topic, Urgency};
-use machine::{Cancel, Command, Disposition, Event, Input, Publish, Published};
+use machine::{Cancel, Disposition, Event, Input, Publish, Published, SenderCommand, SenderEvent};
 
 use super::oracle::Post;
 use super::world::Cluster;
@@ -104,7 +104,7 @@ impl Cluster {
         let conn = self.fresh_conn();
         self.pending.insert((n, s, conn.slot), Pending::Post(index));
         let publish = Publish { uaid, chid, message: Ok(Arc::new(message)) };
-        self.step(n, s, Input::Command { conn, command: Command::Publish(Box::new(publish)) })?;
+        self.step(n, s, Input::Command { conn, command: SenderCommand::Publish(Box::new(publish)).into() })?;
         Ok(index)
     }
 
@@ -122,7 +122,7 @@ impl Cluster {
         let s = self.rng.clients.index(self.nodes[n].shards.len());
         let conn = self.fresh_conn();
         self.pending.insert((n, s, conn.slot), Pending::Cancel);
-        self.step(n, s, Input::Command { conn, command: Command::Cancel(Box::new(cancel)) })
+        self.step(n, s, Input::Command { conn, command: SenderCommand::Cancel(Box::new(cancel)).into() })
     }
 
     /// A machine answers a request over HTTP.
@@ -131,9 +131,9 @@ impl Cluster {
             return Err(format!("an answer that nobody waits for: {event:?}"));
         };
         match (pending, event) {
-            (Pending::Post(post), Event::Published(published)) => self.published(post, *published),
-            (Pending::Cancel, Event::Cancelled { .. }) => Ok(()),
-            (Pending::Call(id), Event::NodeAnswer(answer)) => self.call_answered(id, *answer),
+            (Pending::Post(post), Event::Sender(SenderEvent::Published(published))) => self.published(post, *published),
+            (Pending::Cancel, Event::Sender(SenderEvent::Cancelled(_))) => Ok(()),
+            (Pending::Call(id), Event::Node(answer)) => self.call_answered(id, *answer),
             (pending, event) => Err(format!("{pending:?} was answered {event:?}")),
         }
     }

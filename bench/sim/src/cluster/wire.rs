@@ -3,7 +3,7 @@
 //! is answered or the run of the node is over.
 
 use machine::ids::{Stamp, StoreTicket};
-use machine::{Command, Input, NodeAnswer, NodeNotify, NodePush, PeerOp, PeerReply};
+use machine::{Input, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, PeerOp, PeerReply};
 
 use super::posters::Pending;
 use super::sabotage::Breakage;
@@ -190,25 +190,25 @@ impl Cluster {
                 let post = self.identify(&message)?;
                 self.posts[post].pushed_late |= self.posts[post].asked;
                 let message = std::sync::Arc::new(machine::message::Message::clone(&message));
-                Command::NodePush(Box::new(NodePush { message, stored }))
+                NodeCommand::Push(Box::new(NodePush { message, stored }))
             }
             PeerOp::Notify { uaid, unsure, .. } => {
                 self.marks.hit(if unsure.is_some() { "call: notify, unsure" } else { "call: notify" });
                 if let Some(post) = unsure.and_then(|row| self.by_stamp.get(&row.stamp)) {
                     self.posts[*post].asked = true;
                 }
-                Command::NodeNotify(Box::new(NodeNotify { uaid, unsure }))
+                NodeCommand::Notify(Box::new(NodeNotify { uaid, unsure }))
             }
             PeerOp::Leave { uaid, connected_at, .. } => {
                 self.marks.hit("call: leave");
-                Command::NodeDisconnect { uaid, connected_at }
+                NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at }))
             }
         };
         self.calls[at].stage = Stage::There;
         let shard = self.rng.network.index(self.nodes[to].shards.len());
         let conn = self.fresh_conn();
         self.pending.insert((to, shard, conn.slot), Pending::Call(self.calls[at].id));
-        self.step(to, shard, Input::Command { conn, command })
+        self.step(to, shard, Input::Command { conn, command: command.into() })
     }
 
     /// A machine has answered a call.

@@ -5,7 +5,7 @@
 
 use crate::ids::{Clock, Stamp, Uaid};
 
-use super::command::{AckUpdate, Cancel};
+use super::command::{AckUpdate, Cancel, Cancelled};
 use super::components::ledger_room::ledger_bytes;
 use super::components::requests::Asker;
 use super::components::settling::Settled;
@@ -13,7 +13,6 @@ use super::components::user_index::Resident;
 use super::components::window::Entry;
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::mail::Reply;
 use super::receipt::Outcome;
 use super::row::RowKey;
 use super::slab::Ref;
@@ -159,7 +158,7 @@ impl ShardMachine {
 
     /// `DELETE /m/{id}`: in none of the three forms it may have (PROTOCOL.md 2.9). What was handed to the user agent
     /// is not recalled, and not sent again either.
-    pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: Cancel) {
+    pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, asker: Asker<Cancelled>, cancel: Cancel) {
         self.stats.cancels += 1;
         self.settling.begin_cancel(cancel.uaid, cancel.stamp);
         let asked = self.cancel_at_storage(turn, asker, &cancel);
@@ -175,7 +174,7 @@ impl ShardMachine {
 
     /// Takes it out of the window and of what departs, and has storage delete its row; false when that is not needed
     /// or not possible, and the answer was given.
-    fn cancel_at_storage(&mut self, turn: &mut Turn<'_>, asker: Asker, cancel: &Cancel) -> bool {
+    fn cancel_at_storage(&mut self, turn: &mut Turn<'_>, asker: Asker<Cancelled>, cancel: &Cancel) -> bool {
         if cancel.stamp.origin != self.config.origin {
             self.settling.remember(turn.now.mono, cancel.uaid, cancel.stamp);
         }
@@ -186,14 +185,14 @@ impl ShardMachine {
                 self.forget_record(turn, &entry);
                 if !entry.may_be_stored() {
                     self.end_receipt(&cancel.row(), Outcome::Cancelled);
-                    self.answer(turn, asker, Reply::Cancel(true));
+                    self.answer(turn, asker, Cancelled { done: true });
                     return false;
                 }
             }
         }
         self.cancel_departing(turn, cancel.uaid, cancel.stamp);
         if !self.tickets.room() {
-            self.answer(turn, asker, Reply::Cancel(false));
+            self.answer(turn, asker, Cancelled { done: false });
             return false;
         }
         let row = cancel.row();
@@ -204,12 +203,12 @@ impl ShardMachine {
 
     /// Storage has answered a cancel. After an error the delete is tried again all the same: the message has left the
     /// window, so an ack of it would find nothing.
-    pub(super) fn cancelled(&mut self, turn: &mut Turn<'_>, asker: Asker, row: RowKey, done: bool) {
+    pub(super) fn cancelled(&mut self, turn: &mut Turn<'_>, asker: Asker<Cancelled>, row: RowKey, done: bool) {
         if !done {
             self.settle(row);
         }
         self.end_receipt(&row, Outcome::Cancelled);
         self.settling.end_cancel(row.uaid, row.stamp);
-        self.answer(turn, asker, Reply::Cancel(done));
+        self.answer(turn, asker, Cancelled { done });
     }
 }

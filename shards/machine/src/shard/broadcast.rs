@@ -1,6 +1,6 @@
 //! Broadcasts as sessions meet them: what a session names, what a change says, and when it is said.
 
-use super::command::{BroadcastVersion, Event};
+use super::command::{BroadcastVersion, SessionEvent};
 use super::composer::{ShardMachine, Turn};
 use super::slab::Ref;
 
@@ -16,7 +16,7 @@ impl ShardMachine {
         let session = self.sessions.live_mut(at);
         let delta = self.broadcasts.add_to(&mut session.broadcasts, wanted);
         if let Some(delta) = delta {
-            self.say(turn, at, Event::Broadcast(Box::new(delta)));
+            self.say(turn, at, SessionEvent::Broadcast(Box::new(delta)));
         }
     }
 
@@ -42,7 +42,7 @@ impl ShardMachine {
         }
         if let Some(delta) = self.broadcasts.news(&mut session.broadcasts) {
             self.stats.broadcasts_sent += 1;
-            self.say(turn, at, Event::Broadcast(Box::new(delta)));
+            self.say(turn, at, SessionEvent::Broadcast(Box::new(delta)));
         }
     }
 }

@@ -8,18 +8,18 @@ use crate::ids::{Claim, ConnId, ShardId, Uaid};
 use super::command::{CloseReason, Hello};
 use super::components::conns::ConnState;
 use super::components::greetings::{Arrived, From, Pair};
-use super::components::requests::{Asker, Outgoing};
+use super::components::requests::{Caller, Outgoing, Waiter};
 use super::components::user_index::Resident;
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
+use super::mail::{Arrival, ClaimReply, ClaimRequest, Mail, Request};
 use super::slab::Ref;
 
 impl ShardMachine {
     pub(super) fn claim(&mut self, turn: &mut Turn<'_>, conn: ConnId, owner: ShardId, uaid: Uaid, hello: Box<Hello>) {
         let claim = self.requests.name_claim();
         let request = Request::Claim(Box::new(ClaimRequest { uaid, claim, channels: hello.channels.clone() }));
-        let outgoing = Outgoing { peer: owner, conn, claim: Some((claim, hello)) };
+        let outgoing = Outgoing { peer: owner, waiter: Waiter::Claim { conn, claim, hello } };
         if self.send_request(turn, outgoing, request) {
             self.greetings.begin_claim();
             self.conns.set(conn, ConnState::Claiming);
@@ -70,15 +70,15 @@ impl ShardMachine {
     }
 
     /// Another shard has a socket that says it is `uaid`.
-    pub(super) fn claimed(&mut self, turn: &mut Turn<'_>, asker: Asker, request: ClaimRequest) {
+    pub(super) fn claimed(&mut self, turn: &mut Turn<'_>, caller: Caller<ClaimReply>, request: ClaimRequest) {
         let ClaimRequest { uaid, claim, channels } = request;
         assert!(self.config.placement.owner(uaid) == self.config.shard, "claims come to the owner");
         self.stats.claims += 1;
         if self.draining() {
-            self.answer(turn, asker, Reply::Claim(ClaimReply::Full));
+            self.reply(turn, caller, ClaimReply::Full);
             return;
         }
-        self.greet(turn, uaid, From::Remote { asker, claim, channels, arrived: Arrived::default() });
+        self.greet(turn, uaid, From::Remote { caller, claim, channels, arrived: Arrived::default() });
     }
 
     /// The descriptor of a moved socket. Pairs with the mail in either order.

@@ -36,7 +36,7 @@ use super::input::EffectQueue;
 use super::relay::table::Relays;
 use super::slab::Slab;
 use super::stats::{DeliveryTimes, MachineStats};
-use super::work::Work;
+use super::work::Waiting;
 
 /// One shard's state. Authoritative for its slice of the UAIDs; rebuilt empty at start.
 pub struct ShardMachine {
@@ -51,7 +51,7 @@ pub struct ShardMachine {
     pub(super) greetings: Greetings,
     pub(super) hello_timer: HelloTimer,
     pub(super) requests: Requests,
-    pub(super) tickets: Tickets<Work>,
+    pub(super) tickets: Tickets<Waiting>,
     pub(super) writes: Writes,
     pub(super) departures: Departures,
     pub(super) storage_room: StorageRoom,

@@ -22,7 +22,7 @@ use super::composer::{ShardMachine, Turn};
 use super::receipt::Outcome;
 use super::row::RowKey;
 use super::slab::Ref;
-use super::store::{StoreError, StoreOp, StoreReply};
+use super::store::{Page, StoreError, StoreOp};
 use super::work::Work;
 
 impl ShardMachine {
@@ -82,7 +82,7 @@ impl ShardMachine {
         self.submit(turn, Work::Page { session: at }, op);
     }
 
-    pub(super) fn page_loaded(&mut self, turn: &mut Turn<'_>, at: Ref, result: Result<StoreReply, StoreError>) {
+    pub(super) fn page_loaded(&mut self, turn: &mut Turn<'_>, at: Ref, result: Result<Box<Page>, StoreError>) {
         let Some(session) = self.sessions.get(at) else {
             self.stats.store_replies_stale += 1;
             return;
@@ -100,7 +100,7 @@ impl ShardMachine {
             return;
         }
         match result {
-            Ok(StoreReply::Page(page)) => {
+            Ok(page) => {
                 let read = active.drain.page_read(&page);
                 if !self.take_page(turn, at, page.messages) {
                     return;
@@ -114,7 +114,7 @@ impl ShardMachine {
                 self.deactivate_if_idle(at);
             }
             // Storage is down: the check begins again in a while.
-            Ok(_) | Err(_) => {
+            Err(_) => {
                 active.drain.restart();
                 self.arm_active_in(at, DRAIN_PAUSE, turn);
             }

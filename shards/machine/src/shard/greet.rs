@@ -10,9 +10,9 @@ use super::components::greetings::{Ended, From, Grant};
 use super::components::user_index::Resident;
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::mail::{ClaimReply, Reply};
+use super::mail::ClaimReply;
 use super::slab::Ref;
-use super::store::{StoreError, StoreOp, StoreReply, UserRow};
+use super::store::{StoreError, StoreOp, UserRow};
 use super::work::Work;
 
 impl ShardMachine {
@@ -69,16 +69,21 @@ impl ShardMachine {
         }
     }
 
-    pub(super) fn user_loaded(&mut self, turn: &mut Turn<'_>, at: Ref, result: Result<StoreReply, StoreError>) {
+    pub(super) fn user_loaded(
+        &mut self,
+        turn: &mut Turn<'_>,
+        at: Ref,
+        result: Result<Option<Box<UserRow>>, StoreError>,
+    ) {
         let Some(uaid) = self.greetings.uaid(at) else {
             self.stats.store_replies_stale += 1;
             return;
         };
         match result {
-            Ok(StoreReply::User(Some(_))) if self.refuses_stamp() => {
+            Ok(Some(_)) if self.refuses_stamp() => {
                 self.cancel_greeting(turn, at, CloseReason::StorageDown);
             }
-            Ok(StoreReply::User(Some(user))) => {
+            Ok(Some(user)) => {
                 if self.clock.advance(turn.now, user.newest_clock()).is_err() {
                     self.stats.clocks_refused += 1;
                 }
@@ -90,9 +95,9 @@ impl ShardMachine {
                     self.user_known(turn, at, user);
                 }
             }
-            Ok(StoreReply::User(None)) => self.user_unknown(turn, at),
+            Ok(None) => self.user_unknown(turn, at),
             // "Not sure" is never "unknown": an unknown UAID makes Firefox drop every subscription.
-            Ok(_) | Err(_) => self.cancel_greeting(turn, at, CloseReason::StorageDown),
+            Err(_) => self.cancel_greeting(turn, at, CloseReason::StorageDown),
         }
         self.admit_waiting_hellos(turn);
     }
@@ -103,9 +108,9 @@ impl ShardMachine {
                 self.stats.grants_refused += 1;
                 self.cancel_greeting(turn, at, CloseReason::Overloaded);
             }
-            Grant::Granted(asker) => {
+            Grant::Granted(caller) => {
                 self.stats.claims_granted += 1;
-                self.answer(turn, asker, Reply::Claim(ClaimReply::Granted));
+                self.reply(turn, caller, ClaimReply::Granted);
             }
             Grant::Local(user) => {
                 if let Some(Ended { uaid, nudged, from: From::Local { conn, hello }, .. }) = self.end_greeting(at) {
@@ -119,9 +124,9 @@ impl ShardMachine {
     pub(super) fn user_unknown(&mut self, turn: &mut Turn<'_>, at: Ref) {
         match self.end_greeting(at).map(|greeting| greeting.from) {
             Some(From::Local { conn, hello }) => self.mint(turn, conn, hello),
-            Some(From::Remote { asker, .. }) => {
+            Some(From::Remote { caller, .. }) => {
                 self.stats.claims_refused += 1;
-                self.answer(turn, asker, Reply::Claim(ClaimReply::Refused));
+                self.reply(turn, caller, ClaimReply::Refused);
             }
             // A newer hello took its place while its user was dropped.
             None => {}
@@ -141,13 +146,13 @@ impl ShardMachine {
         let Some(greeting) = self.end_greeting(at) else { return };
         match greeting.from {
             From::Local { conn, .. } => self.close_conn(turn, conn, reason),
-            From::Remote { asker, .. } if !greeting.granted => {
+            From::Remote { caller, .. } if !greeting.granted => {
                 let decision = match reason {
                     CloseReason::Superseded => ClaimReply::Superseded,
                     CloseReason::StorageDown => ClaimReply::Unavailable,
                     _ => ClaimReply::Full,
                 };
-                self.answer(turn, asker, Reply::Claim(decision));
+                self.reply(turn, caller, decision);
             }
             From::Remote { arrived, .. } => {
                 if let Some(conn) = arrived.conn() {

@@ -9,7 +9,7 @@ use crate::ids::{Chid, ConnId, Uaid};
 use crate::limits;
 use crate::time::UnixSeconds;
 
-use super::command::{CloseReason, Event, Hello};
+use super::command::{CloseReason, Hello, SessionEvent};
 use super::components::conns::ConnState;
 use super::components::greetings::From;
 use super::components::refresh::Refreshed;
@@ -156,8 +156,8 @@ impl ShardMachine {
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
         self.sweep.arm(turn.now.mono);
-        turn.effects
-            .push_back(Effect::Emit(conn, Event::Hello { uaid, mode: hello.mode, broadcasts: Box::new(delta) }));
+        let answer = SessionEvent::Hello { uaid, mode: hello.mode, broadcasts: Box::new(delta) };
+        turn.effects.push_back(Effect::Emit(conn, answer.into()));
         self.begin_simple(turn, at, hello, contact_changes);
         if let Some(seen) = stored.seen {
             self.refresh_known(turn, at, seen);

@@ -5,7 +5,7 @@
 
 use crate::ids::{Chid, Claim, RequestId, ShardId, Uaid};
 
-use super::command::{Cancel, Hello, NodeAnswer, NodeNotify, NodePush, Publish, Published};
+use super::command::{Cancel, Cancelled, Hello, NodeAnswer, NodeCommand, Publish, Published, carries};
 use super::member::{MemberEvent, MemberReply, MemberRequest};
 use super::receipt::{ReceiptAnswer, ReceiptQuery};
 
@@ -54,12 +54,8 @@ pub enum Request {
     /// A look at a receipt landed here. Its reply may take until the end of its wait, so only half the reply credit is
     /// given to these.
     Receipt(Box<ReceiptQuery>),
-    /// A node's message landed here.
-    NodePush(Box<NodePush>),
-    /// A node's nudge landed here.
-    NodeNotify(Box<NodeNotify>),
-    /// A node's takeover landed here.
-    NodeDisconnect(Box<(Uaid, u64)>),
+    /// A request of another node landed here.
+    Node(NodeCommand),
     /// A member of a relay of ours asks something, or its relay has changed. Causes `MemberEvent`s.
     Member(Box<MemberRequest>),
     /// To the home of a relay: about a member of it. Causes its reply only.
@@ -84,14 +80,23 @@ pub enum Reply {
     Claim(ClaimReply),
     /// To a POST.
     Publish(Published),
-    /// To a cancel: whether storage has taken it.
-    Cancel(bool),
+    /// To a cancel.
+    Cancel(Cancelled),
     /// To a look at a receipt.
     Receipt(ReceiptAnswer),
     /// To a node request.
     Node(NodeAnswer),
     /// To both mails about members.
     Member(MemberReply),
+}
+
+carries! {
+    Reply: ClaimReply, reply => Reply::Claim(reply);
+    Reply: Published, published => Reply::Publish(published);
+    Reply: Cancelled, cancelled => Reply::Cancel(cancelled);
+    Reply: ReceiptAnswer, answer => Reply::Receipt(answer);
+    Reply: NodeAnswer, answer => Reply::Node(answer);
+    Reply: MemberReply, reply => Reply::Member(reply);
 }
 
 /// The owner's decision on a claim (ARCHITECTURE.md 4).

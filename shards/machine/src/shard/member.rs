@@ -3,7 +3,7 @@
 use crate::ids::{EmissionId, ShardId};
 use crate::limits;
 
-use super::command::{CloseReason, Command, Event, Hello};
+use super::command::{CloseReason, Hello, SessionCommand, SessionEvent};
 use super::slab::Ref;
 
 /// One relay connection of this process, never reused in a boot.
@@ -55,7 +55,7 @@ pub enum MemberRequest {
         /// Seat of the member.
         seat: SeatId,
         /// Command of the member.
-        command: Box<Command>,
+        command: Box<SessionCommand>,
     },
     /// The socket took nothing of this notification's frame.
     Unsent {
@@ -108,7 +108,7 @@ pub enum MemberEvent {
         /// Counts up whenever the owner begins again after a refusal.
         round: u64,
         /// Event to write.
-        event: Event,
+        event: SessionEvent,
     },
     /// The command of this member has ended.
     Ready {

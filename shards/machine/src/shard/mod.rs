@@ -61,8 +61,9 @@ mod work;
 mod tests;
 
 pub use command::{
-    AckUpdate, AckVersion, BroadcastDelta, BroadcastVersion, Cancel, CloseReason, Command, Disposition, Event, Hello,
-    NodeAnswer, NodeNotify, NodePush, Publish, Published, Refusal, RelayCommand, RelayEvent,
+    AckUpdate, AckVersion, AgentCommand, AgentEvent, BroadcastDelta, BroadcastVersion, Cancel, Cancelled, CloseReason,
+    Command, Disposition, Event, Hello, NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush, Publish,
+    Published, Refusal, RelayCommand, RelayEvent, SenderCommand, SenderEvent, SessionCommand, SessionEvent,
 };
 pub use composer::ShardMachine;
 pub use config::MachineConfig;

@@ -6,7 +6,7 @@ use crate::ids::Chid;
 use crate::message::{Message, Rank, Topic};
 use crate::time::{Instant, UnixSeconds};
 
-use super::command::Refusal;
+use super::command::{Published, Refusal};
 use super::components::dead_endpoints::Epoch;
 use super::components::requests::Asker;
 use super::peer::Presence;
@@ -14,7 +14,7 @@ use super::row::RowKey;
 
 /// A POST at storage.
 pub(super) struct PublishWork {
-    pub asker: Asker,
+    pub asker: Asker<Published>,
     pub row: RowKey,
     /// Registers of this subscription when storage was asked.
     pub epoch: Epoch,

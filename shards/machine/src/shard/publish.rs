@@ -12,23 +12,22 @@ use crate::message::{Message, Rank, Topic, Urgency};
 use crate::time::{Instant, Span};
 
 use super::cluster::pending::Tale;
-use super::command::{Disposition, Event, Publish, Published, Refusal};
+use super::command::{Disposition, Publish, Published, Refusal, SessionEvent};
 use super::components::ledger_room::ledger_bytes;
 use super::components::requests::Asker;
 use super::components::user_index::Resident;
 use super::components::window::Source;
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
-use super::mail::Reply;
 use super::pending_publish::{PublishWork, Storing};
 use super::receipt::{self, Outcome};
 use super::row::RowKey;
 use super::slab::Ref;
-use super::store::{StoreError, StoreOp, StoreReply};
+use super::store::{StoreError, StoreOp, Written};
 use super::work::Work;
 
 impl ShardMachine {
-    pub(super) fn publish(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
+    pub(super) fn publish(&mut self, turn: &mut Turn<'_>, asker: Asker<Published>, publish: Publish) {
         self.stats.publishes += 1;
         let (uaid, chid) = (publish.uaid, publish.chid);
         let resident = self.resident(uaid);
@@ -41,17 +40,17 @@ impl ShardMachine {
         // Another node may have registered it since.
         if gone && !self.in_cluster() {
             self.stats.publishes_unregistered += 1;
-            self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
+            self.answer(turn, asker, Published::NoSubscription);
             return;
         }
         let name = || self.config.placement.subscription(uaid, chid);
         if let Err(retry_after) = self.rates.take_token(turn.now.mono, name, &mut self.stats) {
-            self.answer(turn, asker, Reply::Publish(Published::TooMany { retry_after }));
+            self.answer(turn, asker, Published::TooMany { retry_after });
             return;
         }
         if self.refuses_stamp() {
             self.stats.publishes_unavailable += 1;
-            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            self.answer(turn, asker, Published::Unavailable);
             return;
         }
         if !registered && self.in_cluster() {
@@ -61,7 +60,7 @@ impl ShardMachine {
         let message = match publish.message {
             Ok(message) => message,
             Err(refusal) if session.is_some() => {
-                self.answer(turn, asker, Reply::Publish(Published::Refused(refusal)));
+                self.answer(turn, asker, Published::Refused(refusal));
                 return;
             }
             Err(refusal) => {
@@ -84,21 +83,21 @@ impl ShardMachine {
     pub(super) fn offer(
         &mut self,
         turn: &mut Turn<'_>,
-        asker: Asker,
+        asker: Asker<Published>,
         at: Ref,
         (message, stamped): (Arc<Message>, Instant),
     ) {
         if !self.mode_fits(at, &message) {
             self.stats.publishes_other_mode += 1;
-            self.answer(turn, asker, Reply::Publish(Published::OtherMode));
+            self.answer(turn, asker, Published::OtherMode);
         } else if self.is_outranked(at, &message) {
             self.stats.updates_screened += 1;
             let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Stored };
-            self.answer(turn, asker, Reply::Publish(accepted));
+            self.answer(turn, asker, accepted);
         } else if message.ttl == 0 {
             let disposition = self.send_once(turn, at, message.clone());
             let accepted = Published::Accepted { stamp: message.stamp, disposition };
-            self.answer(turn, asker, Reply::Publish(accepted));
+            self.answer(turn, asker, accepted);
         } else if self.config.durable {
             let send = self.direct_fits(at, &message).then(|| message.clone());
             if send.is_none() {
@@ -108,7 +107,7 @@ impl ShardMachine {
         } else if self.direct_fits(at, &message) && !self.write_in_flight(message.uaid) {
             let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Direct };
             self.send_direct(turn, at, message);
-            self.answer(turn, asker, Reply::Publish(accepted));
+            self.answer(turn, asker, accepted);
         } else {
             self.want_check_later(at);
             self.store_publish(turn, asker, (message, stamped), Storing::Here { send: None });
@@ -116,9 +115,15 @@ impl ShardMachine {
     }
 
     /// 410 comes before the rule that was broken (ARCHITECTURE.md 8.5): storage is asked for it.
-    fn refuse_publish(&mut self, turn: &mut Turn<'_>, asker: Asker, (uaid, chid): (Uaid, Chid), refusal: Refusal) {
+    fn refuse_publish(
+        &mut self,
+        turn: &mut Turn<'_>,
+        asker: Asker<Published>,
+        (uaid, chid): (Uaid, Chid),
+        refusal: Refusal,
+    ) {
         if !self.tickets.room() {
-            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            self.answer(turn, asker, Published::Unavailable);
             return;
         }
         // With TTL 0 storage only looks whether there is such a subscription.
@@ -225,7 +230,7 @@ impl ShardMachine {
         self.stats.ttl_zero_sent += 1;
         self.stats.notifications_sent += 1;
         let emission = self.activate(at).window.emission();
-        turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
+        turn.effects.push_back(Effect::Emit(conn, SessionEvent::Notification { message, emission }.into()));
         self.deactivate_if_idle(at);
         Disposition::Direct
     }
@@ -253,19 +258,19 @@ impl ShardMachine {
     pub(super) fn store_publish(
         &mut self,
         turn: &mut Turn<'_>,
-        asker: Asker,
+        asker: Asker<Published>,
         (message, stamped): (Arc<Message>, Instant),
         storing: Storing,
     ) {
         if !self.tickets.room() {
             self.stats.publishes_unavailable += 1;
-            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            self.answer(turn, asker, Published::Unavailable);
             return;
         }
         let charged = match self.rates.charge_budget(turn.now, &message, &mut self.stats) {
             Ok(charged) => charged,
             Err(retry_after) => {
-                self.answer(turn, asker, Reply::Publish(Published::OverBudget { retry_after }));
+                self.answer(turn, asker, Published::OverBudget { retry_after });
                 return;
             }
         };
@@ -298,13 +303,13 @@ impl ShardMachine {
         &mut self,
         turn: &mut Turn<'_>,
         work: PublishWork,
-        result: Result<StoreReply, StoreError>,
+        result: Result<Written, StoreError>,
     ) {
         let RowKey { uaid, stamp, .. } = work.row;
         if !work.check_only {
             self.writes.end(uaid);
         }
-        let stored = matches!(result, Ok(StoreReply::Done));
+        let stored = result == Ok(Written::Done);
         if let Some(slot) = work.slot
             && stored
         {
@@ -328,36 +333,31 @@ impl ShardMachine {
             self.tell(turn, Tale::of_publish(work, published));
             return;
         }
-        self.answer(turn, work.asker, Reply::Publish(published));
+        self.answer(turn, work.asker, published);
         if let Some(tale) = Tale::of_failure(work).filter(|_| published == Published::Unavailable) {
             self.tell(turn, tale);
         }
     }
 
     /// What a POST is told of its commit.
-    fn stored_answer(
-        &mut self,
-        turn: &Turn<'_>,
-        work: &PublishWork,
-        result: Result<StoreReply, StoreError>,
-    ) -> Published {
+    fn stored_answer(&mut self, turn: &Turn<'_>, work: &PublishWork, result: Result<Written, StoreError>) -> Published {
         let RowKey { uaid, chid, stamp, topic: _ } = work.row;
         match (result, work.refusal) {
-            (Ok(StoreReply::NoSubscription), _) => {
+            (Ok(Written::NoSubscription), _) => {
                 self.endpoint_died(turn.now.mono, uaid, chid, work.epoch);
                 self.stats.publishes_unregistered += 1;
                 Published::NoSubscription
             }
-            (Ok(_), Some(refusal)) => Published::Refused(refusal),
-            (Ok(StoreReply::OtherMode), None) => {
+            (Ok(Written::Done | Written::OtherMode), Some(refusal)) => Published::Refused(refusal),
+            (Ok(Written::OtherMode), None) => {
                 self.stats.publishes_other_mode += 1;
                 Published::OtherMode
             }
-            (Ok(_), None) if turn.now.mono.since(work.since) > WRITE_TIMEOUT && !work.check_only => {
+            (Ok(Written::Done), None) if turn.now.mono.since(work.since) > WRITE_TIMEOUT && !work.check_only => {
                 self.stats.publishes_unavailable += 1;
                 Published::Unavailable
             }
-            (Ok(_), None) => {
+            (Ok(Written::Done), None) => {
                 let disposition = if work.check_only { Disposition::Dropped } else { Disposition::Stored };
                 match disposition {
                     Disposition::Dropped => self.stats.ttl_zero_dropped += 1,

@@ -1,18 +1,19 @@
 //! Delivery receipts (RFC 8030 sections 5.1 and 6.3), where they meet sessions, storage and other shards.
 
-use crate::ids::{Chid, ConnId, Stamp, Uaid};
+use crate::ids::{Chid, ConnId, ShardId, Stamp, Uaid};
 use crate::limits;
 use crate::message::{Message, Topic};
 use crate::time::UnixSeconds;
 
 use super::components::active::Active;
 use super::components::receipts::{Look, Whereabouts};
-use super::components::requests::{Asker, Outgoing};
+use super::components::requests::{Asker, Outgoing, Waiter};
 use super::composer::{ShardMachine, Turn};
-use super::mail::{Reply, Request};
+use super::mail::Request;
 use super::receipt::{Outcome, ReceiptAnswer, ReceiptQuery, expires};
+use super::remote::answer_conn;
 use super::row::RowKey;
-use super::store::{StoreError, StoreOp, StoreReply};
+use super::store::{Page, StoreError, StoreOp};
 use super::work::Work;
 
 impl ShardMachine {
@@ -56,37 +57,38 @@ impl ShardMachine {
 
     // --- who asks --------------------------------------------------------------------------------------
 
-    /// A connection of this shard asks: to the owner. Those that wait at another shard hold reply credit meanwhile, so
-    /// they get no more than half of it.
-    pub(super) fn ask_receipt(&mut self, turn: &mut Turn<'_>, conn: ConnId, query: Box<ReceiptQuery>) {
-        let owner = self.config.placement.owner(query.uaid);
-        if owner == self.config.shard {
-            self.receipt(turn, Asker::Local(conn), *query);
-            return;
-        }
+    /// Asks the owner, another shard. Queries that wait there hold reply credit meanwhile, so they get half of it at
+    /// most.
+    pub(super) fn ask_receipt(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (owner, conn): (ShardId, ConnId),
+        query: Box<ReceiptQuery>,
+    ) {
         let credit = limits::reply_credit(self.config.placement.shard_count());
         if self.receipts.ask(owner, credit) {
-            let outgoing = Outgoing { peer: owner, conn, claim: None };
+            let outgoing = Outgoing { peer: owner, waiter: Waiter::Conn(conn) };
             if self.send_request(turn, outgoing, Request::Receipt(query)) {
                 return;
             }
             self.receipts.came_back(owner);
         }
         self.stats.receipts_refused += 1;
-        self.answer(turn, Asker::Local(conn), Reply::Receipt(ReceiptAnswer::Unavailable));
+        answer_conn(turn, conn, ReceiptAnswer::Unavailable);
     }
 
     /// The owner's side.
-    pub(super) fn receipt(&mut self, turn: &mut Turn<'_>, asker: Asker, query: ReceiptQuery) {
+    pub(super) fn receipt(&mut self, turn: &mut Turn<'_>, asker: Asker<ReceiptAnswer>, query: ReceiptQuery) {
         let (row, now) = (query.row(), turn.now);
         let known = (self.whereabouts(&row), !self.draining());
         match self.receipts.query(now, asker, &query, known, &mut self.stats) {
-            Look::Read if self.tickets.room() => {
+            Some(Look::Answer(answer)) => self.answer(turn, asker, answer),
+            Some(Look::Waits) => {}
+            None if self.tickets.room() => {
                 let op = StoreOp::Read { row, now: now.unix() };
                 self.submit(turn, Work::Receipt { asker, query: Box::new(query) }, op);
             }
-            Look::Read => self.answer(turn, asker, Reply::Receipt(ReceiptAnswer::Unavailable)),
-            look => self.say_look(turn, asker, look),
+            None => self.answer(turn, asker, ReceiptAnswer::Unavailable),
         }
     }
 
@@ -94,25 +96,20 @@ impl ShardMachine {
     pub(super) fn receipt_read(
         &mut self,
         turn: &mut Turn<'_>,
-        asker: Asker,
+        asker: Asker<ReceiptAnswer>,
         query: &ReceiptQuery,
-        result: Result<StoreReply, StoreError>,
+        result: Result<Box<Page>, StoreError>,
     ) {
         let look = match &result {
-            Ok(StoreReply::Page(page)) => {
+            Ok(page) => {
                 let known = (!page.messages.is_empty(), self.whereabouts(&query.row()), !self.draining());
                 self.receipts.read(turn.now, asker, query, known, &mut self.stats)
             }
-            Ok(_) | Err(_) => Look::Answer(ReceiptAnswer::Unavailable),
+            Err(_) => Look::Answer(ReceiptAnswer::Unavailable),
         };
-        self.say_look(turn, asker, look);
-    }
-
-    fn say_look(&mut self, turn: &mut Turn<'_>, asker: Asker, look: Look) {
         match look {
-            Look::Answer(answer) => self.answer(turn, asker, Reply::Receipt(answer)),
+            Look::Answer(answer) => self.answer(turn, asker, answer),
             Look::Waits => {}
-            Look::Read => unreachable!("storage is asked once for a query"),
         }
     }
 
@@ -145,7 +142,7 @@ impl ShardMachine {
         while turn.has_room()
             && let Some((asker, answer)) = self.receipts.next_ready()
         {
-            self.answer(turn, asker, Reply::Receipt(answer));
+            self.answer(turn, asker, answer);
         }
     }
 }

@@ -1,23 +1,57 @@
 //! Requests to the owner of a user, on this shard or another, and their answers.
 
-use crate::ids::{ConnId, RequestId, Uaid};
+use crate::ids::{ConnId, RequestId, ShardId, Uaid};
 
-use super::command::Event;
-use super::components::requests::{Asker, Outgoing};
+use super::command::{Cancelled, Event, NodeAnswer, NodeCommand, Published, SenderCommand};
+use super::components::requests::{Asker, Caller, Outgoing, Waiter};
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::mail::{Mail, Reply, Request};
 use super::member::MemberReply;
 
 impl ShardMachine {
-    /// Asks the owner of `uaid`: this shard itself, or another one. `refuse` is answered when too many wait already.
-    pub(super) fn ask(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, request: Request, refuse: Reply) {
-        let owner = self.config.placement.owner(uaid);
-        if owner == self.config.shard {
-            self.work_on(turn, Asker::Local(conn), request);
-        } else if !self.send_request(turn, Outgoing { peer: owner, conn, claim: None }, request) {
+    /// A request of an app server goes to the owner of its user.
+    pub(super) fn sender_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: SenderCommand) {
+        match command {
+            SenderCommand::Publish(publish) => match self.other_owner(publish.uaid) {
+                None => self.publish(turn, Asker::Local(conn), *publish),
+                Some(owner) => self.ask(turn, (owner, conn), Request::Publish(publish), Published::Unavailable),
+            },
+            SenderCommand::Cancel(cancel) => match self.other_owner(cancel.uaid) {
+                None => self.cancel(turn, Asker::Local(conn), *cancel),
+                Some(owner) => self.ask(turn, (owner, conn), Request::Cancel(cancel), Cancelled { done: false }),
+            },
+            SenderCommand::Receipt(query) => match self.other_owner(query.uaid) {
+                None => self.receipt(turn, Asker::Local(conn), *query),
+                Some(owner) => self.ask_receipt(turn, (owner, conn), query),
+            },
+        }
+    }
+
+    /// A request of another node goes to the owner of its user.
+    pub(super) fn node_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: NodeCommand) {
+        match self.other_owner(command.uaid()) {
+            None => self.work_for_node(turn, Asker::Local(conn), command),
+            Some(owner) => self.ask(turn, (owner, conn), Request::Node(command), NodeAnswer::Busy),
+        }
+    }
+
+    /// The owner of a user, unless it is this shard.
+    fn other_owner(&self, uaid: Uaid) -> Option<ShardId> {
+        Some(self.config.placement.owner(uaid)).filter(|owner| *owner != self.config.shard)
+    }
+
+    /// Asks another shard for a connection. `refusal` is answered when too many wait already.
+    fn ask<A: Into<Event>>(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (owner, conn): (ShardId, ConnId),
+        request: Request,
+        refusal: A,
+    ) {
+        if !self.send_request(turn, Outgoing { peer: owner, waiter: Waiter::Conn(conn) }, request) {
             self.stats.requests_refused += 1;
-            self.answer(turn, Asker::Local(conn), refuse);
+            answer_conn(turn, conn, refusal);
         }
     }
 
@@ -39,52 +73,53 @@ impl ShardMachine {
 
     pub(super) fn mail(&mut self, turn: &mut Turn<'_>, mail: Mail) {
         match mail {
-            Mail::Request { from, id, request } => self.work_on(turn, Asker::Remote(from, id), request),
+            Mail::Request { from, id, request } => self.work_on(turn, (from, id), request),
             Mail::Reply { id, reply } => self.replied(turn, id, reply),
             Mail::Arrive(arrival) => self.mail_arrived(turn, *arrival),
             Mail::Stayed(claim) => self.stayed(turn, claim),
         }
     }
 
-    /// The owner's side of a request.
-    fn work_on(&mut self, turn: &mut Turn<'_>, asker: Asker, request: Request) {
+    /// The owner's side of a request. Each arm names its caller with the type of the answer.
+    fn work_on(&mut self, turn: &mut Turn<'_>, (from, id): (ShardId, RequestId), request: Request) {
         match request {
-            Request::Claim(claim) => self.claimed(turn, asker, *claim),
-            Request::Publish(publish) => self.publish(turn, asker, *publish),
-            Request::Cancel(cancel) => self.cancel(turn, asker, *cancel),
-            Request::Receipt(query) => self.receipt(turn, asker, *query),
-            Request::NodePush(push) => self.node_push(turn, asker, *push),
-            Request::NodeNotify(notify) => self.node_notify(turn, asker, &notify),
-            Request::NodeDisconnect(whom) => self.node_disconnect(turn, asker, whom.0, whom.1),
+            Request::Claim(claim) => self.claimed(turn, Caller::new(from, id), *claim),
+            Request::Publish(publish) => self.publish(turn, Asker::Remote(Caller::new(from, id)), *publish),
+            Request::Cancel(cancel) => self.cancel(turn, Asker::Remote(Caller::new(from, id)), *cancel),
+            Request::Receipt(query) => self.receipt(turn, Asker::Remote(Caller::new(from, id)), *query),
+            Request::Node(command) => self.work_for_node(turn, Asker::Remote(Caller::new(from, id)), command),
             Request::Member(request) => {
                 self.member_request(turn, *request);
-                self.answer(turn, asker, Reply::Member(MemberReply::Taken));
+                self.reply(turn, Caller::new(from, id), MemberReply::Taken);
             }
             Request::MemberEvent(event) => {
                 let reply = self.member_event(turn, *event);
-                self.answer(turn, asker, Reply::Member(reply));
+                self.reply(turn, Caller::new(from, id), reply);
             }
         }
     }
 
-    /// Answers a request, wherever it came from.
-    pub(super) fn answer(&mut self, turn: &mut Turn<'_>, asker: Asker, reply: Reply) {
+    fn work_for_node(&mut self, turn: &mut Turn<'_>, asker: Asker<NodeAnswer>, command: NodeCommand) {
+        let answer = match command {
+            NodeCommand::Push(push) => self.node_push(turn, *push),
+            NodeCommand::Notify(notify) => self.node_notify(turn, &notify),
+            NodeCommand::Disconnect(disconnect) => self.node_disconnect(turn, &disconnect),
+        };
+        self.answer(turn, asker, answer);
+    }
+
+    /// Answers a request of an app server or of another node, on the shard where it landed.
+    pub(super) fn answer<A: Into<Reply> + Into<Event>>(&self, turn: &mut Turn<'_>, asker: Asker<A>, answer: A) {
         match asker {
-            Asker::Remote(peer, id) => turn.effects.push_back(Effect::Mail(peer, Mail::Reply { id, reply })),
-            Asker::Local(conn) => {
-                let event = match reply {
-                    Reply::Publish(published) => Event::Published(published),
-                    Reply::Cancel(done) => Event::Cancelled { done },
-                    Reply::Receipt(answer) => Event::Receipt(answer),
-                    Reply::Node(answer) => Event::NodeAnswer(answer),
-                    // A hello of the own slice is answered by its greeting, and home and owner in one shard answer
-                    // each other without mail.
-                    Reply::Claim(_) | Reply::Member(_) => unreachable!("claims and members have no local asker"),
-                };
-                turn.effects.push_back(Effect::Emit(conn, event));
-                turn.effects.push_back(Effect::Ready(conn));
-            }
+            Asker::Remote(caller) => self.reply(turn, caller, answer),
+            Asker::Local(conn) => answer_conn(turn, conn, answer),
         }
+    }
+
+    /// Replies to another shard.
+    pub(super) fn reply<A: Into<Reply>>(&self, turn: &mut Turn<'_>, caller: Caller<A>, answer: A) {
+        let reply = Mail::Reply { id: caller.id, reply: answer.into() };
+        turn.effects.push_back(Effect::Mail(caller.shard, reply));
     }
 
     fn replied(&mut self, turn: &mut Turn<'_>, id: RequestId, reply: Reply) {
@@ -94,15 +129,30 @@ impl ShardMachine {
         };
         self.stats.requests_sent += u64::from(next.is_some());
         turn.effects.extend(next);
-        if matches!(reply, Reply::Receipt(_)) {
-            self.receipts.came_back(outgoing.peer);
-        }
-        match (reply, outgoing.claim) {
-            (Reply::Claim(decision), Some((claim, hello))) => {
-                self.claim_decided(turn, outgoing.conn, outgoing.peer, claim, hello, decision);
+        match (outgoing.waiter, reply) {
+            (Waiter::Conn(conn), Reply::Publish(published)) => answer_conn(turn, conn, published),
+            (Waiter::Conn(conn), Reply::Cancel(cancelled)) => answer_conn(turn, conn, cancelled),
+            (Waiter::Conn(conn), Reply::Receipt(answer)) => {
+                self.receipts.came_back(outgoing.peer);
+                answer_conn(turn, conn, answer);
             }
-            (Reply::Member(reply), _) => self.member_answered(turn, outgoing.conn, reply),
-            (reply, _) => self.answer(turn, Asker::Local(outgoing.conn), reply),
+            (Waiter::Conn(conn), Reply::Node(answer)) => answer_conn(turn, conn, answer),
+            (Waiter::Claim { conn, claim, hello }, Reply::Claim(decision)) => {
+                self.claim_decided(turn, conn, outgoing.peer, claim, hello, decision);
+            }
+            (Waiter::Seat(conn), Reply::Member(reply)) => self.member_answered(turn, conn, reply),
+            (Waiter::Nothing, Reply::Member(MemberReply::Taken)) => {}
+            // Invariant: `Caller` replies to each request in its kind, and this shard made the waiter with the request.
+            (Waiter::Conn(_), Reply::Claim(_) | Reply::Member(_))
+            | (Waiter::Claim { .. } | Waiter::Seat(_) | Waiter::Nothing, _) => {
+                unreachable!("a reply is of the kind of its request")
+            }
         }
     }
+}
+
+/// Writes the answer to the request of a connection, and ends it.
+pub(super) fn answer_conn<A: Into<Event>>(turn: &mut Turn<'_>, conn: ConnId, answer: A) {
+    turn.effects.push_back(Effect::Emit(conn, answer.into()));
+    turn.effects.push_back(Effect::Ready(conn));
 }

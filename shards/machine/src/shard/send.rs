@@ -10,7 +10,7 @@ use crate::limits;
 use crate::message::Message;
 use crate::time::Span;
 
-use super::command::Event;
+use super::command::SessionEvent;
 use super::components::active::Active;
 use super::components::window::{Entry, Gap, Sent, Source};
 use super::composer::{ShardMachine, Turn};
@@ -55,7 +55,7 @@ impl ShardMachine {
         let Some(active) = self.active_of_mut(index).filter(|active| active.window.waits()) else { return };
         let Sent { count: sent, rows, expired } =
             active.window.send_waiting(now, limits::SENT_PER_STEP, |message, emission| {
-                turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
+                turn.effects.push_back(Effect::Emit(conn, SessionEvent::Notification { message, emission }.into()));
             });
         self.stats.notifications_sent += sent as u64;
         if sent > 0 {

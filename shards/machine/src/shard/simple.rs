@@ -15,7 +15,7 @@ use super::components::simple::WakeUp;
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::slab::Ref;
-use super::store::{StoreError, StoreOp, StoreReply};
+use super::store::{StoreError, StoreOp, UserRow};
 use super::work::Work;
 
 impl Hello {
@@ -173,9 +173,14 @@ impl ShardMachine {
     }
 
     /// The user that is to be woken was read.
-    pub(super) fn wake_loaded(&mut self, turn: &mut Turn<'_>, uaid: Uaid, result: Result<StoreReply, StoreError>) {
+    pub(super) fn wake_loaded(
+        &mut self,
+        turn: &mut Turn<'_>,
+        uaid: Uaid,
+        result: Result<Option<Box<UserRow>>, StoreError>,
+    ) {
         // Storage cannot say, or the user is no more. The next update asks again.
-        let Ok(StoreReply::User(Some(user))) = result else { return };
+        let Ok(Some(user)) = result else { return };
         if let Some(data) = user.contact.wake
             && self.resident(uaid).is_none()
         {

@@ -9,14 +9,14 @@ use crate::ids::Stamp;
 use crate::message::Message;
 use crate::time::Span;
 
-use super::command::{CloseReason, Event};
+use super::command::{CloseReason, SessionEvent};
 use super::components::window::{BODY_KEPT, ReadEntry, Retry, Spill};
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::receipt::Outcome;
 use super::row::RowKey;
 use super::slab::Ref;
-use super::store::{StoreError, StoreOp, StoreReply};
+use super::store::{Page, StoreError, StoreOp};
 use super::work::Work;
 
 impl ShardMachine {
@@ -215,7 +215,7 @@ impl ShardMachine {
         turn: &mut Turn<'_>,
         at: Ref,
         stamp: Stamp,
-        result: Result<StoreReply, StoreError>,
+        result: Result<Box<Page>, StoreError>,
     ) {
         let Some(session) = self.sessions.get(at) else {
             self.stats.store_replies_stale += 1;
@@ -228,7 +228,7 @@ impl ShardMachine {
         let Some(ReadEntry { row, sent }) = active.window.end_read(stamp) else { return };
         let room = active.window.may_resend(turn.now.mono);
         // After an error the next retry reads again, or the next look at what waits.
-        if let Ok(StoreReply::Page(page)) = result {
+        if let Ok(page) = result {
             match page.messages.into_iter().next() {
                 // Refused meanwhile, or before: it has its place in the window, and its pace.
                 Some(message) if !sent && !blocked => self.fill_gap(turn, at, stamp, message),
@@ -264,7 +264,7 @@ impl ShardMachine {
         self.stats.retries += 1;
         self.simple_active(at, turn.now.mono);
         self.stats.notifications_sent += 1;
-        turn.effects.push_back(Effect::Emit(conn, Event::Notification { message, emission }));
+        turn.effects.push_back(Effect::Emit(conn, SessionEvent::Notification { message, emission }.into()));
     }
 }
 

@@ -4,12 +4,12 @@ use crate::ids::{ConnId, EmissionId};
 use crate::limits;
 use crate::time::Now;
 
-use super::command::{CloseReason, Command, NodeAnswer, Published};
+use super::command::{AgentCommand, CloseReason, Command, SessionCommand};
 use super::components::conns::ConnState;
 use super::components::conns::seats::same_emission;
 use super::composer::{ShardMachine, Turn};
 use super::input::{Effect, EffectQueue, Input};
-use super::mail::{Reply, Request};
+use super::slab::Ref;
 
 impl ShardMachine {
     /// Applies one input at `now`. Appends at most `limits::EFFECTS_PER_INPUT_MAX` effects.
@@ -57,73 +57,66 @@ impl ShardMachine {
         self.drain_turn(turn);
     }
 
-    /// A command goes to the files of its speaker: a user agent, a relay, an app server, or another node.
+    /// A command goes to the files of its speaker.
     fn command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
-        let busy = Reply::Node(NodeAnswer::Busy);
         match command {
-            Command::Hello(hello) => self.hello(turn, conn, hello),
-            Command::Register { .. }
-            | Command::Unregister { .. }
-            | Command::Ack(_)
-            | Command::AckVersions(_)
-            | Command::Nack { .. }
-            | Command::BroadcastSubscribe(_)
-            | Command::Ping
-            | Command::Pong => self.session_command(turn, conn, command),
+            Command::Agent(command) => self.agent_command(turn, conn, command),
             Command::Relay(command) => self.relay_command(turn, conn, command),
-            Command::Publish(publish) => {
-                let refuse = Reply::Publish(Published::Unavailable);
-                self.ask(turn, conn, publish.uaid, Request::Publish(publish), refuse);
+            Command::Sender(command) => self.sender_command(turn, conn, command),
+            Command::Node(command) => self.node_command(turn, conn, command),
+        }
+    }
+
+    fn agent_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: AgentCommand) {
+        match command {
+            AgentCommand::Hello(hello) => self.hello(turn, conn, hello),
+            AgentCommand::Session(command) => self.session_command(turn, conn, command),
+            AgentCommand::Ping => {
+                let Some(at) = self.commanding_session(turn, conn) else { return };
+                self.client_ping(turn, at);
+                self.command_over(turn, conn, at);
             }
-            Command::Cancel(cancel) => {
-                self.ask(turn, conn, cancel.uaid, Request::Cancel(cancel), Reply::Cancel(false));
-            }
-            Command::Receipt(query) => self.ask_receipt(turn, conn, query),
-            Command::NodePush(push) => self.ask(turn, conn, push.message.uaid, Request::NodePush(push), busy),
-            Command::NodeNotify(notify) => self.ask(turn, conn, notify.uaid, Request::NodeNotify(notify), busy),
-            Command::NodeDisconnect { uaid, connected_at } => {
-                self.ask(turn, conn, uaid, Request::NodeDisconnect(Box::new((uaid, connected_at))), busy);
+            AgentCommand::Pong => {
+                // A Pong before hello answers no Ping of the server and is harmless (RFC 6455 section 5.5.3).
+                if let Some(ConnState::Session(index)) = self.conns.get(conn) {
+                    let at = self.session_ref(index);
+                    self.postpone_ping(turn, at);
+                    self.pong(at);
+                }
+                turn.effects.push_back(Effect::Ready(conn));
             }
         }
     }
 
-    /// A command of a WebSocket. Anything but hello needs a session.
-    pub(super) fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
-        let index = match (self.conns.get(conn), &command) {
-            (Some(ConnState::Session(index)), _) => index,
-            // Pings belong to the connection; every other command of a relay is a `RelayCommand`.
-            (Some(ConnState::Relay(index)), Command::Ping) => return self.relay_ping(turn, index),
-            (Some(ConnState::Relay(index)), Command::Pong) => return self.relay_pong(turn, index),
-            (Some(ConnState::Relay(_)), _) => return self.refuse_command(turn, conn),
-            // A Pong before hello answers no Ping of the server and is harmless (RFC 6455 section 5.5.3).
-            (_, Command::Pong) => return turn.effects.push_back(Effect::Ready(conn)),
-            (_, _) => return self.refuse_command(turn, conn),
+    /// A command that needs a session, on a socket or on a seat.
+    pub(super) fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: SessionCommand) {
+        let Some(at) = self.commanding_session(turn, conn) else { return };
+        match command {
+            // These two answer, and are Ready, when storage has.
+            SessionCommand::Register { chid, key } => return self.register(turn, at, chid, key),
+            SessionCommand::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
+            SessionCommand::Ack(updates) => self.ack(turn, at, &updates),
+            SessionCommand::AckVersions(updates) => self.ack_versions(turn, at, &updates),
+            SessionCommand::Nack { code: _ } => self.stats.nacks += 1,
+            SessionCommand::BroadcastSubscribe(wanted) => self.broadcast_subscribe(turn, at, &wanted),
+        }
+        self.command_over(turn, conn, at);
+    }
+
+    /// The session of a connection that has sent a command. A connection without one is closed.
+    fn commanding_session(&mut self, turn: &mut Turn<'_>, conn: ConnId) -> Option<Ref> {
+        let Some(ConnState::Session(index)) = self.conns.get(conn) else {
+            self.refuse_command(turn, conn);
+            return None;
         };
         let at = self.session_ref(index);
         self.postpone_ping(turn, at);
-        if !matches!(command, Command::Pong) {
-            self.simple_active(at, turn.now.mono);
-        }
-        match command {
-            // These two answer, and are Ready, when storage has.
-            Command::Register { chid, key } => return self.register(turn, at, chid, key),
-            Command::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
-            Command::Ack(updates) => self.ack(turn, at, &updates),
-            Command::AckVersions(updates) => self.ack_versions(turn, at, &updates),
-            Command::Nack { code: _ } => self.stats.nacks += 1,
-            Command::BroadcastSubscribe(wanted) => self.broadcast_subscribe(turn, at, &wanted),
-            Command::Ping => self.client_ping(turn, at),
-            Command::Pong => self.pong(at),
-            // None of these is for a session to ask.
-            Command::Hello(_)
-            | Command::Relay(_)
-            | Command::Publish(_)
-            | Command::Cancel(_)
-            | Command::Receipt(_)
-            | Command::NodePush(_)
-            | Command::NodeNotify(_)
-            | Command::NodeDisconnect { .. } => return self.refuse_command(turn, conn),
-        }
+        self.simple_active(at, turn.now.mono);
+        Some(at)
+    }
+
+    /// The next command may come, unless this one has ended the session.
+    fn command_over(&self, turn: &mut Turn<'_>, conn: ConnId, at: Ref) {
         if self.sessions.get(at).is_some() {
             turn.effects.push_back(Effect::Ready(conn));
         }

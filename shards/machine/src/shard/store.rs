@@ -204,6 +204,38 @@ pub enum StoreReply {
     Page(Box<Page>),
 }
 
+impl StoreReply {
+    /// The reply to `LoadUser` or `Locate`.
+    pub(super) fn user(self) -> Option<Box<UserRow>> {
+        let StoreReply::User(user) = self else { unreachable!("storage answers a look with a user") };
+        user
+    }
+
+    /// The reply to `Topics`, `Messages` or `Read`.
+    pub(super) fn page(self) -> Box<Page> {
+        let StoreReply::Page(page) = self else { unreachable!("storage answers a read with a page") };
+        page
+    }
+
+    /// The reply to `Publish`, or to the `Save` of a message whose push got no answer.
+    pub(super) fn written(self) -> Written {
+        match self {
+            StoreReply::Done => Written::Done,
+            StoreReply::NoSubscription => Written::NoSubscription,
+            StoreReply::OtherMode => Written::OtherMode,
+            StoreReply::User(_) | StoreReply::Page(_) => unreachable!("storage answers a write with no rows"),
+        }
+    }
+}
+
+/// Outcome of the write of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    Done,
+    NoSubscription,
+    OtherMode,
+}
+
 /// What records mean today; a user with an older one is reset (PROTOCOL.md 1.10).
 pub const RECORD_VERSION: u8 = 1;
 

@@ -3,7 +3,7 @@
 use crate::ids::{Chid, KeyDigest, Uaid};
 use crate::limits;
 
-use super::command::{CloseReason, Event};
+use super::command::{CloseReason, SessionEvent};
 use super::components::refresh::Refreshed;
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
@@ -22,7 +22,7 @@ impl ShardMachine {
         }
         if channels >= limits::CHANNELS_MAX || !self.tickets.room() || self.refuses_stamp() {
             self.stats.registers_failed += 1;
-            self.say(turn, at, Event::Registered { uaid, chid, key, status: 500 });
+            self.say(turn, at, SessionEvent::Registered { uaid, chid, key, status: 500 });
             turn.effects.push_back(Effect::Ready(conn));
             return;
         }
@@ -70,7 +70,7 @@ impl ShardMachine {
             self.stats.registers_failed += 1;
         }
         self.command_done(at);
-        self.say(turn, at, Event::Registered { uaid, chid, key, status: if done { 200 } else { 500 } });
+        self.say(turn, at, SessionEvent::Registered { uaid, chid, key, status: if done { 200 } else { 500 } });
         turn.effects.push_back(Effect::Ready(conn));
         if passed_over {
             // Rows of this channel may have been skipped: they come before anything new.
@@ -89,12 +89,12 @@ impl ShardMachine {
         let session = self.sessions.live(at);
         let (uaid, conn) = (session.uaid, session.conn);
         if !session.stored.has_user() {
-            self.say(turn, at, Event::Unregistered { chid, status: 200 });
+            self.say(turn, at, SessionEvent::Unregistered { chid, status: 200 });
             turn.effects.push_back(Effect::Ready(conn));
             return;
         }
         if !self.tickets.room() || self.refuses_stamp() {
-            self.say(turn, at, Event::Unregistered { chid, status: 500 });
+            self.say(turn, at, SessionEvent::Unregistered { chid, status: 500 });
             turn.effects.push_back(Effect::Ready(conn));
             return;
         }
@@ -123,7 +123,7 @@ impl ShardMachine {
             self.drop_channel(turn, at, index, chid);
         }
         self.command_done(at);
-        self.say(turn, at, Event::Unregistered { chid, status: if done { 200 } else { 500 } });
+        self.say(turn, at, SessionEvent::Unregistered { chid, status: if done { 200 } else { 500 } });
         turn.effects.push_back(Effect::Ready(conn));
         self.continue_drain(turn, at);
         self.deactivate_if_idle(at);
@@ -146,9 +146,9 @@ impl ShardMachine {
     }
 
     /// Writes an event on a session's socket.
-    pub(super) fn say(&mut self, turn: &mut Turn<'_>, at: Ref, event: Event) {
+    pub(super) fn say(&mut self, turn: &mut Turn<'_>, at: Ref, event: SessionEvent) {
         if let Some(session) = self.sessions.get(at) {
-            turn.effects.push_back(Effect::Emit(session.conn, event));
+            turn.effects.push_back(Effect::Emit(session.conn, event.into()));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::ids::ConnId;
 use crate::time::Instant;
 
-use super::command::{CloseReason, Event};
+use super::command::{AgentEvent, CloseReason};
 use super::components::conns::ConnState;
 use super::components::conns::seats::is_seat;
 use super::components::keepalive::{PongState, Verdict};
@@ -38,7 +38,7 @@ impl ShardMachine {
         // A relay is pinged as a connection, not for each of its members.
         if !is_seat(conn) && self.keepalive.ping(turn.now.mono, at, &mut session.keepalive) {
             self.stats.pings += 1;
-            turn.effects.push_back(Effect::Emit(conn, Event::Ping));
+            turn.effects.push_back(Effect::Emit(conn, AgentEvent::Ping.into()));
         }
     }
 
@@ -98,8 +98,9 @@ impl ShardMachine {
 
     /// The message `{}`.
     pub(super) fn client_ping(&mut self, turn: &mut Turn<'_>, at: Ref) {
-        if self.keepalive.client_ping(turn.now.mono, &mut self.sessions.live_mut(at).keepalive) {
-            self.say(turn, at, Event::Pong);
+        let session = self.sessions.live_mut(at);
+        if self.keepalive.client_ping(turn.now.mono, &mut session.keepalive) {
+            turn.effects.push_back(Effect::Emit(session.conn, AgentEvent::Pong.into()));
         } else {
             self.stats.pings_too_soon += 1;
             self.end_session(turn, at, Some(CloseReason::PingTooSoon));

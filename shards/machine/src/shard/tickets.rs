@@ -6,12 +6,12 @@ use crate::ids::StoreTicket;
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::store::{StoreError, StoreOp, StoreReply};
-use super::work::Work;
+use super::work::{Waiting, Work};
 
 impl ShardMachine {
     /// Submits an operation; the caller has asked `room` unless it must happen.
     pub(super) fn submit(&mut self, turn: &mut Turn<'_>, work: Work, op: StoreOp) {
-        let submitted = self.tickets.submit(turn.now.mono, work, op);
+        let submitted = self.tickets.submit(turn.now.mono, Waiting::Store(work), op);
         self.send_to_storage(turn, submitted);
     }
 
@@ -26,7 +26,7 @@ impl ShardMachine {
     /// Submits a must-do operation again after a pause.
     pub(super) fn submit_later(&mut self, turn: &Turn<'_>, work: Work, op: StoreOp) {
         self.stats.store_retries += 1;
-        self.tickets.submit_later(turn.now.mono, work, op);
+        self.tickets.submit_later(turn.now.mono, Waiting::Store(work), op);
     }
 
     /// Tries what waits in the backlog and is due.
@@ -40,7 +40,7 @@ impl ShardMachine {
 
     /// A reply of storage: find who asked.
     pub(super) fn stored(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, result: Result<StoreReply, StoreError>) {
-        let Some(work) = self.tickets.close(ticket) else {
+        let Some(Waiting::Store(work)) = self.tickets.close(ticket) else {
             self.stats.store_replies_stale += 1;
             return;
         };
@@ -49,24 +49,24 @@ impl ShardMachine {
         }
         self.note_room(&work, &result);
         match work {
-            Work::LoadUser { greeting } => self.user_loaded(turn, greeting, result),
+            Work::LoadUser { greeting } => self.user_loaded(turn, greeting, result.map(StoreReply::user)),
             Work::Register { session, uaid, chid, key } => {
                 self.registered(turn, (session, uaid), chid, key, result.is_ok());
             }
             Work::Unregister { session, uaid, chid } => self.unregistered(turn, session, uaid, chid, result.is_ok()),
-            Work::Publish(work) => self.publish_stored(turn, work, result),
+            Work::Publish(work) => self.publish_stored(turn, work, result.map(StoreReply::written)),
             Work::Page { session } => {
                 self.row_memory.end_page();
-                self.page_loaded(turn, session, result);
+                self.page_loaded(turn, session, result.map(StoreReply::page));
             }
-            Work::Retry { session, stamp } => self.retry_loaded(turn, session, stamp, result),
+            Work::Retry { session, stamp } => self.retry_loaded(turn, session, stamp, result.map(StoreReply::page)),
             Work::Spill { session, stamps } => self.spilled(turn, session, &stamps, result.is_ok()),
             Work::Depart { uaid } => self.departed(turn, uaid, result.map(drop)),
             Work::Settle { uaid, count } => self.settled(turn, uaid, count, result.is_ok()),
             Work::Cancel { asker, row } => self.cancelled(turn, asker, row, result.is_ok()),
             Work::Contact { session } => self.contact_set(turn, session, result.is_ok()),
-            Work::Wake { uaid } => self.wake_loaded(turn, uaid, result),
-            Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result),
+            Work::Wake { uaid } => self.wake_loaded(turn, uaid, result.map(StoreReply::user)),
+            Work::Receipt { asker, query } => self.receipt_read(turn, asker, &query, result.map(StoreReply::page)),
             Work::StartOver { greeting, uaid } => self.started_over(turn, greeting, uaid, result.is_ok()),
             Work::Reset { uaid } if result.is_ok() => self.end_receipts_of_user(uaid),
             Work::Forget { session, uaid, chid, asked } => {
@@ -74,14 +74,12 @@ impl ShardMachine {
             }
             Work::Enter { session } => self.entered(turn, session, result.is_ok()),
             Work::RenewPresence { session } => self.presence_renewed(turn, session, result.is_ok()),
-            Work::Doubt { session } => self.doubt_settled(turn, session, result),
-            Work::Look(lookup) => self.looked(turn, *lookup, result),
-            Work::LookAgain(tale) => self.looked_again(turn, tale, result),
+            Work::Doubt { session } => self.doubt_settled(turn, session, result.map(StoreReply::user)),
+            Work::Look(lookup) => self.looked(turn, *lookup, result.map(StoreReply::user)),
+            Work::LookAgain(tale) => self.looked_again(turn, tale, result.map(StoreReply::user)),
             Work::SaveAgain(tale) => self.saved_again(turn, tale, result.is_ok()),
             Work::Refresh { session, look } => self.refreshed(turn, session, look, result.is_ok()),
             Work::Touch | Work::Reset { .. } => {}
-            // Only another node answers these.
-            Work::Push(_) | Work::Tell(_) | Work::Leave { .. } => self.stats.store_replies_stale += 1,
         }
         self.submit_backlog(turn);
     }

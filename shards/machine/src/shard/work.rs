@@ -1,17 +1,35 @@
-//! Work that waits for a reply: each ticket at storage or at another node stands for one of these.
+//! Work that waits for a reply, at storage or at another node.
 
 use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
 
 use super::cluster::pending::{Lookup, Route, Tale};
+use super::command::Cancelled;
 use super::components::dead_endpoints::Epoch;
 use super::components::requests::Asker;
 use super::peer::Presence;
 use super::pending_publish::PublishWork;
-use super::receipt::ReceiptQuery;
+use super::receipt::{ReceiptAnswer, ReceiptQuery};
 use super::row::RowKey;
 use super::slab::Ref;
 
 /// State that the reply to a ticket is for.
+#[expect(clippy::large_enum_variant, reason = "a box would cost each operation at storage an allocation")]
+pub(super) enum Waiting {
+    Store(Work),
+    Peer(PeerWork),
+}
+
+/// State that the reply of another node is for.
+pub(super) enum PeerWork {
+    /// A message for its session.
+    Push(Box<Route>),
+    /// Something was stored.
+    Tell(Box<Tale>),
+    /// Its session is over.
+    Leave { uaid: Uaid, presence: Presence },
+}
+
+/// State that the reply of storage is for.
 pub(super) enum Work {
     LoadUser {
         greeting: Ref,
@@ -47,11 +65,11 @@ pub(super) enum Work {
         count: usize,
     },
     Cancel {
-        asker: Asker,
+        asker: Asker<Cancelled>,
         row: RowKey,
     },
     Receipt {
-        asker: Asker,
+        asker: Asker<ReceiptAnswer>,
         query: Box<ReceiptQuery>,
     },
     /// No state waits for it.
@@ -95,15 +113,6 @@ pub(super) enum Work {
     LookAgain(Box<Tale>),
     /// A stored message once more, where low water does not hide it.
     SaveAgain(Box<Tale>),
-    /// At another node: a message for its session.
-    Push(Box<Route>),
-    /// At another node: something was stored.
-    Tell(Box<Tale>),
-    /// At another node: its session is over.
-    Leave {
-        uaid: Uaid,
-        presence: Presence,
-    },
     /// An unregister without a caller: the hello of the session left the channel out.
     Forget {
         session: Ref,

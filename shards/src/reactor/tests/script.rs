@@ -13,7 +13,10 @@ use machine::ids::{Chid, Claim, ConnId, EmissionId, Stamp, Uaid};
 use machine::message::{Message, Urgency};
 use machine::stats::{Board, Meaning};
 use machine::time::{Instant, Now, UnixSeconds};
-use machine::{CloseReason, Command, Effect, EffectQueue, Event, Hello, Input, Mail, StoreOp, StoreReply};
+use machine::{
+    AgentCommand, AgentEvent, Cancelled, CloseReason, Command, Effect, EffectQueue, Event, Hello, Input, Mail,
+    SenderEvent, SessionCommand, SessionEvent, StoreOp, StoreReply,
+};
 
 /// Bytes of a notification's payload.
 pub(super) const NOTE_BYTES: usize = 5_600;
@@ -70,17 +73,17 @@ impl Edge for LineEdge {
         }
         let Some((op, rest)) = line.split_first() else { return Ingest::Next { consumed } };
         let code = std::str::from_utf8(rest).unwrap().trim_matches([' ', '.']).parse().unwrap_or(0);
-        Ingest::Command { consumed, command: Command::Unregister { chid: Chid([*op; 16]), code } }
+        Ingest::Command { consumed, command: SessionCommand::Unregister { chid: Chid([*op; 16]), code }.into() }
     }
 
     fn emit(&mut self, _now: Now, _codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {
         match event {
-            Event::Notification { message, emission } => {
+            Event::Agent(AgentEvent::Session(SessionEvent::Notification { message, emission })) => {
                 out.extend_from_slice(format!("note {} ", emission.0).as_bytes());
                 out.extend_from_slice(&message.payload);
                 out.push(b'\n');
             }
-            Event::Cancelled { .. } => {
+            Event::Sender(SenderEvent::Cancelled(_)) => {
                 out.extend_from_slice(b"last\n");
                 return Emitted::Last;
             }
@@ -151,7 +154,7 @@ impl Script {
             tries: Default::default(),
             payload,
         });
-        Effect::Emit(conn, Event::Notification { message, emission })
+        Effect::Emit(conn, SessionEvent::Notification { message, emission }.into())
     }
 
     fn obey(&mut self, conn: ConnId, op: u8, code: u32, effects: &mut EffectQueue) {
@@ -171,8 +174,8 @@ impl Script {
                 return effects.push_back(Effect::Move { conn, to, claim, hello });
             }
             b'N' => effects.extend((0..code).map(|n| self.note(conn, EmissionId(n)))),
-            b'L' => effects.push_back(Effect::Emit(conn, Event::Cancelled { done: true })),
-            _ => effects.push_back(Effect::Emit(conn, Event::Pong)),
+            b'L' => effects.push_back(Effect::Emit(conn, Cancelled { done: true }.into())),
+            _ => effects.push_back(Effect::Emit(conn, AgentEvent::Pong.into())),
         }
         self.busy.remove(&conn);
         effects.push_back(Effect::Ready(conn));
@@ -181,7 +184,7 @@ impl Script {
     fn pair(&mut self, claim: Claim, effects: &mut EffectQueue) {
         if let (Some(conn), true) = (self.arrived.get(&claim), self.mails.contains_key(&claim)) {
             let bytes = self.mails.remove(&claim).unwrap();
-            effects.push_back(Effect::Emit(*conn, Event::Pong));
+            effects.push_back(Effect::Emit(*conn, AgentEvent::Pong.into()));
             effects.push_back(Effect::Feed(*conn, bytes));
             effects.push_back(Effect::Ready(*conn));
         }
@@ -191,7 +194,7 @@ impl Script {
     pub(super) fn release(&mut self) {
         let conn = self.held.pop_front().expect("a command is held");
         self.busy.remove(&conn);
-        self.orders.push(Effect::Emit(conn, Event::Pong));
+        self.orders.push(Effect::Emit(conn, AgentEvent::Pong.into()));
         self.orders.push(Effect::Ready(conn));
     }
 
@@ -212,7 +215,9 @@ impl Machine for Script {
                 self.say("opened".to_owned());
             }
             Input::Command { conn, command } => {
-                let Command::Unregister { chid, code } = command else { panic!("the edge makes no other") };
+                let Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) = command else {
+                    panic!("the edge makes no other")
+                };
                 assert!(self.busy.insert(conn), "a second command while one is under way (rule 8)");
                 self.say(format!("command {}", char::from(chid.0[0])));
                 self.obey(conn, chid.0[0], code, effects);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant as Real};
 use machine::ids::{Chid, Clock, ConnId, ShardId, StoreTicket, Uaid};
 use machine::place::Placement;
 use machine::time::{Instant, Now, Span, UnixSeconds};
-use machine::{Command, Effect, EffectQueue, Hello, Input, MachineConfig, NodeId, ShardMachine, StoreOp};
+use machine::{AgentCommand, Effect, EffectQueue, Hello, Input, MachineConfig, NodeId, ShardMachine, StoreOp};
 use shards::ports::Store;
 
 use super::super::Scylla;
@@ -114,7 +114,7 @@ fn midnight_passes_and_the_database_is_asked_as_before() {
         let conn = ConnId { slot: n as u32, generation: 1 };
         drill.step(Input::Opened { conn });
         let hello = Hello::new(Some(user(n)), user(n));
-        drill.step(Input::Command { conn, command: Command::Hello(Box::new(hello)) });
+        drill.step(Input::Command { conn, command: AgentCommand::Hello(Box::new(hello)).into() });
         drill.answer(500);
     }
     drill.answer(0);

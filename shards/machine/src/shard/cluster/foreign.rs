@@ -1,31 +1,26 @@
 //! What other nodes ask of this one (PROTOCOL.md 4.1): a message for a live session, a look at storage, the end of a
 //! session that is elsewhere by now.
 
-use crate::ids::Uaid;
-
-use super::super::command::{CloseReason, Disposition, NodeAnswer, NodeNotify, NodePush};
-use super::super::components::requests::Asker;
+use super::super::command::{CloseReason, Disposition, NodeAnswer, NodeDisconnect, NodeNotify, NodePush};
 use super::super::components::user_index::Resident;
 use super::super::components::window::Source;
 use super::super::composer::{ShardMachine, Turn};
-use super::super::mail::Reply;
 use super::super::row::RowKey;
 
 impl ShardMachine {
     /// `PUT /push/{uaid}`: only for a live session that can take it now (PROTOCOL.md 4.1).
-    pub(in super::super) fn node_push(&mut self, turn: &mut Turn<'_>, asker: Asker, push: NodePush) {
+    pub(in super::super) fn node_push(&mut self, turn: &mut Turn<'_>, push: NodePush) -> NodeAnswer {
         let (uaid, stamp) = (push.message.uaid, push.message.stamp);
         // The network may bring a push twice. Its node has stamped the message again by now, so that one which is
         // carried out late would replace an accepted message of the topic by a message that is refused perhaps.
-        let reply = if self.settling.refused_lately(uaid, stamp) {
-            NodeAnswer::Busy
-        } else {
-            self.node_push_answer(turn, push)
-        };
-        if reply == NodeAnswer::Busy {
+        if self.settling.refused_lately(uaid, stamp) {
+            return NodeAnswer::Busy;
+        }
+        let answer = self.node_push_answer(turn, push);
+        if answer == NodeAnswer::Busy {
             self.settling.refuse(turn.now.mono, uaid, stamp);
         }
-        self.answer(turn, asker, Reply::Node(reply));
+        answer
     }
 
     fn node_push_answer(&mut self, turn: &mut Turn<'_>, push: NodePush) -> NodeAnswer {
@@ -81,11 +76,11 @@ impl ShardMachine {
     }
 
     /// `PUT /notif/{uaid}`.
-    pub(in super::super) fn node_notify(&mut self, turn: &mut Turn<'_>, asker: Asker, notify: &NodeNotify) {
+    pub(in super::super) fn node_notify(&mut self, turn: &mut Turn<'_>, notify: &NodeNotify) -> NodeAnswer {
         if let Some(row) = notify.unsure {
             self.settle_unsure(row);
         }
-        let reply = match self.resident(notify.uaid) {
+        match self.resident(notify.uaid) {
             Some(Resident::Session(index)) => {
                 let at = self.session_ref(index);
                 self.check_storage(turn, at);
@@ -96,8 +91,7 @@ impl ShardMachine {
                 NodeAnswer::Noted
             }
             None => NodeAnswer::NotHere,
-        };
-        self.answer(turn, asker, Reply::Node(reply));
+        }
     }
 
     /// A push that got no answer was stored: it was settled here, so the row goes; or it is in the window, so its ack
@@ -117,18 +111,15 @@ impl ShardMachine {
     pub(in super::super) fn node_disconnect(
         &mut self,
         turn: &mut Turn<'_>,
-        asker: Asker,
-        uaid: Uaid,
-        connected_at: u64,
-    ) {
-        let mut reply = NodeAnswer::NotHere;
+        &NodeDisconnect { uaid, connected_at }: &NodeDisconnect,
+    ) -> NodeAnswer {
         if let Some(Resident::Session(index)) = self.resident(uaid) {
             let at = self.session_ref(index);
             if self.sessions.get(at).is_some_and(|session| session.connected_at.get() == connected_at) {
                 self.end_session(turn, at, Some(CloseReason::Elsewhere));
-                reply = NodeAnswer::Done;
+                return NodeAnswer::Done;
             }
         }
-        self.answer(turn, asker, Reply::Node(reply));
+        NodeAnswer::NotHere
     }
 }

@@ -18,7 +18,7 @@ use crate::ids::{Clock, StoreTicket};
 use super::composer::{ShardMachine, Turn};
 use super::input::Effect;
 use super::peer::{NodeId, PeerOp, PeerReply};
-use super::work::Work;
+use super::work::{PeerWork, Waiting};
 
 impl ShardMachine {
     /// Whether other nodes read this storage too.
@@ -48,19 +48,19 @@ impl ShardMachine {
     }
 
     /// Calls another node.
-    fn call(&mut self, turn: &mut Turn<'_>, work: Work, op: PeerOp) {
+    fn call(&mut self, turn: &mut Turn<'_>, work: PeerWork, op: PeerOp) {
         self.stats.peer_calls += 1;
-        let ticket = self.tickets.call(work);
+        let ticket = self.tickets.call(Waiting::Peer(work));
         turn.effects.push_back(Effect::Peer(ticket, op));
     }
 
     /// Another node answered, or did not: find who asked.
     pub(super) fn peer_replied(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, reply: PeerReply) {
         match self.tickets.close(ticket) {
-            Some(Work::Push(route)) => self.pushed(turn, route, reply),
-            Some(Work::Tell(tale)) => self.told(turn, tale, reply),
-            Some(Work::Leave { uaid, presence }) => self.left(turn, uaid, presence, reply),
-            Some(_) | None => self.stats.store_replies_stale += 1,
+            Some(Waiting::Peer(PeerWork::Push(route))) => self.pushed(turn, route, reply),
+            Some(Waiting::Peer(PeerWork::Tell(tale))) => self.told(turn, tale, reply),
+            Some(Waiting::Peer(PeerWork::Leave { uaid, presence })) => self.left(turn, uaid, presence, reply),
+            Some(Waiting::Store(_)) | None => self.stats.store_replies_stale += 1,
         }
         self.submit_backlog(turn);
     }

@@ -15,7 +15,7 @@ use super::super::store::StoreOp;
 
 /// A POST whose user is being read. Owner shard of the node where it landed; bounded by the tickets.
 pub(in crate::shard) struct Lookup {
-    pub asker: Asker,
+    pub asker: Asker<Published>,
     pub uaid: Uaid,
     pub chid: Chid,
     /// Not stamped yet, or the rule that it broke.
@@ -24,7 +24,7 @@ pub(in crate::shard) struct Lookup {
 
 /// A POST whose user was read, on its way to the node that has the user. Bounded as above.
 pub(in crate::shard) struct Route {
-    pub asker: Asker,
+    pub asker: Asker<Published>,
     pub uaid: Uaid,
     pub chid: Chid,
     pub message: Arc<Message>,
@@ -40,7 +40,7 @@ pub(in crate::shard) struct Route {
 pub(in crate::shard) struct Tale {
     pub uaid: Uaid,
     /// The POST that waits for the end of this, and its answer then.
-    pub waits: Option<(Asker, Published)>,
+    pub waits: Option<(Asker<Published>, Published)>,
     /// Row that was stored for it: it goes when its channel turns out to be gone.
     pub row: Option<RowKey>,
     /// A push of it to this session may have been carried out.

@@ -13,8 +13,8 @@ use super::super::components::user_index::Resident;
 use super::super::composer::{ShardMachine, Turn};
 use super::super::peer::{PeerOp, PeerReply, Presence};
 use super::super::slab::Ref;
-use super::super::store::{StoreError, StoreOp, StoreReply};
-use super::super::work::Work;
+use super::super::store::{StoreError, StoreOp, UserRow};
+use super::super::work::{PeerWork, Work};
 
 impl ShardMachine {
     /// When a new session began: the version of its presence row, unlike any other of this shard; alone, where nobody
@@ -43,7 +43,7 @@ impl ShardMachine {
                 Some(me) if me.url == other.node.url => self.clear_presence(turn, uaid, other),
                 _ => {
                     let op = PeerOp::Leave { to: other.node.clone(), uaid, connected_at: other.connected_at };
-                    self.call(turn, Work::Leave { uaid, presence: other }, op);
+                    self.call(turn, PeerWork::Leave { uaid, presence: other }, op);
                 }
             }
         }
@@ -143,7 +143,7 @@ impl ShardMachine {
         &mut self,
         turn: &mut Turn<'_>,
         at: Ref,
-        result: Result<StoreReply, StoreError>,
+        result: Result<Option<Box<UserRow>>, StoreError>,
     ) {
         let Some(session) = self.sessions.get(at) else {
             self.stats.store_replies_stale += 1;
@@ -151,7 +151,7 @@ impl ShardMachine {
         };
         let (uaid, mine) = (session.uaid, self.presence_of(session));
         // Storage that does not know is asked again with the next doubt.
-        let (Ok(StoreReply::User(Some(user))), Some(mine)) = (result, mine) else { return };
+        let (Ok(Some(user)), Some(mine)) = (result, mine) else { return };
         match user.presence.first() {
             Some(newest) if newest.node != mine.node && newest.connected_at > mine.connected_at => {
                 self.stats.sessions_elsewhere += 1;

@@ -15,19 +15,18 @@ use super::super::command::{Disposition, Publish, Published};
 use super::super::components::requests::Asker;
 use super::super::components::user_index::Resident;
 use super::super::composer::{ShardMachine, Turn};
-use super::super::mail::Reply;
 use super::super::peer::{PeerOp, PeerReply, Presence};
 use super::super::pending_publish::Storing;
-use super::super::store::{StoreError, StoreOp, StoreReply, UserRow};
-use super::super::work::Work;
+use super::super::store::{StoreError, StoreOp, UserRow};
+use super::super::work::{PeerWork, Work};
 use super::pending::{Lookup, Route};
 
 impl ShardMachine {
     /// Looks the user up. Nothing is stamped yet: the clock has to pass what the user's row says first.
-    pub(in super::super) fn route(&mut self, turn: &mut Turn<'_>, asker: Asker, publish: Publish) {
+    pub(in super::super) fn route(&mut self, turn: &mut Turn<'_>, asker: Asker<Published>, publish: Publish) {
         if !self.tickets.room() {
             self.stats.publishes_unavailable += 1;
-            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            self.answer(turn, asker, Published::Unavailable);
             return;
         }
         let Publish { uaid, chid, message } = publish;
@@ -41,15 +40,15 @@ impl ShardMachine {
         &mut self,
         turn: &mut Turn<'_>,
         lookup: Lookup,
-        result: Result<StoreReply, StoreError>,
+        result: Result<Option<Box<UserRow>>, StoreError>,
     ) {
         let Lookup { asker, uaid, chid, message } = lookup;
         let refused = |machine: &mut ShardMachine, turn: &mut Turn<'_>, published| {
-            machine.answer(turn, asker, Reply::Publish(published));
+            machine.answer(turn, asker, published);
         };
         let user = match result {
-            Ok(StoreReply::User(user)) => user.filter(|user| user.channels.contains(&chid)),
-            Ok(_) | Err(_) => {
+            Ok(user) => user.filter(|user| user.channels.contains(&chid)),
+            Err(_) => {
                 self.stats.publishes_unavailable += 1;
                 return refused(self, turn, Published::Unavailable);
             }
@@ -102,7 +101,7 @@ impl ShardMachine {
         if let Some(next) = route.left.pop() {
             let op = PeerOp::Push { to: next.node.clone(), message: route.message.clone(), stored: false };
             route.asked = Some(next);
-            self.call(turn, Work::Push(route), op);
+            self.call(turn, PeerWork::Push(route), op);
         } else {
             self.store_routed(turn, route.asker, (route.message, route.stamped), None);
         }
@@ -116,7 +115,7 @@ impl ShardMachine {
             PeerReply::Done => {
                 self.stats.pushed += 1;
                 let accepted = Published::Accepted { stamp: message.stamp, disposition: Disposition::Direct };
-                self.answer(turn, route.asker, Reply::Publish(accepted));
+                self.answer(turn, route.asker, accepted);
             }
             PeerReply::NotHere => {
                 self.stats.pushes_not_here += 1;
@@ -151,14 +150,14 @@ impl ShardMachine {
     fn store_routed(
         &mut self,
         turn: &mut Turn<'_>,
-        asker: Asker,
+        asker: Asker<Published>,
         (message, stamped): (Arc<Message>, Instant),
         unsure: Option<Presence>,
     ) {
         if message.ttl == 0 {
             self.stats.ttl_zero_dropped += 1;
             let dropped = Published::Accepted { stamp: message.stamp, disposition: Disposition::Dropped };
-            self.answer(turn, asker, Reply::Publish(dropped));
+            self.answer(turn, asker, dropped);
             return;
         }
         let send = self.config.durable && message.mode() == Mode::WebPush;

@@ -9,10 +9,9 @@ use crate::ids::{Clock, Uaid};
 
 use super::super::command::{Disposition, Published};
 use super::super::composer::{ShardMachine, Turn};
-use super::super::mail::Reply;
 use super::super::peer::{PeerOp, PeerReply, Presence};
-use super::super::store::{StoreError, StoreOp, StoreReply};
-use super::super::work::Work;
+use super::super::store::{StoreError, StoreOp, UserRow};
+use super::super::work::{PeerWork, Work};
 use super::pending::Tale;
 
 impl ShardMachine {
@@ -36,11 +35,11 @@ impl ShardMachine {
         &mut self,
         turn: &mut Turn<'_>,
         mut tale: Box<Tale>,
-        result: Result<StoreReply, StoreError>,
+        result: Result<Option<Box<UserRow>>, StoreError>,
     ) {
         let user = match result {
-            Ok(StoreReply::User(user)) => user,
-            Ok(_) | Err(_) => {
+            Ok(user) => user,
+            Err(_) => {
                 // The message is safe, so the POST is over; whoever has the user still has to hear of it.
                 self.finish(turn, &mut tale);
                 let op = tale.look();
@@ -60,7 +59,7 @@ impl ShardMachine {
             }
             if let Some((asker, _)) = tale.waits.take() {
                 self.stats.publishes_unregistered += 1;
-                self.answer(turn, asker, Reply::Publish(Published::NoSubscription));
+                self.answer(turn, asker, Published::NoSubscription);
             }
             return;
         }
@@ -95,7 +94,7 @@ impl ShardMachine {
         tale.hidden = None;
         if !done && let Some((asker, _)) = tale.waits.take() {
             self.stats.publishes_unavailable += 1;
-            self.answer(turn, asker, Reply::Publish(Published::Unavailable));
+            self.answer(turn, asker, Published::Unavailable);
         }
         self.submit(turn, Work::LookAgain(tale), op);
     }
@@ -117,7 +116,7 @@ impl ShardMachine {
             }
             _ => PeerOp::Notify { to, uaid, unsure: tale.row.filter(|_| tale.unsure.is_some()) },
         };
-        self.call(turn, Work::Tell(tale), op);
+        self.call(turn, PeerWork::Tell(tale), op);
     }
 
     /// A node answered, or did not.
@@ -163,7 +162,7 @@ impl ShardMachine {
 
     fn finish(&mut self, turn: &mut Turn<'_>, tale: &mut Tale) {
         if let Some((asker, published)) = tale.waits.take() {
-            self.answer(turn, asker, Reply::Publish(published));
+            self.answer(turn, asker, published);
         }
     }
 }

@@ -11,11 +11,11 @@ use crate::limits;
 use crate::time::{Instant, Span};
 
 use super::super::command::Hello;
-use super::super::mail::Arrival;
+use super::super::mail::{Arrival, ClaimReply};
 use super::super::slab::{Ref, Slab};
 use super::super::store::UserRow;
 use super::queue::give_back;
-use super::requests::Asker;
+use super::requests::Caller;
 
 /// The greetings of one shard.
 pub(in crate::shard) struct Greetings {
@@ -45,7 +45,7 @@ struct Greeting {
 /// Origin of a hello: a socket of this shard, or a claim of another.
 pub(in crate::shard) enum From {
     Local { conn: ConnId, hello: Box<Hello> },
-    Remote { asker: Asker, claim: Claim, channels: Option<Box<[Chid]>>, arrived: Arrived },
+    Remote { caller: Caller<ClaimReply>, claim: Claim, channels: Option<Box<[Chid]>>, arrived: Arrived },
 }
 
 /// Parts of a granted socket that have come.
@@ -98,7 +98,7 @@ pub(in crate::shard) enum Grant {
     /// Its socket is here: the greeting can end in a session.
     Local(Box<UserRow>),
     /// A place is reserved; this is the shard to tell.
-    Granted(Asker),
+    Granted(Caller<ClaimReply>),
     /// Too many granted sockets have not arrived.
     Full,
 }
@@ -223,14 +223,14 @@ impl Greetings {
     /// The user of a greeting is known.
     pub fn grant(&mut self, at: Ref, user: Box<UserRow>) -> Grant {
         let greeting = self.greetings.live_mut(at);
-        let From::Remote { asker, claim, .. } = greeting.from else { return Grant::Local(user) };
+        let From::Remote { caller, claim, .. } = greeting.from else { return Grant::Local(user) };
         if self.grants.len() >= limits::GRANTS_MAX {
             return Grant::Full;
         }
         greeting.phase = Phase::Granted(user);
         self.grants.insert(claim);
         self.granted += 1;
-        Grant::Granted(asker)
+        Grant::Granted(caller)
     }
 
     /// Ends a greeting: it is in no table any more.
@@ -375,8 +375,8 @@ mod tests {
     }
 
     fn remote(n: u64) -> From {
-        let asker = Asker::Remote(ShardId(1), RequestId { index: n as u32, generation: 0 });
-        From::Remote { asker, claim: claim(n), channels: None, arrived: Arrived::default() }
+        let caller = Caller::new(ShardId(1), RequestId { index: n as u32, generation: 0 });
+        From::Remote { caller, claim: claim(n), channels: None, arrived: Arrived::default() }
     }
 
     fn arrival(n: u64) -> Arrival {

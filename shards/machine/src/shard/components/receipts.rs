@@ -35,7 +35,7 @@ pub(in crate::shard) struct Receipts {
     due: BTreeSet<(Instant, Key)>,
     waiters: usize,
     /// Answers to send, when a step has room for them.
-    ready: VecDeque<(Asker, ReceiptAnswer)>,
+    ready: VecDeque<(Asker<ReceiptAnswer>, ReceiptAnswer)>,
     /// Questions of this shard at each other shard.
     asked: BTreeMap<ShardId, usize>,
 }
@@ -48,7 +48,7 @@ struct Record {
 }
 
 struct Waiter {
-    asker: Asker,
+    asker: Asker<ReceiptAnswer>,
     due: Instant,
 }
 
@@ -171,7 +171,7 @@ impl Receipts {
     }
 
     /// An app server waits for the outcome until `due`; false when too many wait.
-    fn wait(&mut self, row: &RowKey, asker: Asker, due: Instant) -> bool {
+    fn wait(&mut self, row: &RowKey, asker: Asker<ReceiptAnswer>, due: Instant) -> bool {
         if self.waiters >= limits::RECEIPT_WAITERS_MAX {
             return false;
         }
@@ -215,13 +215,13 @@ impl Receipts {
         }
     }
 
-    fn release(&mut self, asker: Asker, answer: ReceiptAnswer) {
+    fn release(&mut self, asker: Asker<ReceiptAnswer>, answer: ReceiptAnswer) {
         self.waiters -= 1;
         self.ready.push_back((asker, answer));
     }
 
     /// The next answer to send.
-    pub fn next_ready(&mut self) -> Option<(Asker, ReceiptAnswer)> {
+    pub fn next_ready(&mut self) -> Option<(Asker<ReceiptAnswer>, ReceiptAnswer)> {
         self.ready.pop_front()
     }
 
@@ -262,8 +262,6 @@ pub(in crate::shard) enum Look {
     Answer(ReceiptAnswer),
     /// It waits for the outcome; [`Receipts::next_ready`] has its answer then.
     Waits,
-    /// Storage has to be asked: there is no record.
-    Read,
 }
 
 impl Receipts {
@@ -315,28 +313,28 @@ impl Receipts {
 
     // --- queries ---------------------------------------------------------------------------------------
 
-    /// A query at the owner shard. `may_wait`: the shard is not draining.
+    /// A query at the owner shard. `may_wait`: the shard is not draining. `None`: only storage knows.
     pub fn query(
         &mut self,
         now: Now,
-        asker: Asker,
+        asker: Asker<ReceiptAnswer>,
         query: &ReceiptQuery,
         (whereabouts, may_wait): (Whereabouts, bool),
         stats: &mut MachineStats,
-    ) -> Look {
+    ) -> Option<Look> {
         stats.receipt_queries += 1;
         let (row, wall) = (query.row(), now.unix());
         match self.find(&row) {
-            Some((Some(outcome), _)) => Look::Answer(ReceiptAnswer::Ended(outcome)),
-            _ if whereabouts.in_memory => self.wait_for(now, asker, query, may_wait, stats),
+            Some((Some(outcome), _)) => Some(Look::Answer(ReceiptAnswer::Ended(outcome))),
+            _ if whereabouts.in_memory => Some(self.wait_for(now, asker, query, may_wait, stats)),
             Some((None, expires)) if expires <= wall && !whereabouts.reading => {
                 self.ended(&row, Outcome::Expired, stats);
-                Look::Answer(ReceiptAnswer::Ended(Outcome::Expired))
+                Some(Look::Answer(ReceiptAnswer::Ended(Outcome::Expired)))
             }
-            Some((None, _)) => self.wait_for(now, asker, query, may_wait, stats),
+            Some((None, _)) => Some(self.wait_for(now, asker, query, may_wait, stats)),
             // Storage returns nothing that is expired, so it cannot say whether it was delivered.
-            None if query.expires <= wall => Look::Answer(ReceiptAnswer::Unknown),
-            None => Look::Read,
+            None if query.expires <= wall => Some(Look::Answer(ReceiptAnswer::Unknown)),
+            None => None,
         }
     }
 
@@ -344,7 +342,7 @@ impl Receipts {
     pub fn read(
         &mut self,
         now: Now,
-        asker: Asker,
+        asker: Asker<ReceiptAnswer>,
         query: &ReceiptQuery,
         (is_there, whereabouts, may_wait): (bool, Whereabouts, bool),
         stats: &mut MachineStats,
@@ -361,7 +359,7 @@ impl Receipts {
     fn wait_for(
         &mut self,
         now: Now,
-        asker: Asker,
+        asker: Asker<ReceiptAnswer>,
         query: &ReceiptQuery,
         may_wait: bool,
         stats: &mut MachineStats,

@@ -4,6 +4,7 @@
 //! exchange always have room; the others wait here, oldest first.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 
 use crate::ids::{Claim, ConnId, RequestId, ShardId};
 use crate::limits;
@@ -13,28 +14,46 @@ use super::super::input::Effect;
 use super::super::mail::{Mail, Request};
 use super::super::slab::{Ref, Slab};
 
-/// Receiver of the answer to a request that this shard works on.
+/// A request of another shard that this shard works on. It is answered with an `A`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::shard) enum Asker {
+pub(in crate::shard) struct Caller<A> {
+    pub shard: ShardId,
+    pub id: RequestId,
+    answer: PhantomData<A>,
+}
+
+impl<A> Caller<A> {
+    /// The request `id` of `shard`.
+    pub fn new(shard: ShardId, id: RequestId) -> Caller<A> {
+        Caller { shard, id, answer: PhantomData }
+    }
+}
+
+/// Where an answer of type `A` goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::shard) enum Asker<A> {
     /// A connection of this shard.
     Local(ConnId),
-    /// A request of another shard.
-    Remote(ShardId, RequestId),
+    /// Another shard.
+    Remote(Caller<A>),
+}
+
+/// Receiver of the reply to a request of this shard.
+pub(in crate::shard) enum Waiter {
+    /// The request of an app server or of another node.
+    Conn(ConnId),
+    /// A socket with a hello of another shard's user. The hello goes with the socket.
+    Claim { conn: ConnId, claim: Claim, hello: Box<Hello> },
+    /// Words of a seat.
+    Seat(ConnId),
+    /// No state waits for it.
+    Nothing,
 }
 
 /// A request of this shard at another shard, or waiting for credit.
 pub(in crate::shard) struct Outgoing {
     pub peer: ShardId,
-    pub conn: ConnId,
-    /// Set for a claim: its name, and the hello that goes with the socket.
-    pub claim: Option<(Claim, Box<Hello>)>,
-}
-
-impl Outgoing {
-    /// A request on behalf of no connection.
-    pub fn to(peer: ShardId) -> Outgoing {
-        Outgoing { peer, conn: ConnId { slot: u32::MAX, generation: u32::MAX }, claim: None }
-    }
+    pub waiter: Waiter,
 }
 
 /// Outstanding requests of one shard.
@@ -120,17 +139,20 @@ impl Requests {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::command::{NodeCommand, NodeDisconnect};
     use super::*;
     use crate::ids::Uaid;
     use proptest::prelude::*;
 
     fn request(n: u64) -> Request {
-        Request::NodeDisconnect(Box::new((Uaid([0; 16]), n)))
+        Request::Node(NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid: Uaid([0; 16]), connected_at: n })))
     }
 
     fn sent(effect: Option<Effect>) -> Option<(RequestId, u64)> {
         match effect {
-            Some(Effect::Mail(_, Mail::Request { id, request: Request::NodeDisconnect(of), .. })) => Some((id, of.1)),
+            Some(Effect::Mail(_, Mail::Request { id, request: Request::Node(NodeCommand::Disconnect(of)), .. })) => {
+                Some((id, of.connected_at))
+            }
             _ => None,
         }
     }
@@ -146,7 +168,7 @@ mod tests {
             for send in ops {
                 let out = if send && requests.has_room(peer) {
                     opened += 1;
-                    sent(requests.send(Outgoing::to(peer), request(opened - 1)))
+                    sent(requests.send(Outgoing { peer, waiter: Waiter::Nothing }, request(opened - 1)))
                 } else if let Some(id) = open.pop_front() {
                     closed += 1;
                     let (outgoing, next) = requests.close(id).unwrap();

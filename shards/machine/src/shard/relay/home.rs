@@ -6,10 +6,10 @@ use crate::ids::{ConnId, EmissionId, ShardId, Uaid};
 use crate::limits;
 use crate::time::Span;
 
-use super::super::command::{CloseReason, Command, Event, Hello, RelayCommand, RelayEvent};
+use super::super::command::{CloseReason, Hello, RelayCommand, RelayEvent, SessionCommand, SessionEvent};
 use super::super::components::conns::ConnState;
 use super::super::components::conns::seats::{EMISSION_BITS, EMISSION_MASK, pack};
-use super::super::components::requests::Outgoing;
+use super::super::components::requests::{Outgoing, Waiter};
 use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
 use super::super::mail::Request;
@@ -19,29 +19,30 @@ use super::table::Relay;
 impl ShardMachine {
     /// A message of a relay, or the one that makes a WebSocket one.
     pub(in crate::shard) fn relay_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: RelayCommand) {
-        if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
-            self.postpone_relay_ping(turn, index);
-        }
-        let relay = match (self.conns.get(conn), command) {
+        let index = match (self.conns.get(conn), &command) {
+            (Some(ConnState::Relay(index)), _) => index,
             (Some(ConnState::Opened(_)), RelayCommand::Open) if self.config.relay_members > 0 => {
                 return self.open_relay(turn, conn);
             }
-            (Some(ConnState::Relay(index)), command) => self.relay_at(index).map(|relay| (relay, command)),
-            _ => None,
+            (_, _) => return self.refuse_command(turn, conn),
         };
-        match relay {
-            Some((relay, RelayCommand::Attach(hello))) => self.attach(turn, relay, hello),
-            Some((relay, RelayCommand::For { uaid, command })) => {
-                let seat = self.relays.table.get(relay.at).and_then(|of| of.by_uaid.get(&uaid).copied());
+        self.postpone_relay_ping(turn, index);
+        let relay = self.relay_of(index);
+        match command {
+            RelayCommand::Open => self.refuse_command(turn, conn),
+            RelayCommand::Attach(hello) => self.attach(turn, relay, hello),
+            RelayCommand::For { uaid, command } => {
+                let seat = self.relays.table.live(relay.at).by_uaid.get(&uaid).copied();
                 self.forward(turn, conn, uaid, seat.map(|seat| (seat, command)));
             }
-            Some((relay, RelayCommand::Bye(uaid))) => {
+            RelayCommand::Bye(uaid) => {
                 if !self.end_member_named(turn, relay, uaid, CloseReason::PeerClosed) {
                     self.say_bye(turn, conn, Some(uaid), CloseReason::PeerClosed);
                 }
                 turn.effects.push_back(Effect::Ready(conn));
             }
-            Some((_, RelayCommand::Open)) | None => self.refuse_command(turn, conn),
+            RelayCommand::Ping => self.relay_ping(turn, index),
+            RelayCommand::Pong => self.relay_pong(turn, index),
         }
     }
 
@@ -69,7 +70,7 @@ impl ShardMachine {
         self.conns.set(conn, ConnState::Relay(at.index));
         self.stats.relays_opened += 1;
         let opened = RelayEvent::Opened { members: self.config.relay_members };
-        turn.effects.push_back(Effect::Emit(conn, Event::Relay(Box::new(opened))));
+        turn.effects.push_back(Effect::Emit(conn, opened.into()));
         turn.effects.push_back(Effect::Ready(conn));
     }
 
@@ -111,7 +112,7 @@ impl ShardMachine {
     }
 
     /// A command of a member; of whom this is none, it is told again: the bye may have crossed the command.
-    fn forward(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, of: Option<(SeatId, Box<Command>)>) {
+    fn forward(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, of: Option<(SeatId, Box<SessionCommand>)>) {
         let Some((seat, command)) = of else {
             self.stats.members_unknown += 1;
             self.say_bye(turn, conn, Some(uaid), CloseReason::WrongState);
@@ -162,7 +163,7 @@ impl ShardMachine {
 
     fn say_bye(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Option<Uaid>, reason: CloseReason) {
         self.stats.member_byes += 1;
-        turn.effects.push_back(Effect::Emit(conn, Event::Relay(Box::new(RelayEvent::Bye { uaid, reason }))));
+        turn.effects.push_back(Effect::Emit(conn, RelayEvent::Bye { uaid, reason }.into()));
     }
 
     /// Ends a relay with all its members: one mail to each owner, however many there are. `goodbye` is set when it is
@@ -211,20 +212,20 @@ impl ShardMachine {
         MemberReply::Taken
     }
 
-    fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u64, mut event: Event) -> MemberReply {
+    fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u64, mut event: SessionEvent) -> MemberReply {
         let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return no_longer_here(&event) };
         let (conn, blocked, wakes) = (relay.conn, relay.blocked, relay.wakes);
         if relay.member(seat).is_none() {
             return no_longer_here(&event);
         }
-        if let Event::Hello { uaid, .. } = &event {
+        if let SessionEvent::Hello { uaid, .. } = &event {
             relay.rename(seat, *uaid);
         }
         let member = relay.live_member(seat);
         let (uaid, owner) = (member.uaid, member.owner);
         let mut reply = MemberReply::Taken;
         match &mut event {
-            Event::Notification { emission, .. } => {
+            SessionEvent::Notification { emission, .. } => {
                 if blocked || member.refuses(round) {
                     let wakes = member.refuse(round, wakes);
                     relay.refused.insert(owner);
@@ -235,15 +236,15 @@ impl ShardMachine {
                 *emission = pack(seat.place(), *emission);
             }
             // One of them is kept for each member, no more: its session takes itself for blocked from then on.
-            Event::Broadcast(_) if blocked => {
+            SessionEvent::Broadcast(_) if blocked => {
                 let wakes = member.refuse(round, wakes);
                 relay.refused.insert(owner);
                 reply = MemberReply::Refused { emission: None, wakes };
             }
             _ => {}
         }
-        let event = Event::Relay(Box::new(RelayEvent::Of { uaid, event }));
-        turn.effects.push_back(Effect::Emit(conn, event));
+        let event = RelayEvent::Of { uaid, event: Box::new(event) };
+        turn.effects.push_back(Effect::Emit(conn, event.into()));
         reply
     }
 
@@ -287,7 +288,7 @@ impl ShardMachine {
             self.member_request(turn, request);
             return true;
         }
-        self.send_request(turn, Outgoing::to(owner), Request::Member(Box::new(request)))
+        self.send_request(turn, Outgoing { peer: owner, waiter: Waiter::Nothing }, Request::Member(Box::new(request)))
     }
 
     /// Tells it what it must hear, beyond the bound on waiters if need be: at most one such mail for each member and
@@ -296,15 +297,19 @@ impl ShardMachine {
         if owner == self.config.shard {
             self.member_request(turn, request);
         } else {
-            self.send_request_always(turn, Outgoing::to(owner), Request::Member(Box::new(request)));
+            self.send_request_always(
+                turn,
+                Outgoing { peer: owner, waiter: Waiter::Nothing },
+                Request::Member(Box::new(request)),
+            );
         }
     }
 }
 
 /// The answer to words of a member that has left. A notification was not delivered, and no other round begins.
-fn no_longer_here(event: &Event) -> MemberReply {
-    match event {
-        Event::Notification { emission, .. } => MemberReply::Refused { emission: Some(*emission), wakes: u64::MAX },
-        _ => MemberReply::Taken,
+fn no_longer_here(event: &SessionEvent) -> MemberReply {
+    match event.emission() {
+        Some(emission) => MemberReply::Refused { emission: Some(emission), wakes: u64::MAX },
+        None => MemberReply::Taken,
     }
 }

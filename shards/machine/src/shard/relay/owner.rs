@@ -5,10 +5,10 @@
 
 use crate::ids::{ConnId, EmissionId, ShardId};
 
-use super::super::command::{CloseReason, Hello};
+use super::super::command::{AgentEvent, CloseReason, Event, Hello, SessionEvent};
 use super::super::components::conns::ConnState;
 use super::super::components::conns::seats::is_seat;
-use super::super::components::requests::Outgoing;
+use super::super::components::requests::{Outgoing, Waiter};
 use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
 use super::super::mail::Request;
@@ -17,26 +17,31 @@ use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, Sea
 impl ShardMachine {
     /// The home of a relay speaks of a member that this shard owns.
     pub(in crate::shard) fn member_request(&mut self, turn: &mut Turn<'_>, request: MemberRequest) {
-        let seat = match &request {
+        // A seat that is not found is empty by now: the home has been told, or it was the home that said so.
+        match request {
             MemberRequest::Attach { seat, hello } => {
                 let uaid = hello.uaid.unwrap_or(hello.fresh);
                 assert!(self.config.placement.owner(uaid) == self.config.shard, "members are brought to their owner");
-                Some(self.conns.seats.take(*seat, ConnState::Opened(0)))
+                let conn = self.conns.seats.take(seat, ConnState::Opened(0));
+                self.hello(turn, conn, hello);
             }
-            MemberRequest::For { seat, .. } | MemberRequest::Unsent { seat, .. } | MemberRequest::Leave { seat } => {
-                self.conns.seats.find(*seat)
+            MemberRequest::For { seat, command } => {
+                if let Some(conn) = self.conns.seats.find(seat) {
+                    self.session_command(turn, conn, *command);
+                }
             }
-            MemberRequest::Writable { relay, wakes } => return self.wake_seats(turn, *relay, *wakes),
-            MemberRequest::Gone { relay } => return self.empty_seats(turn, *relay),
-        };
-        // A seat that is empty by now: the home has been told, or it was the home that said so.
-        let Some(conn) = seat else { return };
-        match request {
-            MemberRequest::Attach { hello, .. } => self.hello(turn, conn, hello),
-            MemberRequest::For { command, .. } => self.session_command(turn, conn, *command),
-            MemberRequest::Unsent { emission, wakes, .. } => self.refused(turn, conn, Some(emission), wakes),
-            MemberRequest::Leave { .. } => self.gone(turn, conn),
-            MemberRequest::Writable { .. } | MemberRequest::Gone { .. } => {}
+            MemberRequest::Unsent { seat, emission, wakes } => {
+                if let Some(conn) = self.conns.seats.find(seat) {
+                    self.refused(turn, conn, Some(emission), wakes);
+                }
+            }
+            MemberRequest::Leave { seat } => {
+                if let Some(conn) = self.conns.seats.find(seat) {
+                    self.gone(turn, conn);
+                }
+            }
+            MemberRequest::Writable { relay, wakes } => self.wake_seats(turn, relay, wakes),
+            MemberRequest::Gone { relay } => self.empty_seats(turn, relay),
         }
     }
 
@@ -70,12 +75,22 @@ impl ShardMachine {
             return;
         }
         let mut from = turn.before;
-        while turn.effects.range(from..).any(|effect| seat_of(effect).is_some()) {
+        while turn.effects.range(from..).any(names_seat) {
             let mut said = turn.effects.split_off(from);
             while let Some(effect) = said.pop_front() {
-                match seat_of(&effect) {
-                    Some(conn) => self.carry(turn, conn, effect),
-                    None => turn.effects.push_back(effect),
+                match effect {
+                    Effect::Emit(conn, Event::Agent(AgentEvent::Session(event))) if is_seat(conn) => {
+                        self.carry(turn, conn, event);
+                    }
+                    Effect::Ready(conn) if is_seat(conn) => {
+                        let seat = self.conns.seats.live(conn).id;
+                        self.tell_home(turn, conn, MemberEvent::Ready { seat });
+                    }
+                    Effect::Close(conn, reason) if is_seat(conn) => {
+                        let seat = self.conns.seats.live(conn).id;
+                        self.tell_home(turn, conn, MemberEvent::Ended { seat, reason });
+                    }
+                    other => turn.effects.push_back(other),
                 }
             }
             from = turn.effects.len();
@@ -97,31 +112,23 @@ impl ShardMachine {
         }
     }
 
-    fn carry(&mut self, turn: &mut Turn<'_>, conn: ConnId, effect: Effect) {
-        let seat = self.conns.seats.live(conn);
-        let (seat, round, choked) = (seat.id, seat.round, seat.choked);
-        match effect {
-            Effect::Emit(_, event) => {
-                let said = MemberEvent::Say { seat, round, event };
-                if seat.relay.home == self.config.shard {
-                    let reply = self.member_event(turn, said);
-                    self.answered(turn, conn, reply);
-                } else if !choked {
-                    self.say_at_home(turn, conn, seat.relay.home, said);
-                } else {
-                    self.conns.seats.live_mut(conn).unanswered += 1;
-                }
-            }
-            Effect::Ready(_) => self.tell_home(turn, conn, MemberEvent::Ready { seat }),
-            Effect::Close(_, reason) => self.tell_home(turn, conn, MemberEvent::Ended { seat, reason }),
-            // No other effect names a seat.
-            _ => {}
+    fn carry(&mut self, turn: &mut Turn<'_>, conn: ConnId, event: SessionEvent) {
+        let seat = self.conns.seats.live_mut(conn);
+        let said = MemberEvent::Say { seat: seat.id, round: seat.round, event };
+        let home = seat.id.relay.home;
+        if home == self.config.shard {
+            let reply = self.member_event(turn, said);
+            self.answered(turn, conn, reply);
+        } else if seat.choked {
+            seat.unanswered += 1;
+        } else {
+            self.say_at_home(turn, conn, home, said);
         }
     }
 
     /// Words to another shard; they wait for credit, and when too many do, the session ends.
     fn say_at_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, home: ShardId, said: MemberEvent) {
-        let outgoing = Outgoing { conn, ..Outgoing::to(home) };
+        let outgoing = Outgoing { peer: home, waiter: Waiter::Seat(conn) };
         let sent = self.send_request(turn, outgoing, Request::MemberEvent(Box::new(said)));
         let seat = self.conns.seats.live_mut(conn);
         seat.unanswered += 1;
@@ -138,7 +145,11 @@ impl ShardMachine {
         if home == self.config.shard {
             self.member_event(turn, event);
         } else {
-            self.send_request_always(turn, Outgoing::to(home), Request::MemberEvent(Box::new(event)));
+            self.send_request_always(
+                turn,
+                Outgoing { peer: home, waiter: Waiter::Nothing },
+                Request::MemberEvent(Box::new(event)),
+            );
         }
     }
 
@@ -223,10 +234,6 @@ impl ShardMachine {
     }
 }
 
-/// The seat that an effect names.
-fn seat_of(effect: &Effect) -> Option<ConnId> {
-    match effect {
-        Effect::Ready(conn) | Effect::Emit(conn, _) | Effect::Close(conn, _) if is_seat(*conn) => Some(*conn),
-        _ => None,
-    }
+fn names_seat(effect: &Effect) -> bool {
+    matches!(effect, Effect::Ready(conn) | Effect::Emit(conn, _) | Effect::Close(conn, _) if is_seat(*conn))
 }

@@ -2,14 +2,13 @@
 
 use crate::time::Instant;
 
-use super::super::command::{CloseReason, Event};
+use super::super::command::{CloseReason, RelayEvent};
 use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
 
 impl ShardMachine {
     /// The message `{}`, as for any session.
-    pub(in crate::shard) fn relay_ping(&mut self, turn: &mut Turn<'_>, index: u32) {
-        self.postpone_relay_ping(turn, index);
+    pub(super) fn relay_ping(&mut self, turn: &mut Turn<'_>, index: u32) {
         let relay = self.relays.table.live_mut(self.relay_of(index).at);
         let now = turn.now.mono;
         if relay.client_ping.is_some_and(|at| now.since(at) < self.config.ping_min_interval) {
@@ -18,12 +17,11 @@ impl ShardMachine {
             return;
         }
         relay.client_ping = Some(now);
-        turn.effects.push_back(Effect::Emit(relay.conn, Event::Pong));
+        turn.effects.push_back(Effect::Emit(relay.conn, RelayEvent::Pong.into()));
         turn.effects.push_back(Effect::Ready(relay.conn));
     }
 
-    pub(in crate::shard) fn relay_pong(&mut self, turn: &mut Turn<'_>, index: u32) {
-        self.postpone_relay_ping(turn, index);
+    pub(super) fn relay_pong(&mut self, turn: &mut Turn<'_>, index: u32) {
         let relay = self.relays.table.live_mut(self.relay_of(index).at);
         relay.pong_due = None;
         turn.effects.push_back(Effect::Ready(relay.conn));
@@ -63,7 +61,7 @@ impl ShardMachine {
                 relay.ping_due = Some(now.after(self.config.ping_interval));
                 relay.pong_due = Some(now.after(self.config.pong_timeout));
                 self.stats.pings += 1;
-                turn.effects.push_back(Effect::Emit(relay.conn, Event::Ping));
+                turn.effects.push_back(Effect::Emit(relay.conn, RelayEvent::Ping.into()));
             }
             due = [due, relay.due()].into_iter().flatten().min();
         }

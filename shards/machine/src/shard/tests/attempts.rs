@@ -112,9 +112,9 @@ fn what_is_said_to_a_relay_that_ends_is_no_delivery() {
     });
     let uaid = mesh.known_user(0);
     let relay = mesh.open(0);
-    mesh.command(relay, Command::Relay(RelayCommand::Open));
+    mesh.command(relay, RelayCommand::Open);
     mesh.run();
-    mesh.command(relay, Command::Relay(RelayCommand::Attach(Box::new(Hello::new(Some(uaid), uaid)))));
+    mesh.command(relay, RelayCommand::Attach(Box::new(Hello::new(Some(uaid), uaid))));
     mesh.run();
     mesh.accept(0, message(uaid), Disposition::Direct);
     while !mesh.said(relay).contains(&Said::Ping) {
@@ -137,9 +137,9 @@ fn what_a_relay_that_ends_had_refused_is_no_delivery() {
     let mut mesh = Mesh::with(1, |config| config.ping_interval = Span::from_secs(20));
     let uaid = mesh.known_user(0);
     let relay = mesh.open(0);
-    mesh.command(relay, Command::Relay(RelayCommand::Open));
+    mesh.command(relay, RelayCommand::Open);
     mesh.run();
-    mesh.command(relay, Command::Relay(RelayCommand::Attach(Box::new(Hello::new(Some(uaid), uaid)))));
+    mesh.command(relay, RelayCommand::Attach(Box::new(Hello::new(Some(uaid), uaid))));
     mesh.run();
     while !mesh.said(relay).contains(&Said::Ping) {
         mesh.pass_step();

@@ -6,7 +6,7 @@ use super::*;
 fn cancelled_messages_come_no_more_in_none_of_their_forms() {
     let mut mesh = Mesh::new(2);
     let uaid = mesh.known_user(1);
-    let cancel = |stamp| Command::Cancel(Box::new(Cancel { uaid, chid: CHANNEL, stamp, topic: None }));
+    let cancel = |stamp| SenderCommand::Cancel(Box::new(Cancel { uaid, chid: CHANNEL, stamp, topic: None }));
     let stored = mesh.accept(0, message(uaid), Disposition::Stored);
     assert_eq!(mesh.request(0, cancel(stored)), "cancelled true");
     assert!(mesh.store.rows_of(uaid).is_empty());
@@ -32,9 +32,9 @@ fn a_cancelled_row_is_not_read_back_while_its_delete_is_on_its_way() {
     mesh.store.mode = Mode::Held;
     let conn = mesh.conn();
     let cancel = Cancel { uaid, chid: CHANNEL, stamp: stored, topic: None };
-    mesh.step(0, Input::Command { conn, command: Command::Cancel(Box::new(cancel)) });
+    mesh.step(0, Input::Command { conn, command: SenderCommand::Cancel(Box::new(cancel)).into() });
     let conn = mesh.conn();
-    mesh.step(0, Input::Command { conn, command: notify(uaid) });
+    mesh.step(0, Input::Command { conn, command: notify(uaid).into() });
     mesh.store.held.rotate_left(1);
     mesh.store.release();
     mesh.run();
@@ -50,7 +50,7 @@ fn a_cancel_whose_delete_fails_is_carried_out_later_all_the_same() {
     let socket = mesh.session(0, Some(uaid));
     mesh.store.mode = Mode::Failing;
     let cancel = Cancel { uaid, chid: CHANNEL, stamp: stored, topic: None };
-    assert_eq!(mesh.request(0, Command::Cancel(Box::new(cancel))), "cancelled false");
+    assert_eq!(mesh.request(0, SenderCommand::Cancel(Box::new(cancel))), "cancelled false");
     mesh.ack(socket, stored);
     mesh.store.mode = Mode::Prompt;
     mesh.pass(3);
@@ -63,7 +63,7 @@ fn an_unregister_that_storage_may_have_done_accepts_nothing_more() {
     let uaid = mesh.known_user(0);
     let socket = mesh.session(0, Some(uaid));
     mesh.store.mode = Mode::Lossy;
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
     mesh.run();
     assert_eq!(mesh.said(socket).last(), Some(&Said::Unregistered(500)));
     mesh.store.mode = Mode::Prompt;
@@ -79,7 +79,7 @@ fn a_register_that_storage_may_have_done_can_be_undone() {
     mesh.register(socket, CHANNEL);
     assert_eq!(mesh.said(socket).last(), Some(&Said::Registered(500)));
     mesh.store.mode = Mode::Prompt;
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
     mesh.run();
     mesh.close(socket);
     assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);
@@ -94,7 +94,7 @@ fn unregister_drops_what_is_pending_and_registering_again_revives_nothing() {
     let spilled = mesh.accept(0, message(uaid), Disposition::Direct);
     mesh.pass(12);
     mesh.accept(0, message(uaid), Disposition::Direct);
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
     mesh.run();
     assert_eq!(mesh.said(socket).last(), Some(&Said::Unregistered(200)));
     assert_eq!(mesh.post(0, message(uaid)), Published::NoSubscription);

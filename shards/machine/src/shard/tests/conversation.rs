@@ -4,7 +4,7 @@
 use super::*;
 
 fn unregister(mesh: &mut Mesh, socket: Socket, chid: Chid, code: u32) {
-    mesh.command(socket, Command::Unregister { chid, code });
+    mesh.command(socket, SessionCommand::Unregister { chid, code });
     mesh.run();
 }
 
@@ -20,7 +20,7 @@ fn storage_errors_are_answered_500_and_the_session_goes_on() {
         assert_eq!(mesh.said(socket)[1..], [Said::Registered(500), Said::Unregistered(500)]);
         // A message that needs no storage passes all the same.
         mesh.accept(0, message(uaid), Disposition::Direct);
-        mesh.command(socket, Command::Ping);
+        mesh.command(socket, AgentCommand::Ping);
         mesh.store.mode = Mode::Prompt;
         mesh.register(socket, Chid([7; 16]));
         unregister(&mut mesh, socket, OTHER, 200);
@@ -125,10 +125,10 @@ fn any_frame_of_a_client_postpones_the_ping() {
     let acks = mesh.session(0, Some(uaid));
     let silent = mesh.session(0, None);
     for minute in 0..20 {
-        mesh.command(sockets[0], Command::Ping);
-        mesh.command(sockets[1], Command::Nack { code: 301 });
-        mesh.command(sockets[2], Command::Pong);
-        mesh.command(sockets[3], Command::BroadcastSubscribe(Vec::new()));
+        mesh.command(sockets[0], AgentCommand::Ping);
+        mesh.command(sockets[1], SessionCommand::Nack { code: 301 });
+        mesh.command(sockets[2], AgentCommand::Pong);
+        mesh.command(sockets[3], SessionCommand::BroadcastSubscribe(Vec::new()));
         let conn = mesh.sockets[sockets[4].0].conn;
         mesh.step(0, Input::Frame { conn });
         let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
@@ -155,7 +155,7 @@ fn what_a_client_says_does_not_stand_for_the_pong() {
     }
     for _ in 0..5 {
         if mesh.closed(socket).is_none() {
-            mesh.command(socket, Command::Nack { code: 301 });
+            mesh.command(socket, SessionCommand::Nack { code: 301 });
         }
         mesh.pass(1);
     }
@@ -166,12 +166,12 @@ fn what_a_client_says_does_not_stand_for_the_pong() {
 fn a_pong_that_nobody_asked_for_is_a_frame_as_any_other() {
     let mut mesh = Mesh::new(1);
     let early = mesh.open(0);
-    mesh.command(early, Command::Pong);
+    mesh.command(early, AgentCommand::Pong);
     mesh.say_hello(early, None);
     mesh.run();
     assert_eq!(mesh.said(early).len(), 1);
     for _ in 0..335 {
-        mesh.command(early, Command::Pong);
+        mesh.command(early, AgentCommand::Pong);
         mesh.pass(1);
     }
     assert_eq!((pings(&mesh, early), mesh.closed(early)), (0, None));
@@ -190,13 +190,13 @@ fn what_was_unknown_when_it_was_named_is_told_when_it_is_set() {
     let mut mesh = Mesh::new(1);
     let value = |id: &str, version: &str| BroadcastVersion { id: id.into(), version: version.into() };
     let socket = mesh.session(0, None);
-    mesh.command(socket, Command::BroadcastSubscribe(vec![value("late", "1")]));
+    mesh.command(socket, SessionCommand::BroadcastSubscribe(vec![value("late", "1")]));
     assert_eq!(mesh.said(socket).last(), Some(&Said::Broadcast(0, 1)));
     mesh.step(0, Input::Broadcasts([value("other", "1")].into()));
     assert_eq!(mesh.said(socket).len(), 2);
     mesh.step(0, Input::Broadcasts([value("late", "2")].into()));
     assert_eq!(mesh.said(socket)[2..], [Said::Broadcast(1, 0)]);
-    mesh.command(socket, Command::BroadcastSubscribe(vec![value("late", "1")]));
+    mesh.command(socket, SessionCommand::BroadcastSubscribe(vec![value("late", "1")]));
     mesh.step(0, Input::Broadcasts([value("late", "3")].into()));
     assert_eq!(mesh.said(socket)[3..], [Said::Broadcast(1, 0), Said::Broadcast(1, 0)]);
 }

@@ -73,7 +73,7 @@ fn the_owner_says_410_before_the_rule_that_was_broken() {
     let refused = |mesh: &mut Mesh, uaid, chid| {
         let conn = mesh.conn();
         let publish = Publish { uaid, chid, message: Err(Refusal(4)) };
-        mesh.step(0, Input::Command { conn, command: Command::Publish(Box::new(publish)) });
+        mesh.step(0, Input::Command { conn, command: SenderCommand::Publish(Box::new(publish)).into() });
         mesh.run();
         mesh.answer_to((0, conn.slot))
     };
@@ -295,7 +295,7 @@ fn a_node_pushes_only_to_live_sessions_and_a_late_copy_is_known() {
     let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
     let push = |uaid| {
         let message = Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) });
-        Command::NodePush(Box::new(NodePush { message, stored: false }))
+        NodeCommand::Push(Box::new(NodePush { message, stored: false }))
     };
     assert_eq!(mesh.request(0, push(uaid)), "NotHere");
     assert_eq!(mesh.request(0, notify(uaid)), "NotHere");
@@ -307,8 +307,11 @@ fn a_node_pushes_only_to_live_sessions_and_a_late_copy_is_known() {
     assert_eq!(mesh.request(0, push(uaid)), "Done");
     assert_eq!(mesh.notifications(socket), [stamp], "settled lately");
     let connected_at = mesh.now.unix_us / 1_000;
-    assert_eq!(mesh.request(0, Command::NodeDisconnect { uaid, connected_at: connected_at + 1 }), "NotHere");
-    assert_eq!(mesh.request(0, Command::NodeDisconnect { uaid, connected_at }), "Done");
+    assert_eq!(
+        mesh.request(0, NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at: connected_at + 1 }))),
+        "NotHere"
+    );
+    assert_eq!(mesh.request(0, NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at }))), "Done");
     assert_eq!(mesh.closed(socket), Some(CloseReason::Elsewhere));
 }
 
@@ -320,7 +323,7 @@ fn a_window_of_one_gates_as_the_classic_servers_did() {
     let push = |clock| {
         let stamp = Stamp { clock: Clock(clock), origin: Origin(77) };
         let message = Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) });
-        Command::NodePush(Box::new(NodePush { message, stored: false }))
+        NodeCommand::Push(Box::new(NodePush { message, stored: false }))
     };
     let first = mesh.now.unix_us;
     assert_eq!(mesh.request(0, push(first)), "Done");
@@ -339,11 +342,11 @@ fn a_cancelled_message_of_another_node_is_known_when_its_copy_comes_late() {
     let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
     let push = || {
         let message = Arc::new(Message { stamp, accepted: UnixSeconds(1_700_000_000), ..message(uaid) });
-        Command::NodePush(Box::new(NodePush { message, stored: false }))
+        NodeCommand::Push(Box::new(NodePush { message, stored: false }))
     };
     assert_eq!(mesh.request(0, push()), "Done");
     let cancel = Cancel { uaid, chid: CHANNEL, stamp, topic: None };
-    assert_eq!(mesh.request(0, Command::Cancel(Box::new(cancel))), "cancelled true");
+    assert_eq!(mesh.request(0, SenderCommand::Cancel(Box::new(cancel))), "cancelled true");
     assert_eq!(mesh.request(0, push()), "Done");
     assert_eq!(mesh.notifications(socket), [stamp]);
 }
@@ -400,7 +403,7 @@ fn an_ack_of_a_row_that_a_check_passed_by_still_deletes_it() {
         mesh.run();
     }
     mesh.store.mode = Mode::Failing;
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
     mesh.run();
     mesh.store.release();
     mesh.run();

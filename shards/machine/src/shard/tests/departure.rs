@@ -178,7 +178,7 @@ fn a_cancel_reaches_a_message_whose_save_failed_once() {
     mesh.store.mode = Mode::Prompt;
     let conn = mesh.conn();
     let cancel = Cancel { uaid, chid: CHANNEL, stamp, topic: None };
-    mesh.step(0, Input::Command { conn, command: Command::Cancel(Box::new(cancel)) });
+    mesh.step(0, Input::Command { conn, command: SenderCommand::Cancel(Box::new(cancel)).into() });
     mesh.pass(3);
     assert!(mesh.ledger.is_empty());
     assert!(mesh.store.rows_of(uaid).is_empty());
@@ -230,7 +230,7 @@ fn no_save_comes_behind_an_unregister_and_brings_its_rows_back() {
         let stamp = mesh.accept(0, message(uaid), Disposition::Direct);
         mesh.pass(8);
         mesh.store.mode = if done { Mode::Held } else { Mode::Failing };
-        mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+        mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
         if leaves {
             mesh.close(socket);
         } else {

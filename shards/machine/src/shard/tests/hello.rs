@@ -246,7 +246,7 @@ fn hello_twice_and_anything_before_hello_close() {
     mesh.say_hello(twice, None);
     assert_eq!(mesh.closed(twice), Some(CloseReason::WrongState));
     let early = mesh.open(0);
-    mesh.command(early, Command::Ping);
+    mesh.command(early, AgentCommand::Ping);
     assert_eq!(mesh.said(early), [Said::Closed(CloseReason::WrongState)]);
 }
 

@@ -40,7 +40,7 @@ fn a_pong_that_waits_for_a_late_shard_is_in_time() {
     time_out(&mut mesh);
     assert_eq!(mesh.closed(socket), None, "its Pong may wait in the socket");
     assert!(mesh.machines[0].next_timeout().is_some_and(|at| at <= mesh.now.mono), "it is looked at again at once");
-    mesh.command(socket, Command::Pong);
+    mesh.command(socket, AgentCommand::Pong);
     hear(&mut mesh, false);
     time_out(&mut mesh);
     assert_eq!(mesh.closed(socket), None);
@@ -89,7 +89,7 @@ fn a_ping_that_a_late_shard_wrote_counts_from_when_it_went_out() {
 fn a_pong_behind_a_command_that_waits_for_storage_is_in_time() {
     let (mut mesh, socket) = pinged();
     mesh.store.mode = Mode::Held;
-    mesh.command(socket, Command::Register { chid: CHANNEL, key: None });
+    mesh.command(socket, SessionCommand::Register { chid: CHANNEL, key: None });
     for _ in 0..30 {
         stand_still(&mut mesh, 1);
         hear(&mut mesh, false);
@@ -98,7 +98,7 @@ fn a_pong_behind_a_command_that_waits_for_storage_is_in_time() {
     assert_eq!(mesh.closed(socket), None, "it is storage that is slow");
     mesh.store.release();
     mesh.run();
-    mesh.command(socket, Command::Pong);
+    mesh.command(socket, AgentCommand::Pong);
     mesh.pass(20);
     assert_eq!(mesh.closed(socket), None);
 }
@@ -107,7 +107,7 @@ fn a_pong_behind_a_command_that_waits_for_storage_is_in_time() {
 fn a_session_that_is_silent_after_its_command_ends_all_the_same() {
     let (mut mesh, socket) = pinged();
     mesh.store.mode = Mode::Held;
-    mesh.command(socket, Command::Register { chid: CHANNEL, key: None });
+    mesh.command(socket, SessionCommand::Register { chid: CHANNEL, key: None });
     mesh.pass(10);
     hear(&mut mesh, false);
     mesh.store.release();

@@ -16,7 +16,7 @@ fn a_ping_goes_out_once_an_interval_and_a_pong_keeps_the_session() {
         assert!(mesh.now.mono.seconds() < 330, "the first ping comes within the interval and a round");
     }
     assert!(mesh.now.mono.seconds() > 140, "the first ping is jittered over the second half");
-    mesh.command(socket, Command::Pong);
+    mesh.command(socket, AgentCommand::Pong);
     mesh.pass(290);
     assert_eq!(pings(&mesh), 1);
     assert_eq!(mesh.closed(socket), None);
@@ -28,12 +28,12 @@ fn a_ping_goes_out_once_an_interval_and_a_pong_keeps_the_session() {
 fn the_first_client_ping_is_answered_and_the_next_not_too_soon() {
     let mut mesh = Mesh::new(1);
     let socket = mesh.session(0, None);
-    mesh.command(socket, Command::Ping);
+    mesh.command(socket, AgentCommand::Ping);
     mesh.pass(46);
-    mesh.command(socket, Command::Ping);
+    mesh.command(socket, AgentCommand::Ping);
     assert_eq!(mesh.said(socket)[1..], [Said::Pong, Said::Pong]);
     mesh.pass(44);
-    mesh.command(socket, Command::Ping);
+    mesh.command(socket, AgentCommand::Ping);
     assert_eq!(mesh.closed(socket), Some(CloseReason::PingTooSoon));
 }
 
@@ -42,7 +42,7 @@ fn broadcasts_are_pushed_at_once_to_who_subscribed() {
     let mut mesh = Mesh::new(1);
     mesh.step(0, Input::Broadcasts([value("a", "1"), value("b", "1")].into()));
     let (told, silent) = (mesh.session(0, None), mesh.session(0, None));
-    mesh.command(told, Command::BroadcastSubscribe(vec![value("a", "1"), value("x", "1")]));
+    mesh.command(told, SessionCommand::BroadcastSubscribe(vec![value("a", "1"), value("x", "1")]));
     assert_eq!(mesh.said(told).last(), Some(&Said::Broadcast(0, 1)));
     mesh.step(0, Input::Broadcasts([value("b", "2")].into()));
     assert_eq!(mesh.said(told).len(), 2);
@@ -56,7 +56,7 @@ fn a_blocked_socket_is_told_of_broadcasts_when_it_takes_bytes() {
     let mut mesh = Mesh::new(1);
     mesh.step(0, Input::Broadcasts([value("a", "1")].into()));
     let socket = mesh.session(0, None);
-    mesh.command(socket, Command::BroadcastSubscribe(vec![value("a", "1")]));
+    mesh.command(socket, SessionCommand::BroadcastSubscribe(vec![value("a", "1")]));
     mesh.block(socket);
     mesh.step(0, Input::Broadcasts([value("a", "2")].into()));
     assert_eq!(mesh.said(socket).len(), 1);
@@ -70,7 +70,7 @@ fn a_change_is_spread_over_its_window_and_reaches_everybody() {
     mesh.step(0, Input::Broadcasts([value("a", "1")].into()));
     let sockets: Vec<Socket> = (0..400).map(|_| mesh.session(0, None)).collect();
     for socket in &sockets {
-        mesh.command(*socket, Command::BroadcastSubscribe(vec![value("a", "1")]));
+        mesh.command(*socket, SessionCommand::BroadcastSubscribe(vec![value("a", "1")]));
     }
     let told = |mesh: &Mesh| sockets.iter().filter(|s| mesh.said(**s).contains(&Said::Broadcast(1, 0))).count();
     mesh.step(0, Input::Broadcasts([value("a", "2")].into()));
@@ -129,19 +129,19 @@ fn broadcast_sets_that_no_session_has_make_room_for_others() {
     let mut strangers = Vec::new();
     for n in 1..limits::BROADCAST_SETS_MAX {
         let socket = mesh.session(0, None);
-        mesh.command(socket, Command::BroadcastSubscribe(combination(n).collect()));
+        mesh.command(socket, SessionCommand::BroadcastSubscribe(combination(n).collect()));
         strangers.push(socket);
     }
     assert!(strangers.iter().all(|socket| mesh.said(*socket).len() == 1), "all of them have what they asked for");
     // The bound: said, and not only not done.
     let refused = mesh.session(0, None);
-    mesh.command(refused, Command::BroadcastSubscribe(combination(limits::BROADCAST_SETS_MAX + 4).collect()));
+    mesh.command(refused, SessionCommand::BroadcastSubscribe(combination(limits::BROADCAST_SETS_MAX + 4).collect()));
     assert_eq!(mesh.said(refused).last(), Some(&Said::Broadcast(0, 2)), "not found, both of them");
     for socket in strangers {
         mesh.close(socket);
     }
     let welcome = mesh.session(0, None);
-    mesh.command(welcome, Command::BroadcastSubscribe(combination(limits::BROADCAST_SETS_MAX + 4).collect()));
+    mesh.command(welcome, SessionCommand::BroadcastSubscribe(combination(limits::BROADCAST_SETS_MAX + 4).collect()));
     mesh.step(0, Input::Broadcasts([value("id2", "2")].into()));
     assert_eq!(mesh.said(welcome).last(), Some(&Said::Broadcast(1, 0)), "it hears of changes");
 }
@@ -154,7 +154,7 @@ fn a_pong_in_time_is_not_judged_by_the_next_ping() {
     while !mesh.said(socket).contains(&Said::Ping) {
         mesh.pass(1);
     }
-    mesh.command(socket, Command::Pong);
+    mesh.command(socket, AgentCommand::Pong);
     mesh.now.mono = mesh.now.mono.after(Span::from_secs(1_000));
     mesh.step(0, Input::Timeout);
     assert_eq!(mesh.closed(socket), None, "its Pong came in time");

@@ -16,13 +16,13 @@ fn wanted_topical(uaid: Uaid) -> Message {
 
 fn ack_with(mesh: &mut Mesh, socket: Socket, message: &Message, stamp: Stamp, code: u16) {
     let update = AckUpdate { stamp, chid: message.chid, topic: message.topic, code };
-    mesh.command(socket, Command::Ack(vec![update]));
+    mesh.command(socket, SessionCommand::Ack(vec![update]));
     mesh.run();
 }
 
 fn cancel(mesh: &mut Mesh, message: &Message, stamp: Stamp) -> String {
     let Message { uaid, chid, topic, .. } = *message;
-    mesh.request(0, Command::Cancel(Box::new(Cancel { uaid, chid, stamp, topic })))
+    mesh.request(0, SenderCommand::Cancel(Box::new(Cancel { uaid, chid, stamp, topic })))
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn an_unregister_ends_what_its_channel_had_and_no_other() {
     let socket = mesh.session(0, Some(uaid));
     let sent = mesh.accept(0, wanted(uaid), Disposition::Direct);
     let waits = mesh.start_receipt(0, (&wanted(uaid), sent), WAIT);
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
     mesh.run();
     assert_eq!(mesh.receipt_said(waits), Some(Ended(Outcome::Unregistered)));
     assert_eq!(mesh.receipt(0, (&wanted_topical(uaid), stored)), Ended(Outcome::Unregistered));
@@ -217,7 +217,7 @@ fn an_unregister_that_is_answered_after_its_session_ended_is_told() {
     let socket = mesh.session(0, Some(uaid));
     let stamp = mesh.accept(0, wanted(uaid), Disposition::Direct);
     mesh.store.mode = Mode::Held;
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
     mesh.close(socket);
     assert_eq!(mesh.receipt(0, (&wanted(uaid), stamp)), Pending);
     mesh.store.release();
@@ -347,7 +347,7 @@ fn what_an_unregister_without_an_answer_removed_is_not_expired() {
     let stamp = mesh.accept(0, lasting.clone(), Disposition::Direct);
     mesh.pass(12);
     mesh.store.mode = Mode::Lossy;
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
     mesh.run();
     mesh.store.mode = Mode::Prompt;
     assert_eq!(mesh.receipt(0, (&lasting, stamp)), Pending);

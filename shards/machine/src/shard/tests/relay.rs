@@ -11,7 +11,7 @@ impl Mesh {
     /// A relay whose home is `shard`.
     fn relay(&mut self, shard: usize) -> Socket {
         let socket = self.open(shard);
-        self.command(socket, Command::Relay(RelayCommand::Open));
+        self.command(socket, RelayCommand::Open);
         self.run();
         socket
     }
@@ -19,7 +19,7 @@ impl Mesh {
     fn start_attach(&mut self, relay: Socket, uaid: Option<Uaid>) {
         let fresh = self.uaid_of(self.shard_of(relay));
         let hello = Hello::new(uaid, fresh);
-        self.command(relay, Command::Relay(RelayCommand::Attach(Box::new(hello))));
+        self.command(relay, RelayCommand::Attach(Box::new(hello)));
     }
 
     /// A hello on a relay; the UAID it was answered with.
@@ -34,19 +34,19 @@ impl Mesh {
         answered.expect("the hello is answered")
     }
 
-    fn ask_for(&mut self, relay: Socket, uaid: Uaid, command: Command) {
+    fn ask_for(&mut self, relay: Socket, uaid: Uaid, command: SessionCommand) {
         let command = Box::new(command);
-        self.command(relay, Command::Relay(RelayCommand::For { uaid, command }));
+        self.command(relay, RelayCommand::For { uaid, command });
         self.run();
     }
 
     fn ack_for(&mut self, relay: Socket, uaid: Uaid, stamp: Stamp) {
         let update = AckUpdate { stamp, chid: CHANNEL, topic: None, code: 100 };
-        self.ask_for(relay, uaid, Command::Ack(vec![update]));
+        self.ask_for(relay, uaid, SessionCommand::Ack(vec![update]));
     }
 
     fn leave(&mut self, relay: Socket, uaid: Uaid) {
-        self.command(relay, Command::Relay(RelayCommand::Bye(uaid)));
+        self.command(relay, RelayCommand::Bye(uaid));
         self.run();
     }
 
@@ -119,14 +119,14 @@ fn a_member_of_another_shard_registers_and_acks_directs() {
         let member = mesh.known_user(owner);
         mesh.attach(relay, Some(member));
         let chid = Chid([0xc9; 16]);
-        mesh.ask_for(relay, member, Command::Register { chid, key: None });
+        mesh.ask_for(relay, member, SessionCommand::Register { chid, key: None });
         assert_eq!(mesh.said_to(relay, member).last(), Some(&Said::Registered(200)));
         let stamp = mesh.accept(1, Message { chid, ..message(member) }, Disposition::Direct);
         assert_eq!(mesh.notified(relay, member), [stamp]);
         assert_eq!(mesh.ledger.len(), 1);
         mesh.ack_for(relay, member, stamp);
         assert!(mesh.ledger.is_empty());
-        mesh.ask_for(relay, member, Command::Unregister { chid, code: 200 });
+        mesh.ask_for(relay, member, SessionCommand::Unregister { chid, code: 200 });
         assert_eq!(mesh.said_to(relay, member).last(), Some(&Said::Unregistered(200)));
         assert_eq!(mesh.post(2, Message { chid, ..message(member) }), Published::NoSubscription);
     }
@@ -284,7 +284,7 @@ fn a_blocked_relay_keeps_one_broadcast_for_each_member() {
         mesh.attach(relay, Some(member));
         let version = |version: &str| BroadcastVersion { id: "a".into(), version: version.into() };
         mesh.step(owner, Input::Broadcasts([version("1")].into()));
-        mesh.ask_for(relay, member, Command::BroadcastSubscribe(vec![version("1")]));
+        mesh.ask_for(relay, member, SessionCommand::BroadcastSubscribe(vec![version("1")]));
         mesh.block(relay);
         for n in 2..9 {
             mesh.step(owner, Input::Broadcasts([version(&n.to_string())].into()));
@@ -427,7 +427,7 @@ fn members_whose_words_nobody_takes_end_and_lose_nothing() {
     mesh.step(1, Input::Broadcasts([version(0)].into()));
     for member in &members {
         mesh.attach(relay, Some(*member));
-        mesh.ask_for(relay, *member, Command::BroadcastSubscribe(vec![version(0)]));
+        mesh.ask_for(relay, *member, SessionCommand::BroadcastSubscribe(vec![version(0)]));
     }
     mesh.hold_mail = true;
     let post = mesh.start_post(1, message(members[0]));

@@ -108,8 +108,8 @@ fn a_kill_during_a_replacement_leaves_the_older_message_or_the_newer_one() {
         mesh.pass(wait);
         let conn = mesh.conn();
         let publish = Publish { uaid, chid: CHANNEL, message: Ok(Arc::new(topical(uaid, "t"))) };
-        let command = Command::Publish(Box::new(publish));
-        mesh.step_watched(0, Input::Command { conn, command }, |mesh| {
+        let command = SenderCommand::Publish(Box::new(publish));
+        mesh.step_watched(0, Input::Command { conn, command: command.into() }, |mesh| {
             assert!(!mesh.ledger.is_empty(), "after {wait} s the ledger held neither of the two");
         });
         assert!(matches!(mesh.answer_to((0, conn.slot)), Some(Published::Accepted { .. })));

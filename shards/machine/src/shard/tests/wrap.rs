@@ -35,21 +35,21 @@ fn pings_go_on_after_the_wrap_around_of_their_clock() {
     let (silent, alive) = (mesh.session(0, None), mesh.session(0, None));
     let pings = |mesh: &Mesh, socket| mesh.said(socket).iter().filter(|s| **s == Said::Ping).count();
     mesh.pass(90);
-    mesh.command(alive, Command::Ping);
+    mesh.command(alive, AgentCommand::Ping);
     assert_eq!((pings(&mesh, silent), pings(&mesh, alive)), (0, 0), "no ping is due within half an interval");
     for _ in 0..320 {
         mesh.pass(1);
         if pings(&mesh, alive) == 1 && mesh.is_ready(alive) {
-            mesh.command(alive, Command::Pong);
+            mesh.command(alive, AgentCommand::Pong);
         }
     }
     assert_eq!(mesh.closed(silent), Some(CloseReason::PongTimeout));
     assert_eq!((mesh.closed(alive), pings(&mesh, alive)), (None, 1));
     // The one before was answered on the other side of the wrap-around.
-    mesh.command(alive, Command::Ping);
+    mesh.command(alive, AgentCommand::Ping);
     assert_eq!(mesh.closed(alive), None);
     mesh.pass(44);
-    mesh.command(alive, Command::Ping);
+    mesh.command(alive, AgentCommand::Ping);
     assert_eq!(mesh.closed(alive), Some(CloseReason::PingTooSoon));
 }
 

@@ -196,7 +196,7 @@ fn a_push_whose_answer_is_lost_is_delivered_once() {
         if ack_first {
             mesh.ack(socket, stamp);
         }
-        mesh.request(1, Command::NodeNotify(Box::new(again)));
+        mesh.request(1, NodeCommand::Notify(Box::new(again)));
         if !ack_first {
             mesh.ack(socket, stamp);
         }

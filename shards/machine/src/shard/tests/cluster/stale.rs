@@ -281,7 +281,7 @@ fn a_late_copy_of_a_refused_push_replaces_no_accepted_message() {
     mesh.store.mode = Mode::Prompt;
     mesh.unblock(socket);
     let copy = NodePush { message, stored: false };
-    assert_eq!(mesh.request(1, Command::NodePush(Box::new(copy))), "Busy");
+    assert_eq!(mesh.request(1, Command::Node(NodeCommand::Push(Box::new(copy)))), "Busy");
     assert_eq!(mesh.notifications(socket), [older]);
     assert!(mesh.ledger.values().any(|held| held.stamp == older), "it was accepted and is not acked");
 }

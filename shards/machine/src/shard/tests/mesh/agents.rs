@@ -19,12 +19,12 @@ impl Mesh {
         self.sockets[socket.0].ready
     }
 
-    pub fn command(&mut self, socket: Socket, command: Command) {
+    pub fn command(&mut self, socket: Socket, command: impl Into<Command>) {
         let place = &mut self.sockets[socket.0];
         assert!(place.ready, "a command only when the socket is ready");
         place.ready = false;
         let (shard, conn) = (place.shard, place.conn);
-        self.step(shard, Input::Command { conn, command });
+        self.step(shard, Input::Command { conn, command: command.into() });
     }
 
     pub fn say_hello(&mut self, socket: Socket, uaid: Option<Uaid>) {
@@ -35,7 +35,7 @@ impl Mesh {
         let fresh = self.uaid_of(self.sockets[socket.0].shard);
         let wake = wake.and_then(WakeData::new);
         let hello = Hello { channels: self.channels.clone(), mode, wake, ..Hello::new(uaid, fresh) };
-        self.command(socket, Command::Hello(Box::new(hello)));
+        self.command(socket, AgentCommand::Hello(Box::new(hello)));
     }
 
     /// A socket on `shard` that has said hello and everything has come to rest.
@@ -47,13 +47,13 @@ impl Mesh {
     }
 
     pub fn register(&mut self, socket: Socket, chid: Chid) {
-        self.command(socket, Command::Register { chid, key: Some(KeyDigest([1; 32])) });
+        self.command(socket, SessionCommand::Register { chid, key: Some(KeyDigest([1; 32])) });
         self.run();
     }
 
     pub fn ack(&mut self, socket: Socket, stamp: Stamp) {
         let update = AckUpdate { stamp, chid: CHANNEL, topic: None, code: 100 };
-        self.command(socket, Command::Ack(vec![update]));
+        self.command(socket, SessionCommand::Ack(vec![update]));
         self.run();
     }
 

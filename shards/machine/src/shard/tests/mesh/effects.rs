@@ -69,23 +69,28 @@ impl Mesh {
 
     fn emit(&mut self, shard: usize, conn: ConnId, event: Event) {
         let said = match event {
-            Event::Published(published) => {
+            Event::Sender(SenderEvent::Published(published)) => {
                 self.published.insert((shard, conn.slot), published);
                 return;
             }
-            Event::Cancelled { done } => {
+            Event::Sender(SenderEvent::Cancelled(Cancelled { done })) => {
                 self.answers.insert((shard, conn.slot), format!("cancelled {done}"));
                 return;
             }
-            Event::Receipt(answer) => {
+            Event::Sender(SenderEvent::Receipt(answer)) => {
                 self.receipts.insert((shard, conn.slot), answer);
                 return;
             }
-            Event::NodeAnswer(answer) => {
+            Event::Node(answer) => {
                 self.answers.insert((shard, conn.slot), format!("{answer:?}"));
                 return;
             }
-            event => self.said_on(shard, conn, event),
+            Event::Agent(AgentEvent::Session(event)) => self.said_on(shard, conn, event),
+            Event::Agent(AgentEvent::Pong) | Event::Relay(RelayEvent::Pong) => Said::Pong,
+            Event::Agent(AgentEvent::Ping) | Event::Relay(RelayEvent::Ping) => Said::Ping,
+            Event::Relay(RelayEvent::Opened { members }) => Said::Relay(members),
+            Event::Relay(RelayEvent::Of { uaid, event }) => Said::Of(uaid, Box::new(self.said_on(shard, conn, *event))),
+            Event::Relay(RelayEvent::Bye { uaid, reason }) => Said::Bye(uaid, reason),
         };
         let at = self.socket_at(shard, conn).expect("events go to sockets");
         assert!(
@@ -95,28 +100,18 @@ impl Mesh {
         self.sockets[at].said.push(said);
     }
 
-    fn said_on(&mut self, shard: usize, conn: ConnId, event: Event) -> Said {
+    fn said_on(&mut self, shard: usize, conn: ConnId, event: SessionEvent) -> Said {
         match event {
-            Event::Relay(event) => match *event {
-                RelayEvent::Opened { members } => Said::Relay(members),
-                RelayEvent::Of { uaid, event } => Said::Of(uaid, Box::new(self.said_on(shard, conn, event))),
-                RelayEvent::Bye { uaid, reason } => Said::Bye(uaid, reason),
-            },
-            Event::Hello { uaid, .. } => Said::Hello(uaid),
-            Event::Registered { status, .. } => Said::Registered(status),
-            Event::Unregistered { status, .. } => Said::Unregistered(status),
-            Event::Notification { message, emission } => {
+            SessionEvent::Hello { uaid, .. } => Said::Hello(uaid),
+            SessionEvent::Registered { status, .. } => Said::Registered(status),
+            SessionEvent::Unregistered { status, .. } => Said::Unregistered(status),
+            SessionEvent::Notification { message, emission } => {
                 let at = self.socket_at(shard, conn).expect("notifications go to sockets");
                 self.sockets[at].emissions.push(emission);
                 self.versions.extend(message.simple_version().map(|version| (message.stamp, (message.chid, version))));
                 Said::Notification(message.stamp)
             }
-            Event::Broadcast(delta) => Said::Broadcast(delta.changed.len(), delta.unknown.len()),
-            Event::Pong => Said::Pong,
-            Event::Ping => Said::Ping,
-            Event::Published(_) | Event::Cancelled { .. } | Event::Receipt(_) | Event::NodeAnswer(_) => {
-                panic!("an answer to HTTP")
-            }
+            SessionEvent::Broadcast(delta) => Said::Broadcast(delta.changed.len(), delta.unknown.len()),
         }
     }
 }

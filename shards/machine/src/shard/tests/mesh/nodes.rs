@@ -86,12 +86,14 @@ impl Mesh {
             return PeerReply::NotHere;
         }
         let command = match op.clone() {
-            PeerOp::Push { message, stored, .. } => Command::NodePush(Box::new(NodePush { message, stored })),
-            PeerOp::Notify { uaid, unsure, .. } => Command::NodeNotify(Box::new(NodeNotify { uaid, unsure })),
-            PeerOp::Leave { uaid, connected_at, .. } => Command::NodeDisconnect { uaid, connected_at },
+            PeerOp::Push { message, stored, .. } => NodeCommand::Push(Box::new(NodePush { message, stored })),
+            PeerOp::Notify { uaid, unsure, .. } => NodeCommand::Notify(Box::new(NodeNotify { uaid, unsure })),
+            PeerOp::Leave { uaid, connected_at, .. } => {
+                NodeCommand::Disconnect(Box::new(NodeDisconnect { uaid, connected_at }))
+            }
         };
         let conn = self.conn();
-        self.step(to, Input::Command { conn, command });
+        self.step(to, Input::Command { conn, command: command.into() });
         match self.answers.get(&(to, conn.slot)).map(String::as_str) {
             Some("Done" | "Noted") => PeerReply::Done,
             Some("NotHere") => PeerReply::NotHere,
@@ -114,8 +116,8 @@ impl Mesh {
 }
 
 /// What another node says when it has stored something.
-pub fn notify(uaid: Uaid) -> Command {
-    Command::NodeNotify(Box::new(NodeNotify { uaid, unsure: None }))
+pub fn notify(uaid: Uaid) -> NodeCommand {
+    NodeCommand::Notify(Box::new(NodeNotify { uaid, unsure: None }))
 }
 
 /// A run of the `n`th node.

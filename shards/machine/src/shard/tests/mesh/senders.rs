@@ -13,7 +13,7 @@ impl Mesh {
     pub fn start_post(&mut self, shard: usize, message: Message) -> (usize, u32) {
         let conn = self.conn();
         let publish = Publish { uaid: message.uaid, chid: message.chid, message: Ok(Arc::new(message)) };
-        self.step(shard, Input::Command { conn, command: Command::Publish(Box::new(publish)) });
+        self.step(shard, Input::Command { conn, command: SenderCommand::Publish(Box::new(publish)).into() });
         (shard, conn.slot)
     }
 
@@ -29,7 +29,7 @@ impl Mesh {
 
     pub fn publish(&mut self, shard: usize, publish: Publish) -> Published {
         let conn = self.conn();
-        self.step(shard, Input::Command { conn, command: Command::Publish(Box::new(publish)) });
+        self.step(shard, Input::Command { conn, command: SenderCommand::Publish(Box::new(publish)).into() });
         self.run();
         self.answer_to((shard, conn.slot)).expect("the POST was answered")
     }
@@ -45,9 +45,9 @@ impl Mesh {
         }
     }
 
-    pub fn request(&mut self, shard: usize, command: Command) -> String {
+    pub fn request(&mut self, shard: usize, command: impl Into<Command>) -> String {
         let conn = self.conn();
-        self.step(shard, Input::Command { conn, command });
+        self.step(shard, Input::Command { conn, command: command.into() });
         self.run();
         self.answers.get(&(shard, conn.slot)).cloned().expect("the request was answered")
     }
@@ -58,7 +58,7 @@ impl Mesh {
         let Message { uaid, chid, topic, ttl, .. } = *message;
         let expires = UnixSeconds(stamp.clock.0 / 1_000_000 + u64::from(ttl));
         let query = ReceiptQuery { uaid, chid, stamp, topic, expires, wait };
-        self.step(shard, Input::Command { conn, command: Command::Receipt(Box::new(query)) });
+        self.step(shard, Input::Command { conn, command: SenderCommand::Receipt(Box::new(query)).into() });
         self.run();
         (shard, conn.slot)
     }

@@ -44,7 +44,8 @@ fn members_whose_words_find_no_room_end_within_the_effects_of_a_step() {
     mesh.step(1, Input::Broadcasts([BroadcastVersion { id: "a".into(), version: "1".into() }].into()));
     let (relay, users) = crowd(&mut mesh, 1_100);
     for uaid in &users {
-        let subscribe = Command::BroadcastSubscribe(vec![BroadcastVersion { id: "a".into(), version: "1".into() }]);
+        let subscribe =
+            SessionCommand::BroadcastSubscribe(vec![BroadcastVersion { id: "a".into(), version: "1".into() }]);
         mesh.ask_for(relay, *uaid, subscribe);
     }
     mesh.hold_mail = true;

@@ -164,10 +164,10 @@ proptest! {
             let (relay, user) = (relays[draw % 3], users[draw / 3]);
             match act {
                 0 | 1 if mesh.is_ready(relay) => mesh.start_attach(relay, Some(user)),
-                2 if mesh.is_ready(relay) => mesh.command(relay, Command::Relay(RelayCommand::Bye(user))),
+                2 if mesh.is_ready(relay) => mesh.command(relay, RelayCommand::Bye(user)),
                 3 if mesh.is_ready(relay) => {
-                    let command = Box::new(Command::Register { chid: CHANNEL, key: None });
-                    mesh.command(relay, Command::Relay(RelayCommand::For { uaid: user, command }));
+                    let command = Box::new(SessionCommand::Register { chid: CHANNEL, key: None });
+                    mesh.command(relay, RelayCommand::For { uaid: user, command });
                 }
                 4 => {
                     let socket = mesh.open(draw % 3);
@@ -177,7 +177,7 @@ proptest! {
                     let (shard, conn) = (mesh.sockets[relay.0].shard, mesh.sockets[relay.0].conn);
                     mesh.step(shard, Input::Gone { conn, reason: CloseReason::PeerClosed });
                     relays[0] = mesh.open(0);
-                    mesh.command(relays[0], Command::Relay(RelayCommand::Open));
+                    mesh.command(relays[0], RelayCommand::Open);
                 }
                 6 => posts.push((user, mesh.start_post(draw % 3, message(user)))),
                 7 => (0..3).for_each(|shard| mesh.step(shard, Input::Timeout)),

@@ -13,7 +13,7 @@ fn a_relay_is_pinged_as_one_connection_and_ends_with_its_members() {
     mesh.pass(302);
     let pings = |mesh: &Mesh| mesh.said(relay).iter().filter(|said| **said == Said::Ping).count();
     assert_eq!(pings(&mesh), 1);
-    mesh.command(relay, Command::Pong);
+    mesh.command(relay, RelayCommand::Pong);
     mesh.pass(300);
     assert_eq!((pings(&mesh), mesh.closed(relay)), (2, None));
     mesh.pass(5);
@@ -29,9 +29,9 @@ fn any_frame_of_a_relay_postpones_its_ping() {
     mesh.attach(relay, Some(member));
     for minute in 0..20 {
         match minute % 4 {
-            0 => mesh.ask_for(relay, member, Command::Nack { code: 301 }),
-            1 => mesh.command(relay, Command::Ping),
-            2 => mesh.command(relay, Command::Pong),
+            0 => mesh.ask_for(relay, member, SessionCommand::Nack { code: 301 }),
+            1 => mesh.command(relay, RelayCommand::Ping),
+            2 => mesh.command(relay, RelayCommand::Pong),
             _ => {
                 let conn = mesh.sockets[relay.0].conn;
                 mesh.step(0, Input::Frame { conn });
@@ -48,11 +48,11 @@ fn any_frame_of_a_relay_postpones_its_ping() {
 fn the_pings_of_a_relay_are_its_own() {
     let mut mesh = Mesh::new(1);
     let relay = mesh.relay(0);
-    mesh.command(relay, Command::Ping);
+    mesh.command(relay, RelayCommand::Ping);
     assert_eq!(mesh.said(relay).last(), Some(&Said::Pong));
     mesh.pass(46);
-    mesh.command(relay, Command::Ping);
+    mesh.command(relay, RelayCommand::Ping);
     assert_eq!(mesh.closed(relay), None);
-    mesh.command(relay, Command::Ping);
+    mesh.command(relay, RelayCommand::Ping);
     assert_eq!(mesh.closed(relay), Some(CloseReason::PingTooSoon));
 }

@@ -92,7 +92,7 @@ impl Life {
         let versions = stamps.iter().filter_map(|stamp| self.mesh.versions.get(stamp));
         let Some(highest) = versions.filter(|(of, _)| *of == chid).map(|(_, version)| *version).max() else { return };
         let version = highest.saturating_sub(less);
-        self.mesh.command(socket, Command::AckVersions(vec![AckVersion { chid, version }]));
+        self.mesh.command(socket, SessionCommand::AckVersions(vec![AckVersion { chid, version }]));
         self.mesh.run();
     }
 

@@ -42,7 +42,7 @@ impl Mesh {
     }
 
     fn ack_version(&mut self, socket: Socket, version: u64) {
-        self.command(socket, Command::AckVersions(vec![AckVersion { chid: CHANNEL, version }]));
+        self.command(socket, SessionCommand::AckVersions(vec![AckVersion { chid: CHANNEL, version }]));
         self.run();
     }
 

@@ -17,7 +17,7 @@ fn neither_mode_is_sent_what_is_for_the_other() {
         }
     }
     let node_push = NodePush { message: Arc::new(message(simple)), stored: false };
-    assert_eq!(mesh.request(0, Command::NodePush(Box::new(node_push))), "Busy");
+    assert_eq!(mesh.request(0, NodeCommand::Push(Box::new(node_push))), "Busy");
     assert!(mesh.nothing_left(simple) && mesh.nothing_left(webpush));
 }
 

@@ -43,7 +43,10 @@ fn of_what_was_stored_only_the_highest_version_is_delivered() {
     assert_eq!(mesh.notifications(socket), [newest, other]);
     mesh.command(
         socket,
-        Command::AckVersions(vec![AckVersion { chid: CHANNEL, version: 9 }, AckVersion { chid: OTHER, version: 1 }]),
+        SessionCommand::AckVersions(vec![
+            AckVersion { chid: CHANNEL, version: 9 },
+            AckVersion { chid: OTHER, version: 1 },
+        ]),
     );
     mesh.run();
     assert!(mesh.nothing_left(uaid));
@@ -112,7 +115,7 @@ fn versions_that_come_behind_a_full_window_are_stored_and_the_highest_comes_out(
     mesh.accept(0, update(uaid, 5), Disposition::Stored);
     let highest = mesh.accept(0, update(uaid, 6), Disposition::Stored);
     mesh.accept(0, update(uaid, 4), Disposition::Stored);
-    mesh.command(socket, Command::AckVersions(vec![AckVersion { chid: OTHER, version: 1 }]));
+    mesh.command(socket, SessionCommand::AckVersions(vec![AckVersion { chid: OTHER, version: 1 }]));
     mesh.run();
     assert_eq!(mesh.notifications(socket), [first, highest]);
 }
@@ -127,7 +130,7 @@ fn a_version_acked_while_storage_is_read_is_not_sent_again() {
     // The hello is answered, and the page is still at storage.
     let (shard, ticket, result) = mesh.store.replies.pop_front().expect("the user was read");
     mesh.step(shard, Input::Stored { ticket, result });
-    mesh.command(socket, Command::AckVersions(vec![AckVersion { chid: CHANNEL, version: 5 }]));
+    mesh.command(socket, SessionCommand::AckVersions(vec![AckVersion { chid: CHANNEL, version: 5 }]));
     mesh.run();
     assert!(mesh.notifications(socket).is_empty());
     assert!(mesh.nothing_left(uaid));
@@ -159,7 +162,7 @@ fn a_channel_that_is_registered_again_has_seen_no_version() {
     mesh.accept(0, update(uaid, 9), Disposition::Direct);
     // It was retried in vain and waits in storage for the next session.
     mesh.pass(302);
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 0 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 0 });
     mesh.run();
     mesh.register(socket, CHANNEL);
     let lower = mesh.accept(0, update(uaid, 1), Disposition::Direct);
@@ -175,11 +178,11 @@ fn what_was_acked_of_a_channel_says_nothing_when_it_is_registered_anew() {
     mesh.accept(0, update_on(uaid, OTHER, 1), Disposition::Stored);
     mesh.ack_version(socket, 5);
     assert_eq!(mesh.notifications(socket).len(), 2);
-    mesh.command(socket, Command::Unregister { chid: CHANNEL, code: 200 });
+    mesh.command(socket, SessionCommand::Unregister { chid: CHANNEL, code: 200 });
     mesh.run();
     mesh.register(socket, CHANNEL);
     let low = mesh.accept(0, update(uaid, 1), Disposition::Stored);
-    mesh.command(socket, Command::AckVersions(vec![AckVersion { chid: OTHER, version: 1 }]));
+    mesh.command(socket, SessionCommand::AckVersions(vec![AckVersion { chid: OTHER, version: 1 }]));
     mesh.run();
     assert_eq!(mesh.notifications(socket).last(), Some(&low));
 }
