@@ -1,4 +1,4 @@
-//! `murre doctor`: what this host lacks, since which kernel, and what mends it.
+//! `murre doctor`: lists the features and settings that this host lacks, and the commands that fix it.
 //!
 //! [`facts`] reads `/proc` and `/sys` (of any root directory, so that tests and reports of other hosts work),
 //! [`checks`] judges them. Nothing is changed.
@@ -21,25 +21,25 @@ use facts::Facts;
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// How many connections this host is meant to hold: what limits and memory are judged by.
+    /// Number of connections that this host must hold; limits and memory are judged by it.
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     pub max_connections: u64,
-    /// Read proc and sys below this directory instead, for example a copy of another host's. Nothing is tried out then.
+    /// Read proc and sys below this directory, for example a copy of another host's; then no ring is set up.
     #[arg(long, default_value = "/", value_name = "DIR")]
     pub root: PathBuf,
-    /// Say it as JSON, one object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     pub json: bool,
     /// Print only the kernel settings, for the scripts of tuning/: verdict, name, value, recommendation and reason,
     /// separated by tabs.
     #[arg(long, conflicts_with = "json")]
     pub sysctls: bool,
-    /// Where the configuration is: queues are judged by it, and with a shared store its database is looked at, too.
+    /// Configuration by which queues are judged. With a shared store its database is checked too.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
 
-/// 0 when murre runs here (there may be advice), `status::UNAVAILABLE` when it would not.
+/// Returns 0 when murre runs here (there may be advice), `status::UNAVAILABLE` when it would not.
 pub fn run(args: Args) -> ExitCode {
     let here = args.root == Path::new("/");
     let config = match args.config.load() {
@@ -73,7 +73,7 @@ fn wanted(connections: u64, config: &Config) -> Wanted {
     }
 }
 
-/// What the preflight of a server with this configuration would say of its database.
+/// Findings of the preflight check that a server with this configuration runs on its database.
 fn shared_store(config: &Config) -> Vec<Finding> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let faults: Vec<String> = match runtime {
@@ -101,12 +101,12 @@ fn shared_store(config: &Config) -> Vec<Finding> {
     faults.into_iter().map(bad).collect()
 }
 
-/// Whether nothing found keeps murre from starting.
+/// Returns true if no finding keeps murre from starting.
 pub fn runs_here(findings: &[Finding]) -> bool {
     findings.iter().all(|f| f.verdict != Verdict::Fail)
 }
 
-/// A table of what was looked at, and below it what to do, in the order of urgency.
+/// Formats a table of the findings, and below it the commands, in the order of urgency.
 fn to_table(findings: &[Finding]) -> String {
     let width = |of: fn(&Finding) -> &str| findings.iter().map(|f| of(f).len()).max().unwrap_or(0);
     let (what, found) = (width(|f| f.what), width(|f| &f.found));

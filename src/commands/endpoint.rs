@@ -1,6 +1,6 @@
-//! `murre endpoint inspect URL`: what is inside an endpoint token, with the configured keys.
+//! `murre endpoint inspect URL`: opens an endpoint token with the configured keys and prints its contents.
 //!
-//! For the operator who is sent an endpoint URL and asks whose it is, whether it is ours, and which key sealed it.
+//! For the operator who is sent an endpoint URL and asks for its user agent, its server, and the key that sealed it.
 //! Reads the configuration of the server and the keys in its data directory; changes nothing, makes nothing.
 
 use std::fs;
@@ -22,26 +22,26 @@ pub struct Args {
     command: What,
 }
 
-/// What to do with an endpoint.
+/// Tasks for an endpoint.
 #[derive(clap::Subcommand, Debug)]
 enum What {
-    /// Say what is inside an endpoint URL: user agent, channel, key, when it was sealed and by which key.
+    /// Print the contents of an endpoint URL: user agent, channel, key, and the time and key of the seal.
     Inspect(Inspect),
 }
 
 /// Arguments of `inspect`.
 #[derive(clap::Args, Debug)]
 struct Inspect {
-    /// The endpoint URL, or only what follows /wpush/ (SimplePush: /spush/).
+    /// Endpoint URL, or only the part that follows /wpush/ (SimplePush: /spush/).
     url: String,
-    /// Say it as JSON, one object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-/// 0 when one of the keys opens it, `status::FAILED` when none does, `status::CONFIG` when the keys cannot be had.
+/// Returns 0 when a key opens the token, `status::FAILED` when none does, `status::CONFIG` when keys are unreadable.
 pub fn run(args: Args) -> ExitCode {
     let What::Inspect(args) = args.command;
     let config = match args.config.load() {
@@ -76,29 +76,29 @@ fn kept_key(data_dir: &Path) -> Result<String, String> {
     })
 }
 
-/// What a token says, and what it tells of itself.
+/// An opened token, its age and its key.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     opened: Opened,
-    /// Unix seconds; tokens of version 3 do not say it.
+    /// Unix seconds; absent in tokens of version 3.
     sealed: Option<u64>,
     /// Counted from 1.
     key: usize,
     keys: usize,
 }
 
-/// Opens it with each key alone, so that the one that fits is known.
+/// Opens the token with each key alone, so that the one that fits is known.
 fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
     let cut = ["/wpush/", "/spush/"].iter().find_map(|part| url.rsplit_once(part));
     let path = cut.map_or(url, |(_, path)| path);
     let (version, token) = parse_path(path)
         .ok_or("this is not an endpoint URL: it must end in /wpush/v1/TOKEN, /v2/TOKEN or /v3/TOKEN")?;
     for (at, key) in keys.iter().enumerate() {
-        // Where the URL begins does not matter for what is inside.
+        // The origin of the URL does not matter for its token.
         let tokens = Tokens::new("http://localhost", TokenForm::Short, std::slice::from_ref(key));
         let tokens = tokens.map_err(|_| format!("key {} of {} is not a Fernet key", at + 1, keys.len()))?;
         let Some(opened) = tokens.open(1, token).or_else(|| tokens.open(3, token)) else { continue };
-        // A token without anything before it tells its version itself.
+        // Of a bare token, the version comes from its contents.
         if opened.version != version && path != token {
             let belongs = opened.version;
             return Err(format!("the token belongs under /wpush/v{belongs}/, not v{version}: the server answers 404"));
@@ -114,7 +114,7 @@ fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
     Err(format!("{tried}: it was sealed with another key, or changed"))
 }
 
-/// Bytes 1 to 8 of a Fernet token (PROTOCOL.md 2.2): the clock of whoever sealed it. Authentic once the token opened.
+/// Bytes 1 to 8 of a Fernet token (PROTOCOL.md 2.2): the time by its sealer's clock. Authentic once the token opened.
 fn sealed_at(token: &str) -> Option<u64> {
     let head = URL_SAFE_NO_PAD.decode(token.get(..12)?).ok()?;
     Some(u64::from_be_bytes(head.get(1..9)?.try_into().ok()?))

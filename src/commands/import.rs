@@ -1,7 +1,7 @@
 //! `murre import`: users, channels and messages of another service, from JSON lines (docs/MIGRATING.md).
 //!
-//! One line is one user, and a user is written whole or not at all. What is there already is not written again, so a
-//! file can be imported as often as one likes: from its start after a failure, or a later dump over an earlier one.
+//! One line is one user, and a user is written whole or not at all. Existing data is not written again, so a file can
+//! be imported repeatedly: from its start after a failure, or a later dump over an earlier one.
 
 mod line;
 mod lines;
@@ -23,13 +23,13 @@ use crate::store::transfer::{Admitted, Coming, Transfer, TransferFault, admit};
 use line::{Line, Parsed};
 use lines::{Lines, Next};
 
-/// Users that are written at once, and so what one group of the committer holds.
+/// Users that are written at once, and so the size of one group of the committer.
 const USERS_AT_ONCE_MAX: usize = 256;
 /// Bytes of lines that are kept until they are written.
 const BYTES_AT_ONCE_MAX: usize = 4 << 20;
-/// Bad lines that are said; more are only counted.
+/// Bad lines that are printed; more are only counted.
 const BAD_LINES_SAID_MAX: u64 = 100;
-/// How often it is said how far it is.
+/// Interval between progress lines.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// Arguments of this command.
@@ -40,17 +40,17 @@ pub struct Args {
     /// Read and decide everything, write nothing
     #[arg(long)]
     check: bool,
-    /// Stop at the first bad line; what came before it is written
+    /// Stop at the first bad line; the lines before it are written
     #[arg(long)]
     strict: bool,
-    /// Begin behind this many lines, as an earlier run has said
+    /// Skip this many lines, as an earlier run has printed
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip_lines: u64,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-/// Runs it: 0 when every line is in the store, 1 when a line was bad or the store failed.
+/// Runs the import. Returns 0 when every line is in the store, 1 when a line was bad or the store failed.
 pub fn run(args: Args) -> ExitCode {
     let config = match args.config.load() {
         Ok(config) => config,
@@ -86,12 +86,12 @@ pub fn run(args: Args) -> ExitCode {
     if summary.bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(status::FAILED) }
 }
 
-/// Why an import stopped before the end of its input.
+/// Reason why an import stopped before the end of its input.
 #[derive(Debug)]
 enum Stop {
     /// The input cannot be read.
     Input(io::Error),
-    /// The store does not take it, from which line on.
+    /// The store failed; the first `done` lines are in it.
     Store { fault: TransferFault, done: u64 },
     /// `--strict`.
     BadLine,
@@ -107,14 +107,13 @@ impl std::fmt::Display for Stop {
     }
 }
 
-/// What became of the lines.
+/// Numbers of lines and messages by their result.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Summary {
-    /// Lines that are done with, from the start of the input.
+    /// Lines that are finished, from the start of the input.
     lines: u64,
-    /// Refused lines.
     bad: u64,
-    /// Lines without a user of ours: other router types, another record version, nobody for 60 days.
+    /// Lines of other router types, of another record version, and of users idle for 60 days: none is imported.
     other_router: u64,
     other_version: u64,
     idle: u64,
@@ -229,14 +228,14 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    /// Whether what waits is to be in the store before this one joins it: it is enough, or it has the same user, who
-    /// must be there when it comes again.
+    /// Returns true if the waiting users must be written before `coming` joins them: their number or size is at the
+    /// bound, or the same user waits, who must be in the store before its next line.
     fn writes_before(&self, coming: &Coming) -> bool {
         let again = self.uaids.contains(&coming.user.uaid.0);
         again || self.waiting.len() >= USERS_AT_ONCE_MAX || self.waiting_bytes >= BYTES_AT_ONCE_MAX
     }
 
-    /// The user of one line, if it has one of ours; the reason when it is bad.
+    /// Returns the user of one line; `None` if the line has none to import. The error is the reason for a bad line.
     fn take(&mut self, bytes: &[u8]) -> Result<Option<Coming>, String> {
         if bytes.trim_ascii().is_empty() {
             return Ok(None);
@@ -264,7 +263,7 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// Writes what waits; `written` lines were in the store before.
+    /// Writes the waiting users; `written` lines were in the store before.
     fn write(&mut self, store: &mut dyn Transfer, written: u64) -> Result<(), Stop> {
         let admitted = admit(store, &self.waiting, self.check);
         self.summary.admitted += admitted.map_err(|fault| Stop::Store { fault, done: written })?;

@@ -1,7 +1,7 @@
 //! `murre keygen`: fresh secrets for a configuration.
 //!
-//! `murre serve` makes its own keys in the data directory; this is for keys that several nodes share, or that a
-//! secret store keeps.
+//! `murre serve` makes its own keys in the data directory; this command is for keys that several nodes share, or that
+//! a secret store keeps.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,12 +14,12 @@ use ring::rand::{SecureRandom, SystemRandom};
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Print variables of the environment instead of TOML.
+    /// Print environment variables instead of TOML.
     #[arg(long)]
     pub env: bool,
 }
 
-/// Prints both keys. 0, or 1 when the host gives no randomness or nobody reads.
+/// Prints both keys. Returns 0, or 1 when the host gives no randomness or standard output is closed.
 pub fn run(args: Args) -> ExitCode {
     let text = match Keys::generate() {
         Ok(keys) if args.env => keys.to_env(),
@@ -44,7 +44,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Draws both from the operating system.
+    /// Draws both keys from the operating system.
     pub fn generate() -> Result<Keys, ring::error::Unspecified> {
         let random = SystemRandom::new();
         let draw = || {
@@ -54,7 +54,7 @@ impl Keys {
         Ok(Keys { crypto: URL_SAFE.encode(draw()?), node: URL_SAFE_NO_PAD.encode(draw()?) })
     }
 
-    /// The lines for a configuration file.
+    /// Lines for a configuration file.
     pub fn to_toml(&self) -> String {
         format!(
             "# Put a new crypto key first and keep the old ones behind it as long as endpoint URLs live.\n\
@@ -67,7 +67,7 @@ impl Keys {
         )
     }
 
-    /// The same as variables.
+    /// Lines for an environment file.
     pub fn to_env(&self) -> String {
         format!("MURRE_ENDPOINT__CRYPTO_KEYS={}\nMURRE_NODE__KEYS={}\n", self.crypto, self.node)
     }

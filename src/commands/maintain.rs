@@ -26,34 +26,34 @@ pub struct Args {
     task: Task,
 }
 
-/// What to look after.
+/// Maintenance tasks.
 #[derive(Subcommand, Debug)]
 enum Task {
-    /// Save to storage what the ledger logs of a node hold that will not start again
+    /// Save the messages in the ledger logs of a node that will not start again to its store
     Replay {
-        /// Its data directory
+        /// Data directory of the node
         dir: PathBuf,
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Make a new data directory of what is readable in a damaged one, which is only read
+    /// Make a new data directory from the readable part of a damaged one, which is only read
     Salvage {
-        /// The damaged data directory
+        /// Damaged data directory
         dir: PathBuf,
-        /// The new one
+        /// New data directory
         dest: PathBuf,
     },
     /// Copy keys and store to backups/NAME in the data directory, also while the server runs
     Backup {
-        /// What to call it; default: the seconds since 1970
+        /// Name of the backup; default: the seconds since 1970
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Say what a shared store holds and takes, and drop users that are gone
+    /// Print the contents and size of a shared store, and drop users that are gone
     Shared {
-        /// Drop users that were not seen for so many days and are connected nowhere, and what others left behind
+        /// Drop users that have been offline for at least DAYS days, and the leftover rows of deleted users
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
         purge_idle: Option<u16>,
         #[command(flatten)]
@@ -61,7 +61,7 @@ enum Task {
     },
 }
 
-/// Runs it.
+/// Runs the task.
 pub fn run(args: Args) -> ExitCode {
     match args.task {
         Task::Replay { dir, config } => with_config(config.load(), |mut config| {
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-/// What is said of a shared store, one line for each figure.
+/// Returns the report on a shared store, one line for each figure.
 fn look_after(config: &Config, purge: Purge) -> Result<String, Fault> {
     let no_runtime = |error| Fault::Host { what: "a runtime", error };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
@@ -100,7 +100,7 @@ fn look_after(config: &Config, purge: Purge) -> Result<String, Fault> {
         let session = connect(scylla).await.map_err(|error| fault(&error))?;
         let stop = Arc::new(AtomicBool::new(false));
         if !matches!(purge, Purge::Nobody) {
-            // A user is dropped in two steps, and the second is owed to whoever comes back between them.
+            // A user is dropped in two steps, and a user that comes back between them depends on the second.
             stop_at_signals(&stop).map_err(|error| Fault::Host { what: "a signal handler", error })?;
         }
         let census = upkeep::census(&session, scylla, purge, &stop).await.map_err(|error| fault(&error))?;
@@ -109,7 +109,7 @@ fn look_after(config: &Config, purge: Purge) -> Result<String, Fault> {
     })
 }
 
-/// Has SIGINT and SIGTERM ask for an end instead of being one.
+/// Makes SIGINT and SIGTERM set `stop` instead of killing the process.
 fn stop_at_signals(stop: &Arc<AtomicBool>) -> io::Result<()> {
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
         let (mut heard, stop) = (signal(kind)?, Arc::clone(stop));
@@ -171,13 +171,13 @@ fn rows(copy: &Copy) -> String {
     format!("{} users, {} messages, {} topic messages", copied.users, copied.messages, copied.topics)
 }
 
-/// Says on standard error how far a salvage is.
+/// Prints the progress of a salvage on standard error.
 fn show(progress: Progress) {
     let Progress { keyspace, tables, rows } = progress;
     eprintln!("murre: {keyspace}: {rows} rows of {tables} tables and the journals");
 }
 
-/// Says what a salvage restored, and fails when something was lost.
+/// Prints the result of a salvage, and fails when something was lost.
 fn salvaged(dir: &Path, copy: &Copy) -> ExitCode {
     println!("{}: {}", copy.path.display(), rows(copy));
     match lost(dir, copy) {
@@ -186,7 +186,7 @@ fn salvaged(dir: &Path, copy: &Copy) -> ExitCode {
     }
 }
 
-/// One sentence that names what a salvage could not read.
+/// Names the parts that a salvage could not read, in one sentence.
 fn lost(dir: &Path, copy: &Copy) -> Option<String> {
     let Copied { lost_rows, unreadable_blocks, unreadable_tables, damaged_journals, damaged_manifests, .. } =
         copy.copied;
@@ -219,7 +219,7 @@ fn ask_server(config: &Config, name: &str) -> Result<String, Fault> {
     }
 }
 
-/// The answer of the admin server at this address to the wish for a backup.
+/// Requests a backup from the admin server at this address and returns its response.
 fn put_backup(address: SocketAddr, name: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIME_MAX)?;
     stream.set_read_timeout(Some(BACKUP_TIME_MAX))?;

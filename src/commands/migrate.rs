@@ -15,16 +15,16 @@ use crate::config::{Config, ConfigError, Sources, StoreKind};
 use crate::node::{self, Fault};
 use crate::store::transfer::{Admitted, Compared, Copied, compare, copy};
 
-/// How often it is said how far it is.
+/// Interval between progress lines.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where the users are: embedded:DATA_DIR, or embedded: or scylla:FILE with the configuration that describes it
+    /// Store to read: embedded:DATA_DIR, or embedded:FILE or scylla:FILE with the configuration that describes it
     #[arg(long, value_name = "KIND:WHERE", value_parser = Place::parse)]
     from: Place,
-    /// Where they are to be, spelled likewise
+    /// Store to write, spelled likewise
     #[arg(long, value_name = "KIND:WHERE", value_parser = Place::parse)]
     to: Place,
     /// Copy nothing, only compare
@@ -74,7 +74,7 @@ impl Place {
     }
 }
 
-/// A place that cannot be opened as it is spelled.
+/// Reason why a place cannot be opened.
 #[derive(Debug)]
 enum Refused {
     Config(ConfigError),
@@ -94,7 +94,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Runs it: 0 when everything has arrived, 1 when something differs or a store failed.
+/// Runs the migration. Returns 0 when everything has arrived, 1 when something differs or a store failed.
 pub fn run(args: Args) -> ExitCode {
     let (from, to) = match configs(&args) {
         Ok(both) => both,
@@ -124,14 +124,14 @@ pub fn run(args: Args) -> ExitCode {
 
 fn configs(args: &Args) -> Result<(Config, Config), Refused> {
     let (from, to) = (args.from.config()?, args.to.config()?);
-    // Opening would make an empty one.
+    // Opening the store would make an empty one.
     if from.store.kind == StoreKind::Embedded && !from.data_dir.join("store").is_dir() {
         return Err(Refused::NoSource(from.data_dir));
     }
     Ok((from, to))
 }
 
-/// What a run has come to.
+/// Result of a run.
 #[derive(Debug)]
 struct Outcome {
     copied: Option<Copied>,
@@ -158,7 +158,7 @@ fn migrate(from: &Config, to: &Config, compare_only: bool, say: &mut dyn FnMut(&
     })
 }
 
-/// Says now and then how far it is.
+/// Reports the progress, at most once per [`SAY_EVERY`].
 struct Progress<'a> {
     say: &'a mut dyn FnMut(&str),
     said_at: Instant,
@@ -212,7 +212,7 @@ impl Outcome {
     }
 }
 
-/// What a store does not hold and a server on the new one needs.
+/// Tells the operator which keys to carry over: a store does not hold them, and a server on the new store needs them.
 fn keys(from: &Config, to: &Config) -> String {
     let kept = |config: &Config, name: &str| config.data_dir.join("keys").join(name).display().to_string();
     let of = |what: &str, name: &str, configured: bool| {

@@ -29,7 +29,7 @@ pub mod migrate;
 #[derive(Parser, Debug)]
 #[command(name = "murre", version, about = "A push connection server: a million idle WebSockets on one host")]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -45,7 +45,7 @@ pub enum Command {
     Endpoint(endpoint::Args),
     /// Check a running server from end to end: connect, register, POST, receive, decrypt, ack.
     Probe(probe::Args),
-    /// Check this host: kernel, io_uring, limits, sysctls; say what is missing and what mends it.
+    /// Check this host: kernel, io_uring, limits, sysctls; print what is missing and how to fix it.
     Doctor(doctor::Args),
     /// Look after a data directory: replay ledgers, salvage a damaged store, back up.
     Maintain(maintain::Args),
@@ -57,7 +57,7 @@ pub enum Command {
     Migrate(migrate::Args),
 }
 
-/// Where a command that is not `serve` finds the configuration: the same file, environment and settings as the server.
+/// Sources of the configuration for commands other than `serve`: the file, environment and settings of the server.
 #[derive(clap::Args, Debug)]
 pub struct ConfigArgs {
     /// TOML file (also MURRE_CONFIG)
@@ -72,7 +72,7 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// The configuration these arguments, the file and the environment make.
+    /// Loads the configuration of these arguments, the file and the environment.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -102,13 +102,13 @@ impl ConfigArgs {
 pub mod status {
     /// All is done.
     pub const DONE: u8 = 0;
-    /// It failed for a reason that was printed.
+    /// The command failed for a reason that was printed.
     pub const FAILED: u8 = 1;
     /// Wrong usage of the command line.
     pub const USAGE: u8 = 2;
     /// A file of the data directory is damaged.
     pub const DAMAGED: u8 = 65;
-    /// This host cannot run it: no io_uring, too old a kernel, limits too low.
+    /// This host cannot run murre: no io_uring, too old a kernel, limits too low.
     pub const UNAVAILABLE: u8 = 69;
     /// The server went down with an error of its own.
     pub const SOFTWARE: u8 = 70;
@@ -116,17 +116,17 @@ pub mod status {
     pub const ADDRESS: u8 = 71;
     /// The data directory cannot be made, written or locked.
     pub const DATA_DIR: u8 = 73;
-    /// Storage failed while the server ran, and it ended so that nothing is promised that is not kept
-    /// (`store::embedded` exits with it); or at start the disk was too full to open it, or the database did not answer.
-    /// A restart may mend it.
+    /// The store failed a sync or a write, and murre stopped, because it could no longer keep the messages that it
+    /// accepts (`store::embedded` exits with it). Or at start the disk was too full to open the store, or the database
+    /// did not answer. A restart can help.
     pub const STORAGE: u8 = 74;
-    /// Stopped with messages in the ledger logs that storage did not take: the next start saves them.
+    /// The server stopped with messages in the ledger logs that the store did not take: the next start saves them.
     pub const LEDGER_LEFT: u8 = 75;
     /// The configuration is refused.
     pub const CONFIG: u8 = 78;
 }
 
-/// Prints why a command ends and makes its exit status.
+/// Prints the reason for the end of a command and returns its exit status.
 pub fn fail(status: u8, reason: &dyn std::fmt::Display) -> ExitCode {
     eprintln!("murre: {reason}");
     ExitCode::from(status)

@@ -23,10 +23,10 @@ use protocol::wire::url::HttpUrl;
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where user agents connect: ws://HOST:PORT/ or wss://HOST:PORT/.
+    /// WebSocket URL of the server: ws://HOST:PORT/ or wss://HOST:PORT/.
     #[arg(long, default_value = "ws://127.0.0.1:8080/", value_name = "URL")]
     pub ws: String,
-    /// Where to POST, if not where the endpoint URL says (behind a proxy, before DNS): http://HOST:PORT or
+    /// Address to POST to instead of that in the endpoint URL (behind a proxy, before DNS): http://HOST:PORT or
     /// https://HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
@@ -48,7 +48,7 @@ const TTL: u32 = 60;
 /// Messages that the probe passes over while it waits for another.
 const STRAYS_MAX: usize = 64;
 
-/// What is done, in this order. Each has an exit status of its own (docs/OPERATIONS.md).
+/// Steps of a probe, in this order. Each has its own exit status (docs/OPERATIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// TCP, TLS and the opening handshake of RFC 6455.
@@ -68,7 +68,6 @@ pub enum Step {
 }
 
 impl Step {
-    /// Every step in order.
     pub const ALL: [Step; 7] =
         [Step::Connect, Step::Hello, Step::Register, Step::Post, Step::Receive, Step::Decrypt, Step::Unregister];
 
@@ -77,7 +76,6 @@ impl Step {
         10 + self as u8
     }
 
-    /// As printed.
     pub fn name(self) -> &'static str {
         match self {
             Step::Connect => "connect",
@@ -91,12 +89,11 @@ impl Step {
     }
 }
 
-/// Why a step failed, one sentence without its subject.
+/// Reason why a step failed, one sentence without its subject.
 #[derive(Debug)]
 pub struct Failure(String);
 
 impl Failure {
-    /// Anything that can be said.
     pub fn new(text: impl Into<String>) -> Failure {
         Failure(text.into())
     }
@@ -118,12 +115,12 @@ impl fmt::Display for Failure {
     }
 }
 
-/// 0 when a message made the whole way, else the status of the step that failed.
+/// Runs the probe. Returns 0 when the message made the whole way, else the status of the step that failed.
 pub fn run(args: Args) -> ExitCode {
     let (report, outcome) = check(&args);
     let mut out = io::stdout().lock();
     if !args.quiet {
-        // Nobody may be reading; the exit status says it all.
+        // Standard output can be closed; the exit status has the result.
         let _ = out.write_all(report.to_text().as_bytes());
     }
     let total = report.total();
@@ -139,10 +136,9 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-/// What each step took, the one that failed included.
+/// Duration of each step, the one that failed included.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// In the order in which they were done.
     pub steps: Vec<(Step, Duration)>,
 }
 
@@ -168,7 +164,7 @@ fn milliseconds(took: Duration) -> String {
     format!("{:.3} ms", took.as_secs_f64() * 1e3)
 }
 
-/// The whole way of one message; what it took, and where it ended if it did not arrive.
+/// Sends one message the whole way. Returns the durations, and the step that failed if it did not arrive.
 pub fn check(args: &Args) -> (Report, Result<(), (Step, Failure)>) {
     let mut report = Report::default();
     let outcome = all_steps(args, &mut report);

@@ -17,26 +17,26 @@ pub struct Args {
     task: Task,
 }
 
-/// What to do with the tables.
+/// Tasks for the tables.
 #[derive(Subcommand, Debug)]
 enum Task {
     /// Print the statements that make the keyspace and the tables
     Print {
-        /// For which database; default: the one that is configured, else ScyllaDB
+        /// Database whose options the tables get; default: the configured one, else ScyllaDB
         #[arg(long = "for", value_name = "DATABASE")]
         database: Option<Database>,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Make the keyspace and the tables that are not there
+    /// Create the keyspace and the missing tables
     Create(StoreArgs),
     /// Bring the tables of an older version up to date
     Migrate(StoreArgs),
-    /// Say everything that would keep a server from starting with this store
+    /// Print everything that would keep a server from starting with this store
     Check(StoreArgs),
 }
 
-/// Where the store is: the configuration of the server.
+/// Location of the store: the configuration of the server.
 #[derive(clap::Args, Debug)]
 struct StoreArgs {
     #[command(flatten)]
@@ -46,7 +46,7 @@ struct StoreArgs {
     scylla: Option<String>,
 }
 
-/// Whose options the tables get.
+/// Database whose options the tables get.
 #[derive(Clone, Copy, ValueEnum, Debug)]
 enum Database {
     /// ScyllaDB 2025.1 or later
@@ -61,7 +61,7 @@ impl StoreArgs {
         self.config.load_with(flag).map_err(|error| Failure { status: status::CONFIG, said: error.to_string() })
     }
 
-    /// The configuration, which must say where the database is.
+    /// Loads the configuration, which must name a contact point.
     fn reach(&self) -> Result<Config, Failure> {
         let config = self.load()?;
         if config.store.scylla.nodes.is_empty() {
@@ -72,7 +72,7 @@ impl StoreArgs {
     }
 }
 
-/// Why the command ends otherwise than asked.
+/// Exit status and reason of a failed command.
 struct Failure {
     status: u8,
     said: String,
@@ -84,7 +84,7 @@ impl Failure {
     }
 }
 
-/// Runs it. The status is 0 when the tables are as asked.
+/// Runs the task. Returns 0 when the tables are as requested.
 pub fn run(args: Args) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

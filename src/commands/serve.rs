@@ -24,7 +24,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Where the configuration of these arguments comes from.
+    /// Sources of the configuration by these arguments.
     pub fn sources(&self) -> Sources {
         Sources { file: self.config.clone(), flags: self.flags.clone(), sets: self.sets.clone(), ..Sources::from_env() }
     }
@@ -57,7 +57,7 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
         Ok(running) => running,
         Err(fault) => return ended(&config.log, fault.status(), Some(&fault)),
     };
-    // Nobody may be reading; the server serves all the same.
+    // Standard output can be closed; the server serves all the same.
     let _ = std::io::stdout().write_all(running.banner().as_bytes());
     let last = loop {
         match running.wait_for_signal() {
@@ -73,18 +73,18 @@ pub fn run_by(args: Args, host_clock: HostClock) -> ExitCode {
     }
 }
 
-/// A database that is away at start is waited for; then the process ends, so that who started it hears of it, and a
+/// Longest wait for a database that is away at start. Then the process ends, so that its operator notices, and a
 /// service manager starts it again.
 const STORE_PATIENCE: Duration = Duration::from_secs(300);
 
-/// Says how the node ended, and why, if it was not in order.
+/// Logs the end of the node, with the reason if it was not in order.
 fn ended(log: &Log, status: u8, reason: Option<&dyn std::fmt::Display>) -> ExitCode {
     let Some(reason) = reason else {
         tracing::info!(status, "node stopped");
         return ExitCode::from(status);
     };
     if log.format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
-        // Who reads objects gets the sentence as one.
+        // A reader of JSON objects gets the sentence as a field.
         tracing::error!(status, %reason, "node stopped");
         return ExitCode::from(status);
     }
@@ -92,7 +92,7 @@ fn ended(log: &Log, status: u8, reason: Option<&dyn std::fmt::Display>) -> ExitC
     fail(status, reason)
 }
 
-/// Takes the keys of the same sources as at start. What is wrong with them is logged, and the old ones stay.
+/// Takes the keys of the same sources as at start. If they are wrong, logs the fault and keeps the old ones.
 fn reload(args: &Args, running: &Running) {
     let config = Config::load(&args.sources()).map_err(|error| error.to_string());
     match config.and_then(|config| running.reload(&config).map_err(|fault| fault.to_string())) {
@@ -129,7 +129,7 @@ fn log_to_stderr(log: &Log) {
     let _ = tracing::subscriber::set_global_default(subscriber(log, std::io::stderr));
 }
 
-/// What writes the lines of such a log with `writer`.
+/// Returns the subscriber that writes the lines of such a log with `writer`.
 fn subscriber<W>(log: &Log, writer: W) -> Box<dyn tracing::Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Judges the facts: one function per subject, each pure, each with the command that mends what it finds.
+//! Judges the facts: one pure function per subject. Each finding names the commands that fix it.
 
 mod network;
 
@@ -11,23 +11,21 @@ use network::{
     conntrack, conntrack_max, device_backlog, port_range, ports, somaxconn, steering, syn_backlog, tcp_memory,
 };
 
-/// What the host is meant for.
+/// Intended use of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Connections to hold.
     pub connections: u64,
     /// `shards.backlog`.
     pub backlog: u64,
-    /// How many shards `shards.count` and `shards.cores` make; `None`: one for each CPU of this process.
+    /// Number of shards by `shards.count` and `shards.cores`; `None`: one for each CPU of this process.
     pub shards: Option<u64>,
     /// `shards.steer` is `cpu`.
     pub steer: bool,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
     Good,
     /// murre starts, but is slower or holds less than was asked for.
     Warn,
@@ -36,7 +34,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// As the table and the JSON say it.
+    /// Spelling in the table and in the JSON.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Good => "ok",
@@ -46,33 +44,29 @@ impl Verdict {
     }
 }
 
-/// One subject looked at.
+/// Result of one check.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The subject, as an operator would search for it.
     pub what: &'static str,
-    /// What is there.
     pub found: String,
-    /// What should be.
     pub wanted: String,
-    /// The judgement.
     pub verdict: Verdict,
-    /// What goes wrong otherwise, one sentence.
+    /// Consequence of a bad value, one sentence.
     pub why: String,
-    /// Commands that mend it; empty when all is well.
+    /// Commands that fix it; empty when all is well.
     pub mend: Vec<String>,
 }
 
 /// A kernel setting that the scripts of `tuning/` change, judged.
 #[derive(Debug)]
 pub struct Sysctl {
-    /// Its name; the part of it that is judged may follow behind a blank.
+    /// The judged part can follow behind a blank.
     pub name: &'static str,
-    /// The present value; `None` when it cannot be read.
+    /// `None` when it cannot be read.
     found: Option<String>,
     /// The recommendation in words.
     pub wanted: String,
-    /// Whether the present value is as recommended.
     pub good: bool,
     /// A value that is as recommended, and no worse than the present one.
     pub value: String,
@@ -141,7 +135,7 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 /// User and kernel bytes of one idle connection (docs/CAPACITY.md), and what the process needs besides.
 const CONNECTION_BYTES: u64 = 4_500;
 const PROCESS_BYTES: u64 = 256 << 20;
-/// LimitNOFILE of tuning/murre.service, which nobody need go below.
+/// LimitNOFILE of tuning/murre.service: no host needs a lower limit.
 const FILES_OF_THE_UNIT: u64 = 1_100_000;
 /// Descriptors for everything that is no connection.
 const OTHER_FILES: u64 = 4_096;
@@ -150,7 +144,7 @@ const CONNECTIONS_MAX: u64 = MAX_CONNECTIONS_MAX as u64;
 /// The ports of `murre serve` when nothing is configured.
 const PORTS: (u64, u64) = (8080, 8083);
 
-/// Looks at everything, in the order in which it matters.
+/// Checks everything, in the order of importance.
 pub fn examine(facts: &Facts, wanted: Wanted) -> Vec<Finding> {
     let mut findings = vec![
         kernel(facts),
@@ -352,7 +346,7 @@ fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
     Finding { what, found: number(limit), wanted: text, verdict: Verdict::Warn, why, mend }
 }
 
-/// The bound of all limits of open files: what the service is given.
+/// The bound of all limits of open files, and so of the limit of the service.
 fn files_of_a_process(facts: &Facts, wanted: Wanted) -> Sysctl {
     let least = needed_files(wanted).max(FILES_OF_THE_UNIT);
     Sysctl::least("fs.nr_open", facts.nr_open, least, "no limit of open files can be higher")
@@ -386,7 +380,7 @@ fn memory(facts: &Facts, wanted: Wanted) -> Finding {
     Finding { what, found, wanted: text, verdict: Verdict::Warn, why, mend }
 }
 
-/// How many connections that much memory holds.
+/// Number of connections that `available` bytes of memory hold.
 fn fitting_connections(available: u64) -> u64 {
     available.saturating_sub(PROCESS_BYTES) / CONNECTION_BYTES
 }

@@ -1,4 +1,4 @@
-//! What the kernel says of this host, read from files below a root directory. Every fact may be missing:
+//! Facts about this host, read from kernel files below a root directory. Every fact can be missing:
 //! old kernels and containers hide some.
 
 use std::fs;
@@ -9,19 +9,19 @@ use shards::ring::ProbeError;
 /// Everything `doctor` looks at.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// `/proc/sys/kernel/osrelease`, as it is.
+    /// `/proc/sys/kernel/osrelease`, unparsed.
     pub release: Option<String>,
-    /// Its first two numbers.
+    /// The first two numbers of the release.
     pub kernel: Option<(u32, u32)>,
-    /// `kernel.io_uring_disabled` (since 6.6): 0 for everyone, 1 for a group, 2 for nobody.
+    /// `kernel.io_uring_disabled` (since 6.6): 0 allows every process, 1 a group, 2 none.
     pub io_uring_disabled: Option<u64>,
-    /// What the kernel answered when a ring was set up as a shard does; `None` when it was not tried.
+    /// Result of setting up a ring as a shard does; `None` when it was not tried.
     pub ring: Option<Result<(), ProbeError>>,
     /// `Seccomp` of `/proc/self/status`: 0 off, 1 strict, 2 filter.
     pub seccomp: Option<u64>,
     /// `CapEff` of `/proc/self/status`.
     pub capabilities: Option<u64>,
-    /// CPUs this process may run on.
+    /// Number of CPUs this process may run on.
     pub cpus: Option<u64>,
     /// CPUs the control group grants, in hundredths.
     pub cpu_quota_hundredths: Option<u64>,
@@ -41,7 +41,7 @@ pub struct Facts {
     pub device_backlog: Option<u64>,
     /// `net.ipv4.ip_local_port_range`.
     pub port_range: Option<(u64, u64)>,
-    /// `net.ipv4.ip_local_reserved_ports`, as it is.
+    /// `net.ipv4.ip_local_reserved_ports`, unparsed.
     pub reserved_ports: String,
     /// The three values of `net.ipv4.tcp_mem`, in pages.
     pub tcp_mem_pages: Option<[u64; 3]>,
@@ -54,7 +54,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads them below `root`; `try_ring` sets up one small ring and lets it go.
+    /// Reads the facts below `root`; `try_ring` sets up one small ring and closes it.
     pub fn read(root: &Path, try_ring: bool) -> Facts {
         let files = Files { root };
         let release = files.text("proc/sys/kernel/osrelease");
@@ -104,7 +104,7 @@ impl Files<'_> {
     }
 }
 
-/// Where this process is in the control groups.
+/// Position of this process in the control groups.
 struct Groups {
     unified: Option<String>,
     memory: Option<String>,

@@ -1,4 +1,4 @@
-//! Hosts written down as files, and what `doctor` says of each.
+//! Hosts described by files, and the findings of `doctor` on each.
 
 use std::fs;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn write(root: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A host for a million, with the settings of who changed none.
+/// A host for a million connections with default settings.
 fn million() -> Wanted {
     Wanted { connections: 1_000_000, backlog: 4_096, shards: None, steer: false }
 }
@@ -61,12 +61,11 @@ fn examined(changes: &[(&str, &str)]) -> Vec<Finding> {
     examine(&host(changes), million())
 }
 
-/// The one finding about this subject.
 fn about<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
     findings.iter().find(|f| f.what.starts_with(what)).unwrap()
 }
 
-/// The subject is judged so, for the reason given, and a command mends it.
+/// Asserts verdict and reason of a subject, and a command that fixes it.
 fn judged(findings: &[Finding], what: &str, verdict: Verdict, why: &str, mend: &str) {
     let f = about(findings, what);
     assert_eq!(f.verdict, verdict, "{f:?}");

@@ -1,6 +1,6 @@
-//! One line: a user of another service as JSON, and the same user as our stores keep it.
+//! One line: a user of another service as JSON, and the same user as the stores of murre keep it.
 //!
-//! Reasons never show what stands in the line: a UAID is a bearer secret.
+//! Reasons never show text of the line: a UAID is a bearer secret.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use protocol::wire::{base64url, text};
 const MILLISECONDS_MIN: u64 = 100_000_000_000;
 /// Above this a sort key counts microseconds, as those of old do (docs/MIGRATING.md): the year 33658 in milliseconds.
 const MILLISECONDS_MAX: u64 = 1_000_000_000_000_000;
-/// How far ahead of this host's clock the other service's may have been.
+/// Largest lead of the other service's clock over this host's clock.
 const SKEW_SECONDS_MAX: u64 = 30;
 
-/// A line as it is written (docs/MIGRATING.md). Unknown members are passed over: a dump may have more columns.
+/// A line as it is written (docs/MIGRATING.md). Unknown members are ignored: a dump may have more columns.
 #[derive(Deserialize)]
 pub(super) struct Line {
     uaid: String,
@@ -86,39 +86,38 @@ struct HeadersForm {
     encryption_key: Option<String>,
 }
 
-/// What a good line comes to.
+/// Result of a good line.
 #[derive(Debug)]
 pub(super) enum Parsed {
     /// A user of a bridge: not reached by WebSocket.
     OtherRouter,
-    /// It would be reset at its next hello.
+    /// A user of another record version: the server would reset it at its next hello.
     OtherVersion,
-    /// It would be dropped at once.
+    /// A user that the server would drop at once.
     Idle,
-    /// A user to write.
     User(Box<Found>),
 }
 
-/// A user and what was not taken of its messages.
+/// A user, and the numbers of its messages that were not taken.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) coming: Coming,
     pub(super) expired: u64,
     /// At or below the read pointer.
     pub(super) read_before: u64,
-    /// Of a channel that it has not.
+    /// Of a channel that the user does not have.
     pub(super) unsubscribed: u64,
 }
 
 impl Line {
-    /// Reads JSON; the reason when it is not such a line.
+    /// Reads JSON. The error is the reason why it is not such a line.
     pub(super) fn parse(bytes: &[u8]) -> Result<Line, String> {
         serde_json::from_slice(bytes).map_err(|error| {
             if error.is_data() { without_values(&error.to_string()) } else { format!("no JSON: {error}") }
         })
     }
 
-    /// The user as our stores keep it; the reason when that cannot be.
+    /// Returns the user as the stores of murre keep it. The error is the reason why that is impossible.
     pub(super) fn into_user(self, now: UnixSeconds) -> Result<Parsed, String> {
         let uaid = Uaid(id(&self.uaid, "uaid")?);
         if self.router_type.is_some_and(|kind| kind != "webpush") {
@@ -132,7 +131,7 @@ impl Line {
         let mut channels = BTreeMap::new();
         for form in &self.channels {
             let channel = form.channel(connected_at, now)?;
-            // Twice in the list is once: the first counts.
+            // Of a channel that is listed twice, the first entry counts.
             channels.entry(channel.chid).or_insert(channel);
         }
         if channels.len() > limits::CHANNELS_MAX {
@@ -270,7 +269,7 @@ fn microseconds(time: u64) -> u64 {
     if time >= MILLISECONDS_MAX { time } else { time * 1_000 }
 }
 
-/// A time of the other service as a clock of ours.
+/// Converts a time of the other service to a [`Clock`].
 fn clock(time: u64, name: &str, now: UnixSeconds) -> Result<Clock, String> {
     if time < MILLISECONDS_MIN {
         return Err(format!("{name} is not milliseconds since 1970"));
@@ -282,7 +281,7 @@ fn clock(time: u64, name: &str, now: UnixSeconds) -> Result<Clock, String> {
     Ok(Clock(clock))
 }
 
-/// What serde says, without the texts of the line that it cites.
+/// Removes the quoted texts of the line from a message of serde.
 fn without_values(said: &str) -> String {
     let mut shown = String::new();
     for (at, part) in said.split('"').enumerate() {

@@ -1,4 +1,4 @@
-//! Lines of an input that nobody has to trust: a line without an end takes a bounded buffer.
+//! Lines of an untrusted input: a line without an end takes a bounded buffer.
 
 use std::io::{self, BufRead, Read as _};
 
@@ -14,22 +14,21 @@ pub struct Lines<R> {
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// Without its end.
+    /// The bytes before the line end.
     Line(&'a [u8]),
-    /// It was longer than [`LINE_BYTES_MAX`] and has been passed over.
+    /// Longer than [`LINE_BYTES_MAX`], and skipped.
     TooLong,
 }
 
 impl<R: BufRead> Lines<R> {
-    /// Of this input.
     pub fn new(input: R) -> Lines<R> {
         Lines { input, buffer: Vec::new() }
     }
 
-    /// The next line; `None` at the end. The last line may lack its end.
+    /// Reads the next line; `None` at the end. The last line may lack its end.
     ///
     /// # Errors
-    /// When the input cannot be read.
+    /// The input cannot be read.
     pub fn next(&mut self) -> io::Result<Option<Next<'_>>> {
         self.buffer.clear();
         let room = LINE_BYTES_MAX as u64 + 1;

@@ -32,7 +32,7 @@ fn args(flags: &[&str]) -> Args {
     <Line as clap::Parser>::try_parse_from(words).unwrap().args
 }
 
-/// Imports `text`; what it came to, and what was said.
+/// Imports `text`. Returns the result, the counts, and the printed lines.
 fn import(text: &str, flags: &[&str], store: &mut dyn Transfer) -> (Result<(), String>, Summary, Vec<String>) {
     let mut said = Vec::new();
     let mut say = |line| said.push(line);
@@ -120,7 +120,7 @@ fn the_sample_of_the_documentation_is_imported_as_documented() {
     assert_eq!(again, Summary { lines: 4, admitted: unchanged, ..rest });
 }
 
-/// What the recipes of docs/MIGRATING.md printed: of a real PostgreSQL, and of the clients of Redis and Bigtable on
+/// Output of the recipes of docs/MIGRATING.md: from a real PostgreSQL, and from the clients of Redis and Bigtable on
 /// stand-ins for their servers.
 #[test]
 fn what_the_recipes_print_is_imported() {
@@ -139,7 +139,7 @@ fn what_the_recipes_print_is_imported() {
     }
 }
 
-/// Every way in which a line can be bad, with what is said of it.
+/// Every way in which a line can be bad, with the reason that is printed.
 #[test]
 fn bad_lines_say_what_is_wrong_and_show_no_secret() {
     let with = |members: &str| format!("{{\"uaid\":\"{SECRET}\",{members}}}");

@@ -1,4 +1,4 @@
-//! From directory to directory, and what is refused.
+//! Migrations from directory to directory, and refusals.
 
 use std::fs;
 use std::path::Path;

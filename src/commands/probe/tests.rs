@@ -14,7 +14,7 @@ use tungstenite::protocol::{CloseFrame, Message, WebSocket};
 
 use super::*;
 
-/// What the server does wrong.
+/// Fault of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
@@ -96,7 +96,7 @@ fn serve_agent(listener: &TcpListener, fault: Fault, endpoint: &str, inbox: &Inb
     while socket.read().is_ok() {}
 }
 
-/// Whether there is more to do.
+/// Answers one message. Returns false if the session is over.
 fn answer(
     socket: &mut WebSocket<TcpStream>,
     message: &Value,
@@ -170,7 +170,7 @@ fn every_fault_ends_at_its_step_with_its_sentence() {
         (Fault::OtherBody, Step::Decrypt, "changed on the way"),
         (Fault::Unregister500, Step::Unregister, "status 500"),
     ] {
-        // Where nothing comes, what comes before it must have come.
+        // The steps before a silence must succeed within the timeout.
         let silent = matches!(fault, Fault::SilentAfterUpgrade | Fault::NoNotification);
         let (outcome, steps) = probe_within(if silent { 5 } else { PATIENCE }, server(fault), None);
         let (failed, why) = outcome.expect_err("the fault must be seen");
@@ -180,7 +180,7 @@ fn every_fault_ends_at_its_step_with_its_sentence() {
     }
 }
 
-/// Where nobody listens, not even another test a moment later, and whoever connects does not meet himself.
+/// Address without a listener. No other test listens there later, and a connection to it cannot reach its own socket.
 fn nobody() -> std::net::SocketAddr {
     TcpListener::bind("127.255.255.1:0").unwrap().local_addr().unwrap()
 }

@@ -34,7 +34,7 @@ pub(super) fn device_backlog(facts: &Facts) -> Sysctl {
     )
 }
 
-/// Who gets a new connection, when listeners are told to follow its CPU.
+/// Checks that the kernel gives a new connection to the listener of its CPU. `None` without `shards.steer = cpu`.
 pub(super) fn steering(facts: &Facts, wanted: Wanted) -> Option<Finding> {
     let what = "shards.steer";
     let text = format!("kernel >= {}", dotted(KERNEL_STEERS));
@@ -69,7 +69,7 @@ pub(super) fn ports(facts: &Facts) -> Sysctl {
     if range.is_some_and(|(low, high)| low <= last && first <= high) {
         setting.name = "net.ipv4.ip_local_reserved_ports";
         setting.good = (first..=last).all(|port| is_reserved(reserved, port));
-        // What is reserved stays so: other programs count on it.
+        // Ports that are reserved already stay reserved: other programs count on it.
         let others = if reserved.is_empty() { String::new() } else { format!("{reserved},") };
         setting.value = format!("{others}{first}-{last}");
     }

@@ -1,4 +1,4 @@
-//! An imported user at a running server: it keeps its UAID, gets what waited for it, and endpoint URLs that the other
+//! An imported user at a running server: it keeps its UAID, gets its stored messages, and endpoint URLs that the other
 //! service sealed deliver. Tokens are made here by the layout of PROTOCOL.md 2.2, not by the code under test.
 
 use std::io::{Read as _, Write as _};
@@ -113,7 +113,7 @@ async fn an_imported_user_keeps_its_uaid_and_old_endpoint_urls_deliver() {
     let sender = Identity::generate();
     let (open, locked) = (old_endpoint(OPEN, None), old_endpoint(LOCKED, Some(sender.point())));
     let stranger = old_endpoint([0xc3; 16], None);
-    // Stored before its first hello, behind what came with it.
+    // Stored before its first hello, behind its imported messages.
     assert!(post(endpoint, &open, None, "before hello").starts_with("HTTP/1.1 201 "));
     let (mut socket, uaid) = hello(&running).await;
     assert_eq!(uaid, uuid::Uuid::from_bytes(UAID).simple().to_string(), "it keeps its UAID");
@@ -138,7 +138,7 @@ async fn an_imported_user_keeps_its_uaid_and_old_endpoint_urls_deliver() {
 
     drop(socket);
     tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
-    // Once more: what was acked stays away.
+    // A second import does not bring acked messages back.
     let mut import = Import::new(&args(&[]), &mut say);
     node::with_store(&config, |store| Ok(import.all(line.to_string().as_bytes(), store))).unwrap().unwrap();
     assert_eq!((import.summary.admitted.users_new, import.summary.admitted.rows_left_out), (0, 1));
