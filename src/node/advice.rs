@@ -1,4 +1,4 @@
-//! Settings that are allowed and probably not meant: a warning in the log for each.
+//! Settings that are allowed and probably a mistake: a warning in the log for each.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,8 +6,8 @@ use super::data_dir::{STRANGERS, warn_of_readers};
 use crate::config::Config;
 use protocol::wire::url::HttpUrl;
 
-/// Warns of what a server with this configuration will not do as its operator may expect. `endpoint_url` is what
-/// endpoint URLs begin with, `shards` how many there are and on how many CPUs.
+/// Warns of settings that do not do what the operator may expect. `endpoint_url` is the prefix of endpoint URLs; the
+/// pair is the numbers of shards and of CPUs.
 pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (u16, usize)) {
     for path in [&config.node.tls.key, &config.store.scylla.tls.key].into_iter().flatten() {
         warn_of_readers(path, STRANGERS);
@@ -36,7 +36,7 @@ fn is_loopback(url: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|ip| ip.is_loopback())
 }
 
-/// True if hosts that are not of the operator's own network may reach it.
+/// Returns true if hosts outside the operator's own network may reach `ip`.
 fn is_reachable(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !(ip.is_loopback() || ip.is_private() || ip.is_link_local()),

@@ -1,7 +1,7 @@
 //! Copies of a data directory: online backup, and salvage of a damaged one.
 //!
-//! A copy has keys and store, so that it can be served as it is. What is unacked at the moment of a backup is in
-//! the ledgers of the running shards and not in it.
+//! A copy has keys and store, so that it can be served as it is. A message that is unacked at the moment of a backup
+//! is in the ledgers of the running shards and not in the copy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,17 +19,17 @@ use crate::store::embedded::{Copied, Progress, salvage as salvage_store};
 pub struct Copy {
     /// The new data directory.
     pub path: PathBuf,
-    /// What its store holds.
+    /// Contents of its store.
     pub copied: Copied,
 }
 
-/// Whether a backup may have this name: 1 to 64 of `0-9 A-Z a-z - _`, so that it is one directory and no other.
+/// Returns true if a backup may have this name: 1 to 64 of `0-9 A-Z a-z - _`, so that it names one directory.
 pub fn is_backup_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// Copies keys and store to `backups/NAME` in the data directory; the store stays in use. Under another name until it
-/// is whole. Takes as long as reading the store does; not for a shard or the island.
+/// Copies keys and store to `backups/NAME` in the data directory; the store stays in use. The copy has another name
+/// until it is whole. Takes as long as reading the store does; must not run on a shard or the island.
 ///
 /// # Errors
 /// [`Fault::Backup`] for a bad or taken name, [`Fault::Store`], [`Fault::DataDir`].
@@ -54,7 +54,7 @@ pub(super) fn backup(data: &Path, storage: &Storage, name: &str) -> Result<Copy,
     Ok(Copy { path, copied })
 }
 
-/// As [`backup`], of a data directory that nobody uses.
+/// As [`backup`], of a data directory that no process uses.
 ///
 /// # Errors
 /// As [`backup`], and [`Fault::InUse`]: ask the process that has it instead.
@@ -66,7 +66,7 @@ pub fn backup_unused(config: &crate::config::Config, name: &str) -> Result<Copy,
     copy
 }
 
-/// Makes the data directory `dest` of what is readable in `source`: keys, store and ledger logs. `source` is only read.
+/// Makes the data directory `dest` from the readable keys, store and ledger logs of `source`, which is only read.
 /// `progress` is called now and then.
 ///
 /// # Errors

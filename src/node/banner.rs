@@ -1,27 +1,24 @@
-//! What a starting node tells its operator: where it listens, and how to point Firefox at it.
+//! Text of a starting node for its operator: its addresses, and how to point Firefox at it.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Where a node can be reached. Bound addresses: with port 0 configured, the port that the kernel chose.
+/// Addresses of a node as bound: with port 0 configured, the port that the kernel chose.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// User agents connect here.
     pub websocket: Vec<SocketAddr>,
-    /// App servers POST here.
     pub endpoint: Vec<SocketAddr>,
-    /// Other nodes call here.
+    /// Listeners of the node API.
     pub node: Vec<SocketAddr>,
-    /// Other nodes call here over TLS.
+    /// Listeners of the node API over TLS.
     pub node_tls: Vec<SocketAddr>,
-    /// Operators look here.
     pub admin: Vec<SocketAddr>,
-    /// What endpoint URLs begin with.
+    /// Prefix of endpoint URLs.
     pub endpoint_url: String,
 }
 
 impl Addresses {
-    /// Several lines for a terminal, with a line end at the end.
+    /// Formats several lines for a terminal, with a line end at the end.
     pub fn banner(&self, shard_count: u16, cores: &[u32], data: &str) -> String {
         let mut text = format!(
             "murre {} serves with {shard_count} shard{} on CPU {}, data in {data}\n",
@@ -56,7 +53,7 @@ impl Addresses {
     }
 }
 
-/// The address a client on this host would use.
+/// Returns the address that a client on this host can use.
 pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -66,7 +63,7 @@ pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// What endpoint or node URLs begin with when nothing is configured.
+/// Prefix of endpoint or node URLs when none is configured.
 pub(super) fn default_url(addresses: &[SocketAddr]) -> String {
     addresses.first().map_or_else(String::new, |address| format!("http://{}", reachable(*address)))
 }

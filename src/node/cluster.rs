@@ -1,5 +1,5 @@
-//! A node among others on a shared store: who it is to them, how it calls them, and what it says when it comes and
-//! goes (ARCHITECTURE.md 8.9).
+//! A node among others on a shared store: its identity, its calls to other nodes, and its notices when it starts and
+//! stops (ARCHITECTURE.md 8.9).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use protocol::wire::url::HttpUrl;
 /// This node and the others.
 pub(super) struct Cluster {
     me: Arc<NodeId>,
-    /// Whether sessions are held here, so that others must know of this node.
+    /// True if this node holds sessions, so that others must know of it.
     listed: bool,
     peers: Arc<Peers>,
     nodes: Arc<dyn Nodes>,
 }
 
 impl Cluster {
-    /// Without a word to anybody yet.
+    /// Makes the queues to the other nodes; sends nothing yet.
     ///
     /// # Errors
     /// [`Fault::Edge`] without keys in the configuration: made here, no other node would have them.
@@ -45,12 +45,11 @@ impl Cluster {
         Ok(Cluster { me: Arc::new(me), listed: config.roles.connect, peers, nodes })
     }
 
-    /// Who this node is to the others.
     pub(super) fn me(&self) -> &Arc<NodeId> {
         &self.me
     }
 
-    /// What the island is to do for it.
+    /// Returns the peer calls that the island must make.
     pub(super) fn calls(&self, config: &Node, trust: Trust) -> PeerCalls {
         PeerCalls {
             peers: Arc::clone(&self.peers),
@@ -63,22 +62,23 @@ impl Cluster {
         }
     }
 
-    /// A shard's hand to the other nodes.
+    /// Returns a shard's lane to the other nodes.
     pub(super) fn lane(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Lane> {
         self.peers.lane(waker)
     }
 
-    /// Takes other keys, and trusts others, from now on.
+    /// Replaces keys and trusted authorities.
     pub(super) fn renew(&self, keys: EdgeKeys, trust: Trust) {
         self.peers.renew(keys, trust);
     }
 
-    /// Says that this run has begun, and that the `last` one of this data directory is over. Before its first session.
+    /// Writes that this run has begun, and that the `last` one of this data directory is over. Called before its first
+    /// session.
     ///
     /// # Errors
     /// [`Fault::StoreAway`].
     pub(super) fn enter(&self, last: Option<&NodeId>) -> Result<(), Fault> {
-        // Nobody writes the row of an old URL again: without this, others would call there for as long as it lasts.
+        // No node writes the row of an old URL again: without this, others would call there for as long as it lasts.
         if let Some(last) = last.filter(|last| last.url != self.me.url || !self.listed) {
             self.nodes.leave(last).map_err(Fault::StoreAway)?;
         }
@@ -90,7 +90,7 @@ impl Cluster {
         self.listed.then(|| Lease::new(Arc::clone(&self.nodes), Arc::clone(&self.me)))
     }
 
-    /// Has the nodes that hold these users look at storage, where something was saved for them.
+    /// Notifies the nodes that hold these users that storage has saved messages for them.
     pub(super) fn tell(&self, storage: &Storage, users: Vec<Uaid>) {
         let mut told = 0;
         let asked = users.len();
@@ -116,7 +116,7 @@ impl Cluster {
         }
     }
 
-    /// For a node that does not run and will not: makes the calls, and says that its last run is over. Waits.
+    /// For a node that will not start again: makes the calls, and writes that its last run is over. Blocks.
     ///
     /// # Errors
     /// [`Fault::StoreAway`], [`Fault::Host`].
@@ -135,8 +135,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every call is answered and every notification that is owed has arrived, but not for long; then says
-    /// that this run is over.
+    /// Waits until every call is answered and every queued notification has arrived, for `SETTLE_TIME_MAX` at most;
+    /// then writes that this run is over.
     pub(super) fn leave(&self) {
         let until = Instant::now() + SETTLE_TIME_MAX;
         while self.peers.unsettled() > 0 && Instant::now() < until {
@@ -172,7 +172,7 @@ pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fa
     let node_keys = config.node.keys.iter().map(|key| key.reveal().to_owned()).collect();
     let keys = EdgeKeys { crypto: Vec::new(), node: node_keys };
     let within = config.node.connect_timeout + config.node.request_timeout;
-    // On a thread of its own, because whoever starts a node may be inside a runtime himself.
+    // On its own thread, because the caller can be inside a runtime.
     let asked = std::thread::scope(|scope| scope.spawn(|| who_answers(url, &keys, trust, within)).join());
     let asked = asked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let who = match asked.map_err(|error| Fault::Host { what: "a runtime", error })? {
@@ -180,7 +180,7 @@ pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fa
         Answering::Node(boot) => format!("the run {boot:016x} of a node answers there"),
         Answering::Locked => "a server that takes none of our node.keys answers there".to_owned(),
         Answering::Stranger(said) => {
-            // Perhaps what stands in front of this node, which does not listen yet.
+            // Perhaps a proxy in front of this node, which does not listen yet.
             tracing::warn!(url, said, "answer at node.url from no node; other nodes may not reach this one");
             return Ok(());
         }
@@ -188,11 +188,11 @@ pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fa
     Err(Fault::UrlTaken { url: url.to_owned(), who })
 }
 
-/// Whom calls of other nodes trust; `None` when there are none. A file that is named is read in any case: it is wrong
-/// before the day on which it is needed.
+/// Authorities that calls to other nodes trust; `None` when there are no such calls. A configured file is read in any
+/// case, so that an error in it shows before the file is needed.
 ///
 /// # Errors
-/// [`Fault::Edge`] for certificates that are none.
+/// [`Fault::Edge`] for a file that is not a certificate.
 pub(super) fn trust(config: &Config) -> Result<Option<Trust>, Fault> {
     if !config.store.kind.is_shared() && config.node.ca.is_none() {
         return Ok(None);
@@ -201,15 +201,15 @@ pub(super) fn trust(config: &Config) -> Result<Option<Trust>, Fault> {
     Trust::read(config.node.ca.as_deref()).map(Some).map_err(no_ca)
 }
 
-/// How this node is reached: `node.url`, or its first address, over TLS if that ends here. A node without sessions is
-/// never called.
+/// URL of this node for other nodes: `node.url`, or its first address, with TLS if `node.tls.listen` is set. A node
+/// without sessions is never called.
 pub(super) fn url(config: &Node, bound: &[SocketAddr], bound_tls: &[SocketAddr]) -> Box<str> {
     let tls = || bound_tls.first().or(config.tls.listen.first()).map(|address| format!("https://{address}"));
     let plain = || bound.first().or(config.listen.first()).map(|address| format!("http://{address}"));
     config.url.clone().or_else(tls).or_else(plain).unwrap_or_default().into()
 }
 
-/// What this node shows to those that call it over TLS; `None` when nobody does.
+/// Certificate for other nodes that call this one over TLS; `None` when no node does.
 ///
 /// # Errors
 /// [`Fault::Edge`] for files that cannot be used.
@@ -222,7 +222,7 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, Fault>
         if !url.origin().https {
             tracing::warn!(%url, "node.tls.listen is open, and node.url still has other nodes call without TLS");
         } else if !certificate.names(host) {
-            // No refusal: what is called by that name may be a proxy with a certificate of its own.
+            // Not refused: a proxy with its own certificate can answer at that name.
             tracing::warn!(
                 host,
                 "node.tls.cert does not name the host of node.url: other nodes that see it refuse it, and store instead"
@@ -232,7 +232,7 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, Fault>
     Ok(certificate)
 }
 
-/// Which run of this node this is: random, so that no two are the same.
+/// Random id of this run of the node.
 ///
 /// # Errors
 /// [`Fault::Host`] when the kernel gives no random bytes.
@@ -243,8 +243,8 @@ pub(super) fn random_boot() -> Result<u64, Fault> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Looks up where each of these users is connected, some at a time. Waits, at most for `within`. Returns of how many
-/// storage did not say it.
+/// Looks up the nodes that hold these users, some users at a time. Blocks for `within` at most. Returns the number of
+/// users for which storage gave no answer.
 fn find(storage: &Storage, mut users: Vec<Uaid>, within: Duration, mut found: impl FnMut(Uaid, &[Presence])) -> usize {
     users.sort_unstable();
     users.dedup();
@@ -265,7 +265,7 @@ fn find(storage: &Storage, mut users: Vec<Uaid>, within: Duration, mut found: im
         answered += 1;
         match reply {
             Ok(StoreReply::User(Some(row))) => found(users[ticket.index as usize], &row.presence),
-            // Nobody is left to be told.
+            // The user is gone: there is no node to notify.
             Ok(_) => {}
             Err(_) => unknown += 1,
         }
@@ -275,11 +275,11 @@ fn find(storage: &Storage, mut users: Vec<Uaid>, within: Duration, mut found: im
 
 /// Users that are looked up at a time.
 const LOOK_UPS_MAX: usize = 64;
-/// For all of them together. What is not looked up by then waits for the next hello.
+/// Time for all users together. Messages of users that are not looked up by then wait for the next hello.
 const LOOK_UP_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long a node is silent at every look, and does not answer, before it counts as gone.
+/// Time without an answer after which a node with a lapsed lease counts as gone.
 const GONE_TIME: Duration = RENEW_INTERVAL.saturating_mul(2);
-/// How long a node that leaves waits for the last answers.
+/// Longest wait of a leaving node for the last answers.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 const SETTLE_LOOK: Duration = Duration::from_millis(20);
 
@@ -290,7 +290,7 @@ mod tests {
     use crate::store::model::Model;
     use crate::store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
 
-    /// Remembers who left.
+    /// Records the nodes that left.
     #[derive(Default)]
     struct Nobody(std::sync::Mutex<Vec<NodeId>>);
 

@@ -27,11 +27,11 @@ use crate::edge::EdgeKeys;
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// The lock lives as long as this handle.
+    /// Holds the lock.
     _lock: File,
 }
 
-/// The secrets a node needs: configured ones, else those of the data directory.
+/// Secrets of a node: configured ones, else those of the data directory.
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// Fernet keys of endpoint tokens; the first seals. Never empty.
@@ -43,14 +43,14 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Those that an edge uses, as it takes them.
+    /// Returns the keys of an edge.
     pub fn for_edge(&self) -> EdgeKeys {
         let reveal = |keys: &[Secret]| keys.iter().map(|key| key.reveal().to_owned()).collect();
         EdgeKeys { crypto: reveal(&self.crypto), node: reveal(&self.node) }
     }
 }
 
-/// The rule for a key file that is not there.
+/// Rule for a missing key file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
     /// Every key is made: the store has no user yet, or the operator wants new keys.
@@ -87,22 +87,21 @@ impl DataDir {
         }
     }
 
-    /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the embedded store is.
+    /// Directory of the embedded store.
     pub fn store(&self) -> PathBuf {
         self.path.join("store")
     }
 
-    /// Where the ledger logs are.
+    /// Directory of the ledger logs.
     pub fn ledger(&self) -> PathBuf {
         self.path.join("ledger")
     }
 
-    /// Keeps who this node is to others, for [`DataDir::last_run`].
+    /// Writes the identity of this node for [`DataDir::last_run`].
     ///
     /// # Errors
     /// [`Fault::DataDir`].
@@ -112,14 +111,14 @@ impl DataDir {
         fs::write(&path, text).map_err(|error| fault(&path, "write", error))
     }
 
-    /// The run of a node that had this directory last; `None` when it was never one among others.
+    /// Returns the last run of a node on this directory; `None` when no run was in a cluster.
     pub fn last_run(&self) -> Option<NodeId> {
         let text = fs::read_to_string(self.path.join("run")).ok()?;
         let (boot, url) = text.trim().split_once(' ')?;
         Some(NodeId { url: url.into(), boot: u64::from_str_radix(boot, 16).ok()? })
     }
 
-    /// The secrets of this node; what is missing is made and kept, as far as `missing` allows.
+    /// Returns the secrets of this node. Makes and keeps missing ones as far as `missing` allows.
     ///
     /// # Errors
     /// [`Fault::DataDir`], and [`Fault::Key`] for a key file that is damaged: making a new one would orphan every
@@ -135,11 +134,11 @@ impl DataDir {
         )
     }
 
-    /// The secrets of a node that runs: as [`DataDir::keys`], and nothing is made.
+    /// Returns the secrets of a node that runs: as [`DataDir::keys`], but makes none.
     ///
     /// # Errors
-    /// As there, and [`Fault::NoKey`]: a setting was taken away, and a new key in its place would orphan every endpoint
-    /// URL that was handed out.
+    /// As [`DataDir::keys`], and [`Fault::NoKey`]: a setting was removed, and a new key in its place would orphan every
+    /// endpoint URL that was handed out.
     pub fn known_keys(&self, config: &Config) -> Result<Keys, Fault> {
         self.collect_keys(config, |path, _| Err(Fault::NoKey { path: path.to_owned() }))
     }
@@ -172,7 +171,7 @@ pub(super) fn fault(path: &Path, verb: &'static str, error: io::Error) -> Fault 
     Fault::DataDir { path: path.to_owned(), verb, error }
 }
 
-/// How a kept key is spelled.
+/// Format of a key file.
 #[derive(Clone, Copy)]
 enum KeyKind {
     Fernet,
@@ -203,7 +202,7 @@ impl KeyKind {
     }
 }
 
-/// The key in this file; `missing` is asked for one when there is no file.
+/// Reads the key in this file; calls `missing` when there is no file.
 fn kept(path: &Path, kind: KeyKind, missing: fn(&Path, KeyKind) -> Result<Secret, Fault>) -> Result<Secret, Fault> {
     match fs::read_to_string(path) {
         Ok(text) if kind.accepts(text.trim()) => {
@@ -217,7 +216,7 @@ fn kept(path: &Path, kind: KeyKind, missing: fn(&Path, KeyKind) -> Result<Secret
     }
 }
 
-/// A new key in this file.
+/// Writes a new key to this file.
 fn made(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
     let key = kind.make().map_err(|error| fault(path, "make", error))?;
     write_once(path, &key).map_err(|error| fault(path, "write", error))?;
@@ -233,7 +232,7 @@ fn made_if_harmless(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
             path = %path.display(),
             "node key lost and made anew; who calls this node with the old one is refused"
         ),
-        // It says which shard owns a user; nothing outside the process depends on it.
+        // It decides which shard owns a user; nothing outside the process depends on it.
         KeyKind::Placement => {}
     }
     made(path, kind)
@@ -248,12 +247,12 @@ pub fn warn_of_readers(path: &Path, bits: u32) {
     }
 }
 
-/// Permission bits of all but the owner: keys that this server makes are his alone.
+/// Permission bits of all but the owner: keys that this server makes are for the owner alone.
 const NOT_THE_OWNER: u32 = 0o077;
 /// Permission bits of strangers: files of the operator may be for a group.
 pub const STRANGERS: u32 = 0o007;
 
-/// Under another name first: a file with the name of a key always holds a whole one.
+/// Writes under another name first: a file with the name of a key always holds a whole one.
 fn write_once(path: &Path, text: &str) -> io::Result<()> {
     let draft = path.with_extension("tmp");
     let _ = fs::remove_file(&draft);
@@ -395,7 +394,7 @@ mod tests {
     fn a_directory_that_cannot_be_made_or_written_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), "").unwrap();
-        // Root may write anywhere, so the obstacle is a file where a directory must be, and /proc, where nobody may.
+        // Root may write anywhere, so the obstacle is a file in the place of a directory, and /proc, where no user may.
         let said = DataDir::open(&dir.path().join("file/data")).unwrap_err().to_string();
         assert!(said.starts_with("cannot create ") && said.contains("Not a directory"), "{said}");
         assert!(said.ends_with("make data_dir writable for this user, or set another with --data-dir"), "{said}");

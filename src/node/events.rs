@@ -1,6 +1,6 @@
-//! The thread that logs what clients meet ([`crate::edge::Happening`]), which shards cannot: writing may block.
+//! The thread that logs events of clients ([`crate::edge::Happening`]). Shards cannot log them: writing can block.
 //!
-//! It exists only while the log takes these lines, so that a node which logs at info has neither queue nor thread.
+//! It exists only while the log takes these lines, so that a node that logs at info has neither queue nor thread.
 
 use std::io;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use protocol::wire::upgrade::family_name;
 
 /// The target of upgrades, hellos and refusals in `log.level`.
 const CLIENTS: &str = "murre::clients";
-/// That of the one line with which each session ends.
+/// The target of the line at the end of each session.
 const SESSIONS: &str = "murre::sessions";
-/// How often the queue is emptied, and how many events are logged each time at most: 2,000 a second.
+/// Interval between reads of the queue, and the most events that each read logs: 2,000 a second.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const EVENTS_PER_LOOK: usize = 100;
 
@@ -32,10 +32,10 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
-    /// Starts it, if the log of the calling thread takes such events.
+    /// Starts the thread, if the log of the calling thread takes such events.
     ///
     /// # Errors
-    /// When the operating system refuses a thread.
+    /// The operating system refuses a thread.
     pub fn start() -> io::Result<Option<EventLog>> {
         let clients = tracing::enabled!(target: CLIENTS, tracing::Level::DEBUG);
         if !clients && !tracing::enabled!(target: SESSIONS, tracing::Level::DEBUG) {
@@ -48,7 +48,6 @@ impl EventLog {
         Ok(Some(EventLog { events, stop, thread: Some(thread) }))
     }
 
-    /// The queue that it empties.
     pub fn events(&self) -> Arc<Events> {
         Arc::clone(&self.events)
     }
@@ -58,7 +57,7 @@ impl Drop for EventLog {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of it has been printed.
+            // A panic of the thread has been printed.
             let _ = thread.join();
         }
     }
@@ -68,7 +67,7 @@ fn run(events: &Events, stop: &AtomicBool) {
     let mut said = 0;
     loop {
         let ends = stop.load(Ordering::Relaxed);
-        // At the end everything that is there, which the queue bounds.
+        // At the end, the whole queue, which is bounded.
         let budget = if ends { usize::MAX } else { EVENTS_PER_LOOK };
         (0..budget).map_while(|_| events.take()).for_each(|report| log(&report));
         let dropped = events.dropped();

@@ -1,4 +1,4 @@
-//! Why a node does not start or did not stop in order: one sentence each that says what to do.
+//! Faults that keep a node from starting or from stopping in order: one sentence each that says what to do.
 
 use std::fmt;
 use std::io;
@@ -8,66 +8,48 @@ use std::path::PathBuf;
 use crate::commands::status;
 use crate::store::scylla::OpenFault;
 
-/// Why there is no running node. Made on the starting thread; fatal.
+/// Reason why there is no running node. Made on the starting thread; fatal.
 #[derive(Debug)]
 pub enum Fault {
     /// Something in the data directory cannot be made, read or written.
     DataDir {
-        /// The file or directory.
         path: PathBuf,
         /// "create", "write" and so on.
         verb: &'static str,
-        /// Why.
         error: io::Error,
     },
     /// Another process has the data directory.
-    InUse {
-        /// The data directory.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// A key file that is not one.
-    Key {
-        /// The file.
-        path: PathBuf,
-    },
+    Key { path: PathBuf },
     /// A key that was configured and is not any more, and no key file to fall back to.
-    NoKey {
-        /// The file.
-        path: PathBuf,
-    },
+    NoKey { path: PathBuf },
     /// The key file of endpoint URLs is gone and the store has users who have such URLs.
-    LostKey {
-        /// The file.
-        path: PathBuf,
-    },
+    LostKey { path: PathBuf },
     /// A listen address that cannot be bound.
     Address {
-        /// Which setting.
+        /// Name of the setting.
         key: &'static str,
-        /// Which address.
         address: SocketAddr,
-        /// Why.
         error: io::Error,
     },
     /// Another node answers at `node.url`.
     UrlTaken {
-        /// The URL.
         url: String,
-        /// What answers there.
+        /// Description of the answer at the URL.
         who: String,
     },
-    /// A CPU of `shards.cores` that this process may not run on, whatever it asks the kernel for.
+    /// A CPU of `shards.cores` that this process may not run on, with any affinity.
     Core {
-        /// Its number.
         core: u32,
-        /// Those it may, as the kernel writes them.
+        /// The CPUs that it may run on, as the kernel writes them.
         allowed: String,
     },
     /// `shards.steer = cpu` with shards that share a CPU.
     Steer {
-        /// How many shards.
+        /// Number of shards.
         shards: u16,
-        /// On how many CPUs.
+        /// Number of CPUs.
         cores: usize,
     },
     /// io_uring is missing, forbidden or too old.
@@ -78,9 +60,9 @@ pub enum Fault {
     DiskFull(String),
     /// The database does not answer, or cannot serve now; it may later.
     StoreAway(String),
-    /// The database is there, and not as the configuration says.
+    /// The database answers, and does not match the configuration.
     StoreRefused(String),
-    /// Told to stop while it waited for the database.
+    /// A signal stopped the node while it waited for the database.
     Stopped {
         /// Messages of earlier runs that are still in the ledger logs.
         messages: usize,
@@ -89,7 +71,7 @@ pub enum Fault {
     Ledger(String),
     /// Some of what the ledgers held could not be saved to storage; the rest is saved.
     Replay {
-        /// Number of messages that are not.
+        /// Number of messages that are not saved.
         unsaved: usize,
         /// Number of messages in all.
         of: usize,
@@ -98,15 +80,13 @@ pub enum Fault {
     },
     /// Keys or URL that the edge does not take.
     Edge(String),
-    /// A backup or salvage that cannot be as it was asked for.
+    /// A backup or salvage that is impossible as requested.
     Backup(&'static str),
-    /// The server that has the data directory cannot be asked for a backup.
+    /// The server that has the data directory cannot be reached for a backup.
     NoServer {
-        /// The data directory.
         data: PathBuf,
-        /// Address that was asked.
+        /// Admin address of the server.
         address: SocketAddr,
-        /// Cause.
         error: io::Error,
     },
     /// The server that has the data directory made no backup, for this reason.
@@ -117,20 +97,19 @@ pub enum Fault {
     Shards(String),
     /// The host refuses a thread, a runtime or a signal handler.
     Host {
-        /// What was asked of it.
+        /// Name of the refused resource.
         what: &'static str,
-        /// Why.
         error: io::Error,
     },
 }
 
 impl Fault {
-    /// The fault of a shared store that is not open.
+    /// Converts the fault of a shared store that did not open.
     pub(super) fn of_database(fault: OpenFault) -> Fault {
         if fault.passes { Fault::StoreAway(fault.said) } else { Fault::StoreRefused(fault.said) }
     }
 
-    /// The exit status of a process that ends with this.
+    /// Returns the exit status of a process that ends with this fault.
     pub fn status(&self) -> u8 {
         match self {
             Fault::DataDir { .. } | Fault::InUse { .. } => status::DATA_DIR,
@@ -222,7 +201,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// The sentences of keys; nothing for other faults.
+    /// Writes the sentences of faults with keys; nothing for other faults.
     fn of_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Key { path } => {

@@ -1,4 +1,4 @@
-//! What the host gives this process: its CPUs.
+//! CPUs that the host gives this process.
 
 use std::thread;
 
@@ -7,13 +7,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::fault::Fault;
 use crate::config::{Shards, Steer};
 
-/// The CPUs to pin shards to: those that are wanted, else all that the calling thread may run on now.
+/// Returns the CPUs to pin shards to: those in `wanted`, else all that the calling thread may run on now.
 ///
-/// A wanted one may be outside the present affinity (`taskset`, `CPUAffinity=` of systemd), since a process may widen
-/// that. It may not be outside the cpuset of the control group, which is the administrator's and cannot be left.
+/// A wanted CPU can be outside the present affinity (`taskset`, `CPUAffinity=` of systemd), since a process may widen
+/// that. It must be in the cpuset of the control group, which the administrator sets and a process cannot leave.
 ///
 /// # Errors
-/// [`Fault::Core`] for one it may not run on.
+/// [`Fault::Core`] for a CPU that the process may not run on.
 pub fn cores(wanted: &[u32]) -> Result<Vec<u32>, Fault> {
     if wanted.is_empty() {
         let now = sched_getaffinity(None).map_err(|error| Fault::Host { what: "its affinity", error: error.into() })?;
@@ -30,8 +30,8 @@ pub fn cores(wanted: &[u32]) -> Result<Vec<u32>, Fault> {
     trial.join().expect("a trial of CPUs ends")
 }
 
-/// The kernel alone knows, whichever version of control groups there is: it refuses a mask without a CPU that is
-/// online and in the cpuset. Moves the calling thread there.
+/// Tries it, since only the kernel knows for every version of control groups: it refuses a mask without a CPU that is
+/// online and in the cpuset. Moves the calling thread to `core`.
 fn may_run_on(core: u32) -> bool {
     let mut only = CpuSet::new();
     if !KNOWN.contains(&core) {
@@ -60,11 +60,11 @@ pub fn check_steering(shards: &Shards, shard_count: u16, cores: &[u32]) -> Resul
     Ok(())
 }
 
-/// Since then listeners of one port (SO_REUSEPORT) are told apart by SO_INCOMING_CPU; before, it is ignored.
+/// First kernel that selects a listener of one port (SO_REUSEPORT) by SO_INCOMING_CPU; earlier kernels ignore it.
 pub const KERNEL_STEERS: (u32, u32) = (6, 2);
 
-/// What to say when steering is wanted and a kernel of this release does none. Of a release that cannot be read nothing
-/// is known.
+/// Advice when steering is configured and a kernel of this release does none. `None` for a release that cannot be
+/// read.
 fn steering_in_vain(shards: &Shards, release: &str) -> Option<String> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     let version = (numbers.next()?.ok()?, numbers.next()?.ok()?);
@@ -77,7 +77,7 @@ fn steering_in_vain(shards: &Shards, release: &str) -> Option<String> {
     })
 }
 
-/// `0-3,8`, as the kernel writes it.
+/// Formats CPUs as the kernel does: `0-3,8`.
 fn to_list(cores: impl Iterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for core in cores {
@@ -120,7 +120,7 @@ mod tests {
         thread::spawn(move || may_run_on(core)).join().unwrap()
     }
 
-    /// What `taskset` and `CPUAffinity=` do. With one CPU there is nothing to widen to.
+    /// The effect of `taskset` and `CPUAffinity=`. With one CPU there is nothing to widen to.
     #[test]
     fn an_affinity_that_is_narrower_than_the_cpuset_is_widened_when_asked_to() {
         let all = cores(&[]).unwrap();

@@ -14,11 +14,11 @@ use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::Config;
 
-/// Saves what the ledger logs of a node that will not start again hold to its storage, tells the nodes that have its
-/// users now, tells all that it is gone, and removes the logs. Returns how many messages that were.
+/// Saves the messages in the ledger logs of a node that will not start again to its storage, notifies the nodes that
+/// have its users now, writes that the node is gone, and removes the logs. Returns the number of messages.
 ///
 /// # Errors
-/// [`Fault::InUse`] when it runs after all, [`Fault::Edge`], [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
+/// [`Fault::InUse`] when the node runs, [`Fault::Edge`], [`Fault::Ledger`], [`Fault::Store`], [`Fault::Replay`].
 pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
     let trust = cluster::trust(config)?;
     let data = DataDir::open(&config.data_dir)?;
@@ -37,19 +37,19 @@ pub fn replay_ledgers(config: &Config) -> Result<usize, Fault> {
     Ok(messages)
 }
 
-/// The logs of earlier runs. In a cluster they are there until the node serves: who they were for is told by word of
-/// mouth, and a start that ends before that word can go out leaves it to the next one.
+/// The logs of earlier runs. In a cluster they stay until the node serves: the notifications to the nodes that hold
+/// their users are in memory only, and a start that ends before they are sent leaves them to the next start.
 pub(super) struct Earlier {
-    /// Until they are removed.
+    /// `None` after the logs are removed.
     replay: Option<Replay>,
-    /// No shard's clock may start at or below it.
+    /// Clock above which every shard's clock must start.
     pub(super) floor: Clock,
-    /// Whose messages they held.
+    /// Users of the messages in the logs.
     pub(super) users: Vec<Uaid>,
 }
 
 impl Earlier {
-    /// Saves what they hold.
+    /// Saves the messages in the logs.
     pub(super) fn save(data: &DataDir, storage: &Storage) -> Result<Earlier, Fault> {
         let mut replay = ledger::replay(&data.ledger()).map_err(no_ledger)?;
         replay.discard_empty().map_err(no_ledger)?;
@@ -62,8 +62,8 @@ impl Earlier {
         Ok(Earlier { replay: Some(replay), floor, users: messages.iter().map(|message| message.uaid).collect() })
     }
 
-    /// New logs in shard order that carry the clock on. As late as can be: those of a start that fails stay beside
-    /// the earlier ones.
+    /// Makes new logs in shard order that carry the clock on. Called as late as possible: the new logs of a start that
+    /// fails stay beside the earlier ones.
     pub(super) fn new_logs(&self, config: &Config, data: &DataDir, shard_count: u16) -> Result<Vec<Ledgered>, Fault> {
         let (dir, bytes, floor) = (data.ledger(), config.delivery.ledger_bytes, self.floor);
         let one = |shard| {
@@ -74,13 +74,13 @@ impl Earlier {
         (0..shard_count).map(one).collect()
     }
 
-    /// Removes them, if they are still there. A shared store takes what is saved once more for what it was: what was
-    /// deleted since stays deleted.
+    /// Removes the earlier logs, if they still exist. A second save of a message to a shared store is harmless: deleted
+    /// messages stay deleted.
     pub(super) fn discard(&mut self) -> Result<(), Fault> {
         self.replay.take().map_or(Ok(()), |replay| replay.discard().map_err(no_ledger))
     }
 
-    /// The same once the node serves, which is no time to end for a file that cannot be removed.
+    /// As [`Earlier::discard`], once the node serves: a file that cannot be removed must not end it.
     pub(super) fn discard_told(&mut self) {
         if let Err(fault) = self.discard() {
             tracing::warn!("{fault}; it holds nothing that is not saved, and the next start tries again");
@@ -99,7 +99,7 @@ pub(super) struct Ledgered {
     pub(super) floor: Clock,
 }
 
-/// Which boot of which shard this is: random, so that no two of any boots or nodes are the same.
+/// Random id of this boot of one shard, different for every boot and node.
 fn random_origin() -> Result<Origin, Fault> {
     let mut bytes = [0; 4];
     SystemRandom::new()

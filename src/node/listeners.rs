@@ -14,7 +14,7 @@ use super::fault::Fault;
 use crate::config::{Config, Steer};
 use crate::island::Admin;
 
-/// The public ports of this configuration with their settings' names. A role that is not served has none.
+/// Returns the public ports of this configuration with the names of their settings. A role that is off has none.
 pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])> {
     let mut ports = Vec::new();
     if config.roles.connect {
@@ -27,7 +27,7 @@ pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])
     ports
 }
 
-/// Refuses addresses that cannot be had, before anything else is done. Needed beside [`bind`], because
+/// Refuses addresses that cannot be bound, before anything else is done. Needed beside [`bind`], because
 /// SO_REUSEPORT lets another server of the same user share a port without a word.
 ///
 /// An address in use is tried again for as long as `patience`: the kernel takes the rings of a killed process apart
@@ -47,7 +47,7 @@ pub(super) fn check_free(config: &Config, patience: Duration) -> Result<(), Faul
     Ok(())
 }
 
-/// Binds and lets go. It never listens: a client must not take this for a server.
+/// Binds and closes a socket. It never listens: a client must not take this for a server.
 fn try_bind(address: SocketAddr) -> io::Result<()> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -61,7 +61,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// The listeners of one shard, and the addresses they are bound to, of one port each.
 pub(super) type Bound = Vec<(Port, OwnedFd)>;
 
-/// What [`bind`] made: the listeners of each shard, and the address of each listen setting.
+/// Result of [`bind`]: the listeners of each shard, and the address of each listen setting.
 pub(super) struct Public {
     /// By shard.
     pub shards: Vec<Bound>,
@@ -69,7 +69,7 @@ pub(super) struct Public {
     pub addresses: Vec<(Port, SocketAddr)>,
 }
 
-/// Listens for every shard, of which `cores` has the CPUs. With port 0 the first shard's choice is everybody's.
+/// Listens for every shard; `cores` has the CPU of each. With port 0, all shards use the port of the first one.
 ///
 /// # Errors
 /// [`Fault::Address`].
@@ -87,7 +87,7 @@ pub(super) fn bind(config: &Config, cores: &[u32]) -> Result<Public, Fault> {
     Ok(Public { shards, addresses })
 }
 
-/// A listener for each shard on one address, and which that is.
+/// Returns a listener for each shard on one address, and the bound address.
 fn bind_shards(
     config: &Config,
     cores: &[u32],
@@ -107,7 +107,7 @@ fn bind_shards(
     Ok((address, listeners))
 }
 
-/// The admin listeners; these are the island's alone.
+/// Binds the admin listeners, which only the island uses.
 ///
 /// # Errors
 /// [`Fault::Address`].
@@ -116,7 +116,7 @@ pub(super) fn bind_admin(config: &Config) -> Result<Admin, Fault> {
     Ok(Admin { listeners, hosts: config.admin.hosts.clone() })
 }
 
-/// The listeners of TLS in front of the node API, which are the island's too; none without the role connect.
+/// Binds the TLS listeners in front of the node API for the island; none without the role connect.
 ///
 /// # Errors
 /// [`Fault::Address`].

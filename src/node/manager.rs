@@ -1,8 +1,8 @@
-//! The service manager, and what it wants to be told: sd_notify(3) of systemd, one datagram for each word.
+//! Notifications to the service manager: sd_notify(3) of systemd, one datagram each.
 //!
-//! It is told when the node serves, that it stops, and while a stop goes on that it still does: then
-//! `TimeoutStopSec=` bounds silence, not the whole drain, which takes `sessions / drain.rate` and longer. Nobody waits
-//! for an answer, and a node without a manager says nothing.
+//! The node sends one when it serves, one when it stops, and more while a stop goes on: then `TimeoutStopSec=` bounds
+//! silence, not the whole drain, which takes `sessions / drain.rate` and longer. The node waits for no answer, and
+//! sends nothing without a manager.
 //! Lives on: the thread that starts and stops the node.
 
 use std::env;
@@ -12,22 +12,22 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-/// Where the manager listens, if there is one.
+/// Connection to the service manager, if there is one.
 #[derive(Default)]
 pub(super) struct Manager {
     /// A socket and its peer's address.
     line: Option<(UnixDatagram, SocketAddr)>,
-    /// When the manager was last asked for more time.
+    /// Time of the last request for more time.
     asked: Option<Instant>,
 }
 
 impl Manager {
-    /// The manager that `NOTIFY_SOCKET` names: a path, or an abstract name with `@` in front.
+    /// Returns the manager that `NOTIFY_SOCKET` names: a path, or an abstract name with `@` in front.
     pub fn of_process() -> Manager {
         env::var_os("NOTIFY_SOCKET").map_or_else(Manager::default, |name| Manager::at(&name))
     }
 
-    /// The manager at this address. One that cannot be reached is none: a node serves all the same.
+    /// Returns the manager at this address; none if the address cannot be used: a node serves all the same.
     pub fn at(name: &OsStr) -> Manager {
         let address = match name.as_bytes().strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name),
@@ -47,18 +47,18 @@ impl Manager {
         }
     }
 
-    /// Every listener answers.
+    /// Reports that every listener answers.
     pub fn ready(&self) {
         self.say("READY=1");
     }
 
-    /// The node stops, and says so again by [`Manager::still_stopping`].
+    /// Reports that the node stops. [`Manager::still_stopping`] repeats it.
     pub fn stopping(&mut self, why: &str) {
         self.say(&format!("STOPPING=1\nSTATUS={why}"));
         self.still_stopping();
     }
 
-    /// Asks for more time, now and then; called as often as one likes.
+    /// Requests more time, at most once per `ASK_EVERY`.
     pub fn still_stopping(&mut self) {
         if self.asked.is_none_or(|at| at.elapsed() >= ASK_EVERY) {
             self.asked = Some(Instant::now());
@@ -66,7 +66,7 @@ impl Manager {
         }
     }
 
-    /// Asks for so much time from now on, for a step in which nothing is said.
+    /// Requests `span` from now on, for a step without reports.
     pub fn ask_for(&self, span: Duration) {
         self.say(&format!("EXTEND_TIMEOUT_USEC={}", span.as_micros()));
     }
@@ -80,7 +80,7 @@ impl Manager {
     }
 }
 
-/// How often it is asked while a stop goes on, and for how long each time: some of them may be late.
+/// Interval between requests while a stop goes on, and the time that each asks for: some of them can be late.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 const ASK_FOR: Duration = Duration::from_secs(30);
 
@@ -88,7 +88,7 @@ const ASK_FOR: Duration = Duration::from_secs(30);
 pub(super) mod tests {
     use super::*;
 
-    /// A manager that can be looked at, and the name it listens at.
+    /// A manager that records, and its address.
     pub(in crate::node) struct Listening {
         socket: UnixDatagram,
         pub name: std::ffi::OsString,
@@ -100,7 +100,7 @@ pub(super) mod tests {
             Listening { socket: UnixDatagram::bind(&name).unwrap(), name }
         }
 
-        /// Everything it was told so far.
+        /// Returns the datagrams that arrived since the last call.
         pub(in crate::node) fn heard(&self) -> Vec<String> {
             self.socket.set_nonblocking(true).unwrap();
             let mut bytes = [0; 1_024];

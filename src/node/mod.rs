@@ -1,7 +1,7 @@
 //! Assembly: keys, store, ledgers, shards, island; orderly start and stop.
 //!
 //! Start: probe the kernel -> lock the data directory -> open the store -> keys -> save what earlier ledgers hold
-//! -> ask the broadcast source -> listen -> enter the cluster and tell who has users of these ledgers -> new logs
+//! -> ask the broadcast source -> listen -> enter the cluster and notify nodes with users of these ledgers -> new logs
 //! -> shards -> TLS of other nodes -> island -> remove the old logs. Stop is the reverse, after a drain
 //! (ARCHITECTURE.md 4).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
@@ -76,17 +76,17 @@ use manager::Manager;
 use running::Stage;
 use storage::Storage;
 
-/// What the surroundings of a node decide.
+/// Settings of a node that come from its process or test, not from its configuration.
 #[derive(Clone)]
 pub struct Surroundings {
-    /// It is the process: take over SIGTERM, SIGINT and SIGHUP, which [`Running::wait_for_signal`] hands out, and tell
-    /// the service manager, if there is one, that the node serves and that it stops.
+    /// True if the node is the process: it handles SIGTERM, SIGINT and SIGHUP, which [`Running::wait_for_signal`]
+    /// returns, and reports to the service manager, if there is one, that it serves and that it stops.
     pub signals: bool,
     /// The clock that the time of the node follows.
     pub host_clock: HostClock,
-    /// Whether the kernel has what the rings need.
+    /// Check that the kernel has the features that the rings need.
     pub probe: fn() -> Result<(), ProbeError>,
-    /// How long an address in use is waited for; the listeners of a process outlive its kill by some milliseconds.
+    /// Longest wait for an address in use; the listeners of a process outlive its kill by some milliseconds.
     pub address_patience: Duration,
     /// Longest wait for a database that is away.
     pub store_patience: Duration,
@@ -107,7 +107,7 @@ impl Default for Surroundings {
     }
 }
 
-/// Starts a node with the usual surroundings, for tests and everybody who is not a process of its own.
+/// Starts a node with the default surroundings, for tests and other callers inside a larger process.
 ///
 /// # Errors
 /// As [`start_in`].
@@ -164,7 +164,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     }
     let logs = earlier.new_logs(config, &data, shard_count)?;
     if cluster.is_none() {
-        // There is nobody to tell: what is saved is not saved a second time.
+        // There is no node to notify. The logs go now, so that their messages are not saved a second time.
         earlier.discard()?;
     }
     let parts = logs.into_iter().zip(bound).enumerate();
@@ -189,7 +189,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     Ok(Running { addresses, cores, drain: config.drain, manager, island, stage, shards, storage, data, cluster, log })
 }
 
-/// Enters the cluster: from now on the island calls the others, and they may know of this node.
+/// Enters the cluster: from now on the island calls the other nodes, and they can know of this node.
 fn join(cluster: &Cluster, data: &DataDir, prepared: &mut Prepared, calls: PeerCalls) -> Result<(), Fault> {
     prepared.call_nodes(calls);
     cluster.enter(data.last_run().as_ref())?;
@@ -210,16 +210,16 @@ fn pin(shards: &config::Shards) -> Result<(Vec<u32>, Vec<u32>), Fault> {
     Ok((cores, pinned))
 }
 
-/// Opens the storage, and has the process follow the host's clock once more: that may have been set since this began,
-/// and its database has just found it right as it is now. A database that is away is tried again for as long as
-/// `patience`, unless a signal ends the wait.
+/// Opens the storage, and makes the process follow the host's clock once more: an operator can have set that clock
+/// since the start, and the database has just confirmed it. Retries a database that is away for `patience`, unless a
+/// signal ends the wait.
 fn open_storage(
     config: &Config,
     data: &DataDir,
     wall: &Arc<Wall>,
     (prepared, patience): (&mut Prepared, Duration),
 ) -> Result<Arc<Storage>, Fault> {
-    // A first try may take as long as a connection may: the wait begins behind it.
+    // A first try can take as long as a connection attempt: the wait begins after it.
     let mut began = None;
     let mut pause = STORE_PAUSE_MIN;
     loop {
@@ -241,16 +241,16 @@ fn open_storage(
     }
 }
 
-/// The pauses between two looks at a database that is away: the first, and the longest.
+/// Pauses between two tries to reach a database that is away: the first, and the longest.
 const STORE_PAUSE_MIN: Duration = Duration::from_secs(1);
 const STORE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Who is asked when the host's clock is in doubt: on a shared store the clocks of the database.
+/// Reference clocks for a step of the host clock: on a shared store those of the database.
 fn witness(config: &Config, storage: &Storage) -> Option<Witness> {
     storage.nodes().map(|nodes| Witness { nodes, max_skew: config.store.max_skew })
 }
 
-/// Whom the island calls.
+/// Services that the island calls.
 fn calls(config: &Config) -> Result<Calls, Fault> {
     let config::Broadcast { url, token, interval, spread: _ } = config.broadcast.clone();
     let source = url.map(|url| Source { url, token, interval });
@@ -260,13 +260,13 @@ fn calls(config: &Config) -> Result<Calls, Fault> {
     Ok(Calls { source, wake })
 }
 
-/// What all shards have in common.
+/// Setup that all shards share.
 struct Plan<'a> {
     config: &'a Config,
     placement: Placement,
     edge: EdgeConfig,
     connections_max: u32,
-    /// Who this node is to the others, if there are others.
+    /// Identity of this node in a cluster.
     node: Option<Arc<NodeId>>,
     wall: Arc<Wall>,
 }
@@ -338,7 +338,7 @@ impl<'a> Plan<'a> {
             }),
             ledger: Box::new(move || Box::new(log)),
             wake: Box::new(move |data| {
-                // Without a wake-up service what is stored waits for the next hello.
+                // Without a wake-up service, stored messages wait for the next hello.
                 if let Some(wakes) = &wakes {
                     wakes.push(data.as_str().into());
                 }
@@ -402,7 +402,7 @@ fn span(duration: Duration) -> Span {
     Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What `/__version__` says; commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`.
+/// Content of `/__version__`; commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`.
 fn version() -> VersionInfo {
     VersionInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -1,4 +1,4 @@
-//! A running node: what it shows, what it may be told, and how it stops.
+//! A running node: its addresses and counters, its reload, and its stop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,19 +42,19 @@ pub struct Running {
     pub(super) log: Option<EventLog>,
 }
 
-/// How a node ended.
+/// End of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stopped {
-    /// Every session was told, and every accepted message is settled or in storage.
+    /// Every session was closed, and every accepted message is settled or in storage.
     InOrder,
-    /// Storage did not take these many messages in time: they are in the ledger logs, for the next start.
+    /// Storage did not take all messages in time: the rest is in the ledger logs, for the next start.
     LedgerLeft {
-        /// How many.
+        /// Number of messages in the ledger logs.
         messages: usize,
     },
 }
 
-/// The shards, as the island and whoever stops the node see them.
+/// The shards, as the island and the thread that stops the node see them.
 pub(super) struct Stage {
     shards: Handle<PushEdge>,
     storage: Arc<Storage>,
@@ -68,7 +68,7 @@ impl Stage {
         Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false), gate }
     }
 
-    /// From now on health pages say that the node stops, and no WebSocket is welcome; all else goes on.
+    /// Makes health pages say that the node stops, and the gate refuse new WebSockets; all else goes on.
     pub(super) fn announce_stop(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.gate.stop();
@@ -103,38 +103,37 @@ impl Host for Stage {
     }
 }
 
-/// Sum over some boards of one number.
+/// Returns the sum of one counter over some boards.
 pub(super) fn sum(boards: &[Arc<Board>], name: &str) -> u64 {
     let numbers = boards.iter().flat_map(|board| board.read());
     numbers.filter(|(meaning, _)| meaning.name == name).map(|(_, value)| value).sum()
 }
 
 impl Running {
-    /// Where it listens.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// What its operator should be told at start.
+    /// Text for the operator at start.
     pub fn banner(&self) -> String {
         let shard_count = self.stage.boards().len() as u16;
         self.addresses.banner(shard_count, &self.cores, &self.data.path().display().to_string())
     }
 
-    /// Sum over the shards of one of their numbers, as of about a second ago.
+    /// Returns the sum of one counter over the shards, as of about a second ago.
     pub fn total(&self, name: &str) -> u64 {
         sum(self.stage.boards(), name)
     }
 
-    /// Waits for a signal. [`Signal::Stop`] at once when this node does not watch signals.
+    /// Waits for a signal. Returns [`Signal::Stop`] at once when this node does not watch signals.
     pub fn wait_for_signal(&self) -> Signal {
-        // An error says that nobody will ever send one.
+        // An error means that no signal can ever arrive.
         self.island.signals().recv().unwrap_or(Signal::Stop)
     }
 
     /// Takes `endpoint.crypto_keys`, `node.keys` and `websocket.welcome` of this configuration on every shard, and
     /// reads the files of `node.ca`, `node.tls.cert` and `node.tls.key` again; sessions, requests under way and
-    /// connections go on. The other settings are not looked at. Returns when every shard has them; not for a shard or
+    /// connections go on. Ignores the other settings. Returns when every shard has the keys; must not run on a shard or
     /// the island.
     ///
     /// # Errors
@@ -156,7 +155,7 @@ impl Running {
         self.stage.shards.control(Control::Edge(Arc::new(move |edge: &mut PushEdge| {
             // Invariant: these keys were checked above.
             edge.rekey(&keys).expect("keys that were checked are taken");
-            // Nobody waits any more after `RELOAD_TIME_MAX`.
+            // The receiver is gone after `RELOAD_TIME_MAX`.
             let _ = took.send(());
         })));
         for _ in self.stage.boards() {
@@ -187,7 +186,7 @@ impl Running {
         shards.drain(drain_rate.div_ceil(shard_count), within);
         let ending = std::thread::spawn(move || shards.wait());
         while !ending.is_finished() {
-            // Shards end within that time, whatever happens: this does not go on for ever.
+            // Shards always end within that time, so the loop ends.
             manager.still_stopping();
             match island.signals().recv_timeout(DRAIN_LOOK) {
                 Ok(Signal::Stop) => {
@@ -205,7 +204,7 @@ impl Running {
         for report in reports.iter().filter(|report| !report.drained) {
             tracing::warn!(shard = report.shard.0, connections = report.connections, "drain not complete");
         }
-        // What it has in its queue is logged before the end of the node is.
+        // The events in its queue are logged before the end of the node is.
         drop(log);
         manager.ask_for(CLOSE_TIME);
         if let Some(cluster) = cluster {
@@ -213,7 +212,7 @@ impl Running {
         }
         drop(island);
         drop(stage);
-        // The shards held the others.
+        // The shards held the other references.
         if let Some(storage) = Arc::into_inner(storage) {
             storage.close();
         }
@@ -243,11 +242,11 @@ fn linger(island: &Island, manager: &mut Manager, delay: Duration) {
     }
 }
 
-/// What a drain may take beside the closing of sessions.
+/// Time for a drain beside the closing of sessions.
 const DRAIN_TIME_MIN: Duration = Duration::from_secs(30);
-/// What leaving the cluster, closing storage and reading the ledgers may take without a word to the service manager.
+/// Time to leave the cluster, close storage and read the ledgers without a word to the service manager.
 const CLOSE_TIME: Duration = Duration::from_secs(90);
-/// How long each shard may take to answer that it has new keys; a turn takes milliseconds.
+/// Longest wait for the answer of each shard that it has new keys; a turn takes milliseconds.
 const RELOAD_TIME_MAX: Duration = Duration::from_secs(10);
-/// How often the end of a drain is looked for.
+/// Interval between checks for the end of a drain.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);

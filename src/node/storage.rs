@@ -30,7 +30,7 @@ pub(super) enum Storage {
 }
 
 impl Storage {
-    /// Opens what is configured. `wall` is the time of the process.
+    /// Opens the configured backend. `wall` is the clock of the process.
     ///
     /// # Errors
     /// [`Fault::Store`], [`Fault::DiskFull`], and of a database [`Fault::StoreAway`] and [`Fault::StoreRefused`].
@@ -56,7 +56,7 @@ impl Storage {
         })
     }
 
-    /// A shard's hand into it, made on the shard's thread. `waker` is called when there are replies to collect.
+    /// Returns a port for a shard, made on the shard's thread. `waker` is called when there are replies to collect.
     pub(super) fn port(&self, waker: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store> {
         match self {
             Storage::Embedded(store) => store.port(waker),
@@ -65,8 +65,8 @@ impl Storage {
         }
     }
 
-    /// True if it is in the data directory and has users: they have endpoint URLs that a key of the directory sealed.
-    /// The keys of a shared store are in the configuration.
+    /// Returns true if the store is in the data directory and has users: a key of the directory sealed their endpoint
+    /// URLs. The keys of a shared store are in the configuration.
     ///
     /// # Errors
     /// [`Fault::Store`].
@@ -77,7 +77,7 @@ impl Storage {
         }
     }
 
-    /// No shard's clock may start at or below it.
+    /// Clock above which every shard's clock must start.
     pub(super) fn clock_floor(&self) -> Clock {
         match self {
             Storage::Embedded(store) => store.clock_floor(),
@@ -86,7 +86,7 @@ impl Storage {
         }
     }
 
-    /// Its counters; memory has none.
+    /// Returns the counters; memory has none.
     pub(super) fn board(&self) -> Option<Arc<Board>> {
         match self {
             Storage::Embedded(store) => Some(store.board()),
@@ -95,7 +95,7 @@ impl Storage {
         }
     }
 
-    /// How long its statements took, if it has any.
+    /// Returns the durations of statements, if the backend has statements.
     pub(super) fn latencies(&self) -> Option<Arc<Latencies>> {
         match self {
             Storage::Embedded(_) | Storage::Memory(_) => None,
@@ -103,7 +103,7 @@ impl Storage {
         }
     }
 
-    /// The table of nodes of a store that several nodes share.
+    /// Returns the table of nodes of a shared store.
     pub(super) fn nodes(&self) -> Option<Arc<dyn Nodes>> {
         match self {
             Storage::Embedded(_) | Storage::Memory(_) => None,
@@ -111,7 +111,7 @@ impl Storage {
         }
     }
 
-    /// Saves what ledgers kept over a restart; what could be saved is durable when it returns.
+    /// Saves the messages that ledgers kept over a restart. The saved ones are durable when it returns.
     ///
     /// # Errors
     /// [`Fault::Replay`] when a message could not be saved; the logs must stay.
@@ -140,7 +140,7 @@ impl Storage {
         }
     }
 
-    /// Copies it as it is now to a new directory, while it stays in use.
+    /// Copies the store as it is now to a new directory, while it stays in use.
     ///
     /// # Errors
     /// [`Fault::Store`], and [`Fault::Backup`] for a store that keeps nothing.
@@ -152,7 +152,7 @@ impl Storage {
         }
     }
 
-    /// Its users, whole.
+    /// Returns access to whole users.
     ///
     /// # Errors
     /// [`Fault::Transfer`] for a store that keeps nothing.
@@ -166,7 +166,7 @@ impl Storage {
         }
     }
 
-    /// Answers everything submitted, syncs, and ends its threads.
+    /// Answers everything submitted, syncs, and ends the threads of the store.
     pub(super) fn close(self) {
         match self {
             Storage::Embedded(store) => store.close(),

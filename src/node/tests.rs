@@ -1,4 +1,4 @@
-//! Start, stop and start again in one process; every refusal to start by its sentence.
+//! Start, stop and restart in one process; every refusal to start by its sentence.
 
 mod cluster;
 mod disk;
@@ -55,7 +55,7 @@ fn refusal(config: &Config) -> (String, u8) {
     (sentence, fault.status())
 }
 
-/// The answer to one HTTP request.
+/// Returns the response to one HTTP request.
 fn ask(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -146,7 +146,7 @@ async fn keys_are_changed_while_a_session_goes_on() {
         assert!(post(endpoint, &running).starts_with("HTTP/1.1 201 "));
         assert_eq!(hear(&mut socket).await["messageType"], "notification");
     }
-    // An id that the old key sealed is still one: what it names is settled, as the end of this test shows.
+    // An id that the old key sealed is still valid: its message is settled, as the end of this test shows.
     let (channel, version) = (&first["channelID"], &first["version"]);
     say(&mut socket, json!({ "messageType": "ack", "updates": [{ "channelID": channel, "version": version }] })).await;
     // The pong says that the ack was read while its key was still there.
@@ -352,7 +352,7 @@ fn a_data_directory_in_use_is_refused() {
 
 #[test]
 fn a_data_directory_that_cannot_be_written_is_refused() {
-    // Nobody may write in /proc, not even root.
+    // Not even root may write in /proc.
     let (said, code) = refusal(&config(Path::new("/proc/self"), &[]));
     assert!(said.starts_with("cannot write /proc/self/lock: "), "{said}");
     assert!(said.contains("make data_dir writable for this user"), "{said}");
@@ -473,7 +473,7 @@ async fn beyond_the_welcome_new_sessions_go_elsewhere_until_a_reload() {
     };
     assert_eq!(heartbeat(), "200");
     let (mut socket, _) = hello(&running, "").await;
-    // What the shards hold is known a second later.
+    // The numbers of the shards are known a second later.
     let until = std::time::Instant::now() + PATIENCE;
     while running.total("conns") == 0 || heartbeat() == "200" {
         assert!(std::time::Instant::now() < until, "never full");

@@ -1,4 +1,4 @@
-//! Stores that are opened for what is not serving: import and migrate.
+//! Stores that are opened for commands other than serve: import and migrate.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::storage::Storage;
 use crate::config::{Config, StoreKind};
 use crate::store::transfer::{Transfer, TransferFault};
 
-/// Gives `task` the store of this configuration. One that lives in the data directory is used by nobody else meanwhile;
-/// a shared one may be.
+/// Gives `task` the store of this configuration. No other process uses a store in the data directory meanwhile; other
+/// processes can use a shared store.
 ///
 /// # Errors
-/// [`Fault::InUse`] when a server has the directory, [`Fault::DataDir`], [`Fault::Store`], and what `task` says.
+/// [`Fault::InUse`] when a server has the directory, [`Fault::DataDir`], [`Fault::Store`], and those of `task`.
 pub fn with_store<T>(
     config: &Config,
     task: impl FnOnce(&mut dyn Transfer) -> Result<T, TransferFault>,
@@ -26,8 +26,8 @@ pub fn with_store<T>(
     done
 }
 
-/// Gives `task` both stores. What the ledgers beside the first one hold is saved to it before, as the next start of
-/// its server would do; `replayed` is told how many messages that were.
+/// Gives `task` both stores. First saves the messages in the ledgers beside the first store to it, as the next start
+/// of its server would do, and calls `replayed` with their number.
 ///
 /// # Errors
 /// As [`with_store`], [`Fault::Ledger`] and [`Fault::Replay`].
@@ -56,7 +56,7 @@ fn failed(fault: TransferFault) -> Fault {
     Fault::Transfer(fault.to_string())
 }
 
-/// A store and, when it lives there, its data directory with the lock.
+/// A store and, for an embedded one, its locked data directory.
 struct Opened {
     data: Option<DataDir>,
     storage: Storage,

@@ -1,11 +1,11 @@
-//! Nodes on a shared database in one process: TLS between them, and who is told of what a dead one left.
+//! Nodes on a shared database in one process: TLS between them, and notifications about messages of a dead node.
 
 use super::*;
 use crate::island::tests::papers::Papers;
 
 const NODE_KEY: &str = "node.keys=0123456789abcdef";
 
-/// Has the database of all tests there.
+/// Starts or finds the database of all tests.
 async fn database() {
     blocking(|| _ = crate::store::scylla::tests::shared()).await;
 }
@@ -67,7 +67,7 @@ async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_whil
     let (a, b) = (blocking(move || start(&first).unwrap()).await, blocking(move || start(&strangely).unwrap()).await);
     let url = format!("https://{}", a.addresses().node_tls[0]);
 
-    // B does not trust A: to B it is a node that cannot be reached, so it stores, and owes A word of it.
+    // B does not trust A: B cannot reach A, so it stores the message and queues a notification to A.
     let (mut at_a, _) = hello(&a, "").await;
     let endpoint = register(&mut at_a).await;
     assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
@@ -77,7 +77,7 @@ async fn nodes_call_each_other_over_tls_beside_one_without_and_lose_nothing_whil
     assert_eq!((&seen["nodes"][0]["url"], &seen["nodes"][0]["owed"]), (&json!(url), &json!(1)), "{seen}");
     eventually("a refused handshake is counted", || stats(&a)["island"]["node_tls_handshakes_failed"] != 0).await;
 
-    // It learns whom to trust, and A hears of it by itself.
+    // After the reload B trusts A, and sends the queued notification without another message.
     let b = blocking(move || b.reload(&well).map(|()| b).unwrap()).await;
     assert_eq!(hear(&mut at_a).await["messageType"], "notification");
     eventually("nothing is owed", || stats(&b)["island"]["peer_owed"] == 0).await;
@@ -171,7 +171,7 @@ async fn what_a_dead_node_left_is_told_to_the_node_that_has_its_user_now() {
     let endpoint = register(&mut at_b).await;
     assert!(post_at(&endpoint, &b).starts_with("HTTP/1.1 201 "));
     let left = hear(&mut at_b).await;
-    // As a kill: what is unacked is in its ledger and nowhere else.
+    // As a kill: an unacked message is in its ledger and nowhere else.
     blocking(move || drop(b)).await;
     let (mut at_a, again) = hello(&a, &uaid).await;
     assert_eq!(again, uaid);
@@ -185,7 +185,7 @@ async fn what_a_dead_node_left_is_told_to_the_node_that_has_its_user_now() {
     blocking(move || a.stop().unwrap()).await;
 }
 
-/// The word of what a ledger held is in memory only, so the ledger stays until a start has come through.
+/// Notifications about messages of a ledger are in memory only, so the ledger stays until a start succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Cassandra: bench/check test"]
 async fn what_a_killed_node_left_is_told_by_the_first_start_that_comes_through() {
@@ -202,7 +202,7 @@ async fn what_a_killed_node_left_is_told_by_the_first_start_that_comes_through()
     let (mut at_a, _) = hello(&a, &uaid).await;
     say(&mut at_a, json!({})).await;
     assert_eq!(hear(&mut at_a).await, json!({}), "storage has nothing for it yet");
-    // A directory where the file is to be: this start fails when everything is saved and nobody told.
+    // A directory in the place of the file: this start fails after everything is saved and before a notification.
     let logs = || std::fs::read_dir(dirs[1].path().join("ledger")).unwrap().count();
     let (run, before) = (dirs[1].path().join("run"), logs());
     std::fs::remove_file(&run).unwrap();
@@ -227,7 +227,7 @@ async fn what_a_killed_node_left_is_told_by_the_first_start_that_comes_through()
 fn authorities_are_read_wherever_they_are_named_and_before_anything_is_touched() {
     let (papers, dir) = (Papers::of(&["127.0.0.1"]), tempfile::tempdir().unwrap());
     for kind in ["memory", "scylla"] {
-        // What is no database is not asked.
+        // No database listens at this address: the start must fail before it connects.
         let kind = format!("store.kind={kind}");
         let sets = [kind.as_str(), NODE_KEY, "store.scylla.nodes=127.0.0.1:1"];
         let keys = format!("endpoint.crypto_keys={KEY_1}");
@@ -250,7 +250,7 @@ fn authorities_are_read_wherever_they_are_named_and_before_anything_is_touched()
     running.stop().unwrap();
 }
 
-/// What a user agent is told it has, and where a sender finds it.
+/// Returns the message id in the `Location` of a response.
 fn version_of(answer: &str) -> String {
     let mut headers = answer.lines().filter_map(|line| line.split_once(": "));
     let location = headers.find(|(name, _)| name.eq_ignore_ascii_case("location"));
@@ -356,7 +356,7 @@ fn certificates_are_read_again_and_bad_ones_are_refused() {
     running.reload(&with(&papers.cert())).unwrap();
     let said = running.reload(&with(&papers.key())).unwrap_err().to_string();
     assert!(said.starts_with("node.tls.cert: "), "{said}");
-    // Without the role there is nobody to call.
+    // Without the role no node calls.
     let files = format!("node.tls.cert={}", papers.cert().display());
     let key = format!("node.tls.key={}", papers.key().display());
     let other = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ async fn a_full_disk_refuses_messages_and_keeps_every_session() {
     assert!(post(&of_leaves, &running).starts_with("HTTP/1.1 201 "));
     let unacked = hear(&mut leaves).await["version"].clone();
     drop(leaves);
-    // Users come and are told who they are, also while what they left cannot be saved.
+    // A hello is answered also while the user's unacked messages cannot be saved.
     let (mut leaves, again) = hello(&running, &leaves_uaid).await;
     assert_eq!(again, leaves_uaid);
     let (mut away, again) = hello(&running, &away_uaid).await;

@@ -1,4 +1,4 @@
-//! Keys that are gone while what they sealed is still there.
+//! Keys that are gone while the endpoint URLs that they sealed are still in use.
 
 use std::fs;
 

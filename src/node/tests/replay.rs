@@ -1,4 +1,4 @@
-//! Earlier ledgers that cannot all be saved: the node does not start, and nothing of them is removed.
+//! Earlier ledgers that cannot all be saved: the node does not start, and removes none of them.
 
 use std::sync::Arc;
 

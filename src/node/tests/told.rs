@@ -1,4 +1,4 @@
-//! What the service manager hears of a node's life.
+//! Notifications of a node to the service manager.
 
 use super::{config, hello, start};
 use crate::node::Stopped;
