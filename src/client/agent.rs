@@ -38,7 +38,6 @@ pub struct Note {
     pub body: Vec<u8>,
     /// `headers`; null when there are none.
     pub headers: Value,
-    /// The whole message.
     pub message: Value,
 }
 
@@ -51,13 +50,13 @@ impl Note {
         (message["messageType"] == "notification").then_some(Note { channel, version, body, headers, message })
     }
 
-    /// The body as text; empty when it is not UTF-8.
+    /// Empty when the body is not UTF-8.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap_or_default()
     }
 }
 
-/// A user agent.
+/// A user agent on one connection.
 pub struct Agent {
     socket: WebSocket<Stream>,
     /// Messages that may come before one that is waited for.
@@ -137,7 +136,7 @@ impl Agent {
         }
     }
 
-    /// Sends a request; its reply, which must have the same type and status 200.
+    /// Sends a request. Returns its reply, which must have the same type and status 200.
     fn request(&mut self, request: &Value) -> io::Result<Value> {
         let kind = text(request, "messageType");
         self.send(request)?;
@@ -280,7 +279,7 @@ fn text(message: &Value, key: &str) -> String {
     message[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// A fresh channel id.
+/// Returns a random channel id.
 pub fn channel_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }

@@ -29,7 +29,7 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// A random text.
+/// Returns a random text.
 pub fn random_text() -> io::Result<String> {
     Ok(format!("murre probe {}", base64url::encode(&random::<24>()?)))
 }
@@ -42,13 +42,12 @@ pub struct SubscriptionKeys {
 }
 
 impl SubscriptionKeys {
-    /// Fresh keys.
     pub fn generate() -> io::Result<SubscriptionKeys> {
         let (private, public) = ephemeral()?;
         Ok(SubscriptionKeys { private: Some(private).into(), public, auth: random()? })
     }
 
-    /// The body of a POST to this subscription (RFC 8291 section 3.4).
+    /// Returns the body of a POST to this subscription (RFC 8291 section 3.4).
     pub fn encrypt(&self, plain: &[u8]) -> io::Result<Vec<u8>> {
         let (private, sender) = ephemeral()?;
         let salt = random::<SALT_BYTES>()?;
@@ -63,7 +62,7 @@ impl SubscriptionKeys {
         Ok(body)
     }
 
-    /// The plain text of a body. A second call fails.
+    /// Returns the plain text of a body. A second call fails.
     pub fn decrypt(&self, body: &[u8]) -> io::Result<Vec<u8>> {
         let (header, sealed) =
             body.split_at_checked(HEADER_BYTES).ok_or_else(|| io::Error::other("the body is too short"))?;

@@ -13,32 +13,30 @@ const HEADERS_MAX: usize = 64;
 /// A response as read.
 #[derive(Debug, Default, Clone)]
 pub struct Response {
-    /// Status code.
     pub status: u16,
     /// Header names (lower case) and values.
     pub headers: Vec<(String, String)>,
-    /// Body.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// The value of a header by its lower-case name.
+    /// Returns the value of a header by its lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The `errno` of a JSON error body (PROTOCOL.md 2.11); `None` when there is none.
+    /// Returns the `errno` of a JSON error body (PROTOCOL.md 2.11).
     pub fn errno(&self) -> Option<u64> {
         serde_json::from_slice::<serde_json::Value>(&self.body).ok()?.get("errno")?.as_u64()
     }
 
-    /// The message id that `Location` names.
+    /// Returns the message id that `Location` names.
     pub fn message_id(&self) -> Option<&str> {
         self.header("location")?.rsplit_once("/m/").map(|(_, id)| id).filter(|id| !id.is_empty())
     }
 }
 
-/// The response at the front of `bytes` and its length; `None` when it is not whole.
+/// Returns the response at the front of `bytes` and its length; `None` when it is not whole.
 ///
 /// # Errors
 /// The bytes are no response, or announce too long a one.
@@ -105,7 +103,6 @@ impl Request {
         self
     }
 
-    /// Sets the body.
     #[must_use]
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Request {
         self.body = body.into();
@@ -120,7 +117,6 @@ impl Request {
         if request.body.is_empty() || named { request } else { request.header("Content-Encoding", "aes128gcm") }
     }
 
-    /// The whole request.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
         for (name, value) in &self.headers {
@@ -147,7 +143,6 @@ impl Client {
         Ok(Client::over(Stream::connect(address)?))
     }
 
-    /// A client on this connection.
     pub fn over(stream: Stream) -> Client {
         Client { stream, inbox: Vec::new() }
     }

@@ -55,7 +55,7 @@ impl Stream {
         Stream::of(TcpStream::connect(address)?)
     }
 
-    /// A connection that was made elsewhere.
+    /// Wraps a connected socket.
     ///
     /// # Errors
     /// The socket is none of TCP.
@@ -71,7 +71,6 @@ impl Stream {
         }
     }
 
-    /// The socket under the connection.
     pub fn socket(&self) -> &TcpStream {
         match self {
             Stream::Plain(timed) => &timed.socket,
@@ -95,7 +94,7 @@ impl Trust {
         Ok(Trust { config: Arc::new(client_config(ca)?), end })
     }
 
-    /// Connects to the host of `at`, with TLS where its scheme says so. The certificate must name the host of `named`.
+    /// Connects to the host of `at`, with TLS if its scheme says so. The certificate must name the host of `named`.
     ///
     /// # Errors
     /// No connection, no TLS, or a certificate that is not trusted.

@@ -1,7 +1,7 @@
-//! What of users that come from elsewhere is written into a store that may know them already.
+//! Rule for writing users from elsewhere into a store that may know them already.
 //!
 //! The rule must let a transfer be run again, from its start or from where it was killed, and must never undo what the
-//! users themselves have done in the new store since: a channel that was unregistered stays away, and what was acked
+//! users themselves have done in the new store since: a channel that was unregistered stays away, and an acked message
 //! is not sent again. Clocks settle it. Every register and unregister in the store raises the user's clock above all
 //! clocks that came with the user, so
 //!
@@ -11,7 +11,7 @@
 //! - messages of a user who is there are left out: they were written with the user, and may have been acked since.
 //!
 //! A user who was dropped (reset, idle for 60 days) is not there, and a store that keeps no trace of it (the embedded
-//! one) takes it on again. Nobody connects with it any more, and after 60 days it is dropped once more.
+//! one) takes it on again. No user agent connects with it any more, and after 60 days it is dropped once more.
 
 use std::sync::Arc;
 
@@ -26,44 +26,41 @@ pub const ROWS_AT_ONCE_MAX: usize = 64;
 /// A user on its way into a store.
 #[derive(Debug)]
 pub struct Coming {
-    /// What is kept of it.
     pub user: WholeUser,
-    /// Its messages.
     pub rows: Vec<Arc<Message>>,
 }
 
-/// What became of users.
+/// Numbers of users, channels and messages by their result.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
-    /// Written whole.
+    /// Users written whole.
     pub users_new: u64,
-    /// Were there, and got channels or a later `seen`.
+    /// Users that were there, and got channels or a later `seen`.
     pub users_changed: u64,
-    /// Were there as they came, or newer.
+    /// Users that were there already, the same or newer.
     pub users_unchanged: u64,
     /// Channels written, those of new users included.
     pub channels_added: u64,
     /// Channels that may have been unregistered since.
     pub channels_left_out: u64,
-    /// Messages written.
     pub rows_added: u64,
     /// Messages of users who were there.
     pub rows_left_out: u64,
 }
 
-/// What is written of one user.
+/// The part of one user that is written.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission {
     /// All of it, with its messages.
     Whole,
-    /// This much, without its messages.
+    /// Only new channels and a later `seen`, without messages.
     Part(Box<WholeUser>),
-    /// Nothing: it is there.
+    /// Nothing: the store has it all.
     Nothing,
 }
 
 impl Admitted {
-    /// Decides about a user and counts it; its messages are counted by whoever knows how many there are.
+    /// Decides about a user and counts it. The caller counts its messages.
     pub fn decide(&mut self, coming: &WholeUser, there: Option<&WholeUser>) -> Admission {
         let Some(there) = there else {
             self.users_new += 1;
@@ -93,10 +90,10 @@ impl Admitted {
     }
 }
 
-/// Writes these users, each once in the list, with their messages; `check` only counts what would be.
+/// Writes these users, each once in the list, with their messages. `check` only counts.
 ///
 /// # Errors
-/// When the store fails; what was not written yet is found missing by the next run.
+/// The store fails; the next run writes the rest.
 pub fn admit(to: &mut dyn Transfer, coming: &[Coming], check: bool) -> Result<Admitted, TransferFault> {
     let mut admitted = Admitted::default();
     let uaids: Vec<Uaid> = coming.iter().map(|coming| coming.user.uaid).collect();

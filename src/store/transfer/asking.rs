@@ -1,4 +1,4 @@
-//! A thread's patience around a shard's port.
+//! Blocking calls on the port of a shard.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +11,13 @@ use shards::ports::Store;
 
 use super::TransferFault;
 
-/// How long a store may take for the answers to one list of operations.
+/// Longest wait for the replies to one list of operations.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A reply may have been left between a look and the wait for the bell: this is how long it is missed then.
+/// Interval between reads of the port. A reply can arrive between a read and the wait for the bell, and is then read
+/// this much later.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A port whose replies are waited for. Lives on the thread that asks.
+/// A port with blocking calls. Lives on the calling thread.
 pub struct Asker {
     port: Box<dyn Store>,
     bell: Receiver<()>,
@@ -24,7 +25,7 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Around the port that `open` makes with the waker it is given.
+    /// Wraps the port that `open` makes with the given waker.
     pub fn new(open: impl FnOnce(Arc<dyn Fn() + Send + Sync>) -> Box<dyn Store>) -> Asker {
         let (ring, bell) = bounded(1);
         let waker = move || {
@@ -34,10 +35,10 @@ impl Asker {
         Asker { port: open(Arc::new(waker)), bell, asked: 0 }
     }
 
-    /// The answers to these operations, in this order.
+    /// Returns the replies to these operations, in this order.
     ///
     /// # Errors
-    /// When the store refuses one of them or does not answer.
+    /// The store refuses one of them or does not answer.
     pub fn ask(&mut self, ops: Vec<StoreOp>) -> Result<Vec<StoreReply>, TransferFault> {
         assert!(ops.len() <= limits::STORE_TICKETS_MAX, "a port takes no more at once");
         self.asked = self.asked.wrapping_add(1);
@@ -49,7 +50,7 @@ impl Asker {
         let mut missing = answers.len();
         while missing > 0 {
             while let Some((ticket, answer)) = self.port.collect() {
-                // An answer to an earlier list that was given up.
+                // A reply to an earlier list that was given up.
                 if ticket.generation != self.asked {
                     continue;
                 }
@@ -67,7 +68,7 @@ impl Asker {
     }
 }
 
-/// What a store's refusal means for a transfer.
+/// Converts a store's refusal to the fault of a transfer.
 pub fn refused(error: StoreError) -> TransferFault {
     TransferFault(match error {
         StoreError::Full => {

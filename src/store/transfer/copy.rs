@@ -1,4 +1,4 @@
-//! A store into another, and whether it has arrived.
+//! Copy of one store into another, and a comparison of both.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ const EXPIRY_MARGIN_SECONDS: u64 = 60;
 /// Users with an unreadable record that are named; the others are counted.
 pub const UNREADABLE_NAMED_MAX: usize = 100;
 
-/// What a copy has done.
+/// Result of a copy.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Copied {
-    /// What became of the users that came.
+    /// Results of the users that were not left behind.
     pub admitted: Admitted,
-    /// Users that were left behind: not seen for 60 days, so dropped at the next look.
+    /// Users that were left behind: not seen for 60 days, so the server would drop them.
     pub users_idle: u64,
     /// Users that were left behind: their record has a meaning of another version, so they are reset at the next hello.
     pub users_of_other_version: u64,
@@ -35,7 +35,7 @@ pub struct Copied {
     pub users_unreadable: u64,
 }
 
-/// Which users a store would serve; the others are counted.
+/// Returns true if a store would serve this user; counts it otherwise.
 fn is_served(user: &WholeUser, now: UnixSeconds, copied: &mut Copied) -> bool {
     let (other, gone) = (user.record_version != RECORD_VERSION, idle(user.seen, now));
     copied.users_of_other_version += u64::from(other);
@@ -43,10 +43,11 @@ fn is_served(user: &WholeUser, now: UnixSeconds, copied: &mut Copied) -> bool {
     !other && !gone
 }
 
-/// Copies every user with its messages. May be run again after whatever ended it. `progress` is called now and then.
+/// Copies every user with its messages. Can be run again after any interruption. `progress` is called after each
+/// batch.
 ///
 /// # Errors
-/// When one of the stores fails.
+/// One of the stores fails.
 pub fn copy(
     from: &mut dyn Transfer,
     to: &mut dyn Transfer,
@@ -101,40 +102,40 @@ fn copy_users(
     if written.is_empty() { Ok(()) } else { to.put_users(&written) }
 }
 
-/// What a comparison of two stores found. Users whom only the second has do not count.
+/// Result of a comparison of two stores. Users that only the second store has do not count.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Compared {
-    /// Users of the first store that are to be in the second.
+    /// Users of the first store that must be in the second.
     pub users: u64,
     /// Their channels.
     pub channels: u64,
     /// Their messages.
     pub rows: u64,
-    /// A sum over all of this: of what they are, what they are registered for, and every byte of their messages.
+    /// Sum of digests of these users, with their channels and every byte of their messages.
     pub digest: u128,
-    /// The same sum over what the second store says of these users.
+    /// The same sum over these users in the second store.
     pub digest_there: u128,
-    /// Users that have changed in the second store since: what they are there is newer.
+    /// Users that differ because they have changed in the second store since: their clock is later there.
     pub users_newer: u64,
     /// Users that are missing or not the same in the second store.
     pub users_different: u64,
     /// Users of the first store whose record cannot be read, so that nothing of them can be in the second.
     pub users_unreadable: u64,
-    /// Where the first of these are, [`UNREADABLE_NAMED_MAX`] at most.
+    /// Positions of the first unreadable users, [`UNREADABLE_NAMED_MAX`] at most.
     pub unreadable: Vec<String>,
 }
 
 impl Compared {
-    /// Whether everything has arrived.
+    /// Returns true if everything has arrived.
     pub fn is_complete(&self) -> bool {
         self.users_different == 0 && self.users_unreadable == 0
     }
 }
 
-/// Reads both stores and compares what the second has of the users of the first.
+/// Reads both stores and compares the users of the first store with those of the second.
 ///
 /// # Errors
-/// When one of them cannot be read.
+/// One of them cannot be read.
 pub fn compare(
     from: &mut dyn Transfer,
     to: &mut dyn Transfer,
@@ -186,7 +187,7 @@ fn compare_users(
     Ok(())
 }
 
-/// The messages of one user in any order.
+/// Digest of the messages of one user, in any order.
 #[derive(Default, Clone)]
 struct RowSum {
     rows: u64,
@@ -209,8 +210,8 @@ fn row_sums(store: &mut dyn Transfer, uaids: &[Uaid], now: UnixSeconds) -> Resul
     Ok(sums)
 }
 
-/// Of everything that must be the same. Not of `seen`, which is refreshed once a day, nor of the mark, which is a
-/// bound.
+/// Digest of everything that must be the same. It leaves out `seen`, which is refreshed once a day, and
+/// `may_have_messages`, which is a bound.
 fn user_digest(user: &WholeUser, rows: &RowSum) -> u128 {
     let mut channels = Vec::with_capacity(user.channels.len() * 57);
     for channel in &user.channels {
@@ -234,7 +235,7 @@ fn user_digest(user: &WholeUser, rows: &RowSum) -> u128 {
     ])
 }
 
-/// The first half of SHA-256.
+/// First half of SHA-256.
 fn short_digest(parts: &[&[u8]]) -> u128 {
     let mut context = Context::new(&SHA256);
     parts.iter().for_each(|part| context.update(part));

@@ -1,10 +1,10 @@
 //! Whole users in and out of a store: what `murre import` and `murre migrate` need beyond the port of a shard.
 //!
 //! A shard asks for one user at a time and never for a channel's key, so the port can neither list users nor carry
-//! one over as it is. [`Transfer`] can; every backend implements it beside its port, and what is decided about users
-//! is decided here, once for all of them.
+//! one over as it is. [`Transfer`] can; every backend implements it beside its port, and decisions about users are made
+//! here, once for all backends.
 //!
-//! Order makes a transfer restartable: the rows of a user are written before the user, and nobody sees rows without a
+//! Order makes a transfer restartable: the rows of a user are written before the user, and no read sees rows without a
 //! user. A kill in between leaves a user that is not there, with rows that the next run writes again under the same
 //! stamps or that expire.
 //!
@@ -30,25 +30,23 @@ pub use admit::{Admission, Admitted, Coming, ROWS_AT_ONCE_MAX, admit};
 pub use asking::{Asker, refused};
 pub use copy::{Compared, Copied, UNREADABLE_NAMED_MAX, compare, copy};
 
-/// One channel with all that is kept of it.
+/// One channel with all its stored data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Channel {
-    /// The channel.
     pub chid: Chid,
     /// Digest of the key its endpoint is locked to.
     pub key: Option<KeyDigest>,
-    /// The clock of the write that made it.
+    /// Clock of the write that made it.
     pub registered_at: Clock,
 }
 
-/// Everything that is kept of a user but its messages.
+/// All stored data of a user but its messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WholeUser {
-    /// Whom.
     pub uaid: Uaid,
     /// Version of the record's meaning (PROTOCOL.md 1.10).
     pub record_version: u8,
-    /// When the user was last seen, as of the last refresh.
+    /// Time at which the user was last seen, as of the last refresh.
     pub seen: UnixSeconds,
     /// Every message row at or below it is settled.
     pub low_water: Clock,
@@ -56,7 +54,6 @@ pub struct WholeUser {
     pub user_clock: Clock,
     /// False only when there certainly is no row.
     pub may_have_messages: bool,
-    /// How it is reached.
     pub contact: Contact,
     /// In the order of their ids, each once.
     pub channels: Vec<Channel>,
@@ -65,17 +62,15 @@ pub struct WholeUser {
 /// Some users of a store, in its own order.
 #[derive(Debug, Default)]
 pub struct Listed {
-    /// Those that can be read.
     pub users: Vec<WholeUser>,
-    /// Those whose record cannot: it is damaged, or of a version that this build does not know. Each as whoever looks
-    /// for it in the store can find it, and without the UAID, which is a secret.
+    /// Positions of users whose record is damaged, or of a version that this build does not know. An operator can find
+    /// each in the store by it. It does not have the UAID, which is a secret.
     pub unreadable: Vec<String>,
-    /// The last of both; `None` is the end.
+    /// Last user of both lists; `None` is the end.
     pub last: Option<Uaid>,
 }
 
 impl Listed {
-    /// All of them are readable.
     pub fn readable(users: Vec<WholeUser>) -> Listed {
         Listed { last: users.last().map(|user| user.uaid), users, unreadable: Vec::new() }
     }
@@ -83,17 +78,17 @@ impl Listed {
 
 /// A store whose users can be listed, read whole and written whole. Calls block until they are answered.
 pub trait Transfer {
-    /// The users behind `after` in the store's own order, `limit` at most. The order is any that stays as it is while
-    /// the store is not written. Users that are written meanwhile may be there or not.
+    /// Returns the users behind `after` in the store's own order, `limit` at most. The order must not change while the
+    /// store is not written. Users that are written meanwhile may be in it or not.
     ///
     /// # Errors
-    /// When the store cannot be read; nothing is known then.
+    /// The store cannot be read; nothing is known then.
     fn users(&mut self, after: Option<Uaid>, limit: usize) -> Result<Listed, TransferFault>;
 
-    /// These users, in this order.
+    /// Returns these users, in this order.
     ///
     /// # Errors
-    /// As [`Transfer::users`], and when the record of one of them cannot be read.
+    /// As [`Transfer::users`], or the record of one of them cannot be read.
     fn find(&mut self, uaids: &[Uaid]) -> Result<Vec<Option<WholeUser>>, TransferFault>;
 
     /// Writes messages under their own stamps, in the form of saved rows or, with a topic, of topic rows (one that
@@ -101,26 +96,25 @@ pub trait Transfer {
     /// the message expires. Durable when it returns.
     ///
     /// # Errors
-    /// When the store refuses or cannot be written; some of it may have been.
+    /// The store refuses or cannot be written; some rows may be written.
     fn put_rows(&mut self, rows: &[Arc<Message>]) -> Result<(), TransferFault>;
 
-    /// Writes users, each atomically. One that is there keeps what it has: its channels with their keys and times,
-    /// while those that it lacks are added, and its `seen`, `low_water` and `user_clock` when they are greater. Writes
-    /// carry the clocks that the users have, so that a store which settles conflicts by them lets newer ones win.
-    /// Durable when it returns.
+    /// Writes users, each atomically. An existing user keeps its channels with their keys and times, while those that
+    /// it lacks are added, and its `seen`, `low_water` and `user_clock` when they are greater. Writes carry the clocks
+    /// that the users have, so that in a store that settles conflicts by them newer ones win. Durable when it returns.
     ///
     /// # Errors
     /// As [`Transfer::put_rows`].
     fn put_users(&mut self, users: &[WholeUser]) -> Result<(), TransferFault>;
 
-    /// The answers of the store's port to these operations, in this order; at most `limits::STORE_TICKETS_MAX`.
+    /// Returns the replies of the store's port to these operations, in this order; at most `limits::STORE_TICKETS_MAX`.
     ///
     /// # Errors
-    /// When one of them is refused.
+    /// The store refuses one of them.
     fn ask(&mut self, ops: Vec<StoreOp>) -> Result<Vec<StoreReply>, TransferFault>;
 }
 
-/// Why a transfer cannot go on: one sentence that says what to do.
+/// Reason why a transfer cannot go on: one sentence that says what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferFault(pub String);
 

@@ -9,12 +9,12 @@ use machine::{StoreOp, StoreReply};
 
 use super::{Transfer, TransferFault};
 
-/// Users whose pages are asked for at once.
+/// Users whose pages are requested at once.
 pub const USERS_AT_ONCE_MAX: usize = 32;
 /// Messages of a page: with those of the others 32 x 32 of at most 8 KiB and their heads, 9 MB.
 const PAGE_ROWS: u16 = 32;
 
-/// Where the reading of one user is.
+/// Read position in the messages of one user.
 #[derive(Clone, Copy)]
 enum Place {
     Topics(Option<(Chid, Topic)>),
@@ -25,7 +25,7 @@ enum Place {
 /// Hands every unexpired message of these users to `take`, with the user's place in the list.
 ///
 /// # Errors
-/// When the store cannot be read, or as `take`.
+/// The store cannot be read, or `take` fails.
 pub fn each_row(
     store: &mut dyn Transfer,
     uaids: &[Uaid],

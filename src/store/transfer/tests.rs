@@ -59,13 +59,13 @@ fn found(store: &mut dyn Transfer, n: u8) -> Option<WholeUser> {
     store.find(&[uaid(n)]).unwrap().remove(0)
 }
 
-/// The mark is a bound: a store may say that there may be messages where there are none.
+/// `may_have_messages` is a bound: a store may set it for a user without messages.
 fn assert_same(found: WholeUser, expected: &WholeUser) {
     assert!(found.may_have_messages >= expected.may_have_messages);
     assert_eq!(WholeUser { may_have_messages: expected.may_have_messages, ..found }, *expected);
 }
 
-/// What is written whole is read whole, by name and in the list, and is what the port serves.
+/// A user that is written whole is read whole, by name and in the list, and the port serves it.
 fn users_are_read_as_they_were_written(store: &mut dyn Transfer) {
     let simple = Contact { mode: Mode::Simple, ..*contact(Mode::Simple, "ip=1&port=2") };
     let users = [
@@ -147,7 +147,7 @@ fn rows_obey_the_laws_of_rows(store: &mut dyn Transfer) {
     assert_eq!(clocks(store, 1), [30]);
 }
 
-/// Who is there keeps what it has: the greater of each number, its channels as they were, and how it is reached.
+/// A known user keeps its data: the greater of each number, its channels as they were, and its contact.
 fn a_known_user_gets_only_what_it_lacks(store: &mut dyn Transfer) {
     let first = WholeUser {
         low_water: Clock(20),
@@ -205,7 +205,7 @@ fn coming(user: WholeUser, rows: &[Message]) -> Coming {
     Coming { user, rows: rows.iter().cloned().map(Arc::new).collect() }
 }
 
-/// A channel that was unregistered, and a message that was acked, do not come back by a second run; what is new does.
+/// A channel that was unregistered, and a message that was acked, do not come back by a second run; new ones arrive.
 fn what_left_since_stays_away(store: &mut dyn Transfer) {
     let sent = [message(1, 2, 30), message(1, 3, 31)];
     let first = coming(user(1, &[channel(2, 9), channel(3, 9)]), &sent);
@@ -221,7 +221,7 @@ fn what_left_since_stays_away(store: &mut dyn Transfer) {
     let admitted = admit(store, &[first], false).unwrap();
     assert_eq!((admitted.users_unchanged, admitted.channels_added, admitted.channels_left_out), (1, 0, 1));
     assert_eq!(found(store, 1).unwrap().channels, [channel(3, 9), channel(4, 9)]);
-    // What was registered elsewhere after all that was not unregistered here.
+    // The channel was registered elsewhere after it was unregistered here, so it is added.
     let later = coming(user(1, &[channel(2, 81)]), &[]);
     assert_eq!(admit(store, &[later], false).unwrap().channels_added, 1);
 }
@@ -319,8 +319,8 @@ fn embedded_to_scylla_and_back_is_the_same_store() {
     shared.close();
 }
 
-/// What a live user has done in the shared store since it was read is later than what is written of it, and where it
-/// is connected does not count as done.
+/// Changes that a live user has made in the shared store since it was read are later than the writes of the transfer.
+/// A change of its presence does not count.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_write_to_scylla_that_comes_late_undoes_nothing() {
@@ -345,7 +345,7 @@ fn a_write_to_scylla_that_comes_late_undoes_nothing() {
     assert_eq!(found(store, 1), None);
 }
 
-/// More than one batch holds.
+/// More channels than one batch holds.
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_user_of_scylla_with_every_channel_it_may_have_is_whole() {
