@@ -150,7 +150,7 @@ impl Agent {
     /// Waits for a notification, which must be the next message.
     ///
     /// # Errors
-    /// Anything else came.
+    /// Another event arrived.
     pub fn note(&mut self) -> io::Result<Note> {
         let message = self.receive_type("notification")?;
         Note::read(message).ok_or_else(|| io::Error::other("data is not base64url"))
@@ -222,7 +222,7 @@ impl Agent {
     /// Waits for a message, which must come next and be of this type.
     ///
     /// # Errors
-    /// Anything else came, or nothing.
+    /// Another event arrived, or none in time.
     pub fn receive_type(&mut self, kind: &str) -> io::Result<Value> {
         let mut received = self.receive(PATIENCE)?;
         for _ in 0..self.strays_max {

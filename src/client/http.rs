@@ -179,7 +179,7 @@ pub fn exchange(address: SocketAddr, request: &Request) -> io::Result<Response> 
 /// Waits for bytes and appends them; their number, 0 at the end of the stream.
 ///
 /// # Errors
-/// Those of the stream.
+/// Errors of the stream.
 pub fn read_more(stream: &mut impl Read, inbox: &mut Vec<u8>) -> io::Result<usize> {
     let mut buffer = [0; 16 * 1024];
     let n = stream.read(&mut buffer)?;

@@ -1,7 +1,7 @@
 //! A push client over blocking sockets: user agent, app server and message encryption. `murre probe`, the load
 //! generator and the tests share it.
 //!
-//! The WebSocket codec is that of tungstenite, not that of the server: two readings of the protocol have to agree.
+//! The WebSocket codec is that of tungstenite, not that of the server: two implementations of the protocol must agree.
 
 pub mod stream;
 

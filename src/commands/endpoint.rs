@@ -98,7 +98,7 @@ fn inspect(url: &str, keys: &[String]) -> Result<Found, String> {
         let tokens = Tokens::new("http://localhost", TokenForm::Short, std::slice::from_ref(key));
         let tokens = tokens.map_err(|_| format!("key {} of {} is not a Fernet key", at + 1, keys.len()))?;
         let Some(opened) = tokens.open(1, token).or_else(|| tokens.open(3, token)) else { continue };
-        // Of a bare token, the version comes from its contents.
+        // A bare token has its version in its contents only.
         if opened.version != version && path != token {
             let belongs = opened.version;
             return Err(format!("the token belongs under /wpush/v{belongs}/, not v{version}: the server answers 404"));

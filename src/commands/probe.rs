@@ -1,8 +1,8 @@
 //! `murre probe`: an end-to-end self-check against a running server, for people and for monitoring.
 //!
-//! It is a user agent and an app server at once: connect, hello, register with a key, POST an encrypted message with
-//! VAPID, receive it, decrypt it, ack it, unregister. A failure ends it with the exit status of its step and one
-//! sentence. One deadline covers everything.
+//! The probe is a user agent and an app server at once: connect, hello, register with a key, POST an encrypted message
+//! with VAPID, receive it, decrypt it, ack it, unregister. A failure ends the probe with the exit status of its step
+//! and one sentence. One deadline covers everything.
 
 #[cfg(test)]
 mod tests;

@@ -125,7 +125,7 @@ impl std::fmt::Display for LedgerLeft {
 
 /// Everything is logged to standard error, one line each; the banner alone goes to standard output.
 fn log_to_stderr(log: &Log) {
-    // It fails when there is a logger already, which is as good.
+    // The call fails when there is a logger already, which then logs.
     let _ = tracing::subscriber::set_global_default(subscriber(log, std::io::stderr));
 }
 

@@ -53,7 +53,7 @@ impl Keys {
 /// Rule for a missing key file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
-    /// Every key is made: the store has no user yet, or the operator wants new keys.
+    /// Every key is made: the store has no user yet, or the operator asks for new keys.
     Make,
     /// The key of endpoint URLs is not made: the store has users, and no URL that they have would be good any more.
     /// The others are, since they are the secret of this node alone.

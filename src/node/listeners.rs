@@ -63,9 +63,9 @@ pub(super) type Bound = Vec<(Port, OwnedFd)>;
 
 /// Result of [`bind`]: the listeners of each shard, and the address of each listen setting.
 pub(super) struct Public {
-    /// By shard.
+    /// Listeners by shard.
     pub shards: Vec<Bound>,
-    /// With the port the kernel chose where none was configured.
+    /// Bound addresses: with port 0 configured, the port that the kernel chose.
     pub addresses: Vec<(Port, SocketAddr)>,
 }
 

@@ -31,7 +31,7 @@ pub struct Running {
     pub(super) cores: Vec<u32>,
     pub(super) drain: Drain,
     pub(super) manager: Manager,
-    // In the order in which they end when they are dropped.
+    // Fields in the order in which they must be dropped.
     pub(super) island: Island,
     pub(super) stage: Arc<Stage>,
     pub(super) shards: Shards<PushEdge>,

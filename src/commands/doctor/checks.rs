@@ -27,7 +27,7 @@ pub struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Good,
-    /// murre starts, but is slower or holds less than was asked for.
+    /// murre starts, but is slower or holds fewer connections than intended.
     Warn,
     /// murre does not start.
     Fail,
@@ -323,7 +323,7 @@ fn open_files(facts: &Facts, wanted: Wanted) -> Finding {
     let shards = wanted.shards.or(facts.cpus).unwrap_or(1).clamp(1, u64::from(machine::limits::SHARDS_MAX));
     let rings = |limit: u64| {
         let most = wanted.connections.min(CONNECTIONS_MAX) as u32;
-        // Both were bounded, and a limit of a few descriptors opens no ring at all.
+        // Both casts are within bounds. A limit of a few descriptors opens no ring at all.
         let (table_max, backlog) = (limit.clamp(OTHER_FILES, 1 << 31) as u32, wanted.backlog.min(65_535) as u16);
         shards::ring::tables(node::share(most, shards as u16), table_max, backlog)
     };

@@ -103,9 +103,9 @@ pub(super) enum Parsed {
 pub(super) struct Found {
     pub(super) coming: Coming,
     pub(super) expired: u64,
-    /// At or below the read pointer.
+    /// Messages at or below the read pointer.
     pub(super) read_before: u64,
-    /// Of a channel that the user does not have.
+    /// Messages of channels that the user does not have.
     pub(super) unsubscribed: u64,
 }
 
@@ -131,7 +131,7 @@ impl Line {
         let mut channels = BTreeMap::new();
         for form in &self.channels {
             let channel = form.channel(connected_at, now)?;
-            // Of a channel that is listed twice, the first entry counts.
+            // The first entry of a channel counts.
             channels.entry(channel.chid).or_insert(channel);
         }
         if channels.len() > limits::CHANNELS_MAX {

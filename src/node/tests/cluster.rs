@@ -152,7 +152,7 @@ async fn a_run_that_is_declared_over_ends() {
         let last = running.wait_for_signal();
         let _ = say.send((last, running));
     });
-    // It looks every half minute.
+    // The node renews its lease every half minute.
     let ended = blocking(move || heard.recv_timeout(4 * PATIENCE)).await;
     let (last, running) = ended.expect("it finds out that it is over");
     assert_eq!(last, Signal::Over);
@@ -356,7 +356,7 @@ fn certificates_are_read_again_and_bad_ones_are_refused() {
     running.reload(&with(&papers.cert())).unwrap();
     let said = running.reload(&with(&papers.key())).unwrap_err().to_string();
     assert!(said.starts_with("node.tls.cert: "), "{said}");
-    // Without the role no node calls.
+    // Other nodes never call a node without the role.
     let files = format!("node.tls.cert={}", papers.cert().display());
     let key = format!("node.tls.key={}", papers.key().display());
     let other = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Answers of the public ports while a node that was told to stop still listens.
+//! Responses of the public ports while a stopping node still listens.
 
 use super::*;
 

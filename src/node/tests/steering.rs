@@ -39,7 +39,7 @@ fn a_connection_of_a_cpu_is_accepted_by_the_shard_of_that_cpu() {
     node.stop().unwrap();
 }
 
-/// From a thread that runs on this CPU alone.
+/// Connects from a thread that runs on this CPU alone.
 fn connect_on(cpu: u32, connect: impl Fn() -> TcpStream + Send + 'static) -> Vec<TcpStream> {
     let made = thread::spawn(move || {
         let mut only = CpuSet::new();

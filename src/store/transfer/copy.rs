@@ -107,9 +107,9 @@ fn copy_users(
 pub struct Compared {
     /// Users of the first store that must be in the second.
     pub users: u64,
-    /// Their channels.
+    /// Channels of these users.
     pub channels: u64,
-    /// Their messages.
+    /// Messages of these users.
     pub rows: u64,
     /// Sum of digests of these users, with their channels and every byte of their messages.
     pub digest: u128,
