@@ -59,7 +59,7 @@ impl Note {
 /// A user agent on one connection.
 pub struct Agent {
     socket: WebSocket<Stream>,
-    /// Messages that may come before one that is waited for.
+    /// Most messages of other types that may come before an awaited one.
     strays_max: usize,
 }
 
@@ -94,7 +94,7 @@ impl Agent {
         Ok(Agent { socket, strays_max: 0 })
     }
 
-    /// Lets this many other messages, such as broadcasts, come before one that is waited for; 0 until then.
+    /// Sets how many messages of other types, such as broadcasts, may come before an awaited one; 0 by default.
     pub fn pass_over(&mut self, strays_max: usize) {
         self.strays_max = strays_max;
     }
@@ -147,7 +147,7 @@ impl Agent {
         }
     }
 
-    /// Waits for a notification, which must be the next message.
+    /// Waits for a notification, as [`Agent::receive_type`].
     ///
     /// # Errors
     /// Another event arrived.
@@ -219,7 +219,7 @@ impl Agent {
         }
     }
 
-    /// Waits for a message, which must come next and be of this type.
+    /// Waits for a message of this type. Up to `strays_max` other messages may come before it.
     ///
     /// # Errors
     /// Another event arrived, or none in time.
