@@ -18,7 +18,7 @@ pub const TOKEN: Token = Token(usize::MAX);
 /// A one-shot timer of the kernel.
 pub struct Alarm {
     timer: OwnedFd,
-    /// What it is set to, until that is known to have rung.
+    /// Time to which it is set, until that is known to have rung.
     at: Cell<Option<Instant>>,
 }
 
@@ -46,7 +46,7 @@ impl Alarm {
         if self.at.get().is_some_and(|set| set <= at) { Ok(()) } else { self.set(at) }
     }
 
-    /// It has rung: there was an event.
+    /// Notes that it has rung: there was an event.
     pub fn rang(&self) {
         self.at.set(None);
     }

@@ -1,9 +1,9 @@
 //! A real database for tests and measurements: `bench/cassandra/cassandra` as an object.
 //!
-//! Whoever needs any database shares one ([`shared`]) and makes a keyspace of its own ([`keyspace`]); who needs
-//! passwords, TLS, three nodes or their faults starts one ([`Database::start`]). It ends with the process that started
-//! it, however that ends: the command stops the database when its standard input does. Tests of the package `murre`
-//! include this file.
+//! A test that needs any database shares one ([`shared`]) and makes a keyspace of its own ([`keyspace`]). A test that
+//! needs passwords, TLS, three nodes or their faults starts one ([`Database::start`]). The database ends with the
+//! process that started it, however that process ends: the command stops the database when its standard input ends.
+//! Tests of the package `murre` include this file.
 
 // Every test file uses its part of this.
 #![allow(dead_code)]
@@ -20,16 +20,16 @@ pub struct Database {
     child: Child,
     nodes: String,
     dir: PathBuf,
-    /// What stands before each command.
+    /// Words in front of each command.
     at: Vec<String>,
 }
 
 impl Database {
-    /// Starts one node, or what the options of the command ask for, on loopback addresses of its own. Takes some ten
-    /// seconds a node.
+    /// Starts one node, or the nodes that the options of the command ask for, on loopback addresses of its own. Takes
+    /// some ten seconds a node.
     ///
     /// # Errors
-    /// What the command said: Java or Maven is missing, or the database does not start.
+    /// Output of the command: Java or Maven is missing, or the database does not start.
     pub fn start(options: &[&str]) -> io::Result<Database> {
         let (count, process) = (STARTED.fetch_add(1, Ordering::Relaxed), std::process::id());
         // Of the last number three in a row are used.
@@ -37,8 +37,8 @@ impl Database {
         Database::start_at(&address, Vec::new(), options)
     }
 
-    /// As [`Database::start`] on this address and the two behind it; `at` stands before each command, and says in which
-    /// network namespace they are.
+    /// As [`Database::start`] on this address and the two behind it; `at` stands before each command, and selects the
+    /// network namespace.
     ///
     /// # Errors
     /// As [`Database::start`].
@@ -81,7 +81,7 @@ impl Database {
     /// Does something to one node, counted from 1: `kill`, `revive`, `pause` or `resume`.
     ///
     /// # Errors
-    /// What the command said.
+    /// Output of the command.
     pub fn node(&self, verb: &str, number: u8) -> io::Result<()> {
         let output = command(&self.at).args([verb, &number.to_string(), "--dir"]).arg(&self.dir).output()?;
         let said = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
@@ -125,7 +125,7 @@ fn refuse_unmarked() {
     );
 }
 
-/// A keyspace that nobody else has.
+/// A keyspace for one caller alone.
 pub fn keyspace() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
     let count = STARTED.fetch_add(1, Ordering::Relaxed);

@@ -45,11 +45,10 @@ pub fn push_header(out: &mut Vec<u8>, first: u8, len: usize, masked: u8) {
 /// One frame at the front of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// `TEXT`, `CLOSE`, ...
     pub opcode: u8,
-    /// Where its payload begins.
+    /// Offset of the payload.
     pub start: usize,
-    /// Where its payload and the frame end.
+    /// Offset of the end of the payload and of the frame.
     pub end: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the host says about a process: CPU time, memory, limits. All of it read from `/proc`.
+//! Facts of the host about a process: CPU time, memory, limits. All of it read from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ impl CpuTime {
         Ok(sum)
     }
 
-    /// Of this process alone: servers that it started are not the generator.
+    /// CPU time of this process alone: servers that it started are not the generator.
     pub fn own() -> io::Result<CpuTime> {
         let mut sum = CpuTime::default();
         sum.add_process(std::process::id())?;
@@ -61,7 +61,7 @@ impl CpuTime {
         Ok(())
     }
 
-    /// What was used since `earlier`.
+    /// Returns the time used since `earlier`.
     pub fn since(self, earlier: CpuTime) -> CpuTime {
         CpuTime {
             run_ns: self.run_ns.saturating_sub(earlier.run_ns),
@@ -98,13 +98,11 @@ fn families(pids: &[u32]) -> io::Result<Vec<u32>> {
 /// Memory of a server in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// `Private_Dirty` of `smaps_rollup`: what the process alone made dirty and still holds.
+    /// `Private_Dirty` of `smaps_rollup`: pages that the process alone made dirty and still holds.
     pub private_dirty: u64,
     /// `Shared_Dirty`: among others, pages of a shared file mapping that are not written back.
     pub shared_dirty: u64,
-    /// `Rss`.
     pub resident: u64,
-    /// `AnonHugePages`.
     pub huge: u64,
     /// `Private_Dirty` by mapping: `[heap]`, `[stack]`, `anonymous`, or the last part of a file's name.
     pub by_mapping: BTreeMap<String, u64>,
@@ -200,7 +198,7 @@ fn by_mapping(smaps: &str) -> BTreeMap<String, u64> {
 pub fn raise_open_files() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // A failure leaves the soft limit, which is then what is returned.
+    // A failure leaves the soft limit, and the function returns that.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -241,7 +239,7 @@ mod tests {
     #[test]
     fn a_process_named_twice_counts_once_and_one_that_is_gone_is_an_error() {
         let own = std::process::id();
-        // Of one without children: those of this process come and go with other tests.
+        // A process without children: those of this process come and go with other tests.
         let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let pid = other.id();
         let (twice, once) = (families(&[pid, pid]).unwrap(), families(&[pid]).unwrap());

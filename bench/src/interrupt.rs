@@ -22,12 +22,12 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the scenario to end, as a signal does: the key in the live view. Says whether that was asked for before.
+/// Asks the scenario to end, as a signal does: the key in the live view. Returns true if the end was requested before.
 pub fn request() -> bool {
     flag().swap(true, Ordering::Relaxed)
 }
 
-/// An error once somebody has asked for the end.
+/// Returns an error once the end was requested.
 pub fn check() -> io::Result<()> {
     match flag().load(Ordering::Relaxed) {
         true => Err(io::Error::other("interrupted: everything that was started is stopped")),

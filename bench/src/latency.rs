@@ -18,12 +18,11 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Counts one; what is longer than an hour counts as an hour.
+    /// Counts one; a duration longer than an hour counts as an hour.
     pub fn record(&mut self, took: Duration) {
         self.0.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// How many were counted.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -55,7 +54,7 @@ impl Latency {
     }
 }
 
-/// One histogram for each second, 1,000 at most: what is later counts in the last.
+/// One histogram for each second, 1,000 at most: a later value counts in the last.
 #[derive(Clone, Debug, Default)]
 pub struct Series(Vec<Latency>);
 

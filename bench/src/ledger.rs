@@ -1,13 +1,12 @@
-//! What became of every message that was posted: answered with what, delivered how often. The number of a message is
-//! its place here, and its body carries that number.
+//! Fate of every posted message: the status of the answer and the number of deliveries. The number of a message is its
+//! place here, and its body carries that number.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often a message that was answered 201 must be delivered.
+/// Number of times that a message that was answered 201 must be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expect {
-    /// Once.
     Once,
     /// Not at all: it has expired before its user came.
     Never,
@@ -41,7 +40,7 @@ pub struct Ledger {
     pub strange: u64,
 }
 
-/// What a finished run comes to.
+/// Totals of a finished run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
     /// Messages answered 201.
@@ -76,7 +75,7 @@ impl Ledger {
         self.next() - 1
     }
 
-    /// Enters an answer, status 0 for a connection that ended instead; returns when the POST was due.
+    /// Enters an answer, status 0 for a connection that ended instead; returns the time at which the POST was due.
     pub fn answered(&mut self, number: u64, status: u16) -> Option<Instant> {
         *self.statuses.entry(status).or_default() += 1;
         let begin = self.begin;
@@ -86,7 +85,7 @@ impl Ledger {
         Some(begin + Duration::from_nanos(entry.due_ns))
     }
 
-    /// Enters a delivery; returns when the POST was due, for the first delivery only.
+    /// Enters a delivery; returns the time at which the POST was due, for the first delivery only.
     pub fn delivered(&mut self, number: u64) -> Option<Instant> {
         let begin = self.begin;
         let Some(entry) = self.entries.get_mut(number as usize) else {
@@ -102,24 +101,24 @@ impl Ledger {
         Some(due)
     }
 
-    /// From now on this one is expected otherwise.
+    /// Replaces the expectation for this message.
     pub fn expect(&mut self, number: u64, expect: Expect) {
         if let Some(entry) = self.entries.get_mut(number as usize) {
             entry.expect = expect;
         }
     }
 
-    /// Whether it was answered.
+    /// Returns true if it was answered.
     pub fn is_answered(&self, number: u64) -> bool {
         self.entries.get(number as usize).is_some_and(|entry| entry.status != 0)
     }
 
-    /// Whether it was answered 201.
+    /// Returns true if it was answered 201.
     pub fn is_created(&self, number: u64) -> bool {
         self.entries.get(number as usize).is_some_and(|entry| entry.status == 201)
     }
 
-    /// Whether it came to its user.
+    /// Returns true if it arrived at its user agent.
     pub fn is_delivered(&self, number: u64) -> bool {
         self.entries.get(number as usize).is_some_and(|entry| entry.seen > 0)
     }
@@ -144,7 +143,6 @@ impl Ledger {
         self.sums().lost
     }
 
-    /// The sums over all messages.
     pub fn sums(&self) -> Sums {
         let mut sums = Sums::default();
         for entry in &self.entries {

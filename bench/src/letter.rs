@@ -6,15 +6,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use protocol::webpush::identity::Identity;
 use protocol::wire::url::HttpUrl;
 
-/// How POSTs are signed (RFC 8292).
+/// Signature of POSTs (RFC 8292).
 #[derive(Default)]
 pub enum Signing {
-    /// Not at all.
+    /// No `Authorization` header.
     #[default]
     None,
-    /// With one token for all, used again as libraries do.
+    /// One token for all, used again as libraries do.
     Once(Identity),
-    /// With a token of its own for each.
+    /// A token of its own for each.
     Each(Identity),
 }
 
@@ -43,15 +43,13 @@ pub struct Letters {
 /// One message.
 #[derive(Clone, Copy, Debug)]
 pub struct Letter<'a> {
-    /// Endpoint URL.
     pub url: &'a str,
     /// `TTL` in seconds.
     pub ttl: u32,
-    /// `Topic`.
     pub topic: Option<&'a str>,
     /// Bytes of the body; those that are too few for a number carry none.
     pub body_bytes: usize,
-    /// What the body begins with.
+    /// Number at the start of the body.
     pub number: u64,
 }
 
@@ -62,7 +60,7 @@ impl Letters {
         Letters { signing, authorization: None, filler, request: Vec::with_capacity(8192) }
     }
 
-    /// The whole request; `None` when the URL is none.
+    /// The whole request; `None` when the URL is not valid.
     pub fn write(&mut self, letter: &Letter<'_>) -> Option<&[u8]> {
         let (origin, host, path) = cut(letter.url)?;
         if let Signing::Once(identity) = &self.signing
@@ -115,7 +113,7 @@ fn cut(url: &str) -> Option<(&str, &str, &str)> {
     Some((&url[..path], &url[host..path], &url[path..]))
 }
 
-/// The origin of an endpoint URL; an error that says what was wrong with it.
+/// The origin of an endpoint URL; an error that names the fault of the URL.
 pub fn origin(url: &str) -> std::io::Result<String> {
     let bad = || std::io::Error::other(format!("the server answered register with no URL: {url:?}"));
     Ok(HttpUrl::parse(url).ok_or_else(bad)?.origin().to_string())

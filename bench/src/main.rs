@@ -1,4 +1,4 @@
-//! The binary `murre-bench`: the scenarios, what is made of their results, and the server itself as tests and crash
+//! The binary `murre-bench`: the scenarios, the reports of their results, and the server itself as tests and crash
 //! scenarios start it.
 
 use std::path::PathBuf;
@@ -55,9 +55,9 @@ enum Command {
     Drill(drill::Options),
     /// Run the deterministic simulator over a range of seeds.
     Sim(sim::Options),
-    /// Run the server itself, exactly as `murre serve` does: what tests and the crash scenario start.
+    /// Run the server itself, exactly as `murre serve` does, for tests and the crash scenario.
     Serve(serve::Args),
-    /// The same, with a clock that is ahead of the host's: what the drill of clocks starts.
+    /// The same, with a clock that is ahead of the host's, for the drill of clocks.
     ServeAhead(ServeAhead),
     /// The tables of a shared store, exactly as `murre schema` does.
     Schema(schema::Args),
@@ -66,7 +66,7 @@ enum Command {
 /// Arguments of `serve-ahead`.
 #[derive(clap::Args, Debug)]
 struct ServeAhead {
-    /// Says in milliseconds how far ahead; read again ten times a second.
+    /// File that holds the offset in milliseconds; read again ten times a second.
     file: PathBuf,
     #[command(flatten)]
     serve: serve::Args,

@@ -47,7 +47,7 @@ impl Metrics {
         self.matching(metric).filter(move |(name, _)| name.split('{').next() == Some(metric))
     }
 
-    /// What changed since `earlier`, by sample.
+    /// Difference from `earlier`, by sample.
     pub fn since(&self, earlier: &Metrics) -> Metrics {
         let change = |(name, value): (&String, &f64)| {
             let change = value - earlier.samples.get(name).copied().unwrap_or(0.0);
@@ -76,7 +76,6 @@ impl Metrics {
         sums
     }
 
-    /// As a JSON object.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!(self.samples)
     }

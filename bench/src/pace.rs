@@ -1,5 +1,5 @@
-//! The clock of an open loop: when the n-th thing is due, whatever became of those before it. A latency that counts
-//! from there also counts what a late generator or a slow server made the next one wait (coordinated omission).
+//! The clock of an open loop: the time at which the n-th thing is due, regardless of the things before it. A latency
+//! that counts from there also counts the wait that a late generator or a slow server causes (coordinated omission).
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     begin: Instant,
-    /// Things a second.
+    /// Things per second.
     rate: f64,
 }
 
 impl Pace {
-    /// So many a second from `begin` on; at least one in a thousand seconds.
+    /// `rate` things per second from `begin` on; at least one in a thousand seconds.
     pub fn new(begin: Instant, rate: f64) -> Pace {
         Pace { begin, rate: rate.max(0.001) }
     }
@@ -22,12 +22,12 @@ impl Pace {
         Pace::new(begin, count.max(1) as f64 / span.as_secs_f64().max(1e-9))
     }
 
-    /// When the thing of this number is due; the first has number 0 and is due at the beginning.
+    /// Time at which the thing of this number is due; the first has number 0 and is due at the beginning.
     pub fn due(&self, number: u64) -> Instant {
         self.begin + Duration::from_secs_f64(number as f64 / self.rate)
     }
 
-    /// How many are due at `now`.
+    /// Number of things due at `now`.
     pub fn owed(&self, now: Instant) -> u64 {
         match now.checked_duration_since(self.begin) {
             Some(passed) => (passed.as_secs_f64() * self.rate) as u64 + 1,

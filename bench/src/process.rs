@@ -1,4 +1,4 @@
-//! A server process of our own: started on loopback addresses nobody else uses, stopped, killed, started again.
+//! A server process: started on loopback addresses that no other process uses, stopped, killed, started again.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How to start a server.
+/// Options for the start of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The binary and its leading arguments, up to `serve`.
@@ -21,8 +21,8 @@ pub struct Options {
     pub patience: Duration,
 }
 
-/// What endpoint URLs of these servers begin with: a name without a port, as behind a load balancer. Some published
-/// senders leave the port out of a VAPID `aud`. Whoever POSTs connects to [`Server::endpoint`].
+/// Beginning of the endpoint URLs of these servers: a name without a port, as behind a load balancer. Some published
+/// senders leave the port out of a VAPID `aud`. An app server connects to [`Server::endpoint`].
 pub const ENDPOINT_URL: &str = "http://push.test";
 
 /// A running server. Killed when dropped.
@@ -31,14 +31,14 @@ pub struct Server {
     data: PathBuf,
     child: Child,
     ip: Ipv4Addr,
-    /// Where other nodes connect; a network of its own when it differs.
+    /// Address for other nodes; a network of its own when it differs.
     node: Ipv4Addr,
 }
 
 /// Each server of this process listens on its own loopback address, so that ports never collide.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Where a server listens for other nodes.
+/// Port on which a server listens for other nodes.
 pub const NODE_PORT: u16 = 8081;
 
 /// A loopback address for one server, 127.64.0.0 to 127.191.255.255 by process id and count: neighbours of other
@@ -68,27 +68,26 @@ impl Server {
         Ok(server)
     }
 
-    /// Where user agents connect.
+    /// Address for user agents.
     pub fn websocket(&self) -> SocketAddr {
         (self.ip, 8080).into()
     }
 
-    /// Where app servers connect.
+    /// Address for app servers.
     pub fn endpoint(&self) -> SocketAddr {
         (self.ip, 8082).into()
     }
 
-    /// Where other nodes connect.
+    /// Address for other nodes.
     pub fn node(&self) -> SocketAddr {
         (self.node, NODE_PORT).into()
     }
 
-    /// Where metrics are.
+    /// Address of the metrics.
     pub fn admin(&self) -> SocketAddr {
         (self.ip, 8083).into()
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -129,7 +128,7 @@ impl Server {
         self.wait_until_ready()
     }
 
-    /// Has it stand still (SIGSTOP), or go on.
+    /// Stops the process (SIGSTOP), or continues it.
     pub fn pause(&self, paused: bool) -> io::Result<()> {
         self.signal(if paused { Signal::STOP } else { Signal::CONT })
     }
@@ -149,12 +148,12 @@ impl Server {
         }
     }
 
-    /// Whether it still runs.
+    /// Returns true if it still runs.
     pub fn running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it has printed so far.
+    /// Output that it has printed so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(log_path(&self.data)).unwrap_or_default()
     }
@@ -165,7 +164,7 @@ impl Server {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Which of its addresses that are reachable from here it listens on, by its roles.
+    /// Addresses on which it listens by its roles and that are reachable from here.
     fn listeners(&self) -> Vec<SocketAddr> {
         let mut all = self.listeners_of_roles();
         all.retain(|address| self.node == self.ip || *address != self.node());
@@ -215,7 +214,7 @@ fn log_path(data: &Path) -> PathBuf {
 fn spawn(options: &Options, data: &Path, ip: Ipv4Addr, node: Ipv4Addr) -> io::Result<Child> {
     let log = std::fs::File::options().create(true).append(true).open(log_path(data))?;
     let (program, leading) = options.command.split_first().ok_or_else(|| io::Error::other("no server command"))?;
-    // A variable of whoever runs this must not configure the server.
+    // A variable of the calling shell must not configure the server.
     let inherited = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("MURRE_"));
     Command::new(program)
         .env_clear()

@@ -14,7 +14,7 @@ pub const TOKEN_BASE: usize = 1 << 40;
 /// The answer to one POST.
 #[derive(Debug)]
 pub struct Answer {
-    /// What `Publishers::post` was given.
+    /// Tag that the caller gave to `Publishers::post`.
     pub tag: u64,
     /// Status; 0 when the connection ended instead.
     pub status: u16,
@@ -26,7 +26,7 @@ struct Publisher {
     stream: TcpStream,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
-    /// Of the POST under way.
+    /// Tag of the POST under way.
     tag: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl Publishers {
         Ok(publishers)
     }
 
-    /// Whether a connection is free.
+    /// Returns true if a connection is free.
     pub fn has_idle(&self) -> bool {
         !self.idle.is_empty()
     }
@@ -67,7 +67,7 @@ impl Publishers {
         publisher.tag = Some(tag);
         let sent = match publisher.stream.write(request) {
             Ok(n) => n,
-            // Not connected yet, full, or gone: the next event tells which.
+            // Not connected yet, full, or gone: the next event shows the case.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => 0,
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => 0,
             Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! Memory at a number of sessions, and what lies between such readings: bytes for each session of the process and of
+//! Memory at a number of sessions, and the growth between such readings: bytes for each session of the process and of
 //! the kernel.
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ pub struct Reading {
 const SHOWN_BYTES_MIN: f64 = 4.0;
 
 impl Reading {
-    /// Reads everything with so many sessions there.
+    /// Reads everything while `sessions` sessions are connected.
     pub fn take(target: &Target, sessions: usize) -> io::Result<Reading> {
         Ok(Reading {
             sessions,
@@ -73,15 +73,15 @@ pub fn show(report: &mut Report, readings: &[Reading]) {
     }
 }
 
-/// What the server says that its store holds in memory: the cache of blocks and the write buffers. A server that does
-/// not say so has neither, or counts as one that has neither.
+/// Bytes that the server's store holds in memory by its own metrics: the block cache and the write buffers. `None` for
+/// a server without these metrics.
 fn store_bytes(metrics: &Metrics) -> Option<f64> {
     let parts = ["murre_store_cache_bytes", "murre_store_buffer_bytes"];
     let mut told = parts.iter().flat_map(|name| metrics.named(name)).map(|(_, value)| value).peekable();
     told.peek().is_some().then(|| told.sum())
 }
 
-/// What the kernel's caches grew by while so many sessions came: of both ends, and of the server's.
+/// Growth of the kernel's caches while `sessions` sessions connected: of both ends, and of the server's.
 fn kernel(before: &Slabs, now: &Slabs, sessions: f64) -> (f64, f64) {
     let grown = |(name, bytes): (&String, &u64)| {
         let grown = *bytes as f64 - before.get(name).copied().unwrap_or(0) as f64;
@@ -156,7 +156,7 @@ fn show_kernel(report: &mut Report, low: &Reading, high: &Reading) {
     }
 }
 
-/// Shows what is left when all sessions have gone.
+/// Shows the memory that remains after all sessions have ended.
 pub fn show_release(report: &mut Report, readings: &[Reading], after: &Reading) {
     let (Some(none), Some(full)) = (readings.first(), readings.last()) else { return };
     if let (Some(none), Some(full), Some(after)) = (&none.memory, &full.memory, &after.memory) {
@@ -170,7 +170,7 @@ pub fn show_release(report: &mut Report, readings: &[Reading], after: &Reading) 
     }
 }
 
-/// Shows what the process grew by between two readings at the same number of sessions.
+/// Shows the growth of the process between two readings at the same number of sessions.
 pub fn show_growth(report: &mut Report, before: &Reading, after: &Reading) {
     if let (Some(before), Some(now)) = (&before.memory, &after.memory) {
         report.add("user memory before", before.anonymous(), "B");

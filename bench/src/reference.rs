@@ -3,7 +3,7 @@
 //! nothing that makes a push service hard: nothing survives its end, and a VAPID key given with `register` is not
 //! looked at.
 //!
-//! It can be told to do wrong, so that a scenario can be shown to notice.
+//! Its options make it misbehave, so that a test can show that a scenario notices.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,7 +25,7 @@ use tokio_tungstenite::accept_async_with_config;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-/// Where it listens. The flags are those of `murre serve`, so that one can stand in for the other.
+/// Listen addresses. The flags are those of `murre serve`, so that one can stand in for the other.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// User agents.
@@ -49,7 +49,7 @@ pub struct Options {
     /// Seconds between pings to a session that is idle.
     #[arg(long, value_name = "S", default_value_t = 300.0)]
     pub ping_interval: f64,
-    /// What it does wrong.
+    /// Faults that it makes.
     #[command(flatten)]
     pub faults: Faults,
 }
@@ -66,10 +66,10 @@ pub struct Faults {
     /// Know no user that comes back.
     #[arg(long)]
     pub forget_users: bool,
-    /// Ignore acks: what was delivered comes again.
+    /// Ignore acks: a delivered message comes again.
     #[arg(long)]
     pub ignore_acks: bool,
-    /// Ignore TTL and topics: what has expired or was replaced comes too.
+    /// Ignore TTL and topics: a message that has expired or was replaced comes too.
     #[arg(long)]
     pub ignore_ttl: bool,
     /// Never answer a `{}`.
@@ -126,7 +126,7 @@ async fn serve(options: &Options) -> io::Result<()> {
     });
     let (agents, publishers) =
         (TcpListener::bind(options.websocket).await?, TcpListener::bind(options.endpoint).await?);
-    // Bound so that whoever waits for all four ports of a server does not wait for ever.
+    // Bound so that a caller that waits for all four ports of a server does not wait for ever.
     let _unanswered = (TcpListener::bind(options.node).await?, TcpListener::bind(options.admin).await?);
     println!("reference: {}, endpoint {}; VAPID keys are accepted unseen", options.websocket, options.endpoint);
     loop {
@@ -244,7 +244,7 @@ async fn publisher(mut stream: TcpStream, shared: Arc<Shared>) -> Option<()> {
     }
 }
 
-/// Answers the request at the front of `bytes`: `Some(None)` when it is not whole, `None` when it is none.
+/// Answers the request at the front of `bytes`: `Some(None)` when it is not whole, `None` when it is not a request.
 fn take_request(bytes: &[u8], shared: &Shared) -> Option<Option<(String, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut head = httparse::Request::new(&mut headers);
@@ -269,7 +269,7 @@ fn take_request(bytes: &[u8], shared: &Shared) -> Option<Option<(String, usize)>
     Some(Some((answer, start + len)))
 }
 
-/// What a POST carries.
+/// Content of a POST.
 struct Letter<'a> {
     ttl: Option<u32>,
     body: &'a [u8],

@@ -1,4 +1,4 @@
-//! What a scenario found: a table for people as it goes, and the whole as an [`Outcome`] in JSON for scripts and
+//! Findings of a scenario: a table for people as it goes, and the whole as an [`Outcome`] in JSON for scripts and
 //! reports.
 
 use std::io;
@@ -38,8 +38,8 @@ impl Report {
         }
     }
 
-    /// Says which server was measured; `murre` when never called. Two results that differ in it stand side by side in a
-    /// report.
+    /// Sets the name of the measured server; `murre` when never called. Two results that differ in it stand side by
+    /// side in a report.
     pub fn server(&mut self, label: impl Into<String>) {
         self.outcome.server = label.into();
     }
@@ -93,8 +93,8 @@ impl Report {
         self.outcome.series.push(Series { name: name.into(), x_unit: x_unit.into(), unit: unit.into(), points });
     }
 
-    /// Adds one point to the curve of this name, which is made when it is the first. For what is read while a run goes
-    /// on; x must not be less than the last.
+    /// Adds one point to the curve of this name, which is made when it is the first. For values that are read while a
+    /// run goes on; x must not be less than the last.
     pub fn point(&mut self, name: &str, x_unit: &str, unit: &str, x: f64, y: f64) {
         if !self.outcome.series.iter().any(|one| one.name == name) {
             self.series(name, x_unit, unit, []);
@@ -118,7 +118,7 @@ impl Report {
         self.outcome.histograms.push(Distribution::new(name, unit, recorded, divisor));
     }
 
-    /// Adds how the sessions are spread over the shards, from murre's own numbers; another server has none.
+    /// Adds the spread of the sessions over the shards, from murre's own numbers; another server has none.
     pub fn shards(&mut self, metrics: &Metrics) {
         let points = metrics.by_shard("murre_sessions");
         if !points.is_empty() {
@@ -128,8 +128,8 @@ impl Report {
         self.rooms(metrics);
     }
 
-    /// Keeps how many connections the server is made for. Of several shards each has a fiftieth more room than its
-    /// share, because users fall on shards by chance (`src/node/mod.rs`).
+    /// Keeps the number of connections that the server is sized for. Of several shards each has a fiftieth more room
+    /// than its share, because users fall on shards by chance (`src/node/mod.rs`).
     pub fn rooms(&mut self, metrics: &Metrics) {
         let rooms = metrics.by_shard("murre_connections_max");
         let spare = if rooms.len() > 1 { 1.02 } else { 1.0 };
@@ -139,19 +139,19 @@ impl Report {
         }
     }
 
-    /// Adds one point for each table whose bytes murre tells, at this number of sessions.
+    /// Adds one point for each table whose bytes murre exports, at this number of sessions.
     pub fn tables(&mut self, metrics: &Metrics, sessions: usize) {
         for (table, bytes) in metrics.tables() {
             self.point(&format!("{}{table}", names::TABLE_BYTES), "sessions", "B", sessions as f64, bytes);
         }
     }
 
-    /// What was found so far.
+    /// Findings so far.
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
     }
 
-    /// Prints the verdict, writes the file if one is wanted, and says whether all checks held.
+    /// Prints the verdict, writes the file if one is given, and returns true if all checks held.
     pub fn finish(mut self, file: Option<&Path>) -> io::Result<bool> {
         for check in self.outcome.checks.iter().filter(|check| !check.ok) {
             crate::view::say(format!("FAILED {}", sentence(check)));
@@ -164,7 +164,7 @@ impl Report {
     }
 }
 
-/// A check as a sentence: what was looked at, what was found, what it must be.
+/// A check as a sentence: its name, the value found, the value required.
 pub fn sentence(check: &Check) -> String {
     match (&check.got, &check.want) {
         (Value::Null, _) => check.name.clone(),
@@ -172,7 +172,7 @@ pub fn sentence(check: &Check) -> String {
     }
 }
 
-/// A value for a table: two decimals of what is not whole.
+/// A value for a table: two decimals if it is not whole.
 pub fn shown(value: &Value) -> String {
     match value {
         Value::Number(number) if number.is_f64() => format!("{:.2}", number.as_f64().unwrap_or(0.0)),
@@ -194,7 +194,7 @@ fn command_line(mut arguments: impl Iterator<Item = String>) -> String {
     line
 }
 
-/// The commit this was built from when the build was told (`GIT_COMMIT`), else that of the working directory.
+/// The commit of the build (`GIT_COMMIT`) if the build had it, else that of the working directory.
 fn commit() -> Option<String> {
     if let Some(told) = option_env!("GIT_COMMIT") {
         return Some(told.into());

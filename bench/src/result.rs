@@ -1,6 +1,6 @@
-//! What one run of one scenario found, as a JSON object: written by [`crate::report::Report`], read by `murre-bench
-//! report` and `murre-bench capacity`. Several runs become one report, so every result says what it measured, on what
-//! and how.
+//! Findings of one run of one scenario, as a JSON object: written by [`crate::report::Report`], read by
+//! `murre-bench report` and `murre-bench capacity`. Several runs become one report, so every result names the server,
+//! the host and the options.
 //!
 //! Names of figures and series are text, and new ones may come at any time. Those that a reader looks for are in
 //! [`names`].
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 /// Schema of the results that this build writes, and the newest it reads.
 pub const SCHEMA: u32 = 1;
 
-/// A result file larger than this is refused: it is none of ours.
+/// A result file larger than this is refused: murre-bench did not write it.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// One run of one scenario. Fields that an older or foreign writer left out are empty; of these four none may be.
@@ -23,13 +23,12 @@ pub const FILE_BYTES_MAX: u64 = 64 << 20;
 pub struct Outcome {
     /// [`SCHEMA`] of the writer.
     pub schema: u32,
-    /// Which scenario: `hold`, `push`, ...
+    /// For example `hold` or `push`.
     pub scenario: String,
-    /// When it ended: seconds since 1970, UTC.
+    /// End of the run in seconds since 1970, UTC.
     pub when: u64,
-    /// Where it ran.
     pub machine: Machine,
-    /// Which server was measured, in a few words: `murre`, `reference`, or what `--label` said.
+    /// Name of the measured server: `murre`, `reference`, or the value of `--label`.
     #[serde(default)]
     pub server: String,
     /// Commit of the generator's source, where it is known.
@@ -38,19 +37,18 @@ pub struct Outcome {
     /// The command line of the generator.
     #[serde(default)]
     pub command: String,
-    /// What the run was told: sessions, rates, sizes.
+    /// Options of the run: sessions, rates, sizes.
     #[serde(default)]
     pub options: Map<String, Value>,
     /// Numbers, in the order in which they were found.
     #[serde(default)]
     pub figures: Vec<Figure>,
-    /// What had to hold, and whether it did.
+    /// Conditions that had to hold, and their results.
     #[serde(default)]
     pub checks: Vec<Check>,
     /// Curves over time, over the number of sessions, over shards.
     #[serde(default)]
     pub series: Vec<Series>,
-    /// Distributions.
     #[serde(default)]
     pub histograms: Vec<Distribution>,
 }
@@ -58,9 +56,7 @@ pub struct Outcome {
 /// The host of a run, generator and server alike unless the run says otherwise.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Machine {
-    /// Release of the kernel.
     pub kernel: String,
-    /// Model of the processor.
     pub cpu: String,
     /// Processors that are online.
     pub cores: u64,
@@ -71,9 +67,7 @@ pub struct Machine {
 /// A named number (or a word).
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Figure {
-    /// What was measured.
     pub name: String,
-    /// Its value: mostly a number.
     pub value: Value,
     /// Unit of the value: `B`, `us`, `/s`; may be empty.
     #[serde(default)]
@@ -89,29 +83,25 @@ impl Figure {
     }
 }
 
-/// Something that had to hold.
+/// A condition that had to hold.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Check {
-    /// What was looked at.
     pub name: String,
-    /// What was found; null when the check is a sentence only.
+    /// Value found; null when the check is a sentence only.
     #[serde(default)]
     pub got: Value,
-    /// What it had to be, as a number or in words (`<= 160`).
+    /// Value required, as a number or in words (`<= 160`).
     #[serde(default)]
     pub want: Value,
-    /// Whether it held.
     pub ok: bool,
 }
 
 /// A curve.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Series {
-    /// What was measured.
     pub name: String,
     /// Unit of x: `s`, `sessions`, `shard`.
     pub x_unit: String,
-    /// Unit of y.
     #[serde(default)]
     pub unit: String,
     /// Pairs of x and y, x ascending.
@@ -121,31 +111,30 @@ pub struct Series {
 /// A distribution.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Distribution {
-    /// What was measured.
     pub name: String,
-    /// Unit of the values.
     #[serde(default)]
     pub unit: String,
-    /// How many values were recorded.
+    /// Number of recorded values.
     pub count: u64,
     /// Pairs of quantile (0 to 1) and value, ascending; the last is the largest value.
     pub points: Vec<[f64; 2]>,
 }
 
-/// Names that readers look for. Whoever measures the same thing uses the same name.
+/// Names that readers look for. Scenarios that measure the same thing use the same name.
 pub mod names {
-    /// Series over `sessions`, in `B`: memory of the server process that nobody shares and that was written
-    /// (`Private_Dirty`), all of it, at each session count. A first point at 0 or few sessions is the fixed part.
+    /// Series over `sessions`, in `B`: written memory of the server process that is not shared (`Private_Dirty`), all
+    /// of it, at each session count. A first point at 0 or few sessions is the fixed part.
     pub const USER_BYTES: &str = "user bytes";
-    /// Series over `sessions`, in `B`: what of [`USER_BYTES`] is the store's cache and its write buffers, as the server
-    /// says. Bounded, whatever the number of sessions, and filled by how much was read and written.
+    /// Series over `sessions`, in `B`: the part of [`USER_BYTES`] that is the store's cache and its write buffers, as
+    /// the server says. Bounded at any number of sessions, and filled by reads and writes.
     pub const STORE_BYTES: &str = "user bytes of the store";
     /// Series over `sessions`, in `B`: kernel memory (slab) of the server's sockets, all of it, the generator's end
     /// taken off.
     pub const KERNEL_BYTES: &str = "kernel bytes";
-    /// The same for both ends of every connection, when server and generator share the kernel: what was really read.
+    /// The same for both ends of every connection, when server and generator share the kernel: the value that was
+    /// really read.
     pub const KERNEL_BYTES_BOTH_ENDS: &str = "kernel bytes, both ends";
-    /// Prefix of series over `sessions`, in `B`: what the server itself says that a table holds, all shards together:
+    /// Prefix of series over `sessions`, in `B`: the size of a table as the server says, all shards together:
     /// `table bytes: murre_..._bytes`.
     pub const TABLE_BYTES: &str = "table bytes: ";
     /// Series over `s`, in `/s`: sessions that became ready.
@@ -183,7 +172,7 @@ pub mod names {
     /// Figure in `/s`: pings of the server that were answered in the time in which CPU was measured; of `ping`, those
     /// of the user agents, too.
     pub const PING_RATE: &str = "pings a second";
-    /// Figure in `cores`: the server in the time of [`NOTIFICATION_RATE`] and [`PING_RATE`], whatever it did.
+    /// Figure in `cores`: the server in the time of [`NOTIFICATION_RATE`] and [`PING_RATE`], all its work included.
     pub const CORES: &str = "server cores in the measured time";
     /// Figure in `cores`: the server with all sessions held and nothing to do but its pings.
     pub const CPU_IDLE: &str = "idle server CPU";
@@ -199,19 +188,19 @@ pub mod names {
     /// Distribution in `us`: connect until the answer to hello.
     pub const TO_HELLO: &str = "connect to hello";
 
-    /// Option: how many sessions.
+    /// Option: number of sessions.
     pub const OPTION_SESSIONS: &str = "sessions";
     /// Option: shards of the server.
     pub const OPTION_SHARDS: &str = "shards";
     /// Option: the server's `--max-connections`, for which its tables are sized. Taken from the room of its shards, so
-    /// it may be more by as many as there are shards.
+    /// it may be more by the number of shards.
     pub const OPTION_MAX_CONNECTIONS: &str = "max_connections";
     /// Option: channels of each session.
     pub const OPTION_CHANNELS: &str = "channels";
 }
 
 impl Outcome {
-    /// Reads a result; what is wrong with the file is said in one sentence that names it.
+    /// Reads a result; the error is one sentence that names the file.
     pub fn read(file: &Path) -> io::Result<Outcome> {
         let name = file.display();
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{name}: {why}"));
@@ -236,7 +225,7 @@ impl Outcome {
         read.complaint().map_or(Ok(read), Err)
     }
 
-    /// What makes it unusable although it could be parsed.
+    /// Reason why it is unusable although it could be parsed.
     fn complaint(&self) -> Option<String> {
         let descends = |points: &[[f64; 2]]| points.windows(2).any(|pair| pair[1][0] < pair[0][0]);
         let series = self.series.iter().find(|one| descends(&one.points));
@@ -265,21 +254,21 @@ impl Outcome {
         self.options.get(name).and_then(Value::as_f64)
     }
 
-    /// Whether every check held.
+    /// Returns true if every check held.
     pub fn all_held(&self) -> bool {
         self.checks.iter().all(|check| check.ok)
     }
 }
 
 impl Series {
-    /// The last y.
     pub fn last(&self) -> Option<f64> {
         self.points.last().map(|point| point[1])
     }
 }
 
 impl Distribution {
-    /// From what was recorded; each value is divided by `divisor` (1,000 makes microseconds of nanoseconds).
+    /// Builds a distribution from recorded values; each value is divided by `divisor` (1,000 makes microseconds of
+    /// nanoseconds).
     pub fn new(name: impl Into<String>, unit: &str, recorded: &Histogram<u64>, divisor: f64) -> Distribution {
         // Five points for each halving of the distance to 1: a smooth curve, and at most a few hundred points.
         let point = |quantile: f64, value: u64| [quantile, value as f64 / divisor];

@@ -1,18 +1,18 @@
 //! Memory of the kernel by object cache, from `/proc/slabinfo` (root only). Bytes are those of the objects in use, each
-//! with its part of the pages of a full slab, so that what a slab wastes at its end is in it. The pages that a cache
-//! holds are not counted: crowds that have left leave slabs half empty, the next ten thousand sessions fill them up,
-//! and would seem to cost nothing. Of a million sessions both come to the same.
+//! with its part of the pages of a full slab, so that the waste at the end of a slab is included. The pages that a
+//! cache holds are not counted: crowds that have left leave slabs half empty, the next ten thousand sessions fill them
+//! up, and would seem to cost nothing. Of a million sessions both come to the same.
 //!
-//! The kernel counts what lies ready for a processor as in use: some hundred objects of each cache, whatever the number
-//! of sessions.
+//! The kernel counts objects that lie ready for a processor as in use: some hundred objects of each cache, at any
+//! number of sessions.
 //!
 //! Server and clients of a measurement on loopback share a kernel. A cache that both ends fill alike is halved; ports
 //! are the client's alone; of `io_kiocb` the client has one for each idle session (an armed poll), the rest is the
 //! server's; `eventpoll` caches are the server's, because these clients use none, but for 128 bytes of each session:
 //! the kernel keeps `tcp_bind2_bucket`, of which every client port has one, in `eventpoll_epi`, which has its size.
-//! Caches that have nothing to do with sockets belong to other processes and are left out, and so is `tw_sock_TCP`:
-//! nobody leaves while memory is read, so those are connections of an earlier run. The split is by name and said in the
-//! report.
+//! Caches that have nothing to do with sockets belong to other processes and are left out, and so is `tw_sock_TCP`: no
+//! session leaves while memory is read, so those are connections of an earlier run. The split is by name and said in
+//! the report.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use std::fs;
 /// Bytes by cache.
 pub type Slabs = BTreeMap<String, u64>;
 
-/// Whose a cache is when both ends of every connection are on this host.
+/// Owner of a cache when both ends of every connection are on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
     /// Each end fills it alike.
@@ -31,7 +31,7 @@ pub enum Share {
     Polls,
     /// Only the server fills it.
     Server,
-    /// As that, but for the client's port of each session.
+    /// As `Server`, except for the client's port of each session.
     Ports,
     /// Not of sockets, or not of these.
     Other,
@@ -42,7 +42,7 @@ const POLL_BYTES: f64 = 256.0;
 /// Bytes of one `tcp_bind2_bucket`.
 const PORT_BYTES: f64 = 128.0;
 
-/// By the beginning of the name; the first that fits.
+/// Shares of caches by the beginning of the name; the first match counts.
 const SHARES: [(&str, Share); 16] = [
     ("tcp_bind", Share::Client),
     ("inet_bind", Share::Client),
@@ -62,17 +62,17 @@ const SHARES: [(&str, Share); 16] = [
     ("nf_conntrack", Share::Half),
 ];
 
-/// What is in use of each cache in bytes; `None` when the file cannot be read.
+/// Bytes in use of each cache; `None` when the file cannot be read.
 pub fn read() -> Option<Slabs> {
     fs::read_to_string("/proc/slabinfo").ok().map(|text| parse(&text, rustix::param::page_size() as u64))
 }
 
-/// Whose this cache is.
+/// Returns the owner of this cache.
 pub fn share(cache: &str) -> Share {
     SHARES.iter().find(|(start, _)| cache.starts_with(start)).map_or(Share::Other, |(_, share)| *share)
 }
 
-/// The server's part of what a cache grew by while so many sessions came.
+/// The server's part of the growth of a cache while `sessions` sessions connected.
 pub fn server_part(cache: &str, bytes: f64, sessions: f64) -> f64 {
     match share(cache) {
         Share::Half => bytes / 2.0,

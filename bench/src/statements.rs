@@ -9,21 +9,22 @@ use crate::report::Report;
 /// Kinds that a node sends for its lease, every 30 s.
 const LEASE: [&str; 3] = ["node_read", "lease_read", "lease_renew"];
 
-/// What was sent between two readings of the counters.
+/// Statements sent between two readings of the counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Statements {
-    /// Kind (`user_read`, `message_put`, ...) and how many; kinds of which none was sent are left out.
+    /// Number by kind (`user_read`, `message_put`, ...); kinds of which none was sent are left out.
     kinds: BTreeMap<String, u64>,
     retries: u64,
 }
 
 impl Statements {
-    /// Whether the server counts statements at all.
+    /// Returns true if the server counts statements at all.
     pub fn are_counted(reading: &Metrics) -> bool {
         reading.matching(SUFFIX).next().is_some()
     }
 
-    /// Of the difference of two readings. What a node asks for its lease is left out: it belongs to no operation.
+    /// Statements of the difference of two readings. The statements for the lease of a node are left out: they belong
+    /// to no operation.
     pub fn of(change: &Metrics) -> Statements {
         let kind = |(name, count): (&str, f64)| {
             let kind = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
@@ -39,12 +40,12 @@ impl Statements {
         }
     }
 
-    /// Of all kinds, without those that were sent again because the first was not answered.
+    /// Number of all kinds, without those that were sent again because the first was not answered.
     pub fn sum(&self) -> u64 {
         self.kinds.values().sum::<u64>().saturating_sub(self.retries)
     }
 
-    /// Those that were sent again.
+    /// Number of statements that were sent again.
     pub fn retries(&self) -> u64 {
         self.retries
     }
@@ -59,13 +60,13 @@ impl Statements {
         self.kinds.values().sum::<u64>() - self.reads()
     }
 
-    /// Kinds and how many of each for one of `count` operations: `user_read 1, topics_read 1`.
+    /// Kinds and the number of each for one of `count` operations: `user_read 1, topics_read 1`.
     pub fn each(&self, count: u64) -> String {
         let each = |(kind, sent): (&String, &u64)| format!("{kind} {}", short(*sent as f64 / count.max(1) as f64));
         if self.kinds.is_empty() { "none".into() } else { self.kinds.iter().map(each).collect::<Vec<_>>().join(", ") }
     }
 
-    /// Adds what was sent for each of `count` things called `what` to a result.
+    /// Adds the statements for each of `count` things called `what` to a result.
     pub fn show(&self, report: &mut Report, what: &str, count: u64) {
         let each = count.max(1) as f64;
         report.add(format!("statements per {what}"), self.sum() as f64 / each, "");

@@ -1,4 +1,4 @@
-//! What every scenario is told: where the server listens, how many sessions, what to measure, where to write.
+//! Options of every scenario: the addresses of the server, the number of sessions, the measured processes, the output.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,23 +10,23 @@ use crate::scenario::ramp::Ramp;
 /// Options that all scenarios share.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Target {
-    /// Where user agents connect; several listeners of one server, separated by commas, share them evenly.
+    /// Address for user agents; several listeners of one server, separated by commas, share them evenly.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_delimiter = ',')]
     pub ws: Vec<SocketAddr>,
     /// Addresses that user agents come from, on loopback 127.1.0.1 and following; as many as ports call for when
     /// absent.
     #[arg(long, value_name = "N")]
     pub sources: Option<usize>,
-    /// Where app servers connect.
+    /// Address for app servers.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8082")]
     pub endpoint: SocketAddr,
-    /// Where murre's metrics are; without it no counter of the server is shown.
+    /// Address of murre's metrics; without it no counter of the server is shown.
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
     /// User agents.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub sessions: usize,
-    /// How sessions arrive.
+    /// Way in which sessions arrive.
     #[command(flatten)]
     pub ramp: Ramp,
     /// Process id of the server, several with commas or given again; their children are counted too. Without it
@@ -36,7 +36,7 @@ pub struct Target {
     /// Also write every figure to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// What the server is called in results: two that differ stand side by side in a report.
+    /// Name of the server in results: two that differ stand side by side in a report.
     #[arg(long, value_name = "NAME", default_value = "murre")]
     pub label: String,
     /// No live view, even on a terminal: a line of progress every few seconds.
@@ -45,7 +45,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// An empty report of this scenario that says which server it is about, and of how many sessions.
+    /// An empty report of this scenario with the name of the server and the number of sessions.
     pub fn report(&self, scenario: &'static str) -> Report {
         let mut report = Report::new(scenario);
         report.server(&self.label);

@@ -1,4 +1,4 @@
-//! What the server has used, read from outside: CPU time and memory of its processes, its own counters, the kernel's.
+//! Resource use of the server, read from outside: CPU time and memory of its processes, its own counters, the kernel's.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -18,21 +18,20 @@ pub struct Usage {
     metrics: Option<Metrics>,
 }
 
-/// What passed between two readings.
+/// Difference between two readings.
 #[derive(Clone, Debug)]
 pub struct Spent {
-    /// Time on the clock.
+    /// Elapsed time.
     pub wall: Duration,
-    /// CPU time of the generator.
     pub own: CpuTime,
     /// CPU time of the server, where its processes are known.
     pub cpu: Option<CpuTime>,
-    /// What its counters grew by, where they can be read.
+    /// Growth of its counters, where they can be read.
     pub metrics: Option<Metrics>,
 }
 
 impl Usage {
-    /// Reads what the target names.
+    /// Reads the processes and counters that the target names.
     pub fn read(target: &Target) -> io::Result<Usage> {
         Ok(Usage {
             at: Instant::now(),
@@ -67,7 +66,7 @@ impl Spent {
         self.cpu.map(|cpu| cpu.run_ns as f64 / 1e3 / count.max(1) as f64)
     }
 
-    /// Shows what the server and the generator used for each of `count` things called `what`.
+    /// Shows the use of the server and the generator for each of `count` things called `what`.
     pub fn show(&self, report: &mut Report, what: &str, count: u64) {
         let each = count.max(1) as f64;
         if let Some(cpu) = self.cpu {

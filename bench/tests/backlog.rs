@@ -38,7 +38,7 @@ fn expired_messages_in_front_of_a_backlog_block_nothing() {
 #[test]
 fn what_a_backlog_must_not_do_is_noticed() {
     let world = World::with(&["--shards", "1"]);
-    // However long the host kept the others waiting before, no p99 is a billion times better than another.
+    // No p99 is a billion times better than another, even if the host kept the others waiting before.
     let refused = backlog::run(&options(&world, &["--messages", "200", "--ratio-max", "0.000000001"])).unwrap();
     assert!(!refused);
     let two = World::with(&["--shards", "2"]);

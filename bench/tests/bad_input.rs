@@ -1,5 +1,5 @@
-//! What strangers send: each case gets the documented close code or status and errno, and nobody else notices
-//! (PROTOCOL.md 1.3 and 2.11).
+//! Bad input of strangers: each case gets the documented close code or status and errno, and other sessions do not
+//! notice (PROTOCOL.md 1.3 and 2.11).
 
 mod common;
 

@@ -9,7 +9,7 @@ use common::World;
 use murre::commands::probe::{Args, Step, check};
 use murre::commands::{Cli, Command, endpoint};
 
-/// Endpoint URLs of these servers begin with a name that resolves nowhere, so the probe is told where to go.
+/// Endpoint URLs of these servers begin with a name that resolves nowhere, so the probe is given the address.
 fn probe(world: &World) -> (Vec<Step>, Result<(), String>) {
     let ws = format!("ws://{}/", world.server.websocket());
     let endpoint = Some(format!("http://{}", world.server.endpoint()));

@@ -1,4 +1,4 @@
-//! One session from hello to ack, over real sockets, with clients that are not ours (PROTOCOL.md 1 and 2).
+//! One session from hello to ack, over real sockets, with clients from other projects (PROTOCOL.md 1 and 2).
 
 mod common;
 
@@ -419,7 +419,7 @@ fn a_user_agent_that_does_not_ack_hears_a_burst_and_a_backlog() {
             agent.leave();
             agent = world.agent(Some(&uaid));
             agent.leave();
-            // Nobody is there until all of it is stored.
+            // No user agent is connected until all of it is stored.
             agent = common::UserAgent::connect(world.server.websocket());
         }
         let mut ids = Vec::new();

@@ -1,5 +1,4 @@
-//! A cluster of real processes on a real database: the drill in the small. What it promises is counted by the drill
-//! itself.
+//! A cluster of real processes on a real database: the drill in the small. The drill itself counts what it promises.
 
 use std::path::PathBuf;
 
@@ -25,7 +24,7 @@ fn nodes_lines_clocks_and_the_database_break_and_nothing_accepted_is_lost() {
     );
 }
 
-/// Needs root, as whoever makes network namespaces does; the drill says so.
+/// Needs root to make network namespaces; the drill reports its absence.
 #[test]
 #[ignore = "needs Cassandra, root and iproute2: bench/check test"]
 fn links_of_the_kernel_go_down_and_nothing_accepted_is_lost() {

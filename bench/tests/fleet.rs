@@ -13,7 +13,7 @@ use murre_bench::scenario::Driver;
 use murre_bench::scenario::ramp::Ramp;
 use murre_bench::target::Target;
 
-/// Rings of so many agents each.
+/// Agents of each ring.
 const TABLE: u32 = 600;
 
 fn plan(channels: usize) -> Plan {
@@ -42,7 +42,7 @@ impl Fleet {
         Fleet { driver: Driver::with_table(&target, plan, 256, TABLE).unwrap(), target }
     }
 
-    /// Turns until this many of the happenings, those that wait included, are of the wanted kind; all that happened.
+    /// Turns until this many of the happenings, those that wait included, are of the wanted kind; returns all of them.
     fn until(&mut self, count: usize, wanted: impl Fn(&Happening) -> bool) -> Vec<Happening> {
         let mut all: Vec<Happening> = Vec::new();
         let deadline = Instant::now() + PATIENCE;
@@ -54,13 +54,13 @@ impl Fleet {
         all
     }
 
-    /// What happens in a moment in which nothing should.
+    /// Returns the happenings of a moment in which there should be none.
     fn silence(&mut self) -> Vec<Happening> {
         self.driver.idle(SILENCE).unwrap();
         std::mem::take(&mut self.driver.happenings)
     }
 
-    /// Turns until the server has told that it has this many sessions, and so has read all that others said.
+    /// Turns until the server reports this many sessions, and so has read all frames of the others.
     fn until_server_has(&mut self, world: &World, sessions: usize) {
         let told = || {
             let metrics = metrics::Metrics::read(world.server.admin()).unwrap();
@@ -73,7 +73,7 @@ impl Fleet {
         }
     }
 
-    /// All leave when their acks are sent, and the server has read them.
+    /// Ends all sessions when their acks are sent, and the server has read them.
     fn leave(&mut self, world: &World) {
         let deadline = Instant::now() + PATIENCE;
         while self.driver.swarm.wakes().is_some() {
@@ -81,13 +81,13 @@ impl Fleet {
             self.driver.turn(Duration::from_millis(20)).unwrap();
         }
         self.silence();
-        // It has told how many were there: else it would not have to tell that nobody is.
+        // Waits for the full count first: a report of zero sessions means something only after it.
         self.until_server_has(world, self.target.sessions);
         self.driver.swarm.disconnect_all();
         self.until_server_has(world, 0);
     }
 
-    /// All of them connect and carry out the plan.
+    /// Connects all of them and carries out the plan.
     fn connect(&mut self) {
         self.driver.swarm.launch(0..self.target.sessions);
         self.driver.settle(PATIENCE).unwrap();
@@ -163,7 +163,7 @@ fn two_thousand_sessions_over_four_rings_do_all_that_user_agents_do() {
     let came = fleet.until(2_000, notified);
     check_notified(&came, &ids);
 
-    // All leave while nobody's ack is under way, and return: nothing comes again, nobody is forgotten.
+    // All leave while no ack is under way, and return: nothing comes again, no user is forgotten.
     fleet.leave(&world);
     assert_eq!((fleet.driver.swarm.connected(), fleet.driver.swarm.in_flight()), (0, 0));
     assert!(fleet.silence().is_empty(), "who leaves on purpose is not told so");
@@ -206,7 +206,7 @@ fn sessions_whose_server_is_killed_end_and_come_back() {
 }
 
 impl World {
-    /// Stops the server in good order; whether every session was told with a close frame.
+    /// Stops the server in good order; returns true if every session got a close frame.
     fn restart_is_told(&mut self, fleet: &mut Fleet) -> bool {
         fleet.driver.forget();
         assert_eq!(self.server.terminate().unwrap(), Some(0), "{}", self.server.log());

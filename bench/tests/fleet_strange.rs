@@ -1,4 +1,4 @@
-//! User agents against servers that do what no server should: each ends with a reason, none with a panic.
+//! User agents against faulty servers: each ends with a reason, none with a panic.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use socket2::SockRef;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n";
 
-/// A listener that does this to each connection, and tells who came.
+/// A listener that applies `what` to each connection, and sends the address of each peer.
 fn serve(what: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> (SocketAddr, Receiver<IpAddr>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -53,7 +53,7 @@ fn swarm(servers: Vec<SocketAddr>, count: usize, plan: Plan) -> Swarm {
     Swarm::new(&options, plan).unwrap()
 }
 
-/// Steps until so much has happened.
+/// Steps until `count` happenings.
 fn until(swarm: &mut Swarm, count: usize) -> Vec<Happening> {
     let (mut happenings, begin) = (Vec::new(), Instant::now());
     while happenings.len() < count {
@@ -67,11 +67,11 @@ fn until(swarm: &mut Swarm, count: usize) -> Vec<Happening> {
     happenings
 }
 
-/// How ten agents end to whom a server says this after their request.
+/// Ends of ten agents when a server sends this after their request.
 fn ends_of(answer: Vec<u8>) -> Vec<End> {
     let (address, _) = serve(move |mut stream| {
         read_request(&mut stream);
-        // The agent may be gone before it has heard all.
+        // The agent may be gone before it has received all.
         let _ = stream.write_all(&answer);
         let _ = stream.read(&mut [0; 4096]);
         thread::sleep(Duration::from_millis(50));
@@ -266,7 +266,7 @@ fn agents_come_from_several_addresses_and_go_to_all_listeners() {
 
 #[test]
 fn an_agent_can_leave_whatever_it_waits_for() {
-    // Nobody accepts behind the first few, so that connects hang; others hang in the upgrade.
+    // The listener never accepts and its queue is short, so that connects hang; others hang in the upgrade.
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     full.listen(1).unwrap();

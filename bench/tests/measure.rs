@@ -72,7 +72,7 @@ fn a_node_on_cassandra_stands_beside_one_on_the_embedded_store() {
     let mut command = prepared(&["cassandra", "--out", out.to_str().unwrap()], binaries.path());
     let output = command.env("TEST_CQL", murre_bench::cassandra::shared()).output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // Where a thousand users go is chance: the check of moves may fail once in a long time, and nothing else.
+    // The placement of a thousand users is chance: the check of moves may fail once in a long time, and nothing else.
     assert!(output.status.success() || text.contains("moves more than 10 % off"), "{text}");
     for line in ["server CPU per stored notification", "server CPU per returning hello", "statements per operation"] {
         assert!(text.contains(line), "{line}: {text}");
@@ -98,8 +98,8 @@ fn what_it_cannot_do_it_says() {
     assert!(measure(&["--help"], binaries.path()).status.success());
 }
 
-/// The command at the top of docs/CAPACITY.md, typed right behind the one that starts the server: it waits for it, and
-/// the pings it measures are as many a second as those of the sessions it predicts.
+/// The command at the top of docs/CAPACITY.md, typed right behind the one that starts the server. The command waits for
+/// the server, and it measures as many pings per second as the sessions that it predicts would send.
 #[test]
 fn a_server_that_has_just_been_started_is_measured_at_the_rates_that_are_asked_for() {
     let directory = tempfile::tempdir().unwrap();
@@ -122,13 +122,13 @@ fn a_server_that_has_just_been_started_is_measured_at_the_rates_that_are_asked_f
     assert_eq!(hold.option(names::OPTION_SESSIONS), Some(1_000.0), "twice as many, of which the second half is read");
     assert_eq!((push.option("rate"), push.option(names::OPTION_SESSIONS)), (Some(40.0), Some(500.0)));
     assert_eq!((ping.option(names::OPTION_SESSIONS), ping.option(names::OPTION_SHARDS)), (Some(200.0), None));
-    // Half and twice are what is near enough for a promise.
+    // Half and twice are near enough for a promise.
     let rate = ping.figure(names::PING_RATE).unwrap();
     assert!((34.0..133.0).contains(&rate), "{rate}: {text}");
     let line = text.lines().find(|line| line.trim_start().starts_with("ping  ")).unwrap_or_else(|| panic!("{text}"));
     assert!(line.ends_with("measured with 200 sessions"), "{text}");
     assert!(text.contains("are promised within 20 %"), "{text}");
-    // A thousand sessions may be too few for a line through their memory; then the forecast says where it is from.
+    // A thousand sessions may be too few for a line through their memory; then the forecast names its source.
     assert!(output.status.success() && text.contains("Give the host"), "{text}");
     assert!(text.contains("Promised within 5 %") || text.contains("a documented constant"), "{text}");
     assert!(server.0.try_wait().unwrap().is_none(), "the server that was measured runs on");
@@ -136,7 +136,7 @@ fn a_server_that_has_just_been_started_is_measured_at_the_rates_that_are_asked_f
     assert_eq!(left.filter(|name| !name.to_string_lossy().ends_with(".json")).count(), 0, "data of the other server");
 }
 
-/// Ended with the test, however that ends.
+/// A child process that is killed at the end of the test, also after a panic.
 struct Stopped(std::process::Child);
 
 impl Drop for Stopped {

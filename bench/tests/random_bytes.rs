@@ -1,5 +1,5 @@
-//! Random bytes cost no memory: 64 KiB on each of 1,000 connections, and when they are gone the server has what it had
-//! before (docs/STYLE.md: bounded under attack).
+//! Random bytes cost no memory: 64 KiB on each of 1,000 connections, and when they are gone the server has as much
+//! memory as before (docs/STYLE.md: bounded under attack).
 
 mod common;
 
@@ -13,12 +13,12 @@ use murre_bench::metrics::Metrics;
 
 const CONNECTIONS: usize = 1_000;
 const BYTES: usize = 64 * 1024;
-/// Measured rounds of each kind: what leaks, leaks in all of them.
+/// Measured rounds of each kind: a leak shows in all of them.
 const ROUNDS: usize = 2;
 
-/// What may stay behind a connection. A receive takes 2 KiB at least, a fragmented message up to 64 KiB: were
-/// either kept for one connection in two, this would be passed. Pools, and what the allocator keeps of memory that was
-/// freed, are the same after every round, which is why a first round of each kind is not measured.
+/// Bytes that may stay behind a connection. A receive takes 2 KiB at least, a fragmented message up to 64 KiB: were
+/// either kept for one connection in two, this would be passed. Pools, and freed memory that the allocator keeps, are
+/// the same after every round, so a first round of each kind is not measured.
 const KEPT_PER_CONNECTION: u64 = 1_024;
 
 /// Bytes without a pattern, the same in every run (xorshift64*).
@@ -39,7 +39,7 @@ impl Noise {
     }
 }
 
-/// How the bytes come.
+/// Form in which the bytes come.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// Instead of a request.
@@ -52,8 +52,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// How many are open at once. A server must hold what is framed: of a peak of many MiB the allocator keeps a part
-    /// that differs from round to round, and hides what this test looks for.
+    /// Number of connections open at once. A server must hold framed bytes: of a peak of many MiB the allocator keeps a
+    /// part that differs from round to round, and hides the leaks that this test looks for.
     fn at_once(self) -> usize {
         match self {
             Kind::Raw | Kind::Upgraded => CONNECTIONS,
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// How many must be refused: every other one that is framed never says anything that could be.
+    /// Number that must be refused: every other framed one never sends anything that could be refused.
     fn refused(self) -> usize {
         match self {
             Kind::Raw | Kind::Upgraded => CONNECTIONS,
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// One in twenty may be reset before the server has read what there was to refuse.
+    /// One in twenty may be reset before the server has read the bytes to refuse.
     fn refused_min(self) -> f64 {
         self.refused() as f64 * 0.95
     }
@@ -81,7 +81,7 @@ fn attack(world: &World, kind: Kind, number: usize, noise: &mut Noise) -> Wire {
     match kind {
         Kind::Raw => {
             let mut wire = Wire::open(address);
-            // The server may have said no and gone before the last byte.
+            // The server may have refused and closed before the last byte.
             wire.try_write(&noise.bytes(BYTES));
             wire
         }
@@ -115,7 +115,8 @@ fn connections(world: &World) -> f64 {
     Metrics::read(world.server.admin()).unwrap().named("murre_connections").map(|(_, value)| value).sum()
 }
 
-/// All connections of one kind, until the server has forgotten the last of them. How many it refused by its own count.
+/// Opens all connections of one kind, until the server has forgotten the last of them. Returns the number that it
+/// refused by its own count.
 fn round(world: &World, kind: Kind, noise: &mut Noise) -> f64 {
     let refused = || {
         let metrics = Metrics::read(world.server.admin()).unwrap();
@@ -126,7 +127,7 @@ fn round(world: &World, kind: Kind, noise: &mut Noise) -> f64 {
         let wires: Vec<Wire> = (0..kind.at_once()).map(|number| attack(world, kind, number, noise)).collect();
         drop(wires);
     }
-    // Counters are published about once a second: that there are no connections may have been told before these.
+    // Counters are published about once a second: the server may have published a count of zero before these.
     let deadline = Instant::now() + 3 * PATIENCE;
     while connections(world) > 0.0 || refused() - before < kind.refused_min() {
         if Instant::now() > deadline {
@@ -138,13 +139,13 @@ fn round(world: &World, kind: Kind, noise: &mut Noise) -> f64 {
     refused() - before
 }
 
-/// What the server holds.
+/// Memory of the server in bytes.
 struct Held {
-    /// What it alone has written: heap and anonymous mappings. The ledger's file is mapped and left out.
+    /// Memory that it alone has written: heap and anonymous mappings. The ledger's file is mapped and left out.
     private: u64,
-    /// All that is resident but pages of files, which the kernel takes and gives back when it likes.
+    /// All resident pages but those of files, which the kernel takes and gives back when it likes.
     resident: u64,
-    /// Huge pages, into which the kernel makes the others when it likes: what they add is nobody's.
+    /// Huge pages, into which the kernel turns the others when it likes: their excess is not the server's.
     huge: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The scenarios against the reference server: they run there too, and whatever it does wrong they notice.
+//! The scenarios against the reference server: they run there too, and they notice each of its faults.
 
 mod common;
 
@@ -10,7 +10,7 @@ const STORM: [&str; 4] = ["--sessions", "60", "--within", "0.3"];
 const STORE: [&str; 4] = ["--sessions", "20", "--messages", "200"];
 const PUSH: [&str; 8] = ["--sessions", "20", "--rate", "200", "--seconds", "1", "--warmup", "0"];
 const CHURN: [&str; 8] = ["--sessions", "40", "--percent", "1500", "--away", "0.2", "--seconds", "2"];
-/// Where something never comes, and waiting longer would show nothing more.
+/// Patience for messages that never come: a longer wait would show nothing more.
 const BRIEF: [&str; 2] = ["--patience", "5"];
 
 #[test]
@@ -98,7 +98,7 @@ fn a_ping_that_is_not_answered_is_missed() {
     run(&reference.server, false, &words, ping::run).bad(&["pings of user agents answered"]);
 }
 
-/// Everything in memory: a restart loses users and messages, and that is what must be said.
+/// Everything in memory: a restart loses users and messages, and the checks must report that.
 #[test]
 fn a_server_that_forgets_at_a_restart_is_found_out() {
     let reference = Reference::with(&[]);

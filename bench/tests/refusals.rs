@@ -1,4 +1,4 @@
-//! What a server refuses at start: with a status of its own, one sentence, and what to do about it.
+//! Refusals of a server at start: with a status of its own, one sentence, and the action that helps.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -9,7 +9,7 @@ use murre_bench::process::{Options, Server};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_murre-bench");
 
-/// Ports 0, so that only what a test is about can be refused.
+/// Serves on ports 0, so that only the subject of a test can be refused.
 fn serve(data: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(SERVER);
     command.args(["serve", "--data-dir"]).arg(data).args(["--shards", "1", "--set", "delivery.ledger_bytes=4MiB"]);

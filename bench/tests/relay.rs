@@ -39,7 +39,7 @@ fn register(relay: &mut UserAgent, uaid: &str) -> Subscription {
 fn ack(relay: &mut UserAgent, note: &Value) {
     let update = json!({"channelID": note["channelID"], "version": note["version"], "code": 100});
     relay.send(json!({"messageType": "ack", "updates": [update], "uaid": note["uaid"]}));
-    // An unknown broadcast is always answered: everything sent before was dealt with.
+    // An unknown broadcast is always answered: everything sent before was processed.
     let subscribe = json!({"messageType": "broadcast_subscribe", "broadcasts": {"none": "v"}, "uaid": note["uaid"]});
     relay.send(subscribe);
     assert_eq!(relay.expect("broadcast")["uaid"], note["uaid"]);
@@ -60,7 +60,7 @@ fn one_each(relay: &mut UserAgent, count: usize) -> BTreeMap<String, Value> {
 fn one_connection_speaks_for_users_of_every_shard() {
     let (world, mut relay) = with_relay();
     let mut members = BTreeMap::new();
-    // Eight who were known before, wherever their connection came in, and four new ones.
+    // Eight known members, whose connections landed on any shard, and four new ones.
     for _ in 0..8 {
         let (agent, subscription) = world.subscriber();
         let uaid = agent.uaid.clone();
@@ -134,7 +134,7 @@ fn sessions_and_members_take_over_from_each_other() {
         assert_eq!(relay.message(), bye);
         assert_eq!(world.post(&subscription, 60, "mine").status, 201);
         assert_eq!(agent.note().text(), "mine");
-        // It is no member any more: it is told again, and the relay goes on.
+        // It is not a member any more: the relay is told again and goes on.
         relay.send(json!({"messageType": "nack", "version": "v", "uaid": uaid}));
         assert_eq!(relay.message(), bye);
     }

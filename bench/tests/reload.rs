@@ -14,7 +14,7 @@ const CRYPTO_2: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const NODE_1: &str = "first-node-key-0123456789";
 const NODE_2: &str = "second-node-key-0123456789";
 
-/// A configuration file of its own, and how often it was read again.
+/// A configuration file of its own, and the number of its reloads.
 struct Keys {
     directory: TempDir,
     read: usize,
@@ -32,7 +32,7 @@ impl Keys {
         self.directory.path().join("murre.toml")
     }
 
-    /// Writes the file, sends SIGHUP, and waits until the log says what came of it.
+    /// Writes the file, sends SIGHUP, and waits until the log has the result.
     fn change(&mut self, world: &World, text: &str, taken: bool) {
         std::fs::write(self.path(), text).unwrap();
         let pid = Pid::from_raw(world.server.pid() as i32).unwrap();

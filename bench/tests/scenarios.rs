@@ -1,5 +1,5 @@
-//! Every load scenario at a size for tests, against the server itself. What they measure is not looked at, only that it
-//! is there.
+//! Every load scenario at a size for tests, against the server itself. The tests do not judge the figures; they check
+//! only that the figures are there.
 
 mod common;
 

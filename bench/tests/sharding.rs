@@ -8,7 +8,7 @@ use murre_bench::frame::{self, upgrade_request};
 use murre_bench::metrics::Metrics;
 use serde_json::json;
 
-/// Sockets moved as far as the server has said. It publishes its counters about once a second.
+/// Moved sockets by the server's counter. The server publishes its counters about once a second.
 fn moves(world: &World) -> f64 {
     Metrics::read(world.server.admin()).unwrap().sum("moves_in")
 }
@@ -36,7 +36,7 @@ fn returning_users_are_served_wherever_they_land() {
         assert_eq!(world.post(second, 60, "second").status, 201);
         assert_eq!(agent.note().text(), "second");
     }
-    // A user lands on its owner by chance once in four times.
+    // By chance a user lands on its owner once in four times.
     let begun = std::time::Instant::now();
     while moves(&world) == 0.0 {
         assert!(begun.elapsed() < PATIENCE, "40 returning users on 4 shards and no socket was moved");

@@ -1,5 +1,5 @@
-//! SimplePush over real sockets: versions, of which only the newest counts, and waking who is away (PROTOCOL.md
-//! 1.12).
+//! SimplePush over real sockets: versions, of which only the newest counts, and wake-up calls for absent user agents
+//! (PROTOCOL.md 1.12).
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, Request, SILENCE, Subscription, UserAgent, World};
 use serde_json::{Value, json};
 
-/// Between two wake-up calls for one user (docs/LIMITS.md).
+/// Seconds between two wake-up calls for one user (docs/LIMITS.md).
 const WAKE_PAUSE_SECONDS: u64 = 10;
 const ENABLED: [&str; 2] = ["--set", "simplepush.enabled=true"];
 

@@ -1,4 +1,4 @@
-//! A user agent that acks in one batch every half minute hears a burst and a backlog within seconds, and never more
+//! A user agent that acks in one batch every half minute receives a burst and a backlog within seconds, and never more
 //! at once than it can take (PROTOCOL, DEL-PACE-1).
 //!
 //! The one promise of the suite that is a time, so the tests here measure one. Each takes half a minute, in which it
@@ -16,7 +16,7 @@ use serde_json::json;
 
 /// Time between two acks of the user agent.
 const ACK_EVERY: Duration = Duration::from_secs(30);
-/// Longest wait for a burst or a backlog of [`BURST`] messages: what is promised.
+/// Longest wait for a burst or a backlog of [`BURST`] messages, as promised.
 const PROMISED: Duration = Duration::from_secs(8);
 /// Messages of one burst or backlog.
 const BURST: usize = 300;
@@ -25,7 +25,8 @@ const FRAMES_MAX: usize = 64;
 /// The span in which no more than these may come unacked.
 const SPAN: Duration = Duration::from_millis(500);
 
-/// A thread that notices when the host lets nobody run: what came before and after such a moment seems to come at once.
+/// A thread that notices when the host runs no thread: messages from before and after such a moment seem to come at
+/// once.
 struct Witness {
     stalls: Arc<Mutex<Vec<(Instant, Instant)>>>,
     stop: Arc<AtomicBool>,
@@ -50,7 +51,7 @@ impl Witness {
         Witness { stalls, stop }
     }
 
-    /// Whether the host stood still at some time from `from` to `to`.
+    /// Returns true if the host stood still at some time from `from` to `to`.
     fn saw_a_stall(&self, from: Instant, to: Instant) -> bool {
         self.stalls.lock().unwrap().iter().any(|(begun, ended)| *begun <= to && from <= *ended)
     }
@@ -62,14 +63,14 @@ impl Drop for Witness {
     }
 }
 
-/// One notification, when it came and when it was acked.
+/// One notification, with the times of its arrival and its ack.
 struct Heard {
     note: Note,
     came: Instant,
     acked: Option<Instant>,
 }
 
-/// A user agent with a clock of its own, by which it acks all it has heard.
+/// A user agent with a clock of its own, by which it acks all that it has received.
 struct SlowAcker {
     agent: UserAgent,
     heard: Vec<Heard>,
@@ -134,7 +135,7 @@ impl SlowAcker {
     }
 }
 
-/// POSTs a burst, one behind the other; the ids in their order and when the last was accepted.
+/// POSTs a burst, one behind the other; returns the ids in their order and the time at which the last was accepted.
 fn post(world: &World, to: &Subscription) -> (Vec<String>, Instant) {
     let mut ids = Vec::with_capacity(BURST);
     for _ in 0..BURST {

@@ -90,7 +90,7 @@ fn the_public_port_has_health_pages_and_nothing_else() {
             assert_eq!(exchange(public, request(method, path)).status, 404, "{method} {path}");
         }
     }
-    // The same call is answered where it belongs.
+    // The same call on the node API is answered.
     assert_eq!(exchange(node, request("PUT", &notif)).status / 100, 2);
     assert_eq!(exchange(public, request("POST", "/")).status, 405);
 }
@@ -134,7 +134,7 @@ fn beyond_max_connections_a_connection_is_answered_503_and_the_others_stay() {
     }
 }
 
-/// [`PROBE`] with blanks behind it, so long in all.
+/// [`PROBE`] with blanks behind it, `len` bytes in all.
 fn padded(len: usize) -> Vec<u8> {
     let mut message = PROBE.as_bytes().to_vec();
     message.resize(len, b' ');
@@ -252,7 +252,7 @@ fn what_is_pipelined_is_answered_one_by_one_in_order() {
     assert_eq!(wire.hear(), Heard::Text("{}".into()));
 }
 
-/// What it is, whether a hello comes first, the bytes, and the code and text of the goodbye.
+/// Name, true if a hello comes first, the bytes, and the code and text of the goodbye.
 type BadFrame = (&'static str, bool, Vec<u8>, (u16, &'static str));
 
 #[test]
@@ -317,12 +317,12 @@ fn a_clients_close_is_echoed_and_ends_the_connection() {
 fn a_close_code_reaches_a_client_that_is_still_sending() {
     let world = World::start();
     let mut wire = Wire::greeted(world.server.websocket());
-    // Below what a goodbye throws away, and more than the server has read when it says no.
+    // Less than a goodbye discards, and more than the server has read when it refuses.
     let more = [masked(frame::BINARY, b"no"), text(PROBE).repeat(600)].concat();
     wire.write(&more);
     assert_eq!(wire.hear(), Heard::Close(1003, "UnsupportedMessage".into()), "and no answer to what came behind");
     assert_eq!(wire.hear(), Heard::End, "an end in order, no reset");
-    // Who is this slow is not waited for: a write may fail by now, and the end stays an end.
+    // The server does not wait for so slow a client: a write may fail by now, and the end stays an end.
     wire.try_write(b"still here");
     assert_eq!(wire.hear(), Heard::End);
 }
@@ -331,7 +331,8 @@ fn a_close_code_reaches_a_client_that_is_still_sending() {
 #[test]
 fn a_close_code_reaches_a_client_with_much_in_flight() {
     let world = World::start();
-    // A goodbye is heard out for two seconds: a busy host may make a client later than that, but not every time.
+    // The server lingers on a goodbye for two seconds: a busy host may make a client later than that, but not every
+    // time.
     for _ in 0..20 {
         if hears_the_end_of_its_long_message(world.server.websocket()) {
             return;
@@ -343,7 +344,7 @@ fn a_close_code_reaches_a_client_with_much_in_flight() {
 /// False when the connection is reset before the message is written.
 fn hears_the_end_of_its_long_message(address: SocketAddr) -> bool {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    // What is written must have left for the server.
+    // The written bytes must have left for the server.
     socket.set_send_buffer_size(8 * 1024).unwrap();
     socket.connect(&address.into()).unwrap();
     let mut wire = Wire::of(socket.into());
@@ -394,7 +395,7 @@ fn a_client_that_does_not_close_after_the_goodbye_is_dropped() {
     assert_eq!(wire.goodbye().0, 1003);
     assert_eq!(wire.hear(), Heard::End);
     let deadline = Instant::now() + PATIENCE;
-    // What is sent after the connection is gone is answered with a reset.
+    // Bytes that are sent after the connection is gone are answered with a reset.
     while wire.try_write(b"x") {
         assert!(Instant::now() < deadline, "the server holds a connection that it has said goodbye to");
         std::thread::sleep(Duration::from_millis(50));
@@ -408,14 +409,14 @@ fn who_answers_no_ping_is_closed_and_who_does_stays() {
     let address = world.server.websocket();
     let mut silent = Wire::greeted(address);
     assert_eq!(silent.hear(), Heard::Ping(Vec::new()));
-    // What else a client says is no pong.
+    // Another message of a client is not a pong.
     silent.write(&text(PROBE));
     assert_eq!(silent.goodbye(), (1011, "PongTimeout".into()));
-    // On a busy host we may be later than the half second ourselves; but not every time.
+    // On a busy host this client may be later than the half second itself; but not every time.
     assert!((0..20).any(|_| outlives_three_pings(&mut Wire::greeted(address))), "who answers is closed as well");
 }
 
-/// Answers three pings and asks something; false when the server says that a pong was too late.
+/// Answers three pings and sends a request; returns false when the server says that a pong was too late.
 fn outlives_three_pings(wire: &mut Wire) -> bool {
     let mut pings = 0;
     loop {

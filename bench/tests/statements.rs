@@ -61,7 +61,7 @@ fn a_direct_costs_no_statement_and_a_hello_four() {
         assert!(found == wanted || again > 0.0 && found > wanted, "{what}: {found}, not {wanted}; {again} sent again");
     };
     assert_eq!(each("direct to a session of the node itself"), Some(0.0));
-    // One more when two of them share a place of what the node remembers.
+    // One more when two of them share a place in the memory of the node.
     assert!(each("connect of a known user").is_some_and(|each| (4.0..4.3).contains(&each)), "{:?}", outcome.figures);
     exactly("  user_read per connect of a known user", 1.0);
     exactly("  topics_read per connect of a known user", 1.0);
@@ -77,7 +77,7 @@ fn a_storm_asks_no_more_at_once_than_configured_and_everybody_is_served() {
     let node = Node::start();
     let words = ["--sessions", "800", "--stored", "10", "--no-strangers", "--statements-max", "8"];
     let outcome = run(&node.server, true, &words, storm::run);
-    // Where so few users go is chance.
+    // The placement of so few users is chance.
     let failed: Vec<_> = outcome.failed().into_iter().filter(|check| !check.contains("moves more than")).collect();
     assert!(failed.is_empty(), "{failed:?}");
     let most = outcome.outcome.figure("statements under way at once, the most").unwrap();

@@ -1,4 +1,4 @@
-//! One stranger with very many connections: what it takes must not be missing for its neighbours (docs/LIMITS.md).
+//! One stranger with very many connections: its neighbours must not lack the resources that it takes (docs/LIMITS.md).
 
 mod common;
 
@@ -22,7 +22,7 @@ fn node_request(method: &str, path: &str) -> Request {
     Request::new(method, path).header("authorization", &format!("Bearer {NODE_KEY}"))
 }
 
-/// Opens connections on which nothing is said, each after the server has taken in the one before.
+/// Opens connections on which nothing is sent, each after the server has taken in the one before.
 fn idle(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
 }
@@ -33,7 +33,7 @@ fn health(address: SocketAddr, path: &str) -> Option<u16> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = Vec::new();
-    // What was said before a reset counts.
+    // Bytes that came before a reset count.
     let _ = stream.read_to_end(&mut answer);
     let head = std::str::from_utf8(&answer).ok()?;
     head.split(' ').nth(1)?.parse().ok()
@@ -64,8 +64,8 @@ fn idle_websockets_leave_room_for_senders_nodes_and_health_checks() {
             assert_eq!(exchange(port, node_request("GET", "/health")).status, 200, "round {round}");
         }
     }
-    // No place is left for a WebSocket, and the process is well: who asks that on their port is told so, once those
-    // who were refused a moment ago are gone.
+    // No place is left for a WebSocket, and the process is well: a health request on that port is answered so, once the
+    // connections that were refused a moment ago are gone.
     let asked = Instant::now();
     for path in ["/health", "/status"] {
         while health(world.server.websocket(), path) != Some(200) {
@@ -125,7 +125,7 @@ fn control_frames_do_not_prolong_an_unfinished_message() {
     panic!("the connection ended without a close frame");
 }
 
-/// It asks and never reads the answers, so that a reply is always owed to it.
+/// The session sends requests and never reads the answers, so that a reply is always owed to it.
 #[test]
 fn a_session_that_takes_no_bytes_is_ended_after_the_ping_timeout() {
     let world = World::with(&["--set", "websocket.auto_ping_timeout=1"]);

@@ -22,7 +22,7 @@ const CURSOR_SHOWN: &str = "\x1b[?25h";
 /// A terminal of 80 columns and 24 rows with a generator in it.
 struct Terminal {
     keys: File,
-    /// The program's end, kept open: what it has set is read from here.
+    /// The program's end, kept open: the settings of the terminal are read from here.
     line: OwnedFd,
     output: Receiver<Vec<u8>>,
     seen: String,

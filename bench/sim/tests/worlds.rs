@@ -63,7 +63,7 @@ const OF_CLUSTERS: &[&str] = &[
     "unsure: told of a row that was settled",
 ];
 
-/// What five hundred worlds must have seen.
+/// Situations that five hundred worlds must have seen.
 const SITUATIONS: &[&str] = &[
     "ack: several",
     "ack: strange",

@@ -1,21 +1,20 @@
 //! Axes and numbers. An axis of amounts starts at zero and ends at a round number; one of session counts is logarithmic
-//! when they span more than a factor of eight.
+//! if they span more than a factor of eight.
 
 use serde_json::Value;
 
-/// An axis: its range in its own coordinate, and where a label stands.
+/// An axis: its range in its own coordinate, and the places of its labels.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     /// From and to, after [`Axis::place`].
     pub range: (f64, f64),
-    /// Places and texts of the labels.
     pub labels: Vec<(f64, String)>,
-    /// Whether places are decimal logarithms.
+    /// True if places are decimal logarithms.
     pub logarithmic: bool,
 }
 
 impl Axis {
-    /// From zero to a round number of at least `max`, with about `count` steps.
+    /// An axis from zero to a round number of at least `max`, with about `count` steps.
     pub fn from_zero(max: f64, count: usize) -> Axis {
         let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
         let step = round_step(max / count as f64);
@@ -24,8 +23,8 @@ impl Axis {
         Axis { range: (0.0, steps * step), labels, logarithmic: false }
     }
 
-    /// For counts: logarithmic when they span much, else from zero. The counts themselves are labelled where they have
-    /// room.
+    /// An axis for counts: logarithmic when they span much, else from zero. The counts themselves are labelled where
+    /// they have room.
     pub fn of_counts(counts: &[f64]) -> Axis {
         let positive = || counts.iter().copied().filter(|count| *count > 0.0);
         let (low, high) = (positive().fold(f64::INFINITY, f64::min), positive().fold(0.0, f64::max));
@@ -38,7 +37,7 @@ impl Axis {
         wanted.sort_by(|a, b| b.total_cmp(a));
         let mut labels: Vec<(f64, String)> = Vec::new();
         for count in wanted {
-            // A tenth of the axis is what a label needs.
+            // A label needs a tenth of the axis.
             if labels.iter().all(|(place, _)| (place - count.log10()).abs() > (to - from) / 10.0) {
                 labels.push((count.log10(), compact(count)));
             }
@@ -60,7 +59,7 @@ impl Axis {
         }
     }
 
-    /// Where a value stands on this axis.
+    /// Place of a value on this axis.
     pub fn place(&self, value: f64) -> f64 {
         if self.logarithmic { value.max(f64::MIN_POSITIVE).log10() } else { value }
     }
@@ -72,7 +71,7 @@ impl Axis {
     }
 }
 
-/// How many nines a quantile has.
+/// Number of nines of a quantile.
 pub(super) fn tail(quantile: f64) -> f64 {
     -(1.0 - quantile).max(1e-9).log10()
 }
@@ -129,7 +128,7 @@ pub(super) fn value(value: &Value) -> String {
     }
 }
 
-/// Microseconds, milliseconds or seconds: what makes the largest value readable. Name and divisor.
+/// Name and divisor of the unit that makes the largest value readable: microseconds, milliseconds or seconds.
 pub(super) fn time_unit(largest_us: f64) -> (&'static str, f64) {
     match largest_us {
         largest if largest >= 2e6 => ("s", 1e6),

@@ -1,5 +1,5 @@
-//! What is drawn from what: each card is one plot with its title, unit, legend and a caption that says how it was
-//! measured.
+//! The cards of a report and the figures behind them: each card is one plot with its title, unit, legend and a caption
+//! about the measurement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,23 +12,19 @@ use crate::result::{Distribution, Outcome, Series, names};
 
 /// One plot.
 pub(super) struct Card {
-    /// What is shown.
     pub title: String,
     /// Unit and axis in words, under the title.
     pub subtitle: String,
-    /// How it was measured and how to read it.
+    /// Method of the measurement, and help to read the plot.
     pub caption: String,
-    /// Colour, whether dashed, and name of each curve.
+    /// Colour, true if dashed, and name of each curve.
     pub legend: Vec<(usize, bool, String)>,
-    /// The drawing.
     pub svg: String,
 }
 
 /// Cards under one heading.
 pub(super) struct Section {
-    /// Heading.
     pub title: &'static str,
-    /// In order.
     pub cards: Vec<Card>,
 }
 
@@ -145,7 +141,7 @@ fn time_card(runs: &[Run], title: &str, what: &str, wanted: &[(&str, bool)]) -> 
             legend.push((run.colour, *dashed, format!("{}{part}", run.label)));
         }
     }
-    // What never happened in a run needs no plot: notifications of a hold.
+    // A series of zeros in every run needs no plot: notifications of a hold.
     if curves.iter().all(|curve| curve.points.iter().all(|point| point[1] == 0.0)) {
         return Ok(None);
     }
@@ -185,7 +181,7 @@ fn shards(runs: &Runs) -> io::Result<Vec<Card>> {
     Ok(cards)
 }
 
-/// Series that no card above knows: over anything but seconds, and no memory.
+/// Series that no card above shows: over another unit than seconds, and not of memory.
 fn others(runs: &Runs) -> io::Result<Vec<Card>> {
     let known = [names::USER_BYTES, names::KERNEL_BYTES, names::KERNEL_BYTES_BOTH_ENDS, names::SHARD_SESSIONS];
     let mut cards = Vec::new();

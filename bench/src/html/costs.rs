@@ -1,4 +1,4 @@
-//! Cards about what a session and an operation cost: bytes against sessions, bytes by table, CPU by operation.
+//! Cards about the cost of a session and of an operation: bytes against sessions, bytes by table, CPU by operation.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,8 +22,8 @@ const OPERATIONS: &[(&str, Option<f64>)] = &[
 ];
 const USER_BUDGET: f64 = 160.0;
 
-/// What each further session cost at each count: the slope from a first reading to it. That is the first at which the
-/// server was warm, if two follow: the first few thousand sessions pay for what is made once.
+/// Cost of each further session at each count: the slope from a first reading to it. That is the first at which the
+/// server was warm, if two follow: the first few thousand sessions pay for data that is made once.
 pub(super) fn per_session(series: &Series) -> Option<(f64, Vec<[f64; 2]>)> {
     let last = series.points.last()?[0];
     let from = |least: f64| series.points.iter().position(|point| point[0] >= least);
@@ -72,7 +72,7 @@ pub(super) fn memory(runs: &Runs) -> io::Result<Vec<Card>> {
     Ok(cards)
 }
 
-/// What each further session cost one run.
+/// Cost of each further session of one run.
 struct Slopes<'a> {
     run: &'a Run,
     from: f64,
@@ -217,7 +217,7 @@ pub(super) fn operations(runs: &Runs) -> io::Result<Vec<Card>> {
 /// A drawing of more is taller than a page.
 const GROUPS_OF_A_CARD: usize = 8;
 
-/// What one operation cost.
+/// Cost of one operation.
 struct Cost {
     kind: String,
     /// Its place in [`OPERATIONS`], or behind all of them.
@@ -225,7 +225,7 @@ struct Cost {
     group: Group,
 }
 
-/// What operations cost one run. Of those of one kind the last counts: each step of a ramp would fill a page.
+/// Costs of the operations of one run. Of those of one kind the last counts: each step of a ramp would fill a page.
 fn costs_of(run: &Run) -> impl Iterator<Item = Cost> {
     let mut costs = BTreeMap::new();
     for figure in &run.outcome.figures {

@@ -1,8 +1,8 @@
 //! `murre-bench report`: results of any scenarios, runs and servers become one HTML file that needs nothing else: plots
 //! are drawn into it as SVG, it has no script, follows the reader's light or dark setting and prints.
 //!
-//! Reading order: [`runs`] says which run is which, [`axis`] makes honest axes, [`plot`] draws, [`cards`] and [`costs`]
-//! decide what is drawn from what, [`tables`] holds the numbers, [`page`] puts it together.
+//! Reading order: [`runs`] names the runs, [`axis`] makes honest axes, [`plot`] draws, [`cards`] and [`costs`] select
+//! the plots, [`tables`] holds the numbers, [`page`] puts it together.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ mod tables;
 
 mod page;
 
-/// What to read and where to write.
+/// Input files and output file.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Results (`--json` of the scenarios) and directories of them.
@@ -38,11 +38,11 @@ pub struct Options {
     pub title: String,
 }
 
-/// More results than this are refused: nobody reads such a report, and it would take all memory.
+/// More results than this are refused: such a report is too long to read, and it would take all memory.
 const RUNS_MAX: usize = 200;
 
-/// Writes the report. What cannot be read is said in one sentence each, here and in the report; a file that was named
-/// and cannot be read makes the outcome false, one that happens to lie in a directory does not.
+/// Writes the report. Each unreadable file gets one sentence, here and in the report; a file that was named and cannot
+/// be read makes the outcome false, one that happens to lie in a directory does not.
 pub fn run(options: &Options) -> io::Result<bool> {
     let found = Found::read(&options.from)?;
     found.left_out.iter().for_each(|why| eprintln!("murre-bench: left out: {why}"));
@@ -61,13 +61,13 @@ pub fn run(options: &Options) -> io::Result<bool> {
     Ok(!found.named_failed)
 }
 
-/// What there is to report.
+/// Results to report.
 #[derive(Default)]
 struct Found {
     runs: Vec<Run>,
-    /// What cannot be read, a sentence each.
+    /// Sentences about the unreadable files, one each.
     left_out: Vec<String>,
-    /// Some of that was asked for by its name.
+    /// True if one of these files was named on the command line.
     named_failed: bool,
 }
 

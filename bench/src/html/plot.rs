@@ -47,15 +47,14 @@ pub(super) struct Curve {
 /// A plot of lines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
-    /// What is drawn.
     pub curves: Vec<Curve>,
     /// Name and unit of x, under the axis.
     pub x_name: String,
-    /// Each reading is marked, not only joined.
+    /// True if each reading is marked, not only joined.
     pub marked: bool,
-    /// The area between the first curve of it and zero is tinted.
+    /// True if the area between the first curve and zero is tinted.
     pub filled: bool,
-    /// From and to of y: where a value has to be.
+    /// From and to of y: the range of valid values.
     pub band: Option<(f64, f64)>,
     /// A budget and its name.
     pub limit: Option<(f64, String)>,
@@ -64,11 +63,10 @@ pub(super) struct Lines {
 /// A group of horizontal bars.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    /// What was measured.
     pub name: String,
     /// Colour and value of each bar.
     pub bars: Vec<(usize, f64)>,
-    /// What the value must not pass.
+    /// Upper limit of the value.
     pub limit: Option<f64>,
 }
 
@@ -100,7 +98,7 @@ impl Ranged for Axis {
     type ValueType = f64;
 
     fn map(&self, place: &f64, pixels: (i32, i32)) -> i32 {
-        // What is far beyond the axis leaves the plot at its edge: memory of the whole host can shrink by gigabytes.
+        // A value far beyond the axis leaves the plot at its edge: memory of the whole host can shrink by gigabytes.
         let share = ((place - self.range.0) / (self.range.1 - self.range.0).max(f64::MIN_POSITIVE)).clamp(-8.0, 8.0);
         pixels.0 + (share * f64::from(pixels.1 - pixels.0)).round() as i32
     }

@@ -1,4 +1,4 @@
-//! Which run is which: a letter, a name that tells it from its like, and one colour for all plots.
+//! Labels of runs: a letter, a name that tells a run from its like, and one colour for all plots.
 
 use std::path::Path;
 
@@ -14,13 +14,12 @@ pub(super) struct Run {
     pub colour: usize,
     /// The file it came from, without its directory.
     pub file: String,
-    /// What was found.
     pub outcome: Outcome,
 }
 
 /// All results of a report, in order.
 pub(super) struct Runs {
-    /// By scenario, then server (murre first), then time.
+    /// Runs by scenario, then server (murre first), then time.
     pub all: Vec<Run>,
 }
 
@@ -84,7 +83,7 @@ fn letter(at: usize) -> String {
     if at < 26 { letter.to_string() } else { format!("{letter}{}", at / 26) }
 }
 
-/// The server; when there are more runs of it, the options in which they differ, or the how manieth it is.
+/// The server; when there are more runs of it, the options in which they differ, or its number among them.
 fn label(run: &Run, all: &[Run]) -> String {
     let server = &run.outcome.server;
     let like: Vec<&Run> = all.iter().filter(|other| other.is_like(run)).collect();

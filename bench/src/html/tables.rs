@@ -1,4 +1,5 @@
-//! Numbers as they are: figures and checks of each scenario with one column for each run, and how each run was made.
+//! Numbers as they are: figures and checks of each scenario with one column for each run, and the provenance of each
+//! run.
 
 use super::axis::{date, number, value};
 use super::escaped;
@@ -110,7 +111,7 @@ fn check_cell(run: &Run, name: &str) -> String {
     }
 }
 
-/// How each run was made: machine, command, commit.
+/// Provenance of each run: machine, command, commit.
 pub(super) fn provenance(runs: &Runs) -> String {
     let mut html = String::from("<div class=\"runs\">\n");
     for run in &runs.all {

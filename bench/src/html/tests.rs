@@ -1,4 +1,4 @@
-//! The report as a whole: what is in the page, and what happens to files that are no results.
+//! The report as a whole: the content of the page, and files that are not results.
 
 use std::fs;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ fn hold(server: &str, each: f64) -> String {
     )
 }
 
-/// On a busy host what the kernel's caches hold is mostly not of these sessions.
+/// On a busy host the content of the kernel's caches is mostly not of these sessions.
 #[test]
 fn values_far_beyond_an_axis_are_drawn_at_its_edge() {
     let points = [[0.0, 0.0], [1e3, -4.4e12], [2e3, 10.0]];

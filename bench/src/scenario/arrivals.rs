@@ -1,5 +1,5 @@
-//! Agents on their way in: who is to try again, and when. How long each pauses after an attempt that failed, and when
-//! it gives up, is the caller's policy.
+//! Agents that are connecting: which of them try again, and at what time. The pause after an attempt that failed, and
+//! the number of attempts, are the caller's policy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,28 +10,28 @@ use std::time::{Duration, Instant};
 use super::traffic::Traffic;
 use crate::fleet::Happening;
 
-/// The arrivals of some agents. `P` says how long an agent pauses before its next attempt after so many ends, or that
-/// it gives up.
+/// The arrivals of some agents. `P` returns the pause of an agent before its next attempt after a number of ends, or
+/// `None` to give up.
 #[derive(Debug)]
 pub(super) struct Arrivals<P> {
     agents: Range<usize>,
     pause: P,
-    /// How often the connection of each ended.
+    /// Number of ended connections of each agent.
     ends: Vec<u8>,
-    /// Whose next attempt has a time, the earliest first.
+    /// Agents whose next attempt has a time, the earliest first.
     waiting: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// When the last one came.
+    /// Time at which the last agent arrived.
     progress: Instant,
-    /// Attempts of those who waited.
+    /// Attempts of agents that waited.
     pub attempts: u64,
-    /// How many came.
+    /// Number of agents that arrived.
     pub came: u64,
-    /// How many will not come.
+    /// Number of agents that will not arrive.
     pub gave_up: u64,
 }
 
 impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
-    /// Nobody waits yet. Agents that are not among `agents` are none of its business.
+    /// No agent waits yet. Agents outside `agents` are ignored.
     pub fn new(agents: Range<usize>, pause: P) -> Arrivals<P> {
         Arrivals {
             pause,
@@ -45,13 +45,13 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
         }
     }
 
-    /// This agent's next attempt is then.
+    /// Sets the time of this agent's next attempt.
     pub fn expect(&mut self, agent: usize, at: Instant) {
         self.waiting.push(Reverse((at, agent)));
     }
 
-    /// Launches who is due, lets all clients work for a moment, until `by` at the latest, and takes in what became of
-    /// them. `came` is told who came and when.
+    /// Launches the agents that are due, lets all clients work for a moment, until `by` at the latest, and takes in the
+    /// results. `came` is called with each agent that arrived and the time of its arrival.
     pub fn turn(
         &mut self,
         traffic: &mut Traffic,
@@ -80,7 +80,7 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
         Ok(())
     }
 
-    /// Whether nobody has come for this long.
+    /// Returns true if no agent has arrived for this long.
     pub fn has_stalled(&self, patience: Duration) -> bool {
         self.progress.elapsed() > patience
     }
@@ -104,7 +104,7 @@ impl<P: Fn(usize, u8) -> Option<Duration>> Arrivals<P> {
     }
 }
 
-/// How long clients work before what they say is looked at.
+/// Time that clients work before their events are read.
 const TURN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

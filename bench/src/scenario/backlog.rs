@@ -1,11 +1,11 @@
-//! `backlog`: one user comes back to very many stored messages while others on the same shard go on being notified.
-//! The figure is what the others notice: their latency during the drain beside what it was before.
+//! `backlog`: one user comes back to very many stored messages while others on the same shard go on being notified. The
+//! figure is the effect on the others: their latency during the drain beside their latency before.
 //!
 //! The load is an open loop: each notification has an instant at which it should be sent, and its latency counts from
-//! there, whether the generator or the server was late. The draining user agent has a thread of its own, so that what
-//! it does is not charged to the others, and gives way to theirs. Run the server with `--shards 1`: others on another
+//! there, whether the generator or the server was late. The draining user agent has a thread of its own, so that its
+//! work is not charged to the others, and gives way to theirs. Run the server with `--shards 1`: others on another
 //! shard would notice less. On a host of few cores keep the two apart, as in `taskset -c 0 murre serve ..` and
-//! `taskset -c 1 murre-bench backlog ..`: the drain of a fast client wants a core of its own.
+//! `taskset -c 1 murre-bench backlog ..`: the drain of a fast client needs a core of its own.
 
 use std::collections::HashSet;
 use std::io;
@@ -26,10 +26,10 @@ use crate::result::names::CPU_PER;
 use crate::target::Target;
 use crate::usage::Usage;
 
-/// How long a backlog, and who is beside it.
+/// Size of the backlog, and load beside it.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Server and how many other sessions.
+    /// Server and number of other sessions.
     #[command(flatten)]
     pub target: Target,
     /// Messages stored for the one user.
@@ -67,13 +67,13 @@ pub struct Options {
     pub ratio_max: Option<f64>,
 }
 
-/// TTL of everything that is not to expire.
+/// TTL of all messages that must not expire.
 const TTL: u32 = 3_600;
 /// Nice value of the thread that drains.
 const DRAIN_NICE: i32 = 19;
-/// How long nothing more must come.
+/// Time in which no further notification may come.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long an incomplete page waits for the rest before it is acked.
+/// Time that an incomplete page waits for the rest before it is acked.
 const PAGE_WAIT: Duration = Duration::from_millis(20);
 
 /// Stores, measures, drains, reports.
@@ -110,7 +110,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     report.finish(target.json.as_deref())
 }
 
-/// A user with one channel who is not there: UAID and endpoint.
+/// A user with one channel that is not connected: UAID and endpoint.
 fn absent_user(ws: SocketAddr) -> io::Result<(String, String)> {
     let mut agent = Agent::connect(ws)?;
     let uaid = agent.hello(None)?;
@@ -119,7 +119,7 @@ fn absent_user(ws: SocketAddr) -> io::Result<(String, String)> {
     Ok((uaid, url))
 }
 
-/// Ids of what was accepted for the absent user.
+/// Ids of the messages that were accepted for the absent user.
 struct Stored {
     expired: HashSet<String>,
     live: HashSet<String>,
@@ -137,7 +137,7 @@ fn store(traffic: &mut Traffic, options: &Options, url: &str, report: &mut Repor
     if options.expired > 0 {
         traffic.idle(last_expires.saturating_duration_since(Instant::now()))?;
     }
-    // What the store still has to write is not part of the drain.
+    // The pending writes of the store are not part of the drain.
     traffic.idle(Duration::from_secs(2))?;
     Ok(Stored { expired, live })
 }
@@ -176,7 +176,7 @@ fn post_all(
     Ok(ids)
 }
 
-/// The steady load on the other sessions: for so many seconds, or until `over`. Each call is a window of its own.
+/// The steady load on the other sessions: for `seconds`, or until `over`. Each call is a window of its own.
 fn load(traffic: &mut Traffic, options: &Options, seconds: Option<u64>, over: impl Fn() -> bool) -> io::Result<()> {
     let (bytes, agents) = (options.body.max(9), options.target.sessions);
     let style = Style { ttl: TTL, topic: None, body_bytes: bytes, expect: Expect::Once };
@@ -197,7 +197,7 @@ fn load(traffic: &mut Traffic, options: &Options, seconds: Option<u64>, over: im
     Ok(())
 }
 
-/// The user is back, and until its last message has come the load goes on.
+/// Brings the user back; the load goes on until its last message has come.
 fn beside(traffic: &mut Traffic, options: &Options, uaid: &str, expected: usize) -> io::Result<Drained> {
     let done = Arc::new(AtomicBool::new(false));
     let (ws, page, patience) = (options.target.first_ws(), options.page, options.patience);
@@ -212,8 +212,8 @@ fn beside(traffic: &mut Traffic, options: &Options, uaid: &str, expected: usize)
     drain.join().map_err(|_| io::Error::other("the draining thread ended with a panic"))?
 }
 
-/// Lets the kernel prefer the load of the others to the calling thread, where both want one core: else the figure would
-/// be what two threads of the generator do to each other. A host that refuses it measures without.
+/// Lets the kernel prefer the load of the others to the calling thread, where both need one core: else the figure would
+/// be the effect of two threads of the generator on each other. A host that refuses it measures without.
 fn stand_back() {
     let _ = rustix::process::setpriority_process(None, DRAIN_NICE);
 }
@@ -238,13 +238,13 @@ fn show_others(report: &mut Report, options: &Options, traffic: &Traffic) {
     }
 }
 
-/// What the returning user got.
+/// Messages that the returning user received.
 struct Drained {
     versions: Vec<String>,
     /// From the answer to its hello to its first message, and to its last.
     first: Duration,
     last: Duration,
-    /// Why it ended early.
+    /// Reason for an early end.
     ended: Option<String>,
 }
 
@@ -298,7 +298,7 @@ fn drain(
     Ok(drained)
 }
 
-/// How many notifications come to the user once everything is acked.
+/// Returns the number of notifications that come to the user once everything is acked.
 fn after_the_drain(ws: SocketAddr, uaid: &str) -> io::Result<u64> {
     let mut agent = Agent::connect(ws)?;
     agent.hello(Some(uaid))?;

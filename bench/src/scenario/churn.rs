@@ -1,5 +1,5 @@
 //! `churn`: sessions leave and return while the others go on being notified. Some never return; as many newcomers take
-//! their place. In the end everybody comes once more, so that every message can be accounted for.
+//! their place. In the end all users come once more, so that every message can be accounted for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,16 +16,16 @@ use crate::result::names;
 use crate::target::Target;
 use crate::usage::Usage;
 
-/// How much coming and going.
+/// Rate of departures and arrivals.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Server and size.
     #[command(flatten)]
     pub target: Target,
-    /// Of a hundred sessions so many leave in a minute.
+    /// Number of a hundred sessions that leave in a minute.
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
     pub percent: f64,
-    /// Of a hundred that leave so many stay away for good, and a new user comes instead.
+    /// Number of a hundred departures that stay away for good, and a new user comes instead.
     #[arg(long, value_name = "PERCENT", default_value_t = 10)]
     pub new: u64,
     /// Seconds that the others are away.
@@ -34,23 +34,22 @@ pub struct Options {
     /// Seconds of it.
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub seconds: f64,
-    /// Notifications a second meanwhile, to those who are there and those who are away.
+    /// Notifications per second meanwhile, to present and absent users.
     #[arg(long, value_name = "N", default_value_t = 100.0)]
     pub rate: f64,
     /// App server connections, each with one POST under way.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub in_flight: usize,
-    /// Seconds without any arrival after which what is missing counts as lost.
+    /// Seconds without any arrival after which missing messages count as lost.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub patience: u64,
 }
 
 struct Churn {
-    /// Who leaves next; those who have just come are last.
+    /// Agents in the order in which they leave; those that have just arrived are last.
     present: VecDeque<usize>,
     away: VecDeque<(Instant, usize)>,
     gone: Vec<usize>,
-    /// The next newcomer.
     newcomer: usize,
     left: u64,
     launched: Vec<Option<Instant>>,
@@ -118,7 +117,7 @@ impl Churn {
         let style = Style { ttl: 86_400, topic: None, body_bytes: 200, expect: Expect::Once };
         let mut stream = Stream::lasting(Some(options.rate), Duration::from_secs_f64(options.seconds));
         let mut pick = |_: &crate::ledger::Ledger, number: u64| Some((spread(number, known), style));
-        // What is due exactly at the end is no part of it.
+        // A departure that is due exactly at the end is not part of it.
         let last = begin + Duration::from_secs_f64(options.seconds) - Duration::from_nanos(1);
         while let Some(next) = stream.post_due(traffic, &mut pick)? {
             let now = Instant::now();
@@ -130,12 +129,12 @@ impl Churn {
             traffic.turn_by(next)?;
             self.look(traffic);
         }
-        // As with messages: all that was due, however late.
+        // As with messages: all departures that were due, even if late.
         while self.left < pace.owed(last) && self.someone_leaves(traffic, options, pace.due(self.left)) {}
         Ok(())
     }
 
-    /// False when nobody is there.
+    /// Returns false when no agent is connected.
     fn someone_leaves(&mut self, traffic: &mut Traffic, options: &Options, due: Instant) -> bool {
         let Some(agent) = self.present.pop_front() else { return false };
         traffic.driver.swarm.disconnect([agent], Leave::Fin);
@@ -176,7 +175,7 @@ impl Churn {
         }
     }
 
-    /// All who are away come, those who stayed away for good too, and take what is stored.
+    /// Connects all absent agents, those that stayed away for good too; they take their stored messages.
     fn everybody(&mut self, traffic: &mut Traffic, patience: Duration) -> io::Result<()> {
         traffic.driver.view.stage("all come back", self.newcomer);
         let back: Vec<usize> = self.away.drain(..).map(|(_, agent)| agent).chain(self.gone.drain(..)).collect();

@@ -1,5 +1,6 @@
-//! `crash`: what an accepted direct notification survives. Each round leaves six of them unacked at each client, breaks
-//! something, and counts what comes back: all six, in order, under the ids that the POSTs were answered with.
+//! `crash`: the faults that an accepted direct notification survives. Each round leaves six of them unacked at each
+//! client, breaks something, and counts the ones that come back: all six, in order, under the ids that the POSTs were
+//! answered with.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,7 +14,7 @@ use serde_json::json;
 use crate::process::{self, Server};
 use crate::report::Report;
 
-/// How often, and against which server.
+/// Number of rounds, and the server.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Rounds of each kind.
@@ -33,7 +34,7 @@ pub struct Options {
     pub json: Option<PathBuf>,
 }
 
-/// What is broken in a round.
+/// Fault of a round.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The client closes as a browser does.
@@ -220,7 +221,7 @@ fn come_back(server: &Server, client: &mut Client6, ids: &[String], tally: &mut 
     tally.disordered += u64::from(!versions.iter().eq(&ids.iter().collect::<Vec<_>>()));
     let Some(agent) = &mut client.agent else { return Ok(()) };
     agent.ack(&notes)?;
-    // The answer shows that the ack before it was dealt with.
+    // The answer shows that the server has processed the ack before it.
     agent.send(&json!({"messageType": "broadcast_subscribe", "broadcasts": {"murre-bench/none": "v"}}))?;
     loop {
         match agent.receive(Duration::from_secs(10))? {

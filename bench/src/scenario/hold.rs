@@ -1,6 +1,6 @@
-//! `hold`: sessions that do nothing, and what each costs the server and the kernel. The figure is the slope of
+//! `hold`: sessions that do nothing, and the cost of each to the server and the kernel. The figure is the slope of
 //! `Private_Dirty` (of heap, stacks and anonymous mappings; the ledger's files are lines of their own) between two
-//! session counts, so what the process needs without sessions does not count (docs/CAPACITY.md).
+//! session counts, so the memory of the process without sessions does not count (docs/CAPACITY.md).
 
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::result::names;
 use crate::target::Target;
 use crate::usage::{Spent, Usage};
 
-/// What to hold.
+/// Options of the scenario.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Server and size; `--sessions` is the largest count.
@@ -63,7 +63,7 @@ pub struct Options {
 }
 
 const BROADCAST: &str = "murre-bench/hold";
-/// How long the last answer may take.
+/// Longest wait for the last answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Holds them and reports.
@@ -139,7 +139,7 @@ fn hold_up_to(
         register(traffic, options, to - count..to, report)?;
     }
     traffic.driver.view.stage(format!("quiet at {to}"), to);
-    // What the ramp left to be written is no idle work.
+    // Writes that the ramp left over are not idle work.
     traffic.idle(Duration::from_secs(options.quiet.min(2)))?;
     let (quiet, pings) = (Usage::read(target)?, traffic.driver.swarm.pings());
     traffic.idle(Duration::from_secs(options.quiet))?;
@@ -153,7 +153,7 @@ fn hold_up_to(
     Reading::take(target, traffic.driver.swarm.connected())
 }
 
-/// Each of `agents` registers its channels, one after the other.
+/// Registers the channels of each of `agents`, one after the other.
 fn register(
     traffic: &mut Traffic,
     options: &Options,
@@ -173,7 +173,7 @@ fn register(
     Ok(())
 }
 
-/// One channel of each, so many under way at once; how many were answered with an endpoint.
+/// Registers one channel of each agent, `at_once` at a time; returns the number of answers with an endpoint.
 fn register_once(traffic: &mut Traffic, at_once: usize, mut agents: std::ops::Range<usize>) -> io::Result<u64> {
     let (mut under_way, mut done) = (0usize, 0u64);
     let mut deadline = Instant::now() + ANSWER_PATIENCE;
@@ -227,7 +227,7 @@ fn stay(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Re
     Ok(())
 }
 
-/// Every session says `{}` once.
+/// Sends `{}` once on every session.
 fn answer(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Result<()> {
     let all = options.target.sessions;
     traffic.driver.view.stage("every session asks", all);
@@ -249,7 +249,7 @@ fn answer(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::
     Ok(())
 }
 
-/// All leave; what comes back.
+/// Ends all sessions and shows the memory that the server returns.
 fn release(traffic: &mut Traffic, options: &Options, readings: &[Reading], report: &mut Report) -> io::Result<()> {
     let target = &options.target;
     traffic.driver.view.stage("release", 0);
@@ -260,7 +260,7 @@ fn release(traffic: &mut Traffic, options: &Options, readings: &[Reading], repor
     if let Some(admin) = target.admin {
         let left =
             || -> io::Result<f64> { Ok(Metrics::read(admin)?.named("murre_sessions").map(|(_, value)| value).sum()) };
-        // A shard tells its numbers about once a second, and later when its host is busy.
+        // A shard publishes its counters about once per second, and later when its host is busy.
         let deadline = Instant::now() + ANSWER_PATIENCE;
         while left()? > 0.0 && Instant::now() < deadline {
             traffic.idle(Duration::from_millis(200))?;

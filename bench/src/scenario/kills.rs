@@ -1,6 +1,7 @@
 //! `kills`: SIGKILL in the middle of traffic. App servers post to every user agent, half of the messages with a topic,
 //! while the user agents ack at once, ack in batches, never ack, never read or reconnect all the time. After each kill
-//! the server starts again and every user agent returns. The scenario compares what arrives with what was answered 201.
+//! the server starts again and every user agent returns. The scenario compares the messages that arrive with those
+//! answered 201.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -251,7 +252,7 @@ impl Peer {
         Ok(Peer { habit, uaid, endpoint, posts: Vec::new(), settled: HashSet::new() })
     }
 
-    /// Reads and acks everything up to a marker that is posted now, then counts what is missing.
+    /// Reads and acks everything up to a marker that is posted now, then counts the missing messages.
     fn come_back(&mut self, server: &Server, tally: &mut Tally) -> io::Result<()> {
         let mut agent = Agent::connect(server.websocket())?;
         tally.uaids_changed += u64::from(agent.hello(Some(&self.uaid))? != self.uaid);

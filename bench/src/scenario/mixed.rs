@@ -3,10 +3,10 @@
 //! channel, one unsubscribes. Some users are not connected: they post to themselves (60 of 100 tasks), come to read
 //! (30), come to subscribe (5) or to unsubscribe (5), and leave again. Tasks are due as an open loop over all users.
 //!
-//! Other than there: everybody has a channel from the start, while theirs has to subscribe first, so that nine of ten
-//! users never send; turns come evenly, 27.5 s apart, and not 25 to 30 s at random; the crowd stays level once it is
-//! there; nobody unsubscribes at the end, when every message is accounted for; and what is posted to absent users lives
-//! for a day instead of a minute, so that all of it must come.
+//! Differences from the peer's tests: every user has a channel from the start, while theirs must subscribe first, so
+//! that nine of ten users never send; turns come evenly, 27.5 s apart, and not 25 to 30 s at random; the crowd stays
+//! level once it is there; no user unsubscribes at the end, when every message is accounted for; and a message to an
+//! absent user lives for a day instead of a minute, so that all of them must come.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
@@ -24,7 +24,7 @@ use crate::result::names;
 use crate::target::Target;
 use crate::usage::Usage;
 
-/// How much of it.
+/// Size of the load.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Server and size.
@@ -36,10 +36,10 @@ pub struct Options {
     /// Seconds of it.
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub seconds: f64,
-    /// Of a hundred users so many are not connected but come now and then.
+    /// Number of a hundred users that are not connected but come now and then.
     #[arg(long, value_name = "PERCENT", default_value_t = 10)]
     pub offline: usize,
-    /// TTL of a POST to a connected user; to the others it is a day, so that all of it must come.
+    /// TTL of a POST to a connected user; to the others it is a day, so that all of them must come.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub ttl: u32,
     /// Sign POSTs with a VAPID token, as theirs does when it is given a key.
@@ -50,7 +50,7 @@ pub struct Options {
     pub in_flight: usize,
 }
 
-/// What a user does when it is its turn.
+/// Action of a user when it is its turn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Task {
     Send,
@@ -59,27 +59,27 @@ enum Task {
     Unsubscribe,
 }
 
-/// How long one who came to read stays.
+/// Time that a visitor that came to read stays.
 const VISIT: Duration = Duration::from_secs(1);
-/// Without any arrival for this long what is missing counts as lost.
+/// Time without any arrival after which missing messages count as lost.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
 
 struct Mixed<'a> {
     options: &'a Options,
     traffic: Traffic,
     done: BTreeMap<Task, u64>,
-    /// Visitors: what each came for, and when those leave who have done it.
+    /// Visitors: the task of each, and the time at which those with a finished task leave.
     visiting: Vec<Option<Task>>,
     leaving: VecDeque<(Instant, usize)>,
     /// POSTs whose time has come and that wait for a connection.
     owed: VecDeque<(Instant, usize)>,
-    /// Who has subscribed or unsubscribed and was not answered yet.
+    /// Agents that have subscribed or unsubscribed and have no answer yet.
     waiting: HashSet<usize>,
     asked: u64,
     granted: u64,
     refused: u64,
     failed: u64,
-    /// Visitors who were still there when their next turn came.
+    /// Visitors that were still connected when their next turn came.
     busy: u64,
 }
 
@@ -144,7 +144,7 @@ impl Mixed<'_> {
             }
             self.post_owed()?;
             while let Some((_, agent)) = self.leaving.pop_front_if(|(at, _)| *at <= now) {
-                // Who left with a question would never hear the answer.
+                // An agent that leaves with a request under way would never receive the answer.
                 if self.waiting.contains(&agent) {
                     self.leaving.push_back((now + VISIT, agent));
                     continue;
@@ -222,7 +222,7 @@ impl Mixed<'_> {
         }
     }
 
-    /// All come, so that every message can be accounted for.
+    /// Connects all users, so that every message can be accounted for.
     fn everybody_comes(&mut self) -> io::Result<()> {
         let all = self.options.target.sessions;
         self.traffic.driver.view.stage("all come", all);
@@ -255,7 +255,7 @@ impl Mixed<'_> {
     }
 }
 
-/// By the weights of the peer's tests.
+/// Selects a task by the weights of the peer's tests.
 fn task_of(number: u64, visitor: bool) -> Task {
     // Not in step with the order of users.
     let lot = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

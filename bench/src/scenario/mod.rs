@@ -1,6 +1,6 @@
-//! The scenarios, one module each with `Options` and `run`. Each prints a table and says whether its checks held.
-//! What several need is beside them: `traffic` posts and keeps count, `arrivals` makes agents try again, `ramp` brings
-//! sessions there.
+//! The scenarios, one module each with `Options` and `run`. Each prints a table and returns true if its checks held.
+//! Shared parts are beside them: `traffic` posts and keeps count, `arrivals` makes agents try again, `ramp` connects
+//! sessions.
 
 pub mod traffic;
 
@@ -50,9 +50,9 @@ use crate::publishers::{Answer, Publishers};
 use crate::target::Target;
 use crate::view::View;
 
-/// What the rings of the agents signal; publishers have smaller tokens, the alarm the next one.
+/// Token of the rings of the agents; publishers have smaller tokens, the alarm the next one.
 const AGENTS: Token = Token(usize::MAX - 1);
-/// Sockets of one ring at most. More than that would only make its table larger than what is in use.
+/// Sockets of one ring at most. More than that would only make its table larger than the part in use.
 const TABLE_MAX: u64 = 32_768;
 
 /// One thread, one wait, all clients.
@@ -60,15 +60,14 @@ pub struct Driver {
     poll: Poll,
     events: Events,
     alarm: Alarm,
-    /// What a person sees of it.
+    /// Progress for a person.
     pub view: View,
-    /// The user agents.
     pub swarm: Swarm,
     /// The app servers; none until `open_publishers`.
     pub publishers: Option<Publishers>,
-    /// What happened to agents and was not taken yet.
+    /// Events of agents that were not taken yet.
     pub happenings: Vec<Happening>,
-    /// What was answered to POSTs and was not taken yet.
+    /// Answers to POSTs that were not taken yet.
     pub answers: Vec<Answer>,
 }
 
@@ -108,7 +107,7 @@ impl Driver {
         self.poll.registry()
     }
 
-    /// Starts what is due, waits for events at most this long, and reacts to them.
+    /// Starts the connections that are due, waits for events at most this long, and reacts to them.
     pub fn turn(&mut self, patience: Duration) -> io::Result<()> {
         crate::interrupt::check()?;
         let known = self.happenings.len();
@@ -155,7 +154,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Turns for this long, whatever happens.
+    /// Turns for this long, regardless of events.
     pub fn idle(&mut self, span: Duration) -> io::Result<()> {
         let deadline = Instant::now() + span;
         while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -164,7 +163,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Forgets what happened so far; returns how many connections ended in it.
+    /// Discards the events so far; returns the number of connections that ended in them.
     pub fn forget(&mut self) -> usize {
         let ended = self.happenings.iter().filter(|one| matches!(one, Happening::Ended { .. })).count();
         // A million of them are a hundred megabytes.

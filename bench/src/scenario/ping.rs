@@ -1,5 +1,6 @@
-//! `ping`: what upkeep costs. Every session sends `{}` in turn and must be answered; the server's own WebSocket pings
-//! are answered and must not come more often than told; sessions that ask too often must be closed (PROTOCOL.md 1.5).
+//! `ping`: the cost of upkeep. Every session sends `{}` in turn and must be answered; the server's own WebSocket pings
+//! are answered and must not come more often than configured; sessions that ask too often must be closed (PROTOCOL.md
+//! 1.5).
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -15,7 +16,7 @@ use crate::result::names;
 use crate::target::Target;
 use crate::usage::Usage;
 
-/// How many pings.
+/// Number and interval of the pings.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Server and size.
@@ -35,19 +36,19 @@ pub struct Options {
     /// The server's own interval (`websocket.auto_ping_interval`): its pings to a session must not be closer.
     #[arg(long, value_name = "S")]
     pub server_interval: Option<f64>,
-    /// So many sessions ask twice at the end and must be closed for it.
+    /// Number of sessions that ask twice at the end and must be closed for it.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub too_soon: usize,
 }
 
 /// Timers of a server may be early by this share of the interval: they are kept in coarse steps.
 const EARLY: f64 = 0.9;
-/// A generator that looked so long ago does not know when what it finds has come.
+/// A generator that last looked this long ago does not know the arrival time of the events that it finds.
 const STOOD_STILL: Duration = Duration::from_millis(200);
-/// How long the last answer may take.
+/// Longest wait for the last answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// When things happened to a session.
+/// Times of the last events of a session.
 #[derive(Clone, Copy, Default)]
 struct Beat {
     asked: Option<Instant>,
@@ -118,7 +119,7 @@ fn upkeep(traffic: &mut Traffic, options: &Options, beats: &mut [Beat], tally: &
         looked = Instant::now();
         for happening in std::mem::take(&mut traffic.others) {
             tally.enter(&happening, beats, options.server_interval);
-            // When it came nobody knows: the next one is not measured from here.
+            // Its arrival time is unknown: the next one is not measured from here.
             if let (true, Happening::Pinged { agent }) = (stood_still, &happening) {
                 beats[*agent].pinged = None;
             }
@@ -165,7 +166,7 @@ fn show(report: &mut Report, options: &Options, tally: &Tally) {
     report.add("sessions closed, by code", format!("{:?}", tally.closed), "");
 }
 
-/// Two questions in a row: the second is too soon whatever came before.
+/// Two questions in a row: the second is always too soon.
 fn too_soon(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io::Result<()> {
     let impatient: HashSet<usize> = (0..options.too_soon.min(options.target.sessions)).collect();
     traffic.others.clear();

@@ -1,6 +1,6 @@
 //! `push`: direct notifications to acked clients, as many as the server takes or at a fixed rate. The figure is server
-//! CPU time per notification: POST in, WebSocket frame out, ack in (CAPACITY.md). Latencies count from when a POST was
-//! due.
+//! CPU time per notification: POST in, WebSocket frame out, ack in (CAPACITY.md). Latencies count from the due time of
+//! a POST.
 
 use std::io;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::result::names;
 use crate::target::Target;
 use crate::usage::{Spent, Usage};
 
-/// What to push.
+/// Options of the scenario.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Server and size.
@@ -29,7 +29,7 @@ pub struct Options {
     /// App server connections, each with one POST under way.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub in_flight: usize,
-    /// Seconds without any arrival after which what is missing counts as lost.
+    /// Seconds without any arrival after which missing messages count as lost.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub patience: u64,
     /// Register with a VAPID key and sign every POST with one token, used again as libraries do.
@@ -50,7 +50,7 @@ pub struct Options {
     /// TTL of every POST in seconds.
     #[arg(long, value_name = "S", default_value_t = 3600)]
     pub ttl: u32,
-    /// Measure so many times, in windows aligned to the clock on the wall, and show the median.
+    /// Number of measurements, in windows aligned to the wall clock; the median is shown.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rounds: usize,
     /// A window begins whenever the clock is at a multiple of this many seconds ...
@@ -59,7 +59,7 @@ pub struct Options {
     /// ... plus this many. Two generators with two offsets push in turn.
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     pub offset: f64,
-    /// Wait for this file before the first window: whoever starts several generators makes it when all are ready.
+    /// Wait for this file before the first window: the caller of several generators creates it when all are ready.
     #[arg(long, value_name = "FILE")]
     pub gate: Option<std::path::PathBuf>,
 }
@@ -88,18 +88,17 @@ impl Options {
     }
 }
 
-/// What one window came to.
+/// Result of one window.
 pub struct Measured {
     /// Notifications that came in its time.
     pub counted: u64,
-    /// Pings of the server that were answered meanwhile: a million sessions bring thousands a second, and what they
-    /// cost is no cost of a notification.
+    /// Pings of the server that were answered meanwhile: a million sessions bring thousands per second, and their cost
+    /// is not part of the cost of a notification.
     pub pings: u64,
-    /// What all of it cost.
     pub spent: Spent,
 }
 
-/// Shows what the server did and took in all of these windows together.
+/// Shows the work and the resource use of the server in all of these windows together.
 pub fn show_load(report: &mut Report, windows: &[Measured]) {
     let wall: f64 = windows.iter().map(|one| one.spent.wall.as_secs_f64()).sum();
     let rate = |count: fn(&Measured) -> u64| windows.iter().map(count).sum::<u64>() as f64 / wall.max(1e-9);
@@ -139,7 +138,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     }
     traffic.check(&mut report, "push", Once::Always);
     report.check("sessions lost", traffic.ended, climb.again);
-    // At the end: a shard tells its numbers once a second, and not before its first second.
+    // At the end: a shard publishes its counters once per second, and not before its first second.
     if let Some(admin) = target.admin {
         report.shards(&Metrics::read(admin)?);
     }

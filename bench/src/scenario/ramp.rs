@@ -1,5 +1,5 @@
-//! How sessions come to be there: so many handshakes under way at once, or so many arrivals a second whatever the
-//! server does.
+//! Arrival of sessions: a number of handshakes under way at once, or a number of arrivals per second regardless of the
+//! server.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::latency::Latency;
 use crate::pace::Pace;
 use crate::report::Report;
 
-/// How fast.
+/// Rate of arrivals.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Ramp {
     /// Handshakes under way at once.
@@ -22,28 +22,28 @@ pub struct Ramp {
     pub ramp_rate: Option<f64>,
 }
 
-/// What an arrival took.
+/// Result of an arrival.
 #[derive(Debug, Default)]
 pub struct Climb {
     /// From the first connect to the last session's readiness.
     pub seconds: f64,
-    /// From when a session was due to when it had done its plan; of open loops only.
+    /// From the due time of a session to the end of its plan; of open loops only.
     pub took: Latency,
     /// Attempts that failed and were made again.
     pub again: u64,
-    /// Sessions that are not there after all attempts.
+    /// Sessions that are not connected after all attempts.
     pub failed: u64,
 }
 
 /// Attempts of each session.
 const ATTEMPTS: u8 = 4;
-/// Without any arrival for this long it is given up.
+/// Time without any arrival after which the ramp is given up.
 const STALL: Duration = Duration::from_secs(60);
-/// Before a failed attempt is made again.
+/// Pause before a failed attempt is made again.
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Ramp {
-    /// Brings `agents` there and waits until each has done its plan or failed.
+    /// Connects `agents` and waits until each has done its plan or failed.
     pub fn climb(&self, traffic: &mut Traffic, agents: Range<usize>) -> io::Result<Climb> {
         let begin = Instant::now();
         let pace = self.ramp_rate.map(|rate| Pace::new(begin, rate));
@@ -51,7 +51,7 @@ impl Ramp {
     }
 }
 
-/// All of `agents` arrive within `span`, evenly.
+/// Makes all of `agents` arrive within `span`, evenly.
 pub fn arrive(traffic: &mut Traffic, agents: Range<usize>, span: Duration) -> io::Result<Climb> {
     let pace = Pace::spread(Instant::now(), agents.len(), span);
     climb(traffic, agents, Some(pace), usize::MAX)
@@ -84,7 +84,7 @@ fn climb(traffic: &mut Traffic, agents: Range<usize>, pace: Option<Pace>, at_onc
 }
 
 impl Climb {
-    /// Shows how long it took and what failed.
+    /// Shows the duration and the failures.
     pub fn show(&self, report: &mut Report, what: &str, sessions: usize) {
         report.add(format!("{what}: time until all were there"), self.seconds, "s");
         report.add(format!("{what}: sessions a second"), sessions as f64 / self.seconds.max(1e-9), "/s");

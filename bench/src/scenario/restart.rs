@@ -1,6 +1,7 @@
 //! The server goes and comes again under all sessions: killed with signal 9, told to stop, or restarted by a command.
 //! Every user agent then comes back as Firefox does (PROTOCOL.md 12): after 5 s, and twice as long after each attempt
-//! that failed. Figures: when the first and when the last was back; checks: nobody and nothing is lost.
+//! that failed. Figures: the times at which the first and the last were back; checks: no user agent and no message is
+//! lost.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -18,13 +19,14 @@ use crate::ledger::Expect;
 use crate::random::mixed;
 use crate::result::names::CPU_PER;
 
-/// What happens to the server.
+/// Options of the restart of the server.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Restart {
-    /// Restart the server with this shell command, which returns when it is under way, and let everybody come back.
+    /// Restart the server with this shell command, which returns when it is under way, and let all user agents come
+    /// back.
     #[arg(long, value_name = "COMMAND", conflicts_with = "kill")]
     pub restart: Option<String>,
-    /// End this process (with signal 9 unless `--drain`), start `--serve`, and let everybody come back.
+    /// End this process (with signal 9 unless `--drain`), start `--serve`, and let all user agents come back.
     #[arg(long, value_name = "PID", requires = "serve")]
     pub kill: Option<u32>,
     /// The shell command that serves in its place; it is stopped when the scenario ends.
@@ -48,13 +50,13 @@ pub struct Restart {
 }
 
 impl Restart {
-    /// Whether the server goes at all.
+    /// Returns true if the server goes at all.
     pub fn wanted(&self) -> bool {
         self.restart.is_some() || self.kill.is_some()
     }
 }
 
-/// Of a hundred users so many are away with a stored message when the server goes.
+/// Number of a hundred users that are away with a stored message when the server goes.
 const AWAY_PERCENT: usize = 10;
 /// Longest wait for a process to be gone.
 const GONE_PATIENCE: Duration = Duration::from_secs(120);
@@ -91,8 +93,8 @@ pub(super) fn run(storm: &mut Storm<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// What the process that took the server's place used since it began, and holds with all back. One that is gone again
-/// is no error here: the checks say what is missing.
+/// Shows the resource use of the process that took the server's place since it began, and its memory with all back. One
+/// that is gone again is no error here: the checks report missing messages.
 fn show_used(storm: &mut Storm<'_>) {
     let Some(pid) = storm.replacement() else { return };
     let (Ok(cpu), Ok(memory)) = (CpuTime::read(pid), Memory::read(pid)) else { return };
@@ -120,7 +122,6 @@ fn doomed(traffic: &mut Traffic, options: &Restart, sessions: usize) -> io::Resu
 pub(super) struct Serving(Child);
 
 impl Serving {
-    /// Its process id: the shell has made way for the server.
     pub(super) fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -164,14 +165,14 @@ fn replace(options: &Restart) -> io::Result<Option<Serving>> {
     Ok(Some(Serving(shell(&format!("exec {serve}")).spawn()?)))
 }
 
-/// Whether it still runs; one that waits for its parent to look is gone.
+/// Returns true if it still runs; a process that waits for its parent to reap it is gone.
 fn running(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     let state = stat.rsplit(") ").next().unwrap_or("").chars().next();
     test_kill_process(pid).is_ok() && state != Some('Z')
 }
 
-/// How they came back.
+/// Times at which the user agents came back.
 struct Back {
     took: Latency,
     attempts: u64,
@@ -214,7 +215,7 @@ fn come_back(
     Ok(back)
 }
 
-/// Firefox's wait before the next attempt after so many that failed, a quarter more or less.
+/// Firefox's wait before the next attempt after `failures` failed ones, a quarter more or less.
 fn wait(agent: usize, failures: u8, scale: f64) -> Duration {
     // Any even spread will do; this one is the same in every run.
     let lot = mixed(agent as u64 ^ u64::from(failures) << 32);

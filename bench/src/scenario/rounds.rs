@@ -1,5 +1,5 @@
 //! Several measurements in windows of the clock on the wall, so that two generators, each with a server of its own on
-//! the same host, push in turn: what the host does meanwhile meets both, and neither meets the other's load.
+//! the same host, push in turn: other load of the host meets both, and neither meets the other's load.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use crate::latency::median;
 use crate::report::Report;
 use crate::result::names;
 
-/// After the last message of a window, before the next generator begins.
+/// Pause after the last message of a window, before the next generator begins.
 const MARGIN_SECONDS: f64 = 1.0;
 /// Longest wait for the gate.
 const GATE_PATIENCE: Duration = Duration::from_secs(7_200);
@@ -30,7 +30,7 @@ pub fn run(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io:
         traffic.idle(until_window(now_seconds(), options.period, options.offset))?;
         options.go(traffic, options.warmup)?;
         let measured = push::measure(traffic, options)?;
-        // What is still under way belongs to this round.
+        // Work that is still under way belongs to this round.
         traffic.idle(Duration::from_secs_f64(MARGIN_SECONDS / 2.0))?;
         let window = traffic.window()?;
         p50.push(window.to_frame.us(0.5));
@@ -61,7 +61,7 @@ pub fn run(traffic: &mut Traffic, options: &Options, report: &mut Report) -> io:
 
 fn wait_for_gate(traffic: &mut Traffic, options: &Options) -> io::Result<()> {
     let Some(gate) = &options.gate else { return Ok(()) };
-    // Whoever waits for this generator sees this.
+    // The caller that waits for this generator sees this file.
     std::fs::write(gate.with_extension(format!("{}.ready", std::process::id())), b"")?;
     let begin = std::time::Instant::now();
     traffic.driver.view.stage("waiting for the gate", options.target.sessions);
@@ -78,7 +78,7 @@ fn now_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// How long from `now` to the next instant at `offset` after a multiple of `period`.
+/// Time from `now` to the next instant at `offset` after a multiple of `period`.
 fn until_window(now: f64, period: f64, offset: f64) -> Duration {
     Duration::from_secs_f64((period - (now - offset).rem_euclid(period)).clamp(0.0, period))
 }

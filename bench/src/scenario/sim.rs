@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::report::Report;
 
-/// Which worlds to run.
+/// Worlds to run.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Seeds from A to below B; one seed is N..N+1.

@@ -1,6 +1,6 @@
-//! `statements`: what each operation costs a shared store, counted in statements by the running server itself. One kind
-//! of operation after the other, with a pause until the counters have been seen; the table at the end is what
-//! docs/CLUSTER.md sizes a database by. The checks are its rows that are always the same.
+//! `statements`: the cost of each operation to a shared store, counted in statements by the running server itself. One
+//! kind of operation after the other, with a pause until the counters have been seen; the table at the end is the base
+//! on which docs/CLUSTER.md sizes a database. The checks are its rows that are always the same.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::statements::Statements;
 use crate::target::Target;
 
-/// How many of each.
+/// Number of operations of each kind.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Server and size; `--admin` is needed.
@@ -36,8 +36,8 @@ pub struct Options {
     pub patience: u64,
 }
 
-/// A node remembers users in so many places for each shard, and of two that share one the other is checked again: of
-/// this many operations one may cost a statement more. None of those that cost nothing.
+/// A node remembers users in a fixed number of places for each shard, and of two that share one the other is checked
+/// again: of this many operations one may cost a statement more. None of those that cost nothing.
 const SHARED_PLACES: u64 = 4;
 /// Longer than a counter takes to be seen.
 const COUNTERS_LAG: Duration = Duration::from_millis(2_500);
@@ -79,7 +79,7 @@ struct Row {
 }
 
 impl Count<'_> {
-    /// What costs the same each time.
+    /// Operations that cost the same each time.
     fn lives(&mut self) -> io::Result<()> {
         let users = self.users();
         self.step("connect of a new user agent", users, Some(0), Count::connect)?;
@@ -90,7 +90,7 @@ impl Count<'_> {
         self.leave_for_good()
     }
 
-    /// What becomes of messages that wait. A connect without acks and one with them differ by the acks.
+    /// Operations on messages that wait. A connect without acks and one with them differ by the acks.
     fn stored(&mut self) -> io::Result<()> {
         let (users, messages) = (self.users(), self.messages());
         self.step("POST to an absent user", messages, Some(3), Count::post)?;
@@ -114,7 +114,7 @@ impl Count<'_> {
     }
 
     /// Does something `count` times and counts its statements until they are over and seen; each must have cost
-    /// `wanted` when that is known. Returns how many there were in all.
+    /// `wanted` when that is known. Returns the total number.
     fn step(
         &mut self,
         what: &'static str,
@@ -136,8 +136,8 @@ impl Count<'_> {
         Ok(sum)
     }
 
-    /// What was sent since `before`, once a counter should be seen and it is `least`; where that is not known, once it
-    /// does not change any more. A busy host makes both longer.
+    /// Statements sent since `before`, once a counter should be seen and it is `least`; where that is not known, once
+    /// it does not change any more. A busy host makes both longer.
     fn settled(&mut self, before: &Metrics, least: Option<u64>) -> io::Result<Statements> {
         let deadline = Instant::now() + self.patience();
         let mut last = None;
@@ -152,7 +152,7 @@ impl Count<'_> {
         }
     }
 
-    /// All leave, and what that costs is no part of the next step.
+    /// Ends all sessions; the cost of that is not part of the next step.
     fn leave_for_good(&mut self) -> io::Result<()> {
         let before = Metrics::read(self.admin)?;
         self.leave()?;
@@ -167,7 +167,7 @@ impl Count<'_> {
         self.users() * self.options.messages
     }
 
-    /// Whether whoever connects from now on acks.
+    /// Sets whether agents that connect from now on ack.
     fn acks(&mut self, ack: bool) {
         self.traffic.driver.swarm.set_plan(Plan { channels: 0, ack, ..ONE_CHANNEL });
     }
@@ -183,7 +183,7 @@ impl Count<'_> {
         Ok(())
     }
 
-    /// One channel of each, one after the other.
+    /// Registers one channel of each, one after the other.
     fn register(&mut self) -> io::Result<()> {
         let (end, sessions) = (Instant::now() + self.patience(), self.options.target.sessions);
         for agent in 0..sessions {
@@ -204,7 +204,7 @@ impl Count<'_> {
         self.receive()
     }
 
-    /// So many to each; those to one user one after the other.
+    /// Posts the configured number of messages to each user; those to one user one after the other.
     fn post(&mut self) -> io::Result<()> {
         let (users, messages) = (self.users(), self.messages());
         let style = Style { ttl: 3_600, topic: None, body_bytes: 200, expect: Expect::Once };
@@ -231,7 +231,7 @@ impl Count<'_> {
         Duration::from_secs(self.options.patience)
     }
 
-    /// An operation that failed has not the statements of one that was done: nothing behind it would be right.
+    /// An operation that failed has other statements than one that was done: no later figure would be right.
     fn must(&self, held: bool, what: impl FnOnce() -> String) -> io::Result<()> {
         if held { Ok(()) } else { Err(io::Error::other(what())) }
     }

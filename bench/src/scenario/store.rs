@@ -1,6 +1,6 @@
-//! `store`: users who are away are sent messages, come back and get them. The figures are server CPU per stored message
-//! and per drained one; the checks are that nothing is lost, nothing comes twice, and nothing comes that has expired or
-//! was replaced.
+//! `store`: absent users are sent messages, come back and get them. The figures are server CPU per stored message and
+//! per drained one; the checks are that nothing is lost, nothing comes twice, and nothing comes that has expired or was
+//! replaced.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,10 +15,10 @@ use crate::result::names;
 use crate::target::Target;
 use crate::usage::Usage;
 
-/// What to store.
+/// Options of the scenario.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Server, and how many users.
+    /// Server, and number of users.
     #[command(flatten)]
     pub target: Target,
     /// Messages stored, all users together.
@@ -33,10 +33,10 @@ pub struct Options {
     /// App server connections, each with one POST under way.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub in_flight: usize,
-    /// Of a hundred messages so many have a topic, one for each user: only the last must come.
+    /// Number of a hundred messages that have a topic, one for each user: only the last must come.
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     pub topics: u64,
-    /// Of a hundred messages so many expire before the users come: none may come.
+    /// Number of a hundred messages that expire before the users come: none may come.
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     pub expiring: u64,
     /// TTL of those in seconds.
@@ -50,9 +50,9 @@ pub struct Options {
     pub patience: u64,
 }
 
-/// TTL of what must not expire.
+/// TTL of messages that must not expire.
 const TTL: u32 = 86_400;
-/// What the server still has to write after its last 201 is no part of the drain.
+/// The writes of the server after its last 201 are not part of the drain.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Stores, drains and reports.
@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     report.finish(target.json.as_deref())
 }
 
-/// All go, after what they sent was surely read.
+/// Ends all sessions, after the server has surely read their frames.
 fn leave(traffic: &mut Traffic) -> io::Result<()> {
     traffic.idle(Duration::from_secs(1))?;
     traffic.driver.swarm.disconnect_all();
@@ -166,7 +166,7 @@ impl Topics {
         Some(())
     }
 
-    /// Of each user only the last that was accepted must come.
+    /// Expects only the last accepted message of each user.
     fn settle(self, ledger: &mut Ledger) {
         for chain in self.chains.into_values() {
             let kept = chain.iter().rposition(|number| ledger.is_created(*number));

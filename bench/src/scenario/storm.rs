@@ -1,7 +1,7 @@
-//! `storm`: everybody comes back at once. Each session registers and receives one notification; all leave and return
+//! `storm`: all users come back at once. Each session registers and receives one notification; all leave and return
 //! with their UAIDs, together or within T seconds; stored messages wait for some; and then as many strangers with
-//! invented UAIDs. Checked: nobody lost, nothing lost, nothing twice after its ack. Shown: how long, and the server's
-//! own counters. With `--kill` or `--restart` the server itself goes instead: see `restart`.
+//! invented UAIDs. Checked: no user lost, no message lost, none twice after its ack. Shown: the duration, and the
+//! server's own counters. With `--kill` or `--restart` the server itself goes instead: see `restart`.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::statements::{self, Statements};
 use crate::target::Target;
 use crate::usage::Usage;
 
-/// How large a storm.
+/// Size of the storm.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Server and size.
@@ -31,7 +31,7 @@ pub struct Options {
     /// Seconds over which all return, evenly, as an open loop; all in the same instant when absent.
     #[arg(long, value_name = "S")]
     pub within: Option<f64>,
-    /// Of a hundred users so many find a stored message when they return.
+    /// Number of a hundred users that find a stored message when they return.
     #[arg(long, value_name = "PERCENT", default_value_t = 100)]
     pub stored: usize,
     /// Leave out the strangers with invented UAIDs.
@@ -153,7 +153,7 @@ impl Storm<'_> {
         let shards = Metrics::read(admin)?.named("murre_sessions").count().max(1) as f64;
         let expected = self.count() as f64 * (shards - 1.0) / shards;
         let off = |moved: f64| (moved - expected).abs() > expected / 10.0;
-        // A busy host makes a shard late with its numbers.
+        // A busy host makes a shard late with its counters.
         let deadline = Instant::now() + COUNTERS_PATIENCE;
         while off(self.moved) && Instant::now() < deadline {
             self.traffic.idle(Duration::from_millis(500))?;
@@ -180,7 +180,7 @@ impl Storm<'_> {
         self.end("stored")
     }
 
-    /// One message for each of so many in a hundred users, who are away; waits for the answers only.
+    /// Posts one message to each of `percent` in a hundred users, which are away; waits for the answers only.
     pub(super) fn store_for(&mut self, percent: usize) -> io::Result<()> {
         let begin = Instant::now();
         let chosen = self.chosen(percent);
@@ -191,7 +191,7 @@ impl Storm<'_> {
         Ok(())
     }
 
-    /// Evenly so many in a hundred of the users.
+    /// `percent` in a hundred of the users, evenly spread.
     pub(super) fn chosen(&self, percent: usize) -> Vec<usize> {
         (0..self.options.target.sessions).filter(|agent| agent % 100 < percent).collect()
     }
@@ -263,7 +263,7 @@ impl Storm<'_> {
         self.report.check(format!("{step}: UAIDs lost"), renamed, 0);
     }
 
-    /// POSTs once to each of so many in a hundred, who are there, and waits for all of it.
+    /// POSTs once to each of `percent` in a hundred users, which are connected, and waits for all of it.
     fn post_to_each(&mut self, percent: usize, step: &str) -> io::Result<()> {
         let chosen = self.chosen(percent);
         let (created, delivered) = (self.traffic.ledger.created(), self.traffic.ledger.delivered_count());
@@ -284,7 +284,7 @@ impl Storm<'_> {
         self.traffic.await_answers(self.patience())
     }
 
-    /// All hang up, after what they have sent was surely read.
+    /// Ends all sessions, after the server has surely read their frames.
     fn leave(&mut self) -> io::Result<()> {
         self.traffic.idle(Duration::from_secs(1))?;
         self.traffic.driver.swarm.disconnect_all();
@@ -325,7 +325,7 @@ impl Storm<'_> {
         Ok(())
     }
 
-    /// However many come at once, the database is asked no more than was configured.
+    /// Reports the most statements under way at once, and checks them against the configured maximum if there is one.
     fn statements_at_once(&mut self) -> io::Result<()> {
         let Some(admin) = self.options.target.admin else { return Ok(()) };
         let metrics = Metrics::read(admin)?;

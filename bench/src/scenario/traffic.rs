@@ -1,4 +1,4 @@
-//! Messages posted to agents: at a rate or as fast as the server takes them; and the account of what became of each.
+//! Messages posted to agents: at a rate or as fast as the server takes them; and the account of the fate of each.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,29 +13,28 @@ use crate::pace::Pace;
 use crate::report::Report;
 use crate::target::Target;
 
-/// One channel, acks, no broadcast: what most scenarios need of an agent.
+/// One channel, acks, no broadcast: the plan of an agent in most scenarios.
 pub const ONE_CHANNEL: Plan =
     Plan { channels: 1, key: None, broadcast: None, ack: true, ack_delay: Duration::ZERO, versions: false };
 
-/// What a message is like.
+/// Properties of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Style<'a> {
     /// `TTL` in seconds.
     pub ttl: u32,
-    /// `Topic`.
     pub topic: Option<&'a str>,
     /// Bytes of its body; 1 to 8 become 9, which hold its number.
     pub body_bytes: usize,
-    /// How often it must come.
+    /// Number of times it must come.
     pub expect: Expect,
 }
 
-/// Says to whom the message of this number goes and what it is like; `None` when it has to wait.
+/// Returns the recipient and the style of the message of this number; `None` when it must wait.
 pub trait Pick: FnMut(&Ledger, u64) -> Option<(usize, Style<'static>)> {}
 
 impl<F: FnMut(&Ledger, u64) -> Option<(usize, Style<'static>)>> Pick for F {}
 
-/// Messages to post: at a rate, whatever the server does, or as fast as connections become free.
+/// Messages to post: at a rate, regardless of the server, or as fast as connections become free.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     pace: Option<Pace>,
@@ -45,21 +44,21 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// So many a second for this long, from now on; as many as the server takes without a rate.
+    /// `rate` messages per second for this long, from now on; as many as the server takes without a rate.
     pub fn lasting(rate: Option<f64>, span: Duration) -> Stream {
         let begin = Instant::now();
         Stream { pace: rate.map(|rate| Pace::new(begin, rate)), end: begin + span, count: u64::MAX, posted: 0 }
     }
 
-    /// So many messages.
+    /// A stream of `count` messages.
     pub fn counting(rate: Option<f64>, count: u64) -> Stream {
         Stream { count, ..Stream::lasting(rate, LONG) }
     }
 
-    /// Posts what is due; says when more will be, `None` after the end.
+    /// Posts the messages that are due; returns the time at which more will be, `None` after the end.
     pub fn post_due<P: Pick>(&mut self, traffic: &mut Traffic, pick: &mut P) -> io::Result<Option<Instant>> {
         let now = Instant::now();
-        // What is due exactly at the end is no part of it.
+        // A message that is due exactly at the end is not part of it.
         let last = now.min(self.end - Duration::from_nanos(1));
         let owed = self.pace.map_or(u64::MAX, |pace| pace.owed(last)).min(self.count);
         let over = now >= self.end && (self.pace.is_none() || self.posted >= owed || now >= self.end + OVERTIME);
@@ -91,7 +90,7 @@ impl Stream {
 /// Longer than any run.
 const LONG: Duration = Duration::from_secs(7 * 86_400);
 
-/// What was measured of the messages of a stretch of time.
+/// Measurements of the messages of a stretch of time.
 #[derive(Debug)]
 pub struct Window {
     /// Numbers of its messages.
@@ -102,26 +101,25 @@ pub struct Window {
     pub to_answer: Latency,
     /// From due to the frame.
     pub to_frame: Latency,
-    /// From due to sent: what the generator itself was late.
+    /// From due to sent: the lateness of the generator itself.
     pub lag: Latency,
     /// `to_frame` by the second in which the POST was due.
     pub series: Series,
 }
 
-/// Whether a message may come twice.
+/// Rule for messages that come twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Once {
-    /// No: every session stays until its acks are read.
+    /// No message may come twice: every session stays until its acks are read.
     Always,
-    /// Yes, because sessions leave in the middle of things.
+    /// A message may come twice, because sessions leave at any time.
     Never,
 }
 
 /// The driver with an account of what it posts.
 pub struct Traffic {
-    /// The clients.
     pub driver: Driver,
-    /// What became of every message.
+    /// Fate of every message.
     pub ledger: Ledger,
     /// Happenings that are no notification, until taken.
     pub others: Vec<Happening>,
@@ -137,11 +135,11 @@ pub struct Traffic {
 
 /// Longest wait for a connection to post what became due before the end of a stretch.
 const OVERTIME: Duration = Duration::from_secs(30);
-/// Between two looks at whether all has come.
+/// Time between two checks for outstanding messages.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Traffic {
-    /// Agents of this plan, none connected; POSTs are signed like this.
+    /// Agents of this plan, none connected; POSTs are signed as `signing` says.
     pub fn new(target: &Target, plan: Plan, signing: Signing) -> io::Result<Traffic> {
         let plan = Plan { key: signing.public_key().or(plan.key), ..plan };
         Ok(Traffic {
@@ -156,14 +154,14 @@ impl Traffic {
         })
     }
 
-    /// Waits for events until `due` at the latest and enters what they say.
+    /// Waits for events until `due` at the latest and enters them.
     pub fn turn_by(&mut self, due: Instant) -> io::Result<()> {
         self.driver.turn_by(due)?;
         self.take_in();
         Ok(())
     }
 
-    /// Turns for this long; happenings that are no notification are forgotten.
+    /// Turns for this long; happenings that are not notifications are discarded.
     pub fn idle(&mut self, span: Duration) -> io::Result<()> {
         let end = Instant::now() + span;
         while Instant::now() < end {
@@ -173,7 +171,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Whether an app server connection is free.
+    /// Returns true if an app server connection is free.
     pub fn can_post(&self) -> bool {
         self.driver.publishers.as_ref().is_some_and(|pool| pool.has_idle())
     }
@@ -195,7 +193,7 @@ impl Traffic {
                 publishers.post(request, number)?;
                 self.ledger.posted(due, style.expect);
             }
-            // A user that the server forgot: what it was to be sent counts as refused.
+            // A user that the server forgot: its message counts as refused.
             None => {
                 self.ledger.posted(due, style.expect);
                 self.ledger.answered(number, 0);
@@ -211,7 +209,7 @@ impl Traffic {
         Ok(Some(number))
     }
 
-    /// Posts until the stream ends: all that is due in it, however late.
+    /// Posts until the stream ends: all messages that are due in it, even if late.
     pub fn run<P: Pick>(&mut self, mut stream: Stream, mut pick: P) -> io::Result<()> {
         while let Some(next) = stream.post_due(self, &mut pick)? {
             self.turn_by(next)?;
@@ -220,7 +218,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Waits until all POSTs are answered and all expected messages are there, or nothing came for so long.
+    /// Waits until all POSTs are answered and all expected messages have arrived, or nothing came for `patience`.
     pub fn await_all(&mut self, patience: Duration) -> io::Result<()> {
         let mut progress = (Instant::now(), self.ledger.delivered_count());
         loop {
@@ -236,7 +234,7 @@ impl Traffic {
         }
     }
 
-    /// Waits until all POSTs are answered, or for so long.
+    /// Waits until all POSTs are answered, or for `patience`.
     pub fn await_answers(&mut self, patience: Duration) -> io::Result<()> {
         let end = Instant::now() + patience;
         while self.driver.publishers.as_ref().is_some_and(|pool| pool.busy() > 0) && Instant::now() < end {
@@ -267,7 +265,7 @@ impl Traffic {
         }
     }
 
-    /// Enters what the driver collected.
+    /// Enters the events that the driver collected.
     pub fn take_in(&mut self) {
         let now = Instant::now();
         for answer in self.driver.answers.drain(..) {
@@ -316,14 +314,14 @@ impl Traffic {
         self.windows.last().ok_or_else(|| io::Error::other("nothing was measured"))
     }
 
-    /// The checks of every load: all answered 201, nothing lost, nothing twice, nothing that had expired.
+    /// Adds the checks of every load: all answered 201, nothing lost, nothing twice, nothing that had expired.
     pub fn check(&self, report: &mut Report, what: &str, once: Once) {
         let sums = self.ledger.sums();
         report.add(format!("{what}: answers by status"), format!("{:?}", self.ledger.statuses()), "");
         report.check(format!("{what}: POSTs not answered 201"), sums.refused, 0);
         report.check(format!("{what}: accepted and lost"), sums.lost, 0);
         if once == Once::Never {
-            // Who leaves with an ack under way gets its message again: at least once.
+            // An agent that leaves with an ack under way gets its message again: at least once.
             report.add(format!("{what}: delivered twice"), sums.doubled, "");
         } else {
             report.check(format!("{what}: delivered twice"), sums.doubled, 0);

@@ -1,4 +1,4 @@
-//! What the view has seen: rates need two readings, the plot of a minute needs many.
+//! Readings of the view: rates need two readings, the plot of a minute needs many.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -35,9 +35,7 @@ pub struct History {
     cpu: Option<CpuTime>,
     own: Option<CpuTime>,
     first_resident: Option<u64>,
-    /// The newest.
     pub now: Snapshot,
-    /// Of the last second.
     pub rates: Rates,
     /// Resident memory of the server; `None` when its processes are not known.
     pub resident: Option<u64>,
@@ -48,7 +46,7 @@ pub struct History {
 }
 
 impl History {
-    /// Nothing seen yet; `pids` are the server's.
+    /// An empty history; `pids` are the server's processes.
     pub fn new(pids: Vec<u32>) -> History {
         let now = Instant::now();
         History {
@@ -67,13 +65,12 @@ impl History {
         }
     }
 
-    /// The server is these processes from now on; its memory is counted anew.
+    /// Replaces the server's processes; its memory is counted anew.
     pub fn watch(&mut self, pids: Vec<u32>) {
         (self.cpu, self.first_resident, self.pids) = (read_cpu(&pids), None, pids);
     }
 
-    /// Takes a snapshot of this instant; once a second works out rates, which it returns, and reads what the server
-    /// uses.
+    /// Takes a snapshot of this instant; once per second computes and returns rates, and reads the server's use.
     pub fn take(&mut self, now: Snapshot, at: Instant) -> Option<Rates> {
         self.now = now;
         self.elapsed = at.saturating_duration_since(self.begin);

@@ -1,4 +1,4 @@
-//! What a person sees while a scenario runs: on a terminal a live screen, elsewhere a line every few seconds.
+//! Progress for a person while a scenario runs: on a terminal a live screen, elsewhere a line every few seconds.
 //!
 //! The scenario's thread only stores numbers ([`Gauges`], relaxed atomics). A thread of its own reads them four times
 //! a second, reads the server's memory and CPU time once a second, and draws.
@@ -20,9 +20,9 @@ use crate::report::Report;
 use crate::result::names;
 use crate::target::Target;
 
-/// Between two pictures.
+/// Time between two pictures.
 const FRAME: Duration = Duration::from_millis(250);
-/// Between two lines where there is no terminal.
+/// Time between two lines without a terminal.
 const LINE: Duration = Duration::from_secs(5);
 /// Seconds of which rates are kept: a day.
 const SECONDS_MAX: usize = 86_400;
@@ -45,18 +45,18 @@ pub struct Gauges {
     stop: AtomicBool,
     /// Processes that took the server's place, until the view has seen them.
     pids: Mutex<Option<Vec<u32>>>,
-    /// Of every second so far, with the seconds since the beginning: what the view saw becomes curves of the result.
+    /// Rates of every second so far, with the seconds since the beginning: they become curves of the result.
     seconds: Mutex<Vec<(f64, Rates)>>,
 }
 
-/// What the gauges said at one instant.
+/// Values of the gauges at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What the scenario is doing.
+    /// Current step of the scenario.
     pub stage: String,
-    /// Sessions wanted.
+    /// Number of sessions to reach.
     pub goal: u64,
-    /// Sessions there.
+    /// Number of connected sessions.
     pub sessions: u64,
     /// POSTs so far.
     pub posted: u64,
@@ -64,9 +64,9 @@ pub struct Snapshot {
     pub notified: u64,
     /// Connections that ended on the server's side so far.
     pub ended: u64,
-    /// Half of the notifications of the last second were faster, in microseconds.
+    /// Median latency of the notifications of the last second, in microseconds.
     pub p50_us: u64,
-    /// All but one in a hundred of them were.
+    /// 99th percentile of the same, in microseconds.
     pub p99_us: u64,
 }
 
@@ -129,7 +129,7 @@ impl View {
         let gauges = Arc::new(Gauges::default());
         let screen = !target.no_view && io::stdout().is_terminal() && io::stdin().is_terminal();
         if screen {
-            // Now, not in the thread: what is said before the first picture would be printed under it.
+            // Now, not in the thread: a line before the first picture would be printed under it.
             *lock(&HELD) = Some(Vec::new());
         }
         let (shared, pids) = (gauges.clone(), target.pids.clone());
@@ -150,23 +150,23 @@ impl View {
         View { gauges, thread: thread.ok() }
     }
 
-    /// Says what the scenario does now and how many sessions it wants.
+    /// Sets the current step of the scenario and the number of sessions that it must reach.
     pub fn stage(&self, name: impl Into<String>, goal: usize) {
         *lock(&self.gauges.stage) = name.into();
         self.gauges.goal.store(goal as u64, Ordering::Relaxed);
     }
 
-    /// Other processes are the server now.
+    /// Replaces the processes of the server.
     pub fn watch(&self, pids: Vec<u32>) {
         *lock(&self.gauges.pids) = Some(pids);
     }
 
-    /// Sessions that are there.
+    /// Sets the number of connected sessions.
     pub fn sessions(&self, count: usize) {
         self.gauges.sessions.store(count as u64, Ordering::Relaxed);
     }
 
-    /// POSTs, notifications and ended connections so far.
+    /// Sets the numbers of POSTs, notifications and ended connections so far.
     pub fn traffic(&self, posted: u64, notified: u64, ended: u64) {
         for (gauge, value) in
             [(&self.gauges.posted, posted), (&self.gauges.notified, notified), (&self.gauges.ended, ended)]
@@ -208,8 +208,8 @@ impl Drop for View {
     }
 }
 
-/// Draws until told to stop, then restores the terminal and prints what was held back. `ratatui::try_init` has set a
-/// hook that restores it when any thread panics.
+/// Draws until told to stop, then restores the terminal and prints the lines that were held back. `ratatui::try_init`
+/// has set a hook that restores it when any thread panics.
 fn run_screen(mut terminal: ratatui::DefaultTerminal, gauges: &Gauges, mut history: History) {
     while !gauges.stop.load(Ordering::Relaxed) {
         gauges.look(&mut history);
@@ -219,7 +219,7 @@ fn run_screen(mut terminal: ratatui::DefaultTerminal, gauges: &Gauges, mut histo
         }
         while event::poll(Duration::ZERO).unwrap_or(false) {
             let asked = matches!(event::read(), Ok(Event::Key(key)) if asks_for_the_end(key));
-            // The second time as a second signal does: the scenario does not hear, or takes too long for this person.
+            // The second time as a second signal does: the scenario does not react, or takes too long for the user.
             if asked && crate::interrupt::request() {
                 close_screen();
                 std::process::exit(ENDED_BY_KEY);
@@ -236,13 +236,13 @@ fn asks_for_the_end(key: KeyEvent) -> bool {
     ctrl_c || key.code == KeyCode::Char('q')
 }
 
-/// Gives the terminal back and prints what was held back.
+/// Gives the terminal back and prints the lines that were held back.
 fn close_screen() {
     ratatui::restore();
     release();
 }
 
-/// Prints what was held back; from now on lines are printed at once.
+/// Prints the lines that were held back; from now on lines are printed at once.
 fn release() {
     let held = lock(&HELD).take().unwrap_or_default();
     held.iter().for_each(|line| println!("{line}"));
@@ -260,7 +260,7 @@ fn run_lines(gauges: &Gauges, mut history: History) {
         gauges.look(&mut history);
         if last.elapsed() >= LINE {
             last = Instant::now();
-            // Nobody listens: the figures still go to standard output and the file.
+            // Standard error is closed: the figures still go to standard output and the file.
             let _ = writeln!(io::stderr(), "{}", history.line());
         }
     }

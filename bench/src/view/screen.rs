@@ -67,7 +67,7 @@ fn draw_plots(frame: &mut Frame<'_>, area: Rect, history: &History) {
     };
     let cores: Vec<u64> =
         history.past.iter().skip(newest(right.width)).map(|rates| (rates.cores * 100.0) as u64).collect();
-    // The tallest column says what the others mean.
+    // The value of the tallest column gives the scale.
     let plot = |what: &str, data: Vec<u64>| {
         let most = grouped(data.iter().copied().max().unwrap_or(0));
         Sparkline::default().block(Block::bordered().title(format!(" {what}, most {most} "))).data(data)

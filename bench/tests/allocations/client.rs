@@ -1,4 +1,4 @@
-//! A user agent and an app server on blocking sockets: what they allocate is on their own thread.
+//! A user agent and an app server on blocking sockets: their allocations are on their own thread.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Appends what has come. The node runs in this process, and with it whoever sends signals to its threads.
+/// Appends the bytes that have come. The node runs in this process, and so do the senders of signals to its threads.
 fn read(stream: &mut TcpStream, to: &mut Vec<u8>) {
     assert!(read_more(stream, to).unwrap() > 0, "the server has closed the connection");
 }
@@ -73,7 +73,7 @@ impl Agent {
         self.stream.write_all(&self.frame).unwrap();
     }
 
-    /// The next text; Pings before it are answered.
+    /// Returns the next text; Pings before it are answered.
     pub fn hear(&mut self) -> Value {
         loop {
             match self.next() {
@@ -92,7 +92,7 @@ impl Agent {
         self.send(PONG, &payload);
     }
 
-    /// Returns when the server has worked on everything that was said before.
+    /// Returns when the server has processed everything that was sent before.
     pub fn settle(&mut self) {
         self.send(PING, b"settle");
         loop {

@@ -1,4 +1,4 @@
-//! Counts allocations by thread, and can say where they came from.
+//! Counts allocations by thread, and can show their places.
 
 // An allocator is unsafe to implement.
 #![allow(unsafe_code)]
@@ -49,7 +49,7 @@ fn count() {
     }
 }
 
-/// Of a stack only our own functions, innermost first.
+/// Functions of murre, shards and glommio in a stack, innermost first.
 fn short(stack: &str) -> String {
     let ours = |line: &&str| {
         let line = line.split_once(": ").map_or("", |(_, name)| name);
@@ -91,7 +91,7 @@ unsafe impl GlobalAlloc for Counting {
 pub struct Thread(i32);
 
 impl Thread {
-    /// The one whose name begins so.
+    /// The thread whose name begins with `name`.
     pub fn named(name: &str) -> Thread {
         let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
         let found =
@@ -100,13 +100,13 @@ impl Thread {
         Thread(found.file_name().unwrap().to_str().unwrap().parse().unwrap())
     }
 
-    /// How often it has allocated.
+    /// Number of its allocations.
     pub fn allocations(self) -> u64 {
         let places = TASKS.iter().zip(&COUNTS).filter(|(task, _)| task.load(Ordering::Relaxed) == self.0);
         places.map(|(_, count)| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Where it allocates while `work` runs, one line for each place and how often.
+    /// Places at which it allocates while `work` runs, one line for each with its count.
     pub fn trace(self, work: impl FnOnce()) -> String {
         TRACED.store(self.0, Ordering::Relaxed);
         work();

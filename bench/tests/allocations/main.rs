@@ -1,9 +1,9 @@
-//! What a shard allocates once it has found its size: nothing for idle sessions, their pings and its own turns, and a
+//! Allocations of a shard once it has found its size: nothing for idle sessions, their pings and its own turns, and a
 //! small number for each notification, every one of which is named here.
 //!
-//! A whole node runs in this process, with one shard; what that thread allocates is counted (`counting`). The clients
-//! are blocking sockets on the thread of the test. One test, so that nobody else uses the shard meanwhile. A bound that
-//! is broken is shown with the places that allocate.
+//! A whole node runs in this process, with one shard; the allocations of that thread are counted (`counting`). The
+//! clients are blocking sockets on the thread of the test. One test, so that no other test uses the shard meanwhile. A
+//! bound that is broken is shown with the places that allocate.
 
 mod client;
 mod counting;
@@ -25,7 +25,7 @@ const WARM_UP: u64 = 300;
 /// Rounds that are counted.
 const ROUNDS: u64 = 500;
 
-/// What each direct notification costs, from its POST to its ack.
+/// Allocations of each direct notification, from its POST to its ack.
 const NOTIFICATION: u64 = NAMED.len() as u64;
 const NAMED: &[&str] = &[
     "the message body, as storage and the ledger will have it",
@@ -33,12 +33,12 @@ const NAMED: &[&str] = &[
     "the request to the machine, which may travel to another shard",
     "the list of acks that the machine is told",
 ];
-/// What a shard may allocate beside its work in a phase, and in each second of it: one that slept for more than a
-/// second wakes up through its executor, and the executor gets a pass once a second. Both allocate a handful.
+/// Allocations that a shard may make beside its work in a phase, and in each second of it: one that slept for more than
+/// a second wakes up through its executor, and the executor gets a pass once a second. Both allocate a handful.
 const STRAY: u64 = 24;
 const STRAY_PER_SECOND: u64 = 4;
 
-/// A node with one shard, and who talks to it.
+/// A node with one shard, and its clients.
 struct World {
     running: Running,
     shard: Thread,
@@ -73,7 +73,7 @@ impl World {
         World { shard: Thread::named("shard0"), running, agents, paths, sender, _directory: directory }
     }
 
-    /// Posts to one agent after the other, and each takes what came and acks it.
+    /// Posts to one agent after the other; each takes its notification and acks it.
     fn notify(&mut self, rounds: u64) {
         for round in 0..rounds as usize {
             let at = round % self.agents.len();
@@ -83,7 +83,7 @@ impl World {
         self.settle();
     }
 
-    /// Everything that was said is worked on, and every Ping answered.
+    /// Waits until everything that was sent is processed, and answers every Ping.
     fn settle(&mut self) {
         self.agents.iter_mut().for_each(Agent::settle);
     }
@@ -99,7 +99,7 @@ impl World {
         until("the Pings are counted", || self.running.total("pings") >= pings + self.agents.len() as u64);
     }
 
-    /// Fails when `work` makes the shard allocate more than `bound`, and says where.
+    /// Fails when `work` makes the shard allocate more than `bound`, and shows the places.
     fn bound(&mut self, what: &str, bound: u64, mut work: impl FnMut(&mut World)) {
         let (before, begun) = (self.shard.allocations(), Instant::now());
         work(self);
@@ -138,7 +138,7 @@ fn a_shard_that_has_found_its_size_allocates_only_what_is_named() {
             world.running.total("warm_parks") >= parks + ROUNDS / 2
         });
     });
-    // The bound is no higher than it must be: what is named is allocated.
+    // The bound is no higher than it must be: every named allocation is made.
     let before = world.shard.allocations();
     world.notify(10);
     assert!(world.shard.allocations() - before >= 10 * NOTIFICATION, "less is allocated than is named here");

@@ -1,4 +1,4 @@
-//! A real server process and blocking clients of it, which panic where the server does not do what it must.
+//! A real server process and blocking clients of it, which panic where the server breaks the protocol.
 
 // Every test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
@@ -22,7 +22,7 @@ use protocol::webpush::identity::Identity;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long nothing must come.
+/// Time in which no message may come.
 pub const SILENCE: Duration = Duration::from_millis(400);
 
 /// A server with three shards and a data directory of its own.
@@ -43,7 +43,7 @@ impl World {
         if !settings.contains(&"--shards") {
             arguments.extend(["--shards".to_owned(), "3".into()]);
         }
-        // Whoever tests this says so; a client of the others may be slow because its host is.
+        // A test of this timeout sets it itself; a client of the others may be slow because its host is.
         if !settings.iter().any(|text| text.starts_with("websocket.hello_timeout")) {
             arguments.extend(["--set".to_owned(), "websocket.hello_timeout=60".into()]);
         }
@@ -54,7 +54,7 @@ impl World {
         World { server, directory }
     }
 
-    /// Where the server keeps everything.
+    /// Data directory of the server.
     pub fn data_dir(&self) -> std::path::PathBuf {
         self.directory.path().join("data")
     }
@@ -116,7 +116,7 @@ impl Reply {
         self.0.header(name).unwrap_or_default()
     }
 
-    /// Status and errno; 0 when there is none.
+    /// Status and errno; 0 without an errno.
     pub fn refusal(&self) -> (u16, u64) {
         (self.status, self.errno().unwrap_or(0))
     }
@@ -180,7 +180,6 @@ impl UserAgent {
         self.agent.receive(patience).unwrap()
     }
 
-    /// The next message.
     pub fn message(&mut self) -> Value {
         match self.receive(PATIENCE) {
             Received::Message(message) => message,
@@ -221,20 +220,20 @@ impl UserAgent {
         self.agent.note().unwrap()
     }
 
-    /// Acks, and returns when the server has dealt with it.
+    /// Acks, and returns when the server has processed the ack.
     pub fn ack<'a>(&mut self, notes: impl IntoIterator<Item = &'a Note>) {
         self.agent.ack(notes).unwrap();
         self.barrier();
     }
 
-    /// Returns when everything sent before was dealt with: an unknown broadcast is always answered.
+    /// Returns when the server has processed everything sent before: an unknown broadcast is always answered.
     pub fn barrier(&mut self) {
         self.send(json!({"messageType": "broadcast_subscribe", "broadcasts": {"tests/none": "v"}}));
         let answer = self.expect("broadcast");
         assert!(answer["broadcasts"]["errors"]["tests/none"].is_string(), "{answer}");
     }
 
-    /// Subscribes to a broadcast that was set a moment ago, until its shard has heard of it: others may hear earlier.
+    /// Subscribes to a broadcast that was set a moment ago, until its shard has it: others may have it earlier.
     pub fn knows_broadcast(&mut self, id: &str, version: &str) {
         let begun = Instant::now();
         loop {
@@ -248,7 +247,7 @@ impl UserAgent {
         }
     }
 
-    /// Nothing comes for a while.
+    /// Checks that no message comes for [`SILENCE`].
     pub fn silence(&mut self) {
         assert_eq!(self.receive(SILENCE), Received::Nothing);
     }

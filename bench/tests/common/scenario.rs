@@ -39,7 +39,7 @@ pub fn in_place_of(server: &Server, command: &str, more: &str) -> String {
     )
 }
 
-/// What a scenario said.
+/// Result of a scenario.
 pub struct Verdict {
     pub held: bool,
     pub outcome: Outcome,
@@ -51,20 +51,20 @@ impl Verdict {
         self.outcome.checks.iter().filter(|check| !check.ok).map(|check| check.name.as_str()).collect()
     }
 
-    /// All checks held.
+    /// Checks that all checks held; returns the outcome.
     pub fn good(self) -> Outcome {
         assert!(self.held, "{:?}", self.failed());
         self.outcome
     }
 
-    /// Exactly these checks failed.
+    /// Checks that exactly these checks failed.
     pub fn bad(self, wanted: &[&str]) {
         assert!(!self.held);
         assert_eq!(self.failed(), wanted);
     }
 }
 
-/// Runs a scenario with these words of its command line. Murre's counters are read when `admin` says so.
+/// Runs a scenario with these words of its command line. Murre's counters are read if `admin` is true.
 pub fn run<O: Args>(server: &Server, admin: bool, words: &[&str], run: fn(&O) -> io::Result<bool>) -> Verdict {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("result.json");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::PATIENCE;
 
-/// What came from the server.
+/// One message or end from the server.
 #[derive(Debug, PartialEq)]
 pub enum Heard {
     /// The text of a message, as it was spelled.
@@ -31,19 +31,19 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A TCP connection on which nothing was said yet.
+    /// A TCP connection on which nothing was sent yet.
     pub fn open(address: SocketAddr) -> Wire {
         Wire::of(TcpStream::connect(address).unwrap())
     }
 
-    /// The same on a connection that was made elsewhere.
+    /// As [`Wire::open`] on an existing connection.
     pub fn of(stream: TcpStream) -> Wire {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Wire { stream, inbox: Vec::new() }
     }
 
-    /// Behind its upgrade.
+    /// A connection after its upgrade.
     pub fn upgraded(address: SocketAddr) -> Wire {
         let mut wire = Wire::open(address);
         wire.write(&upgrade_request(&address.to_string()));
@@ -51,7 +51,7 @@ impl Wire {
         wire
     }
 
-    /// Behind its hello.
+    /// A connection after its hello.
     pub fn greeted(address: SocketAddr) -> Wire {
         let mut wire = Wire::upgraded(address);
         wire.say(&json!({"messageType": "hello", "use_webpush": true}));
@@ -63,17 +63,17 @@ impl Wire {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Whether the connection still took these bytes.
+    /// Returns true if the connection still took these bytes.
     pub fn try_write(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// One whole text message.
+    /// Sends one whole text message.
     pub fn say(&mut self, message: &Value) {
         self.write(&text(&message.to_string()));
     }
 
-    /// Ends our side, as a client does behind its last byte.
+    /// Shuts down the client's side, as a client does after its last byte.
     pub fn finish(&mut self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
@@ -115,7 +115,7 @@ impl Wire {
         String::from_utf8(std::mem::take(&mut self.inbox)).unwrap()
     }
 
-    /// The next thing the server says; it must come in time.
+    /// The next message or end from the server; it must come in time.
     pub fn hear(&mut self) -> Heard {
         loop {
             if let Some(frame) = frame::parse(&self.inbox).unwrap() {
@@ -147,7 +147,7 @@ impl Wire {
         }
     }
 
-    /// The close frame, past whatever comes before it.
+    /// The close frame, past all messages before it.
     pub fn goodbye(&mut self) -> (u16, String) {
         loop {
             match self.hear() {
@@ -158,7 +158,7 @@ impl Wire {
         }
     }
 
-    /// Reads more; how the stream ended, if it did.
+    /// Reads more; returns the end of the stream, if it ended.
     fn fill(&mut self) -> Option<Heard> {
         match http::read_more(&mut self.stream, &mut self.inbox) {
             Ok(0) => return Some(Heard::End),
@@ -196,5 +196,5 @@ pub fn raw(first: u8, payload: &[u8]) -> Vec<u8> {
 /// Asks for a broadcast that does not exist: is always answered.
 pub const PROBE: &str = r#"{"messageType":"broadcast_subscribe","broadcasts":{"tests/none":"v"}}"#;
 
-/// What answers [`PROBE`].
+/// Answer to [`PROBE`].
 pub const PROBED: &str = r#"{"messageType":"broadcast","broadcasts":{"errors":{"tests/none":"Broadcast not found"}}}"#;

@@ -1,4 +1,4 @@
-//! What is answered to whom: 100, methods, pages of other origins, refusals, cancels.
+//! Answers: 100, methods, pages of other origins, refusals, cancels.
 
 use super::common::World;
 use super::{GOOD, Wire, path, post, receive};
@@ -92,7 +92,7 @@ fn browsers_of_any_origin_may_post_and_read_where_the_message_is() {
     assert_eq!(response.header("vary"), Some("Origin"));
     assert_eq!(response.header("access-control-allow-credentials"), None);
     receive(&mut agent, &["from a page"]);
-    // A page may also read why it was refused.
+    // A page may also read the reason of a refusal.
     let response = wire.send(post(&to, &format!("{origin}Topic: !\r\n"), "x")).next().unwrap();
     assert_eq!((response.status, response.header("access-control-allow-origin")), (400, Some("https://app.example")));
 }
@@ -165,7 +165,7 @@ fn a_cancel_names_one_version_and_recalls_nothing() {
     for id in [&older, &sent] {
         assert_eq!(world.cancel(id).status, 204);
     }
-    // Neither what was cancelled after it was sent, nor what the newer one replaced; and the newer one.
+    // The cancelled message and the replaced one do not come; the newer one does.
     let mut agent = world.agent(Some(&uaid));
     let note = agent.note();
     assert_eq!((note.text(), &note.version), ("newer", &newer));

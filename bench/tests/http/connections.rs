@@ -1,4 +1,4 @@
-//! How long a connection lives, what is pipelined on it, who leaves early and who is too slow.
+//! Lifetime of a connection, pipelined requests, clients that leave early and clients that are too slow.
 
 use super::common::World;
 use super::{Wire, path, post, post_chunked, receive};
@@ -72,7 +72,7 @@ fn slow_requests_are_ended_with_408_and_idle_connections_without_a_word() {
     let (mut agent, to) = world.subscriber();
     let whole = post(&to, "", "slow body");
     let (head, _) = whole.split_at(whole.len() - 5);
-    // Idle, fresh and kept: nobody asked anything.
+    // Idle, fresh and kept: no request was sent.
     let (mut idle, mut kept) = (Wire::open(world.server.endpoint()), Wire::open(world.server.endpoint()));
     kept.send(post(&to, "", "in time"));
     let begun = [("head", &whole[..40]), ("first byte", &whole[..1]), ("body", head)].map(|(what, begun)| {
@@ -111,13 +111,13 @@ fn a_sender_that_leaves_early_has_sent_nothing() {
             let mut wire = Wire::open(world.server.endpoint());
             wire.send(&request[..cut]);
             wire.finish();
-            // Told or not: what is half here was not accepted.
+            // With or without an answer: a request that is half here was not accepted.
             let statuses = wire.until_the_end();
             assert!(statuses.iter().all(|status| *status == 400 || *status == 408), "{statuses:?}");
         }
     }
     agent.silence();
-    // Whoever has said everything is answered, also when nothing more can come.
+    // A client that has sent its whole request is answered, also when nothing more can come.
     let mut wire = Wire::open(world.server.endpoint());
     wire.send(post(&to, "", "said everything"));
     wire.finish();

@@ -1,4 +1,4 @@
-//! Where a request ends: heads, bodies, chunks, their bounds, and what two parsers might cut differently.
+//! End of a request: heads, bodies, chunks, their bounds, and requests that two parsers might cut differently.
 
 use super::common::World;
 use super::{GOOD, Wire, path, post, post_chunked, receive};

@@ -24,7 +24,7 @@ impl Wire {
         std::iter::from_fn(|| self.next()).map(|response| response.status).collect()
     }
 
-    /// The server has ended the connection, and said nothing more.
+    /// Checks that the server has ended the connection and sent nothing more.
     fn is_over(&mut self) {
         assert_eq!(self.until_the_end(), [0u16; 0]);
     }

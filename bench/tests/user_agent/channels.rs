@@ -79,7 +79,7 @@ fn three_hundred_registers_in_one_minute_are_answered() {
 fn unregister_takes_every_spelling_and_channels_nobody_knows() {
     let world = World::start();
     let mut agent = world.agent(None);
-    // Before anything was registered: Firefox sends late what it could not send under its last UAID.
+    // Before anything was registered: Firefox sends late the messages that it could not send under its last UAID.
     agent.unregister(&channel_id());
     let spellings: [fn(uuid::Uuid) -> String; 5] = [
         |id| id.hyphenated().to_string(),

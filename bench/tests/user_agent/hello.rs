@@ -1,4 +1,4 @@
-//! Hello: who comes, which fields a message has, and what may not come first.
+//! Hello: known and unknown users, the fields of a message, and messages that must not come first.
 
 use murre::client::agent::channel_id;
 use serde_json::{Value, json};

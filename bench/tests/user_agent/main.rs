@@ -1,5 +1,5 @@
-//! What a user agent may say and what it is told, message by message and field by field (PROTOCOL.md 1.4 to 1.6, 1.9,
-//! 1.11 and 12).
+//! Messages of a user agent and their answers, message by message and field by field (PROTOCOL.md 1.4 to 1.6, 1.9, 1.11
+//! and 12).
 
 #[path = "../common/mod.rs"]
 mod common;

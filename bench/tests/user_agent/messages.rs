@@ -116,7 +116,7 @@ fn hello_subscribes_to_the_broadcasts_it_names() {
     let world = World::start();
     set_broadcast(&world, "tests/differs", "v2");
     set_broadcast(&world, "tests/equal", "v1");
-    // A shard may hear of them a moment later than another.
+    // A shard may get them a moment later than another.
     let begun = Instant::now();
     let mut agent = loop {
         assert!(begun.elapsed() < PATIENCE, "a shard that has not heard of them");

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::common::{Request, World, exchange};
 
-/// The older of two sessions is told to go and disturbs the newer no more, however its end arrives.
+/// The older of two sessions is told to go and does not disturb the newer, in each way in which its end arrives.
 fn takeover(world: &World) {
     let (mut old, subscription) = world.subscriber();
     let mut new = world.agent(Some(&old.uaid.clone()));
@@ -57,7 +57,7 @@ fn another_node_ends_the_session_that_it_names_and_no_other() {
     }
     assert_eq!(ended, 1, "one instant is its own, between {before} and {after}");
     assert_eq!(agent.close_code(), 1011);
-    // What comes now is stored; the user may come back.
+    // A POST is stored now; the user may come back.
     assert_eq!(world.post(&subscription, 3600, "later").status, 201);
     assert_eq!(world.agent(Some(&agent.uaid)).note().text(), "later");
 }

@@ -1,4 +1,4 @@
-//! User agents and app servers of a drill, each on a thread, and what they count.
+//! User agents and app servers of a drill, each on a thread, and their counts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -14,22 +14,22 @@ use murre::client::http::{Client, Request};
 use super::town::{Addresses, Town};
 use crate::random::Random;
 
-/// What was counted.
+/// Counts of a drill.
 #[derive(Default)]
 pub(super) struct Tally {
     /// Sequence numbers that were answered 201.
     pub accepted: HashSet<u64>,
     received: HashSet<u64>,
     acked: HashSet<u64>,
-    /// Received again after an ack was sent.
+    /// Notifications received again after an ack was sent.
     pub again: u64,
     /// Hellos answered with another UAID.
     pub renamed: u64,
-    /// Answers to POSTs; 0 is none.
+    /// Number of answers to POSTs by status; 0 stands for no answer.
     pub statuses: BTreeMap<u16, u64>,
-    /// Answers 503 that say when to come again.
+    /// Answers 503 with a time to come again.
     pub orderly: u64,
-    /// Sessions that ended without their user agent's doing, by where it was connected.
+    /// Sessions that their user agent did not end, by the address of the node.
     pub closed: HashMap<SocketAddr, u64>,
 }
 
@@ -63,7 +63,7 @@ impl Shared {
     }
 }
 
-/// Everybody.
+/// User agents and app servers of a drill.
 pub(super) struct Crowd {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -71,8 +71,8 @@ pub(super) struct Crowd {
 
 /// App servers; each has one POST under way.
 const POSTERS: usize = 8;
-/// One user in so many stays where it is as long as it can: nothing is found for it by a next hello, so what another
-/// node stores for it, or owes it, must be told.
+/// One user in `STAYS` stays connected as long as it can. No later hello finds messages for it, so another node that
+/// stores or owes it a message must notify its node.
 const STAYS: usize = 3;
 /// Longest wait for a user to be registered.
 const REGISTER_WITHIN: Duration = Duration::from_secs(60);
@@ -80,7 +80,7 @@ const REGISTER_WITHIN: Duration = Duration::from_secs(60);
 const ACK_READ_WITHIN: Duration = Duration::from_secs(2);
 
 impl Crowd {
-    /// Registers the users and sets everybody going. `gentle`: nobody leaves without a word, so that no ack is lost.
+    /// Registers the users and starts all threads. `gentle`: no user leaves without a close, so that no ack is lost.
     pub(super) fn gather(town: &Town, users: usize, rate: u32, gentle: bool) -> io::Result<Crowd> {
         let addresses = town.addresses();
         let mut dice = Random(1);
@@ -120,13 +120,13 @@ impl Crowd {
         self.shared.posting.store(false, Ordering::Relaxed);
     }
 
-    /// How many accepted notifications nobody has received.
+    /// Number of accepted notifications that no user has received.
     pub(super) fn missing(&self) -> usize {
         let tally = self.shared.tally();
         tally.accepted.difference(&tally.received).count()
     }
 
-    /// Sends everybody home.
+    /// Stops all threads and returns their counts.
     pub(super) fn disperse(self) -> Tally {
         self.stop_posting();
         self.shared.living.store(false, Ordering::Relaxed);
@@ -138,8 +138,8 @@ impl Crowd {
     }
 }
 
-/// A new user with one channel. A database that has just begun may be too slow for a while, and refusing is what a node
-/// then must do.
+/// A new user with one channel. A database that has just begun may be too slow for a while, and a node must then
+/// refuse.
 fn register(address: SocketAddr) -> io::Result<(String, String)> {
     let begun = Instant::now();
     loop {
@@ -154,7 +154,7 @@ fn register(address: SocketAddr) -> io::Result<(String, String)> {
     }
 }
 
-/// The life of a user agent: connects anywhere, acks, and if it `moves` goes elsewhere now and then, with a word or
+/// The life of a user agent: connects anywhere, acks, and if it `moves` it goes elsewhere now and then, with a close or
 /// without.
 fn live(shared: &Shared, uaid: String, moves: bool, mut dice: Random) {
     while shared.living.load(Ordering::Relaxed) {
@@ -200,7 +200,7 @@ fn serve(shared: &Shared, mut agent: Agent, moves: bool, dice: &mut Random) -> i
                 return Err(io::Error::other("closed"));
             }
             Received::Nothing if until.is_some_and(|until| Instant::now() > until) => {
-                // What comes of a goodbye is nobody's doing but its own.
+                // The result of a goodbye does not matter.
                 let _ = match dice.below(3) {
                     _ if shared.gentle => agent.close(),
                     0 => agent.close(),

@@ -1,4 +1,4 @@
-//! What breaks in a drill, and how it heals.
+//! Faults of a drill, and their repair.
 
 use std::fmt;
 use std::io;
@@ -72,13 +72,13 @@ impl Fault {
         Fault::ClockSet,
     ];
 
-    /// Whether an ack may go unheard or its delete be lost, so that a message may come again.
+    /// Returns true if an ack may go unread or its delete be lost, so that a message may come again.
     pub fn loses_acks(self) -> bool {
         !matches!(self, Fault::None | Fault::Split | Fault::Rolling | Fault::Clocks | Fault::ClockSet)
     }
 
-    /// Whether a POST may be refused with another 5xx than 503 that says when to come again: a node that dies or stops
-    /// answers what it can. In the others a refusal says that the store is away, or in doubt.
+    /// Returns true if every 5xx answer to a POST must be a 503 with a time to come again: it then says that the store
+    /// is away, or in doubt. In the other faults a node that dies or stops answers as it can.
     pub(super) fn refuses_in_order(self) -> bool {
         matches!(
             self,
@@ -86,7 +86,7 @@ impl Fault {
         )
     }
 
-    /// Whether the first node has a clock of its own, and how many milliseconds it is ahead at the start.
+    /// Offset in milliseconds of the first node's clock at the start, if the node has a clock of its own.
     pub(super) fn clock_ahead(self) -> Option<i64> {
         match self {
             Fault::Clocks => Some(3_000),
@@ -95,7 +95,7 @@ impl Fault {
         }
     }
 
-    /// Whether the sessions of this node are none of its business, so that all of them stay.
+    /// Returns true if it does not affect the sessions of this node, so that all of them stay.
     pub(super) fn leaves_alone(self, node: usize) -> bool {
         match self {
             Fault::None | Fault::Split | Fault::Cut | Fault::LinksDown | Fault::Clocks | Fault::ClockSet => true,
@@ -105,7 +105,7 @@ impl Fault {
         }
     }
 
-    /// What it lacks here, if anything.
+    /// Requirement that is missing here, if any.
     pub(super) fn lacks(self, databases: usize) -> Option<&'static str> {
         match self {
             Fault::DatabaseNode | Fault::Divergent if databases < 3 => Some("needs three database nodes"),
@@ -114,7 +114,7 @@ impl Fault {
         }
     }
 
-    /// Whether the nodes stand in namespaces of their own.
+    /// Returns true if the nodes stand in namespaces of their own.
     pub(super) fn wants_network(self) -> bool {
         matches!(self, Fault::LinksDown | Fault::DatabaseCut)
     }

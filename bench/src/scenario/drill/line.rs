@@ -1,5 +1,5 @@
-//! The line to a node's API: a proxy that stands between the nodes and can be cut. What is sent into a cut line goes
-//! nowhere and nothing says so, as when a router dies.
+//! The line to a node's API: a proxy that stands between the nodes and can be cut. Bytes that are sent into a cut line
+//! are lost without an error, as when a router dies.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -31,7 +31,7 @@ impl Line {
         Ok(Line { address, scheme, cut })
     }
 
-    /// Where the node is reached through it.
+    /// URL of the node through it.
     pub(super) fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address)
     }

@@ -21,7 +21,7 @@ pub use self::fault::Fault;
 use self::town::Town;
 use crate::report::Report;
 
-/// Which faults, and how many of everything.
+/// Faults, and the size of the drill.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Faults to drill, separated by commas; when absent all that this host and these counts can do.
@@ -45,7 +45,7 @@ pub struct Options {
     /// Seconds of calm before a fault and after it.
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub calm: u64,
-    /// TLS between the nodes, and to the database with a certificate of ours; a password too where that is one node.
+    /// TLS between the nodes, and to the database with a client certificate; a password too where that is one node.
     #[arg(long)]
     pub tls: bool,
     /// The server binary; when absent this executable, which has `serve` too.
@@ -56,8 +56,8 @@ pub struct Options {
     pub json: Option<PathBuf>,
 }
 
-/// How long after the end of posting everything must have arrived: storage that was down is tried again after seconds,
-/// what stays unacked on a dead connection after a Ping.
+/// Time after the end of posting in which all messages must arrive: storage that was down is tried again after seconds,
+/// an unacked message on a dead connection after a Ping.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the drills one after the other and reports.
@@ -114,7 +114,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     report.finish(options.json.as_deref())
 }
 
-/// Which ones. What cannot be done is left out, and said, unless it was asked for by name.
+/// Faults to drill. A fault that cannot run here is left out, with a line of output, unless it was given by name.
 fn chosen(options: &Options) -> io::Result<Vec<Fault>> {
     let (mut can, all) = (Vec::new(), options.faults.is_empty());
     let wanted: &[Fault] = if all { &Fault::ALL } else { &options.faults };
@@ -128,7 +128,7 @@ fn chosen(options: &Options) -> io::Result<Vec<Fault>> {
     Ok(can)
 }
 
-/// What came of one drill.
+/// Result of one drill.
 struct Drilled {
     accepted: u64,
     refused: u64,

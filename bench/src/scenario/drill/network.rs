@@ -1,4 +1,4 @@
-//! Every node in a network namespace of its own, joined by the kernel: what `links-down` cuts.
+//! Every node in a network namespace of its own, joined by the kernel. `links-down` cuts the links.
 //!
 //! ```text
 //!   here --- front bridge --- node 1, 2, ...   user agents, app servers
@@ -6,10 +6,10 @@
 //!             back bridge  --- node 1, 2, ...   the node API: only this is cut (198.19.N.0/24)
 //! ```
 //!
-//! The bridges stand in a namespace too, so here there is one interface, `murre` and our process id. Nothing of it has
-//! a name that outlives us: a namespace is there as long as a process is in it, each is held by a `cat` that ends when
-//! we do, however we end, and what is in a namespace goes with it, both ends of every link.
-//! Addresses are those set aside for measurements (RFC 2544). Needs root, iproute2 and util-linux.
+//! The bridges stand in a namespace too, so here there is one interface, `murre` and the id of this process. No name
+//! outlives this process. A namespace exists as long as a process is in it. Each is held by a `cat` that ends with this
+//! process. The contents of a namespace go with it, both ends of every link. Addresses are those set aside for
+//! measurements (RFC 2544). Needs root, iproute2 and util-linux.
 
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 
-/// All of it.
+/// Network namespaces, bridges and links of a drill.
 pub(super) struct Network {
     nodes: Vec<Place>,
     database: Place,
@@ -28,10 +28,10 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Makes it, for so many nodes.
+    /// Creates the network for `nodes` nodes.
     ///
     /// # Errors
-    /// We are not root, or the system has no namespaces, bridges or `ip`.
+    /// This process is not root, or the system has no namespaces, bridges or `ip`.
     pub(super) fn build(nodes: usize) -> io::Result<Network> {
         if !geteuid().is_root() {
             let said = "network namespaces need root; run it with sudo, or leave it out: --faults";
@@ -64,40 +64,40 @@ impl Network {
         Ok(network)
     }
 
-    /// Where node `n` is reached from here.
+    /// Address of node `n` from here.
     pub(super) fn front(&self, n: usize) -> Ipv4Addr {
         Ipv4Addr::new(198, 18, self.number, 101 + n as u8)
     }
 
-    /// Where other nodes reach node `n`.
+    /// Address of node `n` for other nodes.
     pub(super) fn back(&self, n: usize) -> Ipv4Addr {
         Ipv4Addr::new(198, 19, self.number, 101 + n as u8)
     }
 
-    /// Where the nodes of the database are, from the first on.
+    /// Address of the nodes of the database, from the first on.
     pub(super) fn database_address(&self, n: u8) -> Ipv4Addr {
         Ipv4Addr::new(198, 18, self.number, 1 + n)
     }
 
-    /// What to put before a command that runs where node `n` is.
+    /// Words in front of a command that runs in the namespace of node `n`.
     pub(super) fn at_node(&self, n: usize) -> Vec<String> {
-        // It keeps its process id, and dies with us: it would keep the namespace.
+        // It keeps its process id, and dies with this process: it would keep the namespace.
         [self.nodes[n].enter(), ["setpriv", "--pdeathsig", "KILL", "--"].map(str::to_owned).into()].concat()
     }
 
-    /// What to put before a command that runs where the database is, which ends by itself when we do.
+    /// Words in front of a command that runs in the namespace of the database, which ends by itself with this process.
     pub(super) fn at_database(&self) -> Vec<String> {
         self.database.enter()
     }
 
-    /// Has nothing that the database sends to a node arrive, or all of it again. Nothing says so to either.
+    /// Drops all packets from the database to a node, or none again. Neither side gets an error.
     pub(super) fn cut_from_database(&self, n: usize, cut: bool) -> io::Result<()> {
         let verb = if cut { "add" } else { "del" };
         self.database.ip(&format!("route {verb} blackhole {}/32\n", self.front(n)))
     }
 
     /// Takes the links between the nodes down, or up again. A node sees that its end has no carrier, and nothing else:
-    /// what it sends waits for a neighbour that does not answer.
+    /// its packets wait for a neighbour that does not answer.
     pub(super) fn cut(&self, cut: bool) -> io::Result<()> {
         let state = if cut { "down" } else { "up" };
         let plan: String = (0..self.nodes.len()).map(|n| format!("link set line{n} {state}\n")).collect();
@@ -190,7 +190,7 @@ fn feed(mut ip: Command, lines: &str) -> io::Result<()> {
         .spawn()
         .map_err(missing)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It ends at the first line that fails and says which.
+        // It ends at the first line that fails and prints that line.
         let _ = stdin.write_all(lines.as_bytes());
     }
     let output = child.wait_with_output()?;
@@ -206,7 +206,7 @@ mod tests {
         std::fs::read_to_string("/proc/net/dev").unwrap()
     }
 
-    /// Whether a ping of the kernel's own, a TCP connect that is refused, comes back.
+    /// Returns true if a ping of the kernel's own, a TCP connect that is refused, comes back.
     fn reaches(network: &Network, from: usize, to: Ipv4Addr) -> bool {
         let words = network.at_node(from);
         let connect = format!("exec 3<>/dev/tcp/{to}/9");

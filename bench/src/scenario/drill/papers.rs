@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// Where they lie. All nodes show the same one: a drill breaks other things than names.
+/// Files of the certificates. All nodes show the same one: a drill breaks other things than names.
 pub(super) struct Papers {
     directory: PathBuf,
 }
 
 impl Papers {
-    /// Makes them for nodes that are called by these addresses.
+    /// Creates certificates for nodes with these addresses.
     ///
     /// # Errors
     /// The directory takes no files.

@@ -17,16 +17,16 @@ use crate::cassandra::{self, Database};
 use crate::metrics::Metrics;
 use crate::process::{self, Server};
 
-/// Where user agents and app servers may go now.
+/// Addresses that user agents and app servers may use now.
 #[derive(Default)]
 pub(super) struct Addresses {
     pub websocket: Vec<SocketAddr>,
     pub endpoint: Vec<SocketAddr>,
 }
 
-/// Everything that runs.
+/// Nodes, database and network of a drill.
 pub(super) struct Town {
-    // What is in the network goes before it.
+    // The processes in the network end before it.
     servers: Vec<Node>,
     database: Option<Database>,
     network: Option<Network>,
@@ -74,7 +74,7 @@ impl Town {
         })
     }
 
-    /// Starts the database where the fault wants it, unless it is there.
+    /// Starts the database that the fault requires, unless it runs.
     fn settle(&mut self, fault: Fault) -> io::Result<()> {
         if self.database.is_some() && fault.wants_network() == self.network.is_some() {
             return Ok(());
@@ -82,7 +82,7 @@ impl Town {
         self.database = None;
         self.network = None;
         let count = self.databases.to_string();
-        // A replica that was away has only what it is told by reads and by repair.
+        // A replica that was away has only the rows that reads and repair give it.
         let mut options = vec!["--nodes", count.as_str(), "--no-hints"];
         if self.tls {
             options.push("--client-cert");
@@ -134,7 +134,7 @@ impl Town {
             format!("delivery.durable={}", fault == Fault::KillForGood),
             "delivery.spill_after=3".to_owned(),
             "delivery.ledger_bytes=1MiB".to_owned(),
-            // Connections that nobody reads any more are found while the drill waits.
+            // Connections without a reader are found while the drill waits.
             "websocket.auto_ping_interval=20".to_owned(),
         ];
         if let Some(database) = self.database.as_ref().filter(|_| self.tls) {
@@ -152,7 +152,8 @@ impl Town {
         all
     }
 
-    /// Of several database nodes one would keep the roles, and nobody could log in while that one is away.
+    /// Returns true if the database has one node. Of several, one would keep the roles, and no node could log in while
+    /// that one is away.
     fn asks_for_password(&self) -> bool {
         self.tls && self.databases == 1
     }
@@ -169,7 +170,7 @@ impl Town {
     }
 
     fn schema(&self, settings: &[String]) -> io::Result<()> {
-        // The command takes the settings that it knows: all `--set`, and where the database is.
+        // The command takes the settings that it knows: all `--set`, and the addresses of the database.
         let pairs = settings.chunks(2).filter(|pair| matches!(pair[0].as_str(), "--set" | "--scylla"));
         let arguments: Vec<&String> = pairs.flatten().collect();
         let words = self.command_at(0);
@@ -230,17 +231,17 @@ impl Town {
         Ok(())
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub(super) fn nodes(&self) -> usize {
         self.servers.len()
     }
 
-    /// Where user agents connect to a node.
+    /// Address of a node for user agents.
     pub(super) fn websocket(&self, n: usize) -> SocketAddr {
         self.servers[n].server.websocket()
     }
 
-    /// Where to go now.
+    /// Addresses to use now.
     pub(super) fn addresses(&self) -> Arc<Mutex<Addresses>> {
         Arc::clone(&self.addresses)
     }
@@ -252,7 +253,7 @@ impl Town {
         killed
     }
 
-    /// Tells a node to stop and waits for it. Whoever looks for a node does not find it from the start.
+    /// Tells a node to stop and waits for it. The list of addresses does not hold it from the start of the stop.
     pub(super) fn stop(&mut self, n: usize) -> io::Result<()> {
         self.leave_out(Some(n));
         let code = self.servers[n].server.terminate()?;
@@ -262,7 +263,7 @@ impl Town {
         Ok(())
     }
 
-    /// Has a node stand still, or go on.
+    /// Stops a node (SIGSTOP), or continues it.
     pub(super) fn pause(&self, n: usize, paused: bool) -> io::Result<()> {
         self.servers[n].server.pause(paused)
     }
@@ -295,7 +296,7 @@ impl Town {
         Ok(())
     }
 
-    /// Sets the clock of the node that has its own so many milliseconds ahead of the host's.
+    /// Sets the clock of the node that has its own `ahead` milliseconds ahead of the host's.
     pub(super) fn set_clock(&self, ahead: i64) -> io::Result<()> {
         std::fs::write(self.clock(), ahead.to_string())
     }
@@ -328,7 +329,7 @@ impl Town {
         (1..=self.databases).try_for_each(|n| self.database(verb, n))
     }
 
-    /// The ends of what the nodes said.
+    /// The ends of the nodes' logs.
     pub(super) fn logs(&self) -> String {
         let tail = |node: &Node| {
             let log = node.server.log();
@@ -359,5 +360,5 @@ impl Town {
     }
 }
 
-/// Where a node ends TLS.
+/// Port on which a node terminates TLS.
 const TLS_PORT: u16 = 8443;
