@@ -9,39 +9,39 @@ use protocol::wire::http1::Response;
 use protocol::wire::text::{push_json, push_u64};
 use protocol::wire::upgrade;
 
-/// What an answer must know of its request.
+/// Facts of a request that its answer depends on.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    /// Another request may follow.
+    /// True if another request can follow.
     pub keep_alive: bool,
-    /// It was a HEAD: no body is sent.
+    /// True if the request was a HEAD: no body is sent.
     pub to_head: bool,
-    /// The app-server port: answers are readable by browsers of any origin.
+    /// True on the app-server port: browsers of any origin can read the answers.
     pub cors: bool,
-    /// `Origin`, to be echoed; only on that port.
+    /// `Origin`, for the echo; only on that port.
     pub origin: Option<Box<[u8]>>,
 }
 
 impl Context {
-    /// The context of a connection that is ended by its answer.
+    /// Returns the context of a connection that ends with its answer.
     pub fn closing(&self) -> Context {
         Context { keep_alive: false, ..self.clone() }
     }
 
-    /// The context of bytes that are no request.
+    /// Returns the context of bytes that are no request.
     pub fn of_port(port: Port) -> Context {
         Context { cors: port == Port::Endpoint, ..Context::default() }
     }
 }
 
-/// Seconds after which a refused sender may try again, when nothing better is known.
+/// Default number of seconds after which a refused sender may try again.
 const RETRY_AFTER: u32 = 120;
 
-/// Tells other nodes that it is the session that is not there, or takes nothing now: a 404 of another server says
-/// nothing of sessions, nor does the 503 of a node that has too many connections.
+/// Header that tells other nodes that the session is absent, or accepts nothing now. A 404 of another server says
+/// nothing about sessions, nor does the 503 of a node that has too many connections.
 const SESSION: &str = "Murre-Session";
 
-/// The whole answer beyond `--max-connections`.
+/// Complete answer beyond `--max-connections`.
 pub const TOO_MANY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 120\r\nContent-Length: 0\r\n\r\n";
 
@@ -63,12 +63,12 @@ pub fn start<'o>(date: &HttpDate, context: &Context, status: u16, out: &'o mut V
     response
 }
 
-/// A whole error answer with its JSON body (PROTOCOL.md 2.11).
+/// Writes a complete error answer with its JSON body (PROTOCOL.md 2.11).
 pub fn fault(date: &HttpDate, context: &Context, fault: Fault, out: &mut Vec<u8>) {
     fault_until(date, context, fault, RETRY_AFTER, out);
 }
 
-/// As [`fault`]; a 429 or 503 says that it is worth trying again after `retry_after` seconds.
+/// Writes the same as [`fault`]. A 429 or 503 tells the client to try again after `retry_after` seconds.
 pub fn fault_until(date: &HttpDate, context: &Context, fault: Fault, retry_after: u32, out: &mut Vec<u8>) {
     let status = fault.row().status;
     let mut response = start(date, context, status, out).header("Content-Type", b"application/json");
@@ -87,7 +87,7 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: Fault, retry_after
     response.body(&body, context.to_head);
 }
 
-/// A whole 405, which says what is allowed.
+/// Writes a complete 405, which lists the allowed methods.
 pub fn wrong_method(date: &HttpDate, context: &Context, allow: &str, out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(256);
     Fault::MethodNotAllowed.push_body(&mut body);
@@ -97,7 +97,7 @@ pub fn wrong_method(date: &HttpDate, context: &Context, allow: &str, out: &mut V
         .body(&body, context.to_head);
 }
 
-/// The answer to OPTIONS: what is allowed, and to whom (PROTOCOL.md 2.12).
+/// Writes the answer to OPTIONS: the allowed methods, headers and origins (PROTOCOL.md 2.12).
 pub fn options(date: &HttpDate, context: &Context, requested: Option<&[u8]>, allow: &str, out: &mut Vec<u8>) {
     let mut response = start(date, context, 204, out).header("Allow", allow.as_bytes());
     if context.origin.is_some() {
@@ -112,14 +112,13 @@ pub fn options(date: &HttpDate, context: &Context, requested: Option<&[u8]>, all
     response.empty();
 }
 
-/// The small pages of every port (PROTOCOL.md 7.1), spelled once.
+/// Small pages of every port (PROTOCOL.md 7.1), written once.
 pub struct Pages {
     version: Vec<u8>,
     health: Vec<u8>,
 }
 
 impl Pages {
-    /// For this build.
     pub fn new(info: &VersionInfo) -> Pages {
         let (mut version, mut health) = (Vec::new(), Vec::new());
         let facts = [
@@ -139,7 +138,7 @@ impl Pages {
         Pages { version, health }
     }
 
-    /// The body of the page at `path`, if there is one.
+    /// Returns the body of the page at `path`, if there is one.
     pub fn find(&self, path: &str) -> Option<&[u8]> {
         match path {
             "/status" | "/health" | "/__heartbeat__" => Some(&self.health),
@@ -150,12 +149,12 @@ impl Pages {
     }
 }
 
-/// True if this page says if more should be sent here.
+/// Returns true if load balancers use this page to decide on more traffic.
 pub fn is_health(path: &str) -> bool {
     matches!(path, "/status" | "/health" | "/__heartbeat__" | "/__lbheartbeat__")
 }
 
-/// The `Date` of answers (RFC 9110 section 6.6.1), spelled anew when the second changes.
+/// `Date` of answers (RFC 9110 section 6.6.1), written again when the second changes.
 pub struct HttpDate {
     second: UnixSeconds,
     text: Vec<u8>,

@@ -1,11 +1,11 @@
-//! The one table of goodbyes: a reason to close codes (PROTOCOL.md 1.3) and HTTP statuses.
+//! Table of goodbyes: maps a reason to close codes (PROTOCOL.md 1.3) and HTTP statuses.
 
 use machine::CloseReason;
 
 use protocol::webpush::errno::Fault;
 
-/// Code and reason text of the close frame; `None` when nothing is said: the peer's own close is echoed where it
-/// is read, and the edge has already said the rest.
+/// Returns the code and the text of the close frame. Returns `None` when no frame is sent: the edge echoes the peer's
+/// own close where it reads it, or it has already sent the rest.
 pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
     Some(match reason {
         CloseReason::HandshakeTimeout => (1011, "HandshakeTimeout"),
@@ -32,7 +32,8 @@ pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
     })
 }
 
-/// What an HTTP connection is told before it ends; nothing unless a request is `under_way` that deserves an answer.
+/// Returns the fault that an HTTP connection receives before it ends; `None` unless a request is `under_way` that must
+/// be answered.
 pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
     match reason {
         CloseReason::Idle | CloseReason::HandshakeTimeout if under_way => Some(Fault::RequestTimeout),

@@ -1,7 +1,7 @@
-//! The port of app servers: `POST /wpush/...` and `DELETE /m/{id}` (PROTOCOL.md 2).
+//! Port of app servers: `POST /wpush/...` and `DELETE /m/{id}` (PROTOCOL.md 2).
 //!
-//! Order of validation (ARCHITECTURE.md 8.5): 404 and 401 are answered here; size and header rules travel with the
-//! request, since the owner's 410 comes first.
+//! Order of validation (ARCHITECTURE.md 8.5): the edge answers 404 and 401. Size and header rules travel with the
+//! request, because the owner's 410 comes first.
 
 use machine::ids::{Chid, KeyDigest, Stamp, Uaid};
 use machine::message::{Message, Topic};
@@ -22,30 +22,30 @@ use protocol::webpush::receipt::Receipt;
 use protocol::wire::http1::{Framing, Head};
 use protocol::wire::text::push_u64;
 
-/// A POST whose token and authorization are good, while its body arrives.
+/// A POST with a good token and authorization, while its body arrives.
 pub(super) struct PostDraft {
     pub(super) uaid: Uaid,
     pub(super) chid: Chid,
     pub(super) payload: Draft,
     delivery: Delivery,
-    /// `Prefer: respond-async`.
+    /// True with `Prefer: respond-async`.
     receipt: bool,
 }
 
-/// What the answer to a POST is made of.
+/// Facts of a POST that its answer contains.
 #[derive(Clone, Copy)]
 pub(super) struct Posted {
     pub(super) uaid: Uaid,
     pub(super) chid: Chid,
     pub(super) topic: Option<Topic>,
-    /// As granted, in seconds.
+    /// Granted TTL in seconds.
     pub(super) ttl: u32,
-    /// Whether a receipt goes with it.
+    /// True if the answer has a receipt.
     pub(super) receipt: bool,
 }
 
 impl PostDraft {
-    /// The message, or the first broken rule of PROTOCOL.md 2.3 steps 8 to 11.
+    /// Returns the message, or the first broken rule of PROTOCOL.md 2.3 steps 8 to 11.
     pub(super) fn finish(self, accepted: UnixSeconds) -> Result<Message, Fault> {
         let granted = self.delivery.grant(self.payload.verdict())?;
         Ok(Message {
@@ -124,7 +124,7 @@ impl PushEdge {
         })
     }
 
-    /// Steps 3 to 5: whatever authorization came is verified; a locked endpoint needs the right one.
+    /// Steps 3 to 5: verifies the authorization if there is one. A locked endpoint requires the matching key.
     fn authorize(
         &mut self,
         now: Now,
@@ -183,7 +183,8 @@ impl PushEdge {
             .empty();
     }
 
-    /// What was accepted, and how; else the refusal is said. `nobody` is the refusal of what has no subscription.
+    /// Returns the stamp and the disposition of an accepted message, or writes the refusal. `nobody` is the refusal for
+    /// a missing subscription.
     pub(super) fn accepted(
         &mut self,
         context: &Context,

@@ -1,8 +1,8 @@
 //! Events of clients, for a log at debug: upgrades, hellos, refusals, and the end of each WebSocket.
 //!
-//! A shard never logs, because writing may block it. It puts a small value into a queue that all shards share, and one
-//! thread of the node takes it out and logs it. Where the log takes no such line there is no queue, and a shard pays
-//! for one look at an `Option`. What does not fit is dropped and counted.
+//! A shard never logs, because writing can block it. It puts a small value into a queue that all shards share, and one
+//! thread of the node takes the value out and logs it. If the log has no such lines, there is no queue, and a shard
+//! pays for one look at an `Option`. A full queue drops the report and counts it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,17 +17,15 @@ use shards::ports::Port;
 use super::PushEdge;
 use protocol::webpush::errno::Fault;
 
-/// Reports that wait to be logged: about 64 bytes each. Shed: what comes at the bound is counted and not logged.
+/// Maximum number of reports that wait to be logged, at about 64 bytes each. Shed: further reports are counted and not
+/// logged.
 const EVENTS_MAX: usize = 4_096;
 
-/// Something that a client met. It holds no secret: no UAID, no token, no path, no address.
+/// An event of a client. It holds no secret: no UAID, no token, no path, no address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Happening {
     /// A connection became a WebSocket.
-    Upgraded {
-        /// Family of the user agent.
-        agent_family: u16,
-    },
+    Upgraded { agent_family: u16 },
     /// A hello was answered.
     Greeted {
         /// "webpush", "simplepush" or "relay".
@@ -35,9 +33,7 @@ pub enum Happening {
     },
     /// An HTTP request was refused.
     Refused {
-        /// Port that it came in on.
         port: Port,
-        /// HTTP status.
         status: u16,
         /// `errno` of the answer, if it has one.
         errno: Option<u16>,
@@ -48,12 +44,11 @@ pub enum Happening {
     Ended(Ended),
 }
 
-/// The end of a WebSocket, and what is known of it without keeping anything for it while it is idle.
+/// End of a WebSocket, with the facts that need no memory while the WebSocket is idle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// Cause.
     pub reason: CloseReason,
-    /// Code of the close frame that was sent, or with [`CloseReason::PeerClosed`] came; `None` without one.
+    /// Code of the close frame that was sent, or with [`CloseReason::PeerClosed`] received; `None` without one.
     pub code: Option<u16>,
     /// "webpush", "simplepush" or "relay".
     pub mode: &'static str,
@@ -61,12 +56,11 @@ pub struct Ended {
     pub agent_family: u16,
     /// Whole minutes since its hello was answered, up to 45 days; `None` without a hello.
     pub minutes: Option<u16>,
-    /// Commands of its client.
     pub counts: Counts,
 }
 
-/// Numbers of the commands of one WebSocket, members of a relay included. They are in the two bytes that a codec has
-/// to spare, so an idle session pays nothing for them: eight bits and twice four. At its bound a number stays.
+/// Numbers of the commands of one WebSocket, members of a relay included. They use the two spare bytes of a codec, so
+/// an idle session pays nothing for them: eight bits and twice four. Each number stops at its bound.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts([u8; 2]);
 
@@ -93,7 +87,6 @@ impl Counts {
         u32::from(u16::from_le_bytes(self.0))
     }
 
-    /// Counts a command.
     pub(super) fn take(&mut self, command: &Command) {
         let command = match command {
             Command::Agent(AgentCommand::Session(command)) => command,
@@ -123,23 +116,20 @@ impl fmt::Debug for Counts {
     }
 }
 
-/// A happening and the shard it was on.
+/// A happening and its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// Shard.
     pub shard: ShardId,
-    /// Event.
     pub happening: Happening,
 }
 
-/// The queue between all shards and the thread that logs.
+/// Queue between all shards and the thread that logs.
 pub struct Events {
     queue: ArrayQueue<Report>,
     dropped: AtomicU64,
 }
 
 impl Events {
-    /// An empty one.
     #[expect(clippy::new_without_default, reason = "there is one for a process, made on purpose")]
     pub fn new() -> Events {
         Events { queue: ArrayQueue::new(EVENTS_MAX), dropped: AtomicU64::new(0) }
@@ -154,22 +144,21 @@ impl Events {
         fits
     }
 
-    /// The oldest report.
+    /// Removes and returns the oldest report.
     pub fn take(&self) -> Option<Report> {
         self.queue.pop()
     }
 
-    /// Number of events that did not fit.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// A shard's end of the queue, if there is one.
+/// Shard's end of the queue, if there is one.
 pub(super) struct Reporter {
     shard: ShardId,
     events: Option<Arc<Events>>,
-    /// The port of the request that is being answered.
+    /// Port of the request that is being answered.
     port: Port,
 }
 
@@ -178,19 +167,19 @@ impl Reporter {
         Reporter { shard, events, port: Port::WebSocket }
     }
 
-    /// What follows is about a request on this port.
+    /// Sets the port of the reports that follow.
     #[inline]
     pub(super) fn on(&mut self, port: Port) {
         self.port = port;
     }
 
-    /// True if anybody wants to know.
+    /// Returns true if there is a queue.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.events.is_some()
     }
 
-    /// Tells what happened. Returns how many events were dropped by it: 0 or 1.
+    /// Reports a happening. Returns the number of reports that were dropped: 0 or 1.
     #[inline]
     pub(super) fn tell(&self, happening: Happening) -> u64 {
         match &self.events {
@@ -200,34 +189,34 @@ impl Reporter {
     }
 }
 
-/// The minute since the process started, from 1 on; after [`MINUTES`] it begins again.
+/// Returns the minute since the process started, from 1 on; after [`MINUTES`] it begins again.
 pub(super) fn minute(now: Now) -> u16 {
     (now.mono.0 / 60_000_000_000 % MINUTES) as u16 + 1
 }
 
-/// Minutes from one [`minute`] to this one; `None` from 0, which is none.
+/// Returns the minutes from one [`minute`] to this one; `None` from 0, which is none.
 pub(super) fn minutes_since(since: u16, now: Now) -> Option<u16> {
     let passed = u64::from(minute(now)) + MINUTES - u64::from(since);
     (since != 0).then_some((passed % MINUTES) as u16)
 }
 
-/// 45 days, so that two bytes beside what a WebSocket has anyway are enough.
+/// 45 days, so that two spare bytes of a WebSocket's codec are enough.
 const MINUTES: u64 = 65_535;
 
 impl PushEdge {
-    /// Tells what happened, if anybody wants to know.
+    /// Reports a happening, if there is a queue.
     #[inline]
     pub(super) fn tell(&mut self, happening: Happening) {
         self.stats.log_events_dropped += self.reporter.tell(happening);
     }
 
-    /// Counts a refusal, and tells of it.
+    /// Counts and reports a refusal.
     pub(super) fn refuse(&mut self, fault: Fault) {
         self.stats.refused(fault);
         self.tell_fault(fault);
     }
 
-    /// Tells of a refusal that another number counts.
+    /// Reports a refusal that has another counter.
     pub(super) fn tell_fault(&mut self, fault: Fault) {
         if self.reporter.is_on() {
             let row = fault.row();

@@ -5,7 +5,7 @@ use machine::place::Placement;
 
 use protocol::webpush::entropy::Pool;
 
-/// Draws UAIDs. With N shards a UAID takes N draws on average.
+/// Generator of UAIDs. With N shards a UAID takes N draws on average.
 pub struct FreshUaids {
     pool: Pool,
     placement: Placement,
@@ -13,12 +13,11 @@ pub struct FreshUaids {
 }
 
 impl FreshUaids {
-    /// For `shard`.
     pub fn new(placement: Placement, shard: ShardId) -> FreshUaids {
         FreshUaids { pool: Pool::default(), placement, shard }
     }
 
-    /// A UAID of this shard; `None` when the kernel gives no random bytes.
+    /// Returns a UAID of this shard; `None` when the kernel gives no random bytes.
     pub fn draw(&mut self) -> Option<Uaid> {
         loop {
             let uaid = Uaid(uuid::Builder::from_random_bytes(self.pool.draw()?).into_uuid().into_bytes());

@@ -1,13 +1,13 @@
-//! How many WebSockets are welcome on this process, so that a load balancer spreads them again after a rolling restart
-//! (`websocket.welcome`). Those that are there stay; `max_connections` is the bound that protects memory.
+//! Limit on the WebSockets of this process, so that a load balancer spreads them again after a rolling restart
+//! (`websocket.welcome`). Present WebSockets stay; `max_connections` is the bound that protects memory.
 //!
-//! Shared by the edges of all shards and the island, which counts once a second what the shards hold; upgrades since
-//! then are added by who makes them. WebSockets that ended since then still count, so a gate that is not full never
-//! lets in more than the limit by more than what came in while the count was on its way, a second or two.
+//! The edges of all shards and the island share the gate. Once a second the island counts the WebSockets of the shards.
+//! An edge adds each upgrade since then. WebSockets that ended since then still count. The gate can therefore exceed
+//! its limit only by the upgrades of the second or two that the count is on its way.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A limit and a count. Any thread.
+/// Limit and count of WebSockets. Any thread.
 #[derive(Default)]
 pub struct Gate {
     /// 0: no limit.
@@ -17,40 +17,38 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// With this limit; 0 is none.
+    /// Creates a gate with this limit; 0 means no limit.
     pub fn new(limit: u32) -> Gate {
         Gate { limit: AtomicU32::new(limit), held: AtomicU64::new(0), stopping: AtomicBool::new(false) }
     }
 
-    /// From now on no WebSocket is welcome, and health pages say so: the node is about to stop.
+    /// Refuses every further WebSocket, also on health pages: the node is about to stop.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// True if the node is about to stop.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Another limit from now on.
     pub fn set_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// So many are there.
+    /// Sets the count of WebSockets.
     pub fn set_held(&self, held: u64) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// One more came in.
+    /// Adds a WebSocket to the count.
     pub fn enter(&self) {
-        // Nobody reads it without a limit.
+        // Without a limit the count is not read.
         if self.limit.load(Ordering::Relaxed) > 0 {
             self.held.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether the next one is to go elsewhere.
+    /// Returns true if the next WebSocket must go to another node.
     pub fn is_full(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         limit > 0 && self.held.load(Ordering::Relaxed) >= u64::from(limit)

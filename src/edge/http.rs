@@ -1,8 +1,8 @@
-//! HTTP exchanges: head, body, one request to the machine or an answer of our own, and the answer.
+//! HTTP exchanges: head, body, one request to the machine or an answer of the edge, and the answer.
 //!
-//! Everything a head decides is decided when it is whole, and said when its body has been read, so that the next
-//! request of a kept connection starts where it should. A body that is not wanted is discarded up to
-//! [`BODY_CUT_BYTES`]; beyond that the answer comes at once and the connection ends.
+//! The edge decides on a request when its head is complete, and answers when it has read the body. The next request of
+//! a kept connection therefore starts in the right place. An unwanted body is discarded up to [`BODY_CUT_BYTES`];
+//! beyond that the edge answers at once and ends the connection.
 
 use std::sync::Arc;
 
@@ -23,25 +23,24 @@ use protocol::wire::body::{BodyReader, Piece};
 use protocol::wire::http1::{Framing, Head, HeaderSlots, Malformed, find_head, parse_head};
 use protocol::wire::upgrade::{self, UpgradeFault};
 
-/// The most bytes of a body, its framing included, that are read for the sake of the connection. A wanted body is
-/// smaller, unless it comes in chunks of next to nothing with extensions as long as they may be.
+/// Maximum number of bytes of an unwanted body, its framing included, that are read to keep the connection. A wanted
+/// body is smaller, unless it comes in tiny chunks with extensions of the maximum length.
 pub const BODY_CUT_BYTES: u64 = 64 * 1024;
-/// When a user agent that was sent elsewhere may come again: the next node is there at once.
+/// Seconds after which a user agent that was sent to another node may try again: the next node is there at once.
 const ELSEWHERE_SECONDS: u32 = 1;
 const NOT_WELCOME: Reply = Reply::FaultUntil(Fault::NotWelcome, ELSEWHERE_SECONDS);
-/// To who wants a WebSocket of a node that has no place left, and to a load balancer that asks for one.
+/// Answer to an upgrade when the node has no place left, and to the health check of a load balancer then.
 const FULL: Reply = Reply::FaultUntil(Fault::NotWelcome, 120);
 const STOPPING: Reply = Reply::FaultUntil(Fault::Stopping, ELSEWHERE_SECONDS);
-/// The longest `Origin` that is echoed and list of headers that is allowed by echo.
+/// Maximum length of an echoed `Origin`, and of an echoed list of headers.
 const ECHO_BYTES_MAX: usize = 1024;
 
-/// Places for requests under way that are kept for the next: 16 KiB.
+/// Maximum number of free places for requests under way: 16 KiB.
 const EXCHANGES_KEPT: usize = 64;
 
 /// A request between its head and its answer.
 #[derive(Default)]
 pub struct Exchange {
-    /// What the answer must know.
     pub context: Context,
     stage: Stage,
     /// Start of the turn that read the head.
@@ -50,24 +49,21 @@ pub struct Exchange {
 
 #[derive(Default)]
 enum Stage {
-    /// The body is being read.
     Body(Box<Pending>),
-    /// The machine was asked to publish; what its answer is made of.
+    /// The machine was asked to publish; holds the facts for the answer.
     Posted(Posted),
-    /// The machine was asked to publish a version update.
     Updated,
-    /// The machine was asked something else.
+    /// The machine was asked any other command.
     #[default]
     Asked,
 }
 
-/// Where one call of `ingest` puts what it comes to.
+/// State of one call of `ingest`.
 struct Turn<'t> {
     now: Now,
     port: Port,
-    /// As in [`Exchange`].
     begun: Instant,
-    /// Bytes before those that are being read, all done with.
+    /// Number of consumed bytes before those that are being read.
     base: usize,
     exchange: &'t mut Option<Box<Exchange>>,
     out: &'t mut Vec<u8>,
@@ -75,17 +71,17 @@ struct Turn<'t> {
 
 struct Pending {
     reader: BodyReader,
-    /// Bytes of the body seen so far; `u64::MAX` when the rest of it will not be read.
+    /// Number of bytes of the body read so far; `u64::MAX` when the rest of it is not read.
     seen: u64,
     /// The same with chunk sizes, extensions and trailers.
     wire: u64,
     plan: Plan,
-    /// Its part of what unfinished requests may hold together.
+    /// Share of the quota for unfinished requests.
     share: Share,
 }
 
 impl Pending {
-    /// Whether it has become more than there is room for.
+    /// Updates the share and returns true if the request exceeds the quota.
     fn is_refused(&mut self, unfinished: &Quota, context: &Context) -> bool {
         let origin = context.origin.as_ref().map_or(0, |origin| origin.len());
         let bytes = size_of::<Exchange>() + size_of::<Pending>() + origin + self.plan.heap_bytes();
@@ -95,29 +91,25 @@ impl Pending {
     }
 }
 
-/// What will be done when the body has been read.
+/// Action after the body has been read.
 pub(super) enum Plan {
-    /// Answer this.
     Reply(Reply),
-    /// Ask the machine this; the body does not matter.
+    /// Ask the machine; the body does not matter.
     Ask(Command),
-    /// Publish the body.
     Post(PostDraft),
     /// Publish a version update; the body is a form.
     Update(Box<UpdateDraft>),
     /// Read the body as that of a call of another node.
     Node {
-        /// Which.
         call: NodeCall,
-        /// Of whom, by the path.
+        /// User that the path names.
         uaid: Uaid,
-        /// The body so far.
         body: Vec<u8>,
     },
 }
 
 impl Plan {
-    /// Memory that it holds beside itself, in bytes.
+    /// Heap memory, in bytes.
     fn heap_bytes(&self) -> usize {
         match self {
             Plan::Post(draft) => draft.payload.heap_bytes(),
@@ -130,26 +122,24 @@ impl Plan {
     }
 }
 
-/// An answer that needs no machine.
+/// Answer that needs no machine.
 pub(super) enum Reply {
-    /// A refusal.
     Fault(Fault),
-    /// A refusal for so many seconds.
+    /// A refusal with `Retry-After` in seconds.
     FaultUntil(Fault, u32),
-    /// 405 with these methods.
+    /// 405 with the allowed methods.
     WrongMethod(&'static str),
-    /// To OPTIONS: the requested headers, and the methods of the path.
+    /// Answer to OPTIONS: the requested headers, and the methods of the path.
     Options(Option<Box<[u8]>>, &'static str),
-    /// To HEAD of a path that only takes POST or DELETE.
+    /// Answer to HEAD of a path that only takes POST or DELETE.
     Empty,
-    /// A small page.
     Page(Box<str>),
-    /// Which run of this node answers.
+    /// Boot of this node.
     Boot,
 }
 
 impl PushEdge {
-    /// One request, or as much of it as these bytes bring.
+    /// Reads one request, or the part of it in these bytes.
     pub(super) fn ingest_http(&mut self, now: Now, codec: &mut Codec, bytes: &[u8], out: &mut Vec<u8>) -> Ingest {
         self.date.set(now.unix());
         let Codec::Http { port, partial, exchange, placeless } = codec else {
@@ -187,7 +177,7 @@ impl PushEdge {
             Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
         };
         let mut context = context_of(port, &head);
-        // One answer, then its slot is for the next.
+        // After one answer the slot is free again.
         context.keep_alive &= !placeless;
         if head.lacks_host && port != Port::WebSocket {
             return self.malformed(&context, Malformed::Syntax, out);
@@ -209,7 +199,7 @@ impl PushEdge {
         self.begin(&head, context, plan, body, Turn { now, begun: now.mono, port, base: length, exchange, out })
     }
 
-    /// Writes the 101, if this is an upgrade and there is room; what reads the connection from now on.
+    /// Writes the 101, if this is an upgrade and there is room. Returns the codec of the WebSocket.
     fn upgrade(&mut self, head: &Head<'_, '_>, out: &mut Vec<u8>) -> Result<Codec, Reply> {
         let accepted = upgrade::check(head).map_err(|fault| {
             Reply::Fault(match fault {
@@ -231,14 +221,14 @@ impl PushEdge {
         Ok(Codec::websocket(agent_family, super::websocket::Stage::Upgraded))
     }
 
-    /// What is to be done for a head that is no upgrade.
+    /// Returns the plan for a head that is no upgrade.
     fn plan(&mut self, now: Now, port: Port, placeless: bool, head: &Head<'_, '_>) -> Plan {
         if self.gate.is_stopping() && answer::is_health(head.path) && matches!(head.method, "GET" | "HEAD") {
             return Plan::Reply(STOPPING);
         }
         match port {
             Port::WebSocket if head.path == "/" => method_refused(head, "GET, HEAD, OPTIONS"),
-            // What a load balancer asks before it sends more.
+            // Health check that a load balancer makes before it sends more.
             Port::WebSocket if head.path == "/__lbheartbeat__" && placeless => Plan::Reply(FULL),
             Port::WebSocket if head.path == "/__lbheartbeat__" && self.gate.is_full() => Plan::Reply(NOT_WELCOME),
             Port::WebSocket => self.plan_page(head),
@@ -257,8 +247,8 @@ impl PushEdge {
         self.read_body(context, pending, body, turn)
     }
 
-    /// Whether the body is not even begun: it is too long to be discarded, or the peer asked first and the answer
-    /// is no. Otherwise it is told to go on, if it asked.
+    /// Returns true if the body is not read: it is too long to be discarded, or the client expects 100 and the plan
+    /// refuses the request. Otherwise sends the 100 that the client expects.
     fn cuts_at_head(&mut self, head: &Head<'_, '_>, plan: &Plan, out: &mut Vec<u8>) -> bool {
         let length = match head.framing {
             Framing::Length(length) => length,
@@ -290,7 +280,7 @@ impl PushEdge {
                 Err(malformed) => return self.malformed(&context, malformed, turn.out),
                 Ok(Piece::Done) => return self.finish(context, pending, turn),
                 Ok(Piece::More) if pending.is_refused(self.unfinished.of(turn.port), &context) => {
-                    // For the answer.
+                    // The answer needs the context.
                     *turn.exchange = Some(Box::new(Exchange { context, stage: Stage::Asked, begun: turn.begun }));
                     return self.refuse_unfinished();
                 }
@@ -315,7 +305,7 @@ impl PushEdge {
         }
     }
 
-    /// Keeps a piece of the body as far as it is wanted.
+    /// Keeps a piece of a wanted body.
     fn take(&self, pending: &mut Pending, piece: &[u8]) {
         pending.seen += piece.len() as u64;
         match &mut pending.plan {
@@ -326,13 +316,13 @@ impl PushEdge {
         }
     }
 
-    /// Carries out the plan without the rest of the body: whatever was read of it is not the whole. The answer is the
-    /// last one of its connection.
+    /// Carries out the plan without the rest of the body, since the body is incomplete. The connection ends with the
+    /// answer.
     fn cut(&mut self, context: Context, pending: Pending, turn: Turn<'_>) -> Ingest {
         self.finish(Context { keep_alive: false, ..context }, Pending { seen: u64::MAX, ..pending }, turn)
     }
 
-    /// Carries out the plan, with the body as far as it was wanted.
+    /// Carries out the plan with the wanted part of the body.
     fn finish(&mut self, context: Context, pending: Pending, turn: Turn<'_>) -> Ingest {
         let Turn { now, begun, base: consumed, exchange, out, .. } = turn;
         let too_large = |limit: u64| pending.seen > limit;
@@ -366,7 +356,7 @@ impl PushEdge {
         Ingest::Command { consumed, command }
     }
 
-    /// Puts a request aside until its answer comes.
+    /// Stores a request until its answer comes.
     fn under_way(&mut self, exchange: Exchange) -> Box<Exchange> {
         match self.exchanges.pop() {
             Some(mut place) => {
@@ -377,7 +367,7 @@ impl PushEdge {
         }
     }
 
-    /// Takes such a request; its place serves the next one.
+    /// Removes a stored request; the next one reuses its place.
     pub(super) fn answered(&mut self, mut place: Box<Exchange>) -> Exchange {
         let exchange = std::mem::take(&mut *place);
         if self.exchanges.len() < EXCHANGES_KEPT {
@@ -428,7 +418,7 @@ impl PushEdge {
         Ingest::Close { reason: CloseReason::Said }
     }
 
-    /// Health pages, or 404 (PROTOCOL.md 7.1). Every port has them.
+    /// Plans a health page, or 404 (PROTOCOL.md 7.1). Every port has them.
     pub(super) fn plan_page(&self, head: &Head<'_, '_>) -> Plan {
         if head.path == "*" {
             return method_refused(head, "GET, HEAD, POST, PUT, DELETE, OPTIONS");
@@ -442,7 +432,7 @@ impl PushEdge {
         }
     }
 
-    /// Takes the request under way, whose answer is written next. `None`: nothing was asked, so nothing is answered.
+    /// Takes the request under way, whose answer is written next. Returns `None` if there was no request.
     pub(super) fn take_asked(
         &mut self,
         now: Now,
@@ -464,7 +454,7 @@ impl PushEdge {
                     self.emit_published(context, &posted, *published, out);
                 }
                 Stage::Updated => self.emit_updated(context, *published, out),
-                // The machine answers what it was asked; were it not to, an honest error beats silence.
+                // The machine gives the answer that fits the command. If it does not, an error is better than silence.
                 Stage::Body(_) | Stage::Asked => self.emit_fault(context, Fault::Unavailable, out),
             },
             SenderEvent::Cancelled(cancelled) if cancelled.done => answer::start(&self.date, context, 204, out).empty(),
@@ -484,7 +474,7 @@ impl PushEdge {
     }
 }
 
-/// What the owner is asked: to publish this, or to say first whether there is such a channel, and then what is wrong.
+/// Returns the command to the owner: publish this message, or check the channel first and then report the fault.
 #[inline]
 fn publish(uaid: Uaid, chid: Chid, message: Result<Message, Fault>) -> Command {
     let message = message.map(Arc::new).map_err(Fault::refusal);
@@ -497,8 +487,8 @@ fn context_of(port: Port, head: &Head<'_, '_>) -> Context {
     Context { keep_alive: head.keep_alive, to_head: head.method == "HEAD", cors, origin: origin.map(Into::into) }
 }
 
-/// The answer to a method that a path does not take. OPTIONS and HEAD are taken everywhere, and say nothing of what is
-/// behind the path: the first of the services before this one did so (PROTOCOL.md 2.12), and monitors rely on it.
+/// Returns the answer to a method that a path does not take. OPTIONS and HEAD are taken everywhere, and do not show if
+/// the path exists: the first of the services before this one did so (PROTOCOL.md 2.12), and monitors rely on it.
 pub(super) fn method_refused(head: &Head<'_, '_>, allow: &'static str) -> Plan {
     Plan::Reply(match head.method {
         "OPTIONS" => {

@@ -1,9 +1,11 @@
-//! The adapter between bytes and the shard machine: what a connection's bytes mean, and how events are spelled.
+//! Adapter between bytes and the shard machine: decodes the bytes of a connection to commands and writes events as
+//! bytes.
 //!
-//! One [`PushEdge`] per shard, on its thread. [`websocket`] speaks to user agents, [`relay`] to who speaks for several
-//! of them, [`endpoint`] to app servers, [`receipts`] to those who ask what became of a message, [`simple`] to those of
-//! SimplePush, [`node`] to other nodes; [`http`] drives the exchanges of the last four, [`answer`] writes their
-//! responses and [`close`] is the one table of goodbyes. [`gate`] and [`senders`] are bounds on who may come.
+//! Each shard has one [`PushEdge`], on its thread. [`websocket`] serves user agents, and [`relay`] serves connections
+//! that speak for several of them. [`endpoint`] serves app servers, [`receipts`] their requests for the outcome of a
+//! message, and [`simple`] the app servers of SimplePush. [`node`] serves other nodes. [`http`] drives the exchanges of
+//! the last four, [`answer`] writes their responses, and [`close`] is the one table of goodbyes. [`gate`] and
+//! [`senders`] limit connections and senders.
 
 mod answer;
 mod close;
@@ -48,57 +50,55 @@ use http::Exchange;
 pub use stats::EdgeStats;
 use websocket::{Fragments, Session, Stage};
 
-/// What an edge is told once. Plain values: reading and checking configuration is done elsewhere.
+/// Configuration of an edge. Plain values: other code reads and checks the settings.
 #[derive(Clone)]
 pub struct EdgeConfig {
-    /// `endpoint.url`: base of the URLs given to user agents; its origin is what VAPID's `aud` must be.
+    /// `endpoint.url`: base of the URLs given to user agents. VAPID's `aud` must be its origin.
     pub endpoint_url: String,
-    /// `endpoint.tokens`: which endpoint tokens are made.
+    /// `endpoint.tokens`: form of new endpoint tokens.
     pub tokens: TokenForm,
-    /// The keys to begin with.
+    /// Keys at start; [`PushEdge::rekey`] replaces them.
     pub keys: EdgeKeys,
-    /// Who owns whom.
     pub placement: Placement,
-    /// Which shard this edge serves.
     pub shard: ShardId,
-    /// The largest body of a POST, in bytes: [`BODY_BYTES_DEFAULT`].
+    /// Maximum length of the body of a POST, in bytes: [`BODY_BYTES_DEFAULT`].
     pub body_bytes_max: usize,
     /// `simplepush.enabled`: user agents that do not ask for WebPush are in SimplePush mode.
     pub simplepush: bool,
-    /// Verified VAPID tokens remembered: [`VAPID_CACHE_DEFAULT`].
+    /// Maximum number of verified VAPID tokens in the cache: [`VAPID_CACHE_DEFAULT`].
     pub vapid_cache_max: usize,
-    /// Memory that half messages and half bodies may hold together, in bytes: [`UNFINISHED_BYTES_MAX`].
+    /// Maximum memory of all half messages and half bodies, in bytes: [`UNFINISHED_BYTES_MAX`].
     pub unfinished_bytes_max: usize,
-    /// Whether `relay.members` is not 0: a hello may make its connection a relay.
+    /// True if `relay.members` is not 0: a hello can make its connection a relay.
     pub relays: bool,
-    /// `hello.reconcile`: the machine is told the channels of a hello.
+    /// `hello.reconcile`: the edge passes the channels of a hello to the machine.
     pub reconcile: bool,
-    /// Which run of this node it is: other nodes say whom they mean (ARCHITECTURE.md 8.9).
+    /// Boot of this node. Other nodes name it in their calls (ARCHITECTURE.md 8.9).
     pub boot: u64,
-    /// Whether WebSockets are welcome; the same for all shards.
+    /// Limit on new WebSockets, shared by all shards.
     pub gate: Arc<Gate>,
-    /// Whether `Prefer: respond-async` is heard. One node remembers what became of a message, so that several behind
-    /// one name must not promise a receipt.
+    /// True if the edge obeys `Prefer: respond-async`. Only one node knows the outcome of a message, so several nodes
+    /// behind one name must not promise a receipt.
     pub receipts: bool,
-    /// `endpoint.origin_rate`: messages per second of one application server; 0 is off.
+    /// `endpoint.origin_rate`: messages per second of one application server; 0 means no limit.
     pub origin_rate: u32,
-    /// What `/__version__` says.
+    /// Content of `/__version__`.
     pub version: VersionInfo,
-    /// Where it tells what clients meet; `None` when nobody logs it.
+    /// Queue of client events; `None` when the log has no lines for them.
     pub events: Option<Arc<Events>>,
 }
 
-/// The secrets of an edge: the part of its configuration that may change while it runs. Not to be shown.
+/// Secrets of an edge: the part of its configuration that can change while it runs. Must not be logged.
 #[derive(Clone, Default)]
 pub struct EdgeKeys {
     /// `endpoint.crypto_keys`: Fernet keys; the first seals, all open.
     pub crypto: Vec<String>,
-    /// `node.keys`: any of them lets a node in; none lets nobody in.
+    /// `node.keys`: any of them admits a node; without keys no node is admitted.
     pub node: Vec<String>,
 }
 
 impl EdgeKeys {
-    /// Whether an edge will take them.
+    /// Checks that an edge can use the keys.
     pub fn check(&self) -> Result<(), BadKey> {
         MessageIds::new(&self.crypto).map(|_| ())
     }
@@ -107,30 +107,26 @@ impl EdgeKeys {
 /// The facts of `/__version__` (PROTOCOL.md 7.1).
 #[derive(Clone, Debug, Default)]
 pub struct VersionInfo {
-    /// Of the package.
     pub version: String,
-    /// Of the source.
     pub commit: String,
-    /// Where the source is.
     pub source: String,
-    /// Which build.
     pub build: String,
 }
 
-/// PROTOCOL.md 2.6: 4,096 bytes of plain text fit after encryption and base64.
+/// Maximum body of a POST: 4,096 bytes of plain text fit after encryption and base64 (PROTOCOL.md 2.6).
 pub const BODY_BYTES_DEFAULT: usize = 5_630;
-/// About 120 bytes each.
+/// Number of cached VAPID tokens, at about 120 bytes each.
 pub const VAPID_CACHE_DEFAULT: usize = 8_192;
-/// Memory that fragments of messages and requests without the end of their body hold, for all connections of a shard:
-/// 64 MiB are 1,024 messages of the largest size, or some 10,000 notifications on their way in. A million connections
-/// could have 64 GiB of them. Each port has its own part (`PortQuotas` in `shards::quota`), and half of each part is
-/// for those who hold little (`LITTLE_BYTES` there). At the bound the connection that takes more is closed 1013, or
+/// Memory that fragments of messages and requests without the end of their body hold, for all connections of a shard.
+/// 64 MiB are 1,024 messages of the largest size, or some 10,000 incoming notifications. A million connections could
+/// have 64 GiB of them. Each port has its own part (`PortQuotas` in `shards::quota`), and half of each part is for
+/// connections that hold little (`LITTLE_BYTES` there). At the bound the connection that takes more is closed 1013, or
 /// answered 503.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
-/// Keys of registers remembered as good.
+/// Maximum number of valid keys of registers in the cache.
 const POINTS_MAX: usize = 4_096;
 
-/// Bytes <-> domain for one shard; lives on its thread.
+/// Translation between bytes and commands and events, for one shard; lives on its thread.
 pub struct PushEdge {
     tokens: Tokens,
     ids: MessageIds,
@@ -148,46 +144,44 @@ pub struct PushEdge {
     senders: senders::Senders,
     endpoint_url: String,
     form: TokenForm,
-    /// The URL that is being told.
+    /// Endpoint URL of the event that is being written.
     url: Vec<u8>,
     body_bytes_max: usize,
     simplepush: bool,
     reconcile: bool,
     relays: bool,
     unfinished: PortQuotas,
-    /// Places for requests under way that nobody uses.
+    /// Free places for requests under way.
     #[expect(clippy::vec_box, reason = "the boxes are what is used again: connections own one each")]
     exchanges: Vec<Box<Exchange>>,
     reporter: Reporter,
     stats: EdgeStats,
-    /// From the head of a POST to its answer, of those that reached the owner of the user.
+    /// Time from the head of a POST to its answer, for POSTs that reached the owner of the user.
     post_times: Histogram,
 }
 
 /// Decoding state of one connection.
 pub enum Codec {
-    /// A connection that speaks HTTP; on the WebSocket port perhaps not for long.
+    /// A connection that speaks HTTP; on the WebSocket port it can become a WebSocket.
     Http {
-        /// Where it came in.
         port: Port,
-        /// Part of a request head is waiting for the rest.
+        /// True while part of a request head waits for the rest.
         partial: bool,
         /// The request under way, between its head and its answer.
         exchange: Option<Box<Exchange>>,
-        /// It came in when there was no place left for a WebSocket: no upgrade, and one answer.
+        /// True if the connection was accepted when there was no place left for a WebSocket: no upgrade, and one
+        /// answer.
         placeless: bool,
     },
-    /// An upgraded WebSocket.
     WebSocket {
-        /// A fragmented message, as far as it is there.
+        /// Fragments of a message whose last one has not arrived.
         fragments: Option<Box<Fragments>>,
-        /// Family of the user agent, told with the hello.
+        /// Family of the user agent; the hello event reports it.
         agent_family: u16,
-        /// How far it is, and what it speaks.
         stage: Stage,
-        /// The minute in which its hello was answered, 0 before.
+        /// Minute in which its hello was answered, 0 before.
         since: u16,
-        /// Commands of its client, where such events are logged.
+        /// Commands of its client, counted only if client events are logged.
         counts: Counts,
     },
 }
@@ -201,7 +195,6 @@ impl Codec {
 }
 
 impl PushEdge {
-    /// The edge of one shard.
     pub fn new(config: &EdgeConfig) -> Result<PushEdge, BadKey> {
         let (base, origin) = split_url(&config.endpoint_url).ok_or(BadKey::Url)?;
         Ok(PushEdge {
@@ -234,8 +227,8 @@ impl PushEdge {
         })
     }
 
-    /// Takes other keys from now on. Sessions and requests under way go on; what no key of the new list opens is a
-    /// stranger's. Nothing changes when a key is refused.
+    /// Replaces the keys. Sessions and requests under way go on. Tokens that no new key opens are unknown from now on.
+    /// Nothing changes when a key is refused.
     pub fn rekey(&mut self, keys: &EdgeKeys) -> Result<(), BadKey> {
         let tokens = Tokens::new(&self.endpoint_url, self.form, &keys.crypto)?;
         self.ids = MessageIds::new(&keys.crypto)?;
@@ -245,12 +238,11 @@ impl PushEdge {
         Ok(())
     }
 
-    /// What it counted.
     pub fn stats(&self) -> &EdgeStats {
         &self.stats
     }
 
-    /// Ends a connection whose half message or half body is more than there is room for.
+    /// Ends a connection whose half message or half body exceeds the quota.
     fn refuse_unfinished(&mut self) -> Ingest {
         self.stats.unfinished_refused += 1;
         Ingest::Close { reason: CloseReason::Overloaded }
@@ -287,7 +279,7 @@ impl Edge for PushEdge {
     }
 
     fn open_placeless(&mut self, port: Port) -> Option<Codec> {
-        // Senders and other nodes have places of their own, and who looks after the process may ask there.
+        // Senders and other nodes have places of their own, and health checks may ask there.
         let heard = port == Port::WebSocket;
         heard.then_some(Codec::Http { port, partial: false, exchange: None, placeless: true })
     }
@@ -364,7 +356,7 @@ impl Edge for PushEdge {
                 }
             }
             Codec::WebSocket { fragments, .. } => {
-                // Their memory is needed now, not when the goodbye is over.
+                // Frees the memory now, not when the goodbye is over.
                 *fragments = None;
                 if let Some((code, text)) = close::websocket_goodbye(reason) {
                     self.stats.websocket_closes += 1;
@@ -405,7 +397,7 @@ impl Edge for PushEdge {
     }
 
     fn too_many(&self, port: Port) -> &'static [u8] {
-        // What does not fit is counted by the queue, too.
+        // The queue counts the reports that it drops.
         self.reporter.tell(Happening::Refused { port, status: 503, errno: None, cause: "Too many connections" });
         answer::TOO_MANY
     }

@@ -15,7 +15,7 @@ use protocol::webpush::node_call::{Pushed, Told, parse_boot, read_push, read_tol
 use protocol::wire::http1::Head;
 use protocol::wire::text::{parse_u64, parse_uuid};
 
-/// The longest body of another node: the largest payload in base64, and its headers.
+/// Maximum body of another node: the largest payload in base64, and its headers.
 pub(super) const BODY_BYTES_MAX: u64 = 32 * 1024;
 
 /// A call with a body.
@@ -67,7 +67,7 @@ impl PushEdge {
     /// Reads the body of a call.
     ///
     /// # Errors
-    /// [`Fault::NoSession`] for a call that means an earlier run of this node: its sessions are gone.
+    /// [`Fault::NoSession`] for a call to an earlier boot of this node: its sessions are gone.
     pub(super) fn read_node_call(&self, call: Call, uaid: Uaid, body: &[u8]) -> Result<NodeCommand, Fault> {
         let (command, boot) = match call {
             Call::Push => {
@@ -82,7 +82,7 @@ impl PushEdge {
         if boot.is_none_or(|boot| boot == self.boot) { Ok(command) } else { Err(Fault::NoSession) }
     }
 
-    /// Whether `boot=` of a query is absent or this run of this node.
+    /// Returns true if the query has no `boot=` or names this boot of this node.
     fn names_us(&self, query: &str) -> Result<bool, Fault> {
         let boot = query.split('&').find_map(|item| item.strip_prefix("boot="));
         match boot.map(parse_boot) {

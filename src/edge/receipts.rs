@@ -1,8 +1,8 @@
-//! `GET /r/{receipt}`: what became of a message, to the sender that asked for it (RFC 8030 sections 5.1 and 6.3).
+//! `GET /r/{receipt}`: outcome of a message, for the sender that requested a receipt (RFC 8030 sections 5.1 and 6.3).
 //!
-//! RFC 8030 has receipts pushed over HTTP/2; over HTTP/1.1 a sender asks, and the answer waits for the outcome as long
-//! as `Prefer: wait=N` says. The statuses 204 and 410 of the RFC are those of the pushed message resource; here the
-//! resource is the receipt, which exists, so every outcome is a 200 and its name a member of the body.
+//! RFC 8030 pushes receipts over HTTP/2. Over HTTP/1.1 a sender asks, and the answer waits for the outcome as long as
+//! `Prefer: wait=N` says. The statuses 204 and 410 of the RFC belong to the pushed message resource. Here the resource
+//! is the receipt, which exists, so every outcome is a 200 and its name a member of the body.
 
 use machine::time::Span;
 use machine::{Outcome, ReceiptAnswer, ReceiptQuery, SenderCommand};
@@ -16,22 +16,21 @@ use protocol::webpush::prefer::Preferences;
 use protocol::webpush::receipt::{self, Receipt};
 use protocol::wire::http1::Head;
 
-/// What the paths of receipts begin with.
+/// Start of the paths of receipts.
 pub(super) const PATH: &str = "/r/";
 
-/// The receipts of one edge, and where they are.
+/// Receipts of one edge, and the start of their URLs.
 pub(super) struct Receipts {
     sealed: receipt::Receipts,
     prefix: String,
 }
 
 impl Receipts {
-    /// Below `base`, under keys derived from the crypto keys.
+    /// Creates the receipts below `base`, under keys derived from the crypto keys.
     pub(super) fn new(base: &str, crypto_keys: &[String]) -> Result<Receipts, BadKey> {
         Ok(Receipts { sealed: receipt::Receipts::new(crypto_keys)?, prefix: format!("{base}{PATH}") })
     }
 
-    /// Takes other keys from now on.
     pub(super) fn rekey(&mut self, crypto_keys: &[String]) -> Result<(), BadKey> {
         self.sealed = receipt::Receipts::new(crypto_keys)?;
         Ok(())
@@ -76,7 +75,7 @@ impl PushEdge {
     }
 }
 
-/// The `status` of an outcome; docs/OPERATIONS.md explains them to senders.
+/// Returns the `status` of an outcome; docs/OPERATIONS.md explains them to senders.
 fn name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Delivered => "delivered",
@@ -90,7 +89,7 @@ fn name(outcome: Outcome) -> &'static str {
     }
 }
 
-/// How long a sender waits that does not say.
+/// Seconds that a request waits without `Prefer: wait`.
 const WAIT_SECONDS_DEFAULT: u32 = 5;
-/// When too many wait: the longest of them are answered in this time.
+/// `Retry-After` when too many requests wait: the longest of them is answered in this time.
 const BUSY_SECONDS: u32 = machine::limits::RECEIPT_WAIT_SECONDS_MAX;

@@ -13,11 +13,11 @@ use protocol::wire::relay::{self, RelayMessage};
 use protocol::wire::simple::HelloPart;
 use protocol::wire::ws::{self, Opcode};
 
-/// What a bye says that the relay itself asked for: the code of a normal end (RFC 6455 section 7.4.1).
+/// Code and text of a bye that the relay itself requested: a normal end (RFC 6455 section 7.4.1).
 const ASKED_FOR: (u16, &str) = (1000, "");
 
 impl PushEdge {
-    /// One message of a relay. Members are always in WebPush mode.
+    /// Handles one message of a relay. Members are always in WebPush mode.
     pub(super) fn relay_message(
         &mut self,
         agent_family: u16,
@@ -52,7 +52,7 @@ impl PushEdge {
             RelayEvent::Pong => write_pong(out),
             RelayEvent::Opened { members } => ws::write_frame(out, Opcode::Text, |out| relay::opened(*members, out)),
             RelayEvent::Of { uaid, event } => ws::write_frame(out, Opcode::Text, |out| match &**event {
-                // Its reply says the UAID as it is.
+                // The reply to a hello contains the UAID itself.
                 hello @ SessionEvent::Hello { .. } => self.push_text(false, hello, out),
                 event => relay::of_member(&uaid.0, |out| self.push_text(false, event, out), out),
             }),

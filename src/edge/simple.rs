@@ -1,8 +1,8 @@
 //! The port of app servers in SimplePush: `PUT /spush/[v1/]{token}` (PROTOCOL.md 1.12). Off unless
 //! `simplepush.enabled`.
 //!
-//! Order of validation as for `POST /wpush`: 404 is answered here, what is wrong with the form travels to the owner,
-//! whose 410 comes first.
+//! Validation has the same order as for `POST /wpush`. The edge answers 404 itself. A faulty form travels to the owner,
+//! because the owner's 410 comes first.
 
 use machine::ids::{Chid, Uaid};
 use machine::message::Message;
@@ -28,17 +28,18 @@ pub(super) struct UpdateDraft {
 }
 
 impl UpdateDraft {
-    /// Keeps a piece of the body, which is as long as [`PushEdge::form_bytes_max`] at most.
+    /// Keeps a piece of the body. The body is at most [`PushEdge::form_bytes_max`] bytes long.
     pub(super) fn extend(&mut self, piece: &[u8]) {
         self.body.extend_from_slice(piece);
     }
 
-    /// Memory that it holds beside itself, in bytes.
+    /// Heap memory, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         self.query.len() + self.body.capacity()
     }
 
-    /// The message, or what is wrong with the form. An update is kept as long as any message may be: it has no TTL.
+    /// Returns the message, or the fault of the form. An update has no TTL, so it is kept as long as any message can
+    /// be.
     pub(super) fn finish(self, accepted: UnixSeconds, data_bytes_max: usize) -> Result<Message, Fault> {
         let form = if self.body.is_empty() { &self.query[..] } else { &self.body };
         let form = read_form(form, accepted.0).map_err(|BadVersion| Fault::BadUpdate)?;
@@ -51,7 +52,7 @@ impl UpdateDraft {
 }
 
 impl PushEdge {
-    /// `path` is what follows `/spush/`.
+    /// Plans a PUT; `path` is the part after `/spush/`.
     pub(super) fn plan_update(&mut self, now: Now, head: &Head<'_, '_>, path: &str) -> Plan {
         if head.method != "PUT" {
             return method_refused(head, "PUT, HEAD, OPTIONS");
@@ -73,7 +74,7 @@ impl PushEdge {
         }
     }
 
-    /// The longest body that is read: every byte of the data may take three in a form.
+    /// Maximum length of the body: in a form, every byte of the data can take three.
     pub(super) fn form_bytes_max(&self) -> u64 {
         3 * self.body_bytes_max as u64 + FORM_OVERHEAD_BYTES
     }
@@ -96,5 +97,5 @@ impl PushEdge {
     }
 }
 
-/// Names and version of a form.
+/// Bytes for the names and the version of a form.
 const FORM_OVERHEAD_BYTES: u64 = 128;

@@ -1,4 +1,4 @@
-//! What an edge counts. One writer: its shard.
+//! Counters of an edge. One writer: its shard.
 
 use machine::counters;
 
@@ -60,7 +60,7 @@ counters! {
 }
 
 impl EdgeStats {
-    /// Counts a refusal that the edge itself or the owner came to.
+    /// Counts a refusal of the edge or of the owner.
     pub(super) fn refused(&mut self, fault: Fault) {
         let counter = match fault {
             Fault::BadRequest | Fault::HeadTooLarge | Fault::RequestTimeout => &mut self.http_malformed,

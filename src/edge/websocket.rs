@@ -28,21 +28,21 @@ pub(super) struct Session<'c> {
     pub(super) stage: &'c mut Stage,
 }
 
-/// How far a WebSocket is, and what it speaks.
+/// State and protocol of a WebSocket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// No hello was read: nothing else is allowed.
+    /// No hello was read. The edge accepts no other message.
     Upgraded,
-    /// A hello was read, and no second is allowed. It is in WebPush mode, unless the answer says something else.
+    /// A hello was read. A second one is refused. The mode is WebPush, unless the answer names another one.
     WebPush,
     /// Its hello was answered in SimplePush mode.
     SimplePush,
-    /// It speaks for several user agents.
+    /// The connection speaks for several user agents.
     Relay,
 }
 
 impl Stage {
-    /// The word for it in the log.
+    /// Returns its name in the log.
     pub(super) fn name(self) -> &'static str {
         match self {
             Stage::Upgraded | Stage::WebPush => "webpush",
@@ -52,22 +52,21 @@ impl Stage {
     }
 }
 
-/// What a message comes to.
+/// Result of reading a message.
 pub(super) enum Asked {
-    /// The machine is asked this.
     Command(SessionCommand),
-    /// It was answered, or there is nothing to ask.
+    /// The edge answered it, or there is nothing to ask.
     Answered,
-    /// The state of the session does not allow it.
+    /// The state of the session does not allow the message.
     Misplaced,
 }
 
-/// The fragments of a text message whose last one is not there yet; at most `ws::MESSAGE_BYTES_MAX` bytes.
+/// Fragments of a text message whose last one has not arrived; at most `ws::MESSAGE_BYTES_MAX` bytes.
 pub struct Fragments {
     text: Vec<u8>,
     share: Share,
-    /// Code of the close frame that the peer sent. It is kept here from that frame to the report of the end, where
-    /// somebody wants one: a field of the codec would cost each idle session two bytes.
+    /// Code of the close frame that the peer sent, kept from that frame to the report of the end, if client events are
+    /// logged. A field of the codec would cost each idle session two bytes.
     pub(super) peer_code: Option<u16>,
 }
 
@@ -76,7 +75,7 @@ impl Fragments {
         Fragments { text: Vec::new(), share: unfinished.share(), peer_code: None }
     }
 
-    /// Whether they have become more than there is room for.
+    /// Updates the share and returns true if the fragments exceed the quota.
     fn are_refused(&mut self, unfinished: &Quota) -> bool {
         let (before, bytes) = (self.share.bytes(), size_of::<Fragments>() + self.text.capacity());
         self.share.set(bytes);
@@ -84,7 +83,7 @@ impl Fragments {
     }
 }
 
-/// What `register` says in the place of an endpoint when its key is no point on P-256 (PROTOCOL.md 1.6).
+/// Text in the place of an endpoint when the key of a `register` is no point on P-256 (PROTOCOL.md 1.6).
 const NO_ENDPOINT: &[u8] = b"Failed to generate endpoint";
 
 impl PushEdge {
@@ -99,7 +98,7 @@ impl PushEdge {
         match frame.kind {
             Kind::Ping => {
                 let start = consumed - frame.payload.len();
-                // Of several pings in a row only the latest is owed a pong (RFC 6455 section 5.5.3).
+                // Of several pings in a row only the latest needs a pong (RFC 6455 section 5.5.3).
                 if !ws::is_next(&bytes[consumed..], Kind::Ping) {
                     let payload = &bytes[start..consumed];
                     ws::write_frame(out, Opcode::Pong, |out| out.extend_from_slice(payload));
@@ -201,7 +200,7 @@ impl PushEdge {
         }
     }
 
-    /// The hello that the machine is asked; or how it ends when the kernel gives no random bytes.
+    /// Returns the hello for the machine, or ends the connection when the kernel gives no random bytes.
     pub(super) fn hello(
         &mut self,
         uaid: Option<[u8; 16]>,
@@ -216,7 +215,7 @@ impl PushEdge {
         Ok(Box::new(Hello { uaid, fresh, channels, broadcasts, agent_family, mode, wake }))
     }
 
-    /// Any message but hello and ping. `member` is whose it is on a relay.
+    /// Handles any message but hello and ping. `member` is the speaker on a relay.
     pub(super) fn asked(
         &mut self,
         message: ClientMessage<'_>,
@@ -252,7 +251,7 @@ impl PushEdge {
         })
     }
 
-    /// Whether it is in SimplePush mode, and how it is woken then.
+    /// Reads the mode, and in SimplePush mode the wake address.
     fn hello_part(&self, text: &str) -> Result<HelloPart, BadMessage> {
         if self.simplepush { simple::read_hello(text) } else { Ok(HelloPart { mode: Mode::WebPush, wake: None }) }
     }
@@ -267,8 +266,8 @@ impl PushEdge {
         Ingest::Close { reason: CloseReason::WrongState }
     }
 
-    /// The acks whose ids we sealed. Which user they were sealed for is not asked: the machine looks among what
-    /// this session was sent, and a stamp names one message of one user.
+    /// Returns the acks whose ids this server sealed. The sealed user is not compared: the machine searches only what
+    /// it sent to this session, and a stamp names one message of one user.
     fn open_acks(&mut self, acks: &[Ack<'_>]) -> Vec<AckUpdate> {
         let mut updates = Vec::with_capacity(acks.len());
         for ack in acks {
@@ -282,7 +281,7 @@ impl PushEdge {
         updates
     }
 
-    /// `simple`: its hello was answered in SimplePush mode.
+    /// Writes an event. `simple` is true if the hello was answered in SimplePush mode.
     pub(super) fn emit_websocket(&mut self, simple: bool, event: &AgentEvent, out: &mut Vec<u8>) {
         match event {
             AgentEvent::Session(event) => ws::write_frame(out, Opcode::Text, |out| self.push_text(simple, event, out)),
@@ -291,7 +290,6 @@ impl PushEdge {
         }
     }
 
-    /// Appends the JSON of an event.
     pub(super) fn push_text(&mut self, simple: bool, event: &SessionEvent, out: &mut Vec<u8>) {
         match event {
             SessionEvent::Notification { message, .. } => self.push_notification(message, out),
@@ -308,7 +306,7 @@ impl PushEdge {
                     }
                     _ => true,
                 };
-                // The channel is registered, and registering it again gives the URL that could not be made now.
+                // The channel is registered. A second register gives the URL that could not be made now.
                 let status = if sealed { *status } else { 500 };
                 let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(&self.url);
                 server_message::registered(&chid.0, status, endpoint, out);
@@ -329,12 +327,10 @@ impl PushEdge {
     }
 }
 
-/// Appends a Ping frame.
 pub(super) fn write_ping(out: &mut Vec<u8>) {
     ws::write_frame(out, Opcode::Ping, |_| ());
 }
 
-/// Appends the reply to the message `{}`.
 pub(super) fn write_pong(out: &mut Vec<u8>) {
     ws::write_frame(out, Opcode::Text, |out| out.extend_from_slice(b"{}"));
 }

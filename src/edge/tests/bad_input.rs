@@ -1,4 +1,4 @@
-//! What strangers send, and the documented answer to each: a close code, or a status with its errno.
+//! Invalid input of clients, and the documented answer to each: a close code, or a status with its errno.
 
 use machine::CloseReason;
 use machine::ids::{Chid, Uaid};
@@ -127,7 +127,7 @@ fn heads_on_every_port() {
             assert!(harness.response().1.contains("Connection: close") && harness.ended());
             assert_eq!(harness.edge.stats().http_malformed, 1);
         }
-        // Only where old user agents may come without one (PROTOCOL.md 1.1).
+        // Only where old user agents may connect without one (PROTOCOL.md 1.1).
         let mut harness = Harness::new(port);
         harness.feed(b"GET /health HTTP/1.1\r\n\r\n");
         assert_eq!(harness.response().0, if port == Port::WebSocket { 200 } else { 400 });

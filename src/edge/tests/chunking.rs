@@ -5,7 +5,7 @@ use shards::ports::Port;
 
 use super::*;
 
-/// Feeds `bytes` cut at `cuts`; what happened, neighbouring outputs joined.
+/// Feeds `bytes` cut at `cuts`. Returns the steps, neighbouring outputs joined.
 fn run(port: Port, bytes: &[u8], cuts: &[usize]) -> Vec<Step> {
     let mut harness = Harness::new(port);
     let mut start = 0;
@@ -151,7 +151,7 @@ fn node_requests() -> impl Strategy<Value = Vec<u8>> {
 const NEARLY_HTTP: &str =
     "[A-Z]{1,5} /[a-z]{0,5} HTTP/1.[01]\r\n(Host: h\r\n)?([A-Za-z-]{1,9}: [ -~]{0,9}\r\n){0,3}\r\n";
 
-/// Bytes and where to cut them.
+/// Bytes and the places of the cuts.
 fn split(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = (Vec<u8>, Vec<usize>)> {
     bytes.prop_flat_map(|bytes| {
         let cuts = cuts(bytes.len());
@@ -159,7 +159,7 @@ fn split(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = (Vec<u8
     })
 }
 
-/// Bytes of which one is another, and where it is.
+/// Bytes with one of them changed, and its place.
 fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = (Vec<u8>, usize)> {
     (bytes, any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut bytes, at, byte)| {
         let at = at.index(bytes.len());

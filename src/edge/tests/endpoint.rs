@@ -109,7 +109,7 @@ fn each_broken_rule_has_its_errno_and_the_first_one_is_named() {
         let path = path(None);
         harness.feed(post(&path, headers, body).as_bytes());
         assert_eq!(harness.fault(), (status, Some(errno)), "{headers:?}");
-        // It went to the owner, whose 410 comes first.
+        // The request went to the owner, because the owner's 410 comes first.
         assert!(matches!(&harness.commands[..], [Command::Sender(SenderCommand::Publish(p))] if p.message.is_err()));
         assert!(!harness.ended());
     }

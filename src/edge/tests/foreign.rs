@@ -1,4 +1,4 @@
-//! A WebSocket client that is not ours, over a stream that is the harness itself.
+//! A third-party WebSocket client, over a stream that is the harness itself.
 
 use std::io::{self, Read, Write};
 
@@ -9,7 +9,7 @@ use tungstenite::{Message, WebSocket};
 
 use super::*;
 
-/// What the client writes is fed to the edge; what the edge wrote is what the client reads.
+/// Stream that feeds the client's bytes to the edge, and returns the edge's bytes to the client.
 struct Stream {
     harness: Harness,
     read: usize,

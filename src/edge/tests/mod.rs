@@ -1,4 +1,4 @@
-//! The edge fed with bytes, without any socket: what it asks of the machine, what it writes, how it ends.
+//! Tests of the edge without any socket: its commands to the machine, its output and its ends.
 
 mod bad_input;
 mod chunking;
@@ -33,7 +33,7 @@ pub(super) const KEY: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 pub(super) const OTHER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 pub(super) const ORIGIN: &str = "https://push.example.com";
 pub(super) const NODE_KEY: &str = "node-key";
-/// The run of the node that is tested.
+/// Boot of the node that is tested.
 pub(super) const BOOT: u64 = 0x0123_4567_89ab_cdef;
 /// Wall time of every test, in seconds.
 pub(super) const NOW: u64 = 1_700_000_000;
@@ -99,18 +99,15 @@ pub(super) fn endpoint_path(form: TokenForm, key: Option<KeyDigest>) -> String {
     url.strip_prefix(ORIGIN).unwrap().to_string()
 }
 
-/// One thing that happened on a connection.
+/// One event on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Bytes were written.
     Out(Vec<u8>),
     /// The machine was asked this, in words.
     Asked(String),
-    /// It became a WebSocket.
     Upgraded,
-    /// The edge ended it.
     Closed(CloseReason),
-    /// Its last answer was given.
+    /// The connection's last answer was given.
     Last,
 }
 
@@ -118,14 +115,14 @@ pub(super) enum Step {
 pub(super) struct Harness {
     pub(super) edge: PushEdge,
     pub(super) codec: Codec,
-    /// Received and not consumed.
+    /// Bytes received and not consumed.
     aside: Vec<u8>,
     pub(super) steps: Vec<Step>,
     pub(super) commands: Vec<Command>,
-    /// What the machine answers a POST.
+    /// Answer of the machine to a POST.
     pub(super) published: Published,
     pub(super) node_answer: NodeAnswer,
-    /// What the machine answers a look at a receipt.
+    /// Answer of the machine to a receipt request.
     pub(super) receipt: ReceiptAnswer,
     ended: bool,
 }
@@ -152,14 +149,14 @@ impl Harness {
         }
     }
 
-    /// A WebSocket behind its upgrade and hello.
+    /// Returns a harness with a WebSocket after its upgrade and hello.
     pub(super) fn greeted() -> Harness {
         let mut harness = Harness::new(Port::WebSocket);
         harness.codec = harness.edge.arrived();
         harness
     }
 
-    /// Bytes arrive; everything that can be decoded is, and what is asked is answered at once.
+    /// Feeds bytes. Decodes all that can be decoded, and answers each command at once.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> &mut Harness {
         self.aside.extend_from_slice(bytes);
         // Every turn consumes a byte at least; one more finds nothing.
@@ -177,7 +174,7 @@ impl Harness {
         self.feed(&bytes)
     }
 
-    /// One `ingest`; whether it waits for more bytes.
+    /// Calls `ingest` once. Returns true if it waits for more bytes.
     fn turn(&mut self) -> bool {
         let mut out = Vec::new();
         let result = self.edge.ingest(now(), &mut self.codec, &mut self.aside, &mut out);
@@ -215,7 +212,7 @@ impl Harness {
         self.ended = true;
     }
 
-    /// What a machine might say to it.
+    /// Sends a possible answer of the machine.
     fn answer(&mut self, command: &Command) {
         if let Some(event) = self.answer_to(command) {
             self.emit(event);
@@ -281,7 +278,6 @@ impl Harness {
         }
     }
 
-    /// Everything that was written.
     pub(super) fn written(&self) -> Vec<u8> {
         let out = |step: &Step| if let Step::Out(bytes) = step { bytes.clone() } else { Vec::new() };
         self.steps.iter().flat_map(out).collect()
@@ -291,13 +287,12 @@ impl Harness {
         String::from_utf8_lossy(&self.written()).into_owned()
     }
 
-    /// Status codes of the responses written, in order.
     pub(super) fn statuses(&self) -> Vec<u16> {
         let text = self.written_text();
         text.split("HTTP/1.1 ").skip(1).map(|rest| rest[..3].parse().unwrap()).collect()
     }
 
-    /// The one HTTP response that was written: status, head and body.
+    /// Returns the one HTTP response that was written: status, head and body.
     pub(super) fn response(&self) -> (u16, String, String) {
         let statuses = self.statuses();
         let text = self.written_text();
@@ -306,7 +301,7 @@ impl Harness {
         (statuses[0], head.to_string(), body.to_string())
     }
 
-    /// Status and errno of the one error that was written; its body must be the documented JSON.
+    /// Returns status and errno of the one error that was written; its body must be the documented JSON.
     pub(super) fn fault(&self) -> (u16, Option<u64>) {
         let (status, head, body) = self.response();
         let json: serde_json::Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{head}\n{body}"));
@@ -317,7 +312,7 @@ impl Harness {
         (status, json["errno"].as_u64())
     }
 
-    /// Code and reason of the close frame that was written last.
+    /// Returns code and reason of the close frame that was written last.
     pub(super) fn goodbye(&self) -> (u16, String) {
         let out = |step: &Step| if let Step::Out(bytes) = step { Some(bytes.clone()) } else { None };
         let bytes = self.steps.iter().rev().find_map(out).unwrap();
@@ -330,7 +325,7 @@ impl Harness {
     }
 }
 
-/// A command in words, with everything but what is random.
+/// Returns a command in words, without its random parts.
 fn describe(command: &Command) -> String {
     match command {
         Command::Relay(RelayCommand::Attach(hello)) => format!("attach {:?} {:?}", hello.uaid, hello.broadcasts),
@@ -348,7 +343,7 @@ fn describe(command: &Command) -> String {
     }
 }
 
-/// An upgrade request as Firefox makes it.
+/// Returns an upgrade request as Firefox makes it.
 pub(super) const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; \
     rv:140.0) Gecko/20100101 Firefox/140.0\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: push-notification\r\n\

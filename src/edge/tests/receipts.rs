@@ -1,4 +1,4 @@
-//! Receipts, rates and budgets at the app-server port: what is asked of the machine and how its answers are spelled.
+//! Receipts, rates and budgets at the app-server port: the commands to the machine and the text of its answers.
 
 use machine::ids::{Chid, Uaid};
 use machine::time::{Span, UnixSeconds};
@@ -9,7 +9,7 @@ use super::endpoint::{GOOD, path, post};
 use super::*;
 use protocol::webpush::receipt::Receipt;
 
-/// The path of the receipt of [`STAMP`], as a POST with TTL 60 hands it out.
+/// Path of the receipt of [`STAMP`], as a POST with TTL 60 returns it.
 fn receipt_path() -> String {
     let mut harness = Harness::new(Port::Endpoint);
     let path = path(None);
@@ -196,7 +196,7 @@ fn a_sender_has_its_rate_and_those_without_a_key_share_one() {
         let statuses: Vec<u16> = (0..12).map(|_| send(headers)).collect();
         assert_eq!(statuses, [[201; 10].as_slice(), &[429; 2]].concat(), "a burst of ten seconds");
     }
-    // Authorization that is not good is nobody's, and costs nobody.
+    // Bad authorization counts for no sender.
     assert_eq!(send(&format!("{GOOD}Authorization: vapid t=x,k={}\r\n", sender.key())), 401);
     assert!(harness.written_text().contains("Retry-After: 1\r\n"));
     assert_eq!(harness.edge.stats().posts_too_many, 6);

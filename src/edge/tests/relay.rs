@@ -15,7 +15,7 @@ use super::*;
 const MEMBER: Uaid = Uaid([0xab; 16]);
 const CHANNEL: &str = "deadbeef-0000-4000-8000-000000000001";
 
-/// A connection that has said it is a relay.
+/// A connection that has opened a relay.
 fn relay() -> Harness {
     let mut harness = Harness::new(Port::WebSocket);
     harness.feed(UPGRADE.as_bytes()).feed_text(r#"{"messageType":"hello","relay":true,"use_webpush":true}"#);
@@ -23,7 +23,7 @@ fn relay() -> Harness {
     harness
 }
 
-/// The message that was written last.
+/// Message that was written last.
 fn last(harness: &Harness) -> serde_json::Value {
     let text = harness.written_text();
     let start = text.rfind(r#"{"messageType""#).unwrap();

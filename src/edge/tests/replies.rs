@@ -1,4 +1,4 @@
-//! How the server's answers are spelled, to the byte (PROTOCOL.md 1.6).
+//! Text of the server's answers, to the byte (PROTOCOL.md 1.6).
 
 use machine::ids::{Chid, Uaid};
 use machine::{BroadcastDelta, BroadcastVersion, SessionEvent};
@@ -13,7 +13,7 @@ fn chid() -> Chid {
     Chid(*uuid::Uuid::parse_str(CHANNEL).unwrap().as_bytes())
 }
 
-/// The text of the one short message that this event is spelled as.
+/// Returns the text of the one short message that this event becomes.
 fn spelled(event: SessionEvent) -> String {
     let mut harness = Harness::greeted();
     harness.emit(event);

@@ -1,5 +1,4 @@
-//! SimplePush at the edge: who is in which mode, how things are spelled there, and `PUT /spush` (PROTOCOL.md
-//! 1.12).
+//! SimplePush at the edge: the choice of the mode, the text of messages in it, and `PUT /spush` (PROTOCOL.md 1.12).
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ fn edge() -> PushEdge {
     PushEdge::new(&EdgeConfig { simplepush: true, ..config() }).unwrap()
 }
 
-/// A WebSocket whose hello was this.
+/// Returns a WebSocket after this hello.
 fn greeted(edge: PushEdge, fields: &str) -> Harness {
     let mut harness = Harness::with(edge, Port::WebSocket);
     harness.feed(UPGRADE.as_bytes());
@@ -36,7 +35,7 @@ fn ack(version: &str) -> String {
     format!(r#"{{"messageType":"ack","updates":[{{"channelID":"{CHANNEL}","version":{version}}}]}}"#)
 }
 
-/// The path of an endpoint that this edge made.
+/// Returns the path of an endpoint that this edge made.
 fn path(edge: &PushEdge) -> String {
     let mut url = Vec::new();
     edge.tokens.seal_simple(UAID, CHID, &mut url);
@@ -53,7 +52,7 @@ fn put_on(edge: PushEdge, request: &str) -> Harness {
     harness
 }
 
-/// The version and the data of the update that was asked for.
+/// Returns the version and the data of the update in the command.
 fn asked(harness: &Harness) -> (u64, String) {
     let Some(Command::Sender(SenderCommand::Publish(publish))) = harness.commands.last() else {
         panic!("{}", harness.written_text())
@@ -205,7 +204,7 @@ fn what_is_wrong_with_a_put_has_its_errno() {
     ] {
         let harness = put_on(edge(), &put(path, &body));
         assert_eq!(harness.fault(), fault, "{path} {}", body.len());
-        // What is wrong with the form goes to the owner, whose 410 comes first.
+        // A faulty form goes to the owner, because the owner's 410 comes first.
         assert_eq!(harness.commands.len(), usize::from(fault.0 != 404));
     }
     let fits = format!("data={}", "%41".repeat(BODY_BYTES_DEFAULT));

@@ -1,4 +1,4 @@
-//! Half messages and half bodies: what one shard holds of them together has a bound.
+//! Half messages and half bodies: a shard holds a bounded number of bytes of them.
 
 use machine::CloseReason;
 use shards::ports::Port;
@@ -8,12 +8,12 @@ use super::*;
 /// Bytes of a fragment.
 const FRAGMENT: usize = 1_000;
 
-/// An edge with room for about twenty fragments, which is half of what all ports may hold.
+/// An edge with room for about twenty fragments, which is half of the room of all ports.
 fn small() -> PushEdge {
     PushEdge::new(&EdgeConfig { unfinished_bytes_max: 40 * FRAGMENT, ..config() }).unwrap()
 }
 
-/// A text frame that is the first of its message and not the last.
+/// Text frame that is the first of its message and not the last.
 fn fragment() -> Vec<u8> {
     let mut bytes = Vec::new();
     ws::write_masked(&mut bytes, Opcode::Text, [1, 2, 3, 4], &[b' '; FRAGMENT]);
@@ -29,14 +29,14 @@ fn last(text: &[u8]) -> Vec<u8> {
 }
 
 impl Harness {
-    /// Goes on with another connection of the same edge; the codec of the one before.
+    /// Continues with another connection of the same edge. Returns the codec of the one before.
     fn change(&mut self, codec: Codec) -> Codec {
         (self.ended, self.aside) = (false, Vec::new());
         self.steps.clear();
         std::mem::replace(&mut self.codec, codec)
     }
 
-    /// Goes on with a new connection of this port, or a session.
+    /// Continues with a new connection of this port, or a session.
     fn next(&mut self, port: Option<Port>) -> Codec {
         let codec = match port {
             Some(port) => self.edge.open(port),
@@ -45,7 +45,7 @@ impl Harness {
         self.change(codec)
     }
 
-    /// Sessions with half a message each, until one is ended.
+    /// Opens sessions with half a message each, until one is ended.
     fn fill(&mut self) -> Vec<Codec> {
         let mut within = Vec::new();
         while !self.feed(&fragment()).ended() {
@@ -71,14 +71,14 @@ fn fragments_beyond_the_bound_close_1013_and_the_others_live_on() {
     harness.feed_text(r#"{"messageType":"ping"}"#);
     assert_eq!(harness.steps[0], Step::Asked("Ping".to_string()));
 
-    // What was begun is finished, and makes room.
+    // The end of a message makes room.
     harness.change(within.pop().unwrap());
     harness.feed(&last(b"{}"));
     assert_eq!(harness.steps[0], Step::Asked("Ping".to_string()));
     harness.next(None);
     assert!(!harness.feed(&fragment()).ended());
 
-    // Who holds some already and wants more is treated alike.
+    // A connection that holds some bytes and takes more is refused in the same way.
     let other = within.pop().unwrap();
     within.push(harness.change(other));
     let mut more = fragment();
@@ -87,7 +87,7 @@ fn fragments_beyond_the_bound_close_1013_and_the_others_live_on() {
     assert_eq!(harness.goodbye().0, 1013);
     assert_eq!(harness.edge.stats().unfinished_refused, 2);
 
-    // Nothing is held for those who are gone.
+    // Ended connections hold nothing.
     drop(within);
     harness.next(None);
     assert_eq!(harness.edge.unfinished.used(), 0);
@@ -120,7 +120,7 @@ fn bodies_beyond_the_bound_are_answered_503() {
     harness.feed(format!("{head}Content-Length: 5\r\n\r\nwhole").as_bytes());
     assert_eq!(harness.statuses(), [201]);
 
-    // There is room again: it may come in as many pieces as it likes, since its memory was taken at the start.
+    // There is room again. The request can come in any number of pieces, since its memory was taken at the start.
     drop(within);
     harness.next(Some(Port::Endpoint));
     harness.feed(format!("{head}Content-Length: 4000\r\n\r\n").as_bytes());
@@ -134,7 +134,7 @@ fn bodies_beyond_the_bound_are_answered_503() {
     assert_eq!(harness.edge.unfinished.used(), 0, "what is finished holds nothing");
 }
 
-/// Strangers with half messages must not take the memory of app servers, nor these that of other nodes.
+/// Half messages of WebSocket clients must not take the memory of app servers, nor app servers that of other nodes.
 #[test]
 fn half_messages_and_half_bodies_leave_room_for_the_other_ports() {
     let mut harness = Harness::with(small(), Port::WebSocket);
@@ -161,7 +161,7 @@ fn half_messages_and_half_bodies_leave_room_for_the_other_ports() {
     assert_eq!(harness.commands.len(), 2, "the POST and the call");
 }
 
-/// The loop ends the oldest until there is room, and their goodbyes take two seconds.
+/// The loop ends the oldest connections until there is room, and their goodbyes take two seconds.
 #[test]
 fn what_is_being_ended_holds_nothing() {
     let mut harness = Harness::with(small(), Port::WebSocket);

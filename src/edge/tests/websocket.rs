@@ -1,4 +1,4 @@
-//! User agents: the session from upgrade to goodbye, and how each event is spelled.
+//! User agents: the session from upgrade to goodbye, and the text of each event.
 
 use std::sync::Arc;
 
@@ -273,7 +273,7 @@ fn beyond_the_welcome_a_websocket_is_sent_elsewhere_and_the_others_stay() {
     assert_eq!(second.edge.stats().upgrades_elsewhere, 1);
     let (status, head, _) = ask(Port::WebSocket, "/__lbheartbeat__");
     assert!(status == 503 && head.contains("Retry-After"), "{head}");
-    // App servers and those who look after the process are answered as always.
+    // App servers and health checks are answered as always.
     assert_eq!((ask(Port::Endpoint, "/__lbheartbeat__").0, ask(Port::WebSocket, "/health").0), (200, 200));
     gate.set_held(0);
     let mut third = Harness::with(edge(), Port::WebSocket);
