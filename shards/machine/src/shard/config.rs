@@ -1,4 +1,4 @@
-//! What a machine is told once: plain values, with the defaults of every setting in one place.
+//! Configuration of a machine: plain values, with the defaults of every setting in one place.
 
 use std::sync::Arc;
 
@@ -9,16 +9,14 @@ use crate::time::Span;
 
 use super::peer::NodeId;
 
-/// What a machine is told once.
+/// Configuration of a machine.
 #[derive(Clone)]
 pub struct MachineConfig {
-    /// Which shard this is.
     pub shard: ShardId,
-    /// Who owns whom.
     pub placement: Placement,
     /// Random per boot and shard.
     pub origin: Origin,
-    /// The shard's clock starts above this.
+    /// The shard's clock starts above this value.
     pub clock_floor: Clock,
     /// `delivery.window`.
     pub window: u16,
@@ -28,44 +26,44 @@ pub struct MachineConfig {
     pub spill_after: Span,
     /// `delivery.retry_after`.
     pub retry_after: Span,
-    /// `delivery.attempts_max`: deliveries after which a message ends without an ack; 0 is off, at most
+    /// `delivery.attempts_max`: deliveries after which a message ends without an ack; 0 disables it, at most
     /// `Tries::DELIVERIES_MAX`.
     pub attempts_max: u8,
     /// `websocket.hello_timeout`.
     pub hello_timeout: Span,
-    /// `websocket.auto_ping_interval`; zero is off.
+    /// `websocket.auto_ping_interval`; zero disables pings.
     pub ping_interval: Span,
     /// `websocket.auto_ping_timeout`.
     pub pong_timeout: Span,
     /// `websocket.ping_min_interval`.
     pub ping_min_interval: Span,
-    /// `simplepush.wake_timeout`; zero is off.
+    /// `simplepush.wake_timeout`; zero disables it.
     pub wake_timeout: Span,
-    /// `relay.members`: user agents that one connection may speak for; 0 is no relays, at most
+    /// `relay.members`: maximum number of user agents of one connection; 0 disables relays, at most
     /// `limits::RELAY_MEMBERS_MAX`.
     pub relay_members: u16,
-    /// WebSockets this shard may hold.
+    /// Maximum number of WebSockets on this shard.
     pub sessions_max: u32,
-    /// Bytes of live ledger records this shard may hold; at most half its log, so that an append always fits.
+    /// Maximum bytes of live ledger records on this shard; at most half its log, so that an append always fits.
     pub ledger_bytes_max: u64,
-    /// `endpoint.token_rate`: messages per second of one endpoint; 0 is off.
+    /// `endpoint.token_rate`: messages per second of one endpoint; 0 disables it.
     pub token_rate: u32,
-    /// `store.user_bytes_per_day`: bytes stored for one user in a UTC day; 0 is off.
+    /// `store.user_bytes_per_day`: bytes stored for one user in a UTC day; 0 disables it.
     pub user_bytes_per_day: u64,
-    /// `delivery.msg_limit`: stored messages of one drain beyond which the user is reset; 0 is off.
+    /// `delivery.msg_limit`: stored messages of one drain beyond which the user is reset; 0 disables it.
     pub msg_limit: u32,
-    /// `broadcast.spread`: how long a shard takes to tell all its sessions of a change.
+    /// `broadcast.spread`: time in which a shard notifies all its sessions of a change.
     pub broadcast_spread: Span,
-    /// `hello.reconcile`: the channels of a hello are the truth.
+    /// `hello.reconcile`: the list of channels in a hello replaces the stored one.
     pub reconcile: bool,
-    /// `store.max_skew`: how far the time of a node may be from the clocks of the database.
+    /// `store.max_skew`: maximum difference between the time of a node and the clocks of the database.
     pub max_skew: Span,
-    /// This run of this node, when other nodes share its storage; `None` when it is alone.
+    /// Boot of this node, when other nodes share its storage; `None` when it is alone.
     pub node: Option<Arc<NodeId>>,
 }
 
 impl MachineConfig {
-    /// The defaults of every setting, for one shard.
+    /// Returns the defaults of every setting, for one shard.
     pub fn new(shard: ShardId, placement: Placement) -> MachineConfig {
         MachineConfig {
             shard,
@@ -95,12 +93,12 @@ impl MachineConfig {
         }
     }
 
-    /// How far two nodes may be apart: each is within `max_skew` of the database.
+    /// Returns the maximum difference between two nodes: each is within `max_skew` of the database.
     pub(super) fn apart_max(&self) -> Span {
         Span(self.max_skew.0.saturating_mul(2))
     }
 
-    /// Time from a stamp until its message is surely written or refused by the clock of every node.
+    /// Returns the time from a stamp until its message is certainly written, or refused by the clock of every node.
     pub(super) fn settle_lag(&self) -> Span {
         Span(Span::from_secs(limits::WRITE_SECONDS_MAX).0.saturating_add(self.apart_max().0))
     }

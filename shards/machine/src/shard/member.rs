@@ -6,7 +6,7 @@ use crate::limits;
 use super::command::{CloseReason, Hello, SessionCommand, SessionEvent};
 use super::slab::Ref;
 
-/// One relay connection of this process, never reused in a boot.
+/// One relay connection of this process. The value is never reused in a boot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RelayId {
     pub(super) home: ShardId,
@@ -14,7 +14,7 @@ pub struct RelayId {
 }
 
 impl RelayId {
-    /// The shard where its socket is.
+    /// Returns the shard of its socket.
     pub fn home(self) -> ShardId {
         self.home
     }
@@ -23,14 +23,13 @@ impl RelayId {
 /// One attachment of one member to one relay; the next attachment of the same member is another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SeatId {
-    /// The relay.
     pub relay: RelayId,
     /// `attachments of this relay before it << PLACE_BITS | place among its members`.
     pub(super) number: u64,
 }
 
 impl SeatId {
-    /// Place at which a walk over the seats of this relay goes on.
+    /// Returns the place at which a walk over the seats of this relay continues.
     pub(super) fn next(self) -> SeatId {
         SeatId { number: self.number + 1, ..self }
     }
@@ -43,23 +42,12 @@ impl SeatId {
 /// Messages of the home to the owner of a member.
 #[derive(Debug)]
 pub enum MemberRequest {
-    /// Take a seat and work on this hello. Answered by `Said` of a hello or `Ended`, then `Ready`; or by `Stranger`.
-    Attach {
-        /// The new seat.
-        seat: SeatId,
-        /// Hello of the user agent.
-        hello: Box<Hello>,
-    },
+    /// Take a seat and handle this hello. Answered by `Said` of a hello or `Ended`, then `Ready`; or by `Stranger`.
+    Attach { seat: SeatId, hello: Box<Hello> },
     /// A command of an attached member. `Ready` follows, or `Ended`.
-    For {
-        /// Seat of the member.
-        seat: SeatId,
-        /// Command of the member.
-        command: Box<SessionCommand>,
-    },
+    For { seat: SeatId, command: Box<SessionCommand> },
     /// The socket took nothing of this notification's frame.
     Unsent {
-        /// Seat of the member that the notification was for.
         seat: SeatId,
         /// Lowest `EMISSION_BITS` bits of its name.
         emission: EmissionId,
@@ -67,26 +55,19 @@ pub enum MemberRequest {
         wakes: u64,
     },
     /// The member has left the relay.
-    Leave {
-        /// Seat of the member.
-        seat: SeatId,
-    },
+    Leave { seat: SeatId },
     /// The socket of the relay takes bytes again: refused frames may be sent.
     Writable {
-        /// The relay.
         relay: RelayId,
         /// Number of times that the socket has taken bytes again, this time included.
         wakes: u64,
     },
     /// The relay is gone, and all its members with it.
-    Gone {
-        /// The relay.
-        relay: RelayId,
-    },
+    Gone { relay: RelayId },
 }
 
 impl MemberRequest {
-    /// The relay that it concerns.
+    /// Returns the relay that it concerns.
     pub fn relay(&self) -> RelayId {
         match self {
             MemberRequest::Attach { seat, .. }
@@ -101,38 +82,27 @@ impl MemberRequest {
 /// Messages of the owner of a member to the home of its relay.
 #[derive(Debug)]
 pub enum MemberEvent {
-    /// Write this.
+    /// Write this event.
     Say {
-        /// Seat of the member that the event is for.
         seat: SeatId,
-        /// Counts up whenever the owner begins again after a refusal.
+        /// Number that increases whenever the owner begins again after a refusal.
         round: u64,
-        /// Event to write.
         event: SessionEvent,
     },
     /// The command of this member has ended.
-    Ready {
-        /// Seat of the member.
-        seat: SeatId,
-    },
+    Ready { seat: SeatId },
     /// No user has the UAID of this hello: the home mints a fresh one in its own slice.
     Stranger {
-        /// The seat that is free again.
+        /// Seat that is free again.
         seat: SeatId,
-        /// Hello of the user agent.
         hello: Box<Hello>,
     },
     /// The session has ended on the owner's side, or could not begin.
-    Ended {
-        /// Seat of the member.
-        seat: SeatId,
-        /// Reason of the end.
-        reason: CloseReason,
-    },
+    Ended { seat: SeatId, reason: CloseReason },
 }
 
 impl MemberEvent {
-    /// The seat that it concerns.
+    /// Returns the seat that it concerns.
     pub fn seat(&self) -> SeatId {
         match self {
             MemberEvent::Say { seat, .. }
@@ -143,14 +113,14 @@ impl MemberEvent {
     }
 }
 
-/// The reply to both.
+/// Reply to both messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemberReply {
-    /// It is done, or whom it names is gone, of which another mail tells.
+    /// Done, or the seat or relay has ended, which another mail reports.
     Taken,
     /// The socket takes no bytes.
     Refused {
-        /// The notification that was not written; anything else was.
+        /// Name of the notification that was not written; any other event was written.
         emission: Option<EmissionId>,
         /// Number of times that the socket had taken bytes again when it refused the first of this round.
         wakes: u64,

@@ -16,44 +16,44 @@ use super::row::RowKey;
 pub(super) struct PublishWork {
     pub asker: Asker<Published>,
     pub row: RowKey,
-    /// Registers of this subscription when storage was asked.
+    /// Number of registers of this subscription at the request to storage.
     pub epoch: Epoch,
-    /// Set when its sender asked for a receipt: when the message expires.
+    /// Expiry of the message; set if its sender requested a receipt.
     pub receipt: Option<UnixSeconds>,
-    /// Bytes taken from the user's budget of today.
+    /// Bytes charged to the user's budget of today.
     pub charged: u32,
-    /// The topic slot it takes when it is written, and its place among those that want it.
+    /// Topic slot of the message, and its rank in that slot.
     pub slot: Option<(Chid, Topic, Rank)>,
-    /// Time of its stamp; of a saved row, which low water does not cover, the time at which it was submitted.
+    /// Time of its stamp. For a saved row, which low water does not cover, the time of its submission.
     pub since: Instant,
-    /// The rule it broke, to be said unless there is no subscription.
+    /// Rule that it broke, reported unless there is no subscription.
     pub refusal: Option<Refusal>,
-    /// TTL 0 or a refusal: only the check is made, nothing is written.
+    /// True with TTL 0 or a refusal: only the check is made, nothing is written.
     pub check_only: bool,
-    /// Place of the user, and the act after the commit.
+    /// Location of the user, and the action after the commit.
     pub storing: Storing,
 }
 
-/// State that a stored POST needs when its commit returns.
+/// State of a stored POST that the return of its commit needs.
 pub(super) enum Storing {
-    /// The user is here, or this node is alone.
+    /// The user is on this shard, or this node is alone.
     Here {
-        /// `delivery.durable`: send this from memory.
+        /// `delivery.durable`: the message that this shard sends from memory.
         send: Option<Arc<Message>>,
     },
-    /// The user was looked up and is elsewhere, or nowhere.
+    /// The user was looked up and is on another node, or not connected.
     Routed {
-        /// The stored message: the second look may find that it has to be stored once more.
+        /// The stored message: after the second look it may be necessary to store it once more.
         message: Arc<Message>,
         /// `delivery.durable`: the node that has the user sends it from memory.
         send: bool,
-        /// A push to this session got no answer.
+        /// Session whose push got no answer.
         unsure: Option<Presence>,
     },
 }
 
 impl Storing {
-    /// The message that is sent from memory once it is stored.
+    /// Returns the message that is sent from memory once it is stored.
     pub fn send(&self) -> Option<&Arc<Message>> {
         match self {
             Storing::Here { send } => send.as_ref(),

@@ -6,46 +6,42 @@ use crate::time::{Span, UnixSeconds};
 
 use super::row::RowKey;
 
-/// A receipt, opened, and how long its holder would like to wait.
+/// An opened receipt, and the time that its holder waits.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiptQuery {
-    /// Whose message.
     pub uaid: Uaid,
-    /// On which channel.
     pub chid: Chid,
-    /// Exactly which one.
     pub stamp: Stamp,
-    /// Its topic slot, if it had one.
+    /// Topic slot of the message, if it had one.
     pub topic: Option<Topic>,
-    /// When it expires.
     pub expires: UnixSeconds,
-    /// How long to wait for an outcome; at most [`limits::RECEIPT_WAIT_SECONDS_MAX`].
+    /// Maximum wait for an outcome; at most [`limits::RECEIPT_WAIT_SECONDS_MAX`].
     pub wait: Span,
 }
 
-/// How a message ended.
+/// Outcome of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The user agent acked it with 100 or no code.
     Delivered,
     /// The user agent acked it with 101: it could not decrypt it.
     Undecryptable,
-    /// The user agent acked it with 102: it has it and could not hand it to its application.
+    /// The user agent acked it with 102: it could not pass the message to its application.
     Undelivered,
-    /// Its TTL was over first; with TTL 0, nobody was there to take it.
+    /// Its TTL ended first; with TTL 0, no session could take it.
     Expired,
     /// It was delivered `delivery.attempts_max` times, and no ack came.
     Unacked,
     /// A newer message of its topic took its place.
     Replaced,
-    /// Its sender took it back.
+    /// Its sender cancelled it.
     Cancelled,
     /// Its channel was unregistered, or its user was reset.
     Unregistered,
 }
 
 impl Outcome {
-    /// Of the code of an ack.
+    /// Returns the outcome for the code of an ack.
     pub fn of_ack(code: u16) -> Outcome {
         match code {
             101 => Outcome::Undecryptable,
@@ -55,27 +51,27 @@ impl Outcome {
     }
 }
 
-/// The answer to a [`ReceiptQuery`].
+/// Answer to a [`ReceiptQuery`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReceiptAnswer {
-    /// It ended.
     Ended(Outcome),
     /// It is still under way.
     Pending,
-    /// There is no such message any more, and what became of it was forgotten, or its storage did not say.
+    /// The message does not exist any more, and its outcome was forgotten, or its storage did not report one.
     Unknown,
-    /// 503: too many wait, or storage could not say.
+    /// 503: too many requests wait, or storage did not answer.
     Unavailable,
 }
 
 impl ReceiptQuery {
-    /// The row of the message.
+    /// Returns the row of the message.
     pub(super) fn row(&self) -> RowKey {
         RowKey { uaid: self.uaid, chid: self.chid, stamp: self.stamp, topic: self.topic }
     }
 }
 
-/// When nothing but an ack of what was sent can come any more. A message of TTL 0 is sent once: its ack has a minute.
+/// Returns the time after which only an ack of a sent message can come. A message of TTL 0 is sent once; its ack has a
+/// minute.
 pub(super) fn expires(message: &Message) -> UnixSeconds {
     let expires = message.expires();
     if message.ttl == 0 { UnixSeconds(expires.0 + ACK_OF_TTL_ZERO_SECONDS) } else { expires }

@@ -1,23 +1,20 @@
-//! The name of a stored message.
+//! Name of a stored message.
 
 use crate::ids::{Chid, Stamp, Uaid};
 use crate::message::{Message, Topic};
 
-/// Names one message in each form that storage may have.
+/// Name of one message in each form that storage can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowKey {
-    /// The user.
     pub uaid: Uaid,
-    /// The channel.
     pub chid: Chid,
-    /// The version.
     pub stamp: Stamp,
-    /// Set when it occupies a topic slot.
+    /// Set if the message occupies a topic slot.
     pub topic: Option<Topic>,
 }
 
 impl RowKey {
-    /// The row of a message.
+    /// Returns the name of a message's row.
     pub fn of(message: &Message) -> RowKey {
         RowKey { uaid: message.uaid, chid: message.chid, stamp: message.stamp, topic: message.topic }
     }

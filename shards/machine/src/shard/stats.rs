@@ -1,4 +1,4 @@
-//! What the machine counts. Every drop, refusal and end of a message has its number here.
+//! Counters of the machine. Every drop, refusal and end of a message has a counter here.
 
 use crate::counters;
 use crate::stats::{Board, Histogram, HistogramMeaning};
@@ -6,20 +6,20 @@ use crate::stats::{Board, Histogram, HistogramMeaning};
 /// Time from the acceptance of a message to its ack. Own shard only.
 #[derive(Clone, Default, Debug)]
 pub struct DeliveryTimes {
-    /// Of messages that were directs until their ack.
+    /// Times of messages that were directs until their ack.
     pub direct: Histogram,
-    /// Of messages that were in storage when their ack came.
+    /// Times of messages that were in storage when their ack came.
     pub stored: Histogram,
 }
 
 impl DeliveryTimes {
-    /// Their meanings, in the order of [`DeliveryTimes::write_to`].
+    /// Meanings of the histograms, in the order of [`DeliveryTimes::write_to`].
     pub const MEANINGS: &'static [HistogramMeaning] = &[
         HistogramMeaning { name: "delivery_duration_seconds", label: Some(("kind", "direct")), help: DELIVERY_HELP },
         HistogramMeaning { name: "delivery_duration_seconds", label: Some(("kind", "stored")), help: DELIVERY_HELP },
     ];
 
-    /// Copies both to the board, to its first places.
+    /// Copies both histograms to the first places of the board.
     pub fn write_to(&self, board: &Board) {
         board.set_histogram(0, &self.direct);
         board.set_histogram(1, &self.stored);

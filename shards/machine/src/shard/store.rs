@@ -1,4 +1,4 @@
-//! What the machine asks of storage, as plain data (ARCHITECTURE.md 8.7).
+//! Operations of the machine at storage, as plain data (ARCHITECTURE.md 8.7).
 //!
 //! Laws that every backend passes (`src/store/laws`): what was acknowledged is read back; operations of
 //! one UAID take effect in submission order; a batch of one UAID is atomic; expired rows are never returned
@@ -19,149 +19,122 @@ use super::row::RowKey;
 /// One operation. Its reply comes back under the ticket it was submitted with.
 #[derive(Debug, Clone)]
 pub enum StoreOp {
-    /// Who is this? -> [`StoreReply::User`].
-    LoadUser {
-        /// The user.
-        uaid: Uaid,
-    },
-    /// Where is this user connected, and has it this channel? As `LoadUser`, with that channel alone or none: a user
-    /// may have thousands. -> [`StoreReply::User`].
+    /// Read the user. -> [`StoreReply::User`].
+    LoadUser { uaid: Uaid },
+    /// Read the presence rows of the user, and if it has this channel. As `LoadUser`, with that channel alone or none:
+    /// a user can have thousands. -> [`StoreReply::User`].
     Locate {
-        /// The user.
         uaid: Uaid,
-        /// The channel that a POST named.
+        /// Channel that a POST named.
         chid: Chid,
     },
     /// The user is alive: refresh its expiry. May ride relaxed. -> [`StoreReply::Done`].
-    Touch {
-        /// The user.
-        uaid: Uaid,
-        /// Now.
-        seen: UnixSeconds,
-    },
+    Touch { uaid: Uaid, seen: UnixSeconds },
     /// Add a channel, and the user if it is new; idempotent (an existing channel keeps its `registered_at`).
     /// Durable before the reply. -> [`StoreReply::Done`].
     Register {
-        /// The user.
         uaid: Uaid,
-        /// The channel.
         chid: Chid,
-        /// Digest of the key the endpoint is locked to.
+        /// Digest of the key that locks the endpoint.
         key: Option<KeyDigest>,
-        /// The owner's clock.
+        /// Clock of the owner.
         at: Clock,
         /// Wall time, for the user's expiry.
         seen: UnixSeconds,
-        /// How the user is reached from now on; without one what is known of that stays, and a new user is reached by
-        /// WebPush.
+        /// New contact of the user. `None` keeps the stored contact; a new user gets WebPush.
         contact: Option<Box<Contact>>,
-        /// Where a new user is connected, on a shared store: written together with it.
+        /// Presence row of a new user, on a shared store: written together with the user.
         presence: Option<Presence>,
     },
-    /// How the user is reached from now on, also when storage is full. May ride relaxed. -> [`StoreReply::Done`], also
-    /// when there is no such user.
+    /// Set the contact of the user, also when storage is full. May ride relaxed. -> [`StoreReply::Done`], also if there
+    /// is no such user.
     SetContact {
-        /// The user.
         uaid: Uaid,
-        /// Its last hello said this.
+        /// Contact in the user's last hello.
         contact: Box<Contact>,
     },
-    /// The user is connected here from now on. Durable before the reply: what is stored after it is notified. Stores
-    /// that no other node reads have nothing to do. -> [`StoreReply::Done`], also when there is no such user.
-    SetPresence {
-        /// The user.
-        uaid: Uaid,
-        /// Where, and since when.
-        presence: Presence,
-    },
-    /// That session is no more; a newer one of the same node stays. May ride relaxed. -> [`StoreReply::Done`].
+    /// Write the presence row of the user. Durable before the reply: this node is notified of what is stored after it.
+    /// Stores that no other node reads have nothing to do. -> [`StoreReply::Done`], also if there is no such user.
+    SetPresence { uaid: Uaid, presence: Presence },
+    /// Delete the presence row of a session that ended; a newer row of the same node stays. May ride relaxed. ->
+    /// [`StoreReply::Done`].
     ClearPresence {
-        /// The user.
         uaid: Uaid,
-        /// Exactly which.
+        /// Exact version of the row.
         presence: Presence,
     },
     /// Remove a channel and every row of its messages, in all families. Durable. -> [`StoreReply::Done`],
     /// also when there was no such channel or user.
     Unregister {
-        /// The user.
         uaid: Uaid,
-        /// The channel.
         chid: Chid,
-        /// The owner's clock.
+        /// Clock of the owner.
         at: Clock,
     },
     /// Remove the user with all its rows. Durable. -> [`StoreReply::Done`].
-    DropUser {
-        /// The user.
-        uaid: Uaid,
-    },
+    DropUser { uaid: Uaid },
     /// Store a POSTed message if its user exists, its channel is registered and its mode is the user's: topic row
     /// or message row. Durable before the reply. With TTL 0 only the checks are made and nothing is stored.
     /// -> [`StoreReply::Done`], [`StoreReply::NoSubscription`] or [`StoreReply::OtherMode`].
     Publish {
-        /// The stamped message.
         message: Arc<Message>,
-        /// The machine has just read the user and its channels and reads them again when this is done: a store that
-        /// would have to read for its checks leaves them out. Never with TTL 0.
+        /// True if the machine has just read the user and its channels and reads them again after this operation. A
+        /// store that would have to read for its checks then leaves the checks out. Never with TTL 0.
         checked: bool,
     },
     /// Store unacked directs under their own stamps: saved rows, or topic rows for topic messages
     /// (older than the row: ignored). One UAID. Durable before the reply. -> [`StoreReply::Done`].
     Save {
-        /// All of one user.
+        /// Messages of one user.
         messages: Vec<Arc<Message>>,
     },
     /// Topic messages of a user, all channels, unexpired, in (chid, topic) order. -> [`StoreReply::Page`].
     Topics {
-        /// The user.
         uaid: Uaid,
         /// Only rows behind this one.
         after: Option<(Chid, Topic)>,
-        /// At most this many rows.
+        /// Maximum number of rows.
         limit: u16,
-        /// Wall time to judge expiry by.
+        /// Wall time for the expiry.
         now: UnixSeconds,
     },
     /// Message and saved rows of a user, merged, unexpired, in stamp order. -> [`StoreReply::Page`].
     Messages {
-        /// The user.
         uaid: Uaid,
         /// Only rows with a greater stamp.
         after: Stamp,
-        /// At most this many rows.
+        /// Maximum number of rows.
         limit: u16,
-        /// Wall time to judge expiry by.
+        /// Wall time for the expiry.
         now: UnixSeconds,
     },
-    /// One row again, wherever it is. -> [`StoreReply::Page`] with one row or none.
+    /// Read one row again, in any form. -> [`StoreReply::Page`] with one row or none.
     Read {
-        /// Which.
         row: RowKey,
-        /// Wall time to judge expiry by.
+        /// Wall time for the expiry.
         now: UnixSeconds,
     },
-    /// Remember how often these rows were delivered in vain, in exactly their versions; rows that are gone stay gone.
-    /// May ride relaxed. -> [`StoreReply::Done`].
+    /// Write the number of vain deliveries of these rows, in exactly their versions; missing rows stay missing. May
+    /// ride relaxed. -> [`StoreReply::Done`].
     Tried {
-        /// All of one user.
+        /// Rows of one user.
         rows: Vec<(RowKey, Tries)>,
     },
     /// Remove these rows in exactly their versions (an ack, a cancel, a replacement): message, saved and
     /// topic form alike. May ride relaxed with the next durable batch; `durable` waits for it.
     /// `low_water`: every message row at or below it is settled. -> [`StoreReply::Done`].
     Settle {
-        /// All of one user.
+        /// Rows of one user.
         rows: Vec<RowKey>,
-        /// For the user of the rows.
+        /// New low water of that user.
         low_water: Option<Clock>,
-        /// Whether the reply means synced.
+        /// True if the reply means synced.
         durable: bool,
     },
 }
 
 impl StoreOp {
-    /// Whose partition it touches; operations of one UAID keep their order.
+    /// Returns the user whose partition the operation touches. Operations of one UAID keep their order.
     pub fn uaid(&self) -> Uaid {
         match self {
             StoreOp::LoadUser { uaid }
@@ -189,35 +162,35 @@ fn first<T>(items: &[T]) -> &T {
     items.first().expect("Save and Settle name at least one row")
 }
 
-/// The answer to one operation.
+/// Reply to one operation.
 #[derive(Debug)]
 pub enum StoreReply {
-    /// It is done, as durable as the operation says.
+    /// The operation is done, as durable as the operation requires.
     Done,
     /// To `Publish`: no such user, or its channel is not registered.
     NoSubscription,
-    /// To `Publish`: the user is not reached in the mode of this message (`Message::mode`).
+    /// To `Publish`: the mode of this message (`Message::mode`) is not the user's.
     OtherMode,
-    /// To `LoadUser` and `Locate`; `None` when nobody has this UAID.
+    /// To `LoadUser` and `Locate`; `None` when no user has this UAID.
     User(Option<Box<UserRow>>),
     /// To `Topics`, `Messages` and `Read`.
     Page(Box<Page>),
 }
 
 impl StoreReply {
-    /// The reply to `LoadUser` or `Locate`.
+    /// Returns the reply to `LoadUser` or `Locate`.
     pub(super) fn user(self) -> Option<Box<UserRow>> {
         let StoreReply::User(user) = self else { unreachable!("storage answers a look with a user") };
         user
     }
 
-    /// The reply to `Topics`, `Messages` or `Read`.
+    /// Returns the reply to `Topics`, `Messages` or `Read`.
     pub(super) fn page(self) -> Box<Page> {
         let StoreReply::Page(page) = self else { unreachable!("storage answers a read with a page") };
         page
     }
 
-    /// The reply to `Publish`, or to the `Save` of a message whose push got no answer.
+    /// Returns the reply to `Publish`, or to the `Save` of a message whose push got no answer.
     pub(super) fn written(self) -> Written {
         match self {
             StoreReply::Done => Written::Done,
@@ -236,7 +209,7 @@ pub(super) enum Written {
     OtherMode,
 }
 
-/// What records mean today; a user with an older one is reset (PROTOCOL.md 1.10).
+/// Current meaning of records; a user with an older version is reset (PROTOCOL.md 1.10).
 pub const RECORD_VERSION: u8 = 1;
 
 /// Durable facts about a UAID.
@@ -244,44 +217,42 @@ pub const RECORD_VERSION: u8 = 1;
 pub struct UserRow {
     /// Version of the record's meaning (PROTOCOL.md 1.10).
     pub record_version: u8,
-    /// When the user was last seen, as of the last refresh.
+    /// Time at which the user was last seen, as of the last refresh.
     pub seen: UnixSeconds,
     /// Every message row at or below it is settled.
     pub low_water: Clock,
-    /// The greatest clock any write on this user carried.
+    /// Greatest clock of any write on this user.
     pub user_clock: Clock,
-    /// False only when there certainly is no message row.
+    /// False only if there certainly is no message row.
     pub may_have_messages: bool,
-    /// How it is reached.
     pub contact: Contact,
-    /// Registered channels.
     pub channels: Vec<Chid>,
-    /// Where the user is connected, newest first; always empty on a store that no other node reads.
+    /// Presence rows, newest first; always empty on a store that no other node reads.
     pub presence: Vec<Presence>,
 }
 
 impl UserRow {
-    /// The greatest clock in it: whoever reads it goes on above that, so that a later session has a later row.
+    /// Returns the greatest clock in the row. A reader continues above it, so that a later session has a later row.
     pub fn newest_clock(&self) -> Clock {
         let newest = self.presence.first().map_or(0, |row| row.connected_at);
         self.user_clock.max(Clock(newest))
     }
 }
 
-/// Some rows, and where the next page starts.
+/// A page of rows.
 #[derive(Debug, Default)]
 pub struct Page {
     /// Live rows in order.
     pub messages: Vec<Arc<Message>>,
-    /// Whether there was nothing behind the last one when it was read.
+    /// True if there was nothing behind the last row when it was read.
     pub exhausted: bool,
 }
 
-/// Why storage did not do it. The operation may still have taken effect.
+/// Failure of a storage operation. The operation may still have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreError {
-    /// Overloaded, stalled, or unreachable: worth trying again.
+    /// Overloaded, stalled, or unreachable: a new try can succeed.
     Transient,
-    /// The bound on disk use or of a user's bytes is reached: messages are refused until it is not.
+    /// The bound on disk use or on a user's bytes is reached: messages are refused until there is room.
     Full,
 }

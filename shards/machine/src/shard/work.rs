@@ -21,11 +21,11 @@ pub(super) enum Waiting {
 
 /// State that the reply of another node is for.
 pub(super) enum PeerWork {
-    /// A message for its session.
+    /// A message for a session on the other node.
     Push(Box<Route>),
-    /// Something was stored.
+    /// A notification that something was stored.
     Tell(Box<Tale>),
-    /// Its session is over.
+    /// The end of a session on the other node.
     Leave { uaid: Uaid, presence: Presence },
 }
 
@@ -72,9 +72,9 @@ pub(super) enum Work {
         asker: Asker<ReceiptAnswer>,
         query: Box<ReceiptQuery>,
     },
-    /// No state waits for it.
+    /// Work without state.
     Touch,
-    /// The refresh of a user. `look`: its session looks at storage then.
+    /// The refresh of a user. `look`: its session reads storage after it.
     Refresh {
         session: Ref,
         look: bool,
@@ -82,7 +82,7 @@ pub(super) enum Work {
     Contact {
         session: Ref,
     },
-    /// The read of a user that is woken.
+    /// The read of a user for a wake-up.
     Wake {
         uaid: Uaid,
     },
@@ -95,30 +95,30 @@ pub(super) enum Work {
     Reset {
         uaid: Uaid,
     },
-    /// The row that says the session is here.
+    /// The write of a session's presence row.
     Enter {
         session: Ref,
     },
-    /// The same row again, with the refresh of its user.
+    /// The same write, with the refresh of its user.
     RenewPresence {
         session: Ref,
     },
-    /// The read of a user, to learn if it is still here.
+    /// The read of a user, to find out if it is still here.
     Doubt {
         session: Ref,
     },
-    /// The user of a POST that is on its way.
+    /// The read of a user for a POST.
     Look(Box<Lookup>),
-    /// The user of a stored message, once more.
+    /// The second read of a user, after a message was stored.
     LookAgain(Box<Tale>),
-    /// A stored message once more, where low water does not hide it.
+    /// The second store of a message, as a row that low water does not hide.
     SaveAgain(Box<Tale>),
     /// An unregister without a caller: the hello of the session left the channel out.
     Forget {
         session: Ref,
         uaid: Uaid,
         chid: Chid,
-        /// Registers of the channel when the hello came.
+        /// Number of registers of the channel when the hello came.
         asked: Epoch,
     },
 }

@@ -1,4 +1,4 @@
-//! Words between user agents and the machine.
+//! Commands of user agents, and the events of the machine for them.
 
 use std::sync::Arc;
 
@@ -24,14 +24,13 @@ pub enum AgentCommand {
 pub enum SessionCommand {
     /// [`SessionEvent::Registered`] answers.
     Register {
-        /// Already checked to be spelled lower-case and dashed.
+        /// Already checked to be lower-case and dashed.
         chid: Chid,
-        /// Digest of the VAPID key the endpoint is locked to, if any; already checked to be on the curve.
+        /// Digest of the VAPID key that locks the endpoint, if any; already checked to be on the curve.
         key: Option<KeyDigest>,
     },
     /// [`SessionEvent::Unregistered`] answers, also for unknown channels.
     Unregister {
-        /// The channel.
         chid: Chid,
         /// Reason (200, 201, 202 of Firefox; 0 when absent). A counter only.
         code: u32,
@@ -49,27 +48,26 @@ pub enum SessionCommand {
     BroadcastSubscribe(Vec<BroadcastVersion>),
 }
 
-/// The contents of a hello.
+/// Contents of a hello.
 #[derive(Debug)]
 pub struct Hello {
-    /// The UAID the user agent says it has; `None` when absent, empty or not a UUID.
+    /// UAID in the hello; `None` when absent, empty or not a UUID.
     pub uaid: Option<Uaid>,
-    /// A fresh random UAID that falls in the slice of the shard on which the socket is now.
+    /// A fresh random UAID in the slice of the shard that has the socket now.
     pub fresh: Uaid,
-    /// Its channels, where it said them and `hello.reconcile` is on.
+    /// Channels in the hello, if there are any and `hello.reconcile` is on.
     pub channels: Option<Box<[Chid]>>,
-    /// Broadcasts to subscribe to with the last version known.
+    /// Broadcasts to subscribe to, with the last version known.
     pub broadcasts: Vec<BroadcastVersion>,
     /// Interned user-agent family, for the session log.
     pub agent_family: u16,
-    /// What the user agent understands.
     pub mode: Mode,
-    /// How it wants to be woken; only in mode `Simple`.
+    /// Data for its wake-up; only in mode `Simple`.
     pub wake: Option<WakeData>,
 }
 
 impl Hello {
-    /// A hello that says who it is and nothing else.
+    /// Returns a hello with a UAID and nothing else.
     pub fn new(uaid: Option<Uaid>, fresh: Uaid) -> Hello {
         Hello { uaid, fresh, channels: None, broadcasts: Vec::new(), agent_family: 0, mode: Mode::WebPush, wake: None }
     }
@@ -80,18 +78,18 @@ impl Hello {
 pub struct BroadcastVersion {
     /// For example `remote-settings/monitor_changes`.
     pub id: Box<str>,
-    /// What the peer has, or what is new.
+    /// Version that the peer has, or the new one.
     pub version: Box<str>,
 }
 
-/// One entry of an ack. `version` on the wire is the sealed message id; an id we did not seal is left out by the edge.
+/// One entry of an ack. `version` on the wire is the sealed message id; the edge leaves out an id that this server did
+/// not seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckUpdate {
-    /// Which message.
     pub stamp: Stamp,
-    /// Its channel, from the sealed id.
+    /// Channel in the sealed id.
     pub chid: Chid,
-    /// Its topic, from the sealed id.
+    /// Topic in the sealed id.
     pub topic: Option<Topic>,
     /// 100 delivered, 101 decryption error, 102 not delivered; all three settle (PROTOCOL.md 12).
     pub code: u16,
@@ -100,49 +98,42 @@ pub struct AckUpdate {
 /// One entry of an ack in SimplePush mode: it ends every update of the channel up to this version (PROTOCOL.md 1.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckVersion {
-    /// The channel.
     pub chid: Chid,
-    /// The version that was seen.
     pub version: u64,
 }
 
 /// Messages that are written on the socket of one user agent.
 #[derive(Debug)]
 pub enum AgentEvent {
-    /// What its session says.
     Session(SessionEvent),
     /// A WebSocket Ping frame with an empty payload.
     Ping,
-    /// The reply to `{}`.
+    /// Reply to `{}`.
     Pong,
 }
 
 /// Messages of a session to its user agent, which has a socket of its own or is a member of a relay.
 #[derive(Debug)]
 pub enum SessionEvent {
-    /// The reply to hello (PROTOCOL.md 1.6).
+    /// Reply to hello (PROTOCOL.md 1.6).
     Hello {
-        /// The UAID this session has from now on.
+        /// UAID of this session from now on.
         uaid: Uaid,
-        /// Mode of the session.
         mode: Mode,
         /// Versions that differ from those in the hello.
         broadcasts: Box<BroadcastDelta>,
     },
-    /// The reply to register; the edge seals the endpoint.
+    /// Reply to register; the edge seals the endpoint.
     Registered {
-        /// UAID of the session.
         uaid: Uaid,
-        /// The channel.
         chid: Chid,
-        /// The key the endpoint is locked to.
+        /// Key that locks the endpoint.
         key: Option<KeyDigest>,
         /// 200, or 500 when storage failed.
         status: u16,
     },
-    /// The reply to unregister.
+    /// Reply to unregister.
     Unregistered {
-        /// The channel.
         chid: Chid,
         /// 200, or 500 when storage failed.
         status: u16,
@@ -151,15 +142,15 @@ pub enum SessionEvent {
     Notification {
         /// The edge seals its id as `version`.
         message: Arc<Message>,
-        /// Named again in `Input::Unsent` when the socket took none of its frame.
+        /// Name that `Input::Unsent` repeats when the socket took none of the frame.
         emission: EmissionId,
     },
-    /// New versions of subscribed broadcasts, and ids nobody knows.
+    /// New versions of subscribed broadcasts, and unknown ids.
     Broadcast(Box<BroadcastDelta>),
 }
 
 impl SessionEvent {
-    /// Name of the emission, of the session or, on a relay, of the connection.
+    /// Returns the name of the emission, of the session or, on a relay, of the connection.
     pub fn emission(&self) -> Option<EmissionId> {
         match self {
             SessionEvent::Notification { emission, .. } => Some(*emission),
@@ -174,8 +165,7 @@ impl SessionEvent {
 /// Broadcast versions that changed, and ids that do not exist.
 #[derive(Debug, Default, PartialEq, Eq, Clone)]
 pub struct BroadcastDelta {
-    /// id and new version.
     pub changed: Vec<BroadcastVersion>,
-    /// Ids asked for that nobody knows ("Broadcast not found").
+    /// Requested ids that do not exist ("Broadcast not found").
     pub unknown: Vec<Box<str>>,
 }

@@ -1,7 +1,7 @@
 //! Reasons for which the server ends a connection.
 
-/// Why we end a connection; the edge has the one table to close codes and HTTP statuses (PROTOCOL.md
-/// 1.3).
+/// Reason for which the server ends a connection. The edge has the one table to close codes and HTTP statuses
+/// (PROTOCOL.md 1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CloseReason {
     /// No hello in time. 1011.
@@ -10,9 +10,9 @@ pub enum CloseReason {
     PongTimeout,
     /// A WebSocket message was begun and not finished within `http.request_timeout`. 1008.
     MessageTimeout,
-    /// The socket took no byte for `websocket.auto_ping_timeout` while something was owed to it. 1008.
+    /// The socket took no byte for `websocket.auto_ping_timeout` while the server had bytes for it. 1008.
     NotReading,
-    /// A message this state does not allow: not hello first, hello twice. 1011.
+    /// A message that this state does not allow: a first message that is no hello, or a second hello. 1011.
     WrongState,
     /// Invalid JSON, unknown messageType, wrong types, missing fields. 1011.
     BadMessage,
@@ -26,13 +26,13 @@ pub enum CloseReason {
     TooBig,
     /// `{}` more often than `websocket.ping_min_interval`. 4774.
     PingTooSoon,
-    /// A SimplePush session that can be woken said and was sent nothing for `simplepush.wake_timeout`. 4774.
+    /// A SimplePush session that can be woken neither sent nor received anything for `simplepush.wake_timeout`. 4774.
     IdledOut,
     /// A newer session of this UAID. 1011.
     Superseded,
-    /// Another node says the user is there, or asked to end it. 1011.
+    /// The user is connected to another node, or another node requested the end. 1011.
     Elsewhere,
-    /// Storage could not say who this is. 1011.
+    /// Storage could not look up the user. 1011.
     StorageDown,
     /// This shard or its target is full, or too many hellos wait. 1013.
     Overloaded,
@@ -48,8 +48,8 @@ pub enum CloseReason {
     PeerClosed,
     /// HTTP: the exchange is complete and the connection is not kept.
     Finished,
-    /// HTTP: too slow or idle too long. 408 while a request is under way, else nothing.
+    /// HTTP: too slow or idle too long. 408 while a request is under way, else no answer.
     Idle,
-    /// The edge has already written the last words.
+    /// The edge has already written the last answer.
     Said,
 }

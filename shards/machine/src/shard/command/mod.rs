@@ -1,7 +1,7 @@
-//! What edges ask of the machine ([`Command`]) and what the machine has them say ([`Event`]), by who speaks.
+//! Requests of edges to the machine ([`Command`]) and messages of the machine that edges write ([`Event`]), by peer.
 //!
-//! A connection has at most one command under way: after a command the loop decodes no further bytes of
-//! that connection until the machine says [`super::Effect::Ready`] (ring/RULES.md rule 8).
+//! A connection has at most one command under way. After a command the loop decodes no further bytes of that connection
+//! until the machine sends [`super::Effect::Ready`] (ring/RULES.md rule 8).
 
 mod agent;
 mod close;
@@ -25,31 +25,23 @@ use super::receipt::ReceiptAnswer;
 /// One decoded request of a peer.
 #[derive(Debug)]
 pub enum Command {
-    /// Of a user agent.
     Agent(AgentCommand),
-    /// Of a relay.
     Relay(RelayCommand),
-    /// Of an app server.
     Sender(SenderCommand),
-    /// Of another node.
     Node(NodeCommand),
 }
 
-/// What the machine has an edge write on one connection.
+/// Message that an edge writes on one connection.
 #[derive(Debug)]
 pub enum Event {
-    /// To a user agent.
     Agent(AgentEvent),
-    /// To a relay.
     Relay(RelayEvent),
-    /// To an app server.
     Sender(SenderEvent),
-    /// To another node.
     Node(NodeAnswer),
 }
 
 impl Event {
-    /// The emission this is, of the session or, on a relay, of the connection.
+    /// Returns the name of the emission, of the session or, on a relay, of the connection.
     pub fn emission(&self) -> Option<EmissionId> {
         match self {
             Event::Agent(AgentEvent::Session(event)) => event.emission(),
@@ -59,7 +51,7 @@ impl Event {
     }
 }
 
-/// Conversions of words into the enum that carries them.
+/// Implements the conversions of a value into the enum that carries it.
 macro_rules! carries {
     ($($whole:ident: $part:ty, $name:ident => $made:expr;)+) => {
         $(impl From<$part> for $whole {

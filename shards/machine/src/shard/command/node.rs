@@ -1,4 +1,4 @@
-//! Words between other nodes and the machine (PROTOCOL.md 4.1).
+//! Commands of other nodes, and the answers of the machine (PROTOCOL.md 4.1).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub enum NodeCommand {
 }
 
 impl NodeCommand {
-    /// The user that it concerns.
+    /// Returns the user that it concerns.
     pub fn uaid(&self) -> Uaid {
         match self {
             NodeCommand::Push(push) => push.message.uaid,
@@ -29,31 +29,29 @@ impl NodeCommand {
     }
 }
 
-/// A message that another node took.
+/// A message that another node accepted.
 #[derive(Debug)]
 pub struct NodePush {
     /// Stamped by that node; its id is `version`.
     pub message: Arc<Message>,
-    /// It is in storage already (`delivery.durable`).
+    /// True if storage has it already (`delivery.durable`).
     pub stored: bool,
 }
 
 /// Another node has stored something for a user.
 #[derive(Debug)]
 pub struct NodeNotify {
-    /// Whose storage to check.
     pub uaid: Uaid,
-    /// A push of this message got no answer there, and it was stored: when it was settled here, its row goes
-    /// (PROTOCOL.md 4.1).
+    /// Row of a message that was stored because its push to this node got no answer. It is deleted if the message was
+    /// settled here (PROTOCOL.md 4.1).
     pub unsure: Option<RowKey>,
 }
 
-/// A session that is elsewhere by now.
+/// End of a session whose user is on another node by now.
 #[derive(Debug)]
 pub struct NodeDisconnect {
-    /// User of the session.
     pub uaid: Uaid,
-    /// Only the session whose presence row says this (`Presence::connected_at`).
+    /// Version of the session's presence row (`Presence::connected_at`). Any other session stays.
     pub connected_at: u64,
 }
 
@@ -66,6 +64,6 @@ pub enum NodeAnswer {
     Noted,
     /// 404: no such session here.
     NotHere,
-    /// 503: the window is full; the session's sticky flag is set, store it.
+    /// 503: the window is full; the session's sticky flag is set, so the caller stores the message.
     Busy,
 }

@@ -1,4 +1,4 @@
-//! Words between relays and the machine (PROTOCOL.md 13).
+//! Commands of relays, and the events of the machine for them (PROTOCOL.md 13).
 
 use crate::ids::Uaid;
 
@@ -8,18 +8,13 @@ use super::close::CloseReason;
 /// Commands of a relay to its home.
 #[derive(Debug)]
 pub enum RelayCommand {
-    /// The first message of its WebSocket: "I speak for others". [`RelayEvent::Opened`] answers.
+    /// First message of its WebSocket: the connection speaks for several user agents. [`RelayEvent::Opened`] answers.
     Open,
-    /// One more user agent. [`SessionEvent::Hello`] in [`RelayEvent::Of`] answers, or [`RelayEvent::Bye`].
+    /// Hello of one more user agent. [`SessionEvent::Hello`] in [`RelayEvent::Of`] answers, or [`RelayEvent::Bye`].
     Attach(Box<Hello>),
     /// A command of a member; answered as for a session with a socket of its own.
-    For {
-        /// UAID of the member.
-        uaid: Uaid,
-        /// Command of the member.
-        command: Box<SessionCommand>,
-    },
-    /// The relay speaks for this user agent no more. [`RelayEvent::Bye`] answers, also when it did not.
+    For { uaid: Uaid, command: Box<SessionCommand> },
+    /// The relay stops speaking for this user agent. [`RelayEvent::Bye`] answers, also if it was no member.
     Bye(Uaid),
     /// As [`super::AgentCommand::Ping`]: pings belong to the connection.
     Ping,
@@ -30,23 +25,18 @@ pub enum RelayCommand {
 /// Messages that are written on the socket of a relay.
 #[derive(Debug)]
 pub enum RelayEvent {
-    /// It is a relay from now on.
+    /// The connection is a relay from now on.
     Opened {
-        /// Most members at a time.
+        /// Maximum number of members at a time.
         members: u16,
     },
-    /// As it would be written on a socket of this member's own.
-    Of {
-        /// UAID of the member.
-        uaid: Uaid,
-        /// Message of its session.
-        event: Box<SessionEvent>,
-    },
-    /// This user agent is no member any more, or could not become one.
+    /// Message of a member's session, as on a socket of its own.
+    Of { uaid: Uaid, event: Box<SessionEvent> },
+    /// The user agent is no longer a member, or could not become one.
     Bye {
         /// UAID of the member; `None` when a hello without a UAID failed.
         uaid: Option<Uaid>,
-        /// Reason; `PeerClosed` when the relay asked for it.
+        /// `PeerClosed` when the relay requested the end.
         reason: CloseReason,
     },
     /// A WebSocket Ping frame with an empty payload.
