@@ -1,7 +1,7 @@
-//! Settling: what an ack, a cancel or a replacement ends, exactly and per message (ARCHITECTURE.md 3).
+//! Settling: the exact messages that an ack, a cancel or a replacement ends (ARCHITECTURE.md 3).
 //!
-//! A direct ends by marking its ledger record dead. A row ends by deleting exactly that version; until the
-//! delete is confirmed its stamp is remembered per UAID, so that no read brings it back.
+//! A direct ends when its ledger record is marked dead. A row ends when exactly that version is deleted. Until the
+//! delete is confirmed its stamp is remembered per UAID, so that no read returns it.
 
 use crate::ids::{Clock, Stamp, Uaid};
 
@@ -42,25 +42,26 @@ impl ShardMachine {
         self.deactivate_if_idle(at);
     }
 
-    /// Ends the notification that an ack names, and counts how long it took; false when the window does not hold it.
+    /// Ends the notification that an ack names, and records its delivery time; false if the window does not hold it.
     fn acked(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp) -> bool {
         let index = self.sessions.live(at).active;
         let Some(entry) = self.remove_entry(index, stamp) else { return false };
         let DeliveryTimes { direct, stored } = &mut self.delivery_times;
         let times = if entry.is_direct() { direct } else { stored };
-        // A clock that was set back in between, or one of another node, may be ahead.
+        // The clock may be ahead, after a step back or on another node.
         times.record(turn.now.unix_us.saturating_sub(stamp.clock.0));
         self.end_entry(turn, entry);
         true
     }
 
-    /// An id that is not in the window: one that waits parked, one that an earlier session was sent, or noise. The
-    /// first two are in storage, so they are only looked at while storage may hold something for this session; or they
-    /// wait until a full storage takes them.
+    /// Handles an id that is not in the window: of a parked message, of one that an earlier session was sent, or noise.
+    /// The first two are in storage, so the id is only looked up while storage may hold something for this session, or
+    /// while the message waits for room in a full storage.
     fn ack_outside_window(&mut self, turn: &mut Turn<'_>, at: Ref, update: &AckUpdate) {
         let session = self.sessions.live(at);
         let (uaid, index) = (session.uaid, session.active);
-        // While unsure of a channel a check has passed its rows by, also those that an earlier session was sent.
+        // While the session is unsure of a channel, a check has left its rows in storage, also those that an earlier
+        // session was sent.
         let mut known = session.stored.is_unsure();
         known |= self.ack_departing(turn, uaid, update.stamp);
         if let Some(active) = self.active_of_mut(index) {
@@ -74,20 +75,20 @@ impl ShardMachine {
         }
     }
 
-    /// Ends one notification that is in the window: out of the ledger, out of storage.
+    /// Ends one notification that is in the window: removes it from the ledger and from storage.
     pub(super) fn take_entry(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp) {
         let index = self.sessions.live(at).active;
         let entry = self.take_out(index, stamp);
         self.end_entry(turn, entry);
     }
 
-    /// Takes an entry that is in the window out of it.
+    /// Removes an entry that is in the window.
     pub(super) fn take_out(&mut self, index: u32, stamp: Stamp) -> Entry {
         // Invariant: the caller has the stamp from the window.
         self.remove_entry(index, stamp).expect("an entry of the window is taken once")
     }
 
-    /// Takes an entry out of the window, keeping the window's sums.
+    /// Removes an entry from the window if it is there, and keeps the window's sums.
     pub(super) fn remove_entry(&mut self, index: u32, stamp: Stamp) -> Option<Entry> {
         let entry = self.active_of_mut(index)?.window.remove(stamp)?;
         if !entry.is_direct() {
@@ -96,7 +97,7 @@ impl ShardMachine {
         Some(entry)
     }
 
-    /// Settles what an entry that left the window still holds.
+    /// Settles the remains of an entry that left the window.
     pub(super) fn end_entry(&mut self, turn: &mut Turn<'_>, entry: Entry) {
         let row = entry.row();
         self.forget_record(turn, &entry);
@@ -121,7 +122,7 @@ impl ShardMachine {
         self.stats.settles_shed += u64::from(!self.settling.add(row));
     }
 
-    /// Submits what this step has queued, one operation per user.
+    /// Submits the queued settles of this step, one operation per user.
     pub(super) fn submit_settles(&mut self, turn: &mut Turn<'_>) {
         while let Some(uaid) = self.settling.next_named() {
             self.settle_next(turn, uaid);
@@ -129,14 +130,14 @@ impl ShardMachine {
     }
 
     fn settle_next(&mut self, turn: &mut Turn<'_>, uaid: Uaid) {
-        // Those at storage go first: their answer comes by here.
+        // Settles that are at storage go first: their answer calls this again.
         let Some(rows) = self.settling.begin(uaid) else { return };
         let work = Work::Settle { uaid, count: rows.len() };
         let low_water = self.raise_low_water(uaid);
         self.submit(turn, work, StoreOp::Settle { rows, low_water, durable: false });
     }
 
-    /// A settled mark that has risen, to ride with a delete: it costs no write of its own.
+    /// Returns a settled mark that has risen, to ride with a delete: it costs no write of its own.
     fn raise_low_water(&mut self, uaid: Uaid) -> Option<Clock> {
         let Some(Resident::Session(index)) = self.resident(uaid) else { return None };
         let active = self.sessions.at(index)?.1.active;
@@ -156,8 +157,8 @@ impl ShardMachine {
         }
     }
 
-    /// `DELETE /m/{id}`: in none of the three forms it may have (PROTOCOL.md 2.9). What was handed to the user agent
-    /// is not recalled, and not sent again either.
+    /// Handles `DELETE /m/{id}`: removes each of the three forms of the message (PROTOCOL.md 2.9). A notification that
+    /// the user agent was sent is not recalled, and not sent again either.
     pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, asker: Asker<Cancelled>, cancel: Cancel) {
         self.stats.cancels += 1;
         self.settling.begin_cancel(cancel.uaid, cancel.stamp);
@@ -172,8 +173,8 @@ impl ShardMachine {
         }
     }
 
-    /// Takes it out of the window and of what departs, and has storage delete its row; false when that is not needed
-    /// or not possible, and the answer was given.
+    /// Removes the message from the window and from the departing messages, and deletes its row. Returns false if the
+    /// delete is unnecessary or impossible, and the answer was given.
     fn cancel_at_storage(&mut self, turn: &mut Turn<'_>, asker: Asker<Cancelled>, cancel: &Cancel) -> bool {
         if cancel.stamp.origin != self.config.origin {
             self.settling.remember(turn.now.mono, cancel.uaid, cancel.stamp);
@@ -201,7 +202,7 @@ impl ShardMachine {
         true
     }
 
-    /// Storage has answered a cancel. After an error the delete is tried again all the same: the message has left the
+    /// Handles the reply of storage to a cancel. After an error the delete is tried again: the message has left the
     /// window, so an ack of it would find nothing.
     pub(super) fn cancelled(&mut self, turn: &mut Turn<'_>, asker: Asker<Cancelled>, row: RowKey, done: bool) {
         if !done {

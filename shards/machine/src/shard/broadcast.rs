@@ -1,4 +1,4 @@
-//! Broadcasts as sessions meet them: what a session names, what a change says, and when it is said.
+//! Broadcasts of sessions: subscription, changes, and the time of their notification.
 
 use super::command::{BroadcastVersion, SessionEvent};
 use super::composer::{ShardMachine, Turn};
@@ -20,7 +20,7 @@ impl ShardMachine {
         }
     }
 
-    /// Tells the sessions of this beat what changed.
+    /// Notifies the sessions of this beat of the changes.
     pub(super) fn spread_broadcasts(&mut self, turn: &mut Turn<'_>) {
         // No push runs, or its next beat is not due.
         let Some(mut beat) = self.broadcasts.begin_beat(turn.now.mono, self.sessions.end()) else { return };
@@ -34,7 +34,7 @@ impl ShardMachine {
         self.broadcasts.end_beat(turn.now.mono, &beat);
     }
 
-    /// Tells one session, unless its socket is blocked: then when it takes bytes again.
+    /// Notifies one session. If its socket is blocked, the notification waits until it takes bytes.
     pub(super) fn tell_broadcasts(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live_mut(at);
         if session.link.is_blocked() {

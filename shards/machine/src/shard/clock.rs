@@ -1,35 +1,36 @@
 //! The hybrid clock (ARCHITECTURE.md 8.3): 64-bit microseconds, strictly increasing per shard, never behind its
-//! persisted floor, past every clock it was shown. It follows the time of the process, which runs at monotonic speed;
-//! where that is set back, this one stands until it has caught up, and no stamp comes before an earlier one.
+//! persisted floor, past every clock that it was shown. It follows the time of the process, which runs at monotonic
+//! speed. If that time is set back, this clock stands until the time has caught up, and no stamp comes before an
+//! earlier one.
 
 use crate::ids::Clock;
 use crate::time::{Now, Span};
 
-/// Owner shard only; one per shard.
+/// Hybrid clock of one shard. Owner shard only.
 pub(super) struct HybridClock {
-    /// The last value given out or seen; the next one is greater.
+    /// Last value given out or seen; the next one is greater.
     last: u64,
-    /// The latest time it was shown. What was vouched for with it is never stamped again.
+    /// Latest time that it was shown. A time that was proved settled with it is never stamped again.
     latest: u64,
-    /// How far a clock that it is shown may be ahead.
+    /// Maximum lead of a clock that it is shown.
     apart_max: Span,
-    /// The time of the process is known to be too far from the clocks of the database: nothing may be stamped.
+    /// True while the time of the process is too far from the clocks of the database: nothing may be stamped.
     stopped: bool,
-    /// What is persisted: `last <= persisted` whenever an effect queue has been carried out.
+    /// Persisted bound: `last <= persisted` whenever an effect queue has been carried out.
     persisted: u64,
 }
 
-/// A clock further ahead of ours than two nodes may be apart.
+/// Error for a clock that is further ahead than two nodes may be apart.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooFarAhead;
 
 impl HybridClock {
-    /// Starts above `floor`; takes clocks that are ahead by up to `apart_max`.
+    /// Creates a clock that starts above `floor` and accepts clocks that are ahead by up to `apart_max`.
     pub fn new(floor: Clock, apart_max: Span) -> HybridClock {
         HybridClock { last: floor.0, latest: 0, apart_max, stopped: false, persisted: floor.0 }
     }
 
-    /// Says whether the time of the process is too far from the clocks of the database.
+    /// Sets if the time of the process is too far from the clocks of the database.
     pub fn stop(&mut self, stopped: bool) {
         self.stopped = stopped;
     }
@@ -39,13 +40,13 @@ impl HybridClock {
         self.stopped
     }
 
-    /// The next value.
+    /// Returns the next value.
     pub fn tick(&mut self, now: Now) -> Clock {
         self.last = self.running(now).max(self.last + 1);
         Clock(self.last)
     }
 
-    /// What the next value is at least, without giving one out.
+    /// Returns the minimum of the next value, without giving one out.
     pub fn now(&mut self, now: Now) -> Clock {
         Clock(self.running(now))
     }
@@ -59,7 +60,7 @@ impl HybridClock {
         Ok(())
     }
 
-    /// The value to persist when the clock has come near what is persisted: a few seconds ahead, so that this
+    /// Returns the value to persist when the clock has come near the persisted one: a few seconds ahead, so that this
     /// is rare. After a restart the clock stands above it.
     pub fn floor_to_persist(&mut self) -> Option<Clock> {
         if self.last + PERSIST_NEAR_US <= self.persisted {

@@ -1,4 +1,4 @@
-//! The composer: the one type that sees every component of a shard at once.
+//! The composer: the one type that contains every component of a shard.
 //!
 //! The files that import this one are parts of the composer, each with one subject. No file that this one imports
 //! imports it back.
@@ -38,7 +38,7 @@ use super::slab::Slab;
 use super::stats::{DeliveryTimes, MachineStats};
 use super::work::Waiting;
 
-/// One shard's state. Authoritative for its slice of the UAIDs; rebuilt empty at start.
+/// State of one shard. Authoritative for its slice of the UAIDs; rebuilt empty at start.
 pub struct ShardMachine {
     pub(super) config: MachineConfig,
     pub(super) stats: MachineStats,
@@ -70,7 +70,7 @@ pub struct ShardMachine {
     pub(super) simple: Simple,
 }
 
-/// One step: its time, and where its effects go.
+/// One step: its time, and the queue for its effects.
 pub(super) struct Turn<'a> {
     pub now: Now,
     pub effects: &'a mut EffectQueue,
@@ -79,14 +79,13 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Returns true if a loop of this step may take one more item: what one item causes fits in the other half.
+    /// Returns true if a loop of this step may take one more item: the effects of one item fit in the other half.
     pub fn has_room(&self) -> bool {
         self.effects.len() - self.before < limits::EFFECTS_PER_INPUT_MAX / 2
     }
 }
 
 impl ShardMachine {
-    /// An empty shard.
     pub fn new(config: MachineConfig) -> ShardMachine {
         assert!(config.shard.0 < config.placement.shard_count(), "the shard is one of its placement");
         assert!(usize::from(config.relay_members) <= limits::RELAY_MEMBERS_MAX, "relay.members is validated");
@@ -123,7 +122,7 @@ impl ShardMachine {
         }
     }
 
-    /// The earliest instant at which `Input::Timeout` must be delivered.
+    /// Returns the earliest instant at which `Input::Timeout` must be delivered.
     pub fn next_timeout(&self) -> Option<Instant> {
         [
             self.broadcasts.due(),
@@ -142,12 +141,12 @@ impl ShardMachine {
         .min()
     }
 
-    /// Delivery latency of the shard; one writer.
+    /// Returns the delivery latency of the shard; one writer.
     pub fn delivery_times(&self) -> &DeliveryTimes {
         &self.delivery_times
     }
 
-    /// The shard's counters; one writer. Gauges are brought up to date here.
+    /// Returns the shard's counters; one writer. Updates the gauges first.
     pub fn stats(&mut self) -> &MachineStats {
         self.stats.sessions = self.sessions.len() as u64;
         self.stats.conns = self.conns.len() as u64;
@@ -171,7 +170,7 @@ impl ShardMachine {
         matches!(self.resident(uaid), Some(Resident::Session(_)))
     }
 
-    /// Unacked notifications in the window of this user's session.
+    /// Returns the number of unacked notifications in the window of this user's session.
     pub fn window_len(&self, uaid: Uaid) -> usize {
         match self.resident(uaid) {
             Some(Resident::Session(index)) => {
@@ -182,7 +181,7 @@ impl ShardMachine {
         }
     }
 
-    /// Nothing is under way: no request, no storage work, no save, no hello.
+    /// Returns true if nothing is under way: no request, no storage work, no save, no hello.
     pub fn is_quiet(&self) -> bool {
         let relays = self.relays.idle();
         relays && self.tickets.idle() && self.requests.idle() && self.departures.is_empty() && self.greetings.is_empty()

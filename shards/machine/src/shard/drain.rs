@@ -1,14 +1,14 @@
-//! The stored drain: what storage holds is read ahead into the window, which sends it at its pace (decision 0020).
+//! The stored drain: reads stored messages ahead into the window, which sends them at its pace (decision 0020).
 //!
-//! A check starts at the beginning (low_water), topic rows first, then message and saved rows merged in clock
-//! order; it skips what is in the window, parked or settled. The next page is asked for when most of what was read is
-//! sent. While a check is wanted or running every new message is stored, so none overtakes.
+//! A check starts at the beginning (low_water), topic rows first, then message and saved rows merged in clock order. It
+//! skips rows that are in the window, parked or settled. It requests the next page when most of the rows that it read
+//! are sent. While a check is requested or running every new message is stored, so none overtakes.
 //!
-//! A check may begin while writes of its user are under way, since a busy user may always have one. It cannot be the
-//! last then: the flag stays, and the completion of a write begins the next.
+//! A check can begin while writes of its user are under way, since a busy user may always have one. Such a check cannot
+//! be the last one: the flag stays, and the completion of a write begins the next.
 //!
-//! A check also finds out how far storage is settled: it has seen every message row at or below the row it is at,
-//! except those that may have been written since it began, which are younger than `MachineConfig::settle_lag`.
+//! A check also finds out up to which clock storage is settled. It has seen every message row at or below its current
+//! row, except rows that may have been written since it began, which are younger than `MachineConfig::settle_lag`.
 
 use std::sync::Arc;
 
@@ -26,23 +26,23 @@ use super::store::{Page, StoreError, StoreOp};
 use super::work::Work;
 
 impl ShardMachine {
-    /// Storage holds or may hold something for this session: look, now or when the running check is over.
+    /// Checks storage for this session, now or after the running check: storage holds or may hold something for it.
     pub(super) fn check_storage(&mut self, turn: &mut Turn<'_>, at: Ref) {
         self.want_check(at);
         self.continue_drain(turn, at);
     }
 
-    /// Sets the sticky flag: storage holds something, or will before it says so.
+    /// Sets the sticky flag: storage holds something, or will before it replies.
     pub(super) fn want_check(&mut self, at: Ref) {
         self.activate(at).drain.want();
     }
 
-    /// Sets the sticky flag only: the completion of a store that is about to be submitted will start the check.
+    /// Sets the sticky flag only: the completion of the store that follows starts the check.
     pub(super) fn want_check_later(&mut self, at: Ref) {
         self.activate(at).drain.want_later();
     }
 
-    /// Sends what waits in the window, and asks for the next page when there is room for it.
+    /// Sends the waiting messages of the window, and requests the next page if there is room for it.
     pub(super) fn continue_drain(&mut self, turn: &mut Turn<'_>, at: Ref) {
         self.send_waiting(turn, at);
         let session = self.sessions.live(at);
@@ -50,18 +50,18 @@ impl ShardMachine {
             (session.uaid, session.link.is_blocked() || session.stored.is_entering(), session.active);
         let window = usize::from(self.config.window);
         let writing = self.write_in_flight(uaid);
-        // Where time was set back the clock stands ahead of it: others write by the earlier of the two.
+        // After a step back of the process time, the clock is ahead of it. Other nodes write by the earlier of the two.
         let sure = self.clock.now(turn.now).0.min(turn.now.unix_us);
-        // A clock that is too far from the database's vouches for nothing.
+        // A clock that is too far from the database's proves nothing.
         let sure = if self.clock.is_stopped() { 0 } else { sure };
         let horizon = Clock(sure.saturating_sub(self.config.settle_lag().micros()));
         let (room, full) = (self.tickets.room(), self.pages_are_full(at));
-        // An idle session has nothing to look for.
+        // An idle session has no drain.
         let Some(active) = self.active_of_mut(index) else { return };
         if active.drain.is_reading() || blocked {
             return;
         }
-        // No check runs, and none is wanted or can begin now.
+        // No check runs, and none is requested or can begin now.
         let Some(cursor) = active.drain.go_on(writing, horizon) else { return };
         if active.window.is_ahead() || active.window.len() >= window {
             return;
@@ -113,7 +113,7 @@ impl ShardMachine {
                 self.reset_old_record(turn, at);
                 self.deactivate_if_idle(at);
             }
-            // Storage is down: the check begins again in a while.
+            // Storage is down: the check begins again after a pause.
             Err(_) => {
                 active.drain.restart();
                 self.arm_active_in(at, DRAIN_PAUSE, turn);
@@ -121,8 +121,8 @@ impl ShardMachine {
         }
     }
 
-    /// Takes a page into the window, most urgent first; Urgency reorders only within one page, and never within a
-    /// channel. False when there was too much for the user, who was reset.
+    /// Takes a page into the window, most urgent first. Urgency reorders only within one page, and never within a
+    /// channel. Returns false if the user had too many messages and was reset.
     fn take_page(&mut self, turn: &mut Turn<'_>, at: Ref, mut messages: Vec<Arc<Message>>) -> bool {
         if messages.iter().any(|m| m.urgency != Urgency::Normal) {
             urgent_first(&mut messages);
@@ -144,8 +144,8 @@ impl ShardMachine {
         true
     }
 
-    /// True if a row is to be sent: it is neither in flight nor settled nor delivered too often, its channel is
-    /// registered, and it is of the session's mode.
+    /// Returns true if a row must be sent: it is neither in flight nor settled nor delivered too often, its channel is
+    /// registered, and it has the session's mode.
     fn is_news(&mut self, now: Now, at: Ref, message: &Message) -> bool {
         let session = self.sessions.live(at);
         let registered = session.channels.contains(self.config.placement.fingerprint(message.chid));
@@ -155,7 +155,7 @@ impl ShardMachine {
             return false;
         }
         if self.settling.ended_lately(message.uaid, stamp) {
-            // Acked before another node had stored it: the answer to its push was lost.
+            // It was acked before another node had stored it: the answer to its push was lost.
             self.settle(RowKey::of(message));
             return false;
         }
@@ -178,26 +178,27 @@ impl ShardMachine {
         false
     }
 
-    /// Whether the session may end a row that is for no channel of its, or for the other mode. While unsure it has the
-    /// channel perhaps all the same. Among nodes the user may have a newer session elsewhere with other channels, and
-    /// only what was stored surely before this one read its own is surely for none; the next session decides the rest.
+    /// Returns true if the session may end a row of an unknown channel, or of the other mode. An unsure session may
+    /// have the channel all the same. With several nodes the user can have a newer session elsewhere with other
+    /// channels. Then only rows that were certainly stored before this session read its channels belong to no channel;
+    /// the next session decides about the rest.
     fn knows_better(&self, now: Now, at: Ref, message: &Message) -> bool {
         let session = self.sessions.live(at);
         let before =
             message.stamp.clock.0.saturating_add(self.config.settle_lag().micros()) <= session.connected_at.get();
-        // A session that is stamped ahead of time does not say when it began.
+        // The start of a session that is stamped ahead of time proves nothing.
         let before = before && session.connected_at.get() <= now.unix_us;
         !session.stored.is_unsure() && (!self.in_cluster() || before)
     }
 
-    /// A row stays where it is: the running check vouches for nothing any more.
+    /// Leaves a row in storage: the running check cannot raise low water any more.
     fn pass_by(&mut self, at: Ref) {
         self.stats.rows_passed_by += 1;
         self.activate(at).drain.pass_by();
     }
 }
 
-/// Moves whole channels forward by their most urgent message, keeping the order within each channel.
+/// Moves complete channels forward by their most urgent message, keeping the order within each channel.
 fn urgent_first(messages: &mut [Arc<Message>]) {
     let urgency_of: Vec<_> = messages
         .iter()
@@ -209,5 +210,5 @@ fn urgent_first(messages: &mut [Arc<Message>]) {
     messages.clone_from_slice(&sorted);
 }
 
-/// How long a drain rests when storage is down or busy.
+/// Pause of a drain when storage is down or busy.
 pub(super) const DRAIN_PAUSE: Span = Span::from_ms(1_000);

@@ -1,4 +1,4 @@
-//! A greeting: a hello that this shard, the owner, works on (ARCHITECTURE.md 4; PROTOCOL.md 1.5).
+//! A greeting: a hello that this shard, the owner, handles (ARCHITECTURE.md 4; PROTOCOL.md 1.5).
 //!
 //! It is resident before storage is read, so that no message falls between hello and the registry.
 
@@ -16,7 +16,7 @@ use super::store::{StoreError, StoreOp, UserRow};
 use super::work::Work;
 
 impl ShardMachine {
-    /// Registers the hello as resident, in place of whoever was, and looks the user up.
+    /// Registers the hello as resident, in place of the previous resident, and looks the user up.
     pub(super) fn greet(&mut self, turn: &mut Turn<'_>, uaid: Uaid, from: From) {
         match self.resident(uaid) {
             Some(Resident::Session(index)) => {
@@ -55,8 +55,8 @@ impl ShardMachine {
         self.submit(turn, Work::LoadUser { greeting: at }, StoreOp::LoadUser { uaid });
     }
 
-    /// The previous session's ledger is in storage, or storage has no room for it, or it could not be put there: goes
-    /// on with the hello that waits, or closes it.
+    /// Continues with the waiting hello, or closes it. The previous session's ledger is in storage, or storage has no
+    /// room for it, or could not take it.
     pub(super) fn departure_over(&mut self, turn: &mut Turn<'_>, uaid: Uaid, go_on: bool) {
         let waits = match self.resident(uaid) {
             Some(Resident::Greeting(index)) => self.greetings.awaits_save(index),
@@ -140,7 +140,7 @@ impl ShardMachine {
         Some(greeting)
     }
 
-    /// Ends a hello without a session. What is still on its way to it is closed on arrival.
+    /// Ends a hello without a session. Its mail or descriptor that is still on its way is closed on arrival.
     pub(super) fn cancel_greeting(&mut self, turn: &mut Turn<'_>, at: Ref, reason: CloseReason) {
         // It may have ended since its caller learned of it.
         let Some(greeting) = self.end_greeting(at) else { return };
@@ -163,21 +163,21 @@ impl ShardMachine {
         }
     }
 
-    /// As above, by index.
+    /// Ends a hello by index, as above.
     pub(super) fn cancel_greeting_at(&mut self, turn: &mut Turn<'_>, index: u32, reason: CloseReason) {
         if let Some(at) = self.greetings.at(index) {
             self.cancel_greeting(turn, at, reason);
         }
     }
 
-    /// The socket of a local hello is gone or closed: nobody is left to answer.
+    /// Ends a local hello whose socket has ended: there is no connection to answer.
     pub(super) fn abandon_greeting(&mut self, index: u32) {
         if let Some(at) = self.greetings.at(index) {
             self.end_greeting(at);
         }
     }
 
-    /// Half pairs and hellos that wait too long for storage.
+    /// Ends half pairs and hellos that wait too long for storage.
     pub(super) fn greeting_timeouts(&mut self, turn: &mut Turn<'_>) {
         while turn.has_room()
             && let Some((at, granted)) = self.greetings.next_overdue(turn.now.mono)

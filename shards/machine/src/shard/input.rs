@@ -72,7 +72,10 @@ pub enum Input {
     Broadcasts(Arc<[BroadcastVersion]>),
     /// Stop: directs become stored, ledgers are saved, sessions close with 1001 at the drain rate (ARCHITECTURE.md
     /// 4, close).
-    Drain { rate: u32 },
+    Drain {
+        /// Sessions to close per second on this shard.
+        rate: u32,
+    },
 }
 
 /// An action for the driver. The driver carries out effects in order, before the next input.

@@ -1,15 +1,15 @@
-//! The shard state machine: who is connected, what is unacked, direct or stored, and in which order.
+//! The shard state machine: connections, unacked messages, the choice between direct and stored, and the order.
 //!
 //! Pure: no IO, clock, entropy, threads or `async`. One [`ShardMachine::step`] per input; its effects are
 //! carried out, in order, before the next. Lives on its own shard only.
 //!
 //! This file declares and exports; `step` routes. State is in `components`, whose fields are private to their files;
 //! the files here compose them. `hello`, `greet`, `claim` and `remote` bring a user to its owner, `publish` decides
-//! direct or stored, `acks` settle, `drain`, `spill` and `depart` carry what is not acked, `send` and `pace` say how
-//! fast, `subscribe` registers and unregisters, `sweep`, `refresh` and `broadcast` visit idle sessions, `simple` is
-//! what differs in SimplePush mode, `relay` what differs for members of a relay, `cluster` what differs when nodes
-//! share a store, `receipts` tell senders how messages ended, `dead` refuses what is for no user, `reset` and
-//! `reconcile` let users start over, `shutdown` ends sessions.
+//! direct or stored, and `acks` settle. `drain`, `spill` and `depart` carry unacked messages, and `send` and `pace`
+//! limit their rate. `subscribe` registers and unregisters, and `sweep`, `refresh` and `broadcast` visit idle sessions.
+//! `simple` holds the differences of SimplePush mode, `relay` those of members of a relay, and `cluster` those of nodes
+//! that share a store. `receipts` report the outcome of messages to senders, `dead` refuses messages without a user,
+//! `reset` and `reconcile` let users start over, and `shutdown` ends sessions.
 
 mod acks;
 mod activity;

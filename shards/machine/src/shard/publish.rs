@@ -1,8 +1,8 @@
 //! A POST at the owner: the one place that decides direct or stored (ARCHITECTURE.md 3).
 //!
-//! **201 means**: the notification was acked, or is in storage, or is in exactly one ledger, or it ended by a
-//! rule that is counted. So a direct is in the ledger log before its answer is queued, and a stored one is
-//! answered when its commit returns.
+//! **201 means**: the notification was acked, or is in storage, or is in exactly one ledger, or it ended by a rule that
+//! is counted. So a direct is in the ledger log before its answer is queued, and a stored one is answered when its
+//! commit returns.
 
 use std::sync::Arc;
 
@@ -79,7 +79,8 @@ impl ShardMachine {
         self.store_publish(turn, asker, (message, stamped), Storing::Here { send: None });
     }
 
-    /// A message for a session of this shard, and when it was stamped: sent, or stored when it cannot be sent now.
+    /// Sends a message for a session of this shard, or stores it if it cannot be sent now. `stamped` is the time of its
+    /// stamp.
     pub(super) fn offer(
         &mut self,
         turn: &mut Turn<'_>,
@@ -114,7 +115,8 @@ impl ShardMachine {
         }
     }
 
-    /// 410 comes before the rule that was broken (ARCHITECTURE.md 8.5): storage is asked for it.
+    /// Refuses a POST that broke a rule. 410 comes before that rule (ARCHITECTURE.md 8.5), so storage is asked for the
+    /// channel.
     fn refuse_publish(
         &mut self,
         turn: &mut Turn<'_>,
@@ -126,7 +128,7 @@ impl ShardMachine {
             self.answer(turn, asker, Published::Unavailable);
             return;
         }
-        // With TTL 0 storage only looks whether there is such a subscription.
+        // With TTL 0 storage only checks if the subscription exists.
         let question = Arc::new(Message {
             uaid,
             chid,
@@ -164,14 +166,14 @@ impl ShardMachine {
         message
     }
 
-    /// Whether the ledger may take it and nothing stored would be overtaken.
+    /// Returns true if the ledger has room for the message and it would not overtake a stored one.
     pub(super) fn direct_fits(&self, at: Ref, message: &Message) -> bool {
         let session = self.sessions.live(at);
         // The user may have come back in the other mode while this was at storage.
         if !self.mode_fits(at, message) || self.is_outranked(at, message) {
             return false;
         }
-        // What the pace holds back waits in the ledger; behind a socket that takes nothing, storage is the place.
+        // Messages that the pace holds back wait in the ledger. If the socket takes nothing, messages go to storage.
         if self.draining() || session.link.is_blocked() {
             return false;
         }
@@ -188,7 +190,7 @@ impl ShardMachine {
             Some(active) => {
                 active.window.len() < usize::from(self.config.window)
                     && active.drain.clear()
-                    // Behind these it would keep them in memory.
+                    // Behind these rows it would keep them in memory.
                     && (active.window.ahead_bytes() == 0 || !self.rows_are_full(at))
                     && active.window.waiting_bytes() + bytes <= limits::SESSION_LEDGER_BYTES_MAX
             }
@@ -208,7 +210,7 @@ impl ShardMachine {
     pub(super) fn send_direct(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) {
         let slot = self.ledger_room.take(ledger_bytes(&message));
         turn.effects.push_back(Effect::LedgerAppend(slot, message.clone()));
-        // Only now: a kill between the two effects leaves both messages, and replay keeps the newer one.
+        // The older messages end only now: a kill between the two effects leaves both, and replay keeps the newer one.
         if let Some(topic) = message.topic {
             self.end_receipts_of_slot(message.uaid, (message.chid, topic), message.stamp);
             self.end_older(turn, message.uaid, (message.chid, topic, message.rank()));
@@ -217,7 +219,7 @@ impl ShardMachine {
         self.push_entry(turn, at, message, Source::Direct(slot));
     }
 
-    /// TTL 0: now or never (RFC 8030 section 5.2).
+    /// Sends a message with TTL 0 now or never (RFC 8030 section 5.2).
     pub(super) fn send_once(&mut self, turn: &mut Turn<'_>, at: Ref, message: Arc<Message>) -> Disposition {
         let session = self.sessions.live(at);
         let (conn, blocked) = (session.conn, session.link.is_blocked());
@@ -235,12 +237,13 @@ impl ShardMachine {
         Disposition::Direct
     }
 
-    /// A newer message of a topic ends every older one of its slot, wherever this shard still has it
-    /// (RFC 8030 section 5.4): in the window, parked, or left by a session that ended.
+    /// Ends every older message of a topic slot on this shard (RFC 8030 section 5.4): in the window, parked, or left by
+    /// a session that ended.
     fn end_older(&mut self, turn: &mut Turn<'_>, uaid: Uaid, (chid, topic, newest): (Chid, Topic, Rank)) {
         let older = |row: &RowKey, rank: Rank| row.chid == chid && row.topic == Some(topic) && rank < newest;
         self.end_older_departing(turn, uaid, |message| older(&RowKey::of(message), message.rank()));
-        // The user is not here: storage has replaced what it has, or its next session is sent the newer one only.
+        // The user is not here: storage has replaced its row, or the user's next session is sent only the newer
+        // message.
         let Some(at) = self.session_of(uaid) else { return };
         // An idle session has nothing older.
         let Some(active) = self.active_mut(at) else { return };
@@ -254,7 +257,7 @@ impl ShardMachine {
         }
     }
 
-    /// Stores a message that was stamped then; the answer comes with the commit.
+    /// Stores a message that was stamped at the given time; the answer comes with the commit.
     pub(super) fn store_publish(
         &mut self,
         turn: &mut Turn<'_>,
@@ -290,7 +293,7 @@ impl ShardMachine {
             self.writes.begin(message.uaid);
         }
         let op = match &work.storing {
-            // The node that was pushed to may save it from its ledger: two rows would be settled one by one.
+            // The node that got the push may save the message from its ledger: two rows would be settled one by one.
             Storing::Routed { unsure: Some(_), .. } => StoreOp::Save { messages: vec![message] },
             Storing::Routed { unsure: None, .. } => StoreOp::Publish { message, checked: true },
             Storing::Here { .. } => StoreOp::Publish { message, checked: false },
@@ -298,7 +301,7 @@ impl ShardMachine {
         self.submit(turn, Work::Publish(work), op);
     }
 
-    /// A store_publish came back.
+    /// Handles the return of a `store_publish`.
     pub(super) fn publish_stored(
         &mut self,
         turn: &mut Turn<'_>,
@@ -321,10 +324,10 @@ impl ShardMachine {
             self.rates.refund_budget(turn.now, uaid, work.charged);
         }
         if !work.check_only && (stored || result.is_err()) {
-            // Also after an error: the write may have taken effect, and nothing may overtake it.
+            // Also after an error: the write may have taken effect, and no message may overtake it.
             self.after_store(turn, &work, stored);
         } else if let Some(Resident::Session(index)) = self.resident(uaid) {
-            // A check may have waited for this write to be over.
+            // A check may have waited for the end of this write.
             let at = self.session_ref(index);
             self.continue_drain(turn, at);
         }
@@ -339,7 +342,7 @@ impl ShardMachine {
         }
     }
 
-    /// What a POST is told of its commit.
+    /// Returns the answer to a POST after its commit.
     fn stored_answer(&mut self, turn: &Turn<'_>, work: &PublishWork, result: Result<Written, StoreError>) -> Published {
         let RowKey { uaid, chid, stamp, topic: _ } = work.row;
         match (result, work.refusal) {
@@ -378,7 +381,7 @@ impl ShardMachine {
         }
     }
 
-    /// The user may be here by now: send from memory (durable mode), or have the session look.
+    /// Notifies the session if the user is here by now: sends from memory (durable mode), or checks storage.
     fn after_store(&mut self, turn: &mut Turn<'_>, work: &PublishWork, stored: bool) {
         match self.resident(work.row.uaid) {
             Some(Resident::Session(index)) => {
@@ -395,13 +398,14 @@ impl ShardMachine {
         }
     }
 
-    /// Whether a session that has to hear of what was stored may be on another node.
+    /// Returns true if a session on another node may have to be notified of the stored message.
     fn must_tell(&self, work: &PublishWork) -> bool {
         let unsure = matches!(work.storing, Storing::Routed { unsure: Some(_), .. });
         self.in_cluster() && (unsure || self.session_with(work.row.uaid, work.row.chid).is_none())
     }
 
-    /// The session here of a user, if it knows the channel: among nodes one that does not may be over without knowing.
+    /// Returns the session of a user on this shard if it knows the channel. With several nodes, a session that does not
+    /// know it may have been replaced unnoticed.
     pub(super) fn session_with(&self, uaid: Uaid, chid: Chid) -> Option<Ref> {
         self.session_of(uaid).filter(|at| self.registered_channel(*at, chid))
     }
@@ -416,5 +420,5 @@ impl ShardMachine {
     }
 }
 
-/// A write that ended later than this after the stamp is not answered 201: low water may have passed its clock.
+/// Maximum time from the stamp to the end of a write that is answered 201: later, low water may have passed its clock.
 const WRITE_TIMEOUT: Span = Span::from_secs(limits::WRITE_SECONDS_MAX);

@@ -1,4 +1,4 @@
-//! Delivery receipts (RFC 8030 sections 5.1 and 6.3), where they meet sessions, storage and other shards.
+//! Delivery receipts (RFC 8030 sections 5.1 and 6.3) with sessions, storage and other shards.
 
 use crate::ids::{Chid, ConnId, ShardId, Stamp, Uaid};
 use crate::limits;
@@ -19,7 +19,7 @@ use super::work::Work;
 impl ShardMachine {
     // --- what happens to messages ----------------------------------------------------------------------
 
-    /// A message was accepted, or is sent for the first time since a restart.
+    /// Expects the outcome of a message that was accepted, or is sent for the first time since a restart.
     pub(super) fn expect_receipt(&mut self, message: &Message) {
         if message.receipt {
             self.expect_receipt_of(&RowKey::of(message), expires(message));
@@ -30,35 +30,35 @@ impl ShardMachine {
         self.receipts.accepted(row, expires, &mut self.stats);
     }
 
-    /// A message ended.
+    /// Records the outcome of a message.
     pub(super) fn end_receipt(&mut self, row: &RowKey, outcome: Outcome) {
         self.receipts.ended(row, outcome, &mut self.stats);
     }
 
-    /// A newer message took a slot.
+    /// Ends the older messages of a slot that a newer message took.
     pub(super) fn end_receipts_of_slot(&mut self, uaid: Uaid, slot: (Chid, Topic), newest: Stamp) {
         self.receipts.replaced(uaid, slot, newest, &mut self.stats);
     }
 
-    /// A channel is no more.
+    /// Ends the messages of a removed channel.
     pub(super) fn end_receipts_of_channel(&mut self, uaid: Uaid, chid: Chid) {
         self.receipts.unregistered(uaid, chid, &mut self.stats);
     }
 
-    /// A user is no more, and every channel with it.
+    /// Ends the messages of a removed user, with every channel.
     pub(super) fn end_receipts_of_user(&mut self, uaid: Uaid) {
         self.receipts.user_dropped(uaid, &mut self.stats);
     }
 
-    /// Storage has a message no more, and this shard has not ended it.
+    /// Ends a message that storage has no longer and that this shard has not ended.
     pub(super) fn receipt_of_gone(&mut self, now: UnixSeconds, row: &RowKey, registered: bool) {
         self.receipts.gone(now, row, registered, &mut self.stats);
     }
 
     // --- who asks --------------------------------------------------------------------------------------
 
-    /// Asks the owner, another shard. Queries that wait there hold reply credit meanwhile, so they get half of it at
-    /// most.
+    /// Sends a query to its owner, another shard. Queries that wait there hold reply credit meanwhile, so they get at
+    /// most half of it.
     pub(super) fn ask_receipt(
         &mut self,
         turn: &mut Turn<'_>,
@@ -77,7 +77,7 @@ impl ShardMachine {
         answer_conn(turn, conn, ReceiptAnswer::Unavailable);
     }
 
-    /// The owner's side.
+    /// Handles a query as the owner.
     pub(super) fn receipt(&mut self, turn: &mut Turn<'_>, asker: Asker<ReceiptAnswer>, query: ReceiptQuery) {
         let (row, now) = (query.row(), turn.now);
         let known = (self.whereabouts(&row), !self.draining());
@@ -92,7 +92,7 @@ impl ShardMachine {
         }
     }
 
-    /// Storage was asked for a message of which there is no record.
+    /// Answers a query after storage was read for a message without a record.
     pub(super) fn receipt_read(
         &mut self,
         turn: &mut Turn<'_>,
@@ -127,7 +127,7 @@ impl ShardMachine {
         self.active_of(self.sessions.get(self.session_of(uaid)?)?.active)
     }
 
-    /// Those who have waited long enough are told that it is pending, unless it has expired meanwhile.
+    /// Answers the queries whose wait is over with pending, unless the message has expired meanwhile.
     pub(super) fn receipt_timeouts(&mut self, turn: &mut Turn<'_>) {
         while turn.has_room()
             && let Some(row) = self.receipts.overdue(turn.now.mono)
@@ -137,7 +137,7 @@ impl ShardMachine {
         }
     }
 
-    /// Answers those whose wait is over, as far as this step has room; the rest in the next ones.
+    /// Answers the queries whose wait is over, as far as this step has room; the rest in the next ones.
     pub(super) fn say_receipts(&mut self, turn: &mut Turn<'_>) {
         while turn.has_room()
             && let Some((asker, answer)) = self.receipts.next_ready()

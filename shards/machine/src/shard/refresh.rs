@@ -1,7 +1,7 @@
-//! The refresh of users who are alive, where it meets sessions and storage (`components::refresh` says who is due).
+//! The refresh of users who are alive, with sessions and storage (`components::refresh` decides which are due).
 //!
-//! Among nodes a refresh of a live session also writes its presence row again and then looks at storage: a word of
-//! another node that was lost costs a message one interval at most.
+//! With several nodes a refresh of a live session also writes its presence row again and then reads storage. A lost
+//! notification of another node therefore delays a message by at most one interval.
 
 use crate::time::UnixSeconds;
 
@@ -16,7 +16,7 @@ impl ShardMachine {
     pub(super) fn refresh_session(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live_mut(at);
         if !session.stored.has_user() {
-            // Its first register writes the user.
+            // The first register writes the user.
             return;
         }
         let room = self.tickets.room();
@@ -45,7 +45,8 @@ impl ShardMachine {
         }
     }
 
-    /// Storage has refreshed a user, or has not. The row of its session is next; only behind that it looks.
+    /// Handles the end of a refresh at storage. The session's row is written next, and after that the session reads
+    /// storage.
     pub(super) fn refreshed(&mut self, turn: &mut Turn<'_>, at: Ref, look: bool, done: bool) {
         if done && look && self.renews_presence(turn, at) {
             return;
@@ -53,7 +54,7 @@ impl ShardMachine {
         self.refresh_over(at, done);
     }
 
-    /// The row of a session that was refreshed is written again, or perhaps not.
+    /// Handles the end of a renewal of a presence row.
     pub(super) fn presence_renewed(&mut self, turn: &mut Turn<'_>, at: Ref, done: bool) {
         self.refresh_over(at, done);
         if done && self.sessions.get(at).is_some() {
@@ -61,7 +62,7 @@ impl ShardMachine {
         }
     }
 
-    /// A refresh has ended. The next round of the sweep tries again what failed.
+    /// Ends a refresh. The next round of the sweep tries a failed one again.
     fn refresh_over(&mut self, at: Ref, done: bool) {
         self.stats.refreshes_failed += u64::from(!done);
         let session = self.sessions.get_mut(at);

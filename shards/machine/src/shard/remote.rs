@@ -10,7 +10,7 @@ use super::mail::{Mail, Reply, Request};
 use super::member::MemberReply;
 
 impl ShardMachine {
-    /// A request of an app server goes to the owner of its user.
+    /// Sends a request of an app server to the owner of its user.
     pub(super) fn sender_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: SenderCommand) {
         match command {
             SenderCommand::Publish(publish) => match self.other_owner(publish.uaid) {
@@ -28,7 +28,7 @@ impl ShardMachine {
         }
     }
 
-    /// A request of another node goes to the owner of its user.
+    /// Sends a request of another node to the owner of its user.
     pub(super) fn node_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: NodeCommand) {
         match self.other_owner(command.uaid()) {
             None => self.work_for_node(turn, Asker::Local(conn), command),
@@ -36,12 +36,12 @@ impl ShardMachine {
         }
     }
 
-    /// The owner of a user, unless it is this shard.
+    /// Returns the owner of a user, unless it is this shard.
     fn other_owner(&self, uaid: Uaid) -> Option<ShardId> {
         Some(self.config.placement.owner(uaid)).filter(|owner| *owner != self.config.shard)
     }
 
-    /// Asks another shard for a connection. `refusal` is answered when too many wait already.
+    /// Sends the request of a connection to another shard. `refusal` is the answer if too many requests wait already.
     fn ask<A: Into<Event>>(
         &mut self,
         turn: &mut Turn<'_>,
@@ -55,7 +55,7 @@ impl ShardMachine {
         }
     }
 
-    /// Sends a request or queues it for credit; false when too many wait at that peer.
+    /// Sends a request or queues it for credit; false if too many wait at that peer.
     pub(super) fn send_request(&mut self, turn: &mut Turn<'_>, outgoing: Outgoing, request: Request) -> bool {
         let room = self.requests.has_room(outgoing.peer);
         if room {
@@ -64,7 +64,7 @@ impl ShardMachine {
         room
     }
 
-    /// Sends a request or queues it, however many wait: the caller has a bound of its own.
+    /// Sends a request or queues it without a bound: the caller has its own bound.
     pub(super) fn send_request_always(&mut self, turn: &mut Turn<'_>, outgoing: Outgoing, request: Request) {
         let mail = self.requests.send(outgoing, request);
         self.stats.requests_sent += u64::from(mail.is_some());
@@ -80,7 +80,7 @@ impl ShardMachine {
         }
     }
 
-    /// The owner's side of a request. Each arm names its caller with the type of the answer.
+    /// Handles a request as the owner. Each arm names its caller with the type of the answer.
     fn work_on(&mut self, turn: &mut Turn<'_>, (from, id): (ShardId, RequestId), request: Request) {
         match request {
             Request::Claim(claim) => self.claimed(turn, Caller::new(from, id), *claim),
@@ -151,7 +151,7 @@ impl ShardMachine {
     }
 }
 
-/// Writes the answer to the request of a connection, and ends it.
+/// Writes the answer to the request of a connection, and ends the request.
 pub(super) fn answer_conn<A: Into<Event>>(turn: &mut Turn<'_>, conn: ConnId, answer: A) {
     turn.effects.push_back(Effect::Emit(conn, answer.into()));
     turn.effects.push_back(Effect::Ready(conn));

@@ -1,5 +1,5 @@
-//! SIGTERM (ARCHITECTURE.md 4): directs stop first, ledgers are saved while their entries stay so that late acks settle
-//! the stored copy, sessions close with 1001 at the drain rate, and when nothing is left the shard says so.
+//! SIGTERM (ARCHITECTURE.md 4): directs stop first. Ledgers are saved, and their entries stay so that late acks settle
+//! the stored copy. Sessions close with 1001 at the drain rate. When nothing is left the shard reports it.
 
 use crate::limits;
 use crate::time::Span;
@@ -20,7 +20,7 @@ impl ShardMachine {
         }
     }
 
-    /// One turn of the drain: save ledgers, then close a share of the connections.
+    /// Runs one turn of the drain: saves ledgers, then closes a share of the connections.
     pub(super) fn drain_turn(&mut self, turn: &mut Turn<'_>) {
         // No drain runs, or its next turn is not due.
         let Some(mut drain) = self.shutdown.begin_turn(turn.now.mono, self.sessions.end()) else { return };
@@ -71,7 +71,7 @@ impl ShardMachine {
         self.shutdown.set_cursor(next);
     }
 
-    /// Says once that nothing is left.
+    /// Reports once that nothing is left.
     pub(super) fn say_drained(&mut self, turn: &mut Turn<'_>) {
         let over = self.draining()
             && self.sessions.is_empty()

@@ -1,8 +1,7 @@
-//! What differs in SimplePush mode (PROTOCOL.md 1.12): of each channel the newest version only, acks that name
-//! a version, and user agents that are woken when they are not connected.
+//! Differences of SimplePush mode (PROTOCOL.md 1.12): only the newest version of each channel, acks that name a
+//! version, and wake-ups of user agents that are not connected.
 //!
-//! Which of two versions stays is `Message::rank`'s to say; everything else about an update is as for a notification
-//! with a topic.
+//! `Message::rank` decides between two versions. Everything else about an update is as for a notification with a topic.
 
 use crate::ids::{Chid, Stamp, Uaid};
 use crate::message::{Message, Topic};
@@ -19,14 +18,14 @@ use super::store::{StoreError, StoreOp, UserRow};
 use super::work::Work;
 
 impl Hello {
-    /// How the user is reached from now on.
+    /// Returns the contact of the user from now on.
     pub(super) fn contact(&self) -> Contact {
         Contact { mode: self.mode, wake: self.wake.clone() }
     }
 }
 
 impl ShardMachine {
-    /// A session begins. `changed`: storage knows its user otherwise.
+    /// Begins a session. `changed`: storage has another contact of its user.
     pub(super) fn begin_simple(&mut self, turn: &mut Turn<'_>, at: Ref, hello: &Hello, changed: bool) {
         let uaid = self.sessions.live(at).uaid;
         self.simple.begin(at.index, uaid, hello.wake.clone(), turn.now.mono);
@@ -36,14 +35,14 @@ impl ShardMachine {
         }
     }
 
-    /// What a register writes about how this user is reached.
+    /// Returns the contact that a register writes.
     pub(super) fn contact_of(&self, at: Ref) -> Option<Box<Contact>> {
         self.sessions.get(at).filter(|session| session.link.mode() == Mode::Simple)?;
         let wake = self.simple.wake_data(at.index);
         Some(Box::new(Contact { mode: Mode::Simple, wake }))
     }
 
-    /// Storage has answered how the user is reached. When it has not taken it, the user agent says hello again:
+    /// Handles the reply to a write of the contact. If the write failed, the user agent must send hello again:
     /// otherwise its updates would be refused, or it would be woken at its old address.
     pub(super) fn contact_set(&mut self, turn: &mut Turn<'_>, at: Ref, done: bool) {
         if !done && self.sessions.get(at).is_some() {
@@ -52,22 +51,22 @@ impl ShardMachine {
         }
     }
 
-    /// Whether this session understands the message.
+    /// Returns true if the message has the mode of this session.
     pub(super) fn mode_fits(&self, at: Ref, message: &Message) -> bool {
         self.sessions.get(at).is_some_and(|session| session.link.mode() == message.mode())
     }
 
-    /// Whether this version or a higher one of its channel was sent and is not acked yet.
+    /// Returns true if this version or a higher one of its channel was sent and is not acked yet.
     pub(super) fn is_outranked(&self, at: Ref, message: &Message) -> bool {
         if message.mode() != Mode::Simple {
             return false;
         }
-        // An idle session was sent nothing that is unacked.
+        // An idle session has nothing unacked.
         let Some(active) = self.active(at) else { return false };
         active.window.outranks(message)
     }
 
-    /// Whether a stored row is sent on this session; one that is not is settled. The other mode's rows are of
+    /// Returns true if a stored row is sent on this session; other rows are settled. Rows of the other mode belong to
     /// subscriptions that ended when the user agent came back in this mode.
     pub(super) fn is_for_session(&mut self, at: Ref, message: &Message) -> bool {
         if !self.mode_fits(at, message) {
@@ -83,7 +82,7 @@ impl ShardMachine {
         true
     }
 
-    /// An ack of versions: each ends every update of its channel up to that version.
+    /// Handles acks of versions: each ends every update of its channel up to that version.
     pub(super) fn ack_versions(&mut self, turn: &mut Turn<'_>, at: Ref, updates: &[AckVersion]) {
         let out = self.out(at);
         for update in updates {
@@ -126,7 +125,8 @@ impl ShardMachine {
         }
     }
 
-    /// Storage was read to its end: whatever comes out of it from now on was stored behind the acks.
+    /// Forgets the acked versions after storage was read to its end: rows that it returns from now on were stored
+    /// behind the acks.
     pub(super) fn forget_acked(&mut self, at: Ref) {
         if self.active(at).is_some_and(|active| active.drain.is_looking()) {
             return;
@@ -136,17 +136,18 @@ impl ShardMachine {
 
     // --- idle, and woken again ---------------------------------------------------------------------------
 
-    /// Something was said on this session.
+    /// Notes that the session sent or received something.
     pub(super) fn simple_active(&mut self, at: Ref, now: Instant) {
         self.simple.said(at.index, now);
     }
 
-    /// A channel is no more: what was acked of it says nothing about the next subscription under its name.
+    /// Forgets the acked version of an ended channel: it means nothing for the next subscription under this name.
     pub(super) fn forget_acked_of(&mut self, at: Ref, chid: Chid) {
         self.simple.forget_channel(at.index, chid);
     }
 
-    /// Whether nothing was said for so long that the user agent had better be woken when there is something.
+    /// Returns true if the session was silent for so long that it ends, and the user agent is woken for the next
+    /// update.
     pub(super) fn is_idled_out(&self, at: Ref, now: Instant) -> bool {
         let limit = self.config.wake_timeout;
         // Not while something is under way: who is told to stay away must have nothing to come back for.
@@ -156,7 +157,7 @@ impl ShardMachine {
         self.simple.idled_out(at.index, now, limit)
     }
 
-    /// A message was stored in this slot. When it is an update and its user is not here: look how to wake it.
+    /// Reads the user after a message was stored in this slot, if it is an update and the user is not connected here.
     pub(super) fn wake_absent(&mut self, turn: &mut Turn<'_>, uaid: Uaid, slot: Topic) {
         if slot != Topic::UPDATE || self.resident(uaid).is_some() || self.draining() {
             return;
@@ -172,14 +173,14 @@ impl ShardMachine {
         }
     }
 
-    /// The user that is to be woken was read.
+    /// Wakes the user that was read.
     pub(super) fn wake_loaded(
         &mut self,
         turn: &mut Turn<'_>,
         uaid: Uaid,
         result: Result<Option<Box<UserRow>>, StoreError>,
     ) {
-        // Storage cannot say, or the user is no more. The next update asks again.
+        // Storage failed, or the user does not exist any more. The next update asks again.
         let Ok(Some(user)) = result else { return };
         if let Some(data) = user.contact.wake
             && self.resident(uaid).is_none()

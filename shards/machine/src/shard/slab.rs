@@ -1,10 +1,10 @@
-//! A slab that grows by chunks and never moves what is in it (ARCHITECTURE.md 8.10): no rehash-like pause when a
-//! shard passes a power of two. Every place counts its uses, so a stale reference finds nobody.
+//! A slab that grows by chunks and never moves its entries (ARCHITECTURE.md 8.10): no rehash-like pause when a shard
+//! passes a power of two. Every place counts its uses, so a stale reference finds no entry.
 //!
-//! New entries go to the lowest place there is, so that after a crowd has left the chunks behind it run empty: an empty
-//! chunk gives its memory back.
+//! New entries go to the lowest free place. After a crowd has left, the last chunks therefore become empty: an empty
+//! chunk returns its memory.
 
-/// Names one use of one place of a slab.
+/// Name of one use of one place of a slab.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Ref {
     pub index: u32,
@@ -14,14 +14,14 @@ pub(super) struct Ref {
 /// Entries in chunks of `CHUNK_ENTRIES`.
 pub(super) struct Slab<T> {
     chunks: Vec<Option<Box<Chunk<T>>>>,
-    /// Where the generations of a chunk begin when it is made: behind every one that it ever gave out.
+    /// First generation of each chunk when it is made: greater than every one that the chunk ever used.
     begins: Vec<u32>,
-    /// One bit for each chunk that has a free place, those without memory included.
+    /// One bit for each chunk that has a free place, chunks without memory included.
     room: Vec<u64>,
-    /// Places ever used; `len <= used <= chunks * CHUNK_ENTRIES`.
+    /// Number of places ever used; `len <= used <= chunks * CHUNK_ENTRIES`.
     used: u32,
     len: u32,
-    /// An empty chunk that is kept, so that one entry more or less does not make and drop one each time.
+    /// An empty chunk that is kept, so that the number of entries can change by one without a new allocation.
     spare: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ impl<T> Chunk<T> {
         })
     }
 
-    /// The lowest free place.
+    /// Returns the lowest free place.
     fn free(&self) -> Option<usize> {
         let word = self.taken.iter().position(|word| *word != u64::MAX)?;
         Some(word * 64 + self.taken[word].trailing_ones() as usize)
@@ -107,25 +107,25 @@ impl<T> Slab<T> {
         if chunk.generations[at] != wanted.generation { None } else { chunk.entries[at].as_mut() }
     }
 
-    /// The entry of a reference that must be live.
+    /// Returns the entry of a reference that must be live.
     ///
     /// # Panics
-    /// The entry is gone: the caller kept the reference beyond its use.
+    /// If the entry has ended: the caller kept the reference beyond its use.
     pub fn live(&self, wanted: Ref) -> &T {
         // Invariant: the caller has the reference from a table that names live entries only.
         self.get(wanted).expect("a reference to a live entry")
     }
 
-    /// As [`Slab::live`], to change it.
+    /// Returns the same entry as [`Slab::live`], mutably.
     ///
     /// # Panics
-    /// The entry is gone, as above.
+    /// If the entry has ended, as above.
     pub fn live_mut(&mut self, wanted: Ref) -> &mut T {
         // Invariant: as above.
         self.get_mut(wanted).expect("a reference to a live entry")
     }
 
-    /// The present use of a place, if any.
+    /// Returns the present use of a place, if any.
     pub fn at(&self, index: u32) -> Option<(Ref, &T)> {
         let (chunk, at) = place(index);
         let chunk = self.chunks.get(chunk)?.as_ref()?;
@@ -141,12 +141,12 @@ impl<T> Slab<T> {
         self.len == 0
     }
 
-    /// One more than the greatest index that may be in use: where a sweep ends.
+    /// Returns one more than the greatest index that can be in use: the end of a sweep.
     pub fn end(&self) -> u32 {
         self.used
     }
 
-    /// The lowest chunk that has a free place, made when there is none.
+    /// Returns the lowest chunk that has a free place, and makes one if there is none.
     fn with_room(&mut self) -> usize {
         let word = self.room.iter().position(|word| *word != 0);
         if let Some(word) = word {
@@ -164,11 +164,11 @@ impl<T> Slab<T> {
         number
     }
 
-    /// This chunk has no entry any more: it is the spare one, and the spare one before it goes.
+    /// Makes an empty chunk the spare one, and frees the previous spare one.
     fn run_empty(&mut self, number: u32) {
         // There was no other spare chunk.
         let Some(before) = self.spare.replace(number).filter(|before| *before != number) else { return };
-        // The lower one is kept: it is filled again first.
+        // The lower one is kept, because it is filled again first.
         let (kept, gone) = (before.min(number), before.max(number));
         self.spare = Some(kept);
         if let Some(chunk) = self.chunks[gone as usize].take() {
@@ -184,7 +184,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// The one of two numbers that wrap that came later, as long as they are less than half a round apart.
+/// Returns the later of two wrapping numbers that are less than half a round apart.
 pub(super) fn later(one: u32, other: u32) -> u32 {
     if other.wrapping_sub(one) < 1 << 31 { other } else { one }
 }

@@ -1,4 +1,4 @@
-//! Time in the window: a direct that is unacked for `delivery.spill_after` goes to storage; a notification that is
+//! Time in the window: a direct that is unacked for `delivery.spill_after` goes to storage. A notification that is
 //! unacked for `delivery.retry_after` is sent again, at most three times, and then waits in storage (PROTOCOL.md 1.8).
 //!
 //! One deadline per session that has something under way (`components::actives`).
@@ -20,7 +20,7 @@ use super::store::{Page, StoreError, StoreOp};
 use super::work::Work;
 
 impl ShardMachine {
-    /// Arms the session's deadline for the oldest thing in its window; never at once, so that what cannot be done
+    /// Arms the session's deadline for the oldest entry in its window; never at once, so that work that cannot be done
     /// now (a blocked socket) does not spin.
     pub(super) fn arm_active(&mut self, turn: &Turn<'_>, at: Ref) {
         self.activate(at);
@@ -31,14 +31,14 @@ impl ShardMachine {
         self.arm_pace(turn, at);
     }
 
-    /// Arms it for what was just sent; `rows`: of which storage has a copy.
+    /// Arms the deadline for entries that were just sent; `rows`: storage has a copy of them.
     pub(super) fn arm_sent(&mut self, turn: &Turn<'_>, at: Ref, rows: bool) {
         let retry = self.config.retry_after;
         let due = if rows { retry.min(BODY_KEPT) } else { retry };
         self.arm_active_at(at, turn.now.mono.after(due));
     }
 
-    /// Arms it for a pause from now.
+    /// Arms the deadline for a pause from now.
     pub(super) fn arm_active_in(&mut self, at: Ref, pause: Span, turn: &Turn<'_>) {
         self.arm_active_at(at, turn.now.mono.after(pause));
     }
@@ -56,12 +56,13 @@ impl ShardMachine {
                 self.arm_active(turn, at);
                 self.deactivate_if_idle(at);
             }
-            // Now, not when the step ends: what this one caused counts before the next is looked at.
+            // Submits the settles now, not when the step ends: the effects of this session count before the next one's
+            // turn.
             self.submit_settles(turn);
         }
     }
 
-    /// Saves the directs that are unacked for this long and lets the log forget them when that is done.
+    /// Saves the directs that are unacked for this long, and lets the log forget them after the save.
     pub(super) fn spill_unacked_for(&mut self, turn: &mut Turn<'_>, at: Ref, wait: Span) {
         let now = turn.now;
         // An idle session has nothing to save.
@@ -82,7 +83,7 @@ impl ShardMachine {
 
     pub(super) fn spilled(&mut self, turn: &mut Turn<'_>, at: Ref, stamps: &[Stamp], saved: bool) {
         let Some(session) = self.sessions.get(at) else {
-            // Its departure saves them once more.
+            // The departure of the session saves them once more.
             self.stats.store_replies_stale += 1;
             return;
         };
@@ -106,7 +107,8 @@ impl ShardMachine {
         self.deactivate_if_idle(at);
     }
 
-    /// Drops the bodies of rows that the socket took this long ago: it says soon when it has not, and storage has them.
+    /// Drops the bodies of rows that the socket took this long ago: a refusal would have come soon, and storage has
+    /// them.
     fn forget_bodies(&mut self, turn: &Turn<'_>, at: Ref, kept: Span) {
         // One of its retries has ended the session.
         let Some(active) = self.active_mut(at) else { return };
@@ -114,12 +116,13 @@ impl ShardMachine {
         self.row_memory.remove(bytes);
     }
 
-    /// True if windows keep so much of what storage has too that this one may not take more (`limits::ROW_BYTES_MAX`).
+    /// Returns true if the windows hold too many bytes of stored rows for this one to take more
+    /// (`limits::ROW_BYTES_MAX`).
     pub(super) fn rows_are_full(&self, at: Ref) -> bool {
         self.row_memory.is_full(self.kept_of_rows(at))
     }
 
-    /// As `rows_are_full`, with the pages that are on their way and one more.
+    /// As `rows_are_full`, including the pages that are on their way and one more.
     pub(super) fn pages_are_full(&self, at: Ref) -> bool {
         self.row_memory.pages_are_full(self.kept_of_rows(at))
     }
@@ -128,10 +131,10 @@ impl ShardMachine {
         self.active(at).map_or(0, |active| active.window.row_bytes())
     }
 
-    /// At the bound a window keeps no body of what the socket was handed: storage has it if the socket refuses it yet.
-    /// What waits for its turn at the end of the window leaves it, and is read again when there is room.
-    /// What the socket did refuse must be sent from memory, in its order, so that session ends. The next session of its
-    /// user is sent everything from storage. False when it ended.
+    /// Frees bodies at the bound. Bodies of rows that the socket was given are dropped; storage has them if the socket
+    /// still refuses them. Rows that wait at the end of the window leave it, and are read again when there is room.
+    /// Rows that the socket refused must be sent from memory, in their order, so that session ends. The next session of
+    /// its user is sent everything from storage. Returns false if the session ended.
     fn let_go_of_rows(&mut self, turn: &mut Turn<'_>, at: Ref) -> bool {
         self.forget_bodies(turn, at, Span(0));
         let blocked = self.sessions.get(at).is_some_and(|session| session.link.is_blocked());
@@ -146,8 +149,8 @@ impl ShardMachine {
         true
     }
 
-    /// Takes rows that wait to be sent out of the end of the window. A direct behind them keeps them there, or it would
-    /// overtake them; it becomes a row after `delivery.spill_after`, and no other comes until then.
+    /// Takes waiting rows out of the end of the window. A direct behind them keeps them there, or it would overtake
+    /// them. The direct becomes a row after `delivery.spill_after`, and no other comes until then.
     pub(super) fn leave_to_storage(&mut self, at: Ref) {
         let index = self.sessions.live(at).active;
         let stamps = self.actives.live(index).window.rows_at_end();
@@ -155,11 +158,11 @@ impl ShardMachine {
             return;
         }
         stamps.into_iter().for_each(|stamp| _ = self.remove_entry(index, stamp));
-        // From the start: what has left the window is not covered any more.
+        // From the start, because the check no longer covers rows that left the window.
         self.actives.live_mut(index).drain.restart();
     }
 
-    /// Sends again what was not acked in time, from memory or from storage, at the pace of the session.
+    /// Sends unacked notifications again after their time, from memory or from storage, at the pace of the session.
     fn retry_due(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let (now, retry_after) = (turn.now.mono, self.config.retry_after);
         let session = self.sessions.live(at);
@@ -178,7 +181,7 @@ impl ShardMachine {
         }
     }
 
-    /// False when the session was closed.
+    /// Retries one entry. Returns false if the session was closed.
     fn retry_one(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, stamp: Stamp) -> bool {
         let (room, attempts_max) = (self.tickets.room(), self.config.attempts_max);
         match self.actives.live_mut(index).window.retry(stamp, turn.now.mono, attempts_max, room) {
@@ -198,7 +201,7 @@ impl ShardMachine {
         true
     }
 
-    /// Takes a row out of the window that has had its retries. False when the session was closed for it.
+    /// Takes a row out of the window after its last retry. Returns false if the session was closed for it.
     fn park(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, stamp: Stamp) -> bool {
         self.stats.parked += 1;
         let entry = self.take_out(index, stamp);
@@ -209,7 +212,7 @@ impl ShardMachine {
         parked
     }
 
-    /// The body of a retry was read.
+    /// Handles the read of a retry's body.
     pub(super) fn retry_loaded(
         &mut self,
         turn: &mut Turn<'_>,
@@ -227,14 +230,14 @@ impl ShardMachine {
         // Acked meanwhile, or left to storage.
         let Some(ReadEntry { row, sent }) = active.window.end_read(stamp) else { return };
         let room = active.window.may_resend(turn.now.mono);
-        // After an error the next retry reads again, or the next look at what waits.
+        // After an error the next retry reads again, or the next turn for the waiting entries.
         if let Ok(page) = result {
             match page.messages.into_iter().next() {
                 // Refused meanwhile, or before: it has its place in the window, and its pace.
                 Some(message) if !sent && !blocked => self.fill_gap(turn, at, stamp, message),
                 Some(message) if sent && !blocked && room => self.resend(turn, at, stamp, message),
                 Some(_) => {}
-                // Expired, or removed by what storage has answered with an error: nothing is left to deliver.
+                // Expired, or removed by an operation that storage answered with an error: nothing is left to deliver.
                 None => {
                     // A wall clock that goes back must not revive it: its ack would find no entry.
                     self.stats.expired += 1;

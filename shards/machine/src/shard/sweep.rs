@@ -1,4 +1,4 @@
-//! Visits to idle sessions: who is due for a ping, a refresh, or the end of a silence. No timer per connection.
+//! Visits to idle sessions that are due for a ping, a refresh, or the end of a silence. No timer per connection.
 
 use crate::ids::ConnId;
 use crate::time::Instant;
@@ -14,7 +14,7 @@ use super::slab::Ref;
 impl ShardMachine {
     pub(super) fn sweep_sessions(&mut self, turn: &mut Turn<'_>) {
         let (sessions, end) = (self.sessions.len(), self.sessions.end());
-        // The walk rests, or its next turn is not due.
+        // The walk pauses, or its next turn is not due.
         let Some(mut walk) = self.sweep.begin(turn.now.mono, sessions, end) else { return };
         while turn.has_room()
             && let Some(index) = walk.next()
@@ -35,15 +35,15 @@ impl ShardMachine {
         }
         let session = self.sessions.live_mut(at);
         let conn = session.conn;
-        // A relay is pinged as a connection, not for each of its members.
+        // A relay gets one ping for its connection, not one for each member.
         if !is_seat(conn) && self.keepalive.ping(turn.now.mono, at, &mut session.keepalive) {
             self.stats.pings += 1;
             turn.effects.push_back(Effect::Emit(conn, AgentEvent::Ping.into()));
         }
     }
 
-    /// Ends the sessions whose Pong did not come. Not for a silence of ours: one that waits in a socket until the shard
-    /// comes to it, or behind a command that storage has not answered yet, is in time.
+    /// Ends the sessions whose Pong did not come. A delay of this server is no silence: a Pong that waits in a socket
+    /// until the shard reads it, or behind a command that storage has not answered yet, is in time.
     pub(super) fn pong_timeouts(&mut self, turn: &mut Turn<'_>) {
         while turn.has_room()
             && let Some(ping) = self.keepalive.overdue(turn.now.mono)
@@ -55,7 +55,7 @@ impl ShardMachine {
                 Some(_) => PongState::Silent,
             };
             match self.keepalive.judge(turn.now.mono, ping, state) {
-                // The timeout stands, and the next turns hear on.
+                // The timeout stays; the next turns read on.
                 Verdict::Wait => break,
                 Verdict::Stays => {}
                 Verdict::Ends => {
@@ -67,14 +67,14 @@ impl ShardMachine {
         self.keepalive.give_back();
     }
 
-    /// Until when the shard has heard. Pings that it wrote since, and was then held up, count from now.
+    /// Sets the input horizon of the shard. Pings that it wrote since and could not send at once count from now.
     pub(super) fn heard(&mut self, turn: &Turn<'_>, until: Instant, late: bool) {
         if let Some(held_up) = self.keepalive.heard(turn.now.mono, until, late) {
             self.relays_were_held_up(held_up.since, held_up.due);
         }
     }
 
-    /// The user agent sent a frame that is no command.
+    /// Handles a frame of the user agent that is no command.
     pub(super) fn frame(&mut self, turn: &Turn<'_>, conn: ConnId) {
         match self.conns.get(conn) {
             Some(ConnState::Session(index)) => {
@@ -82,12 +82,12 @@ impl ShardMachine {
                 self.postpone_ping(turn, at);
             }
             Some(ConnState::Relay(index)) => self.postpone_relay_ping(turn, index),
-            // It is postponed from hello on; a connection that is gone has nothing to postpone.
+            // The ping is postponed from hello on; a connection that has ended has none.
             Some(ConnState::Opened(_) | ConnState::Waiting | ConnState::Greeting(_) | ConnState::Claiming) | None => {}
         }
     }
 
-    /// Any frame of the user agent shows that it is there. The sweep finds that when it comes by.
+    /// Postpones the ping: any frame of the user agent shows that it is there. The sweep applies it at its next visit.
     pub(super) fn postpone_ping(&mut self, turn: &Turn<'_>, at: Ref) {
         self.keepalive.postpone(turn.now.mono, &mut self.sessions.live_mut(at).keepalive);
     }
@@ -96,7 +96,7 @@ impl ShardMachine {
         self.sessions.live_mut(at).keepalive.pong();
     }
 
-    /// The message `{}`.
+    /// Handles the message `{}`.
     pub(super) fn client_ping(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live_mut(at);
         if self.keepalive.client_ping(turn.now.mono, &mut session.keepalive) {

@@ -1,19 +1,19 @@
-//! Ticks: tenths of a second in 32 bits, for times of which a session keeps one.
+//! Ticks: tenths of a second in 32 bits, for times that each session stores.
 
 use crate::time::{Instant, Span};
 
-/// Tenths of a second since the process started, never 0. They wrap after 13 years, and are compared with
+/// Returns tenths of a second since the process started, never 0. They wrap after 13 years, and are compared with
 /// [`has_come`].
 pub(super) fn ticks(at: Instant) -> u32 {
     ((at.0 / 100_000_000) as u32).wrapping_add(1).max(1)
 }
 
-/// A span in the same unit, rounded up; at most a quarter of a round (3 years).
+/// Returns a span in the same unit, rounded up; at most a quarter of a round (3 years).
 pub(super) fn span_ticks(span: Span) -> u32 {
     span.0.div_ceil(100_000_000).min(1 << 30) as u32
 }
 
-/// True if the tick `due` is not after `now`. They are less than half a round (6 years) apart.
+/// Returns true if the tick `due` is not after `now`. They are less than half a round (6 years) apart.
 pub(super) fn has_come(due: u32, now: u32) -> bool {
     now.wrapping_sub(due) <= u32::MAX / 2
 }

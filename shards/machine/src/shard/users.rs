@@ -1,4 +1,4 @@
-//! Users of this shard, found by their UAID: the index names sessions and greetings, which have the UAIDs.
+//! Users of this shard by their UAID: the index names sessions and greetings, which have the UAIDs.
 
 use crate::ids::Uaid;
 
@@ -7,19 +7,19 @@ use super::composer::ShardMachine;
 use super::slab::Ref;
 
 impl ShardMachine {
-    /// The present session at an index that a table of this machine names.
+    /// Returns the present session at an index that a table of this machine names.
     pub(super) fn session_ref(&self, index: u32) -> Ref {
         // Invariant: conns and users name sessions only while they exist; `end_session` removes all three together.
         self.sessions.at(index).map(|(at, _)| at).expect("tables name live sessions")
     }
 
-    /// Who is registered for a user: an identified session or a hello under way.
+    /// Returns the resident of a user: an identified session or a hello under way.
     pub(super) fn resident(&self, uaid: Uaid) -> Option<Resident> {
         let hash = self.config.placement.hash(uaid);
         self.users.find(hash, |resident| self.uaid_of(resident) == Some(uaid))
     }
 
-    /// The identified session of a user.
+    /// Returns the identified session of a user.
     pub(super) fn session_of(&self, uaid: Uaid) -> Option<Ref> {
         match self.resident(uaid) {
             Some(Resident::Session(index)) => Some(self.session_ref(index)),

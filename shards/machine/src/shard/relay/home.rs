@@ -1,4 +1,5 @@
-//! The home of a relay: members come and go, owners are asked what they ask, and what their sessions say is written.
+//! The home of a relay: attaches and ends members, passes their commands to owners, and writes the events of their
+//! sessions.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, Sea
 use super::table::Relay;
 
 impl ShardMachine {
-    /// A message of a relay, or the one that makes a WebSocket one.
+    /// Handles a message of a relay, or the one that makes a WebSocket a relay.
     pub(in crate::shard) fn relay_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: RelayCommand) {
         let index = match (self.conns.get(conn), &command) {
             (Some(ConnState::Relay(index)), _) => index,
@@ -50,7 +51,7 @@ impl ShardMachine {
         self.relays.table.at(index).map(|(at, _)| RelayId { home: self.config.shard, at })
     }
 
-    /// The relay at an index that the table of connections names.
+    /// Returns the relay at an index that the table of connections names.
     pub(super) fn relay_of(&self, index: u32) -> RelayId {
         // Invariant: connections name relays only while they exist; `end_relay` removes both together.
         self.relay_at(index).expect("connections name live relays")
@@ -74,7 +75,7 @@ impl ShardMachine {
         turn.effects.push_back(Effect::Ready(conn));
     }
 
-    /// A hello on a relay. Of a member that is there it begins a new session in place of the old one.
+    /// Handles a hello on a relay. A present member begins a new session in place of the old one.
     fn attach(&mut self, turn: &mut Turn<'_>, id: RelayId, hello: Box<Hello>) {
         if let Some(uaid) = hello.uaid {
             self.end_member_named(turn, id, uaid, CloseReason::Superseded);
@@ -100,7 +101,7 @@ impl ShardMachine {
         }
     }
 
-    /// Nobody has the UAID that a member said, as its owner tells: a fresh one of this shard's slice.
+    /// Mints a fresh UAID of this shard's slice for a member whose UAID its owner does not know.
     fn stranger(&mut self, turn: &mut Turn<'_>, seat: SeatId, hello: Box<Hello>) {
         let shard = self.config.shard;
         // It has left meanwhile.
@@ -111,7 +112,8 @@ impl ShardMachine {
         self.mint_member(turn, seat, hello);
     }
 
-    /// A command of a member; of whom this is none, it is told again: the bye may have crossed the command.
+    /// Passes on a command of a member. For a UAID that is no member the bye is repeated: it may have crossed the
+    /// command.
     fn forward(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Uaid, of: Option<(SeatId, Box<SessionCommand>)>) {
         let Some((seat, command)) = of else {
             self.stats.members_unknown += 1;
@@ -129,7 +131,7 @@ impl ShardMachine {
 
     // --- the end of members and relays -----------------------------------------------------------------
 
-    /// Ends the membership of this UAID with a bye; false when there is none.
+    /// Ends the membership of this UAID with a bye; false if there is none.
     fn end_member_named(&mut self, turn: &mut Turn<'_>, id: RelayId, uaid: Uaid, reason: CloseReason) -> bool {
         let seat = self.relays.table.get(id.at).and_then(|relay| relay.by_uaid.get(&uaid).copied());
         if let Some(seat) = seat {
@@ -145,7 +147,7 @@ impl ShardMachine {
         }
     }
 
-    /// Forgets a member with a bye; who its owner is.
+    /// Forgets a member with a bye. Returns its owner.
     fn drop_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, reason: CloseReason) -> Option<ShardId> {
         let relay = self.relays.table.get_mut(seat.relay.at)?;
         let member = relay.remove(seat)?;
@@ -166,8 +168,8 @@ impl ShardMachine {
         turn.effects.push_back(Effect::Emit(conn, RelayEvent::Bye { uaid, reason }.into()));
     }
 
-    /// Ends a relay with all its members: one mail to each owner, however many there are. `goodbye` is set when it is
-    /// us who end it.
+    /// Ends a relay with all its members: one mail to each owner, for any number of members. `goodbye` is set if the
+    /// server ends it.
     pub(in crate::shard) fn end_relay(&mut self, turn: &mut Turn<'_>, index: u32, goodbye: Option<CloseReason>) {
         let id = self.relay_of(index);
         // Invariant: `relay_of` has just found it.
@@ -183,7 +185,7 @@ impl ShardMachine {
         }
     }
 
-    /// The relay of this connection when its last member is gone: a drain ends members first.
+    /// Ends the relay of this connection if its last member has left: a drain ends members first.
     pub(in crate::shard) fn end_relay_without_members(&mut self, turn: &mut Turn<'_>, index: u32) {
         if self.relays.table.at(index).is_some_and(|(_, relay)| relay.attached() == 0) {
             self.end_relay(turn, index, Some(CloseReason::Draining));
@@ -192,7 +194,7 @@ impl ShardMachine {
 
     // --- what is written ---------------------------------------------------------------------------------
 
-    /// An owner speaks of a member.
+    /// Handles an event of an owner for a member.
     pub(in crate::shard) fn member_event(&mut self, turn: &mut Turn<'_>, event: MemberEvent) -> MemberReply {
         match event {
             MemberEvent::Say { seat, round, event } => return self.member_says(turn, seat, round, event),
@@ -235,7 +237,7 @@ impl ShardMachine {
                 (member.round, member.refused) = (round, None);
                 *emission = pack(seat.place(), *emission);
             }
-            // One of them is kept for each member, no more: its session takes itself for blocked from then on.
+            // At most one of them is kept for each member: its session takes itself for blocked from then on.
             SessionEvent::Broadcast(_) if blocked => {
                 let wakes = member.refuse(round, wakes);
                 relay.refused.insert(owner);
@@ -252,18 +254,18 @@ impl ShardMachine {
         self.relays.table.live_mut(self.relay_of(index).at).blocked = true;
     }
 
-    /// The socket took nothing of a frame. Whatever of this member follows would overtake it.
+    /// Handles a frame of which the socket took nothing. The next events of this member must not overtake it.
     pub(in crate::shard) fn relay_unsent(&mut self, turn: &mut Turn<'_>, index: u32, emission: EmissionId) {
         let relay = self.relays.table.live_mut(self.relay_of(index).at);
         let (place, wakes) = ((emission.0 >> EMISSION_BITS) as usize, relay.wakes);
-        // It has left meanwhile: what it has not acked is saved.
+        // It has left meanwhile: its unacked notifications are saved.
         let Some(member) = relay.members.get_mut(place).and_then(Option::as_mut) else { return };
         let wakes = member.refuse(member.round, wakes);
         let (seat, owner) = (member.seat, member.owner);
         relay.refused.insert(owner);
         let emission = EmissionId(emission.0 & EMISSION_MASK);
         if !self.ask_owner(turn, owner, MemberRequest::Unsent { seat, emission, wakes }) {
-            // What it was sent and has not acked is saved, and delivered to its next session.
+            // Its unacked notifications are saved, and delivered to its next session.
             self.end_member(turn, seat, CloseReason::Overloaded);
         }
     }
@@ -281,7 +283,7 @@ impl ShardMachine {
 
     // --- to the owner ------------------------------------------------------------------------------------
 
-    /// Asks the owner of a member; false when too many wait for credit there.
+    /// Sends a request to the owner of a member; false if too many wait for credit there.
     #[must_use]
     fn ask_owner(&mut self, turn: &mut Turn<'_>, owner: ShardId, request: MemberRequest) -> bool {
         if owner == self.config.shard {
@@ -291,8 +293,8 @@ impl ShardMachine {
         self.send_request(turn, Outgoing { peer: owner, waiter: Waiter::Nothing }, Request::Member(Box::new(request)))
     }
 
-    /// Tells it what it must hear, beyond the bound on waiters if need be: at most one such mail for each member and
-    /// relay, and no member attaches while too many wait.
+    /// Sends a request that the owner must receive, if necessary beyond the bound on waiters: at most one such mail for
+    /// each member and relay, and no member attaches while too many wait.
     fn tell_owner(&mut self, turn: &mut Turn<'_>, owner: ShardId, request: MemberRequest) {
         if owner == self.config.shard {
             self.member_request(turn, request);
@@ -306,7 +308,8 @@ impl ShardMachine {
     }
 }
 
-/// The answer to words of a member that has left. A notification was not delivered, and no other round begins.
+/// Returns the answer to an event for a member that has left. A notification was not delivered, and no other round
+/// begins.
 fn no_longer_here(event: &SessionEvent) -> MemberReply {
     match event.emission() {
         Some(emission) => MemberReply::Refused { emission: Some(emission), wakes: u64::MAX },

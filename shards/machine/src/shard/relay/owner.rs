@@ -1,7 +1,7 @@
-//! The owner of a member: its seat, on which an ordinary session sits, and what that session says.
+//! The owner of a member: its seat, with an ordinary session, and the events of that session.
 //!
-//! The machine speaks to a seat as to any connection. At the end of a step `carry_to_relays` takes the effects that
-//! name one out of the queue and brings them to the home of the relay.
+//! The machine treats a seat as any connection. At the end of a step `carry_to_relays` takes the effects that name a
+//! seat out of the queue and sends them to the home of the relay.
 
 use crate::ids::{ConnId, EmissionId, ShardId};
 
@@ -15,9 +15,9 @@ use super::super::mail::Request;
 use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
 
 impl ShardMachine {
-    /// The home of a relay speaks of a member that this shard owns.
+    /// Handles a message of a relay's home about a member that this shard owns.
     pub(in crate::shard) fn member_request(&mut self, turn: &mut Turn<'_>, request: MemberRequest) {
-        // A seat that is not found is empty by now: the home has been told, or it was the home that said so.
+        // A missing seat is empty by now: the home has been notified, or has ended it itself.
         match request {
             MemberRequest::Attach { seat, hello } => {
                 let uaid = hello.uaid.unwrap_or(hello.fresh);
@@ -45,8 +45,8 @@ impl ShardMachine {
         }
     }
 
-    /// A hello that storage does not know, on the seat of another shard's relay: that shard mints, so that strangers
-    /// cannot crowd one shard. Gives the hello back when this shard is the one to mint.
+    /// Handles a hello with an unknown UAID, on the seat of another shard's relay: that shard mints, so that strangers
+    /// cannot crowd one shard. Returns the hello if this shard must mint.
     pub(in crate::shard) fn refuse_stranger(
         &mut self,
         turn: &mut Turn<'_>,
@@ -61,7 +61,7 @@ impl ShardMachine {
         None
     }
 
-    /// The home was refused as above: it is the owner of the fresh UAID.
+    /// Mints a UAID after the home was refused as above: it is the owner of the fresh UAID.
     pub(super) fn mint_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, hello: Box<Hello>) {
         let conn = self.conns.seats.take(seat, ConnState::Opened(0));
         self.mint(turn, conn, hello);
@@ -69,7 +69,7 @@ impl ShardMachine {
 
     // --- what the session says -----------------------------------------------------------------------------
 
-    /// Brings what this step says on seats to the homes of their relays, in the order in which it was said.
+    /// Sends the events of this step on seats to the homes of their relays, in their order.
     pub(in crate::shard) fn carry_to_relays(&mut self, turn: &mut Turn<'_>) {
         if self.conns.seats.is_empty() {
             return;
@@ -105,7 +105,7 @@ impl ShardMachine {
             && let Some(conn) = self.relays.choked.pop_front()
         {
             if self.conns.get(conn).is_some() {
-                // Nothing that was accepted is lost: what it has not acked is saved, and its next session gets it.
+                // No accepted message is lost: its unacked notifications are saved, and its next session gets them.
                 self.stats.members_choked += 1;
                 self.close_conn(turn, conn, CloseReason::Overloaded);
             }
@@ -126,7 +126,7 @@ impl ShardMachine {
         }
     }
 
-    /// Words to another shard; they wait for credit, and when too many do, the session ends.
+    /// Sends an event to another shard. It waits for credit; if too many wait, the session ends.
     fn say_at_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, home: ShardId, said: MemberEvent) {
         let outgoing = Outgoing { peer: home, waiter: Waiter::Seat(conn) };
         let sent = self.send_request(turn, outgoing, Request::MemberEvent(Box::new(said)));
@@ -138,8 +138,8 @@ impl ShardMachine {
         }
     }
 
-    /// What the home must hear, beyond the bound on waiters if need be: at most one such mail for each command under
-    /// way and one for the end of each seat.
+    /// Sends an event that the home must receive, if necessary beyond the bound on waiters: at most one such mail for
+    /// each command under way and one for the end of each seat.
     fn tell_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, event: MemberEvent) {
         let home = self.conns.seats.live(conn).id.relay.home;
         if home == self.config.shard {
@@ -153,7 +153,7 @@ impl ShardMachine {
         }
     }
 
-    /// The home has answered words of a seat.
+    /// Handles the answer of the home to an event of a seat.
     pub(in crate::shard) fn member_answered(&mut self, turn: &mut Turn<'_>, conn: ConnId, reply: MemberReply) {
         self.answered(turn, conn, reply);
         // The seat was left since, and is free again.
@@ -193,9 +193,9 @@ impl ShardMachine {
         self.relay_turn(turn);
     }
 
-    /// One turn of what is left to do for seats and relays.
+    /// Runs one turn of the pending work for seats and relays.
     pub(in crate::shard) fn relay_turn(&mut self, turn: &mut Turn<'_>) {
-        // Those that end first: what is said to their members would go nowhere and count as delivered.
+        // Ended relays come first: events for their members would be lost and count as delivered.
         self.relay_pings(turn);
         while turn.has_room()
             && let Some(from) = self.relays.ending.pop_front()
@@ -224,7 +224,7 @@ impl ShardMachine {
         self.end_choked(turn);
     }
 
-    /// Sends what was refused again, in its order, when all of it is known.
+    /// Sends the refused notifications again, in their order, once all of them are known.
     fn next_round(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
         if let Some(seat) = self.conns.seats.get_mut(conn).filter(|seat| seat.may_begin()) {
             seat.refused = None;

@@ -1,4 +1,4 @@
-//! Pings of relays: they are of the connection, not of its members.
+//! Pings of relays: they belong to the connection, not to its members.
 
 use crate::time::Instant;
 
@@ -7,7 +7,7 @@ use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
 
 impl ShardMachine {
-    /// The message `{}`, as for any session.
+    /// Handles the message `{}`, as for any session.
     pub(super) fn relay_ping(&mut self, turn: &mut Turn<'_>, index: u32) {
         let relay = self.relays.table.live_mut(self.relay_of(index).at);
         let now = turn.now.mono;
@@ -27,31 +27,31 @@ impl ShardMachine {
         turn.effects.push_back(Effect::Ready(relay.conn));
     }
 
-    /// As for a session: any frame shows that the relay is there.
+    /// Postpones the ping, as for a session: any frame shows that the relay is there.
     pub(in crate::shard) fn postpone_relay_ping(&mut self, turn: &Turn<'_>, index: u32) {
         let due = turn.now.mono.after(self.config.ping_interval);
         let relay = self.relays.table.live_mut(self.relay_of(index).at);
         relay.ping_due = relay.ping_due.map(|_| due);
     }
 
-    /// Pings the relays that are due and ends those that did not answer. There are few: one look at each.
+    /// Pings the relays that are due and ends those that did not answer. There are few, so each is visited.
     pub(super) fn relay_pings(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now.mono;
         if self.relays.due.is_none_or(|due| due > now) {
             return;
         }
-        // Ends of relays come back here while owners are told.
+        // Ends of relays call this again while owners are notified.
         self.relays.due = None;
         let mut due = None;
         for index in 0..self.relays.table.end() {
             if !turn.has_room() {
-                // The others are looked at in the next turn.
+                // The next turn visits the others.
                 due = Some(now);
                 break;
             }
             let Some(id) = self.relay_at(index) else { continue };
             let Some(relay) = self.relays.table.get_mut(id.at) else { continue };
-            // As for a session: not for a silence that the shard has not heard out.
+            // As for a session: a silence counts only after the shard has read its sockets.
             if relay.pong_due.is_some_and(|at| at <= now && at <= self.keepalive.input_horizon()) {
                 self.stats.pong_timeouts += 1;
                 self.end_relay(turn, index, Some(CloseReason::PongTimeout));
@@ -68,7 +68,7 @@ impl ShardMachine {
         self.relays.due = due;
     }
 
-    /// Pings written when a Pong was due at `since` or later count from now: it is due at `due`.
+    /// Postpones a Pong that was due at `since` or later, because its Ping was written late. It is due at `due`.
     pub(in crate::shard) fn relays_were_held_up(&mut self, since: Instant, due: Instant) {
         for index in 0..self.relays.table.end() {
             let Some(relay) = self.relay_at(index).and_then(|id| self.relays.table.get_mut(id.at)) else { continue };

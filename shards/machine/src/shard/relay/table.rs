@@ -1,4 +1,4 @@
-//! Relays and their members, as their home knows them.
+//! Relays and their members at their home.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,20 +10,20 @@ use super::super::command::Hello;
 use super::super::member::{PLACE_BITS, RelayId, SeatId};
 use super::super::slab::Slab;
 
-/// Relays of which this shard is the home, and what it still has to do for seats it owns.
+/// Relays of this home shard, and the pending work for the seats of its own users.
 pub(in crate::shard) struct Relays {
     pub(super) table: Slab<Box<Relay>>,
-    /// Members of all of them.
+    /// Number of members of all relays.
     pub(super) members: usize,
     /// Earliest time at which a ping or its pong is due.
     pub(super) due: Option<Instant>,
-    /// Relays that are gone: where the walk over the seats of each is.
+    /// Ended relays: the next seat of the walk over the seats of each.
     pub(super) ending: VecDeque<SeatId>,
-    /// Relays that take bytes again, likewise, and how often they have.
+    /// Relays that take bytes again: the next seat of each, and the count of wakes.
     pub(super) waking: VecDeque<(SeatId, u64)>,
     /// Seats whose last answer has come since.
     pub(super) resuming: VecDeque<ConnId>,
-    /// Seats whose words found too many waiting for credit, and whose sessions have not ended yet.
+    /// Seats whose events found too many waiting for credit, and whose sessions have not ended yet.
     pub(super) choked: VecDeque<ConnId>,
 }
 
@@ -48,13 +48,13 @@ impl Relays {
         self.members
     }
 
-    /// Nothing is left to do for seats.
+    /// Returns true if nothing is left to do for seats.
     pub fn idle(&self) -> bool {
         let told = self.ending.is_empty() && self.waking.is_empty() && self.resuming.is_empty();
         told && self.choked.is_empty()
     }
 
-    /// Time at which `relay_turn` is due.
+    /// Returns the time at which `relay_turn` is due.
     pub fn due(&self) -> Option<Instant> {
         if self.idle() { self.due } else { Some(Instant(0)) }
     }
@@ -62,7 +62,7 @@ impl Relays {
 
 #[cfg(test)]
 impl Relays {
-    /// As if the sockets of all relays had taken bytes again this often.
+    /// Sets the count of wakes of all relays, as if their sockets had taken bytes again this often.
     pub fn set_wakes(&mut self, wakes: u32) {
         for index in 0..self.table.end() {
             if let Some((at, _)) = self.table.at(index)
@@ -77,42 +77,42 @@ impl Relays {
 /// A connection that speaks for several user agents. Home shard only.
 pub(super) struct Relay {
     pub conn: ConnId,
-    /// By place; `members.len() - free.len()` are there.
+    /// Members by place; `members.len() - free.len()` are attached.
     pub members: Vec<Option<Member>>,
     free: Vec<usize>,
     pub by_uaid: BTreeMap<Uaid, SeatId>,
-    /// Attachments so far: no two seats have one number.
+    /// Number of attachments so far: no two seats have the same number.
     attachments: u64,
-    /// Whose command is under way; one at a time, as on any connection.
+    /// Member with a command under way; one at a time, as on any connection.
     pub awaited: Option<SeatId>,
-    /// The socket takes no bytes.
+    /// True while the socket takes no bytes.
     pub blocked: bool,
-    /// How often it has taken bytes again.
+    /// Number of times that it has taken bytes again.
     pub wakes: u64,
-    /// Owners that were refused something, to be told when the socket takes bytes.
+    /// Owners with a refused notification, to notify when the socket takes bytes.
     pub refused: BTreeSet<ShardId>,
     pub ping_due: Option<Instant>,
     pub pong_due: Option<Instant>,
-    /// When the last `{}` was answered.
+    /// Time at which the last `{}` was answered.
     pub client_ping: Option<Instant>,
 }
 
-/// A user agent that a relay speaks for.
+/// A user agent of a relay.
 pub(super) struct Member {
     pub seat: SeatId,
     pub owner: ShardId,
-    /// The UAID it asked for until its hello is answered, then the one it has.
+    /// Requested UAID until its hello is answered, then the granted one.
     pub uaid: Uaid,
-    /// Returns true if the relay knows it by that name.
+    /// True if the relay knows the member by that UAID.
     pub named: bool,
-    /// Of what was written last.
+    /// Round of the last event that was written.
     pub round: u64,
-    /// The round that is refused, and `Relay::wakes` when its first word was.
+    /// Refused round, and `Relay::wakes` at its first refusal.
     pub refused: Option<(u64, u64)>,
 }
 
 impl Member {
-    /// Refuses this round from here on; which `wakes` all its refusals carry.
+    /// Refuses this round from here on. Returns the `wakes` that all its refusals carry.
     pub fn refuse(&mut self, round: u64, wakes: u64) -> u64 {
         match self.refused {
             Some((refused, since)) if refused == round => since,
@@ -169,10 +169,10 @@ impl Relay {
         self.members.get_mut(seat.place())?.as_mut().filter(|member| member.seat == seat)
     }
 
-    /// A member that is there.
+    /// Returns an attached member.
     ///
     /// # Panics
-    /// It has left.
+    /// If it has left.
     pub fn live_member(&mut self, seat: SeatId) -> &mut Member {
         // Invariant: the caller has the seat from the index of members, or has asked for it in this step.
         self.member(seat).expect("a member that is there")
@@ -186,7 +186,7 @@ impl Relay {
         Some(member)
     }
 
-    /// The hello of a member is answered: this is its UAID.
+    /// Sets the UAID of a member after its hello was answered.
     pub fn rename(&mut self, seat: SeatId, uaid: Uaid) {
         let member = self.live_member(seat);
         let before = std::mem::replace(&mut member.uaid, uaid);
@@ -195,7 +195,7 @@ impl Relay {
         self.by_uaid.insert(uaid, seat);
     }
 
-    /// When it must be looked at next.
+    /// Returns the time of its next visit.
     pub fn due(&self) -> Option<Instant> {
         self.pong_due.or(self.ping_due)
     }
