@@ -1,4 +1,4 @@
-//! Entries of the sessions that have something under way, found by the session.
+//! Entries of the sessions with work under way, found by the session.
 
 use crate::time::Instant;
 
@@ -7,12 +7,12 @@ use super::composer::ShardMachine;
 use super::slab::Ref;
 
 impl ShardMachine {
-    /// The entry of a session; `None` of an idle one, and of one that has ended.
+    /// Returns the entry of a session; `None` for an idle one, and for one that has ended.
     pub(super) fn active(&self, at: Ref) -> Option<&Active> {
         self.actives.get(self.sessions.get(at)?.active)
     }
 
-    /// As [`ShardMachine::active`], to change it.
+    /// Returns the same entry as [`ShardMachine::active`], mutably.
     pub(super) fn active_mut(&mut self, at: Ref) -> Option<&mut Active> {
         self.actives.get_mut(self.sessions.get(at)?.active)
     }
@@ -25,12 +25,12 @@ impl ShardMachine {
         self.actives.get_mut(index)
     }
 
-    /// The side table entry of a session that exists, made when it has none.
+    /// Returns the side table entry of a session that exists, and makes one if there is none.
     pub(super) fn activate(&mut self, at: Ref) -> &mut Active {
         self.actives.entry(&mut self.sessions.live_mut(at).active)
     }
 
-    /// Gives the entry back when nothing is under way.
+    /// Frees the entry when nothing is under way.
     pub(super) fn deactivate_if_idle(&mut self, at: Ref) {
         if let Some(session) = self.sessions.get_mut(at)
             && self.actives.end_if_idle(&mut session.active)

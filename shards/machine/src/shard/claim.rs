@@ -1,4 +1,4 @@
-//! A claim: another shard owns the user that this socket says it is (ARCHITECTURE.md 4).
+//! A claim: the hello of a socket has a UAID that another shard owns (ARCHITECTURE.md 4).
 //!
 //! The source asks the owner; the owner greets the user and grants with a reserved place; then descriptor and mail go
 //! to the owner in either order and are paired by the claim.
@@ -29,7 +29,7 @@ impl ShardMachine {
         }
     }
 
-    /// The owner has decided on a claim of ours.
+    /// Handles the owner's decision on a claim of this shard.
     pub(super) fn claim_decided(
         &mut self,
         turn: &mut Turn<'_>,
@@ -62,14 +62,14 @@ impl ShardMachine {
         self.admit_waiting_hellos(turn);
     }
 
-    /// The loop could not move the socket; it is still here.
+    /// Handles a failed move: the socket is still here.
     pub(super) fn move_failed(&mut self, turn: &mut Turn<'_>, conn: ConnId, to: ShardId, claim: Claim) {
         self.stats.moves_failed += 1;
         turn.effects.push_back(Effect::Mail(to, Mail::Stayed(claim)));
         turn.effects.push_back(Effect::Close(conn, CloseReason::MoveFailed));
     }
 
-    /// Another shard has a socket that says it is `uaid`.
+    /// Handles the claim of another shard for a socket of `uaid`.
     pub(super) fn claimed(&mut self, turn: &mut Turn<'_>, caller: Caller<ClaimReply>, request: ClaimRequest) {
         let ClaimRequest { uaid, claim, channels } = request;
         assert!(self.config.placement.owner(uaid) == self.config.shard, "claims come to the owner");
@@ -81,10 +81,10 @@ impl ShardMachine {
         self.greet(turn, uaid, From::Remote { caller, claim, channels, arrived: Arrived::default() });
     }
 
-    /// The descriptor of a moved socket. Pairs with the mail in either order.
+    /// Handles the descriptor of a moved socket. Pairs with the mail in either order.
     pub(super) fn descriptor_arrived(&mut self, turn: &mut Turn<'_>, conn: ConnId, claim: Claim) {
         if let Some(at) = self.greetings.socket_arrived(claim, conn) {
-            // It may go before its mail comes: then no session begins under this name.
+            // It may end before its mail comes: then no session begins under this name.
             self.conns.set(conn, ConnState::Greeting(at.index));
             self.pair(turn, at);
         } else {
@@ -93,7 +93,7 @@ impl ShardMachine {
         }
     }
 
-    /// The socket of a granted claim does not come.
+    /// Frees the place of a granted claim whose socket does not come.
     pub(super) fn stayed(&mut self, turn: &mut Turn<'_>, claim: Claim) {
         self.greetings.end_grant(claim);
         if let Some(at) = self.greetings.of_claim(claim) {
@@ -103,7 +103,7 @@ impl ShardMachine {
         }
     }
 
-    /// State and bytes of a moved socket.
+    /// Handles state and bytes of a moved socket.
     pub(super) fn mail_arrived(&mut self, turn: &mut Turn<'_>, arrival: Arrival) {
         self.greetings.end_grant(arrival.claim);
         match self.greetings.mail_arrived(arrival) {

@@ -7,8 +7,8 @@ use super::components::dead_endpoints::Epoch;
 use super::composer::ShardMachine;
 
 impl ShardMachine {
-    /// Whether storage has said lately that there is no such subscription. Only asked when no session of the user is
-    /// here to say it.
+    /// Returns true if storage has lately replied that there is no such subscription. Called only if no session of the
+    /// user is here to decide it.
     pub(super) fn known_dead(&mut self, now: Instant, uaid: Uaid, chid: Chid) -> bool {
         let name = self.config.placement.subscription(uaid, chid);
         let dead = self.dead.contains(now, name);

@@ -1,8 +1,8 @@
-//! When something that is under way must be looked at: the deadlines of sessions, the earliest first.
+//! Deadlines of sessions with work under way, the earliest first.
 //!
-//! Almost all are the same span from now, so they come in order and stand in a line; the few that are earlier than the
-//! last go to a heap. Most stand for what was acked long before they come due: those are told by their session
-//! (`Active::is_armed_at`) and dropped as soon as they are first in line, so that no shard is woken for them.
+//! Almost all deadlines are the same span from now, so they come in order and stand in a line. The few that are earlier
+//! than the last go to a heap. Most belong to messages that were acked long before: the session knows them
+//! (`Active::is_armed_at`), and they are dropped as soon as they are first in line, so that no shard is woken for them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,7 +12,7 @@ use crate::time::Instant;
 use super::components::queue::give_back;
 use super::slab::Ref;
 
-/// Owner shard only. At most twice as many as sessions have something under way, and `STALE_MAX`.
+/// Deadlines of one shard. Owner shard only. At most twice as many as there are active sessions, and `STALE_MAX`.
 #[derive(Default)]
 pub(super) struct Deadlines {
     line: VecDeque<(Instant, Ref)>,
@@ -20,7 +20,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// The earliest.
+    /// Returns the earliest deadline.
     pub fn first(&self) -> Option<(Instant, Ref)> {
         let in_heap = self.heap.peek().map(|Reverse(first)| *first);
         match (self.line.front().copied(), in_heap) {
@@ -29,7 +29,7 @@ impl Deadlines {
         }
     }
 
-    /// Takes the earliest out.
+    /// Removes the earliest deadline.
     pub fn pop(&mut self) {
         if self.first() == self.line.front().copied() {
             self.line.pop_front();
@@ -38,7 +38,7 @@ impl Deadlines {
         }
     }
 
-    /// Adds one.
+    /// Adds a deadline.
     pub fn push(&mut self, due: Instant, at: Ref) {
         if self.line.back().is_none_or(|(last, _)| *last <= due) {
             self.line.push_back((due, at));
@@ -47,7 +47,7 @@ impl Deadlines {
         }
     }
 
-    /// Drops those in front that stand for nothing any more; and all of these when they are most of what is here.
+    /// Drops stale deadlines in front, and all stale ones if they are the majority.
     pub fn forget_stale(&mut self, actives: usize, stands: impl Fn(Instant, Ref) -> bool) {
         while self.first().is_some_and(|(due, at)| !stands(due, at)) {
             self.pop();
@@ -62,15 +62,15 @@ impl Deadlines {
         }
     }
 
-    /// How many there are, those that stand for nothing included.
+    /// Returns the number of deadlines, stale ones included.
     pub fn len(&self) -> usize {
         self.line.len() + self.heap.len()
     }
 }
 
-/// Behind one session that does not ack, others leave so many before they are swept out: 1.5 MB.
+/// Maximum number of stale deadlines behind one session that does not ack, before they are swept out: 1.5 MB.
 const STALE_MAX: usize = 65_536;
-/// Entries of the heap that are kept whatever happens.
+/// Entries of the heap that are always kept.
 const HEAP_KEPT: usize = 256;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The end of a session: its unacked directs are saved under their own ids, and a hello of the same user waits for
-//! that (ARCHITECTURE.md 3). Until storage has them their ledger records stay live and count.
+//! The end of a session: its unacked directs are saved under their own ids, and a hello of the same user waits for the
+//! save (ARCHITECTURE.md 3). Until storage has them their ledger records stay live and count.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use super::store::{StoreError, StoreOp};
 use super::work::Work;
 
 impl ShardMachine {
-    /// Ends an identified session. `goodbye` is set when it is us who end it.
+    /// Ends an identified session. `goodbye` is set if the server ends it.
     pub(super) fn end_session(&mut self, turn: &mut Turn<'_>, at: Ref, goodbye: Option<CloseReason>) {
         // Invariant: a table that names live sessions led here.
         let session = self.sessions.remove(at).expect("a session ends once");
@@ -41,7 +41,7 @@ impl ShardMachine {
         active.window.undo_deliveries(self.conns.seats.unanswered(session.conn) as usize);
         self.row_memory.remove(active.window.row_bytes());
         let unregistering = active.command.unregistering();
-        // Also what a look that was wanted or under way would have found.
+        // Includes the rows that a requested or running check would have found.
         let rows_left = active.drain.is_looking() || active.window.has_rows();
         self.write_down_tries(turn, &active.window);
         let mut messages = Vec::new();
@@ -62,12 +62,12 @@ impl ShardMachine {
         if !messages.is_empty() {
             self.depart(turn, session.uaid, messages, unregistering);
         } else if rows_left && self.in_cluster() && goodbye != Some(CloseReason::Superseded) {
-            // A session elsewhere may have looked at storage before these were there.
+            // A session on another node may have read storage before these rows were there.
             self.tell(turn, Tale::of_save(session.uaid));
         }
     }
 
-    /// Has storage remember how often the rows of a window were delivered in vain. Directs carry that with them. When
+    /// Writes the number of vain deliveries of the window's rows to storage. Directs carry that number with them. If
     /// storage is behind, the next session counts from before.
     fn write_down_tries(&mut self, turn: &mut Turn<'_>, window: &Window) {
         let rows = window.tried_rows();
@@ -87,7 +87,7 @@ impl ShardMachine {
         self.save_departure(turn, uaid);
     }
 
-    /// The unregister that was under way when the session ended is answered.
+    /// Answers the unregister that was under way when the session ended.
     pub(super) fn departing_unregistered(&mut self, turn: &mut Turn<'_>, uaid: Uaid, chid: Chid, done: bool) {
         if !self.departures.unregistered(uaid) {
             self.stats.store_replies_stale += 1;
@@ -96,7 +96,7 @@ impl ShardMachine {
         if done {
             self.release_departing(turn, uaid, |message| message.chid == chid, |stats| &mut stats.dropped_with_channel);
         }
-        // The answer to a save that is under way ends it then.
+        // The answer to a save that is under way then ends the departure.
         if self.departures.is_over(uaid) {
             self.departed(turn, uaid, Ok(()));
         } else {
@@ -104,13 +104,13 @@ impl ShardMachine {
         }
     }
 
-    /// A newer message of a topic ends the older ones: a save that is tried again leaves them out, and one under way
-    /// does not displace the newer row.
+    /// Ends the older messages of a topic: a save that is tried again leaves them out, and a save under way does not
+    /// displace the newer row.
     pub(super) fn end_older_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, older: impl Fn(&Message) -> bool) {
         self.release_departing(turn, uaid, older, |stats| &mut stats.replaced);
     }
 
-    /// Takes messages out of what waits to be saved.
+    /// Removes messages that wait for a save.
     fn release_departing(
         &mut self,
         turn: &mut Turn<'_>,
@@ -125,7 +125,7 @@ impl ShardMachine {
     }
 
     fn save_departure(&mut self, turn: &mut Turn<'_>, uaid: Uaid) {
-        // Another save, or an unregister, goes first: its answer comes by here.
+        // Another save, or an unregister, goes first: its answer calls this again.
         let Some(Save { messages, later }) = self.departures.begin_save(uaid) else { return };
         let (work, op) = (Work::Depart { uaid }, StoreOp::Save { messages });
         if later {
@@ -139,7 +139,7 @@ impl ShardMachine {
         let records = match self.departures.saved(uaid, saved) {
             Saved::Over(records) => records,
             Saved::Failed { full } => {
-                // Storage can still say who a hello is: that goes before the next attempt and does not wait behind it.
+                // Storage can still look up a user: the hello goes before the next attempt and does not wait behind it.
                 self.departure_over(turn, uaid, full);
                 self.save_departure(turn, uaid);
                 return;
@@ -151,7 +151,7 @@ impl ShardMachine {
         }
         self.departure_over(turn, uaid, true);
         match self.resident(uaid) {
-            // It began while storage was full.
+            // The session began while storage was full.
             Some(Resident::Session(index)) => {
                 let at = self.session_ref(index);
                 self.check_storage(turn, at);
@@ -160,7 +160,7 @@ impl ShardMachine {
             None => {}
         }
         if self.in_cluster() {
-            // It may have come back elsewhere, and looked at storage before this was there.
+            // The user may be on another node, where the session has read storage before this row was there.
             self.tell(turn, Tale::of_save(uaid));
         }
         if updates {
@@ -168,21 +168,21 @@ impl ShardMachine {
         }
     }
 
-    /// A cancel of a message that is on its way to storage: the delete behind the save removes the row, and a save
-    /// that is tried again leaves it out.
+    /// Cancels a message that is on its way to storage: the delete behind the save removes the row, and a save that is
+    /// tried again leaves it out.
     pub(super) fn cancel_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, stamp: Stamp) {
         self.release_departing(turn, uaid, |message| message.stamp == stamp, |stats| &mut stats.cancels_departing);
     }
 
-    /// An ack of a message that waits to be saved while storage is full: a save that is tried again leaves it out.
-    /// False when there is no such message. The caller deletes the row of a save that is under way.
+    /// Handles an ack of a message that waits for a save while storage is full: a save that is tried again leaves it
+    /// out. Returns false if there is no such message. The caller deletes the row of a save that is under way.
     pub(super) fn ack_departing(&mut self, turn: &mut Turn<'_>, uaid: Uaid, stamp: Stamp) -> bool {
         let acked = self.departures.release(uaid, |message| message.stamp == stamp);
         acked.iter().for_each(|left| self.release_record(turn, left));
         !acked.is_empty()
     }
 
-    /// As `ack_departing`, of every update of a channel up to a version. Returns the rows for the caller to delete.
+    /// As `ack_departing`, for every update of a channel up to a version. Returns the rows for the caller to delete.
     pub(super) fn ack_departing_updates(
         &mut self,
         turn: &mut Turn<'_>,

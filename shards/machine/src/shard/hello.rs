@@ -1,9 +1,9 @@
-//! Hello: who is this, and on which shard does its socket belong (ARCHITECTURE.md 4; PROTOCOL.md 1.5).
+//! Hello: the UAID of a user agent, and the shard where its socket belongs (ARCHITECTURE.md 4; PROTOCOL.md 1.5).
 //!
-//! A user agent without a UAID is minted where it is. One whose owner is this shard is greeted (`greet`): registered,
-//! looked up, identified. One whose owner is elsewhere is claimed there (`claim`): the owner greets it, and either
-//! refuses (a stranger: minted where it is) or grants, and then the socket moves. Here are the two ends of that: the
-//! first message of a socket, and the session it becomes.
+//! A user agent without a UAID is minted on the shard of its socket. If this shard is the owner, the hello is greeted
+//! (`greet`): registered, looked up, identified. Otherwise the UAID is claimed at its owner (`claim`). The owner greets
+//! it, and either refuses (a stranger: minted on the shard of its socket) or grants, and then the socket moves. This
+//! file has the two ends of that: the first message of a socket, and the session that it becomes.
 
 use crate::ids::{Chid, ConnId, Uaid};
 use crate::limits;
@@ -20,11 +20,11 @@ use super::input::Effect;
 use super::store::{RECORD_VERSION, UserRow};
 use super::ticks::ticks;
 
-/// What a new session wants of storage.
+/// Facts and requests of a new session about storage.
 struct Stored {
-    /// There may be messages.
+    /// True if there may be messages.
     check: bool,
-    /// When the user was last refreshed; `None` when it is new.
+    /// Time of the user's last refresh; `None` if the user is new.
     seen: Option<UnixSeconds>,
     /// Channels that the hello has left out.
     left_out: Vec<Chid>,
@@ -50,7 +50,7 @@ impl ShardMachine {
         self.hello_timer.looked(turn.now.mono, self.conns.opened());
     }
 
-    /// The first message of a socket. Too many under way: it waits, and its bytes with it.
+    /// Handles the first message of a socket. If too many hellos are under way, it waits, and its bytes with it.
     pub(super) fn hello(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
         if !matches!(self.conns.get(conn), Some(ConnState::Opened(_))) {
             self.refuse_command(turn, conn);
@@ -98,8 +98,8 @@ impl ShardMachine {
         }
     }
 
-    /// A new user agent, or one nobody knows: the fresh UAID of this shard's slice. Nothing is written before its
-    /// first register.
+    /// Mints the fresh UAID of this shard's slice, for a new user agent or an unknown UAID. Nothing is written before
+    /// its first register.
     pub(super) fn mint(&mut self, turn: &mut Turn<'_>, conn: ConnId, hello: Box<Hello>) {
         // The home shard of its relay mints.
         let Some(hello) = self.refuse_stranger(turn, conn, hello) else { return };
@@ -171,7 +171,7 @@ impl ShardMachine {
         self.reset_old_record(turn, at);
     }
 
-    /// Puts what storage knows of the user into its session.
+    /// Copies the stored facts of the user into its session.
     fn take_over(&self, session: &mut Session, hello: &Hello, user: &mut UserRow, nudged: bool) -> Stored {
         let left_out = self.left_out(hello.channels.as_deref(), user);
         session.stored = InStorage::record(user.record_version < RECORD_VERSION);

@@ -1,8 +1,8 @@
-//! The pace of one session: how many more notifications may go out now (decision 0020).
+//! Pace of one session: number of notifications that may go out now (decision 0020).
 //!
-//! Two rules. **Out**: at most [`BURST_MESSAGES`] are sent and unacked; a second in which nothing is sent and nothing
-//! acked allows as many more. So a user agent that acks what it has read never has more than one burst to read, and one
-//! that acks rarely is not waited for. **Fresh**: of those that are unacked, at most [`BURST_MESSAGES`] were sent since
+//! Two rules. **Out**: at most [`BURST_MESSAGES`] are sent and unacked; a second without a send and without an ack
+//! allows as many more. So a user agent that acks what it has read never has more than one burst to read, and a session
+//! does not wait for one that acks rarely. **Fresh**: of the unacked ones, at most [`BURST_MESSAGES`] were sent since
 //! the last second without a frame. So an ack of a hundred old ones does not let a hundred new ones out at once: a user
 //! agent in use closes its connection at 64 frames that it has not read.
 //!
@@ -11,17 +11,17 @@
 use crate::limits::BURST_MESSAGES;
 use crate::time::{Instant, Span};
 
-/// A second without an ack allows another burst.
+/// Time without an ack that allows another burst.
 const PAUSE: Span = Span::from_secs(1);
 
 /// The pace of one session. Owner shard only.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
-    /// Notifications that are sent and unacked.
+    /// Number of notifications that are sent and unacked.
     out: u16,
-    /// Messages beyond one burst that may be out.
+    /// Number of messages beyond one burst that may be out.
     more: u16,
-    /// Of those out, how many were sent in this burst.
+    /// Number of those out that were sent in this burst.
     fresh: u16,
     /// Number of this burst; wraps.
     burst: u16,
@@ -32,12 +32,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Returns the number that may go out now. A pure function of what is out and of the time.
+    /// Returns the number that may go out now. Depends only on the unacked messages and the time.
     pub fn room(&self, now: Instant) -> u16 {
         self.allowed(now).saturating_sub(self.out).min(self.room_again(now))
     }
 
-    /// Returns the number of those that are out which may be sent again now.
+    /// Returns the number of unacked messages that may be sent again now.
     pub fn room_again(&self, now: Instant) -> u16 {
         if now >= self.sent.after(PAUSE) { BURST_MESSAGES } else { BURST_MESSAGES.saturating_sub(self.fresh) }
     }
@@ -47,19 +47,19 @@ impl Pace {
         self.sent.max(self.acked).after(PAUSE)
     }
 
-    /// Messages that are sent and unacked.
+    /// Returns the number of messages that are sent and unacked.
     pub fn out(&self) -> u16 {
         self.out
     }
 
-    /// One more is sent. Returns the burst that it belongs to, which its entry keeps.
+    /// Counts a sent notification. Returns the burst that it belongs to, which its entry keeps.
     pub fn send(&mut self, now: Instant) -> u16 {
         self.more = self.allowed(now) - BURST_MESSAGES;
         self.out += 1;
         self.count_fresh(now)
     }
 
-    /// One that is out is sent again. Returns the burst that it belongs to from now on.
+    /// Counts an unacked notification that is sent again. Returns the burst that it belongs to from now on.
     pub fn send_again(&mut self, now: Instant, burst: u16) -> u16 {
         if burst == self.burst {
             self.fresh = self.fresh.saturating_sub(1);
@@ -77,7 +77,7 @@ impl Pace {
         self.burst
     }
 
-    /// One of this burst is out no more: it has ended, or the socket did not take it.
+    /// Removes one of this burst that ended, or that the socket did not take.
     pub fn take(&mut self, burst: u16) {
         self.out = self.out.saturating_sub(1);
         if burst == self.burst {
@@ -85,14 +85,14 @@ impl Pace {
         }
     }
 
-    /// An ack came; so many were out before it. It makes room for as many as it ended, at once, and no more: what
-    /// silence has allowed is given back as far as it is not used.
+    /// Counts an ack. `out_before` is the number of messages that were out before it. The ack makes room at once for as
+    /// many messages as it ended, and no more: unused room of earlier silence is given back.
     pub fn ack(&mut self, now: Instant, out_before: u16) {
         self.acked = now;
         self.more = self.more.min(out_before.saturating_sub(BURST_MESSAGES));
     }
 
-    /// The socket takes bytes again: the time in which it took none was no silence of the user agent.
+    /// Notes that the socket takes bytes again: the time in which it took none was no silence of the user agent.
     pub fn resume(&mut self, now: Instant) {
         self.sent = self.sent.max(now);
     }
@@ -113,7 +113,7 @@ mod tests {
         Instant(10_000_000_000).after(Span::from_ms(ms))
     }
 
-    /// Sends as many as there is room for.
+    /// Sends as many notifications as there is room for.
     fn fill(pace: &mut Pace, now: Instant) -> u16 {
         let room = pace.room(now);
         (0..room).for_each(|_| _ = pace.send(now));
@@ -184,7 +184,7 @@ mod tests {
     enum Act {
         Pass(u64),
         Send(u16),
-        /// So many, of the oldest or of the newest.
+        /// Number of acked messages, of the oldest or of the newest.
         Ack(usize, bool),
         Again(usize),
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is acked and when: within half a second no more than one burst that is unacked.
+        /// Property: within half a second at most one burst is sent and unacked, with any acks at any time.
         #[test]
         fn no_half_second_has_more_than_one_burst_unacked(acts in prop::collection::vec(act(), 1..200)) {
             let mut pace = Pace::default();

@@ -1,8 +1,8 @@
 //! `hello.reconcile`: the user agent's list of channels is the truth (PROTOCOL.md 1.5; off by default).
 //!
-//! A channel that only the server knows is unregistered: its user agent will never take its messages. A channel that
-//! the server lacks cannot be made up here, since its endpoint is locked to nobody: the user starts over under a fresh
-//! UAID, which makes the user agent subscribe anew.
+//! A channel that only the server has is unregistered: its user agent will never take its messages. A channel that the
+//! server lacks cannot be created here, because the key that locks its endpoint is unknown. Its user starts over under
+//! a fresh UAID, which makes the user agent subscribe anew.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ use super::store::{StoreOp, UserRow};
 use super::work::Work;
 
 impl ShardMachine {
-    /// Whether a hello names a channel that nobody registered: then its user starts over.
+    /// Returns true if a hello names a channel that is not registered: then its user starts over.
     pub(super) fn starts_over(&self, said: Option<&[Chid]>, user: &UserRow) -> bool {
         let known: BTreeSet<&Chid> = user.channels.iter().collect();
         said.filter(|_| self.config.reconcile).is_some_and(|said| said.iter().any(|chid| !known.contains(chid)))
     }
 
-    /// Drops the user of this hello. Only when storage has done it the user agent may be told another UAID: a user left
-    /// behind would go on taking messages that nobody reads.
+    /// Drops the user of this hello. The user agent may get another UAID only after storage has done it: a user left
+    /// behind would go on taking messages that no user agent reads.
     pub(super) fn start_over(&mut self, turn: &mut Turn<'_>, greeting: Ref, uaid: Uaid) {
         self.submit(turn, Work::StartOver { greeting, uaid }, StoreOp::DropUser { uaid });
     }
@@ -39,14 +39,14 @@ impl ShardMachine {
         self.admit_waiting_hellos(turn);
     }
 
-    /// Takes what a hello left out from the user's channels.
+    /// Removes the channels that a hello left out from the user's channels. Returns them.
     pub(super) fn left_out(&self, said: Option<&[Chid]>, user: &mut UserRow) -> Vec<Chid> {
         let Some(said) = said.filter(|_| self.config.reconcile) else { return Vec::new() };
         let said: BTreeSet<&Chid> = said.iter().collect();
         user.channels.extract_if(.., |chid| !said.contains(chid)).collect()
     }
 
-    /// Unregisters what the hello of this session left out.
+    /// Unregisters the channels that the hello of this session left out.
     pub(super) fn forget_channels(&mut self, turn: &mut Turn<'_>, session: Ref, uaid: Uaid, channels: Vec<Chid>) {
         for chid in channels {
             self.stats.channels_reconciled += 1;
@@ -57,8 +57,8 @@ impl ShardMachine {
         }
     }
 
-    /// Storage has answered. After an error the channel is unregistered again, unless its user agent has registered it
-    /// since or the session is over: the next hello says it again.
+    /// Handles the reply of storage. After an error the channel is unregistered again, unless its user agent has
+    /// registered it since or the session is over: the next hello leaves it out again.
     pub(super) fn forgotten(
         &mut self,
         turn: &mut Turn<'_>,

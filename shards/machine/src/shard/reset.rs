@@ -1,5 +1,5 @@
-//! Users who start over (PROTOCOL.md 1.10): the record is dropped with all its rows, the session closes with 1000,
-//! and the user agent, which finds itself unknown at its next hello, subscribes anew.
+//! Users who start over (PROTOCOL.md 1.10): the record is dropped with all its rows, and the session closes with 1000.
+//! The user agent, whose UAID is unknown at its next hello, subscribes anew.
 //!
 //! Two reasons: more stored messages than `delivery.msg_limit` for one drain, and a record of an older version, once
 //! there is nothing left to deliver. The drop comes behind the save of what the session leaves, so a drop that fails
@@ -13,7 +13,7 @@ use super::store::StoreOp;
 use super::work::Work;
 
 impl ShardMachine {
-    /// Whether `more` stored messages are too many for the drain that runs; if so, the user is reset.
+    /// Returns true if `more` stored messages are too many for the running drain; then the user is reset.
     pub(super) fn over_msg_limit(&mut self, turn: &mut Turn<'_>, at: Ref, more: usize) -> bool {
         let limit = self.config.msg_limit;
         let active = self.actives.live_mut(self.sessions.live(at).active);
@@ -27,7 +27,7 @@ impl ShardMachine {
         true
     }
 
-    /// Resets the user of an old record as soon as nothing is left to deliver, acked or not: an idle one at once.
+    /// Resets the user of an old record as soon as no message is left, acked or not: an idle one at once.
     pub(super) fn reset_old_record(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live(at);
         if !session.stored.is_old() {

@@ -1,7 +1,7 @@
-//! What waits in the window goes out, in its order, at the pace of its session (decision 0020).
+//! Sends the waiting notifications of a window in their order, at the pace of the session (decision 0020).
 //!
-//! Directs and rows that were read ahead stand in one line. A step sends a few of them and leaves the rest to the next
-//! turn, so that one session with much to hear holds up its neighbours for some tens of microseconds at a time.
+//! Directs and rows that were read ahead share one line. A step sends a few of them and leaves the rest to the next
+//! turn, so that one session with many notifications delays its neighbours for some tens of microseconds at a time.
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ impl ShardMachine {
         }
     }
 
-    /// Sends what waits in the window, in its order, as far as the pace of the session allows and no longer than a
-    /// turn: what is left is looked at again when there is room.
+    /// Sends the waiting notifications of the window in their order, as far as the pace of the session allows and no
+    /// longer than a turn. The rest is visited again when there is room.
     pub(super) fn send_waiting(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live(at);
         if session.link.is_blocked() {
@@ -73,11 +73,11 @@ impl ShardMachine {
         self.arm_pace(turn, at);
     }
 
-    /// Reads the body of a row whose frame the socket refused after the body was forgotten: what is behind it waits.
+    /// Reads the body of a row whose frame the socket refused after the body was forgotten: the entries behind it wait.
     fn read_gap(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let (room, full) = (self.tickets.room(), self.rows_are_full(at));
         let active = self.actives.live_mut(self.sessions.live(at).active);
-        // Nothing waits, or the next of it has its body; or a read of it is under way.
+        // Nothing waits, or the next entry has its body, or a read of it is under way.
         let Some(Gap { row, reading: false }) = active.window.gap() else { return };
         if full {
             self.leave_to_storage(at);
@@ -88,7 +88,7 @@ impl ShardMachine {
         }
     }
 
-    /// The body that a refused row had forgotten was read: it goes out in its place.
+    /// Sends a refused row in its place after its body was read.
     pub(super) fn fill_gap(&mut self, turn: &mut Turn<'_>, at: Ref, stamp: Stamp, message: Arc<Message>) {
         let active = self.actives.live_mut(self.sessions.live(at).active);
         // It was left to storage after this read began, and came back with a page.
@@ -97,7 +97,7 @@ impl ShardMachine {
         self.continue_drain(turn, at);
     }
 
-    /// Arms the session's deadline for the next of what waits in its window.
+    /// Arms the session's deadline for the next waiting entry of its window.
     pub(super) fn arm_pace(&mut self, turn: &Turn<'_>, at: Ref) {
         let session = self.sessions.live(at);
         if session.link.is_blocked() {
@@ -107,24 +107,24 @@ impl ShardMachine {
         // Nothing waits.
         let Some(active) = self.active_of_mut(index).filter(|active| active.window.waits()) else { return };
         if let Some(Gap { reading, .. }) = active.window.gap() {
-            // The answer to its read goes on.
+            // The answer to its read continues.
             if !reading {
                 self.arm_active_in(at, DRAIN_PAUSE, turn);
             }
             return;
         }
-        // With room left it is this turn that was long enough.
+        // With room left, this turn stopped because it was long enough.
         let next_turn = turn.now.mono.after(Span(1));
         let due = active.window.pace_due(turn.now.mono, next_turn);
         self.arm_active_at(at, due);
     }
 
-    /// Notifications that are sent and unacked.
+    /// Returns the number of notifications that are sent and unacked.
     pub(super) fn out(&self, at: Ref) -> u16 {
         self.active(at).map_or(0, |active| active.window.out())
     }
 
-    /// Acks have ended some of the so many that were out before them.
+    /// Counts acks in the pace. `before` is the number of notifications that were out before them.
     pub(super) fn pace_acked(&mut self, turn: &Turn<'_>, at: Ref, before: u16) {
         if let Some(active) = self.active_mut(at) {
             active.window.acked(turn.now.mono, before);

@@ -1,4 +1,4 @@
-//! One step: the input goes to the file of its subject, and what it led to is said in one order.
+//! One step: the input goes to the file of its subject, and its consequences follow in one order.
 
 use crate::ids::{ConnId, EmissionId};
 use crate::limits;
@@ -45,11 +45,11 @@ impl ShardMachine {
     fn timeout(&mut self, turn: &mut Turn<'_>) {
         self.hello_timeouts(turn);
         self.greeting_timeouts(turn);
-        // Relays that end first: what is said to their members from here on would go nowhere and count as delivered.
+        // Ended relays come first: events for their members from here on would be lost and count as delivered.
         self.relay_turn(turn);
         self.active_timeouts(turn);
         self.spread_broadcasts(turn);
-        // Clocks first: those whose Pong came in time are gone before the next Pings go out.
+        // Clocks first: sessions whose Pong did not come in time end before the next Pings go out.
         self.pong_timeouts(turn);
         self.sweep_sessions(turn);
         self.receipt_timeouts(turn);
@@ -57,7 +57,7 @@ impl ShardMachine {
         self.drain_turn(turn);
     }
 
-    /// A command goes to the files of its speaker.
+    /// Passes a command to the files of its speaker.
     fn command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: Command) {
         match command {
             Command::Agent(command) => self.agent_command(turn, conn, command),
@@ -88,11 +88,11 @@ impl ShardMachine {
         }
     }
 
-    /// A command that needs a session, on a socket or on a seat.
+    /// Handles a command that needs a session, on a socket or on a seat.
     pub(super) fn session_command(&mut self, turn: &mut Turn<'_>, conn: ConnId, command: SessionCommand) {
         let Some(at) = self.commanding_session(turn, conn) else { return };
         match command {
-            // These two answer, and are Ready, when storage has.
+            // These two answer, and are Ready, when storage has replied.
             SessionCommand::Register { chid, key } => return self.register(turn, at, chid, key),
             SessionCommand::Unregister { chid, code } => return self.unregister(turn, at, chid, code),
             SessionCommand::Ack(updates) => self.ack(turn, at, &updates),
@@ -103,7 +103,7 @@ impl ShardMachine {
         self.command_over(turn, conn, at);
     }
 
-    /// The session of a connection that has sent a command. A connection without one is closed.
+    /// Returns the session of a connection that has sent a command. A connection without one is closed.
     fn commanding_session(&mut self, turn: &mut Turn<'_>, conn: ConnId) -> Option<Ref> {
         let Some(ConnState::Session(index)) = self.conns.get(conn) else {
             self.refuse_command(turn, conn);
@@ -115,7 +115,7 @@ impl ShardMachine {
         Some(at)
     }
 
-    /// The next command may come, unless this one has ended the session.
+    /// Allows the next command, unless this one has ended the session.
     fn command_over(&self, turn: &mut Turn<'_>, conn: ConnId, at: Ref) {
         if self.sessions.get(at).is_some() {
             turn.effects.push_back(Effect::Ready(conn));
@@ -128,7 +128,7 @@ impl ShardMachine {
         self.close_conn(turn, conn, CloseReason::WrongState);
     }
 
-    /// Ends the session, the pending hello or the relay of a socket that is gone.
+    /// Ends the session, the pending hello or the relay of a socket that has ended.
     pub(super) fn gone(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
         match self.conns.get(conn) {
             Some(ConnState::Session(index)) => {
@@ -177,22 +177,22 @@ impl ShardMachine {
         }
     }
 
-    /// The socket took nothing of this frame: the entry is unsent again, in its place. A row of which only storage has
-    /// the body by now is read when it is its turn. A TTL 0 frame has no entry; it had its one try.
+    /// Handles a frame of which the socket took nothing: the entry is unsent again, in its place. If only storage has
+    /// the body of a row by now, the row is read when it is its turn. A TTL 0 frame has no entry; it had its one try.
     pub(super) fn unsent(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: EmissionId) {
         if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
             self.relay_unsent(turn, index, emission);
         }
-        // A relay, or the session has ended: what it left unacked is saved.
+        // A relay, or the session has ended: its unacked notifications are saved.
         let Some(ConnState::Session(index)) = self.conns.get(conn) else { return };
         self.stats.unsent += 1;
         let at = self.session_ref(index);
-        // Nothing of it is in the window: it had TTL 0, or has ended otherwise.
+        // The window does not have it: it had TTL 0, or has ended otherwise.
         let Some(active) = self.active_mut(at) else { return };
         active.window.unsend(|ours| same_emission(conn, ours, emission));
     }
 
-    /// The socket takes bytes: what waited in the window goes out in its order, then storage is read on.
+    /// Handles a socket that takes bytes: waiting entries of the window go out in their order, then storage is read on.
     pub(super) fn writable(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
         if let Some(ConnState::Relay(index)) = self.conns.get(conn) {
             self.relay_writable(turn, index);

@@ -114,7 +114,7 @@ impl ShardMachine {
             return;
         };
         let (conn, index) = (session.conn, session.active);
-        // Also after an error: it may have taken effect, and nothing may be accepted for it as a direct.
+        // Also after an error: the operation may have taken effect, and no direct may be accepted for the channel.
         session.channels.remove(fingerprint);
         if !done {
             session.stored.unregister_failed();
@@ -129,7 +129,7 @@ impl ShardMachine {
         self.deactivate_if_idle(at);
     }
 
-    /// What the window holds of a channel that is no more; storage has dropped its rows, and any row that a save in
+    /// Ends the entries of a removed channel in the window. Storage has dropped its rows, and any row that a save in
     /// flight brings back is deleted with the entry.
     fn drop_channel(&mut self, turn: &mut Turn<'_>, at: Ref, index: u32, chid: Chid) {
         self.forget_acked_of(at, chid);

@@ -1,4 +1,4 @@
-//! Work at storage: every operation carries a ticket that finds the state that asked, if it still stands
+//! Work at storage: every operation carries a ticket that finds the state of its submitter, if it still exists
 //! (`components::tickets`).
 
 use crate::ids::StoreTicket;
@@ -9,13 +9,13 @@ use super::store::{StoreError, StoreOp, StoreReply};
 use super::work::{Waiting, Work};
 
 impl ShardMachine {
-    /// Submits an operation; the caller has asked `room` unless it must happen.
+    /// Submits an operation. The caller has checked for room, unless the operation must happen.
     pub(super) fn submit(&mut self, turn: &mut Turn<'_>, work: Work, op: StoreOp) {
         let submitted = self.tickets.submit(turn.now.mono, Waiting::Store(work), op);
         self.send_to_storage(turn, submitted);
     }
 
-    /// An operation goes to storage, unless it waits in the backlog.
+    /// Sends an operation to storage, unless it waits in the backlog.
     fn send_to_storage(&mut self, turn: &mut Turn<'_>, submitted: Option<(StoreTicket, StoreOp)>) {
         if let Some((ticket, op)) = submitted {
             self.stats.store_operations += 1;
@@ -29,7 +29,7 @@ impl ShardMachine {
         self.tickets.submit_later(turn.now.mono, Waiting::Store(work), op);
     }
 
-    /// Tries what waits in the backlog and is due.
+    /// Submits operations of the backlog that are due.
     pub(super) fn submit_backlog(&mut self, turn: &mut Turn<'_>) {
         while turn.has_room()
             && let Some(submitted) = self.tickets.next_due(turn.now.mono)
@@ -38,7 +38,7 @@ impl ShardMachine {
         }
     }
 
-    /// A reply of storage: find who asked.
+    /// Handles a reply of storage: finds the state that waits for it.
     pub(super) fn stored(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, result: Result<StoreReply, StoreError>) {
         let Some(Waiting::Store(work)) = self.tickets.close(ticket) else {
             self.stats.store_replies_stale += 1;
@@ -86,14 +86,14 @@ impl ShardMachine {
 }
 
 impl ShardMachine {
-    /// Learns from the answer to a save whether storage has room for what is accepted: a message goes to the ledger
-    /// only while storage would take it from there.
+    /// Learns from the answer to a save if storage has room for accepted messages: a message goes to the ledger only
+    /// while storage would take it from there.
     fn note_room(&mut self, work: &Work, result: &Result<StoreReply, StoreError>) {
         if matches!(work, Work::Depart { .. } | Work::Spill { .. }) {
             let refused = self.storage_room.saved(matches!(result, Err(StoreError::Full)));
             self.stats.saves_refused += u64::from(refused);
         } else if matches!((work, result), (Work::Publish(publish), Ok(StoreReply::Done)) if !publish.check_only) {
-            // Another answer says nothing: no row was written.
+            // Any other answer proves nothing: no row was written.
             self.storage_room.written();
         }
     }

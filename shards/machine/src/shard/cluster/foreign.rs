@@ -1,5 +1,5 @@
-//! What other nodes ask of this one (PROTOCOL.md 4.1): a message for a live session, a look at storage, the end of a
-//! session that is elsewhere by now.
+//! Requests of other nodes (PROTOCOL.md 4.1): a message for a live session, a check of storage, the end of a session
+//! whose user is on another node by now.
 
 use super::super::command::{CloseReason, Disposition, NodeAnswer, NodeDisconnect, NodeNotify, NodePush};
 use super::super::components::user_index::Resident;
@@ -8,11 +8,11 @@ use super::super::composer::{ShardMachine, Turn};
 use super::super::row::RowKey;
 
 impl ShardMachine {
-    /// `PUT /push/{uaid}`: only for a live session that can take it now (PROTOCOL.md 4.1).
+    /// Handles `PUT /push/{uaid}`: only for a live session that can take the message now (PROTOCOL.md 4.1).
     pub(in super::super) fn node_push(&mut self, turn: &mut Turn<'_>, push: NodePush) -> NodeAnswer {
         let (uaid, stamp) = (push.message.uaid, push.message.stamp);
-        // The network may bring a push twice. Its node has stamped the message again by now, so that one which is
-        // carried out late would replace an accepted message of the topic by a message that is refused perhaps.
+        // The network may bring a push twice. Its node has stamped the message again by now. A late copy could
+        // therefore replace an accepted message of the topic by a message that may be refused.
         if self.settling.refused_lately(uaid, stamp) {
             return NodeAnswer::Busy;
         }
@@ -28,14 +28,14 @@ impl ShardMachine {
         let at = match self.resident(message.uaid) {
             Some(Resident::Session(index)) => self.session_ref(index),
             Some(Resident::Greeting(index)) => {
-                // Not yet: what is stored instead is seen by its first check.
+                // Not yet: the first check of the session finds the message that is stored instead.
                 self.nudge_greeting(index);
                 return NodeAnswer::Busy;
             }
             None => return NodeAnswer::NotHere,
         };
         if !self.registered_channel(at, message.chid) || !self.mode_fits(at, &message) {
-            // Storage is right about it, and the session finds out there. It is here all the same.
+            // Storage is right about the channel, and the session finds out there. The session is here all the same.
             self.want_check(at);
             return NodeAnswer::Busy;
         }
@@ -62,13 +62,13 @@ impl ShardMachine {
             }
             NodeAnswer::Done
         } else {
-            // Refused: what the other node stores now is not known to this session but for this flag.
+            // Refused: this session learns of the row that the other node stores now only by this flag.
             self.want_check(at);
             NodeAnswer::Busy
         }
     }
 
-    /// Whether a message is unacked here.
+    /// Returns true if the message is unacked on this shard.
     fn is_in_window(&self, row: &RowKey) -> bool {
         let session = self.session_of(row.uaid).and_then(|at| self.sessions.get(at));
         let active = session.and_then(|session| self.active_of(session.active));
@@ -94,8 +94,8 @@ impl ShardMachine {
         }
     }
 
-    /// A push that got no answer was stored: it was settled here, so the row goes; or it is in the window, so its ack
-    /// deletes the row too; or it never came.
+    /// Settles a stored message whose push got no answer. If it was settled here, the row is deleted. If it is in the
+    /// window, its ack deletes the row too. Otherwise it never came.
     fn settle_unsure(&mut self, row: RowKey) {
         if self.settling.ended_lately(row.uaid, row.stamp) {
             self.settle(row);

@@ -1,9 +1,10 @@
-//! What differs when several nodes share one store (ARCHITECTURE.md 8.9). Alone, nothing here is reached but
-//! what other nodes ask, which a test or an operator may ask too.
+//! Nodes that share one store (ARCHITECTURE.md 8.9). On a node that is alone only the requests of other nodes reach
+//! this code, which a test or an operator may send too.
 //!
-//! `presence` says in storage who is connected here and finds out when that is no longer so. `route` brings a POST for
-//! a user who is not here to the node that has the user. `tell` has that node look at storage when something was stored
-//! for its user. `foreign` is the other end: what other nodes ask of this one. `machine/peer.rs` is the vocabulary.
+//! `presence` writes to storage that a user is connected here, and finds out when that is no longer so. `route` brings
+//! a POST for a user who is not here to the node that has the user. `tell` makes that node read storage after a message
+//! was stored for its user. `foreign` is the other end: it handles the requests of other nodes. `machine/peer.rs` is
+//! the vocabulary.
 
 mod foreign;
 pub(super) mod pending;
@@ -21,17 +22,17 @@ use super::peer::{NodeId, PeerOp, PeerReply};
 use super::work::{PeerWork, Waiting};
 
 impl ShardMachine {
-    /// Whether other nodes read this storage too.
+    /// Returns true if other nodes read this storage too.
     pub(super) fn in_cluster(&self) -> bool {
         self.config.node.is_some()
     }
 
-    /// This run of this node; `None` when it is alone.
+    /// Returns this boot of this node; `None` when it is alone.
     pub(super) fn me(&self) -> Option<&Arc<NodeId>> {
         self.config.node.as_ref()
     }
 
-    /// The next reading of the shard's clock, persisted where it must be.
+    /// Returns the next reading of the shard's clock, and persists its floor if necessary.
     pub(super) fn tick(&mut self, turn: &mut Turn<'_>) -> Clock {
         let clock = self.clock.tick(turn.now);
         if let Some(floor) = self.clock.floor_to_persist() {
@@ -40,7 +41,8 @@ impl ShardMachine {
         clock
     }
 
-    /// Returns true, and counts it, while nothing may be stamped: what asks for a stamp is refused for the moment.
+    /// Returns true, and counts it, while nothing may be stamped: requests that need a stamp are refused for the
+    /// moment.
     pub(super) fn refuses_stamp(&mut self) -> bool {
         let stopped = self.clock.is_stopped();
         self.stats.stamps_refused += u64::from(stopped);
@@ -54,7 +56,7 @@ impl ShardMachine {
         turn.effects.push_back(Effect::Peer(ticket, op));
     }
 
-    /// Another node answered, or did not: find who asked.
+    /// Handles the reply of another node, or its absence: finds the state that waits for it.
     pub(super) fn peer_replied(&mut self, turn: &mut Turn<'_>, ticket: StoreTicket, reply: PeerReply) {
         match self.tickets.close(ticket) {
             Some(Waiting::Peer(PeerWork::Push(route))) => self.pushed(turn, route, reply),

@@ -18,7 +18,7 @@ pub(in crate::shard) struct Lookup {
     pub asker: Asker<Published>,
     pub uaid: Uaid,
     pub chid: Chid,
-    /// Not stamped yet, or the rule that it broke.
+    /// Message without a stamp, or the rule that it broke.
     pub message: Result<Arc<Message>, Refusal>,
 }
 
@@ -32,33 +32,33 @@ pub(in crate::shard) struct Route {
     pub stamped: Instant,
     /// Nodes that may have the user and were not asked, newest last.
     pub left: Vec<Presence>,
-    /// The one that is being asked.
+    /// Node that is being asked.
     pub asked: Option<Presence>,
 }
 
 /// A pending notification of the node that holds the user's session. The ticket limit bounds their number.
 pub(in crate::shard) struct Tale {
     pub uaid: Uaid,
-    /// The POST that waits for the end of this, and its answer then.
+    /// POST that waits for the end of this, and its answer then.
     pub waits: Option<(Asker<Published>, Published)>,
-    /// Row that was stored for it: it goes when its channel turns out to be gone.
+    /// Row that was stored for it; deleted if its channel does not exist any more.
     pub row: Option<RowKey>,
-    /// A push of it to this session may have been carried out.
+    /// Session whose push of the message may have been carried out.
     pub unsure: Option<Presence>,
-    /// The session here has looked at storage already.
+    /// True if the session here has read storage already.
     pub looked: bool,
-    /// `delivery.durable`: sent on from memory.
+    /// `delivery.durable`: message that is sent on from memory.
     pub send: Option<Arc<Message>>,
     /// Message that was stored as a message row: low water may have passed its clock meanwhile.
     pub hidden: Option<Arc<Message>>,
-    /// Nodes that may have the user and were not told, newest last.
+    /// Nodes that may have the user and were not notified, newest last.
     pub left: Vec<Presence>,
-    /// The one that is being told.
+    /// Node that is being notified.
     pub asked: Option<Presence>,
 }
 
 impl Tale {
-    /// Of a POST that was stored.
+    /// Returns the notification of a POST that was stored.
     pub fn of_publish(work: PublishWork, published: Published) -> Tale {
         let send = work.storing.send().cloned();
         let (hidden, unsure) = match work.storing {
@@ -70,14 +70,14 @@ impl Tale {
         Tale { waits, row: Some(row), unsure, send, hidden, ..Tale::of_save(row.uaid) }
     }
 
-    /// Of a POST that was refused because it was not surely stored, while a push of it may have been carried out: the
-    /// node that has the user is to know that there may be a row.
+    /// Returns the notification of a POST that was refused because it was not certainly stored, while its push may have
+    /// been carried out: the node that has the user must know that there may be a row.
     pub fn of_failure(work: PublishWork) -> Option<Tale> {
         let Storing::Routed { unsure: Some(unsure), .. } = work.storing else { return None };
         Some(Tale { row: Some(work.row), unsure: Some(unsure), ..Tale::of_save(work.row.uaid) })
     }
 
-    /// Of a session's unacked directs that were saved.
+    /// Returns the notification of a session's unacked directs that were saved.
     pub fn of_save(uaid: Uaid) -> Tale {
         Tale {
             uaid,
@@ -94,7 +94,7 @@ impl Tale {
 }
 
 impl Tale {
-    /// The operation that reads the user again.
+    /// Returns the operation that reads the user again.
     pub fn look(&self) -> StoreOp {
         match self.row {
             Some(row) => StoreOp::Locate { uaid: self.uaid, chid: row.chid },

@@ -1,9 +1,9 @@
 //! Presence: "this user is connected here" in storage, so that other nodes find the session (ARCHITECTURE.md 8.9).
 //!
-//! A session of a known user is *entering* until its row is written: only then may it look at storage, so that whatever
-//! was stored before that look is seen by it, and whatever is stored after it finds the row. The row is cleared in
-//! exactly its version when the session ends. A session that lost its user to another node is told so; when that call
-//! is lost, it finds out itself from the first thing that stays unacked.
+//! A session of a known user is *entering* until its row is written, and only then may it read storage. It therefore
+//! sees every message that was stored before that read, and every later store finds the row. The row is cleared in
+//! exactly its version when the session ends. A session whose user moved to another node is notified. If that call is
+//! lost, the session finds out itself from the first message that stays unacked.
 
 use crate::ids::Uaid;
 
@@ -17,18 +17,18 @@ use super::super::store::{StoreError, StoreOp, UserRow};
 use super::super::work::{PeerWork, Work};
 
 impl ShardMachine {
-    /// When a new session began: the version of its presence row, unlike any other of this shard; alone, where nobody
-    /// has that row, milliseconds since the epoch (PROTOCOL.md, identifiers).
+    /// Returns the start of a new session: the version of its presence row, unique on this shard. On a node that is
+    /// alone there is no such row, and the value is in milliseconds since the epoch (PROTOCOL.md, identifiers).
     pub(in super::super) fn arrival(&mut self, turn: &mut Turn<'_>) -> u64 {
         if self.in_cluster() { self.tick(turn).0 } else { turn.now.unix_us / 1_000 }
     }
 
-    /// The row of a session; `None` when this node is alone.
+    /// Returns the row of a session; `None` when this node is alone.
     pub(in super::super) fn presence_of(&self, session: &Session) -> Option<Presence> {
         self.me().map(|node| Presence { node: node.clone(), connected_at: session.connected_at.get() })
     }
 
-    /// A session of a known user has begun: other nodes are to find it, and those that had the user to let it go.
+    /// Writes the row of a new session of a known user for other nodes, and notifies the nodes that had the user.
     pub(in super::super) fn enter(&mut self, turn: &mut Turn<'_>, at: Ref, others: Vec<Presence>) {
         let session = self.sessions.live_mut(at);
         let uaid = session.uaid;
@@ -39,7 +39,7 @@ impl ShardMachine {
             match self.me() {
                 // Written over just now.
                 Some(me) if *me == other.node => {}
-                // An earlier run of this node: nobody is there to leave.
+                // An earlier boot of this node: it has no session to end.
                 Some(me) if me.url == other.node.url => self.clear_presence(turn, uaid, other),
                 _ => {
                     let op = PeerOp::Leave { to: other.node.clone(), uaid, connected_at: other.connected_at };
@@ -63,7 +63,7 @@ impl ShardMachine {
 
     /// Writes the row of a live session again with the refresh of its user, a version later. At the same version the
     /// new copy would be lost with the old one: an expired copy becomes a tombstone of its version, and a tombstone
-    /// wins a tie. Returns false when there is no session, or no other node that looks for it.
+    /// wins a tie. Returns false if there is no session, or no other node that looks for it.
     pub(in super::super) fn renews_presence(&mut self, turn: &mut Turn<'_>, at: Ref) -> bool {
         if !self.in_cluster() {
             return false;
@@ -75,7 +75,7 @@ impl ShardMachine {
         true
     }
 
-    /// The row is written, or perhaps not: a session that nobody finds is none.
+    /// Handles the end of the write of a row. After a failure the session ends, since other nodes cannot find it.
     pub(in super::super) fn entered(&mut self, turn: &mut Turn<'_>, at: Ref, done: bool) {
         let Some(session) = self.sessions.get_mut(at) else {
             self.stats.store_replies_stale += 1;
@@ -89,8 +89,8 @@ impl ShardMachine {
         }
     }
 
-    /// A session has ended, and why. A superseded one leaves its row to the next to write over; a node that leaves says
-    /// so once instead of a million times.
+    /// Clears the row of an ended session. A superseded session leaves its row to the next one, which writes over it. A
+    /// node that leaves announces it once instead of a million times.
     pub(in super::super) fn leave(&mut self, turn: &mut Turn<'_>, session: &Session, why: Option<CloseReason>) {
         if self.draining() || !session.stored.has_user() || why == Some(CloseReason::Superseded) {
             return;
@@ -100,8 +100,8 @@ impl ShardMachine {
         }
     }
 
-    /// Takes a row away that leads nowhere. Nobody waits: one that stays costs the next POST a call, so it is left
-    /// there when a crowd leaves at once.
+    /// Deletes a row that leads to no session. No state waits for the delete: a row that stays costs the next POST a
+    /// call, so it stays when a crowd leaves at once.
     pub(super) fn clear_presence(&mut self, turn: &mut Turn<'_>, uaid: Uaid, presence: Presence) {
         if !self.tickets.room() {
             self.stats.presences_left += 1;
@@ -111,16 +111,17 @@ impl ShardMachine {
         self.submit(turn, Work::Touch, StoreOp::ClearPresence { uaid, presence });
     }
 
-    /// The node that had the user was told.
+    /// Handles the reply of the node that had the user.
     pub(super) fn left(&mut self, turn: &mut Turn<'_>, uaid: Uaid, presence: Presence, reply: PeerReply) {
         match reply {
             PeerReply::Done | PeerReply::NotHere => self.clear_presence(turn, uaid, presence),
-            // Its session finds out from the first thing that stays unacked there; the row is the older one meanwhile.
+            // Its session finds out from the first message that stays unacked there; the row is the older one
+            // meanwhile.
             PeerReply::Busy | PeerReply::NoAnswer | PeerReply::Unreachable => self.stats.leaves_lost += 1,
         }
     }
 
-    /// Asks storage whether the user is still here.
+    /// Asks storage if the user is still here.
     pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live(at);
         let uaid = session.uaid;
@@ -132,13 +133,12 @@ impl ShardMachine {
 
     /// Takes the answer of storage: the nodes that have a row of this user.
     ///
-    /// - A newer row elsewhere: that node is told to look at storage, and this session, whose end nobody noticed,
-    ///   closes.
-    /// - Older rows elsewhere: their nodes are told to look at storage, since the session here may be the one whose end
-    ///   nobody noticed. What it does not ack, and what is for a channel that it has not, waits for the other.
+    /// - A newer row elsewhere: that node must read storage, and this session, whose end was not noticed, closes.
+    /// - Older rows elsewhere: their nodes must read storage, since the session here may be the one whose end was not
+    ///   noticed. Its unacked messages, and messages for a channel that it does not have, wait for the other.
     /// - No row of this session: another node took it for dead. It is written again, in a later version: a shared store
     ///   settles by timestamps, and the delete of the old version wins against it for ever. The version grows by one
-    ///   only, since it also says when the session read its channels.
+    ///   only, since it is also the time at which the session read its channels.
     pub(in super::super) fn doubt_settled(
         &mut self,
         turn: &mut Turn<'_>,
@@ -150,7 +150,7 @@ impl ShardMachine {
             return;
         };
         let (uaid, mine) = (session.uaid, self.presence_of(session));
-        // Storage that does not know is asked again with the next doubt.
+        // If storage fails, the next doubt asks again.
         let (Ok(Some(user)), Some(mine)) = (result, mine) else { return };
         match user.presence.first() {
             Some(newest) if newest.node != mine.node && newest.connected_at > mine.connected_at => {
@@ -167,8 +167,8 @@ impl ShardMachine {
         }
     }
 
-    /// Rows of other nodes that may lead to a live session, newest last. Rows of earlier runs of this node, and of
-    /// ended sessions of this one, are cleared.
+    /// Returns the rows of other nodes that may lead to a live session, newest last. Rows of earlier boots of this
+    /// node, and of ended sessions of this one, are cleared.
     pub(super) fn others(&mut self, turn: &mut Turn<'_>, uaid: Uaid, rows: Vec<Presence>) -> Vec<Presence> {
         // Invariant: a node that is alone has neither looks nor doubts.
         let me = self.me().cloned().expect("other nodes are asked for within a cluster");
@@ -177,7 +177,7 @@ impl ShardMachine {
             Some(Resident::Session(index)) => self.sessions.at(index).and_then(|(_, s)| self.presence_of(s)),
             Some(Resident::Greeting(_)) | None => None,
         };
-        // A node that leaves says so once, for all its rows.
+        // A node that leaves announces it once, for all its rows.
         if !self.draining() {
             for row in own.into_iter().filter(|row| Some(row) != here.as_ref()) {
                 self.clear_presence(turn, uaid, row);

@@ -1,9 +1,9 @@
 //! A POST for a user who is not connected here (PROTOCOL.md 4.3).
 //!
 //! Look at the user -> push to the node that has it -> else store -> look again and tell (`tell`). The races of the
-//! servers we replace are closed: the look comes again after the store, an answer "not here" clears exactly the row
-//! that led there, and a push whose answer was lost keeps its id in the row, so that what was delivered is not sent
-//! again.
+//! servers that murre replaces are closed: the look comes again after the store, an answer "not here" clears exactly
+//! the row that led there, and a push whose answer was lost keeps its id in the row, so that a delivered message is not
+//! sent again.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::super::work::{PeerWork, Work};
 use super::pending::{Lookup, Route};
 
 impl ShardMachine {
-    /// Looks the user up. Nothing is stamped yet: the clock has to pass what the user's row says first.
+    /// Looks the user up. Nothing is stamped yet: the clock first has to pass the clock in the user's row.
     pub(in super::super) fn route(&mut self, turn: &mut Turn<'_>, asker: Asker<Published>, publish: Publish) {
         if !self.tickets.room() {
             self.stats.publishes_unavailable += 1;
@@ -35,7 +35,7 @@ impl ShardMachine {
         self.submit(turn, Work::Look(lookup), StoreOp::Locate { uaid, chid });
     }
 
-    /// The user was read.
+    /// Routes the POST after the user was read.
     pub(in super::super) fn looked(
         &mut self,
         turn: &mut Turn<'_>,
@@ -72,22 +72,23 @@ impl ShardMachine {
         };
         let stamped = turn.now.mono;
         if let Some(at) = self.session_with(uaid, chid) {
-            // It came meanwhile.
+            // The user connected here meanwhile.
             self.offer(turn, asker, at, (message, stamped));
             return;
         }
         if let Some(at) = self.session_of(uaid) {
-            // It does not have the channel: registered elsewhere, or a moment ago here.
+            // The session does not have the channel: registered elsewhere, or a moment ago here.
             self.doubt(turn, at);
         }
         let mut left = self.others(turn, uaid, presence);
         if let Some(Resident::Greeting(index)) = self.resident(uaid) {
-            // It is coming here: what the rows say is over, and its check will see what is stored now.
+            // The user is connecting here: the rows are out of date, and the check of the new session finds what is
+            // stored now.
             self.nudge_greeting(index);
             left.clear();
         }
-        // A SimplePush version is not carried to a session (PROTOCOL.md 4.2 has no place for it): it is stored, and
-        // the session told.
+        // A SimplePush version is not pushed to a session (PROTOCOL.md 4.2 has no place for it): it is stored, and the
+        // session notified.
         let stored_first = (self.config.durable && message.ttl > 0) || contact.mode == Mode::Simple;
         if stored_first {
             self.store_routed(turn, asker, (message, stamped), None);
@@ -96,7 +97,7 @@ impl ShardMachine {
         }
     }
 
-    /// Hands the message to the next node that may have the user; stores it when there is none.
+    /// Pushes the message to the next node that may have the user, or stores it if there is none.
     fn push_on(&mut self, turn: &mut Turn<'_>, mut route: Box<Route>) {
         if let Some(next) = route.left.pop() {
             let op = PeerOp::Push { to: next.node.clone(), message: route.message.clone(), stored: false };
@@ -107,7 +108,7 @@ impl ShardMachine {
         }
     }
 
-    /// A node answered a push, or did not.
+    /// Handles the reply of a node to a push, or its absence.
     pub(super) fn pushed(&mut self, turn: &mut Turn<'_>, mut route: Box<Route>, reply: PeerReply) {
         let message = route.message.clone();
         let (fleeting, now) = (message.ttl == 0, turn.now.mono);
@@ -128,7 +129,7 @@ impl ShardMachine {
                     self.push_on(turn, route);
                 }
             }
-            // It was not taken, and may now be behind what the session was sent since: a new stamp is its place.
+            // The message was not taken, and may now be behind what the session was sent since: it gets a new stamp.
             PeerReply::Busy if !fleeting => {
                 self.stats.pushes_busy += 1;
                 let message = self.stamp(turn, message);
@@ -146,7 +147,7 @@ impl ShardMachine {
         }
     }
 
-    /// Stores what no session took; TTL 0 ends here.
+    /// Stores a message that no session took; TTL 0 ends here.
     fn store_routed(
         &mut self,
         turn: &mut Turn<'_>,

@@ -1,7 +1,7 @@
-//! After something was stored for a user: the node that has the user is to look at storage (PROTOCOL.md 4.3 step 5).
+//! Notification after a store: the node that has the user must read storage (PROTOCOL.md 4.3 step 5).
 //!
-//! The user is read again *after* the store, so that a session that came meanwhile either has its row there, and is
-//! told, or writes it later, and then looks at storage later still.
+//! The user is read again *after* the store. A session that came meanwhile either has its row there, and is notified,
+//! or writes it later, and then reads storage later still.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use super::super::work::{PeerWork, Work};
 use super::pending::Tale;
 
 impl ShardMachine {
-    /// Reads the user again, and tells who has it.
+    /// Reads the user again, and notifies the node that has the user.
     pub(in super::super) fn tell(&mut self, turn: &mut Turn<'_>, tale: Tale) {
         self.stats.looks += 1;
         let op = tale.look();
         self.submit(turn, Work::LookAgain(Box::new(tale)), op);
     }
 
-    /// Tells the nodes that rows named already. The session that asks for it is not to look again: it would pass the
-    /// same rows by and ask again, for ever where no other node answers.
+    /// Notifies the nodes of known rows. The session that asks for it must not read again: it would pass the same rows
+    /// by and ask again, for ever where no other node answers.
     pub(super) fn tell_about(&mut self, turn: &mut Turn<'_>, uaid: Uaid, rows: Vec<Presence>) {
         let mut tale = Tale { looked: true, ..Tale::of_save(uaid) };
         tale.left = self.others(turn, uaid, rows);
         self.tell_next(turn, Box::new(tale));
     }
 
-    /// The user was read again.
+    /// Handles the second read of the user.
     pub(in super::super) fn looked_again(
         &mut self,
         turn: &mut Turn<'_>,
@@ -40,7 +40,7 @@ impl ShardMachine {
         let user = match result {
             Ok(user) => user,
             Err(_) => {
-                // The message is safe, so the POST is over; whoever has the user still has to hear of it.
+                // The message is safe, so the POST is over; the node of the user must still be notified.
                 self.finish(turn, &mut tale);
                 let op = tale.look();
                 self.submit_later(turn, Work::LookAgain(tale), op);
@@ -67,14 +67,15 @@ impl ShardMachine {
         if let Some(message) = tale.hidden.take()
             && message.stamp.clock <= settled
         {
-            // No page shows a message row there. A row of a ledger has the same name and is shown.
+            // Low water hides a message row there from every page. A row of a ledger has the same name and is shown.
             self.stats.saved_again += 1;
             tale.hidden = Some(Arc::clone(&message));
             self.submit(turn, Work::SaveAgain(tale), StoreOp::Save { messages: vec![message] });
             return;
         }
         tale.left = self.others(turn, tale.uaid, user.map_or_else(Vec::new, |user| user.presence));
-        // Who may have it already is asked first: what was settled there is not to be sent anywhere.
+        // The node that may have the message already is asked first: a message that was settled there must not be sent
+        // again.
         if let Some(unsure) = tale.unsure.clone() {
             tale.left.retain(|other| other.node != unsure.node);
             tale.left.push(unsure);
@@ -82,9 +83,9 @@ impl ShardMachine {
         self.tell_next(turn, tale);
     }
 
-    /// The message is stored where low water does not hide it, or that is not sure. Then its POST is refused; one that
-    /// was accepted after a look that failed keeps its message, which is saved until it is stored. The user is read
-    /// once more, because the look was before this write.
+    /// Handles the end of the second store, under which low water does not hide the message. If it is not certain, the
+    /// POST is refused. A POST that was accepted after a failed look keeps its message, which is saved until it is
+    /// stored. The user is read once more, because the look was before this write.
     pub(in super::super) fn saved_again(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>, done: bool) {
         let op = tale.look();
         if !done && tale.waits.is_none() {
@@ -102,7 +103,7 @@ impl ShardMachine {
     fn tell_next(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>) {
         let Some(next) = tale.left.pop() else {
             if let Some(at) = self.session_of(tale.uaid).filter(|_| !tale.looked) {
-                // It came here meanwhile.
+                // The user connected here meanwhile.
                 self.check_storage(turn, at);
             }
             self.finish(turn, &mut tale);
@@ -119,7 +120,7 @@ impl ShardMachine {
         self.call(turn, PeerWork::Tell(tale), op);
     }
 
-    /// A node answered, or did not.
+    /// Handles the reply of a node, or its absence.
     pub(super) fn told(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>, reply: PeerReply) {
         let sent = tale.send.is_some() && tale.unsure.is_none();
         match reply {
@@ -130,14 +131,15 @@ impl ShardMachine {
                 }
                 self.finish(turn, &mut tale);
             }
-            // It knows now that there is a row, if it has the message. The user may have gone on from there since.
+            // The node knows now that there is a row, if it has the message. The user may have moved on from there
+            // since.
             PeerReply::Done | PeerReply::Busy if tale.unsure.is_some() && tale.asked == tale.unsure => {
                 let before = tale.unsure.take().map_or(0, |unsure| unsure.connected_at);
                 tale.left.retain(|other| other.connected_at > before);
                 tale.send = None;
                 self.tell_next(turn, tale);
             }
-            // The row is there already, and nothing has told the session of it yet.
+            // The row is there already, and the session has not been notified of it yet.
             PeerReply::Busy if sent => self.notify_instead(turn, tale),
             PeerReply::Done | PeerReply::Busy => self.finish(turn, &mut tale),
             PeerReply::NotHere => {
@@ -146,14 +148,14 @@ impl ShardMachine {
                 }
                 self.tell_next(turn, tale);
             }
-            // The copy from memory was not taken, or perhaps not: the session is to look instead.
+            // The copy from memory was not taken, or perhaps not: the session must read storage instead.
             PeerReply::NoAnswer | PeerReply::Unreachable if sent => self.notify_instead(turn, tale),
-            // Whoever carries the call calls again until there is an answer; an older row may lead to the session.
+            // The peer client calls again until there is an answer; an older row may lead to the session.
             PeerReply::NoAnswer | PeerReply::Unreachable => self.tell_next(turn, tale),
         }
     }
 
-    /// The same node once more, without the message.
+    /// Notifies the same node once more, without the message.
     fn notify_instead(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>) {
         tale.send = None;
         tale.left.extend(tale.asked.take());
