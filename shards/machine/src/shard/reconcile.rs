@@ -1,8 +1,8 @@
 //! `hello.reconcile`: the user agent's list of channels is the truth (PROTOCOL.md 1.5; off by default).
 //!
 //! A channel that only the server has is unregistered: its user agent will never take its messages. A channel that the
-//! server lacks cannot be created here, because the key that locks its endpoint is unknown. Its user starts over under
-//! a fresh UAID, which makes the user agent subscribe anew.
+//! server lacks cannot be created here, because a hello does not name the key that locks its endpoint. Its user starts
+//! over under a fresh UAID, which makes the user agent subscribe anew.
 
 use std::collections::BTreeSet;
 

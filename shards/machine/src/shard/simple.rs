@@ -150,7 +150,7 @@ impl ShardMachine {
     /// update.
     pub(super) fn is_idled_out(&self, at: Ref, now: Instant) -> bool {
         let limit = self.config.wake_timeout;
-        // Not while something is under way: who is told to stay away must have nothing to come back for.
+        // Work under way keeps the session: a disconnected user agent must have nothing that waits for its return.
         if self.sessions.get(at).is_none_or(|session| session.active != NONE) {
             return false;
         }

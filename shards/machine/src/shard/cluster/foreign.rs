@@ -1,5 +1,5 @@
 //! Requests of other nodes (PROTOCOL.md 4.1): a message for a live session, a check of storage, the end of a session
-//! whose user is on another node by now.
+//! after its user connected to another node.
 
 use super::super::command::{CloseReason, Disposition, NodeAnswer, NodeDisconnect, NodeNotify, NodePush};
 use super::super::components::user_index::Resident;

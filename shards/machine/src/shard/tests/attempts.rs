@@ -3,7 +3,8 @@
 use super::*;
 use crate::message::Topic;
 
-/// Lets a user agent come back, hear, and go without an ack, so many times; how often it heard something.
+/// Connects a user agent, lets it receive, and disconnects it without an ack, as often as given. Returns the number of
+/// notifications that it received.
 fn comes_and_goes(mesh: &mut Mesh, uaid: Uaid, times: usize) -> usize {
     let mut heard = 0;
     for _ in 0..times {

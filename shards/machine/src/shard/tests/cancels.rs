@@ -1,4 +1,4 @@
-//! What a cancel or an unregister ends, also where storage fails or is slow.
+//! Effects of a cancel or an unregister, also if storage fails or is slow.
 
 use super::*;
 

@@ -1,5 +1,4 @@
-//! What a session is told over time: storage that fails under it, budgets by the minute, pings (PROTOCOL.md 1.5
-//! and 1.7).
+//! Sessions over time: failures of storage, budgets per minute, pings (PROTOCOL.md 1.5 and 1.7).
 
 use super::*;
 
@@ -116,7 +115,7 @@ fn pings(mesh: &Mesh, socket: Socket) -> usize {
     mesh.said(socket).iter().filter(|said| **said == Said::Ping).count()
 }
 
-/// Whatever it says, it is there: a Ping would only wake it up.
+/// A session that sends anything is alive: a Ping would only wake its user agent up.
 #[test]
 fn any_frame_of_a_client_postpones_the_ping() {
     let mut mesh = Mesh::new(1);
@@ -139,7 +138,7 @@ fn any_frame_of_a_client_postpones_the_ping() {
         }
     }
     assert_eq!(mesh.closed(silent), Some(CloseReason::PongTimeout), "one that says nothing was pinged");
-    // When they fall silent they are pinged, an interval after their last word and a round of the sweep later.
+    // Silent sessions are pinged, an interval after their last message and a round of the sweep later.
     mesh.pass(230);
     assert!(sockets.iter().all(|socket| pings(&mesh, *socket) == 0));
     mesh.pass(22);

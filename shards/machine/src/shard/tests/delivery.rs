@@ -360,7 +360,7 @@ fn rows_of_a_channel_that_may_be_registered_are_not_deleted() {
     mesh.store.mode = Mode::Lossy;
     mesh.register(socket, CHANNEL);
     mesh.store.mode = Mode::Prompt;
-    // Another node stores for the channel that storage has and this session does not list, and says so.
+    // Another node stores for the channel that storage has and this session does not list, and sends a notification.
     let stamp = Stamp { clock: Clock(mesh.now.unix_us), origin: Origin(77) };
     let message = Arc::new(Message { stamp, accepted: mesh.now.unix(), ..message(uaid) });
     mesh.store.put(message);
@@ -393,7 +393,8 @@ fn an_ack_of_a_row_that_a_check_passed_by_still_deletes_it() {
     let stamp = mesh.accept(0, message(uaid), Disposition::Stored);
     let socket = mesh.session(0, Some(uaid));
     assert_eq!(mesh.notifications(socket), [stamp]);
-    // A failed unregister leaves the next session unsure, and its check passes by what the one before it was sent.
+    // A failed unregister leaves the next session unsure, and its check leaves the messages of the previous session in
+    // storage.
     let socket = mesh.open(0);
     mesh.store.mode = Mode::Held;
     mesh.say_hello(socket, Some(uaid));

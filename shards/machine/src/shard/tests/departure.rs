@@ -314,7 +314,7 @@ fn nothing_is_accepted_ahead_of_what_waits_for_room() {
     mesh.close(first);
     let second = mesh.session(0, Some(uaid));
     mesh.pass(1);
-    // Another user's message finds room; the next attempt for this user is to come.
+    // Another user's message finds room; the next attempt for this user follows.
     mesh.store.mode = Mode::Prompt;
     mesh.accept(0, message(other), Disposition::Stored);
     assert!(!mesh.machines[0].storage_room.is_full() && mesh.ledger.len() == 6, "it has not come yet");

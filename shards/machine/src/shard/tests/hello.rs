@@ -260,7 +260,7 @@ fn no_hello_in_time_closes() {
     assert_eq!(mesh.closed(prompt), None);
 }
 
-/// Moves are held up: what was granted is still to come, also for a user who has claimed again meanwhile.
+/// Moves are delayed: the granted sockets have not arrived, and a user of one of them claims again meanwhile.
 #[test]
 fn arrivals_under_way_fit_into_their_lane() {
     for one_user in [false, true] {
@@ -278,7 +278,7 @@ fn arrivals_under_way_fit_into_their_lane() {
         mesh.hold_moves = false;
         mesh.run();
         let served = sockets.iter().filter(|(_, socket)| mesh.closed(*socket).is_none()).count();
-        // The last of the one user superseded those before it and was refused.
+        // The last hello of the one user superseded the earlier ones and was refused.
         assert_eq!(served, if one_user { 0 } else { limits::GRANTS_MAX });
         // There is room again.
         let uaid = mesh.known_user(1);

@@ -1,8 +1,8 @@
-//! A shard that is late blames nobody: what waits unread in a socket is in time (`Input::Heard`).
+//! A late shard ends no session: bytes that wait unread in a socket are in time (`Input::Heard`).
 
 use super::*;
 
-/// A mesh whose shard has said until when it heard, and a session whose Ping is out.
+/// Returns a mesh whose shard has set its input horizon, and a session whose Ping is out.
 fn pinged() -> (Mesh, Socket) {
     let mut mesh = Mesh::new(1);
     let socket = mesh.session(0, None);
@@ -13,7 +13,7 @@ fn pinged() -> (Mesh, Socket) {
     (mesh, socket)
 }
 
-/// Everything that arrived until now was told.
+/// Sets the input horizon to now.
 fn hear(mesh: &mut Mesh, late: bool) {
     hear_until(mesh, mesh.now.mono, late);
 }
@@ -22,7 +22,7 @@ fn hear_until(mesh: &mut Mesh, until: Instant, late: bool) {
     mesh.step(0, Input::Heard { until, late });
 }
 
-/// The shard is not let run for so long.
+/// Keeps the shard from running for this span.
 fn stand_still(mesh: &mut Mesh, seconds: u64) {
     mesh.now.mono = mesh.now.mono.after(Span::from_secs(seconds));
     mesh.now.unix_us += seconds * 1_000_000;
@@ -60,7 +60,7 @@ fn a_silence_that_was_heard_out_ends_the_session() {
     assert_eq!(mesh.closed(socket), Some(CloseReason::PongTimeout));
 }
 
-/// The Ping is written, and then the shard is not let run: it has only now been sent.
+/// The Ping is written, and then the shard cannot run: the Ping has only now been sent.
 #[test]
 fn a_ping_that_a_late_shard_wrote_counts_from_when_it_went_out() {
     let (mut mesh, socket) = pinged();
@@ -75,7 +75,7 @@ fn a_ping_that_a_late_shard_wrote_counts_from_when_it_went_out() {
     hear(&mut mesh, false);
     time_out(&mut mesh);
     assert_eq!(mesh.closed(socket), None);
-    // Being late once more does not move it again: it went out before.
+    // A second delay does not move it again: it went out before.
     let later = mesh.now.mono;
     stand_still(&mut mesh, 2);
     hear_until(&mut mesh, later, true);

@@ -75,7 +75,7 @@ fn a_change_is_spread_over_its_window_and_reaches_everybody() {
     let told = |mesh: &Mesh| sockets.iter().filter(|s| mesh.said(**s).contains(&Said::Broadcast(1, 0))).count();
     mesh.step(0, Input::Broadcasts([value("a", "2")].into()));
     assert_eq!(told(&mesh), 32, "the first beat is now");
-    // A change during the sweep goes round once more and keeps nobody waiting.
+    // A change during the sweep starts another round and delays no session.
     mesh.step(0, Input::Timeout);
     mesh.step(0, Input::Broadcasts([value("a", "3")].into()));
     mesh.pass(4);
@@ -133,7 +133,7 @@ fn broadcast_sets_that_no_session_has_make_room_for_others() {
         strangers.push(socket);
     }
     assert!(strangers.iter().all(|socket| mesh.said(*socket).len() == 1), "all of them have what they asked for");
-    // The bound: said, and not only not done.
+    // At the bound, the refusal is answered and not only applied.
     let refused = mesh.session(0, None);
     mesh.command(refused, SessionCommand::BroadcastSubscribe(combination(limits::BROADCAST_SETS_MAX + 4).collect()));
     assert_eq!(mesh.said(refused).last(), Some(&Said::Broadcast(0, 2)), "not found, both of them");
@@ -146,7 +146,7 @@ fn broadcast_sets_that_no_session_has_make_room_for_others() {
     assert_eq!(mesh.said(welcome).last(), Some(&Said::Broadcast(1, 0)), "it hears of changes");
 }
 
-/// A shard that was not let run writes the next Ping while the clock of the last one is overdue.
+/// A shard that could not run writes the next Ping while the clock of the last one is overdue.
 #[test]
 fn a_pong_in_time_is_not_judged_by_the_next_ping() {
     let mut mesh = Mesh::new(1);

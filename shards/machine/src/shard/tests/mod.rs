@@ -1,5 +1,5 @@
 //! Scenarios: each race of ARCHITECTURE.md 3 and 4 by name, on a [`mesh`] of two or three machines with a fake clock, a
-//! scripted store and sockets that exist only as lists of what was said on them.
+//! scripted store, and sockets that are only lists of messages.
 
 mod mesh;
 mod script;

@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// Notifications on a socket so far.
+/// Number of notifications on a socket so far.
 fn heard(mesh: &Mesh, socket: Socket) -> usize {
     mesh.notifications(socket).len()
 }
 
-/// Lets `steps` fifths of a second pass; asserts that no half second brings more than 64 frames, and returns how many
-/// steps it took until `count` frames had come.
+/// Lets `steps` fifths of a second pass. Asserts that no half second brings more than 64 frames. Returns the number of
+/// steps until `count` frames had come.
 fn hear_unacked(mesh: &mut Mesh, socket: Socket, count: usize, steps: usize) -> Option<usize> {
     let mut at_step = vec![heard(mesh, socket); 4];
     for step in 0..steps {

@@ -1,4 +1,4 @@
-//! Dead endpoints that cost nothing, and what one endpoint and one user may cost.
+//! Dead endpoints without a cost, and the limits of one endpoint and of one user.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn an_error_of_storage_kills_no_endpoint() {
     mesh.accept(0, message(uaid), Disposition::Stored);
 }
 
-/// The POST was refused by storage before the register reached it; its answer comes last. Nothing may remember it.
+/// Storage refused the POST before the register reached it; its answer comes last. No shard may remember it.
 #[test]
 fn an_older_no_does_not_outlive_a_register() {
     for register_answered in [false, true] {
@@ -67,7 +67,7 @@ fn an_older_no_does_not_outlive_a_register() {
         mesh.register(socket, OTHER);
         mesh.close(socket);
         let post = mesh.start_post(0, message(uaid));
-        // Storage has said no, and nobody has heard it yet.
+        // Storage has refused, and no reply has arrived yet.
         let no = mesh.store.replies.pop_front().expect("storage answered the POST");
         let socket = mesh.session(0, Some(uaid));
         mesh.store.mode = Mode::Held;
@@ -130,7 +130,7 @@ fn a_user_has_a_budget_of_stored_bytes_a_day() {
     assert_eq!(mesh.post(0, message(uaid)), Published::OverBudget { retry_after: 3_600 });
     mesh.accept(0, message(other), Disposition::Stored);
     mesh.accept(0, lasting(uaid, 0), Disposition::Dropped);
-    // A session takes directs as ever, and what it does not ack is saved whatever was spent.
+    // A session takes directs as always, and its unacked messages are saved with any budget.
     let socket = mesh.session(0, Some(uaid));
     for stamp in mesh.notifications(socket) {
         mesh.ack(socket, stamp);

@@ -1,4 +1,4 @@
-//! Receipts: every way in which a message ends is told, to those who wait and to those who ask later.
+//! Receipts: every outcome of a message is reported, to requests that wait and to later ones.
 
 use super::*;
 use crate::limits::{RECEIPT_WAIT_SECONDS_MAX, RECEIPT_WAITERS_MAX, reply_credit};
@@ -310,7 +310,7 @@ fn those_who_wait_are_bounded_and_hold_half_the_credit_at_most() {
     let refused = mesh.start_receipt(0, (&message, stamp), WAIT);
     assert_eq!(mesh.receipt_said(refused), Some(Unavailable));
     assert_eq!(mesh.receipt(0, (&message, stamp)), Pending, "who does not wait is answered");
-    // All of them at once are more than one step may say.
+    // All of them at once exceed the bound of one step.
     let socket = mesh.session(0, Some(uaid));
     mesh.ack(socket, stamp);
     mesh.pass(1);

@@ -7,7 +7,7 @@ const HOUR: Span = Span::from_secs(3_600);
 const DAY: u64 = 86_400;
 const INTERVAL: u64 = limits::REFRESH_INTERVAL_SECONDS;
 
-/// One shard whose sessions need no Pong, and sessions of users who were seen just now.
+/// Returns one shard whose sessions need no Pong, with sessions of users that were seen just now.
 fn crowd(sessions: usize, tune: impl Fn(&mut MachineConfig)) -> (Mesh, Vec<Socket>) {
     let mut mesh = Mesh::with(1, |config| {
         config.sessions_max = 10_000;
@@ -37,7 +37,7 @@ fn pass(mesh: &mut Mesh, seconds: u64, mut look: impl FnMut(&mut Mesh)) {
     }
 }
 
-/// Releases the refreshes that storage was asked for; returns whose they are.
+/// Releases the requested refreshes. Returns their users.
 fn refreshed(mesh: &mut Mesh) -> Vec<Uaid> {
     let mut users = Vec::new();
     while let Some((_, _, op)) = mesh.store.held.front() {

@@ -8,7 +8,7 @@ mod pings;
 use super::*;
 
 impl Mesh {
-    /// A relay whose home is `shard`.
+    /// Returns a relay whose home is `shard`.
     fn relay(&mut self, shard: usize) -> Socket {
         let socket = self.open(shard);
         self.command(socket, RelayCommand::Open);
@@ -22,7 +22,7 @@ impl Mesh {
         self.command(relay, RelayCommand::Attach(Box::new(hello)));
     }
 
-    /// A hello on a relay; the UAID it was answered with.
+    /// Sends a hello on a relay. Returns the UAID of the answer.
     fn attach(&mut self, relay: Socket, uaid: Option<Uaid>) -> Uaid {
         let before = self.said(relay).len();
         self.start_attach(relay, uaid);
@@ -50,7 +50,7 @@ impl Mesh {
         self.run();
     }
 
-    /// What was said to one member.
+    /// Returns the messages to one member.
     fn said_to(&self, relay: Socket, member: Uaid) -> Vec<Said> {
         let of = |said: &Said| match said {
             Said::Of(uaid, said) if *uaid == member => Some((**said).clone()),
@@ -334,7 +334,7 @@ fn words_of_a_seat_that_was_left_reach_nobody() {
     mesh.hold_mail = false;
     mesh.run();
     let stamp = stamp_of(mesh.answer_to(post));
-    // Only the new session says it: the old one's words came behind the bye.
+    // Only the new session writes it: events of the old one came behind the bye.
     assert_eq!(mesh.notified(relay, member), [stamp]);
     mesh.ack_for(relay, member, stamp);
     assert!(mesh.store.rows_of(member).is_empty() && mesh.ledger.is_empty());

@@ -1,9 +1,8 @@
-//! Users who start over: too many stored messages, an old record, channels that differ; and how far a user's rows are
-//! settled.
+//! Users who start over: too many stored messages, an old record, channels that differ; and low water of a user's rows.
 
 use super::*;
 
-/// Messages of a user who is away, one second apart, and an hour of waiting.
+/// Returns messages of an absent user, one second apart, and an hour of waiting.
 fn stored(mesh: &mut Mesh, uaid: Uaid, count: usize) -> Vec<Stamp> {
     let mut stamps = Vec::new();
     for _ in 0..count {
@@ -65,7 +64,7 @@ fn messages_sent_again_do_not_count_to_the_limit() {
     for stamp in stamps {
         mesh.ack(socket, stamp);
     }
-    // What was delivered before an empty storage does not count either.
+    // Deliveries before an empty storage do not count either.
     let more: Vec<Stamp> = stored(&mut mesh, uaid, 0);
     assert!(more.is_empty());
     for _ in 0..13 {
@@ -236,7 +235,7 @@ fn low_water_follows_time_where_that_was_set_back() {
     let uaid = mesh.known_user(0);
     let stamps = stored(&mut mesh, uaid, 1);
     wait_long(&mut mesh);
-    // The check of somebody else's storage shows the clock a time that is found to be wrong.
+    // The check of another user's storage shows the clock a time that is found to be wrong.
     let other = mesh.known_user(0);
     mesh.now.unix_us += 3_600_000_000;
     mesh.session(0, Some(other));
@@ -256,7 +255,7 @@ fn low_water_stays_below_young_rows_and_those_sent_to_nobody() {
     let young = mesh.accept(0, message(uaid), Disposition::Stored);
     let socket = mesh.session(0, Some(uaid));
     assert_eq!(mesh.notifications(socket), [stamps[0], stamps[1], young]);
-    // The socket refuses the second row after all: storage alone has it.
+    // The socket refuses the second row after all: only storage has it.
     mesh.pass(2);
     mesh.block(socket);
     mesh.unsend(socket, 2);

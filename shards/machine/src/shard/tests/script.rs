@@ -12,7 +12,7 @@ use crate::time::UnixSeconds;
 
 type Answer = Result<StoreReply, StoreError>;
 
-/// How the next operations go.
+/// Fate of the next operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Done and answered in order.
@@ -33,9 +33,9 @@ pub struct Script {
     pub replies: VecDeque<(usize, StoreTicket, Answer)>,
     /// Every operation ever submitted, by its kind.
     pub seen: Vec<&'static str>,
-    /// Version in the records that a reader is given; a lower one is that of an older server.
+    /// Version in the records that a reader gets; a lower one is that of an older server.
     pub record_version: u8,
-    /// Everything that is stored.
+    /// Stored data.
     pub model: Model,
 }
 
@@ -63,7 +63,7 @@ impl Script {
         self.replies.push_back((shard, ticket, answer));
     }
 
-    /// Carries out what was held.
+    /// Carries out the held operations.
     pub fn release(&mut self) {
         self.mode = Mode::Prompt;
         while !self.held.is_empty() {
@@ -71,7 +71,7 @@ impl Script {
         }
     }
 
-    /// Carries out the first of what was held; the others stay.
+    /// Carries out the first held operation; the others stay.
     pub fn release_one(&mut self) {
         if let Some((shard, ticket, op)) = self.held.pop_front() {
             let answer = self.apply(&op);
@@ -87,13 +87,13 @@ impl Script {
         answer
     }
 
-    /// Carries out what the test itself asks for. It does not fail, and no machine hears of it.
+    /// Carries out an operation of the test itself. It does not fail, and no machine gets its reply.
     pub fn done(&mut self, op: &StoreOp) {
         let answer = self.model.apply(op);
         assert!(matches!(answer, Ok(StoreReply::Done)), "{op:?}: {answer:?}");
     }
 
-    /// Adds a user with these channels, last seen then.
+    /// Adds a user with these channels, last seen at the given time.
     pub fn add_user(&mut self, uaid: Uaid, channels: &[Chid], seen: UnixSeconds) {
         let (key, at) = (None, Clock(1));
         for chid in channels.iter().copied() {
@@ -125,12 +125,12 @@ impl Script {
         }
     }
 
-    /// The presence rows of a user, newest first.
+    /// Returns the presence rows of a user, newest first.
     pub fn presence_of(&self, uaid: Uaid) -> Vec<Presence> {
         self.model.user(uaid).map(|user| user.row().presence).unwrap_or_default()
     }
 
-    /// The contact of a user.
+    /// Returns the contact of a user.
     pub fn contact_of(&self, uaid: Uaid) -> Contact {
         self.model.user(uaid).map(|user| user.contact.clone()).unwrap_or_default()
     }
@@ -143,7 +143,7 @@ impl Script {
         self.model.user(uaid).map(|user| user.low_water).unwrap_or_default()
     }
 
-    /// Every message of a user that a reader is given.
+    /// Returns every message of a user that a reader gets.
     pub fn rows_of(&self, uaid: Uaid) -> Vec<Arc<Message>> {
         self.model.user(uaid).into_iter().flat_map(User::messages).cloned().collect()
     }

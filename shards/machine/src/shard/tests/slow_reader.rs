@@ -118,7 +118,7 @@ fn a_frame_refused_after_its_spill_is_not_overtaken() {
     assert_eq!(mesh.notifications(socket), [first, first, second, first, second]);
 }
 
-/// The memory has forgotten what the socket refuses: it is read, and what is behind it waits.
+/// A refused row without a body in memory is read from storage, and the entries behind it wait.
 #[test]
 fn a_row_refused_late_is_not_overtaken_by_a_direct_behind_it() {
     let mut mesh = Mesh::new(1);
@@ -175,7 +175,7 @@ fn a_row_refused_late_is_read_when_the_memory_has_room() {
     mesh.pass(2);
     mesh.block(socket);
     mesh.unsend(socket, 1);
-    // Other sessions keep more than all may.
+    // Other sessions keep more than the bound of all.
     mesh.machines[0].row_memory.add(limits::ROW_BYTES_MAX as u32 + 1);
     mesh.unblock(socket);
     mesh.pass(3);
@@ -191,7 +191,7 @@ fn bodies(mesh: &Mesh) -> u64 {
     bodies.map(|body| body.payload.len() as u64).sum()
 }
 
-/// Each session is sent as much as its ledger may hold, its socket takes none of it, and storage has all of it.
+/// Each session is sent as much as its ledger can hold, its socket takes none of it, and storage has all of it.
 #[test]
 fn what_blocked_sockets_keep_in_memory_is_bounded() {
     let bound = limits::ROW_BYTES_MAX;
@@ -236,14 +236,14 @@ fn what_waits_for_its_turn_leaves_the_memory_when_it_is_short() {
     let socket = mesh.session(0, Some(uaid));
     let large = || Message { payload: vec![0; limits::PAYLOAD_BYTES_MAX].into(), ttl: 1 << 20, ..message(uaid) };
     let mut stamps: Vec<_> = (0..100).map(|_| mesh.accept(0, large(), Disposition::Direct)).collect();
-    // Other sessions keep as much as all may.
+    // Other sessions keep as much as the bound of all.
     mesh.machines[0].row_memory.add(limits::ROW_BYTES_MAX as u32);
     for step in 0..120 {
         if step % 4 == 0 {
             mesh.ack(socket, stamps[step / 4]);
         }
         if step % 10 == 9 {
-            // It may not have more kept for it.
+            // It must not keep more.
             let stamp = match mesh.post(0, large()) {
                 Published::Accepted { stamp, .. } => stamp,
                 refused => panic!("{refused:?}"),

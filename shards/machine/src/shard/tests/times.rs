@@ -15,7 +15,7 @@ fn the_time_from_acceptance_to_ack_is_counted_by_where_the_message_was() {
     mesh.pass(60);
     let socket = mesh.session(0, Some(absent));
     mesh.ack(socket, stored);
-    // Acks of what the window does not hold count nothing.
+    // Acks of messages outside the window count nothing.
     mesh.ack(socket, stored);
     let times = mesh.machines[0].delivery_times();
     let seconds = |sum_us: u64| sum_us.div_ceil(1_000_000);

@@ -45,7 +45,7 @@ fn pings_go_on_after_the_wrap_around_of_their_clock() {
     }
     assert_eq!(mesh.closed(silent), Some(CloseReason::PongTimeout));
     assert_eq!((mesh.closed(alive), pings(&mesh, alive)), (None, 1));
-    // The one before was answered on the other side of the wrap-around.
+    // The previous Ping was answered on the other side of the wrap-around.
     mesh.command(alive, AgentCommand::Ping);
     assert_eq!(mesh.closed(alive), None);
     mesh.pass(44);

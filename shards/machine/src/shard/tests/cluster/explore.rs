@@ -1,5 +1,5 @@
-//! Three nodes and one user, thrown about: whatever happens, what was accepted is received in the end, and, while no
-//! answer is lost and no node dies, nothing comes again that was acked.
+//! Random events for three nodes and one user: every accepted message is received in the end. While no answer is lost
+//! and no node dies, no acked message comes again.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use super::*;
 
 const NODES: usize = 3;
-/// A channel that the user has only once it has registered it.
+/// A channel that exists only after the user has registered it.
 const LATE: Chid = Chid([0xc3; 16]);
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// The user agent connects to this node; the connection it had is over, seen or not.
+    /// The user agent connects to this node; its previous connection has ended, noticed or not.
     Connect {
         node: usize,
         seen: bool,
@@ -24,7 +24,7 @@ enum Act {
     Post {
         node: usize,
     },
-    /// To the channel that is registered on the way.
+    /// A message to the channel that is registered on the way.
     PostLate {
         node: usize,
     },
@@ -75,9 +75,9 @@ fn act() -> impl Strategy<Value = Act> {
 struct Post {
     answer: (usize, u32),
     topical: bool,
-    /// Its channel was registered when it was sent, and the user agent had been told so.
+    /// True if its channel was registered when it was sent, and the user agent had the answer.
     registered: bool,
-    /// An older one of the topic was not answered yet: either may replace the other.
+    /// True if an older one of the topic was not answered yet: either may replace the other.
     concurrent: bool,
 }
 
@@ -85,16 +85,16 @@ struct World {
     mesh: Mesh,
     uaid: Uaid,
     boots: u64,
-    /// The connection that the user agent reads.
+    /// Connection that the user agent reads.
     current: Option<Socket>,
-    /// Notifications on it that were looked at.
+    /// Number of its notifications that were read.
     looked: usize,
-    /// [`LATE`] is registered, and the user agent was told so.
+    /// True if [`LATE`] is registered, and the user agent had the answer.
     late: bool,
     posts: Vec<Post>,
     unacked: Vec<Stamp>,
     acked: BTreeSet<Stamp>,
-    /// Nothing was lost that would excuse a message that comes again after its ack.
+    /// True if no loss excuses a message that comes again after its ack.
     orderly: bool,
 }
 
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// Takes in what has come.
+    /// Reads the new notifications.
     fn look(&mut self) {
         let Some(socket) = self.current else { return };
         self.late |= self.mesh.said(socket).contains(&Said::Registered(200));
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Everything works again, and the user agent reads and acks.
+    /// Repairs everything; the user agent reads and acks.
     fn calm(&mut self) {
         self.mesh.store.release();
         self.mesh.lines.fill(Line::Up);

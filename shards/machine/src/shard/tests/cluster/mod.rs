@@ -9,7 +9,7 @@ use Disposition::{Direct, Dropped, Stored};
 /// A TTL, in seconds, that outlives an interval between refreshes.
 const FORTNIGHT: u32 = 14 * 86_400;
 
-/// A user that storage knows and a session of it on a node.
+/// Returns a user in storage and a session of it on a node.
 fn user_on(mesh: &mut Mesh, node: usize) -> (Uaid, Socket) {
     let uaid = mesh.known_user(0);
     let socket = mesh.session(node, Some(uaid));
@@ -20,7 +20,7 @@ fn nodes_of(mesh: &Mesh, uaid: Uaid) -> Vec<NodeId> {
     mesh.store.presence_of(uaid).iter().map(|row| NodeId::clone(&row.node)).collect()
 }
 
-/// The first answer of storage comes, and what it causes is on its way there.
+/// Delivers the first answer of storage; its consequences are on their way.
 fn answered_and_held(mesh: &mut Mesh) {
     let (node, ticket, result) = mesh.store.replies.pop_front().expect("storage was asked");
     mesh.store.mode = Mode::Held;
@@ -134,7 +134,7 @@ fn what_is_stored_while_a_hello_reads_is_seen_by_its_first_look() {
     let uaid = mesh.known_user(0);
     let socket = mesh.open(1);
     mesh.say_hello(socket, Some(uaid));
-    // The user is read and the presence row is on its way; nobody finds the session yet.
+    // The user is read and the presence row is on its way; no node finds the session yet.
     answered_and_held(&mut mesh);
     let stored = mesh.accept(0, message(uaid), Stored);
     assert!(mesh.notifications(socket).is_empty());
@@ -214,7 +214,7 @@ fn a_word_that_is_lost_with_the_node_that_owed_it_costs_one_refresh() {
     let (uaid, socket) = user_on(&mut mesh, 1);
     mesh.lines[1] = Line::Down;
     let stored = mesh.accept(0, lasting(uaid, FORTNIGHT), Stored);
-    // The node that owes the word dies with it.
+    // The node that must send the notification dies with it.
     assert_eq!(mesh.owed.len(), 1);
     mesh.owed.clear();
     mesh.restart_node(0, 2);
@@ -275,7 +275,7 @@ fn a_push_that_never_arrived_is_delivered_from_storage() {
     let stored = mesh.accept(0, message(uaid), Stored);
     assert!(mesh.notifications(socket).is_empty());
     assert_eq!(nodes_of(&mesh, uaid), [node_id(1, 1)], "a node that is not reached is not dead");
-    // Whoever carries the calls calls again.
+    // The peer client repeats the calls.
     assert_eq!(mesh.request(1, notify(uaid)), "Done");
     assert_eq!(mesh.notifications(socket), [stored]);
 }

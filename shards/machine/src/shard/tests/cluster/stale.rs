@@ -1,11 +1,11 @@
-//! A user has two sessions and one of them does not know that it is over; a push that was carried out and said nothing.
+//! A user has two sessions and one of them does not know that it is over; a push was carried out without an answer.
 
 use super::*;
 
-/// A channel that nobody has registered yet.
+/// A channel that is not registered yet.
 const THIRD: Chid = Chid([0xc3; 16]);
 
-/// A user whose older session, on node 0, is half open, and whose newer one is on node 1.
+/// Returns a user whose older session, on node 0, is half open, and whose newer one is on node 1.
 fn half_open(mesh: &mut Mesh) -> (Uaid, Socket, Socket) {
     let (uaid, stale) = user_on(mesh, 0);
     mesh.lines[0] = Line::Down;
@@ -15,7 +15,7 @@ fn half_open(mesh: &mut Mesh) -> (Uaid, Socket, Socket) {
     (uaid, stale, live)
 }
 
-/// A push from node 0 to the session on node 1 is carried out and its answer lost; the write that follows is held.
+/// Carries out a push from node 0 to the session on node 1 and loses its answer; the write that follows is held.
 fn pushed_and_not_yet_stored(mesh: &mut Mesh, uaid: Uaid) -> (usize, u32) {
     mesh.lines[1] = Line::Mute;
     let post = mesh.start_post(0, message(uaid));
@@ -27,7 +27,7 @@ fn pushed_and_not_yet_stored(mesh: &mut Mesh, uaid: Uaid) -> (usize, u32) {
     post
 }
 
-/// Low water of every node may pass a clock that is older than a write may take, wherever that time went.
+/// Low water of every node may pass a clock that is older than a write may take, for any cause of the delay.
 #[test]
 fn the_time_of_a_write_counts_from_the_stamp_of_its_message() {
     for (pushing, writing, in_time) in [(25, 10, false), (10, 10, true)] {
@@ -236,7 +236,7 @@ fn what_was_acked_is_not_sent_from_a_row_that_came_later() {
     assert!(matches!(mesh.answer_to(post), Some(Published::Accepted { disposition: Stored, .. })));
     assert_eq!(mesh.store.rows_of(uaid).len(), 1);
     assert_eq!((count(&mesh, "save"), count(&mesh, "publish")), (1, 0), "as the other node's ledger would be saved");
-    // A look for another reason comes before the call that tells of this row.
+    // A look for another reason comes before the call that reports this row.
     mesh.request(1, notify(uaid));
     assert_eq!(mesh.notifications(socket), sent);
     assert!(mesh.store.rows_of(uaid).is_empty());
@@ -321,7 +321,7 @@ fn a_crowd_that_leaves_at_once_leaves_rows_behind_and_no_queue() {
     assert!(nodes_of(&mesh, uaid).is_empty());
 }
 
-/// A node whose time is too far from the clocks of the database stamps nothing, and goes on where it need not.
+/// A node whose time is too far from the clocks of the database stamps nothing, and continues other work.
 #[test]
 fn a_node_whose_clock_is_stopped_refuses_what_needs_a_stamp_and_keeps_what_it_has() {
     let mut mesh = Mesh::nodes(2, |_| {});

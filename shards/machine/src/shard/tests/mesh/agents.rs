@@ -1,4 +1,4 @@
-//! What user agents do, and what they were told.
+//! Actions of user agents, and the messages that they receive.
 
 use super::{CHANNEL, Mesh, Place, Said, Socket};
 use crate::ids::{Chid, KeyDigest, Stamp, Uaid};
@@ -14,7 +14,7 @@ impl Mesh {
         Socket(self.sockets.len() - 1)
     }
 
-    /// Whether the edge would take the next command of this socket.
+    /// Returns true if the edge would take the next command of this socket.
     pub fn is_ready(&self, socket: Socket) -> bool {
         self.sockets[socket.0].ready
     }
@@ -38,7 +38,7 @@ impl Mesh {
         self.command(socket, AgentCommand::Hello(Box::new(hello)));
     }
 
-    /// A socket on `shard` that has said hello and everything has come to rest.
+    /// Returns a socket on `shard` after its hello, with nothing under way.
     pub fn session(&mut self, shard: usize, uaid: Option<Uaid>) -> Socket {
         let socket = self.open(shard);
         self.say_hello(socket, uaid);
@@ -100,13 +100,13 @@ impl Mesh {
         })
     }
 
-    /// The socket stops taking bytes.
+    /// Stops the socket from taking bytes.
     pub fn block(&mut self, socket: Socket) {
         let (shard, conn) = (self.sockets[socket.0].shard, self.sockets[socket.0].conn);
         self.step(shard, Input::Blocked { conn });
     }
 
-    /// The last `count` notification frames were refused whole.
+    /// Refuses the last `count` notification frames.
     pub fn unsend(&mut self, socket: Socket, count: usize) {
         let place = &mut self.sockets[socket.0];
         let (shard, conn) = (place.shard, place.conn);

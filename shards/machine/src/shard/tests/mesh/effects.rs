@@ -1,10 +1,10 @@
-//! What becomes of the effects of a machine.
+//! Execution of the effects of a machine.
 
 use super::{Mesh, Socket};
 use crate::ids::{ConnId, Stamp, Uaid};
 use crate::shard::*;
 
-/// What was said on a socket.
+/// Message on a socket.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub enum Said {
     Hello(Uaid),
@@ -14,9 +14,9 @@ pub enum Said {
     Pong,
     Ping,
     Broadcast(usize, usize),
-    /// It is a relay, for so many.
+    /// The socket is a relay, with this maximum number of members.
     Relay(u16),
-    /// To a member of a relay.
+    /// Message to a member of a relay.
     Of(Uaid, Box<Said>),
     Bye(Option<Uaid>, CloseReason),
     Closed(CloseReason),

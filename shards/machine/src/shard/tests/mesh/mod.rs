@@ -1,5 +1,5 @@
 //! The world of the scenarios: machines, the mail, moves and calls between them, their store, and a clock that stands
-//! still until a test says otherwise. [`Mesh::run`] delivers whatever is not held back.
+//! still until a test moves it. [`Mesh::run`] delivers everything that is not held back.
 
 mod agents;
 mod effects;
@@ -26,7 +26,7 @@ pub use senders::{lasting, message, topical};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Socket(pub usize);
 
-/// Where a WebSocket is, and what came out of it.
+/// Place of a WebSocket, and its output.
 pub struct Place {
     pub shard: usize,
     pub conn: ConnId,
@@ -53,20 +53,20 @@ pub struct Mesh {
     pub arrivals: VecDeque<(usize, Mail)>,
     pub hold_moves: bool,
     pub hold_mail: bool,
-    /// Live ledger records by shard and slot: what survives `kill -9`.
+    /// Live ledger records by shard and slot, which survive `kill -9`.
     pub ledger: BTreeMap<(usize, u32), Arc<Message>>,
     pub drained: Vec<usize>,
-    /// Wake-up calls asked for.
+    /// Requested wake-up calls.
     pub woken: Vec<WakeData>,
     /// Versions of the updates that were sent, by their stamps.
     pub versions: BTreeMap<Stamp, (Chid, u64)>,
     /// Calls between nodes under way.
     pub calls: VecDeque<(usize, StoreTicket, PeerOp)>,
-    /// Calls to look at storage that got no answer: whoever carries them calls again.
+    /// Calls to read storage that got no answer; the peer client repeats them.
     pub owed: Vec<PeerOp>,
-    /// How calls to each node go.
+    /// Fate of the calls to each node.
     pub lines: Vec<Line>,
-    /// The channels that the hellos of the test name.
+    /// Channels in the hellos of the test.
     pub channels: Option<Box<[Chid]>>,
     next_slot: u32,
     next_uaid: u128,
@@ -122,7 +122,7 @@ impl Mesh {
         }
     }
 
-    /// The process dies and starts again: only storage is left, and what the ledgers held is saved to it.
+    /// Kills the process and starts it again: only storage is left, and the contents of the ledgers are saved to it.
     pub fn restart(&mut self) {
         let configs = self.machines.iter().map(|machine| MachineConfig {
             origin: Origin(machine.config.origin.0 + 1_000),
@@ -137,7 +137,7 @@ impl Mesh {
         self.mail.clear();
     }
 
-    /// A UAID that `shard` owns and nobody has used.
+    /// Returns an unused UAID that `shard` owns.
     pub fn uaid_of(&mut self, shard: usize) -> Uaid {
         loop {
             self.next_uaid += 1;
@@ -148,19 +148,19 @@ impl Mesh {
         }
     }
 
-    /// A user that storage knows, with both channels, and who was seen just now.
+    /// Returns a user in storage with both channels, last seen now.
     pub fn known_user(&mut self, shard: usize) -> Uaid {
         self.user_seen(shard, self.now.unix())
     }
 
-    /// As `known_user`, last seen then.
+    /// Same as `known_user`, last seen at the given time.
     pub fn user_seen(&mut self, shard: usize, seen: UnixSeconds) -> Uaid {
         let uaid = self.uaid_of(shard);
         self.store.add_user(uaid, &[CHANNEL, OTHER], seen);
         uaid
     }
 
-    /// A connection that nobody has.
+    /// Returns an unused connection.
     pub fn conn(&mut self) -> ConnId {
         self.next_slot += 1;
         ConnId { slot: self.next_slot, generation: 1 }
@@ -181,7 +181,7 @@ impl Mesh {
         self.turns();
     }
 
-    /// Delivers the timeouts that have come due, and whatever they cause.
+    /// Delivers the timeouts that are due, and their consequences.
     fn time_out(&mut self) {
         for shard in 0..self.machines.len() {
             if self.machines[shard].next_timeout().is_some_and(|due| due <= self.now.mono) {
@@ -240,7 +240,7 @@ impl Mesh {
         self.step_watched(shard, input, |_| {});
     }
 
-    /// As `step`; `look` is called after each effect and sees what a kill at that instant would leave.
+    /// Same as `step`. `look` is called after each effect and sees the state that a kill at that instant would leave.
     pub fn step_watched(&mut self, shard: usize, input: Input, look: impl Fn(&Mesh)) {
         let mut effects = EffectQueue::new();
         self.machines[shard].step(self.now, input, &mut effects);

@@ -1,4 +1,4 @@
-//! Nodes that share the storage: calls between them, and how those go.
+//! Nodes that share the storage, and the calls between them.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::ids::{Clock, Origin, Uaid};
 use crate::model::Model;
 use crate::shard::*;
 
-/// How calls to a node go.
+/// Fate of the calls to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Line {
     /// Carried out and answered.
@@ -36,7 +36,7 @@ impl Mesh {
         mesh
     }
 
-    /// One node dies and starts again as another boot: what its ledger held is saved.
+    /// Kills one node and starts it again as another boot: the contents of its ledger are saved.
     pub fn restart_node(&mut self, n: usize, boot: u64) {
         let config = MachineConfig {
             origin: Origin(2_000 + n as u32),
@@ -50,13 +50,13 @@ impl Mesh {
             let message = self.ledger.remove(&record).expect("listed just now");
             self.store.save(message);
         }
-        // Tickets of the run that died mean something else in the next one.
+        // Tickets of the dead boot mean something else in the next one.
         self.store.replies.retain(|(shard, ..)| *shard != n);
         self.store.held.retain(|(shard, ..)| *shard != n);
         self.calls.retain(|(from, ..)| *from != n);
     }
 
-    /// Carries one call of a node to another; false when none is to be carried.
+    /// Carries one call of a node to another; false if there is no call to carry.
     pub(super) fn deliver_call(&mut self) -> bool {
         let Some(at) = self.calls.iter().position(|(_, _, op)| self.lines[target(op).0] != Line::Held) else {
             return false;
@@ -115,17 +115,17 @@ impl Mesh {
     }
 }
 
-/// What another node says when it has stored something.
+/// Call of another node that has stored a message.
 pub fn notify(uaid: Uaid) -> NodeCommand {
     NodeCommand::Notify(Box::new(NodeNotify { uaid, unsure: None }))
 }
 
-/// A run of the `n`th node.
+/// Returns a boot of the `n`th node.
 pub fn node_id(n: usize, boot: u64) -> NodeId {
     NodeId { url: format!("http://node/{n}").into(), boot }
 }
 
-/// Whom a call is for: which node, and which run of it.
+/// Returns the node that a call is for, and its boot.
 fn target(op: &PeerOp) -> (usize, u64) {
     let (PeerOp::Push { to, .. } | PeerOp::Notify { to, .. } | PeerOp::Leave { to, .. }) = op;
     let n = to.url.rsplit('/').next().and_then(|n| n.parse().ok());

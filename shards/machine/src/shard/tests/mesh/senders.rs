@@ -1,4 +1,4 @@
-//! What app servers ask for, and what they were answered.
+//! Requests of app servers, and their answers.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::shard::*;
 use crate::time::{Span, UnixSeconds};
 
 impl Mesh {
-    /// A POST that landed on `shard`; its answer is looked up later.
+    /// Sends a POST to `shard`; its answer is looked up later.
     pub fn start_post(&mut self, shard: usize, message: Message) -> (usize, u32) {
         let conn = self.conn();
         let publish = Publish { uaid: message.uaid, chid: message.chid, message: Ok(Arc::new(message)) };
@@ -52,7 +52,7 @@ impl Mesh {
         self.answers.get(&(shard, conn.slot)).cloned().expect("the request was answered")
     }
 
-    /// A look at the receipt of this message that landed on `shard`; its answer is looked up later.
+    /// Sends a receipt request for this message to `shard`; its answer is looked up later.
     pub fn start_receipt(&mut self, shard: usize, (message, stamp): (&Message, Stamp), wait: Span) -> (usize, u32) {
         let conn = self.conn();
         let Message { uaid, chid, topic, ttl, .. } = *message;
@@ -67,14 +67,14 @@ impl Mesh {
         self.receipts.get(&asked).copied()
     }
 
-    /// What is known of a message now.
+    /// Returns the present outcome of a message.
     pub fn receipt(&mut self, shard: usize, message: (&Message, Stamp)) -> ReceiptAnswer {
         let asked = self.start_receipt(shard, message, Span(0));
         self.receipt_said(asked).expect("without a wait the answer comes at once")
     }
 }
 
-/// A message as an edge makes it: no stamp yet.
+/// Returns a message as an edge makes it: no stamp yet.
 pub fn message(uaid: Uaid) -> Message {
     Message {
         uaid,

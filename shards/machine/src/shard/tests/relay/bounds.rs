@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A relay at shard 0 with this many members at shard 1.
+/// Returns a relay at shard 0 with this many members at shard 1.
 fn crowd(mesh: &mut Mesh, members: usize) -> (Socket, Vec<Uaid>) {
     let relay = mesh.relay(0);
     let users: Vec<Uaid> = (0..members).map(|_| mesh.known_user(1)).collect();
@@ -20,7 +20,7 @@ fn tune(config: &mut MachineConfig) {
     config.broadcast_spread = Span::from_ms(20);
 }
 
-/// What each of them was sent has expired by the time it is closed, and ends with an effect of its own.
+/// The messages of each member have expired by the time it is closed, and each ends with its own effect.
 #[test]
 fn a_drain_closes_members_within_the_effects_of_a_step() {
     let mut mesh = Mesh::with(2, tune);
@@ -37,7 +37,7 @@ fn a_drain_closes_members_within_the_effects_of_a_step() {
     assert!(mesh.ledger.is_empty());
 }
 
-/// The home does not answer, the line of those who wait for credit is full, and a broadcast finds no room in it.
+/// The home does not answer, the queue of waiters for credit is full, and a broadcast finds no room in it.
 #[test]
 fn members_whose_words_find_no_room_end_within_the_effects_of_a_step() {
     let mut mesh = Mesh::with(2, tune);

@@ -16,7 +16,7 @@ fn what_is_on_its_way_to_a_relay_that_ends_is_no_delivery() {
     mesh.hold_mail = true;
     mesh.start_post(1, lasting(member, 900));
     mesh.run();
-    // The word for it and the end of the relay pass each other.
+    // The notification of it and the end of the relay cross each other.
     mesh.close(relay);
     mesh.hold_mail = false;
     mesh.run();

@@ -36,13 +36,13 @@ fn store_answers(mesh: &mut Mesh) {
 struct Taken {
     stamps: Vec<Stamp>,
     seen: usize,
-    /// What it has taken for good: all until it took bytes again.
+    /// Frames that it has taken for good: all until it took bytes again.
     kept: usize,
     blocked: bool,
 }
 
 impl Taken {
-    /// Looks at what was said since.
+    /// Reads the messages since the last call.
     fn look(&mut self, mesh: &Mesh, relay: Socket, member: Uaid) {
         let all = mesh.notified(relay, member);
         assert!(!self.blocked || all.len() == self.seen, "no notification is handed to a blocked socket");
@@ -74,18 +74,18 @@ fn a_round_begins_only_when_all_that_was_refused_is_known() {
         deliver(&mut mesh, to_home);
         mesh.step(0, Input::Writable { conn });
     }
-    // The first word for it begins the next round; the second is still on its way.
+    // The first notification of it begins the next round; the second is still on its way.
     for lane in [to_owner, answer, answer] {
         deliver(&mut mesh, lane);
     }
     mesh.step(1, Input::Timeout);
-    // Of that round the socket takes the first frame not, and the second is refused.
+    // Of that round the socket does not take the first frame, and the second is refused.
     deliver(&mut mesh, to_home);
     mesh.block(relay);
     mesh.unsend(relay, 1);
     deliver(&mut mesh, to_home);
     mesh.step(0, Input::Writable { conn });
-    // The owner knows of the second frame, and the older word comes before what tells of the first.
+    // The owner knows of the second frame, and the older notification comes before that of the first.
     for lane in [answer, answer, to_owner] {
         deliver(&mut mesh, lane);
     }
@@ -101,8 +101,8 @@ fn a_round_begins_only_when_all_that_was_refused_is_known() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// However mails interleave with a socket that takes bytes and then does not: what it took for the first time is in
-    /// the order of acceptance, and in the end it took everything.
+    /// Property, for every interleaving of mails with a socket that takes bytes and then does not: the frames that it
+    /// took for the first time are in the order of acceptance, and in the end it took everything.
     #[test]
     fn notifications_of_a_member_keep_their_order(owner in 0usize..2,
                                                   acts in prop::collection::vec((0u8..8, 0usize..8), 1..80)) {
@@ -152,7 +152,7 @@ proptest! {
     }
 
     /// Relays and sessions that come, go and take each other's users, with mail in any order: in the end every seat has
-    /// a member, every relay may speak, and nothing that was accepted is gone.
+    /// a member, every relay may send, and no accepted message is lost.
     #[test]
     fn seats_and_members_agree(acts in prop::collection::vec((0u8..12, 0usize..12), 1..120)) {
         let mut mesh = Mesh::with(3, |config| config.attempts_max = 0);
@@ -200,7 +200,7 @@ proptest! {
     }
 }
 
-/// Counted in 64 bits: in 32 they would wrap, and what was refused before would wait for ever.
+/// Counted in 64 bits: 32 bits would wrap, and earlier refused notifications would wait for ever.
 #[test]
 fn refused_frames_go_out_again_after_the_socket_was_blocked_very_often() {
     for owner in [0, 1] {

@@ -1,17 +1,17 @@
-//! One user thrown about: whatever happens, the highest version that was accepted arrives.
+//! Random events for one user: the highest accepted version always arrives.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What happens to one user.
+/// Event of one user.
 #[derive(Clone, Debug)]
 enum Step {
     Put {
         chid: Chid,
         version: u64,
     },
-    /// Acks what was sent on a channel, less so much.
+    /// Acks the sent version of a channel, minus a number.
     Ack {
         chid: Chid,
         less: u64,
@@ -38,12 +38,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// One user and what it was sent.
+/// One user and the updates that it was sent.
 struct Life {
     mesh: Mesh,
     uaid: Uaid,
     socket: Option<Socket>,
-    /// Every update that was PUT, and where its answer is.
+    /// Every update that was PUT, with the place of its answer.
     puts: Vec<((usize, u32), Chid, u64)>,
 }
 
@@ -80,7 +80,7 @@ impl Life {
         }
     }
 
-    /// The highest version that was sent on this channel, on whatever session.
+    /// Returns the highest version that was sent on this channel, on any session.
     fn sent(&self, chid: Chid) -> u64 {
         let sent = self.mesh.versions.values().filter(|(of, _)| *of == chid);
         sent.map(|(_, version)| *version).max().unwrap_or(0)
@@ -96,7 +96,7 @@ impl Life {
         self.mesh.run();
     }
 
-    /// Storage is well again, the user agent comes back and acks whatever it gets.
+    /// Repairs storage; the user agent comes back and acks every update.
     fn settle(&mut self) {
         self.step(&Step::Storage(Mode::Prompt));
         self.step(&Step::Leave);
@@ -112,7 +112,7 @@ impl Life {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The highest version that was accepted is sent, whatever happened on the way, and acks leave nothing behind.
+    /// Property: the highest accepted version is sent after any events, and acks leave nothing behind.
     #[test]
     fn the_highest_version_arrives_and_nothing_stays(
         steps in steps(), window in 1u16..4, durable in prop::bool::weighted(0.2),

@@ -1,5 +1,5 @@
-//! SimplePush: version updates, of which only the newest counts; acks by version; waking who is away (PROTOCOL.md
-//! 1.12).
+//! SimplePush: version updates, of which only the newest counts; acks by version; wake-ups of absent user agents
+//! (PROTOCOL.md 1.12).
 
 mod versions;
 
@@ -20,7 +20,7 @@ fn update(uaid: Uaid, version: u64) -> Message {
 }
 
 impl Mesh {
-    /// A SimplePush session that has said hello and everything has come to rest.
+    /// Returns a SimplePush session after its hello, with nothing under way.
     fn simple(&mut self, shard: usize, uaid: Option<Uaid>) -> Socket {
         self.simple_with(shard, uaid, None)
     }
@@ -32,7 +32,7 @@ impl Mesh {
         socket
     }
 
-    /// A user that storage knows as one of SimplePush.
+    /// Returns a user in storage in SimplePush mode.
     fn simple_user(&mut self, shard: usize, wake: Option<&str>) -> Uaid {
         let uaid = self.known_user(shard);
         let wake = wake.and_then(WakeData::new);
@@ -46,7 +46,7 @@ impl Mesh {
         self.run();
     }
 
-    /// Whether nothing of this user is left anywhere.
+    /// Returns true if this user has left nothing anywhere.
     fn nothing_left(&self, uaid: Uaid) -> bool {
         self.ledger.is_empty() && self.store.rows_of(uaid).is_empty()
     }

@@ -1,4 +1,4 @@
-//! A user has one mode: what is for the other is not sent, and who changes it starts over.
+//! A user has one mode: messages of the other mode are not sent, and a user that changes it starts over.
 
 use super::*;
 

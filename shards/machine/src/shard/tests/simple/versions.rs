@@ -1,4 +1,4 @@
-//! Of the versions of a channel only the highest is sent, kept and waited for, wherever it is.
+//! Only the highest version of a channel is sent, kept and waited for, in every place it can be.
 
 use super::*;
 
@@ -134,7 +134,7 @@ fn a_version_acked_while_storage_is_read_is_not_sent_again() {
     mesh.run();
     assert!(mesh.notifications(socket).is_empty());
     assert!(mesh.nothing_left(uaid));
-    // What comes later is new, whatever its version.
+    // Later updates are new, with any version.
     let lower = mesh.accept(0, update(uaid, 3), Disposition::Direct);
     assert_eq!(mesh.notifications(socket), [lower]);
 }

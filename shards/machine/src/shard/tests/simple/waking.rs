@@ -1,4 +1,4 @@
-//! Waking who is away, and who is sent away to be woken (PROTOCOL.md 1.12).
+//! Wake-ups of absent user agents, and idle ones that are disconnected for a later wake-up (PROTOCOL.md 1.12).
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn an_update_for_who_is_away_wakes_it_once_in_a_while() {
     mesh.pass(limits::WAKE_PAUSE_SECONDS);
     mesh.accept(0, update(uaid, 3), Disposition::Stored);
     assert_eq!(mesh.woken.len(), 2);
-    // Refused, here, or without an address: nobody is called.
+    // Refused, here, or without an address: there is no call.
     mesh.pass(limits::WAKE_PAUSE_SECONDS);
     assert_eq!(mesh.post(0, message(uaid)), Published::OtherMode);
     let socket = mesh.simple_with(0, Some(uaid), Some("ip=203.0.113.7&port=1"));
