@@ -183,8 +183,8 @@ impl PushEdge {
             .empty();
     }
 
-    /// Returns the stamp and the disposition of an accepted message, or writes the refusal. `nobody` is the refusal for
-    /// a missing subscription.
+    /// Returns the stamp and the disposition of an accepted message, or writes the refusal. The caller gives the
+    /// refusal for a missing subscription.
     pub(super) fn accepted(
         &mut self,
         context: &Context,

@@ -247,8 +247,8 @@ impl PushEdge {
         self.read_body(context, pending, body, turn)
     }
 
-    /// Returns true if the body is not read: it is too long to be discarded, or the client expects 100 and the plan
-    /// refuses the request. Otherwise sends the 100 that the client expects.
+    /// Returns true if the body is not read: it is too long to be discarded, or the client expects 100 and the body is
+    /// not wanted. Otherwise sends the 100 that the client expects.
     fn cuts_at_head(&mut self, head: &Head<'_, '_>, plan: &Plan, out: &mut Vec<u8>) -> bool {
         let length = match head.framing {
             Framing::Length(length) => length,
