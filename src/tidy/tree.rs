@@ -1,5 +1,6 @@
 //! The text files of the repository, read once per check.
 
+use std::cell::OnceCell;
 use std::fs;
 use std::path::Path;
 
@@ -15,6 +16,8 @@ pub struct Tree {
     pub files: Vec<File>,
     /// Paths that exist but are no text, for links.
     pub others: Vec<String>,
+    /// Result of [`Tree::find_test_modules`].
+    test_modules: OnceCell<Vec<String>>,
 }
 
 /// Directories that are not part of the repository, and files no human writes.
@@ -24,7 +27,7 @@ const SKIPPED: &[&str] =
 impl Tree {
     /// Reads the repository that this crate was built from.
     pub fn load() -> Tree {
-        let mut tree = Tree { files: Vec::new(), others: Vec::new() };
+        let mut tree = Tree { files: Vec::new(), others: Vec::new(), test_modules: OnceCell::new() };
         tree.walk(Path::new(env!("CARGO_MANIFEST_DIR")), "");
         tree.files.sort_by(|a, b| a.path.cmp(&b.path));
         assert!(tree.files.len() > 30, "the repository was not found: {} files", tree.files.len());
@@ -34,7 +37,7 @@ impl Tree {
     /// A tree of samples, for the tests of checks.
     pub fn of(samples: &[(&str, &str)]) -> Tree {
         let file = |(path, text): &(&str, &str)| File { path: (*path).into(), text: (*text).into() };
-        Tree { files: samples.iter().map(file).collect(), others: Vec::new() }
+        Tree { files: samples.iter().map(file).collect(), others: Vec::new(), test_modules: OnceCell::new() }
     }
 
     fn walk(&mut self, dir: &Path, prefix: &str) {
@@ -81,11 +84,12 @@ impl Tree {
     /// Returns true if a Rust file is compiled for tests only: declared under `#[cfg(test)]`, or below such a module.
     pub fn is_test(&self, file: &File) -> bool {
         let in_test_dir = file.path.split('/').any(|part| part == "tests" || part == "tests.rs");
-        in_test_dir || self.test_modules().iter().any(|m| file.path == format!("{m}.rs") || under(&file.path, m))
+        let modules = self.test_modules.get_or_init(|| self.find_test_modules());
+        in_test_dir || modules.iter().any(|m| file.path == format!("{m}.rs") || under(&file.path, m))
     }
 
     /// Paths without extension of modules declared under `#[cfg(test)]`, as `#[path]` places them.
-    fn test_modules(&self) -> Vec<String> {
+    fn find_test_modules(&self) -> Vec<String> {
         let mut modules = Vec::new();
         for file in self.rust() {
             let lines: Vec<&str> = file.text.lines().map(str::trim).collect();
