@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Number of times that a message that was answered 201 must be delivered.
+/// Required deliveries of a message that was answered 201.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expect {
     Once,

@@ -74,7 +74,8 @@ pub trait Edge: 'static {
     /// has not come.
     fn mid_request(&self, codec: &Self::Codec) -> bool;
 
-    /// True if unfinished requests and messages of this port hold enough memory that the oldest should be ended.
+    /// Returns true if unfinished requests and messages of this port hold enough memory that the oldest should be
+    /// ended.
     fn unfinished_is_tight(&self, port: Port) -> bool {
         let _ = port;
         false
@@ -114,7 +115,7 @@ pub enum Ingest {
     },
     /// End the connection after sending what is in `out` and what `Edge::close` says for this reason.
     Close {
-        /// The fault, which decides the close status.
+        /// Reason, which decides the close code or the HTTP status.
         reason: CloseReason,
     },
 }

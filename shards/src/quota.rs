@@ -60,6 +60,7 @@ pub struct PortQuotas {
 }
 
 impl PortQuotas {
+    /// Divides `bytes_max` among the ports.
     pub fn new(bytes_max: usize) -> PortQuotas {
         let eighth = bytes_max / 8;
         PortQuotas { websocket: Quota::new(4 * eighth), endpoint: Quota::new(3 * eighth), node: Quota::new(eighth) }

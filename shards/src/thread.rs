@@ -38,7 +38,7 @@ pub struct ShardSetup<E: Edge> {
     /// Makes its hand to other nodes. The waker is rung as that of the store.
     pub peers: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Peers> + Send>,
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
-    /// Hands wake-up calls to the wake-up service.
+    /// Hands wake-up calls to the part of the process that makes them.
     pub wake: Wake,
 }
 

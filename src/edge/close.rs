@@ -5,7 +5,7 @@ use machine::CloseReason;
 use protocol::webpush::errno::Fault;
 
 /// Returns the code and the text of the close frame. Returns `None` when no frame is sent: the edge echoes the peer's
-/// own close where it reads it, or it has already sent the rest.
+/// own close where it reads it, or it has already written the last answer.
 pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
     Some(match reason {
         CloseReason::HandshakeTimeout => (1011, "HandshakeTimeout"),

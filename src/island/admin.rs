@@ -26,6 +26,7 @@ pub(super) struct View {
     started: Instant,
     at_start: Process,
     own: Own,
+    /// One permit: one backup at a time.
     backups: Arc<Semaphore>,
 }
 

@@ -74,7 +74,7 @@ impl Wakes {
                 return Ok(data);
             }
             ear.readable().await?;
-            // The bytes mean nothing, and neither does an empty read.
+            // The bytes mean nothing, and an empty read means only that an earlier read took the ring.
             let _ = ear.try_read(&mut [0; 64]);
         }
     }
@@ -104,7 +104,7 @@ counters! {
     }
 }
 
-/// Maker of the calls.
+/// Task that makes the calls.
 pub(super) struct Caller {
     url: HttpUrl,
     wakes: Arc<Wakes>,

@@ -15,7 +15,7 @@ use crate::world::{Verdict, World};
 type Slot = (Uaid, Chid, Topic);
 
 impl World {
-    /// True if storage has it, as a kill would leave storage.
+    /// Returns true if storage has it, as a kill would leave storage.
     fn stored(&self, post: &Post) -> bool {
         post.row().is_some_and(|row| self.store.durable().row(&row).is_some())
     }

@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// True if this is a member's: it may be told, and may be over, later than its owner knows.
+    /// Returns true if this is a member's: it may be told, and may be over, later than its owner knows.
     pub(crate) fn is_member(&self, id: SocketId) -> bool {
         matches!(self.sockets[id].place, Place::Member { .. })
     }

@@ -156,7 +156,7 @@ impl Socket {
         }
     }
 
-    /// True if the machine knows it as one.
+    /// Returns true if the machine knows it as one.
     pub(crate) fn is_websocket(&self) -> bool {
         self.agent.is_some() || self.relay.is_some()
     }

@@ -226,7 +226,7 @@ impl Store {
         result
     }
 
-    /// True if the topic slot of this message is taken.
+    /// Returns true if the topic slot of this message is taken.
     fn has_topic(&self, message: &Message) -> bool {
         let mut of_user = self.seen.user(message.uaid).into_iter().flat_map(User::messages);
         message.topic.is_some() && of_user.any(|row| (row.chid, row.topic) == (message.chid, message.topic))

@@ -30,7 +30,7 @@ impl Deliveries {
         self.forgotten |= self.count > 0;
     }
 
-    /// True if the message may end without an ack.
+    /// Returns true if the message may end without an ack.
     pub(crate) fn are_spent(&self, attempts_max: u8) -> bool {
         attempts_max > 0 && self.count >= u32::from(attempts_max) && self.sessions >= u32::from(Tries::SESSIONS_MIN)
     }

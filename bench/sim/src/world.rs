@@ -217,7 +217,7 @@ impl World {
         self.happen(next)
     }
 
-    /// True if this is for the slow shard to do.
+    /// Returns true if this is for the slow shard to do.
     fn is_slow(&self, next: Happening) -> bool {
         let shard = match next {
             Happening::Mail(to, _) | Happening::Timeout(to) => Some(to),

@@ -29,7 +29,7 @@ pub struct Style<'a> {
     pub expect: Expect,
 }
 
-/// Returns the recipient and the style of the message of this number; `None` when it must wait.
+/// Function from the number of a message to its recipient and style; `None` when it must wait.
 pub trait Pick: FnMut(&Ledger, u64) -> Option<(usize, Style<'static>)> {}
 
 impl<F: FnMut(&Ledger, u64) -> Option<(usize, Style<'static>)>> Pick for F {}

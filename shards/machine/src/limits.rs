@@ -72,7 +72,7 @@ pub const GRANTS_MAX: usize = 2 * HELLOS_IN_FLIGHT_MAX;
 /// Hellos of one shard that wait for a place among those. Refuse: close 1013.
 pub const HELLOS_WAITING_MAX: usize = 65_536;
 
-/// Sessions that one shard can hold, whichever number is configured: indices carry a tag in their top bits.
+/// Sessions that one shard can hold with any configuration: indices carry a tag in their top bits.
 pub const SESSIONS_MAX: usize = 1 << 28;
 
 /// Channels of one user agent. Refuse: register status 500.

@@ -59,7 +59,7 @@ impl Tries {
         self.deliveries
     }
 
-    /// True if a message that was delivered this often ends without an ack; `deliveries_max` 0 is never.
+    /// Returns true if a message that was delivered this often ends without an ack; `deliveries_max` 0 is never.
     pub fn are_spent(self, deliveries_max: u8) -> bool {
         deliveries_max > 0 && self.deliveries >= deliveries_max && self.sessions >= Tries::SESSIONS_MIN
     }
@@ -87,8 +87,8 @@ pub enum Urgency {
     High,
 }
 
-/// A topic name: 1 to 32 characters of `[0-9A-Za-z-_]` with optional trailing `=`. Its creator has checked that
-/// (PROTOCOL.md 2.4).
+/// A topic name: 1 to 32 characters of `[0-9A-Za-z-_]` with optional trailing `=`. The code that makes one has checked
+/// this (PROTOCOL.md 2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Topic {
     bytes: [u8; 32],

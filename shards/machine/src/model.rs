@@ -85,7 +85,7 @@ impl Model {
         self.bytes
     }
 
-    /// True if messages are refused.
+    /// Returns true if messages are refused.
     pub fn is_full(&self) -> bool {
         self.bytes >= self.bytes_max
     }

@@ -23,7 +23,7 @@ pub enum Mode {
 }
 
 /// Data for the wake-up service about a user agent that is not connected, form-encoded; 1 to `limits::WAKE_BYTES_MAX`
-/// bytes. They tell the place of a person: never shown.
+/// bytes. They can locate a person, so they are never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WakeData(Box<str>);
 

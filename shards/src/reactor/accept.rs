@@ -42,7 +42,7 @@ const ARMINGS: u16 = 1 << 12;
 pub(super) struct Accepting {
     /// The ring, if any has room.
     ring: Option<u16>,
-    /// The armed accepts must follow a change.
+    /// True if something changed that the armed accepts must follow.
     due: bool,
     /// After a failure nothing is armed before this.
     pause: Option<Instant>,
@@ -118,7 +118,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    /// True if a connection of this port finds a place: one of its port's own, or one of those for all ports.
+    /// Returns true if a connection of this port finds a place: one of its port's own, or one of those for all ports.
     fn has_place(&self, port: Port) -> bool {
         let all = self.limits.connections_max;
         let own = [all / 2, limits::endpoint_reserve(all), limits::node_reserve(all)];

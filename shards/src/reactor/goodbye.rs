@@ -118,6 +118,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.part(conn);
     }
 
+    /// Ends a connection whose socket is broken: no goodbye can be sent.
     pub(super) fn lost(&mut self, conn: ConnId) {
         self.stats.peers_gone += 1;
         self.forget(conn, CloseReason::PeerClosed);

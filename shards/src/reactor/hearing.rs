@@ -15,7 +15,7 @@ use machine::time::{Instant, Span};
 
 /// The round that is under way, and the result of the last one.
 pub(super) struct Hearing {
-    /// Begin of the round: input that had arrived by then is heard when the round is over.
+    /// Start of the round: input that had arrived by then is heard when the round is over.
     since: Instant,
     step: Step,
     /// Horizon that the last round has reached.
@@ -39,7 +39,7 @@ pub(super) struct Entered {
 /// The event that a round waits for.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Submissions, with the number of those that were: they reap what had become readable, the oldest first.
+    /// Submissions; holds the number made so far. They reap the sockets that had become readable, the oldest first.
     Reap(u32),
     /// Completions left to be handled: their receives are staged, or in line for a span.
     Readable(usize),
@@ -53,8 +53,8 @@ enum Step {
     Decode(usize),
 }
 
-/// Least number of a ring's pieces of deferred work, which post completions, that the kernel does with each submission
-/// (20 since 6.13, all of it before); the rest is left to the next.
+/// Pieces of a ring's deferred work, which post completions, that the kernel does at least with each submission (20
+/// since 6.13, all of them before). It leaves the rest to the next.
 const REAPED_AT_LEAST: u32 = 16;
 
 /// A round that takes longer is told at once: pings that were written within it have only now been sent.

@@ -72,7 +72,7 @@ pub struct PlaneLimits {
 }
 
 impl PlaneLimits {
-    /// The usual limits for a shard with `connections_max`.
+    /// The usual limits for a shard of `connections_max` connections.
     pub fn new(connections_max: u32) -> PlaneLimits {
         PlaneLimits {
             connections_max,
@@ -87,7 +87,7 @@ impl PlaneLimits {
         }
     }
 
-    /// Rings that hold that many connections under the soft limit on descriptors.
+    /// Rings that hold `connections_max` connections under the soft limit on descriptors.
     fn plane(&self) -> PlaneConfig {
         let nofile = crate::ring::nofile_limit().min(u64::from(u32::MAX)) as u32;
         PlaneConfig::sized(self.connections_max, self.table_max.min(nofile), self.backlog)
@@ -164,6 +164,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     clock: Arc<Wall>,
     /// State of the clock that the machine was told last.
     clock_stopped: bool,
+    /// Time of this turn.
     now: Now,
 
     bed: Bed,

@@ -10,7 +10,9 @@ pub(crate) struct PlaneConfig {
     pub rings: u16,
     /// Direct descriptors of each.
     pub table: u32,
+    /// Entries of a submission queue.
     pub sq: u32,
+    /// Entries of a completion queue.
     pub cq: u32,
 }
 

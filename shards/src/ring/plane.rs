@@ -75,6 +75,7 @@ impl Plane {
         self.rings.len() as u16
     }
 
+    /// Returns the number of slots of each table.
     pub(crate) fn table(&self) -> u32 {
         self.table
     }

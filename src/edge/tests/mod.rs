@@ -343,7 +343,7 @@ fn describe(command: &Command) -> String {
     }
 }
 
-/// Returns an upgrade request as Firefox makes it.
+/// Upgrade request as Firefox makes it.
 pub(super) const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; \
     rv:140.0) Gecko/20100101 Firefox/140.0\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: push-notification\r\n\

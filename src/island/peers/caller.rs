@@ -18,7 +18,7 @@ use super::numbers::{CALL_TIMES, PeerNumbers, Showcase, Shown};
 use super::owed::Debt;
 use protocol::wire::url::HttpUrl;
 
-/// Maker of the calls. Lives on the island.
+/// Task that makes the calls. Lives on the island.
 pub(in crate::island) struct Caller {
     nodes: HashMap<Box<str>, Node>,
     desk: Desk,

@@ -24,7 +24,7 @@ use crate::store::nodes::NodeRow;
 pub(super) struct Desk {
     pub calls: PeerCalls,
     client: Arc<Client>,
-    /// Number of the change of keys that `speech` was made from.
+    /// Number of the last change of keys and trust that was taken over (`Peers::said_since`).
     heard: u64,
     speech: Option<Speech>,
     /// Calls, probes and looks under way.

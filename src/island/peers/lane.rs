@@ -162,7 +162,7 @@ impl Peers {
                 return Ok(job);
             }
             ear.readable().await?;
-            // The bytes mean nothing, and neither does an empty read.
+            // The bytes mean nothing, and an empty read means only that an earlier read took the ring.
             let _ = ear.try_read(&mut [0; 64]);
         }
     }

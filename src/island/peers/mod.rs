@@ -50,7 +50,7 @@ pub struct PeerCalls {
     pub peers: Arc<Peers>,
     /// Table of nodes, with the runs that are over.
     pub nodes: Arc<dyn Nodes>,
-    /// `node.connections`: to each node, kept open while they are used.
+    /// `node.connections`: maximum number of connections to each node, kept open while they are used.
     pub connections_max: usize,
     /// `node.connect_timeout`: name, TCP and TLS.
     pub connect_timeout: Duration,
@@ -59,6 +59,6 @@ pub struct PeerCalls {
     pub request_timeout: Duration,
     /// Time without an answer after which the run of a node with a lapsed lease counts as gone.
     pub gone_time: Duration,
-    /// `node.ca`, read: the only trust for `https`.
+    /// `node.ca`, read: the authorities that `https` calls trust, and no others.
     pub trust: Trust,
 }

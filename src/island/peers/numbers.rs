@@ -189,7 +189,7 @@ pub(in crate::island) struct Shown {
     pub waiting: usize,
     /// Notifications owed to it.
     pub owed: usize,
-    /// Since the node is known.
+    /// Outcomes since the node is known.
     pub ends: Ends,
     /// Median and 99th percentile of the response times of the last minute.
     pub quantiles: (Duration, Duration),

@@ -95,7 +95,7 @@ pub struct Options {
     pub stall_after: Duration,
     /// Minimum time between two compactions of a full store, which give the space of deletes back.
     pub squeeze_every: Duration,
-    /// Reclaim expired rows and idle users in the background.
+    /// True if expired rows and idle users are reclaimed in the background.
     pub sweep: bool,
     /// The clock for expiry.
     pub wall: Arc<Wall>,
@@ -187,7 +187,7 @@ impl Gates {
         }
     }
 
-    /// Sends upkeep to the committer; returns false if it was dropped, as when many mails wait already.
+    /// Sends upkeep to the committer; returns false if it was dropped: the sweep is off, or many mails wait.
     fn tell(&self, committer: &Sender<CommitterMail>, upkeep: Upkeep) -> bool {
         if !self.sweep && !matches!(upkeep, Upkeep::ClearMark(_)) {
             return false;
@@ -334,7 +334,7 @@ impl Embedded {
         self.numbers.clock
     }
 
-    /// True if there is any user. For the starting thread.
+    /// Returns true if there is any user. For the starting thread.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -52,6 +52,7 @@ struct Pace {
     space: Arc<Space>,
     wall: Option<Arc<Wall>>,
     nth: usize,
+    /// True once the compaction has its turn.
     begun: bool,
     rows: u32,
     /// Bytes copied, and the part of them that `Space` has counted.

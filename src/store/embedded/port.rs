@@ -66,7 +66,7 @@ pub(super) enum CommitterMail {
     /// Messages of a ledger replay, saved also beyond the bound on disk use. The reply comes when they are durable,
     /// with those that could not be saved. An error when the store failed.
     Replay(Vec<Arc<machine::message::Message>>, Sender<Result<Option<super::Unsaved>, ()>>),
-    /// Answered when durable.
+    /// Rows and users of a transfer; answered when durable.
     Load(super::group::Load, Sender<Result<(), StoreError>>),
     /// Commit, sync and end.
     Stop,

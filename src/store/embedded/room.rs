@@ -200,10 +200,12 @@ impl Space {
         }
     }
 
+    /// Returns the bytes on disk as of the last look.
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Returns the bytes that the file system had left at the last look.
     pub(super) fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }
@@ -247,6 +249,7 @@ impl Space {
         self.reserve() / 16 / 100
     }
 
+    /// Notes that a squeeze begins: deletes are counted from zero.
     pub(super) fn squeezing(&self) {
         self.deleted.store(0, Ordering::Relaxed);
     }

@@ -130,6 +130,7 @@ impl Record {
         self.advance(low_water);
     }
 
+    /// Raises the user clock.
     pub(super) fn advance(&mut self, clock: Clock) {
         self.raise(20, clock.0);
     }

@@ -71,6 +71,7 @@ impl User {
         self.low_water = self.low_water.max(Some(low_water));
     }
 
+    /// Notes that low water was written.
     pub(super) fn raise(&mut self, low_water: Clock) {
         self.low_water = self.low_water.map(|before| before.max(low_water));
     }

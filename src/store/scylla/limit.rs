@@ -61,7 +61,7 @@ impl Limit {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Number of times that it was lowered.
+    /// Number of reductions of the limit.
     pub(super) fn lowered(&self) -> u64 {
         self.lowered.load(Ordering::Relaxed)
     }

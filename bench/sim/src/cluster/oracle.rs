@@ -198,7 +198,7 @@ impl Cluster {
         }
     }
 
-    /// True if deletes of a user are on their way from this run to storage.
+    /// Returns true if deletes of a user are on their way from this run to storage.
     fn settles(&self, run: u64, uaid: Uaid) -> bool {
         let of_run = |node: usize| self.nodes[node].id.boot == run;
         let asks =
@@ -208,7 +208,7 @@ impl Cluster {
         self.works.iter().any(asks) || self.replies.iter().any(answered)
     }
 
-    /// True if a message that was acked may be sent once more by this run.
+    /// Returns true if a message that was acked may be sent once more by this run.
     pub(super) fn comes_again(&mut self, index: usize, run: u64) -> bool {
         let post = &self.posts[index];
         let unknown = post.acked_by != Some(run) && post.read_by.contains(&run);
@@ -280,7 +280,7 @@ impl Cluster {
         }
     }
 
-    /// True if a reader of the store is given it.
+    /// Returns true if a reader of the store is given it.
     pub(super) fn stored(&self, post: &Post) -> bool {
         let Post { uaid, chid, topic, .. } = *post;
         post.stamp.is_some_and(|stamp| self.store.row(&RowKey { uaid, chid, stamp, topic }).is_some())

@@ -144,7 +144,7 @@ impl Cluster {
         }
     }
 
-    /// True if a broken cluster does not make this call and takes it for answered.
+    /// Returns true if a broken cluster does not make this call and takes it for answered.
     pub(super) fn call_left_out(&self, op: &PeerOp) -> bool {
         let PeerOp::Notify { unsure: Some(row), .. } = op else { return false };
         let post = self.by_stamp.get(&row.stamp).copied();

@@ -10,7 +10,8 @@ use crate::time::{Now, Span};
 pub(super) struct HybridClock {
     /// Last value given out or seen; the next one is greater.
     last: u64,
-    /// Latest time that it was shown. A time that was proved settled with it is never stamped again.
+    /// Latest time that it was shown. No later stamp is below it, so that no clock that a check proved settled is
+    /// stamped again.
     latest: u64,
     /// Maximum lead of a clock that it is shown.
     apart_max: Span,
@@ -30,7 +31,7 @@ impl HybridClock {
         HybridClock { last: floor.0, latest: 0, apart_max, stopped: false, persisted: floor.0 }
     }
 
-    /// Sets if the time of the process is too far from the clocks of the database.
+    /// Forbids stamps while the time of the process is too far from the clocks of the database, or allows them again.
     pub fn stop(&mut self, stopped: bool) {
         self.stopped = stopped;
     }

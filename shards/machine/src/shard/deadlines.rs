@@ -1,7 +1,7 @@
 //! Deadlines of sessions with work under way, the earliest first.
 //!
 //! Almost all deadlines are the same span from now, so they come in order and stand in a line. The few that are earlier
-//! than the last go to a heap. Most belong to messages that were acked long before: the session knows them
+//! than the last go to a heap. Most belong to messages that were acked long before: their session tells them apart
 //! (`Active::is_armed_at`), and they are dropped as soon as they are first in line, so that no shard is woken for them.
 
 use std::cmp::Reverse;

@@ -160,7 +160,7 @@ impl ShardMachine {
             None => {}
         }
         if self.in_cluster() {
-            // The user may be on another node, where the session has read storage before this row was there.
+            // The user may be on another node by now, whose session read storage before this row was there.
             self.tell(turn, Tale::of_save(uaid));
         }
         if updates {

@@ -55,8 +55,8 @@ impl ShardMachine {
         self.submit(turn, Work::LoadUser { greeting: at }, StoreOp::LoadUser { uaid });
     }
 
-    /// Continues with the waiting hello, or closes it. The previous session's ledger is in storage, or storage has no
-    /// room for it, or could not take it.
+    /// Continues with the waiting hello, or closes it. The save of the previous session's ledger has ended: storage has
+    /// it, has no room for it, or failed.
     pub(super) fn departure_over(&mut self, turn: &mut Turn<'_>, uaid: Uaid, go_on: bool) {
         let waits = match self.resident(uaid) {
             Some(Resident::Greeting(index)) => self.greetings.awaits_save(index),

@@ -52,7 +52,8 @@ pub enum Input {
         claim: Claim,
     },
     /// The machine has received everything that had arrived at the sockets at `until`. Sent before `Timeout`, because a
-    /// silence ends a session only if the shard has read its socket. A driver that never sends it reads without delay.
+    /// silence ends a session only if the shard has read its socket. For a driver that never sends it, everything up to
+    /// now counts as received.
     Heard {
         until: Instant,
         /// True if the shard was late: frames that were written since `until` have only now gone out.

@@ -51,7 +51,7 @@ pub enum MemberRequest {
         seat: SeatId,
         /// Lowest `EMISSION_BITS` bits of its name.
         emission: EmissionId,
-        /// Number of times that the socket had taken bytes again when it refused the first of this round.
+        /// Wakes of the socket up to its first refusal of this round. At a wake it takes bytes again.
         wakes: u64,
     },
     /// The member has left the relay.
@@ -59,7 +59,7 @@ pub enum MemberRequest {
     /// The socket of the relay takes bytes again: refused frames may be sent.
     Writable {
         relay: RelayId,
-        /// Number of times that the socket has taken bytes again, this time included.
+        /// Wakes of the socket so far, this one included.
         wakes: u64,
     },
     /// The relay is gone, and all its members with it.
@@ -122,7 +122,7 @@ pub enum MemberReply {
     Refused {
         /// Name of the notification that was not written; any other event was written.
         emission: Option<EmissionId>,
-        /// Number of times that the socket had taken bytes again when it refused the first of this round.
+        /// Wakes of the socket up to its first refusal of this round. At a wake it takes bytes again.
         wakes: u64,
     },
 }

@@ -35,22 +35,23 @@ impl ShardMachine {
         self.receipts.ended(row, outcome, &mut self.stats);
     }
 
-    /// Ends the older messages of a slot that a newer message took.
+    /// Records the outcome `Replaced` of the older messages of a slot that a newer message took.
     pub(super) fn end_receipts_of_slot(&mut self, uaid: Uaid, slot: (Chid, Topic), newest: Stamp) {
         self.receipts.replaced(uaid, slot, newest, &mut self.stats);
     }
 
-    /// Ends the messages of a removed channel.
+    /// Records the outcome of the messages of a removed channel.
     pub(super) fn end_receipts_of_channel(&mut self, uaid: Uaid, chid: Chid) {
         self.receipts.unregistered(uaid, chid, &mut self.stats);
     }
 
-    /// Ends the messages of a removed user, with every channel.
+    /// Records the outcome of the messages of a removed user, on every channel.
     pub(super) fn end_receipts_of_user(&mut self, uaid: Uaid) {
         self.receipts.user_dropped(uaid, &mut self.stats);
     }
 
-    /// Ends a message that storage has no longer and that this shard has not ended.
+    /// Records the outcome of a message that storage no longer has and that this shard has not ended, or forgets the
+    /// message if its outcome is not certain.
     pub(super) fn receipt_of_gone(&mut self, now: UnixSeconds, row: &RowKey, registered: bool) {
         self.receipts.gone(now, row, registered, &mut self.stats);
     }

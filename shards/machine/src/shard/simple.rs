@@ -157,7 +157,8 @@ impl ShardMachine {
         self.simple.idled_out(at.index, now, limit)
     }
 
-    /// Reads the user after a message was stored in this slot, if it is an update and the user is not connected here.
+    /// Reads the wake data of a user after a message was stored in this slot, if the message is an update and the user
+    /// is not connected here. `wake_loaded` then wakes it.
     pub(super) fn wake_absent(&mut self, turn: &mut Turn<'_>, uaid: Uaid, slot: Topic) {
         if slot != Topic::UPDATE || self.resident(uaid).is_some() || self.draining() {
             return;

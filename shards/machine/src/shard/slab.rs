@@ -164,7 +164,7 @@ impl<T> Slab<T> {
         number
     }
 
-    /// Makes an empty chunk the spare one, and frees the previous spare one.
+    /// Keeps the lower one of this empty chunk and the spare one as the spare, and frees the other.
     fn run_empty(&mut self, number: u32) {
         // There was no other spare chunk.
         let Some(before) = self.spare.replace(number).filter(|before| *before != number) else { return };

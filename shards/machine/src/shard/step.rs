@@ -49,7 +49,7 @@ impl ShardMachine {
         self.relay_turn(turn);
         self.active_timeouts(turn);
         self.spread_broadcasts(turn);
-        // Clocks first: sessions whose Pong did not come in time end before the next Pings go out.
+        // Clocks first: those whose Pong came in time are removed before the next Pings go out.
         self.pong_timeouts(turn);
         self.sweep_sessions(turn);
         self.receipt_timeouts(turn);

@@ -21,8 +21,8 @@ use super::row::RowKey;
 pub enum StoreOp {
     /// Read the user. -> [`StoreReply::User`].
     LoadUser { uaid: Uaid },
-    /// Read the presence rows of the user, and if it has this channel. As `LoadUser`, with that channel alone or none:
-    /// a user can have thousands. -> [`StoreReply::User`].
+    /// Read the presence rows of the user, and its registration of this channel. As `LoadUser`, with that channel alone
+    /// or none: a user can have thousands. -> [`StoreReply::User`].
     Locate {
         uaid: Uaid,
         /// Channel that a POST named.

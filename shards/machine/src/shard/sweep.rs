@@ -67,7 +67,8 @@ impl ShardMachine {
         self.keepalive.give_back();
     }
 
-    /// Sets the input horizon of the shard. Pings that it wrote since and could not send at once count from now.
+    /// Sets the input horizon of the shard. After a delay (`late`), the timeouts of the Pings that it wrote since then
+    /// begin now.
     pub(super) fn heard(&mut self, turn: &Turn<'_>, until: Instant, late: bool) {
         if let Some(held_up) = self.keepalive.heard(turn.now.mono, until, late) {
             self.relays_were_held_up(held_up.since, held_up.due);

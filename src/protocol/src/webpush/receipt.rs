@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(sample().expires(), UnixSeconds(1_700_000_060));
     }
 
-    /// The owner of a `Location`, which a user agent sees as `version`, has no receipt; and a receipt cancels nothing.
+    /// A holder of a `Location`, which a user agent sees as `version`, has no receipt; and a receipt cancels nothing.
     #[test]
     fn a_message_id_is_no_receipt_and_a_receipt_no_message_id() {
         let ids = MessageIds::new(&[KEY_1.to_string()]).unwrap();

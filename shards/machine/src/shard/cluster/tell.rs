@@ -83,9 +83,9 @@ impl ShardMachine {
         self.tell_next(turn, tale);
     }
 
-    /// Handles the end of the second store, under which low water does not hide the message. If it is not certain, the
-    /// POST is refused. A POST that was accepted after a failed look keeps its message, which is saved until it is
-    /// stored. The user is read once more, because the look was before this write.
+    /// Handles the end of the second store, whose row low water does not hide. If that store is not certain, the POST
+    /// is refused. A POST that was accepted after a failed look keeps its message, which is saved until it is stored.
+    /// The user is read once more, because the look was before this write.
     pub(in super::super) fn saved_again(&mut self, turn: &mut Turn<'_>, mut tale: Box<Tale>, done: bool) {
         let op = tale.look();
         if !done && tale.waits.is_none() {

@@ -87,7 +87,7 @@ pub(super) struct Relay {
     pub awaited: Option<SeatId>,
     /// True while the socket takes no bytes.
     pub blocked: bool,
-    /// Number of times that it has taken bytes again.
+    /// Wakes of the socket so far: how often it has taken bytes again.
     pub wakes: u64,
     /// Owners with a refused notification, to notify when the socket takes bytes.
     pub refused: BTreeSet<ShardId>,

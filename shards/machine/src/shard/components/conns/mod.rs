@@ -173,7 +173,8 @@ fn is_opened(packed: u32) -> bool {
     packed >> TAG_SHIFT == 0
 }
 
-/// True if tick `one` comes at `other` or before it. Both wrap as an index does and are less than half a round apart.
+/// Returns true if tick `one` comes at `other` or before it. Both wrap as an index does and are less than half a round
+/// apart.
 fn is_by(one: u32, other: u32) -> bool {
     other.wrapping_sub(one) & INDEX_MASK <= INDEX_MASK / 2
 }

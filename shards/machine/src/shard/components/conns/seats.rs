@@ -21,7 +21,7 @@ pub(in crate::shard) struct Seat {
     pub unanswered: u32,
     /// Value of `wakes` at the relay's home when its socket refused the first of this round.
     pub refused: Option<u64>,
-    /// Number of times that the relay's socket has taken bytes again, as far as is known here.
+    /// Wakes of the relay's socket so far, as far as is known here.
     pub wakes: u64,
     /// Its words found too many waiting for credit: it says nothing more, and its session ends.
     pub choked: bool,
