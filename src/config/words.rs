@@ -1,4 +1,4 @@
-//! Settings whose values are words: the likest word for a wrong one, and the check of log levels.
+//! Settings whose values are words: the most similar word for a wrong one, and the check of log levels.
 
 /// The levels of `log.level`, in rising detail, and `off`.
 const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
@@ -24,7 +24,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("store.kind", &["embedded", "scylla", "memory"]),
 ];
 
-/// The likest word that this key takes, if any is like it at all.
+/// The most similar word that this key takes, if any is similar.
 pub(super) fn nearest(key: &str, text: &str) -> Option<String> {
     if key == "log.level" {
         return nearest_level(text);

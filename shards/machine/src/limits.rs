@@ -100,11 +100,11 @@ pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024;
 pub const ACK_UPDATES_MAX: usize = 2 * WINDOW_MAX as usize;
 
 /// Connections that the kernel completes ahead of a shard on each of its listening sockets, unless configured
-/// otherwise: those that come while the shard is busy or is not let run. In a storm of a million within a minute a
-/// shard of two is called 8,300 times a second, and this is half a second of it; a shard of sixteen has four. A waiting
-/// connection takes 2.5 KB of the kernel (a TCP socket that the server has not taken in): 10 MB for a full queue.
-/// Kernels since 5.4 allow this number untuned. Shed: the kernel drops the SYN of a further client, and the client
-/// tries again a second later.
+/// otherwise: those that come while the shard is busy or is not let run. In a storm of a million within a minute one of
+/// two shards gets 8,300 connections a second, and this is half a second of them; one of sixteen shards has four
+/// seconds. A waiting connection takes 2.5 KB of the kernel (a TCP socket that the server has not taken in): 10 MB for
+/// a full queue. Kernels since 5.4 allow this number untuned. Shed: the kernel drops the SYN of a further client, and
+/// the client tries again a second later.
 pub const BACKLOG_DEFAULT: u16 = 4_096;
 /// The least and the most of `shards.backlog`. The most is 165 MB of waiting sockets for each listening socket. Refuse:
 /// configuration.

@@ -418,7 +418,7 @@ impl User {
     }
 }
 
-/// The first `limit` unexpired rows. The reply says if there was another.
+/// The first `limit` unexpired rows, with `exhausted` set if there was no other.
 fn page<'a>(rows: impl Iterator<Item = &'a Arc<Message>>, limit: u16, now: UnixSeconds) -> StoreReply {
     let mut live = rows.filter(|message| !message.expired(now));
     let messages: Vec<_> = live.by_ref().take(usize::from(limit)).cloned().collect();

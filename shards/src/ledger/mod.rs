@@ -13,8 +13,8 @@
 //! full, every appended byte makes the tail pass four: dead records are freed, live ones copied to the head.
 //! While live bytes are at most [`capacity_for`] the log always has room (the arithmetic is at [`Log::append`]).
 //!
-//! Logs are never reused: at start [`replay`] reads every log of the directory, for any earlier shard count, the caller
-//! makes new ones, saves the messages and then discards the old files.
+//! Logs are never reused: at start [`replay`] reads every log of the directory, also those of an earlier shard count.
+//! The caller makes new ones, saves the messages and then discards the old files.
 //!
 //! Lives on: its shard only; `replay` on the starting thread.
 

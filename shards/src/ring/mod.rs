@@ -7,8 +7,8 @@
 //! Lives on: the shard's thread (rings are SINGLE_ISSUER), but for [`listen`], [`probe`], [`raise_limits`]
 //! and [`tables`], which the starting thread calls, or a command.
 //!
-//! The memory that the kernel may touch, and the time, are the one subject of the `unsafe` code here: every SEND and
-//! RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns (RULES.md rule 2).
+//! The `unsafe` code here has one subject: the memory that the kernel may touch, and the time in which it may. Every
+//! SEND and RECV carries MSG_DONTWAIT, so it is over when the submission that carries it returns (RULES.md rule 2).
 
 #![allow(unsafe_code)]
 

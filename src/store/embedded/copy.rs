@@ -39,7 +39,7 @@ impl Embedded {
     /// use meanwhile. Runs on the caller's thread.
     ///
     /// # Errors
-    /// When `dest` is not empty or not writable, or a row cannot be read.
+    /// If `dest` is not empty or not writable, or a row cannot be read.
     pub fn backup(&self, dest: &Path) -> Result<Copied, StoreFault> {
         let Some(db) = &self.db else { return Err(StoreFault::new(&self.dir, Cause::Closed)) };
         let mut target = Target::create(dest)?;

@@ -53,7 +53,7 @@ pub(super) fn prepare(dir: &Path) -> Result<File, StoreFault> {
 /// Reads the format of a directory, one that this version knows; `None` if there is no format file.
 ///
 /// # Errors
-/// When the file cannot be read, has no format, or names another one.
+/// If the file cannot be read, has no format, or names another one.
 pub(super) fn format_of(dir: &Path) -> Result<Option<u8>, StoreFault> {
     let path = dir.join("FORMAT");
     let damaged = || Cause::Damaged("its text is not a format".into());

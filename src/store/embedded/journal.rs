@@ -79,7 +79,7 @@ pub(super) fn list(db: &Path) -> Result<Vec<PathBuf>, StoreFault> {
 /// Walks every journal of a database before it is opened; cuts a torn tail off the last one.
 ///
 /// # Errors
-/// When a journal is damaged or cannot be read.
+/// If a journal is damaged or cannot be read.
 pub(super) fn check(db: &Path) -> Result<(), StoreFault> {
     let journals = list(db)?;
     for (nth, path) in journals.iter().enumerate() {

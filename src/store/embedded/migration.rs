@@ -28,7 +28,7 @@ const USERS_PER_LINE: u64 = 1_000_000;
 /// Brings the database in `path` to the present format.
 ///
 /// # Errors
-/// When it cannot be read or written, or is of a format that this version does not know.
+/// If it cannot be read or written, or is of a format that this version does not know.
 pub(super) fn run(db: &Database, path: &Path) -> Result<(), StoreFault> {
     let fault = |error| StoreFault::database(path, error);
     let found = db.meta.get(rows::FORMAT_KEY).map_err(fault)?;

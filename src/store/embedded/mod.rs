@@ -249,7 +249,7 @@ impl Embedded {
     /// Opens the store in `dir`, which is created, and starts its threads.
     ///
     /// # Errors
-    /// When the directory is in use, not writable, not a store, of another format, or damaged; see [`StoreFault`].
+    /// If the directory is in use, not writable, not a store, of another format, or damaged; see [`StoreFault`].
     pub fn open(dir: &Path, options: Options) -> Result<Embedded, StoreFault> {
         let lock = directory::prepare(dir)?;
         let path = dir.join("db");
@@ -337,7 +337,7 @@ impl Embedded {
     /// Returns true if there is any user. For the starting thread.
     ///
     /// # Errors
-    /// When the database cannot be read.
+    /// If the database cannot be read.
     pub fn has_users(&self) -> Result<bool, StoreFault> {
         let empty = self.db.as_ref().map_or(Ok(true), |db| db.users.is_empty());
         empty.map(|empty| !empty).map_err(|error| StoreFault::database(&self.dir, error))

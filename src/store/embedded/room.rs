@@ -389,7 +389,7 @@ impl Told {
 /// Checks that the file system has room for the tables of sealed journals, which fjall writes while it opens.
 ///
 /// # Errors
-/// When it has not.
+/// If it has not.
 pub(super) fn check_open(dir: &Path, db: &Path) -> Result<(), StoreFault> {
     let journals = journal::list(db)?;
     let sealed = journals.iter().rev().skip(1).filter_map(|path| path.metadata().ok());

@@ -53,7 +53,7 @@ pub struct Progress {
 /// Restores the readable part of the store in `dir` to `dest`, a new directory. The files of `dir` are only read.
 ///
 /// # Errors
-/// When `dir` is in use or of a format that this version does not know, `dest` is not empty or not writable, or the
+/// If `dir` is in use or of a format that this version does not know, `dest` is not empty or not writable, or the
 /// journals of `dir` cannot be listed. Files that cannot be read are no error: [`Copied`] counts the losses.
 pub fn salvage(dir: &Path, dest: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Copied, StoreFault> {
     let _lock = take_lock(dir)?;

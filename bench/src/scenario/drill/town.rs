@@ -296,7 +296,7 @@ impl Town {
         Ok(())
     }
 
-    /// Sets the clock of the node that has its own `ahead` milliseconds ahead of the host's.
+    /// Sets the clock of the node with a clock of its own to `ahead` milliseconds ahead of the host's.
     pub(super) fn set_clock(&self, ahead: i64) -> io::Result<()> {
         std::fs::write(self.clock(), ahead.to_string())
     }

@@ -3,8 +3,8 @@
 //!
 //! `presence` writes to storage that a user is connected here, and finds out when that is no longer so. `route` brings
 //! a POST for a user who is not here to the node that has the user. `tell` makes that node read storage after a message
-//! was stored for its user. `foreign` is the other end: it handles the requests of other nodes. `machine/peer.rs` is
-//! the vocabulary.
+//! was stored for its user. `foreign` is the other end: it handles the requests of other nodes. `shard/peer.rs` is the
+//! vocabulary.
 
 mod foreign;
 pub(super) mod pending;

@@ -121,7 +121,7 @@ impl ShardMachine {
         }
     }
 
-    /// Asks storage if the user is still here.
+    /// Reads the user from storage to find out if it is still connected here.
     pub(in super::super) fn doubt(&mut self, turn: &mut Turn<'_>, at: Ref) {
         let session = self.sessions.live(at);
         let uaid = session.uaid;

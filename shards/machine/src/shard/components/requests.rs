@@ -29,7 +29,7 @@ impl<A> Caller<A> {
     }
 }
 
-/// Where an answer of type `A` goes.
+/// Receiver of an answer of type `A`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::shard) enum Asker<A> {
     /// A connection of this shard.

@@ -115,7 +115,7 @@ impl Settling {
         self.refused.remember(now, uaid, stamp);
     }
 
-    /// Whether a push of this message was refused here within the last minute.
+    /// Returns true if a push of this message was refused here within the last minute.
     pub fn refused_lately(&self, uaid: Uaid, stamp: Stamp) -> bool {
         self.refused.known.contains(&(uaid, stamp))
     }
