@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tungstenite::Message;
 use tungstenite::protocol::{WebSocket, WebSocketConfig};
 
-use super::stream::{PATIENCE, Stream};
+use super::stream::Stream;
 use protocol::wire::base64url;
 
 /// The longest message that a user agent reads.
@@ -201,9 +201,9 @@ impl Agent {
             if left.is_zero() {
                 return Ok(Received::Nothing);
             }
-            self.socket.get_mut().set_patience(left);
+            self.socket.get_mut().set_patience(Some(left));
             let read = self.socket.read();
-            self.socket.get_mut().set_patience(PATIENCE);
+            self.socket.get_mut().set_patience(None);
             match read {
                 Ok(Message::Text(text)) => return Ok(Received::Message(serde_json::from_str(&text)?)),
                 Ok(Message::Close(frame)) => return Ok(Received::Close(frame.map_or(1005, |frame| frame.code.into()))),
@@ -224,10 +224,11 @@ impl Agent {
     /// # Errors
     /// Another event arrived, or none in time.
     pub fn receive_type(&mut self, kind: &str) -> io::Result<Value> {
-        let mut received = self.receive(PATIENCE)?;
+        let patience = self.socket.get_ref().usual_patience();
+        let mut received = self.receive(patience)?;
         for _ in 0..self.strays_max {
             match received {
-                Received::Message(message) if message["messageType"] != kind => received = self.receive(PATIENCE)?,
+                Received::Message(message) if message["messageType"] != kind => received = self.receive(patience)?,
                 _ => break,
             }
         }
@@ -248,8 +249,17 @@ impl Agent {
     /// The connection ended before.
     pub fn close(mut self) -> io::Result<()> {
         self.socket.close(None).map_err(explained)?;
-        while !matches!(self.receive(PATIENCE)?, Received::End | Received::Nothing) {}
+        let patience = self.socket.get_ref().usual_patience();
+        while !matches!(self.receive(patience)?, Received::End | Received::Nothing) {}
         Ok(())
+    }
+
+    /// Sends a close frame and leaves, without waiting for the server's answer.
+    ///
+    /// # Errors
+    /// The connection ended before.
+    pub fn leave(mut self) -> io::Result<()> {
+        self.socket.close(None).map_err(explained)
     }
 
     /// Closes as a crashed host does: RST, and everything in flight is lost.

@@ -3,11 +3,13 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 
-use super::stream::Stream;
+use super::stream::{Stream, repeat};
 use protocol::wire::url::HttpUrl;
 
 /// Bytes of a response that is read at most.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a response before its body.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 64;
 
 /// A response as read.
@@ -45,7 +47,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Response, usize)>, String> {
     let mut head = httparse::Response::new(&mut headers);
     let start = match head.parse(bytes) {
         Ok(httparse::Status::Complete(start)) => start,
-        Ok(httparse::Status::Partial) => return Ok(None),
+        Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
+        Ok(httparse::Status::Partial) => return Err(format!("a head of more than {HEAD_BYTES_MAX} bytes")),
         Err(error) => return Err(format!("not a response: {error}")),
     };
     let mut response = Response { status: head.code.unwrap_or(0), ..Response::default() };
@@ -182,7 +185,7 @@ pub fn exchange(address: SocketAddr, request: &Request) -> io::Result<Response> 
 /// Errors of the stream.
 pub fn read_more(stream: &mut impl Read, inbox: &mut Vec<u8>) -> io::Result<usize> {
     let mut buffer = [0; 16 * 1024];
-    let n = stream.read(&mut buffer)?;
+    let n = repeat(|| stream.read(&mut buffer))?;
     inbox.extend_from_slice(&buffer[..n]);
     Ok(n)
 }
@@ -197,6 +200,8 @@ mod tests {
         for cut in 0..text.len() - 4 {
             assert!(parse(&text[..cut]).unwrap().is_none());
         }
+        let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(HEAD_BYTES_MAX));
+        assert!(parse(endless.as_bytes()).is_err());
         let (response, used) = parse(text).unwrap().unwrap();
         assert_eq!((response.status, response.errno(), used), (410, Some(106), text.len() - 4));
         assert_eq!((response.header("x"), response.message_id()), (Some("y"), None));

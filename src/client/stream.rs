@@ -26,8 +26,8 @@ pub enum Stream {
 /// A socket whose every call ends in time, however slow or silent the server is.
 pub struct Timed {
     socket: TcpStream,
-    /// Longest wait of one call.
-    patience: Duration,
+    /// Longest wait of one call, if it is shorter than the usual one.
+    patience: Option<Duration>,
     /// Instant at which all calls end.
     end: Option<Instant>,
 }
@@ -35,13 +35,18 @@ pub struct Timed {
 impl Timed {
     fn new(socket: TcpStream, end: Option<Instant>) -> io::Result<Timed> {
         socket.set_nodelay(true)?;
-        Ok(Timed { socket, patience: PATIENCE, end })
+        Ok(Timed { socket, patience: None, end })
+    }
+
+    /// Longest wait for bytes that must come: all of the time that is left until `end`.
+    fn usual_patience(&self) -> Duration {
+        self.end.map_or(PATIENCE, |end| end.saturating_duration_since(Instant::now()))
     }
 
     /// Longest wait of the next call. Never zero, which sockets take for "no limit".
     fn left(&self) -> io::Result<Duration> {
-        let left =
-            self.end.map_or(self.patience, |end| self.patience.min(end.saturating_duration_since(Instant::now())));
+        let usual = self.usual_patience();
+        let left = self.patience.map_or(usual, |patience| patience.min(usual));
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 }
@@ -52,7 +57,7 @@ impl Stream {
     /// # Errors
     /// No connection.
     pub fn connect(address: SocketAddr) -> io::Result<Stream> {
-        Stream::of(TcpStream::connect(address)?)
+        Stream::of(TcpStream::connect_timeout(&address, PATIENCE)?)
     }
 
     /// Wraps a connected socket.
@@ -63,18 +68,27 @@ impl Stream {
         Ok(Stream::Plain(Timed::new(socket, None)?))
     }
 
-    /// Sets the longest wait of one call; [`PATIENCE`] until then.
-    pub fn set_patience(&mut self, patience: Duration) {
+    /// Sets the longest wait of one call; `None` is [`Stream::usual_patience`].
+    pub fn set_patience(&mut self, patience: Option<Duration>) {
         match self {
             Stream::Plain(timed) => timed.patience = patience,
             Stream::Tls(tls) => tls.sock.patience = patience,
         }
     }
 
+    /// Longest wait for bytes that must come: the time until the end of all calls, or [`PATIENCE`] without one.
+    pub fn usual_patience(&self) -> Duration {
+        self.timed().usual_patience()
+    }
+
     pub fn socket(&self) -> &TcpStream {
+        &self.timed().socket
+    }
+
+    fn timed(&self) -> &Timed {
         match self {
-            Stream::Plain(timed) => &timed.socket,
-            Stream::Tls(tls) => &tls.sock.socket,
+            Stream::Plain(timed) => timed,
+            Stream::Tls(tls) => &tls.sock,
         }
     }
 }
@@ -146,7 +160,7 @@ fn refused(host: &str, error: io::Error) -> io::Error {
 
 /// The kernel does not begin a read with a time limit again after an interruption. Work that a ring of the same thread
 /// completes is an interruption, and so is a process that was stopped and goes on.
-fn repeat<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(super) fn repeat<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -208,7 +208,7 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
         agent.ack([&note])?;
         agent.unregister(&channel)?;
         // A courtesy: the server may be gone already.
-        let _ = agent.close();
+        let _ = agent.leave();
         Ok(())
     })
 }
