@@ -140,7 +140,7 @@ pub fn documented(tree: &Tree) -> Vec<String> {
                 complaints.push(format!("{}:{}: public and not documented", file.path, at + 1));
             }
         }
-        if file.text.starts_with(|c| c != '/') && !file.text.starts_with("#!") {
+        if !file.text.starts_with("//!") {
             complaints.push(format!("{}: has no header", file.path));
         }
     }
