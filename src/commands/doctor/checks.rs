@@ -68,7 +68,7 @@ pub struct Sysctl {
     /// The recommendation in words.
     pub wanted: String,
     pub good: bool,
-    /// A value that is as recommended, and no worse than the present one.
+    /// A value that is as recommended. A minimum is given as it is, also where the host has more.
     pub value: String,
     /// The consequence of a worse value.
     pub why: &'static str,

@@ -145,6 +145,7 @@ impl Lately {
 
 /// At the bound an unknown ack is not looked up; window entries always fit.
 const SETTLING_ROWS_MAX: usize = 4 * limits::WINDOW_MAX as usize;
+/// Entries of each of the two tables, about 3 MB. At the bound the oldest is forgotten.
 const LATELY_MAX: usize = 65_536;
 const LATELY_FOR: Span = Span::from_secs(60);
 
