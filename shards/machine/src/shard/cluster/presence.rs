@@ -152,18 +152,18 @@ impl ShardMachine {
         let (uaid, mine) = (session.uaid, self.presence_of(session));
         // If storage fails, the next doubt asks again.
         let (Ok(Some(user)), Some(mine)) = (result, mine) else { return };
-        match user.presence.first() {
-            Some(newest) if newest.node != mine.node && newest.connected_at > mine.connected_at => {
-                self.stats.sessions_elsewhere += 1;
-                self.end_session(turn, at, Some(CloseReason::Elsewhere));
-                self.tell_about(turn, uaid, user.presence);
-            }
+        // Of two sessions of one instant the node decides: if both stayed, they would notify each other for ever.
+        let outranks = |row: &Presence| (row.connected_at, &row.node) > (mine.connected_at, &mine.node);
+        if user.presence.iter().any(|row| row.node != mine.node && outranks(row)) {
+            self.stats.sessions_elsewhere += 1;
+            self.end_session(turn, at, Some(CloseReason::Elsewhere));
+            self.tell_about(turn, uaid, user.presence);
+        } else if user.presence.contains(&mine) {
             // Clocks of nodes are apart, and hellos overtake each other: an older row may be that of the live session.
-            _ if user.presence.contains(&mine) => self.tell_about(turn, uaid, user.presence),
-            _ => {
-                self.sessions.live_mut(at).connected_at.renew();
-                self.set_presence(turn, at);
-            }
+            self.tell_about(turn, uaid, user.presence);
+        } else {
+            self.sessions.live_mut(at).connected_at.renew();
+            self.set_presence(turn, at);
         }
     }
 

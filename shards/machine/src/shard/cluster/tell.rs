@@ -135,7 +135,7 @@ impl ShardMachine {
             // since.
             PeerReply::Done | PeerReply::Busy if tale.unsure.is_some() && tale.asked == tale.unsure => {
                 let before = tale.unsure.take().map_or(0, |unsure| unsure.connected_at);
-                tale.left.retain(|other| other.connected_at > before);
+                tale.left.retain(|other| other.connected_at >= before);
                 tale.send = None;
                 self.tell_next(turn, tale);
             }

@@ -262,6 +262,31 @@ fn a_push_that_may_have_arrived_is_known_to_have_a_row_also_when_its_post_was_re
     assert!(mesh.store.rows_of(uaid).is_empty(), "its ack takes the row too");
 }
 
+/// Storage answers two hellos at one instant, and neither session is the newer one by its time.
+#[test]
+fn two_half_open_sessions_of_one_instant_do_not_notify_each_other_for_ever() {
+    let mut mesh = Mesh::nodes(3, |_| {});
+    let uaid = mesh.known_user(0);
+    mesh.store.mode = Mode::Held;
+    let sockets = [0, 1, 2].map(|node| {
+        let socket = mesh.open(node);
+        mesh.say_hello(socket, Some(uaid));
+        mesh.run();
+        socket
+    });
+    mesh.store.release();
+    mesh.store.mode = Mode::Prompt;
+    mesh.run();
+    mesh.register(sockets[2], THIRD);
+    mesh.close(sockets[2]);
+    // Both sessions that are left pass the message by.
+    let post = mesh.start_post(0, Message { chid: THIRD, ..message(uaid) });
+    mesh.run();
+    assert!(matches!(mesh.answer_to(post), Some(Published::Accepted { .. })));
+    let closed = sockets[..2].iter().filter(|socket| mesh.closed(**socket).is_some()).count();
+    assert_eq!(closed, 1, "one of the two knows that the other is the newer one");
+}
+
 /// The network brings a push twice. One copy is refused, and the node that made it stamps the message again; its write
 /// fails. The other copy comes behind that.
 #[test]
