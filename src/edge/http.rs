@@ -102,7 +102,6 @@ pub(super) enum Plan {
     /// Read the body as that of a call of another node.
     Node {
         call: NodeCall,
-        /// User that the path names.
         uaid: Uaid,
         body: Vec<u8>,
     },

@@ -19,9 +19,8 @@ fn an_ack_names_a_version_and_any_channel() {
         world.post(&subscription, 3600, "x");
         versions.push(agent.note().version);
     }
-    let (other, foreign) = world.subscriber();
-    let mut other = other;
-    world.post(&foreign, 3600, "of somebody else");
+    let (mut other, foreign) = world.subscriber();
+    world.post(&foreign, 3600, "of another user");
     let theirs = other.note();
     let mut updates: Vec<Value> = Vec::new();
     for (spell, version) in spellings.iter().zip(&versions) {
@@ -36,7 +35,7 @@ fn an_ack_names_a_version_and_any_channel() {
     other.leave();
     world.agent(Some(&uaid)).silence();
     let again = world.agent(Some(&their_uaid)).note();
-    assert_eq!(again.version, theirs.version, "nobody settles what was sent to somebody else");
+    assert_eq!(again.version, theirs.version, "an ack settles no message of another user");
 }
 
 #[test]
