@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use machine::RECORD_VERSION;
 use machine::ids::Uaid;
 use machine::message::Message;
 use machine::simple::{Mode, WakeData};
@@ -11,16 +10,12 @@ use ring::digest::{Context, SHA256};
 
 use super::admit::{Admission, Admitted, ROWS_AT_ONCE_MAX};
 use super::rows::{USERS_AT_ONCE_MAX, each_row};
-use super::{Listed, Transfer, TransferFault, WholeUser};
-use crate::store::idle;
+use super::walk::walk;
+use super::{Transfer, TransferFault, WholeUser};
 
-/// Users that are read at once: with 2,048 channels each 15 MB.
-const USERS_PER_BATCH: usize = 128;
 /// Rows that expire within this many seconds of a comparison are on neither side of it: they may expire between the
 /// two reads.
 const EXPIRY_MARGIN_SECONDS: u64 = 60;
-/// Users with an unreadable record that are named; the others are counted.
-pub const UNREADABLE_NAMED_MAX: usize = 100;
 
 /// Result of a copy.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +30,6 @@ pub struct Copied {
     pub users_unreadable: u64,
 }
 
-/// Returns true if a store would serve this user; counts it otherwise.
-fn is_served(user: &WholeUser, now: UnixSeconds, copied: &mut Copied) -> bool {
-    let (other, gone) = (user.record_version != RECORD_VERSION, idle(user.seen, now));
-    copied.users_of_other_version += u64::from(other);
-    copied.users_idle += u64::from(gone && !other);
-    !other && !gone
-}
-
 /// Copies every user with its messages. Can be run again after any interruption. `progress` is called after each
 /// batch.
 ///
@@ -55,18 +42,15 @@ pub fn copy(
     progress: &mut dyn FnMut(&Copied),
 ) -> Result<Copied, TransferFault> {
     let mut copied = Copied::default();
-    let mut after = None;
-    loop {
-        let Listed { mut users, unreadable, last } = from.users(after, USERS_PER_BATCH)?;
-        if last.is_none() {
-            return Ok(copied);
-        }
-        after = last;
-        copied.users_unreadable += unreadable.len() as u64;
-        users.retain(|user| is_served(user, now(), &mut copied));
-        copy_users(from, to, &users, now(), &mut copied.admitted)?;
+    walk(from, now, &mut |from, users, left| {
+        copied.users_idle = left.idle;
+        copied.users_of_other_version = left.of_other_version;
+        copied.users_unreadable = left.unreadable;
+        copy_users(from, to, users, now(), &mut copied.admitted)?;
         progress(&copied);
-    }
+        Ok(())
+    })?;
+    Ok(copied)
 }
 
 fn copy_users(
@@ -121,7 +105,7 @@ pub struct Compared {
     pub users_different: u64,
     /// Users of the first store whose record cannot be read, so that nothing of them can be in the second.
     pub users_unreadable: u64,
-    /// Positions of the first unreadable users, [`UNREADABLE_NAMED_MAX`] at most.
+    /// Positions of the first unreadable users, [`super::UNREADABLE_NAMED_MAX`] at most.
     pub unreadable: Vec<String>,
 }
 
@@ -143,22 +127,14 @@ pub fn compare(
     progress: &mut dyn FnMut(&Compared),
 ) -> Result<Compared, TransferFault> {
     let mut compared = Compared::default();
-    let mut after = None;
-    loop {
-        let Listed { mut users, unreadable, last } = from.users(after, USERS_PER_BATCH)?;
-        if last.is_none() {
-            return Ok(compared);
-        }
-        after = last;
-        compared.users_unreadable += unreadable.len() as u64;
-        let room = UNREADABLE_NAMED_MAX - compared.unreadable.len();
-        compared.unreadable.extend(unreadable.into_iter().take(room));
-        users.retain(|user| is_served(user, now(), &mut Copied::default()));
+    let left = walk(from, now, &mut |from, users, _| {
         for some in users.chunks(USERS_AT_ONCE_MAX) {
             compare_users(from, to, some, now(), &mut compared)?;
         }
         progress(&compared);
-    }
+        Ok(())
+    })?;
+    Ok(Compared { users_unreadable: left.unreadable, unreadable: left.unreadable_at, ..compared })
 }
 
 fn compare_users(

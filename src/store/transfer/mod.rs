@@ -1,4 +1,5 @@
-//! Whole users in and out of a store: what `murre import` and `murre migrate` need beyond the port of a shard.
+//! Whole users in and out of a store: what `murre import`, `murre export` and `murre migrate` need beyond the port of a
+//! shard.
 //!
 //! A shard asks for one user at a time and never for a channel's key, so the port can neither list users nor carry
 //! one over as it is. [`Transfer`] can; every backend implements it beside its port, and decisions about users are made
@@ -15,7 +16,8 @@ mod asking;
 mod copy;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+mod walk;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +30,9 @@ use machine::{StoreOp, StoreReply};
 
 pub use admit::{Admission, Admitted, Coming, ROWS_AT_ONCE_MAX, admit};
 pub use asking::{Asker, refused};
-pub use copy::{Compared, Copied, UNREADABLE_NAMED_MAX, compare, copy};
+pub use copy::{Compared, Copied, compare, copy};
+pub use rows::{USERS_AT_ONCE_MAX, each_row};
+pub use walk::{LeftOut, UNREADABLE_NAMED_MAX, walk};
 
 /// One channel with all its stored data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
