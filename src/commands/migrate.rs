@@ -3,7 +3,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -76,7 +75,7 @@ impl Place {
 
 /// Reason why a place cannot be opened.
 #[derive(Debug)]
-enum Refused {
+pub(super) enum Refused {
     Config(ConfigError),
     OtherKind(PathBuf),
     NoSource(PathBuf),
@@ -124,11 +123,15 @@ pub fn run(args: Args) -> ExitCode {
 
 fn configs(args: &Args) -> Result<(Config, Config), Refused> {
     let (from, to) = (args.from.config()?, args.to.config()?);
-    // Opening the store would make an empty one.
-    if from.store.kind == StoreKind::Embedded && !from.data_dir.join("store").is_dir() {
-        return Err(Refused::NoSource(from.data_dir));
+    Ok((source(from)?, to))
+}
+
+/// Returns this configuration if its store is there: opening it would make an empty one.
+pub(super) fn source(config: Config) -> Result<Config, Refused> {
+    if config.store.kind == StoreKind::Embedded && !config.data_dir.join("store").is_dir() {
+        return Err(Refused::NoSource(config.data_dir));
     }
-    Ok((from, to))
+    Ok(config)
 }
 
 /// Result of a run.
@@ -139,13 +142,11 @@ struct Outcome {
 }
 
 fn migrate(from: &Config, to: &Config, compare_only: bool, say: &mut dyn FnMut(&str)) -> Result<Outcome, Fault> {
-    let replayed = Cell::new(0);
-    let told = |messages| replayed.set(messages);
-    node::with_stores(from, to, told, |from, to| {
-        if replayed.get() > 0 {
-            say(&format!("{} messages that the ledgers held are saved to the first store", replayed.get()));
+    node::with_stores(from, to, |saved, from, to| {
+        if saved > 0 {
+            say(&format!("{saved} messages that the ledgers held are saved to the first store"));
         }
-        let mut progress = Progress { say, said_at: Instant::now() };
+        let mut progress = Progress::new(say);
         let copied = if compare_only {
             None
         } else {
@@ -159,13 +160,17 @@ fn migrate(from: &Config, to: &Config, compare_only: bool, say: &mut dyn FnMut(&
 }
 
 /// Reports the progress, at most once per [`SAY_EVERY`].
-struct Progress<'a> {
+pub(super) struct Progress<'a> {
     say: &'a mut dyn FnMut(&str),
     said_at: Instant,
 }
 
-impl Progress<'_> {
-    fn say(&mut self, line: impl FnOnce() -> String) {
+impl<'a> Progress<'a> {
+    pub(super) fn new(say: &'a mut dyn FnMut(&str)) -> Progress<'a> {
+        Progress { say, said_at: Instant::now() }
+    }
+
+    pub(super) fn say(&mut self, line: impl FnOnce() -> String) {
         if self.said_at.elapsed() >= SAY_EVERY {
             self.said_at = Instant::now();
             (self.say)(&line());
@@ -193,23 +198,27 @@ impl Outcome {
             );
         }
         let Compared { users, channels, rows, digest, digest_there, users_newer, users_different, .. } = self.compared;
-        let Compared { users_unreadable, unreadable, .. } = &self.compared;
         text += &format!(
             "compared {users} users with {channels} channels and {rows} messages: {users_different} differ, \
              {users_newer} have changed there since\n\
              digest {digest:032x} here, {digest_there:032x} there"
         );
-        if *users_unreadable > 0 {
-            let more = *users_unreadable - unreadable.len() as u64;
-            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-            text += &format!(
-                "\nleft out {users_unreadable} users whose record in the first store is damaged or of another version \
-                 of murre; each is found with SELECT ... WHERE {}{more}",
-                unreadable.join(", ")
-            );
-        }
-        text
+        text + &unreadable("the first store", self.compared.users_unreadable, &self.compared.unreadable)
     }
+}
+
+/// Names the unreadable users of a store in a line of its own; empty when there are none.
+pub(super) fn unreadable(store: &str, users: u64, named: &[String]) -> String {
+    if users == 0 {
+        return String::new();
+    }
+    let more = users - named.len() as u64;
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!(
+        "\nleft out {users} users whose record in {store} is damaged or of another version of murre; each is found \
+         with SELECT ... WHERE {}{more}",
+        named.join(", ")
+    )
 }
 
 /// Tells the operator which keys to carry over: a store does not hold them, and a server on the new store needs them.
@@ -233,6 +242,6 @@ fn keys(from: &Config, to: &Config) -> String {
     )
 }
 
-fn unix_now() -> UnixSeconds {
+pub(super) fn unix_now() -> UnixSeconds {
     UnixSeconds(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }

@@ -46,7 +46,7 @@ pub use host::KERNEL_STEERS;
 pub use ledgers::replay_ledgers;
 pub use running::{Running, Stopped};
 pub use shards::wall::HostClock;
-pub use transfer::{with_store, with_stores};
+pub use transfer::{with_source, with_store, with_stores};
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;

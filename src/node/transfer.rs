@@ -1,4 +1,4 @@
-//! Stores that are opened for commands other than serve: import and migrate.
+//! Stores that are opened for commands other than serve: import, export and migrate.
 
 use std::sync::Arc;
 
@@ -26,27 +26,36 @@ pub fn with_store<T>(
     done
 }
 
-/// Gives `task` both stores. First saves the messages in the ledgers beside the first store to it, as the next start
-/// of its server would do, and calls `replayed` with their number.
+/// Gives `task` the store of this configuration to read. First saves the messages in the ledgers beside the store to
+/// it, as the next start of its server would do; `task` gets their number.
 ///
 /// # Errors
 /// As [`with_store`], [`Fault::Ledger`] and [`Fault::Replay`].
+pub fn with_source<T>(
+    config: &Config,
+    task: impl FnOnce(usize, &mut dyn Transfer) -> Result<T, TransferFault>,
+) -> Result<T, Fault> {
+    let opened = Opened::open(config)?;
+    let saved = opened.save_ledgers()?;
+    let done = opened.storage.transfer().and_then(|mut store| task(saved, &mut *store).map_err(failed));
+    opened.storage.close();
+    done
+}
+
+/// Gives `task` both stores, the first as [`with_source`] does.
+///
+/// # Errors
+/// As [`with_source`].
 pub fn with_stores<T>(
     from: &Config,
     to: &Config,
-    replayed: impl FnOnce(usize),
-    task: impl FnOnce(&mut dyn Transfer, &mut dyn Transfer) -> Result<T, TransferFault>,
+    task: impl FnOnce(usize, &mut dyn Transfer, &mut dyn Transfer) -> Result<T, TransferFault>,
 ) -> Result<T, Fault> {
     let source = Opened::open(from)?;
     let target = Opened::open(to)?;
-    if let Some(data) = &source.data {
-        let replay = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
-        source.storage.save_all(&replay.messages)?;
-        replayed(replay.messages.len());
-        replay.discard().map_err(|error| Fault::Ledger(error.to_string()))?;
-    }
+    let saved = source.save_ledgers()?;
     let both = source.storage.transfer().and_then(|from| Ok((from, target.storage.transfer()?)));
-    let done = both.and_then(|(mut from, mut to)| task(&mut *from, &mut *to).map_err(failed));
+    let done = both.and_then(|(mut from, mut to)| task(saved, &mut *from, &mut *to).map_err(failed));
     target.storage.close();
     source.storage.close();
     done
@@ -70,5 +79,15 @@ impl Opened {
         };
         let dir = data.as_ref().map_or_else(|| config.data_dir.join("store"), DataDir::store);
         Ok(Opened { storage: Storage::open(config, &dir, &Arc::new(Wall::start()))?, data })
+    }
+
+    /// Saves the messages in the ledgers beside the store to it, and returns their number.
+    fn save_ledgers(&self) -> Result<usize, Fault> {
+        let Some(data) = &self.data else { return Ok(0) };
+        let replay = ledger::replay(&data.ledger()).map_err(|error| Fault::Ledger(error.to_string()))?;
+        self.storage.save_all(&replay.messages)?;
+        let saved = replay.messages.len();
+        replay.discard().map_err(|error| Fault::Ledger(error.to_string()))?;
+        Ok(saved)
     }
 }
