@@ -1,12 +1,15 @@
-//! `murre import`: users, channels and messages of another service, from JSON lines (docs/MIGRATING.md).
+//! `murre import`: users, channels and messages of another service or of an export, from JSON lines
+//! (docs/MIGRATING.md).
 //!
-//! One line is one user, and a user is written whole or not at all. Existing data is not written again, so a file can
-//! be imported repeatedly: from its start after a failure, or a later dump over an earlier one.
+//! One line is one user; a user of an export with many messages has several. A user is written whole or not at all.
+//! Existing data is not written again, so a file can be imported repeatedly: from its start after a failure, or a later
+//! dump over an earlier one.
 
 mod line;
 mod lines;
+mod own;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,8 +23,10 @@ use machine::time::UnixSeconds;
 use super::{ConfigArgs, fail, status};
 use crate::node;
 use crate::store::transfer::{Admitted, Coming, Transfer, TransferFault, admit};
-use line::{Line, Parsed};
+pub(super) use line::Line;
+use line::Parsed;
 use lines::{Lines, Next};
+pub(super) use own::encode_row;
 
 /// Users that are written at once, and so the size of one group of the committer.
 const USERS_AT_ONCE_MAX: usize = 256;
@@ -109,7 +114,7 @@ impl std::fmt::Display for Stop {
 
 /// Numbers of lines and messages by their result.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Summary {
+pub(super) struct Summary {
     /// Lines that are finished, from the start of the input.
     lines: u64,
     bad: u64,

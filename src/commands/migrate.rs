@@ -128,7 +128,12 @@ fn configs(args: &Args) -> Result<(Config, Config), Refused> {
 
 /// Returns this configuration if its store is there: opening it would make an empty one.
 pub(super) fn source(config: Config) -> Result<Config, Refused> {
-    if config.store.kind == StoreKind::Embedded && !config.data_dir.join("store").is_dir() {
+    let is_there = match config.store.kind {
+        StoreKind::Embedded => config.data_dir.join("store").is_dir(),
+        StoreKind::Memory => false,
+        StoreKind::Scylla => true,
+    };
+    if !is_there {
         return Err(Refused::NoSource(config.data_dir));
     }
     Ok(config)

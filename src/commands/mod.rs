@@ -23,6 +23,8 @@ pub mod schema;
 
 pub mod import;
 
+pub mod export;
+
 pub mod migrate;
 
 /// The command line of `murre`.
@@ -51,8 +53,10 @@ pub enum Command {
     Maintain(maintain::Args),
     /// Look after the tables of a shared store: print, create, migrate, check.
     Schema(schema::Args),
-    /// Take over users, channels and messages of another service from JSON lines.
+    /// Take over users, channels and messages of another service, or of an export, from JSON lines.
     Import(import::Args),
+    /// Write the users, channels and messages of a store as JSON lines, which import reads.
+    Export(export::Args),
     /// Move users, channels and messages from one store to another.
     Migrate(migrate::Args),
 }
@@ -143,6 +147,7 @@ pub fn run() -> ExitCode {
         Command::Maintain(args) => maintain::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Import(args) => import::run(args),
+        Command::Export(args) => export::run(args),
         Command::Migrate(args) => migrate::run(args),
     }
 }

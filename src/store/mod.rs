@@ -24,7 +24,7 @@ pub mod nodes;
 pub mod latencies;
 
 #[cfg(test)]
-mod laws;
+pub(crate) mod laws;
 
 use machine::RECORD_VERSION;
 use machine::time::UnixSeconds;

@@ -1,4 +1,4 @@
-//! One line: a user of another service as JSON, and the same user as the stores of murre keep it.
+//! One line: a user as JSON, of another service or of an export, and the same user as the stores of murre keep it.
 //!
 //! Reasons never show text of the line: a UAID is a bearer secret.
 
@@ -11,8 +11,9 @@ use machine::limits;
 use machine::message::{Message, Urgency};
 use machine::simple::Contact;
 use machine::time::UnixSeconds;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+use super::own::Own;
 use crate::store::IDLE_SECONDS_MAX;
 use crate::store::transfer::{Channel, Coming, WholeUser};
 use protocol::webpush::headers::{Encryption, TTL_MAX, read_topic, read_urgency};
@@ -26,30 +27,35 @@ const MILLISECONDS_MIN: u64 = 100_000_000_000;
 const MILLISECONDS_MAX: u64 = 1_000_000_000_000_000;
 /// Largest lead of the other service's clock over this host's clock.
 const SKEW_SECONDS_MAX: u64 = 30;
+/// Largest lead of the clocks of an export over this host's clock. They stay ahead after a host clock that was; a
+/// damaged one would push all later stamps ahead.
+const OWN_LEAD_SECONDS_MAX: u64 = 366 * 86_400;
 
 /// A line as it is written (docs/MIGRATING.md). Unknown members are ignored: a dump may have more columns.
-#[derive(Deserialize)]
-pub(super) struct Line {
+#[derive(Serialize, Deserialize)]
+pub(in crate::commands) struct Line {
     uaid: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     router_type: Option<String>,
     #[serde(default)]
     record_version: Option<u64>,
     connected_at: u64,
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     current_timestamp: Option<u64>,
     channels: Vec<ChannelForm>,
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     messages: Option<Vec<MessageForm>>,
+    #[serde(default)]
+    murre: Option<Own>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum ChannelForm {
     Plain(String),
     Full {
         chid: String,
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
         #[serde(default)]
         registered_at: Option<u64>,
@@ -110,6 +116,25 @@ pub(super) struct Found {
 }
 
 impl Line {
+    /// Returns the line of this user with these rows (`encode_row`). `more` says that further lines of the user follow.
+    pub(in crate::commands) fn of(user: &WholeUser, rows: Vec<String>, more: bool) -> Line {
+        let channel = |channel: &Channel| ChannelForm::Full {
+            chid: hexadecimal(&channel.chid.0),
+            key: channel.key.map(|key| hexadecimal(&key.0)),
+            registered_at: Some(channel.registered_at.0),
+        };
+        Line {
+            uaid: hexadecimal(&user.uaid.0),
+            router_type: None,
+            record_version: Some(user.record_version.into()),
+            connected_at: user.seen.0.saturating_mul(1_000),
+            current_timestamp: None,
+            channels: user.channels.iter().map(channel).collect(),
+            messages: None,
+            murre: Some(Own::of(user, rows, more)),
+        }
+    }
+
     /// Reads JSON. The error is the reason why it is not such a line.
     pub(super) fn parse(bytes: &[u8]) -> Result<Line, String> {
         serde_json::from_slice(bytes).map_err(|error| {
@@ -126,11 +151,13 @@ impl Line {
         if self.record_version.is_some_and(|version| version != u64::from(RECORD_VERSION)) {
             return Ok(Parsed::OtherVersion);
         }
-        let connected_at = clock(self.connected_at, "connected_at", now)?;
+        let own = self.murre.as_ref().map(Own::of_known_version).transpose()?;
+        let latest = UnixSeconds(now.0 + if own.is_some() { OWN_LEAD_SECONDS_MAX } else { SKEW_SECONDS_MAX });
+        let connected_at = clock(self.connected_at, "connected_at", latest)?;
         let seen = UnixSeconds((connected_at.0 / 1_000_000).min(now.0));
         let mut channels = BTreeMap::new();
         for form in &self.channels {
-            let channel = form.channel(connected_at, now)?;
+            let channel = form.channel(connected_at, latest, if own.is_some() { exact_clock } else { clock })?;
             // The first entry of a channel counts.
             channels.entry(channel.chid).or_insert(channel);
         }
@@ -151,12 +178,19 @@ impl Line {
             contact: Contact::default(),
             channels: channels.into_values().collect(),
         };
-        let mut found =
-            Found { coming: Coming { user, rows: Vec::new() }, expired: 0, read_before: 0, unsubscribed: 0 };
+        let coming = Coming { user, rows: Vec::new(), more: false };
+        let mut found = Found { coming, expired: 0, read_before: 0, unsubscribed: 0 };
         let pointer = self.current_timestamp.map(microseconds);
         for (at, form) in self.messages.unwrap_or_default().iter().enumerate() {
-            let message = form.message(uaid, now).map_err(|reason| format!("message {}: {reason}", at + 1))?;
+            let message = form.message(uaid, latest).map_err(|reason| format!("message {}: {reason}", at + 1))?;
             found.take(message, pointer, now);
+        }
+        if let Some(own) = own {
+            own.complete(&mut found.coming, latest)?;
+            for (at, row) in own.rows.iter().enumerate() {
+                let message = Own::message(row, uaid, latest).map_err(|reason| format!("row {}: {reason}", at + 1))?;
+                found.take(message, None, now);
+            }
         }
         Ok(Parsed::User(Box::new(found)))
     }
@@ -178,7 +212,7 @@ impl Found {
 }
 
 impl ChannelForm {
-    fn channel(&self, connected_at: Clock, now: UnixSeconds) -> Result<Channel, String> {
+    fn channel(&self, connected_at: Clock, latest: UnixSeconds, read: ReadClock) -> Result<Channel, String> {
         let (chid, key, registered_at) = match self {
             ChannelForm::Plain(chid) => (chid, None, None),
             ChannelForm::Full { chid, key, registered_at } => (chid, key.as_deref(), *registered_at),
@@ -186,7 +220,7 @@ impl ChannelForm {
         let chid = Chid(id(chid, "chid")?);
         let key = key.map(|key| digest(key).ok_or("the key of a channel is neither a VAPID public key nor a digest"));
         let registered_at = match registered_at {
-            Some(at) => clock(at, "registered_at", now)?,
+            Some(at) => read(at, "registered_at", latest)?,
             None => connected_at,
         };
         Ok(Channel { chid, key: key.transpose()?, registered_at })
@@ -194,17 +228,17 @@ impl ChannelForm {
 }
 
 impl MessageForm {
-    fn message(&self, uaid: Uaid, now: UnixSeconds) -> Result<Message, String> {
+    fn message(&self, uaid: Uaid, latest: UnixSeconds) -> Result<Message, String> {
         let chid = Chid(id(&self.chid, "chid")?);
         let topic = match self.topic.as_deref() {
             None | Some("") => None,
             Some(text) => Some(read_topic(text.as_bytes()).ok_or("its topic is none (RFC 8030 section 5.4)")?),
         };
-        let accepted = clock(self.timestamp.saturating_mul(1_000), "timestamp (in seconds)", now)?;
+        let accepted = clock(self.timestamp.saturating_mul(1_000), "timestamp (in seconds)", latest)?;
         // 0 is no sort key (docs/MIGRATING.md), and a message with a topic has none.
         let sorted = self.sortkey_timestamp.filter(|sortkey| *sortkey > 0 && topic.is_none());
         let clock = match sorted {
-            Some(sortkey) => clock(sortkey, "sortkey_timestamp", now)?,
+            Some(sortkey) => clock(sortkey, "sortkey_timestamp", latest)?,
             None => accepted,
         };
         let payload = self.payload()?;
@@ -269,16 +303,27 @@ fn microseconds(time: u64) -> u64 {
     if time >= MILLISECONDS_MAX { time } else { time * 1_000 }
 }
 
+/// Reads a time of a line that is named so and may not be after the last argument.
+type ReadClock = fn(u64, &str, UnixSeconds) -> Result<Clock, String>;
+
 /// Converts a time of the other service to a [`Clock`].
-fn clock(time: u64, name: &str, now: UnixSeconds) -> Result<Clock, String> {
+fn clock(time: u64, name: &str, latest: UnixSeconds) -> Result<Clock, String> {
     if time < MILLISECONDS_MIN {
         return Err(format!("{name} is not milliseconds since 1970"));
     }
-    let clock = microseconds(time);
-    if clock > (now.0 + SKEW_SECONDS_MAX) * 1_000_000 {
+    exact_clock(microseconds(time), name, latest)
+}
+
+/// Takes a [`Clock`] of an export as it is.
+pub(super) fn exact_clock(clock: u64, name: &str, latest: UnixSeconds) -> Result<Clock, String> {
+    if clock > latest.0 * 1_000_000 {
         return Err(format!("{name} lies ahead of this host's clock"));
     }
     Ok(Clock(clock))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Removes the quoted texts of the line from a message of serde.

@@ -15,6 +15,7 @@ use crate::store::transfer::{Listed, TransferFault, WholeUser};
 use protocol::webpush::headers::Encoding;
 use protocol::webpush::payload;
 
+pub(in crate::commands) mod exported;
 mod served;
 
 const SAMPLE: &str = include_str!("../../../docs/import-sample.jsonl");

@@ -10,6 +10,9 @@
 //!   otherwise it may be missing because it was unregistered, and is left out;
 //! - messages of a user who is there are left out: they were written with the user, and may have been acked since.
 //!
+//! A user can come in parts. Every part but the last brings only messages, which no read sees before the last part has
+//! written the user; the rule above holds for each part.
+//!
 //! A user who was dropped (reset, idle for 60 days) is not there, and a store that keeps no trace of it (the embedded
 //! one) takes it on again. No user agent connects with it any more, and after 60 days it is dropped once more.
 
@@ -28,6 +31,8 @@ pub const ROWS_AT_ONCE_MAX: usize = 64;
 pub struct Coming {
     pub user: WholeUser,
     pub rows: Vec<Arc<Message>>,
+    /// Further parts of the user follow, and the last of them writes the user.
+    pub more: bool,
 }
 
 /// Numbers of users, channels and messages by their result.
@@ -99,18 +104,23 @@ pub fn admit(to: &mut dyn Transfer, coming: &[Coming], check: bool) -> Result<Ad
     let uaids: Vec<Uaid> = coming.iter().map(|coming| coming.user.uaid).collect();
     let there = to.find(&uaids)?;
     let (mut rows, mut users) = (Vec::new(), Vec::new());
-    for (Coming { user, rows: of_user }, there) in coming.iter().zip(&there) {
+    for (Coming { user, rows: of_user, more }, there) in coming.iter().zip(&there) {
+        if there.is_some() {
+            admitted.rows_left_out += of_user.len() as u64;
+        } else {
+            admitted.rows_added += of_user.len() as u64;
+            rows.extend(of_user.iter().cloned());
+        }
+        if *more {
+            continue;
+        }
         match admitted.decide(user, there.as_ref()) {
             Admission::Whole => {
-                admitted.rows_added += of_user.len() as u64;
-                rows.extend(of_user.iter().cloned());
-                users.push(WholeUser { may_have_messages: !of_user.is_empty(), ..user.clone() });
+                let may_have_messages = user.may_have_messages || !of_user.is_empty();
+                users.push(WholeUser { may_have_messages, ..user.clone() });
             }
-            Admission::Part(part) => {
-                admitted.rows_left_out += of_user.len() as u64;
-                users.push(*part);
-            }
-            Admission::Nothing => admitted.rows_left_out += of_user.len() as u64,
+            Admission::Part(part) => users.push(*part),
+            Admission::Nothing => {}
         }
     }
     if !check {

@@ -15,7 +15,7 @@ use crate::store::laws::{NOW, chid, contact, laws, message, topical, uaid, updat
 use crate::store::model::Model;
 
 /// A disk that other tests keep busy is no stall.
-fn patient() -> Options {
+pub(crate) fn patient() -> Options {
     Options { stall_after: Duration::from_secs(60), ..Options::default() }
 }
 
@@ -38,11 +38,11 @@ fn clocks(store: &mut dyn Transfer, user: u8) -> Vec<u64> {
     rows(store, user).iter().map(|m| m.stamp.clock.0).collect()
 }
 
-fn channel(n: u8, at: u64) -> Channel {
+pub(crate) fn channel(n: u8, at: u64) -> Channel {
     Channel { chid: chid(n), key: n.is_multiple_of(2).then_some(KeyDigest([n; 32])), registered_at: Clock(at) }
 }
 
-fn user(n: u8, channels: &[Channel]) -> WholeUser {
+pub(crate) fn user(n: u8, channels: &[Channel]) -> WholeUser {
     WholeUser {
         uaid: uaid(n),
         record_version: RECORD_VERSION,
@@ -202,7 +202,7 @@ laws! {
 }
 
 fn coming(user: WholeUser, rows: &[Message]) -> Coming {
-    Coming { user, rows: rows.iter().cloned().map(Arc::new).collect() }
+    Coming { user, rows: rows.iter().cloned().map(Arc::new).collect(), more: false }
 }
 
 /// A channel that was unregistered, and a message that was acked, do not come back by a second run; new ones arrive.
@@ -247,12 +247,12 @@ fn a_check_writes_nothing(store: &mut dyn Transfer) {
 }
 
 /// Users of all sorts, more than one batch of them.
-fn fill(store: &mut dyn Transfer) {
+pub(crate) fn fill(store: &mut dyn Transfer) {
     for n in 1..=200u8 {
         let channels: Vec<_> = (1..=n % 4).map(|c| channel(c, u64::from(c) + 3)).collect();
         let simple = n % 4 == 3 && n % 3 == 0;
         let told = if simple { *contact(Mode::Simple, "somewhere") } else { Contact::default() };
-        store.put_users(&[WholeUser { contact: told, low_water: Clock(2), ..user(n, &channels) }]).unwrap();
+        store.put_users(&[WholeUser { contact: told, low_water: Clock(1), ..user(n, &channels) }]).unwrap();
         let publish = |message| StoreOp::Publish { message: Arc::new(message), checked: false };
         if n % 4 > 0 && !simple {
             let count = if n == 5 { 100 } else { u64::from(n) % 5 };

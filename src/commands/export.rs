@@ -1,0 +1,197 @@
+//! `murre export`: every user of a store as JSON lines, which `murre import` reads (docs/MIGRATING.md).
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use machine::ids::Uaid;
+use machine::time::UnixSeconds;
+
+use super::import::{Line, encode_row};
+use super::migrate::{Progress, Refused, source, unix_now, unreadable};
+use super::{ConfigArgs, fail, status};
+use crate::config::Config;
+use crate::node::{self, Fault};
+use crate::store::transfer::{LeftOut, Transfer, TransferFault, USERS_AT_ONCE_MAX, WholeUser, each_row, walk};
+
+/// Characters of the rows of one line, unless its only row is longer. With 32 users at once that is 16 MiB of memory,
+/// and a line with 2,048 channels has less than 1 MiB, of the 16 that an import reads.
+const ROWS_CHARS_MAX: usize = 512 << 10;
+
+/// Arguments of this command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// File to write, one user a line; - is standard output
+    file: PathBuf,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Runs the export. Returns 0 when every user that a server would serve is in the output, 1 when one cannot be read or
+/// the export failed.
+pub fn run(args: Args) -> ExitCode {
+    let config = match args.config.load().map_err(Refused::Config).and_then(source) {
+        Ok(config) => config,
+        Err(refused) => return fail(status::CONFIG, &refused),
+    };
+    match export_to(&args.file, &config, &mut |said| eprintln!("{said}")) {
+        Ok(exported) => {
+            // Standard output may be the export.
+            eprintln!("{}", exported.text());
+            if exported.left.unreadable == 0 { ExitCode::SUCCESS } else { ExitCode::from(status::FAILED) }
+        }
+        Err(fault) => fail(fault.status(), &fault),
+    }
+}
+
+fn export_to(path: &Path, config: &Config, say: &mut dyn FnMut(&str)) -> Result<Exported, Fault> {
+    let unwritten = |error: io::Error| Fault::Transfer(format!("cannot write {}: {error}", path.display()));
+    let mut output = Output::open(path).map_err(unwritten)?;
+    let exported = node::with_source(config, |saved, from| {
+        if saved > 0 {
+            say(&format!("{saved} messages that the ledgers held are saved to the store"));
+        }
+        let mut progress = Progress::new(say);
+        export(from, &mut output.sink, &unix_now, &mut |so_far| {
+            progress.say(|| format!("{} users and {} messages exported", so_far.users, so_far.rows));
+        })
+    })?;
+    output.finish().map_err(unwritten)?;
+    Ok(exported)
+}
+
+/// Destination of an export. A file has its name only when it is whole, and only its owner can read it: UAIDs are
+/// secrets.
+struct Output {
+    sink: BufWriter<File>,
+    /// Present name and final name.
+    draft: Option<(PathBuf, PathBuf)>,
+}
+
+impl Output {
+    fn open(path: &Path) -> io::Result<Output> {
+        if path.as_os_str() == "-" {
+            let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+            return Ok(Output { sink: BufWriter::new(stdout), draft: None });
+        }
+        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            return Err(io::Error::other("it is there and no file; name a file, or - for standard output"));
+        }
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(format!(".{}.part", std::process::id()));
+        let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft).map_err(|error| {
+            let advice = "remove it if no other export writes it";
+            io::Error::new(error.kind(), format!("{}: {error}; {advice}", draft.display()))
+        })?;
+        Ok(Output { sink: BufWriter::new(file), draft: Some((draft.into(), path.to_owned())) })
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.sink.flush()?;
+        if let Some((draft, path)) = &self.draft {
+            self.sink.get_ref().sync_all()?;
+            fs::rename(draft, path)?;
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            File::open(dir)?.sync_all()?;
+            self.draft = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some((draft, _)) = &self.draft {
+            let _ = fs::remove_file(draft);
+        }
+    }
+}
+
+/// Numbers of an export.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Exported {
+    pub(super) users: u64,
+    pub(super) channels: u64,
+    pub(super) rows: u64,
+    pub(super) lines: u64,
+    pub(super) left: LeftOut,
+}
+
+impl Exported {
+    fn text(&self) -> String {
+        let Exported { users, channels, rows, lines, left } = self;
+        format!(
+            "exported {users} users with {channels} channels and {rows} messages in {lines} lines; left out {} not \
+             seen for 60 days and {} of another record version{}",
+            left.idle,
+            left.of_other_version,
+            unreadable("the store", left.unreadable, &left.unreadable_at)
+        )
+    }
+}
+
+/// Writes every user that a server would serve. `progress` is called after each batch.
+pub(super) fn export(
+    from: &mut dyn Transfer,
+    out: &mut dyn Write,
+    now: &dyn Fn() -> UnixSeconds,
+    progress: &mut dyn FnMut(&Exported),
+) -> Result<Exported, TransferFault> {
+    let mut writer = Writer { out, exported: Exported::default() };
+    let left = walk(from, now, &mut |from, users, _| {
+        for some in users.chunks(USERS_AT_ONCE_MAX) {
+            writer.users(from, some, now())?;
+        }
+        progress(&writer.exported);
+        Ok(())
+    })?;
+    Ok(Exported { left, ..writer.exported })
+}
+
+struct Writer<'a> {
+    out: &'a mut dyn Write,
+    exported: Exported,
+}
+
+impl Writer<'_> {
+    /// Writes these users. A user with more messages than fit on a line has several lines, perhaps between those of
+    /// other users.
+    fn users(&mut self, from: &mut dyn Transfer, users: &[WholeUser], now: UnixSeconds) -> Result<(), TransferFault> {
+        let (filled, empty): (Vec<_>, Vec<_>) = users.iter().partition(|user| user.may_have_messages);
+        let uaids: Vec<Uaid> = filled.iter().map(|user| user.uaid).collect();
+        let mut waiting = vec![(Vec::new(), 0); filled.len()];
+        each_row(from, &uaids, now, &mut |at, message| {
+            let row = encode_row(&message);
+            let (rows, chars) = &mut waiting[at];
+            if *chars > 0 && *chars + row.len() > ROWS_CHARS_MAX {
+                *chars = 0;
+                self.line(filled[at], std::mem::take(rows), true)?;
+            }
+            *chars += row.len();
+            rows.push(row);
+            Ok(())
+        })?;
+        let waiting = waiting.into_iter().map(|(rows, _)| rows);
+        let rest = empty.into_iter().map(|user| (user, Vec::new()));
+        filled.into_iter().zip(waiting).chain(rest).try_for_each(|(user, rows)| self.line(user, rows, false))
+    }
+
+    fn line(&mut self, user: &WholeUser, rows: Vec<String>, more: bool) -> Result<(), TransferFault> {
+        self.exported.lines += 1;
+        self.exported.rows += rows.len() as u64;
+        if !more {
+            self.exported.users += 1;
+            self.exported.channels += user.channels.len() as u64;
+        }
+        let written = serde_json::to_writer(&mut *self.out, &Line::of(user, rows, more)).map_err(io::Error::from);
+        written
+            .and_then(|()| self.out.write_all(b"\n"))
+            .map_err(|error| TransferFault(format!("cannot write the output: {error}; run the command again")))
+    }
+}
