@@ -34,6 +34,9 @@ impl LeftOut {
     }
 }
 
+/// Receiver of the batches of a walk: it gets the store, the users of a batch, and the users left out so far.
+pub type Take<'a> = dyn FnMut(&mut dyn Transfer, &[WholeUser], &LeftOut) -> Result<(), TransferFault> + 'a;
+
 /// Hands the users of each batch to `take`, with the store and the users left out so far.
 ///
 /// # Errors
@@ -41,7 +44,7 @@ impl LeftOut {
 pub fn walk(
     from: &mut dyn Transfer,
     now: &dyn Fn() -> UnixSeconds,
-    take: &mut dyn FnMut(&mut dyn Transfer, &[WholeUser], &LeftOut) -> Result<(), TransferFault>,
+    take: &mut Take<'_>,
 ) -> Result<LeftOut, TransferFault> {
     let mut left = LeftOut::default();
     let mut after = None;
