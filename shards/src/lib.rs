@@ -3,7 +3,7 @@
 //!
 //! Nothing mutable is shared between shards: they talk through bounded [`mailbox`] lanes. [`ring`] moves bytes,
 //! [`reactor`] drives machine and ring, [`ledger`] survives `kill -9`, [`thread`] pins and starts, [`wall`] reads the
-//! host's clock. Bytes get their meaning in the root package, through [`ports`].
+//! host's clock. Bytes get their meaning in the root package, through [`ports`], and cryptography is behind [`tls`].
 //!
 //! Read in this order: `ports`, `reactor`, `ring`.
 
@@ -14,4 +14,5 @@ pub mod quota;
 pub mod reactor;
 pub mod ring;
 pub mod thread;
+pub mod tls;
 pub mod wall;

@@ -1,0 +1,72 @@
+//! Certificates with their keys, from PEM files.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::verify_server_name;
+use rustls::pki_types::pem::{Error, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+use webpki::EndEntityCert;
+
+/// A setting that names a file: the name of the setting and the file.
+pub type Setting<'a> = (&'a str, &'a Path);
+
+/// A certificate with its key, ready to be shown.
+#[derive(Clone)]
+pub struct Certificate {
+    pub(crate) key: Arc<CertifiedKey>,
+}
+
+impl Certificate {
+    /// Reads two PEM files: the certificate of this node with those between it and the authority behind it, and its
+    /// key without a password.
+    ///
+    /// # Errors
+    /// One sentence that names the setting, the file and the reason; nothing of the key.
+    pub fn read(cert: Setting<'_>, key: Setting<'_>) -> Result<Certificate, String> {
+        let read = CertificateDer::pem_file_iter(cert.1).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let chain = read.map_err(|error| unusable(cert, &error))?;
+        if chain.is_empty() {
+            return Err(unusable(cert, &"there is no certificate in it"));
+        }
+        let private = PrivateKeyDer::from_pem_file(key.1).map_err(|error| match error {
+            Error::NoItemsFound => unusable(key, &"there is no key in it, or one with a password"),
+            error => unusable(key, &error),
+        })?;
+        // The provider is named: the driver of the database links another one too, and with two there is no default.
+        let provider = rustls::crypto::ring::default_provider();
+        let certified = CertifiedKey::from_der(chain, private, &provider).map_err(|error| {
+            let (cert_path, key_path) = (cert.1.display(), key.1.display());
+            format!("{} ({key_path}) is not the key of {} ({cert_path}), or of no use: {error}", key.0, cert.0)
+        })?;
+        Ok(Certificate { key: Arc::new(certified) })
+    }
+
+    /// Returns true if the certificate is for this host name.
+    pub fn names(&self, host: &str) -> bool {
+        let Ok(name) = ServerName::try_from(host) else { return false };
+        ParsedCertificate::try_from(self.own()).is_ok_and(|own| verify_server_name(&own, &name).is_ok())
+    }
+
+    /// Returns the DNS names of the certificate in lower case, wildcards included.
+    pub fn host_names(&self) -> Vec<String> {
+        let Ok(own) = EndEntityCert::try_from(self.own()) else { return Vec::new() };
+        own.valid_dns_names().map(str::to_ascii_lowercase).collect()
+    }
+
+    /// Returns the DER of the certificate itself, without those behind it.
+    pub fn der(&self) -> &[u8] {
+        self.own()
+    }
+
+    fn own(&self) -> &CertificateDer<'static> {
+        &self.key.cert[0]
+    }
+}
+
+fn unusable((setting, path): Setting<'_>, why: &dyn Display) -> String {
+    format!("{setting}: {} cannot be used: {why}; it must be PEM that this user may read", path.display())
+}

@@ -1,0 +1,11 @@
+//! The crate against rustls as the client: handshakes, records, moves, tickets and bad input.
+
+mod handshakes;
+mod inputs;
+mod moves;
+mod names;
+mod orders;
+mod peer;
+mod raw;
+mod records;
+mod tickets;
