@@ -17,6 +17,7 @@ use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::reactor::{Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_limits};
+use crate::tls::Tls;
 use crate::wall::Wall;
 use machine::ids::ShardId;
 use machine::stats::Board;
@@ -30,8 +31,8 @@ pub struct ShardSetup<E: Edge> {
     /// The time of the process; all shards have the same one.
     pub clock: Arc<Wall>,
     pub limits: PlaneLimits,
-    /// From [`crate::ring::listen`].
-    pub listeners: Vec<(Port, OwnedFd)>,
+    pub listeners: Vec<Listening>,
+    pub tls: Box<dyn FnOnce() -> Box<dyn Tls> + Send>,
     pub edge: Box<dyn FnOnce() -> E + Send>,
     /// Makes its hand into storage. The waker is rung when a reply can be collected.
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
@@ -40,6 +41,16 @@ pub struct ShardSetup<E: Edge> {
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
     /// Hands wake-up calls to the part of the process that makes them.
     pub wake: Wake,
+}
+
+/// A listening socket of one shard.
+#[derive(Debug)]
+pub struct Listening {
+    pub port: Port,
+    /// Connections of it speak TLS.
+    pub tls: bool,
+    /// From [`crate::ring::listen`].
+    pub socket: OwnedFd,
 }
 
 /// Reason for a failed start of the shards; one sentence that says what to do.
@@ -236,6 +247,7 @@ impl<E: Edge> Life<E> {
             mailbox,
             control,
             listeners: setup.listeners,
+            tls: (setup.tls)(),
             limits: setup.limits,
             board,
             clock: setup.clock,

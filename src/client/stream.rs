@@ -1,6 +1,6 @@
 //! Client connections: TCP, or TLS over it, with a limit for every wait.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
@@ -180,6 +180,12 @@ impl Write for Timed {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.socket.set_write_timeout(Some(self.left()?))?;
         repeat(|| self.socket.write(from))
+    }
+
+    /// All records of a flight in one segment, and an alert behind another record in the one call that rustls makes.
+    fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(self.left()?))?;
+        repeat(|| self.socket.write_vectored(from))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -3,6 +3,7 @@
 //! [`facts`] reads `/proc` and `/sys` (of any root directory, so that tests and reports of other hosts work),
 //! [`checks`] judges them. Nothing is changed.
 
+mod certificates;
 pub mod checks;
 pub mod facts;
 #[cfg(test)]
@@ -34,7 +35,7 @@ pub struct Args {
     /// separated by tabs.
     #[arg(long, conflicts_with = "json")]
     pub sysctls: bool,
-    /// Configuration by which queues are judged. With a shared store its database is checked too.
+    /// Configuration by which queues are judged. Its certificates are checked too, and the database of a shared store.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
@@ -52,6 +53,9 @@ pub fn run(args: Args) -> ExitCode {
         return io::stdout().write_all(lines.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let mut findings = checks::examine(&Facts::read(&args.root, here), wanted);
+    if here {
+        findings.extend(certificates::examine(&config));
+    }
     if here && config.store.kind == StoreKind::Scylla {
         findings.extend(shared_store(&config));
     }

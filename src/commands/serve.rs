@@ -30,7 +30,7 @@ impl Args {
     }
 }
 
-/// Runs until SIGTERM or SIGINT, then drains; a second one ends the drain. SIGHUP reads the keys again.
+/// Runs until SIGTERM or SIGINT, then drains; a second one ends the drain. SIGHUP reads keys and certificates again.
 pub fn run(args: Args) -> ExitCode {
     run_by(args, HostClock::default())
 }

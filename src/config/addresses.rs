@@ -28,10 +28,13 @@ fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
     let Config { websocket, endpoint, node, admin, roles, .. } = config;
     let settings = [
         ("websocket.listen", &websocket.listen, roles.connect),
+        ("websocket.tls.listen", &websocket.tls_listen, roles.connect),
         ("endpoint.listen", &endpoint.listen, roles.endpoint),
+        ("endpoint.tls.listen", &endpoint.tls_listen, roles.endpoint),
         ("node.listen", &node.listen, roles.connect),
         ("node.tls.listen", &node.tls.listen, roles.connect),
         ("admin.listen", &admin.listen, true),
+        ("admin.tls.listen", &admin.tls_listen, true),
     ];
     let open = settings.into_iter().filter(|(_, _, is_open)| *is_open);
     open.flat_map(|(key, addresses, _)| addresses.iter().map(move |address| (key, *address))).collect()

@@ -7,8 +7,8 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::values::{log_format, roles, steer, store_kind, token_form};
-use super::{Config, Level, MAX_CONNECTIONS_MAX};
+use super::values::{log_format, roles, steer, store_kind, token_form, unknown_name};
+use super::{Config, Level, MAX_CONNECTIONS_MAX, words};
 
 /// Setting of the configuration.
 pub struct Key {
@@ -54,26 +54,12 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
     KEYS.iter().find(|key| key.name == name).ok_or_else(|| ConfigError::UnknownKey {
         origin: origin.clone(),
         name: name.to_owned(),
-        nearest: nearest(name),
+        nearest: words::nearest_key(name),
     })
 }
 
-/// The key whose name is most like `name`, if any is like it at all.
-fn nearest(name: &str) -> Option<&'static Key> {
-    let likeness = |key: &Key| {
-        // The section may be missing or wrong; the key is meant all the same.
-        let last = |text: &str| text.rsplit('.').next().map_or(String::new(), str::to_owned);
-        let whole = strsim::normalized_damerau_levenshtein(name, key.name);
-        whole.max(strsim::normalized_damerau_levenshtein(&last(name), &last(key.name)) * 0.95)
-    };
-    let best = KEYS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(best) >= LIKENESS_MIN).then_some(best)
-}
-
-/// Below this two names have nothing to do with each other.
-const LIKENESS_MIN: f64 = 0.4;
-
 const ADDRESSES: &str = "addresses as 127.0.0.1:8080 or [::1]:8080, separated by commas";
+const ADDRESSES_OR_NONE: &str = "addresses as 0.0.0.0:8443 or [::1]:8443, separated by commas, or nothing";
 const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const RATE: &str = "a number from 0 (no limit) to 1000000";
@@ -81,6 +67,7 @@ const BYTES: &str = "a number of bytes, as 33554432, 32MiB or 4GiB";
 const URL: &str = "a URL that begins with http:// or https://, without query and user";
 const LEVEL: &str = "one, local_one, quorum, local_quorum or all";
 const PEM: &str = "a file, or nothing";
+const PEMS: &str = "files, separated by commas, or nothing";
 const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";
 
 macro_rules! keys {
@@ -121,6 +108,10 @@ keys! {
         ADDRESSES,
         "Listen addresses for user agents.",
         |c, raw| { c.websocket.listen = parse::addresses(raw)?; Some(()) };
+    "websocket.tls.listen" ("websocket-tls" "ADDR") = "",
+        ADDRESSES_OR_NONE,
+        "Listen addresses for user agents over TLS (wss); needs tls.cert and tls.key.",
+        |c, raw| { c.websocket.tls_listen = parse::addresses(raw)?; Some(()) };
     "websocket.hello_timeout" = "5",
         SECONDS,
         "Time limit for the hello of a WebSocket; later it is closed with 1011.",
@@ -146,9 +137,13 @@ keys! {
         ADDRESSES,
         "Listen addresses for the POSTs of application servers.",
         |c, raw| { c.endpoint.listen = parse::addresses(raw)?; Some(()) };
+    "endpoint.tls.listen" ("endpoint-tls" "ADDR") = "",
+        ADDRESSES_OR_NONE,
+        "Listen addresses for the POSTs of application servers over TLS (https); needs tls.cert and tls.key.",
+        |c, raw| { c.endpoint.tls_listen = parse::addresses(raw)?; Some(()) };
     "endpoint.url" ("endpoint-url" "URL") = "",
         URL,
-        "Start of the endpoint URLs, as application servers reach it; by default http:// and the first address of endpoint.listen.",
+        "Start of the endpoint URLs, as application servers reach it; by default https://, the first name of the first certificate and the port of endpoint.tls.listen, else http:// and the first address of endpoint.listen.",
         |c, raw| { c.endpoint.url = parse::url(raw)?; Some(()) };
     #[secret] "endpoint.crypto_keys" = "",
         "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",
@@ -175,6 +170,27 @@ keys! {
         RATE,
         "Maximum POSTs per second for each VAPID key and shard; POSTs without a key share one limit. Excess POSTs are answered 429.",
         |c, raw| { c.endpoint.origin_rate = rate(raw)?; Some(()) };
+
+    "tls.cert" ("tls-cert" "FILE") = "",
+        PEMS,
+        "PEM certificates of the TLS listeners, each with its intermediate certificates. The name that a client asks for selects one; the first serves clients that name none. Read again on SIGHUP.",
+        |c, raw| { c.tls.cert = parse::paths(raw); Some(()) };
+    "tls.key" ("tls-key" "FILE") = "",
+        PEMS,
+        "PEM keys of tls.cert without passwords, in the same order; read again on SIGHUP.",
+        |c, raw| { c.tls.key = parse::paths(raw); Some(()) };
+    "tls.unknown_name" = "refuse",
+        "refuse, or default for the first certificate",
+        "Certificate for a client that asks for a name that no certificate has; read again on SIGHUP.",
+        |c, raw| { c.tls.unknown_name = unknown_name(raw)?; Some(()) };
+    "tls.handshake_timeout" = "10",
+        SECONDS,
+        "Time limit from the accept of a TLS connection to the end of its handshake; later it is closed.",
+        |c, raw| { c.tls.handshake_timeout = parse::positive_duration(raw)?; Some(()) };
+    #[secret] "tls.ticket_keys" = "",
+        "secrets of 32 bytes in base64, [k1,k2] or k1,k2",
+        "Keys of the tickets with which clients resume TLS connections: the first seals, every key opens. Nodes with the same keys resume each other's connections. By default the server makes one in data_dir. Read again on SIGHUP.",
+        |c, raw| { c.tls.ticket_keys = parse::fernet_keys(raw)?; Some(()) };
 
     "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
         ADDRESSES,
@@ -211,12 +227,12 @@ keys! {
         |c, raw| { c.node.ca = parse::path(raw)?; Some(()) };
 
     "node.tls.listen" = "",
-        "addresses as 0.0.0.0:8443 or [::1]:8443, separated by commas, or nothing",
-        "Listen addresses of the node API over TLS. murre terminates TLS and forwards to the first address of node.listen, which can then be a loopback address.",
+        ADDRESSES_OR_NONE,
+        "Listen addresses of the node API over TLS.",
         |c, raw| { c.node.tls.listen = parse::addresses(raw)?; Some(()) };
     "node.tls.cert" = "",
         PEM,
-        "PEM certificate of this node for node.tls.listen, which names the host of node.url, and its intermediate certificates; read again on SIGHUP.",
+        "PEM certificate of this node for node.tls.listen, which names the host of node.url, and its intermediate certificates; by default those of tls.cert. Read again on SIGHUP.",
         |c, raw| { c.node.tls.cert = parse::path(raw)?; Some(()) };
     "node.tls.key" = "",
         PEM,
@@ -227,9 +243,13 @@ keys! {
         ADDRESSES,
         "Listen addresses of the admin page, health routes, metrics and PUT /broadcasts. They must not be public.",
         |c, raw| { c.admin.listen = parse::addresses(raw)?; Some(()) };
+    "admin.tls.listen" ("admin-tls" "ADDR") = "",
+        ADDRESSES_OR_NONE,
+        "Listen addresses of the same over TLS (https); needs tls.cert and tls.key. They must not be public either.",
+        |c, raw| { c.admin.tls_listen = parse::addresses(raw)?; Some(()) };
     "admin.hosts" = "",
         "host names as murre.internal, without ports, separated by commas, or nothing",
-        "Names by which admin.listen can be called, beside localhost and every IP address; a request with another Host is answered 421.",
+        "Names by which admin.listen and admin.tls.listen can be called, beside localhost and every IP address; a request with another Host is answered 421.",
         |c, raw| { c.admin.hosts = parse::host_names(raw)?; Some(()) };
 
     "shards.cores" ("cores" "LIST") = "all",
@@ -441,7 +461,7 @@ keys! {
     "log.level" = "info",
         "error, warn, info, debug, trace or off, or directives as info,murre::clients=debug",
         "Level of the log on standard error. debug adds the events of each client.",
-        |c, raw| { c.log.level = super::words::directives(raw.text()?)?; Some(()) };
+        |c, raw| { c.log.level = words::directives(raw.text()?)?; Some(()) };
     "log.format" = "text",
         "text, or json for one object a line",
         "Form of a log line.",

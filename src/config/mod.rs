@@ -16,6 +16,7 @@ mod parse;
 mod scylla;
 
 mod sources;
+mod tls;
 mod values;
 
 mod words;
@@ -23,6 +24,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
+pub use self::tls::{NodeTls, Pair, ServerTls, UnknownName};
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
 pub use scylla::{Level, Scylla, Tls};
@@ -31,7 +33,7 @@ pub use sources::Sources;
 pub use protocol::webpush::endpoint::TokenForm;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::wire::url::HttpUrl;
@@ -54,6 +56,7 @@ pub struct Config {
     pub websocket: WebSocket,
     pub endpoint: Endpoint,
     pub http: Http,
+    pub tls: ServerTls,
     pub node: Node,
     pub admin: Admin,
     pub broadcast: Broadcast,
@@ -103,6 +106,8 @@ pub enum Steer {
 pub struct WebSocket {
     /// Addresses for user agents.
     pub listen: Vec<SocketAddr>,
+    /// Addresses for user agents over TLS.
+    pub tls_listen: Vec<SocketAddr>,
     /// From upgrade to hello.
     pub hello_timeout: Duration,
     /// Between server pings; zero: none.
@@ -120,7 +125,10 @@ pub struct WebSocket {
 pub struct Endpoint {
     /// Addresses for the POSTs of app servers.
     pub listen: Vec<SocketAddr>,
-    /// Start of endpoint URLs, no slash at the end; `None`: `http://` and the first listen address.
+    /// Addresses for the POSTs of app servers over TLS.
+    pub tls_listen: Vec<SocketAddr>,
+    /// Start of endpoint URLs, no slash at the end; `None`: `https://`, the first name of the first certificate and the
+    /// port of `tls_listen`, or `http://` and the first listen address.
     pub url: Option<String>,
     /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
     pub crypto_keys: Vec<Secret>,
@@ -162,48 +170,13 @@ pub struct Node {
     pub tls: NodeTls,
 }
 
-/// `node.tls.*`: all of it, or nothing.
-#[derive(Clone, Debug, Default)]
-pub struct NodeTls {
-    /// Addresses for calls of other nodes over TLS; empty: none.
-    pub listen: Vec<SocketAddr>,
-    /// Certificate of this node and those that lead to its authority, PEM.
-    pub cert: Option<PathBuf>,
-    /// The key of `cert`, PEM.
-    pub key: Option<PathBuf>,
-}
-
-impl Node {
-    /// Checks settings that depend on each other.
-    fn check(&self) -> Result<(), ConfigError> {
-        let NodeTls { listen, cert, key } = &self.tls;
-        if !listen.is_empty() && (cert.is_none() || key.is_none()) {
-            return Err(ConfigError::Conflict("node.tls.listen needs node.tls.cert and node.tls.key"));
-        }
-        if listen.is_empty() && (cert.is_some() || key.is_some()) {
-            return Err(ConfigError::Conflict("node.tls.cert and node.tls.key need an address in node.tls.listen"));
-        }
-        if !listen.is_empty() && self.listen.is_empty() {
-            return Err(ConfigError::Conflict(
-                "node.tls.listen needs an address in node.listen, which TLS ends in front of; 127.0.0.1:8081 will do",
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl NodeTls {
-    /// Certificate and key, when TLS is configured.
-    pub fn files(&self) -> Option<(&Path, &Path)> {
-        self.cert.as_deref().zip(self.key.as_deref()).filter(|_| !self.listen.is_empty())
-    }
-}
-
 /// `admin.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Admin {
     /// Addresses for operators; empty: none.
     pub listen: Vec<SocketAddr>,
+    /// Addresses for operators over TLS.
+    pub tls_listen: Vec<SocketAddr>,
     /// Host names of requests that are answered, in lower case, beside `localhost` and IP addresses.
     pub hosts: Vec<String>,
 }
@@ -364,7 +337,8 @@ impl Config {
 
     /// Returns true if it holds keys, tokens or passwords from any source.
     pub fn has_secrets(&self) -> bool {
-        let keys = !self.endpoint.crypto_keys.is_empty() || !self.node.keys.is_empty();
+        let lists = [&self.endpoint.crypto_keys, &self.node.keys, &self.tls.ticket_keys];
+        let keys = lists.into_iter().any(|keys| !keys.is_empty());
         keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
     }
 
@@ -378,6 +352,7 @@ impl Config {
             websocket: WebSocket::default(),
             endpoint: Endpoint::default(),
             http: Http::default(),
+            tls: ServerTls::default(),
             node: Node::default(),
             admin: Admin::default(),
             broadcast: Broadcast::default(),
@@ -399,11 +374,15 @@ impl Config {
                 "websocket.auto_ping_timeout must be shorter than websocket.auto_ping_interval",
             ));
         }
-        if self.roles.connect && socket.listen.is_empty() {
-            return Err(ConfigError::Conflict("the role connect needs an address in websocket.listen"));
+        if self.roles.connect && socket.listen.is_empty() && socket.tls_listen.is_empty() {
+            return Err(ConfigError::Conflict(
+                "the role connect needs an address in websocket.listen or websocket.tls.listen",
+            ));
         }
-        if self.roles.endpoint && self.endpoint.listen.is_empty() {
-            return Err(ConfigError::Conflict("the role endpoint needs an address in endpoint.listen"));
+        if self.roles.endpoint && self.endpoint.listen.is_empty() && self.endpoint.tls_listen.is_empty() {
+            return Err(ConfigError::Conflict(
+                "the role endpoint needs an address in endpoint.listen or endpoint.tls.listen",
+            ));
         }
         if self.simplepush.wake_url.is_some() && !self.simplepush.enabled {
             return Err(ConfigError::Conflict("simplepush.wake_url needs simplepush.enabled"));
@@ -413,8 +392,8 @@ impl Config {
                 "simplepush.wake_timeout needs simplepush.wake_url: nobody would wake who was told to stay away",
             ));
         }
-        self.node.check()?;
         addresses::check(self)?;
+        self::tls::check(self)?;
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }

@@ -249,6 +249,11 @@ pub fn path(raw: &Raw) -> Option<Option<PathBuf>> {
     Some((!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
+/// Files. An empty list is a value.
+pub fn paths(raw: &Raw) -> Vec<PathBuf> {
+    raw.items().into_iter().map(PathBuf::from).collect()
+}
+
 /// A bearer token of another system: up to 4,096 visible characters, so that a header can carry it; nothing is `None`.
 pub fn token(raw: &Raw) -> Option<Option<Secret>> {
     let text = raw.text()?;

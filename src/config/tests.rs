@@ -1,5 +1,7 @@
 //! Every source, their order, and refusals.
 
+mod tls;
+
 use std::time::Duration;
 
 use super::keys::{KEYS, markdown};
@@ -88,7 +90,7 @@ fn a_later_source_wins_over_an_earlier_one() {
 fn every_key_can_be_set_from_every_source() {
     for key in KEYS {
         let (value, secret) = match key.name {
-            "endpoint.crypto_keys" => ("YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", true),
+            "endpoint.crypto_keys" | "tls.ticket_keys" => ("YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", true),
             "node.keys" => ("0123456789abcdef", true),
             "broadcast.token" => ("sesame", true),
             // These are no secrets, but people put passwords into URLs, and a refused one must not be shown.
@@ -208,6 +210,10 @@ fn a_bad_value_names_the_key_the_value_and_what_is_allowed() {
         ("endpoint.url=https://a:0443", "it takes a URL that begins with http://"),
         ("endpoint.url=https://a:99999", "it takes a URL that begins with http://"),
         ("endpoint.url=https://[::1", "it takes a URL that begins with http://"),
+        ("tls.unknown_name=first", "it takes refuse, or default for the first certificate"),
+        ("tls.handshake_timeout=0", "it takes seconds from 0.001"),
+        ("tls.ticket_keys=c2hvcnQ", "it takes secrets of 32 bytes in base64"),
+        ("admin.tls.listen=localhost", "it takes addresses as 0.0.0.0:8443"),
         ("endpoint.tokens=long", "it takes short, or fernet for the tokens of the services before this one"),
         ("broadcast.url=megaphone.example.org/v1", "it takes a URL that begins with http://"),
         ("broadcast.url=https://user@a/", "without user and fragment"),
@@ -289,7 +295,7 @@ fn settings_that_exclude_each_other_are_refused() {
     assert!(said.starts_with("simplepush.wake_timeout needs simplepush.wake_url"), "{said}");
     assert!(load(&sets(&["websocket.auto_ping_interval=0"])).websocket.auto_ping_interval.is_zero());
     let said = refusal(&sets(&["endpoint.listen="]));
-    assert_eq!(said, "the role endpoint needs an address in endpoint.listen");
+    assert_eq!(said, "the role endpoint needs an address in endpoint.listen or endpoint.tls.listen");
     load(&sets(&["endpoint.listen=", "roles=connect"]));
 }
 
@@ -369,22 +375,6 @@ fn consistency_levels_that_can_miss_a_write_are_refused() {
 }
 
 #[test]
-fn tls_of_other_nodes_is_all_there_or_not_at_all() {
-    let tls = ["node.tls.listen=0.0.0.0:8443", "node.tls.cert=/c", "node.tls.key=/k"];
-    let needs = "node.tls.listen needs node.tls.cert and node.tls.key";
-    let listen = "node.tls.cert and node.tls.key need an address in node.tls.listen";
-    for (left_out, said) in [(0, listen), (1, needs), (2, needs)] {
-        let rest: Vec<&str> = (0..3).filter(|n| *n != left_out).map(|n| tls[n]).collect();
-        assert_eq!(refusal(&sets(&rest)), said);
-    }
-    let refused = refusal(&sets(&[tls[0], tls[1], tls[2], "node.listen="]));
-    assert!(refused.starts_with("node.tls.listen needs an address in node.listen"), "{refused}");
-    let config = Config::load(&sets(&tls)).unwrap();
-    assert_eq!(config.node.tls.files(), Some((Path::new("/c"), Path::new("/k"))));
-    assert_eq!(Config::load(&sets(&[])).unwrap().node.tls.files(), None);
-}
-
-#[test]
 fn settings_of_a_shared_store_that_exclude_each_other_are_refused() {
     for (setting, said) in [
         ("store.kind=scylla", "store.kind = scylla needs a contact point in store.scylla.nodes"),
@@ -427,8 +417,10 @@ fn two_listeners_on_one_address_are_refused() {
         ("admin.listen=[::1]:9", "node.listen=[::]:9"),
         ("admin.listen=127.0.0.1:9", "node.listen=[::]:9"),
         ("websocket.listen=127.0.0.1:7,127.0.0.1:7", "drain.rate=1"),
+        ("websocket.tls.listen=127.0.0.1:9", "endpoint.tls.listen=127.0.0.1:9"),
+        ("admin.tls.listen=127.0.0.1:9", "websocket.listen=0.0.0.0:9"),
     ] {
-        let said = refusal(&sets(&[one, other]));
+        let said = refusal(&sets(&[one, other, "tls.cert=c", "tls.key=k"]));
         let (key, _) = one.split_once('=').unwrap();
         assert!(said.contains(key) && said.contains("listen on one address"), "{said}");
     }

@@ -1,7 +1,7 @@
 //! Values of settings that are words: `None` for any other word.
 
 use super::parse::Raw;
-use super::{LogFormat, Roles, Steer, StoreKind, TokenForm};
+use super::{LogFormat, Roles, Steer, StoreKind, TokenForm, UnknownName};
 
 /// Reads `roles`: one of them at least.
 pub(super) fn roles(raw: &Raw) -> Option<Roles> {
@@ -30,6 +30,15 @@ pub(super) fn token_form(raw: &Raw) -> Option<TokenForm> {
     match raw.text()? {
         "short" => Some(TokenForm::Short),
         "fernet" => Some(TokenForm::Fernet),
+        _ => None,
+    }
+}
+
+/// Reads `tls.unknown_name`.
+pub(super) fn unknown_name(raw: &Raw) -> Option<UnknownName> {
+    match raw.text()? {
+        "refuse" => Some(UnknownName::Refuse),
+        "default" => Some(UnknownName::Default),
         _ => None,
     }
 }

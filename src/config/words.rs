@@ -1,4 +1,6 @@
-//! Settings whose values are words: the most similar word for a wrong one, and the check of log levels.
+//! The most similar word or name for a wrong one, and the check of log levels.
+
+use super::keys::{KEYS, Key};
 
 /// The levels of `log.level`, in rising detail, and `off`.
 const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
@@ -22,6 +24,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("log.format", &["text", "json"]),
     ("shards.steer", &["off", "cpu"]),
     ("store.kind", &["embedded", "scylla", "memory"]),
+    ("tls.unknown_name", &["refuse", "default"]),
 ];
 
 /// The most similar word that this key takes, if any is similar.
@@ -79,5 +82,17 @@ fn nearest_of<'w>(words: &[&'w str], text: &str) -> Option<&'w str> {
     (likeness(best) >= LIKENESS_MIN).then_some(best)
 }
 
-/// Below this two words have nothing to do with each other.
+/// The key whose name is most like `name`, if any is like it at all.
+pub(super) fn nearest_key(name: &str) -> Option<&'static Key> {
+    let likeness = |key: &Key| {
+        // The section may be missing or wrong; the key is meant all the same.
+        let last = |text: &str| text.rsplit('.').next().map_or(String::new(), str::to_owned);
+        let whole = strsim::normalized_damerau_levenshtein(name, key.name);
+        whole.max(strsim::normalized_damerau_levenshtein(&last(name), &last(key.name)) * 0.95)
+    };
+    let best = KEYS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) >= LIKENESS_MIN).then_some(best)
+}
+
+/// Below this two words or names have nothing to do with each other.
 const LIKENESS_MIN: f64 = 0.4;

@@ -28,7 +28,11 @@ pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
         CloseReason::BudgetExhausted => (1013, "BudgetExhausted"),
         CloseReason::Reset => (1000, "SM"),
         CloseReason::Draining => (1001, "GoingAway"),
-        CloseReason::Idle | CloseReason::PeerClosed | CloseReason::Finished | CloseReason::Said => return None,
+        CloseReason::Idle
+        | CloseReason::PeerClosed
+        | CloseReason::Finished
+        | CloseReason::Said
+        | CloseReason::TlsFailed => return None,
     })
 }
 
@@ -69,6 +73,7 @@ pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
         | CloseReason::Reset
         | CloseReason::PeerClosed
         | CloseReason::Finished
-        | CloseReason::Said => None,
+        | CloseReason::Said
+        | CloseReason::TlsFailed => None,
     }
 }

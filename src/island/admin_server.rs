@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::header::HOST;
@@ -25,19 +25,21 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use machine::counters;
 use machine::stats::{Board, Counters as _};
+use tls::ServerTls;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-
-use super::front::Complaints;
+use tokio_rustls::TlsAcceptor;
 
 counters! {
     /// Numbers of the admin listener.
     pub struct AdminStats {
-        counter admin_refused: "Connections to admin.listen closed at once because there were too many.",
-        counter admin_timeouts: "Connections to admin.listen closed because a request or its response took too long.",
-        counter admin_hosts_refused: "Requests to admin.listen answered 421 because their Host is not in admin.hosts.",
-        counter admin_accept_errors: "Connections to admin.listen that could not be accepted: no descriptor is left, most likely.",
-        gauge admin_connections: "Connections to admin.listen.",
+        counter admin_refused: "Connections to the admin listeners closed at once because there were too many.",
+        counter admin_timeouts: "Connections to the admin listeners closed because a request or its response took too long.",
+        counter admin_tls_handshakes_failed: "Connections to admin.tls.listen that ended in their handshake, or whose handshake took too long.",
+        counter admin_hosts_refused: "Requests to the admin listeners answered 421 because their Host is not in admin.hosts.",
+        counter admin_accept_errors: "Connections to the admin listeners that could not be accepted: no descriptor is left, most likely.",
+        gauge admin_connections: "Connections to the admin listeners, handshakes included.",
     }
 }
 
@@ -46,9 +48,9 @@ counters! {
 pub(super) struct Limits {
     /// Connections of all admin listeners together. Refuse: closed at once.
     pub connections: usize,
-    /// From accept to the end of the request's head. Refuse: closed.
+    /// From accept, or the end of the handshake, to the end of the request's head. Refuse: closed.
     pub head_time: Duration,
-    /// From accept to the end of the response, without the time that a backup takes. Refuse: closed.
+    /// From the same instant to the end of the response, without the time that a backup takes. Refuse: closed.
     pub time: Duration,
 }
 
@@ -113,6 +115,32 @@ fn host_of(authority: &str) -> Option<&str> {
     }
 }
 
+/// TLS of a listener.
+pub(super) struct Handshake {
+    pub tls: ServerTls,
+    /// From accept to the end of the handshake, and [`Limits::head_time`] at most. Refuse: closed.
+    pub within: Duration,
+}
+
+/// Limits a log line to one a minute, so that callers cannot fill the log.
+#[derive(Default)]
+struct Complaints(Mutex<Option<Instant>>);
+
+impl Complaints {
+    /// Returns true if the line is due. The next one is due a minute later.
+    fn due(&self) -> bool {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = said.is_none_or(|at| at.elapsed() >= QUIET);
+        if due {
+            *said = Some(Instant::now());
+        }
+        due
+    }
+}
+
+/// After a complaint.
+const QUIET: Duration = Duration::from_secs(60);
+
 /// The admin server of all its listeners.
 pub(super) struct AdminServer {
     service: TowerToHyperService<Router>,
@@ -144,7 +172,8 @@ impl AdminServer {
     }
 
     /// Accepts and serves connections for ever.
-    pub async fn run(self: Arc<Self>, listener: TcpListener) {
+    pub async fn run(self: Arc<Self>, listener: TcpListener, handshake: Option<Handshake>) {
+        let handshake = handshake.map(Arc::new);
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -158,9 +187,12 @@ impl AdminServer {
                 continue;
             };
             self.count(|_| {});
-            let server = Arc::clone(&self);
+            let (server, handshake) = (Arc::clone(&self), handshake.clone());
             tokio::spawn(async move {
-                server.serve(stream).await;
+                match handshake {
+                    Some(handshake) => server.serve_over_tls(stream, &handshake).await,
+                    None => server.serve(stream).await,
+                }
                 drop(place);
                 server.count(|_| {});
             });
@@ -176,7 +208,22 @@ impl AdminServer {
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 
-    async fn serve(&self, stream: TcpStream) {
+    async fn serve_over_tls(&self, stream: TcpStream, handshake: &Handshake) {
+        // Taken anew for each connection, so that it has the certificates of the last reload.
+        let acceptor = TlsAcceptor::from(handshake.tls.config());
+        // A silent caller has a place, so TLS gives it no more time than a plain listener does.
+        let within = handshake.within.min(self.limits.head_time);
+        match tokio::time::timeout(within, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "admin handshake failed");
+                self.count(|stats| stats.admin_tls_handshakes_failed += 1);
+            }
+            Err(_) => self.count(|stats| stats.admin_tls_handshakes_failed += 1),
+        }
+    }
+
+    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
         // A backup takes as long as the store is large.
         let backups = AtomicUsize::new(0);
         let service = service_fn(|request: Request<Incoming>| self.answer(request, &backups));
@@ -229,7 +276,30 @@ const UNKNOWN_HOST: &str =
 
 #[cfg(test)]
 mod tests {
+    use tls::{Certificate, Settings, UnknownName};
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
+    use crate::island::tests::papers::Papers;
+
+    #[tokio::test]
+    async fn a_silent_caller_over_tls_loses_its_place_after_the_time_of_a_head() {
+        const LONG: Duration = Duration::from_secs(60);
+        let papers = Papers::of(&["127.0.0.1"]);
+        let certificate = Certificate::read(("cert", &papers.cert()), ("key", &papers.key())).unwrap();
+        let unknown_name = UnknownName::Refuse;
+        let settings = Settings { certificates: vec![certificate], ticket_keys: Vec::new(), unknown_name };
+        let handshake = Handshake { tls: ServerTls::new(settings).unwrap(), within: 60 * LONG };
+        let limits = Limits { connections: 1, head_time: Duration::from_millis(100), time: LONG };
+        let server = AdminServer::new(Router::new(), Hosts::default(), limits, AdminServer::board());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let running = tokio::spawn(Arc::new(server).run(listener, Some(handshake)));
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let ended = tokio::time::timeout(LONG, silent.read(&mut [0; 16])).await;
+        assert_eq!(ended.expect("closed by the server").unwrap(), 0);
+        running.abort();
+    }
 
     #[test]
     fn ip_addresses_localhost_and_configured_names_are_known() {

@@ -1,9 +1,8 @@
 //! The one async runtime (ARCHITECTURE.md 6): admin HTTP, metrics, signals, calls to other servers, and all other work
 //! off the hot path.
 //!
-//! One thread of its own, and one for TLS in front of the node API if it is configured ([`front`]). It sees shards only
-//! through their boards of counters and what they push to [`Wakes`], and reaches them only through [`Host`]; no shard
-//! ever waits for it.
+//! One thread of its own. It sees shards only through their boards of counters and what they push to [`Wakes`], and
+//! reaches them only through [`Host`]; no shard ever waits for it.
 
 mod admin;
 
@@ -24,20 +23,20 @@ mod peers;
 mod client;
 mod ebb;
 
-mod front;
 mod lease;
 mod lookup;
 mod timekeeper;
+mod validity;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub(crate) use client::client_config;
-pub use front::Certificate;
 pub(crate) use lease::Lease;
 pub use megaphone::Source;
 pub use peers::{Answering, PeerCalls, Peers, Trust, settle, who_answers};
 pub(crate) use timekeeper::{Timekeeper, Witness};
+pub use validity::Validity;
 pub use wakes::Wakes;
 
 use std::net::{SocketAddr, TcpListener};
@@ -52,12 +51,12 @@ use machine::stats::Board;
 use tokio::sync::watch;
 
 use crate::store::latencies::Latencies;
-use admin_server::{AdminServer, Hosts};
+use admin_server::{AdminServer, Handshake, Hosts};
 use broadcasts::Broadcasts;
 use client::Client;
-use front::Front;
 use megaphone::Megaphone;
 use protocol::wire::url::HttpUrl;
+use tls::ServerTls;
 
 /// Calls from the island to the node that it serves.
 pub trait Host: Send + Sync + 'static {
@@ -130,15 +129,27 @@ pub struct Calls {
 pub struct Admin {
     /// Bound listeners; none: there is no admin server.
     pub listeners: Vec<TcpListener>,
+    /// Bound listeners with TLS.
+    pub tls: Option<AdminTls>,
     /// `admin.hosts`.
     pub hosts: Vec<String>,
+}
+
+/// Listeners for operators over TLS.
+pub struct AdminTls {
+    /// Bound listeners.
+    pub listeners: Vec<TcpListener>,
+    /// Certificates that they show.
+    pub tls: ServerTls,
+    /// From accept to the end of the handshake.
+    pub handshake_timeout: Duration,
 }
 
 /// A running island. Ends when it is dropped.
 pub struct Island {
     admin: Vec<SocketAddr>,
+    admin_tls: Vec<SocketAddr>,
     signals: mpsc::Receiver<Signal>,
-    front: Option<Front>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -154,7 +165,6 @@ pub struct Prepared {
     megaphone: Option<Megaphone>,
     caller: Option<wakes::Caller>,
     peers: Option<peers::Caller>,
-    front: Option<Front>,
     timekeeper: Option<Timekeeper>,
 }
 
@@ -174,25 +184,9 @@ impl Prepared {
         let megaphone = |source| Megaphone::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let megaphone = calls.source.map(megaphone);
         let caller = calls.wake.map(|(url, wakes)| wakes::Caller::new(url, wakes, Arc::clone(&client)));
-        let (peers, front, timekeeper, lease) = (None, None, None, None);
+        let (peers, timekeeper, lease) = (None, None, None);
         let (signals, came) = (signal_came, signal_sent);
-        Ok(Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, front, timekeeper })
-    }
-
-    /// Ends the TLS of other nodes' calls on `listeners` from now on, and carries them to `behind`, where this process
-    /// listens already.
-    ///
-    /// # Errors
-    /// If the operating system refuses a thread, a runtime or a listener.
-    pub fn end_tls(
-        &mut self,
-        listeners: Vec<TcpListener>,
-        behind: SocketAddr,
-        certificate: Certificate,
-    ) -> std::io::Result<()> {
-        let limits = front::LIMITS.within(shards::ring::nofile_limit());
-        self.front = Some(Front::start(listeners, behind, certificate, limits)?);
-        Ok(())
+        Ok(Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, timekeeper })
     }
 
     pub fn call_nodes(&mut self, calls: PeerCalls) {
@@ -254,15 +248,23 @@ impl Island {
     /// # Errors
     /// If the operating system refuses the thread or a listener.
     pub fn start(prepared: Prepared, admin: Admin, exhibits: Exhibits, host: Arc<dyn Host>) -> std::io::Result<Island> {
-        let Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, front, timekeeper } =
-            prepared;
-        let Admin { listeners, hosts } = admin;
-        let admin = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+        let Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, timekeeper } = prepared;
+        let Admin { listeners, tls, hosts } = admin;
+        let addresses = |listeners: &[TcpListener]| listeners.iter().map(TcpListener::local_addr).collect();
+        let admin: std::io::Result<Vec<_>> = addresses(&listeners);
+        let admin_tls: std::io::Result<Vec<_>> = tls.as_ref().map_or(Ok(Vec::new()), |tls| addresses(&tls.listeners));
+        let (admin, admin_tls) = (admin?, admin_tls?);
         let mut served = Vec::new();
-        for listener in listeners {
-            listener.set_nonblocking(true)?;
+        {
             let _inside = runtime.enter();
-            served.push(tokio::net::TcpListener::from_std(listener)?);
+            for listener in listeners {
+                served.push((attend(listener)?, None));
+            }
+            if let Some(AdminTls { listeners, tls, handshake_timeout }) = tls {
+                for listener in listeners {
+                    served.push((attend(listener)?, Some(Handshake { tls: tls.clone(), within: handshake_timeout })));
+                }
+            }
         }
         broadcasts.attach(Arc::clone(&host));
         let board = AdminServer::board();
@@ -270,7 +272,6 @@ impl Island {
             megaphone.as_ref().map(Megaphone::board),
             caller.as_ref().map(wakes::Caller::board),
             peers.as_ref().map(peers::Caller::board),
-            front.as_ref().map(Front::board),
             timekeeper.as_ref().map(Timekeeper::board),
             lease.as_ref().map(Lease::board),
             Some(Arc::clone(&board)),
@@ -308,7 +309,7 @@ impl Island {
             runtime.block_on(run(served, server, stopped));
         };
         let thread = std::thread::Builder::new().name("island".to_owned()).spawn(body)?;
-        Ok(Island { admin, signals, front, stop, thread: Some(thread) })
+        Ok(Island { admin, admin_tls, signals, stop, thread: Some(thread) })
     }
 
     /// Returns the addresses of the admin server.
@@ -316,11 +317,9 @@ impl Island {
         &self.admin
     }
 
-    /// Shows this certificate to other nodes from now on, if they call over TLS. From any thread.
-    pub fn renew(&self, certificate: Certificate) {
-        if let Some(front) = &self.front {
-            front.renew(certificate);
-        }
+    /// Returns the addresses of the admin server over TLS.
+    pub fn admin_tls(&self) -> &[SocketAddr] {
+        &self.admin_tls
     }
 
     /// One for every signal.
@@ -339,10 +338,20 @@ impl Drop for Island {
     }
 }
 
+/// A listener of the current runtime.
+fn attend(listener: TcpListener) -> std::io::Result<tokio::net::TcpListener> {
+    listener.set_nonblocking(true)?;
+    tokio::net::TcpListener::from_std(listener)
+}
+
 /// Serves until told to stop. Connections that are open then are dropped with the runtime.
-async fn run(listeners: Vec<tokio::net::TcpListener>, server: Arc<AdminServer>, mut stopped: watch::Receiver<bool>) {
-    for listener in listeners {
-        tokio::spawn(Arc::clone(&server).run(listener));
+async fn run(
+    listeners: Vec<(tokio::net::TcpListener, Option<Handshake>)>,
+    server: Arc<AdminServer>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    for (listener, handshake) in listeners {
+        tokio::spawn(Arc::clone(&server).run(listener, handshake));
     }
     // An error means that the island was dropped; either way it is over.
     let _ = stopped.wait_for(|stop| *stop).await;

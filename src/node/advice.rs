@@ -9,7 +9,8 @@ use protocol::wire::url::HttpUrl;
 /// Warns of settings that do not do what the operator may expect. `endpoint_url` is the prefix of endpoint URLs; the
 /// pair is the numbers of shards and of CPUs.
 pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (u16, usize)) {
-    for path in [&config.node.tls.key, &config.store.scylla.tls.key].into_iter().flatten() {
+    let keys = config.node.tls.key.iter().chain(&config.store.scylla.tls.key).chain(&config.tls.key);
+    for path in keys {
         warn_of_readers(path, STRANGERS);
     }
     if usize::from(shards) > cpus {
@@ -19,12 +20,15 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (
         tracing::warn!(endpoint_url, "path found in endpoint.url; POSTs arrive only if a proxy takes the path off");
     }
     let public = |addresses: &[SocketAddr]| addresses.iter().any(|address| !address.ip().is_loopback());
-    let (socket, endpoint) = (&config.websocket.listen, &config.endpoint.listen);
-    let is_public = config.roles.connect && public(socket) || config.roles.endpoint && public(endpoint);
+    let (socket, endpoint) = (&config.websocket, &config.endpoint);
+    let is_public = config.roles.connect && (public(&socket.listen) || public(&socket.tls_listen))
+        || config.roles.endpoint && (public(&endpoint.listen) || public(&endpoint.tls_listen));
     if is_public && is_loopback(endpoint_url) {
         tracing::warn!(endpoint_url, "loopback address found in endpoint URLs of a public server; set endpoint.url");
     }
-    for address in config.admin.listen.iter().filter(|address| is_reachable(address.ip())) {
+    for address in
+        config.admin.listen.iter().chain(&config.admin.tls_listen).filter(|address| is_reachable(address.ip()))
+    {
         tracing::warn!(%address, "admin listener left open to other hosts; it asks for no password: set admin.listen");
     }
 }

@@ -7,12 +7,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
     pub websocket: Vec<SocketAddr>,
+    /// Listeners for user agents over TLS.
+    pub websocket_tls: Vec<SocketAddr>,
     pub endpoint: Vec<SocketAddr>,
+    /// Listeners for app servers over TLS.
+    pub endpoint_tls: Vec<SocketAddr>,
     /// Listeners of the node API.
     pub node: Vec<SocketAddr>,
     /// Listeners of the node API over TLS.
     pub node_tls: Vec<SocketAddr>,
     pub admin: Vec<SocketAddr>,
+    /// Listeners for operators over TLS.
+    pub admin_tls: Vec<SocketAddr>,
     /// Prefix of endpoint URLs.
     pub endpoint_url: String,
 }
@@ -34,11 +40,14 @@ impl Addresses {
             }
         };
         line("user agents", "ws", &self.websocket);
+        line("user agents", "wss", &self.websocket_tls);
         line("app servers", "http", &self.endpoint);
+        line("app servers", "https", &self.endpoint_tls);
         line("other nodes", "http", &self.node);
         line("other nodes", "https", &self.node_tls);
         line("operators", "http", &self.admin);
-        if !self.endpoint.is_empty() {
+        line("operators", "https", &self.admin_tls);
+        if !self.endpoint.is_empty() || !self.endpoint_tls.is_empty() {
             let _ = writeln!(text, "  endpoint URLs begin with {}", self.endpoint_url);
         }
         if let Some(address) = self.websocket.first() {
@@ -54,7 +63,7 @@ impl Addresses {
 }
 
 /// Returns the address that a client on this host can use.
-pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
+fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -63,7 +72,19 @@ pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Prefix of endpoint or node URLs when none is configured.
+/// Prefix of endpoint URLs over TLS when none is configured: `name` is that of a certificate.
+pub(super) fn https_url(address: SocketAddr, name: Option<&str>) -> String {
+    let address = reachable(address);
+    let host = match (name, address.ip()) {
+        (Some(name), _) => name.to_owned(),
+        (None, IpAddr::V4(ip)) => ip.to_string(),
+        (None, IpAddr::V6(ip)) => format!("[{ip}]"),
+    };
+    // VAPID names this origin, which has no port where it is that of the scheme.
+    if address.port() == 443 { format!("https://{host}") } else { format!("https://{host}:{}", address.port()) }
+}
+
+/// Prefix of endpoint URLs without TLS when none is configured.
 pub(super) fn default_url(addresses: &[SocketAddr]) -> String {
     addresses.first().map_or_else(String::new, |address| format!("http://{}", reachable(*address)))
 }
@@ -80,19 +101,25 @@ mod tests {
     fn the_banner_says_where_it_listens_and_what_firefox_needs() {
         let addresses = Addresses {
             websocket: vec!["0.0.0.0:8080".parse().unwrap(), "[::1]:8080".parse().unwrap()],
+            websocket_tls: vec!["0.0.0.0:443".parse().unwrap()],
             endpoint: vec!["127.0.0.1:8082".parse().unwrap()],
+            endpoint_tls: vec!["0.0.0.0:8443".parse().unwrap()],
             node: vec![],
             node_tls: vec!["10.0.0.1:8443".parse().unwrap()],
             admin: vec!["127.0.0.1:8083".parse().unwrap()],
+            admin_tls: vec!["[::1]:9443".parse().unwrap()],
             endpoint_url: "https://push.example.org".to_owned(),
         };
         let text = addresses.banner(2, &[0, 1], "murre-data");
         for line in [
             "serves with 2 shards on CPU 0, 1, data in murre-data\n",
             "  user agents  ws://0.0.0.0:8080/, ws://[::1]:8080/\n",
+            "  user agents  wss://0.0.0.0:443/\n",
             "  app servers  http://127.0.0.1:8082/\n",
+            "  app servers  https://0.0.0.0:8443/\n",
             "  other nodes  https://10.0.0.1:8443/\n",
             "  operators    http://127.0.0.1:8083/\n",
+            "  operators    https://[::1]:9443/\n",
             "  endpoint URLs begin with https://push.example.org\n",
             "dom.push.serverURL to ws://127.0.0.1:8080/\n",
             "dom.push.testing.allowInsecureServerURL to true",
@@ -107,5 +134,10 @@ mod tests {
         assert_eq!(default_url(&["0.0.0.0:82".parse().unwrap()]), "http://127.0.0.1:82");
         assert_eq!(default_url(&["[::]:82".parse().unwrap()]), "http://[::1]:82");
         assert_eq!(default_url(&["192.0.2.1:82".parse().unwrap()]), "http://192.0.2.1:82");
+        let over_tls = |address: &str, name| https_url(address.parse().unwrap(), name);
+        assert_eq!(over_tls("0.0.0.0:443", Some("push.example.org")), "https://push.example.org");
+        assert_eq!(over_tls("0.0.0.0:8443", Some("push.example.org")), "https://push.example.org:8443");
+        assert_eq!(over_tls("[::]:443", None), "https://[::1]");
+        assert_eq!(over_tls("192.0.2.1:82", None), "https://192.0.2.1:82");
     }
 }

@@ -14,9 +14,8 @@ use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::{Config, Node};
 use crate::edge::EdgeKeys;
-use crate::island::{Answering, Certificate, Lease, PeerCalls, Peers, Trust, settle, who_answers};
+use crate::island::{Answering, Lease, PeerCalls, Peers, Trust, settle, who_answers};
 use crate::store::nodes::{Nodes, RENEW_INTERVAL};
-use protocol::wire::url::HttpUrl;
 
 /// This node and the others.
 pub(super) struct Cluster {
@@ -207,29 +206,6 @@ pub(super) fn url(config: &Node, bound: &[SocketAddr], bound_tls: &[SocketAddr])
     let tls = || bound_tls.first().or(config.tls.listen.first()).map(|address| format!("https://{address}"));
     let plain = || bound.first().or(config.listen.first()).map(|address| format!("http://{address}"));
     config.url.clone().or_else(tls).or_else(plain).unwrap_or_default().into()
-}
-
-/// Certificate for other nodes that call this one over TLS; `None` when no node does.
-///
-/// # Errors
-/// [`Fault::Edge`] for files that cannot be used.
-pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, Fault> {
-    let files = config.node.tls.files().filter(|_| config.roles.connect);
-    let certificate = files.map(|(cert, key)| Certificate::read(cert, key)).transpose().map_err(Fault::Edge)?;
-    let url = config.node.url.as_deref().and_then(HttpUrl::parse);
-    if let (Some(certificate), Some(url)) = (&certificate, url) {
-        let host = &url.origin().host;
-        if !url.origin().https {
-            tracing::warn!(%url, "node.tls.listen is open, and node.url still has other nodes call without TLS");
-        } else if !certificate.names(host) {
-            // Not refused: a proxy with its own certificate can answer at that name.
-            tracing::warn!(
-                host,
-                "node.tls.cert does not name the host of node.url: other nodes that see it refuse it, and store instead"
-            );
-        }
-    }
-    Ok(certificate)
 }
 
 /// Random id of this run of the node.

@@ -4,6 +4,7 @@
 //! lock             held with flock while a process uses the directory
 //! keys/crypto      Fernet key of endpoint tokens, unless endpoint.crypto_keys is set      0600
 //! keys/node        bearer key of the node API, unless node.keys is set                    0600
+//! keys/tickets     key of TLS tickets, unless tls.ticket_keys is set                      0600
 //! keys/placement   32 hex digits: the secret key of the placement hash                    0600
 //! store/           the embedded store
 //! ledger/          ledger logs of the shards
@@ -38,6 +39,8 @@ pub struct Keys {
     pub crypto: Vec<Secret>,
     /// Bearer keys of the node API; the first is presented. Never empty.
     pub node: Vec<Secret>,
+    /// Keys of TLS tickets; the first seals. Never empty.
+    pub tickets: Vec<Secret>,
     /// Key of the placement hash (ARCHITECTURE.md 8.1).
     pub placement: PlacementKey,
 }
@@ -134,13 +137,17 @@ impl DataDir {
         )
     }
 
-    /// Returns the secrets of a node that runs: as [`DataDir::keys`], but makes none.
+    /// Returns the secrets of a node that runs: as [`DataDir::keys`], but makes none except that of tickets.
     ///
     /// # Errors
     /// As [`DataDir::keys`], and [`Fault::NoKey`]: a setting was removed, and a new key in its place would orphan every
     /// endpoint URL that was handed out.
     pub fn known_keys(&self, config: &Config) -> Result<Keys, Fault> {
-        self.collect_keys(config, |path, _| Err(Fault::NoKey { path: path.to_owned() }))
+        self.collect_keys(config, |path, kind| match kind {
+            // Nothing is orphaned: clients make a full handshake once.
+            KeyKind::Tickets => made(path, kind),
+            KeyKind::Fernet | KeyKind::Bearer | KeyKind::Placement => Err(Fault::NoKey { path: path.to_owned() }),
+        })
     }
 
     fn collect_keys(
@@ -155,10 +162,11 @@ impl DataDir {
         };
         let crypto = list(&config.endpoint.crypto_keys, "crypto", KeyKind::Fernet)?;
         let node = list(&config.node.keys, "node", KeyKind::Bearer)?;
+        let tickets = list(&config.tls.ticket_keys, "tickets", KeyKind::Tickets)?;
         let path = dir.join("placement");
         let placement = kept(&path, KeyKind::Placement, missing)?;
         let placement = unhex(placement.reveal()).ok_or(Fault::Key { path })?;
-        Ok(Keys { crypto, node, placement: PlacementKey(placement) })
+        Ok(Keys { crypto, node, tickets, placement: PlacementKey(placement) })
     }
 }
 
@@ -176,6 +184,7 @@ pub(super) fn fault(path: &Path, verb: &'static str, error: io::Error) -> Fault 
 enum KeyKind {
     Fernet,
     Bearer,
+    Tickets,
     Placement,
 }
 
@@ -185,7 +194,7 @@ impl KeyKind {
         let random = SystemRandom::new();
         random.fill(&mut bytes).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
         Ok(match self {
-            KeyKind::Fernet => base64::engine::general_purpose::URL_SAFE.encode(bytes),
+            KeyKind::Fernet | KeyKind::Tickets => base64::engine::general_purpose::URL_SAFE.encode(bytes),
             KeyKind::Bearer => base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes),
             KeyKind::Placement => bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect(),
         })
@@ -193,7 +202,7 @@ impl KeyKind {
 
     fn accepts(self, text: &str) -> bool {
         match self {
-            KeyKind::Fernet => {
+            KeyKind::Fernet | KeyKind::Tickets => {
                 base64::engine::general_purpose::URL_SAFE.decode(text).is_ok_and(|bytes| bytes.len() == 32)
             }
             KeyKind::Bearer => text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_graphic()),
@@ -232,8 +241,8 @@ fn made_if_harmless(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
             path = %path.display(),
             "node key lost and made anew; who calls this node with the old one is refused"
         ),
-        // It decides which shard owns a user; nothing outside the process depends on it.
-        KeyKind::Placement => {}
+        // One costs clients a full handshake, the other decides which shard owns a user.
+        KeyKind::Tickets | KeyKind::Placement => {}
     }
     made(path, kind)
 }
@@ -289,10 +298,16 @@ mod tests {
         let first = DataDir::open(&path).unwrap().keys(&config(&[]), Missing::Make).unwrap();
         let again = DataDir::open(&path).unwrap().keys(&config(&[]), Missing::Make).unwrap();
         assert_eq!((&first.crypto, &first.node, first.placement), (&again.crypto, &again.node, again.placement));
+        assert_eq!(first.tickets, again.tickets);
         assert_ne!(first.crypto[0].reveal(), first.node[0].reveal());
-        for (name, mode) in
-            [("", 0o700), ("keys", 0o700), ("keys/crypto", 0o600), ("keys/node", 0o600), ("keys/placement", 0o600)]
-        {
+        for (name, mode) in [
+            ("", 0o700),
+            ("keys", 0o700),
+            ("keys/crypto", 0o600),
+            ("keys/node", 0o600),
+            ("keys/tickets", 0o600),
+            ("keys/placement", 0o600),
+        ] {
             assert_eq!(fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777, mode, "{name}");
         }
         let shown = format!("{first:?}");
@@ -310,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_node_makes_no_key() {
+    fn a_running_node_makes_no_key_but_that_of_tickets() {
         let dir = tempfile::tempdir().unwrap();
         let fernet = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=";
         let configured = config(&[&format!("endpoint.crypto_keys={fernet}")]);
@@ -322,6 +337,10 @@ mod tests {
         let path = dir.path().join("keys/crypto");
         assert!(said.contains(&format!("there is no {}; set the key again", path.display())), "{said}");
         assert!(!path.exists());
+        fs::remove_file(dir.path().join("keys/tickets")).unwrap();
+        let renewed = data.known_keys(&configured).unwrap();
+        assert_ne!(first.tickets, renewed.tickets);
+        assert_eq!(renewed.tickets, data.known_keys(&configured).unwrap().tickets, "the new key is kept");
     }
 
     #[test]
@@ -329,7 +348,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
         let first = data.keys(&config(&[]), Missing::Make).unwrap();
-        for name in ["node", "placement"] {
+        for name in ["node", "tickets", "placement"] {
             fs::remove_file(dir.path().join("keys").join(name)).unwrap();
         }
         let again = data.keys(&config(&[]), Missing::Refuse).unwrap();
@@ -361,7 +380,9 @@ mod tests {
 
     #[test]
     fn a_damaged_key_is_refused_and_kept() {
-        for (name, damage) in [("crypto", "x"), ("crypto", "\u{0}"), ("node", ""), ("placement", "0123")] {
+        for (name, damage) in
+            [("crypto", "x"), ("crypto", "\u{0}"), ("node", ""), ("tickets", "x"), ("placement", "0123")]
+        {
             let dir = tempfile::tempdir().unwrap();
             let data = DataDir::open(dir.path()).unwrap();
             data.keys(&config(&[]), Missing::Make).unwrap();

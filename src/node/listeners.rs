@@ -9,22 +9,32 @@ use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind as bind_to, socket_with};
 use shards::ports::Port;
 use shards::ring;
+use shards::thread::Listening;
 
 use super::fault::Fault;
 use crate::config::{Config, Steer};
-use crate::island::Admin;
 
-/// Returns the public ports of this configuration with the names of their settings. A role that is off has none.
-pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])> {
-    let mut ports = Vec::new();
-    if config.roles.connect {
-        ports.push((Port::WebSocket, "websocket.listen", &config.websocket.listen[..]));
-        ports.push((Port::Node, "node.listen", &config.node.listen[..]));
-    }
-    if config.roles.endpoint {
-        ports.push((Port::Endpoint, "endpoint.listen", &config.endpoint.listen[..]));
-    }
-    ports
+/// Listen setting of a port that the shards serve.
+pub(super) struct Setting<'a> {
+    port: Port,
+    tls: bool,
+    key: &'static str,
+    addresses: &'a [SocketAddr],
+}
+
+/// Returns the listen settings that the shards serve. A role that is off has none.
+pub(super) fn public(config: &Config) -> Vec<Setting<'_>> {
+    let Config { websocket, endpoint, node, roles, .. } = config;
+    let settings = [
+        (Port::WebSocket, false, "websocket.listen", &websocket.listen, roles.connect),
+        (Port::WebSocket, true, "websocket.tls.listen", &websocket.tls_listen, roles.connect),
+        (Port::Node, false, "node.listen", &node.listen, roles.connect),
+        (Port::Node, true, "node.tls.listen", &node.tls.listen, roles.connect),
+        (Port::Endpoint, false, "endpoint.listen", &endpoint.listen, roles.endpoint),
+        (Port::Endpoint, true, "endpoint.tls.listen", &endpoint.tls_listen, roles.endpoint),
+    ];
+    let open = settings.into_iter().filter(|(.., is_open)| *is_open);
+    open.map(|(port, tls, key, addresses, _)| Setting { port, tls, key, addresses }).collect()
 }
 
 /// Refuses addresses that cannot be bound, before anything else is done. Needed beside [`bind`], because
@@ -34,7 +44,7 @@ pub(super) fn public(config: &Config) -> Vec<(Port, &'static str, &[SocketAddr])
 /// some time after the process is gone, and their listeners last that long.
 pub(super) fn check_free(config: &Config, patience: Duration) -> Result<(), Fault> {
     let until = Instant::now() + patience;
-    for (_, key, addresses) in public(config) {
+    for Setting { key, addresses, .. } in public(config) {
         for address in addresses {
             while let Err(error) = try_bind(*address) {
                 if error.kind() != io::ErrorKind::AddrInUse || Instant::now() >= until {
@@ -58,15 +68,24 @@ fn try_bind(address: SocketAddr) -> io::Result<()> {
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// The listeners of one shard, and the addresses they are bound to, of one port each.
-pub(super) type Bound = Vec<(Port, OwnedFd)>;
+/// The listeners of one shard.
+pub(super) type Bound = Vec<Listening>;
 
-/// Result of [`bind`]: the listeners of each shard, and the address of each listen setting.
+/// A bound address.
+#[derive(Clone, Copy)]
+pub(super) struct Address {
+    pub port: Port,
+    pub tls: bool,
+    /// With port 0 configured, the port that the kernel chose.
+    pub address: SocketAddr,
+}
+
+/// Result of [`bind`].
 pub(super) struct Public {
     /// Listeners by shard.
     pub shards: Vec<Bound>,
-    /// Bound addresses: with port 0 configured, the port that the kernel chose.
-    pub addresses: Vec<(Port, SocketAddr)>,
+    /// Bound addresses, in the order of the settings.
+    pub addresses: Vec<Address>,
 }
 
 /// Listens for every shard; `cores` has the CPU of each. With port 0, all shards use the port of the first one.
@@ -76,12 +95,13 @@ pub(super) struct Public {
 pub(super) fn bind(config: &Config, cores: &[u32]) -> Result<Public, Fault> {
     let mut shards: Vec<Bound> = cores.iter().map(|_| Vec::new()).collect();
     let mut addresses = Vec::new();
-    for (port, key, wanted) in public(config) {
+    for Setting { port, tls, key, addresses: wanted } in public(config) {
         for wanted in wanted {
             let fault = |error| Fault::Address { key, address: *wanted, error };
-            let (address, listeners) = bind_shards(config, cores, (port, *wanted)).map_err(fault)?;
-            addresses.push((port, address));
-            shards.iter_mut().zip(listeners).for_each(|(shard, listener)| shard.push((port, listener)));
+            let (address, sockets) = bind_shards(config, cores, (port, *wanted)).map_err(fault)?;
+            addresses.push(Address { port, tls, address });
+            let listening = sockets.into_iter().map(|socket| Listening { port, tls, socket });
+            shards.iter_mut().zip(listening).for_each(|(shard, listening)| shard.push(listening));
         }
     }
     Ok(Public { shards, addresses })
@@ -111,17 +131,17 @@ fn bind_shards(
 ///
 /// # Errors
 /// [`Fault::Address`].
-pub(super) fn bind_admin(config: &Config) -> Result<Admin, Fault> {
-    let listeners = bind_plainly("admin.listen", &config.admin.listen)?;
-    Ok(Admin { listeners, hosts: config.admin.hosts.clone() })
+pub(super) fn bind_admin(config: &Config) -> Result<AdminListeners, Fault> {
+    Ok(AdminListeners {
+        plain: bind_plainly("admin.listen", &config.admin.listen)?,
+        tls: bind_plainly("admin.tls.listen", &config.admin.tls_listen)?,
+    })
 }
 
-/// Binds the TLS listeners in front of the node API for the island; none without the role connect.
-///
-/// # Errors
-/// [`Fault::Address`].
-pub(super) fn bind_tls(config: &Config) -> Result<Vec<TcpListener>, Fault> {
-    if config.roles.connect { bind_plainly("node.tls.listen", &config.node.tls.listen) } else { Ok(Vec::new()) }
+/// Bound listeners for operators.
+pub(super) struct AdminListeners {
+    pub plain: Vec<TcpListener>,
+    pub tls: Vec<TcpListener>,
 }
 
 fn bind_plainly(key: &'static str, addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Fault> {

@@ -2,7 +2,7 @@
 //!
 //! Start: probe the kernel -> lock the data directory -> open the store -> keys -> save what earlier ledgers hold
 //! -> ask the broadcast source -> listen -> enter the cluster and notify nodes with users of these ledgers -> new logs
-//! -> shards -> TLS of other nodes -> island -> remove the old logs. Stop is the reverse, after a drain
+//! -> shards -> island -> remove the old logs. Stop is the reverse, after a drain
 //! (ARCHITECTURE.md 4).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
 
@@ -11,6 +11,8 @@ mod backup;
 mod advice;
 
 mod banner;
+
+mod certificates;
 
 mod cluster;
 
@@ -48,7 +50,7 @@ pub use running::{Running, Stopped};
 pub use shards::wall::HostClock;
 pub use transfer::{with_source, with_store, with_stores};
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,10 +70,11 @@ use crate::edge::{
     BODY_BYTES_DEFAULT, EdgeConfig, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
 };
 use crate::island::{Calls, Exhibits, Host, Island, PeerCalls, Prepared, Source, Timekeeper, Wakes, Witness};
+use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use events::EventLog;
 use ledgers::{Earlier, Ledgered, no_ledger};
-use listeners::{Bound, Public};
+use listeners::{Address, Bound, Public};
 use manager::Manager;
 use running::Stage;
 use storage::Storage;
@@ -130,31 +133,32 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let shard_count = pinned.len() as u16;
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
-    let certificate = cluster::certificate(config)?;
+    let certificates = Certificates::read(config)?;
     let trust = cluster::trust(config)?;
     // Before the first listener: this node must not answer itself.
     cluster::check_url(config, trust.as_ref())?;
-    let tls = listeners::bind_tls(config)?;
 
     let data = DataDir::open(&config.data_dir)?;
     let wall = Arc::new(Wall::of(surroundings.host_clock));
     let storage = open_storage(config, &data, &wall, (&mut prepared, surroundings.store_patience))?;
     let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
+    let tls = NodeTls::new(&certificates, config, &keys)?;
     let mut earlier = Earlier::save(&data, &storage)?;
 
     prepared.ask_source().map_err(no_island)?;
     let Public { shards: bound, addresses } = listeners::bind(config, &pinned)?;
     let boot = cluster::random_boot()?;
     let log = EventLog::start().map_err(no_island)?;
-    let mut plan = Plan::new(config, &keys, &addresses, shard_count, boot);
+    let mut plan = Plan::new(config, &keys, (&addresses, certificates.first_name()), shard_count, boot);
+    plan.tls = tls.clone();
     plan.edge.events = log.as_ref().map(EventLog::events);
     advice::on_settings(config, &plan.edge.endpoint_url, (shard_count, cores.len()));
     plan.wall = Arc::clone(&wall);
     prepared.keep_time(Timekeeper::new(wall, witness(config, &storage)));
     PushEdge::new(&plan.edge).map_err(|error| Fault::Edge(error.to_string()))?;
-    let bound_tls = tls.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>().map_err(no_island)?;
-    let me = NodeId { url: cluster::url(&config.node, &of(&addresses, Port::Node), &bound_tls), boot };
+    let (plain, over_tls) = (of(&addresses, Port::Node, false), of(&addresses, Port::Node, true));
+    let me = NodeId { url: cluster::url(&config.node, &plain, &over_tls), boot };
     let cluster =
         storage.nodes().map(|nodes| Cluster::new(config, me, keys.for_edge(), nodes)).transpose()?.map(Arc::new);
     if let Some((cluster, trust)) = cluster.as_ref().zip(trust) {
@@ -174,15 +178,14 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
     let gate = Arc::clone(&plan.edge.gate);
-    let stage = Arc::new(Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate));
+    let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, tls.clone());
+    let stage = Arc::new(stage);
     let (store, statements) = (storage.board(), storage.latencies());
     let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements };
-    if let (Some(certificate), Some(behind)) = (certificate, of(&addresses, Port::Node).first()) {
-        prepared.end_tls(tls, banner::reachable(*behind), certificate).map_err(no_island)?;
-    }
+    let admin = tls.admin(config, admin);
     let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;
     earlier.discard_told();
-    let addresses = Addresses { node_tls: bound_tls, ..plan.addresses(&addresses, island.admin()) };
+    let addresses = plan.addresses(&addresses, &island);
     let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
     manager.ready();
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
@@ -268,17 +271,21 @@ struct Plan<'a> {
     connections_max: u32,
     /// Identity of this node in a cluster.
     node: Option<Arc<NodeId>>,
+    tls: NodeTls,
     wall: Arc<Wall>,
 }
 
 impl<'a> Plan<'a> {
-    fn new(config: &'a Config, keys: &Keys, addresses: &[(Port, SocketAddr)], shard_count: u16, boot: u64) -> Plan<'a> {
+    fn new(
+        config: &'a Config,
+        keys: &Keys,
+        (addresses, name): (&[Address], Option<String>),
+        shard_count: u16,
+        boot: u64,
+    ) -> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
-        let bound = of(addresses, Port::Endpoint);
-        // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
-        let reached = if bound.is_empty() { &config.endpoint.listen } else { &bound };
         let edge = EdgeConfig {
-            endpoint_url: config.endpoint.url.clone().unwrap_or_else(|| banner::default_url(reached)),
+            endpoint_url: endpoint_url(config, addresses, name.as_deref()),
             tokens: config.endpoint.tokens,
             keys: keys.for_edge(),
             placement,
@@ -303,6 +310,7 @@ impl<'a> Plan<'a> {
             connections_max: share(config.max_connections, shard_count),
             wall: Arc::new(Wall::start()),
             node: None,
+            tls: NodeTls::default(),
         }
     }
 
@@ -325,10 +333,12 @@ impl<'a> Plan<'a> {
                 request_timeout: span(self.config.http.request_timeout),
                 blocked_timeout: span(self.config.websocket.auto_ping_timeout),
                 keep_alive_timeout: span(self.config.http.keep_alive),
+                handshake_timeout: span(self.config.tls.handshake_timeout),
                 backlog: self.config.shards.backlog,
                 ..PlaneLimits::new(self.connections_max)
             },
             listeners,
+            tls: self.tls.of_shard(),
             // Invariant: `start_in` has made one of the same configuration.
             edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
             store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
@@ -375,15 +385,35 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn addresses(&self, bound: &[(Port, SocketAddr)], admin: &[SocketAddr]) -> Addresses {
+    fn addresses(&self, bound: &[Address], island: &Island) -> Addresses {
         Addresses {
-            websocket: of(bound, Port::WebSocket),
-            endpoint: of(bound, Port::Endpoint),
-            node: of(bound, Port::Node),
-            node_tls: Vec::new(),
-            admin: admin.to_vec(),
+            websocket: of(bound, Port::WebSocket, false),
+            websocket_tls: of(bound, Port::WebSocket, true),
+            endpoint: of(bound, Port::Endpoint, false),
+            endpoint_tls: of(bound, Port::Endpoint, true),
+            node: of(bound, Port::Node, false),
+            node_tls: of(bound, Port::Node, true),
+            admin: island.admin().to_vec(),
+            admin_tls: island.admin_tls().to_vec(),
             endpoint_url: self.edge.endpoint_url.clone(),
         }
+    }
+}
+
+/// Prefix of endpoint URLs: `endpoint.url`, or one by which clients of this host reach the endpoint, over TLS if it is
+/// served over TLS. `name` is the first name of the first certificate.
+fn endpoint_url(config: &Config, bound: &[Address], name: Option<&str>) -> String {
+    if let Some(url) = &config.endpoint.url {
+        return url.clone();
+    }
+    // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
+    let reached = |tls, listen: &[SocketAddr]| {
+        let bound = of(bound, Port::Endpoint, tls);
+        if bound.is_empty() { listen.to_vec() } else { bound }
+    };
+    match reached(true, &config.endpoint.tls_listen).first() {
+        Some(address) => banner::https_url(*address, name),
+        None => banner::default_url(&reached(false, &config.endpoint.listen)),
     }
 }
 
@@ -393,9 +423,9 @@ pub(crate) fn share(max_connections: u32, shard_count: u16) -> u32 {
     if shard_count == 1 { share } else { share + share / 50 }
 }
 
-/// The addresses of one port.
-fn of(bound: &[(Port, SocketAddr)], port: Port) -> Vec<SocketAddr> {
-    bound.iter().filter(|(of, _)| *of == port).map(|(_, address)| *address).collect()
+/// The addresses of one port, with TLS or without.
+fn of(bound: &[Address], port: Port, tls: bool) -> Vec<SocketAddr> {
+    bound.iter().filter(|of| of.port == port && of.tls == tls).map(|of| of.address).collect()
 }
 
 fn span(duration: Duration) -> Span {

@@ -14,6 +14,7 @@ use shards::thread::{Handle, Shards};
 
 use super::backup::backup;
 use super::banner::Addresses;
+use super::certificates::{Certificates, NodeTls};
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
 use super::events::EventLog;
@@ -61,11 +62,18 @@ pub(super) struct Stage {
     data: PathBuf,
     draining: AtomicBool,
     gate: Arc<Gate>,
+    tls: NodeTls,
 }
 
 impl Stage {
-    pub(super) fn new(shards: Handle<PushEdge>, storage: Arc<Storage>, data: &Path, gate: Arc<Gate>) -> Stage {
-        Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false), gate }
+    pub(super) fn new(
+        shards: Handle<PushEdge>,
+        storage: Arc<Storage>,
+        data: &Path,
+        gate: Arc<Gate>,
+        tls: NodeTls,
+    ) -> Stage {
+        Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false), gate, tls }
     }
 
     /// Makes health pages say that the node stops, and the gate refuse new WebSockets; all else goes on.
@@ -86,6 +94,7 @@ impl Host for Stage {
 
     fn look_around(&self) {
         self.gate.set_held(sum(self.boards(), "conns"));
+        self.tls.log_failure();
     }
 
     fn health(&self) -> Health {
@@ -132,24 +141,24 @@ impl Running {
     }
 
     /// Takes `endpoint.crypto_keys`, `node.keys` and `websocket.welcome` of this configuration on every shard, and
-    /// reads the files of `node.ca`, `node.tls.cert` and `node.tls.key` again; sessions, requests under way and
-    /// connections go on. Ignores the other settings. Returns when every shard has the keys; must not run on a shard or
+    /// `tls.ticket_keys` and `tls.unknown_name` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
+    /// `node.tls.cert`, `node.tls.key` and `node.ca` again. Sessions, requests under way, handshakes and connections go
+    /// on. Ignores the other settings. Returns when every shard has the keys; must not run on a shard or
     /// the island.
     ///
     /// # Errors
     /// [`Fault::DataDir`], [`Fault::Key`], [`Fault::NoKey`], [`Fault::Edge`]; then all stays what it was.
     /// [`Fault::Shards`] when a shard does not answer.
     pub fn reload(&self, config: &Config) -> Result<(), Fault> {
-        let keys = self.data.known_keys(config)?.for_edge();
+        let known = self.data.known_keys(config)?;
+        let keys = known.for_edge();
         keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
-        let certificate = cluster::certificate(config)?;
+        let certificates = Certificates::read(config)?;
         let trust = cluster::trust(config)?;
+        self.stage.tls.renew(&certificates, config, &known)?;
         self.stage.gate.set_limit(config.websocket.welcome);
         if let Some((cluster, trust)) = self.cluster.as_ref().zip(trust) {
             cluster.renew(keys.clone(), trust);
-        }
-        if let Some(certificate) = certificate {
-            self.island.renew(certificate);
         }
         let (took, taken) = mpsc::channel();
         self.stage.shards.control(Control::Edge(Arc::new(move |edge: &mut PushEdge| {

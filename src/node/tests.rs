@@ -7,6 +7,7 @@ pub(crate) mod events;
 mod keys;
 mod replay;
 mod steering;
+mod tls;
 mod told;
 
 use std::io::{Read as _, Write as _};

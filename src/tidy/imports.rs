@@ -54,6 +54,22 @@ const TABLE: &[Row] = &[
         except: &[],
     },
     Row {
+        files: &["src/tls/"],
+        refused: &[
+            "std::net",
+            "std::fs",
+            "std::thread",
+            "std::env",
+            "std::process",
+            "machine",
+            "shards::ring",
+            "shards::mailbox",
+            "shards::ledger",
+            "shards::reactor",
+        ],
+        except: &[],
+    },
+    Row {
         files: &["src/edge/"],
         refused: &[
             "murre::store",

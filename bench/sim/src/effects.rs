@@ -36,7 +36,7 @@ impl World {
                 Some(_) => self.set_out(shard, conn, to, claim, hello),
                 None => Err("a move of a connection that is gone".to_owned()),
             },
-            Effect::Feed(conn, bytes) => self.feed(shard, conn, &bytes),
+            Effect::Feed(conn, bytes) => self.feed(shard, conn, &bytes.0),
             Effect::Mail(to, mail) => {
                 self.check_mail(shard, usize::from(to.0), &mail)?;
                 self.post_mail(shard, to, mail)

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use machine::ids::{Chid, ConnId, EmissionId, ShardId, Stamp, Uaid};
 use machine::message::Message;
 use machine::{
-    AckUpdate, AgentEvent, Arrival, BroadcastDelta, CloseReason, Command, Event, Hello, Input, Mail, SessionEvent,
+    AckUpdate, AgentEvent, Arrival, BroadcastDelta, Carried, CloseReason, Command, Event, Hello, Input, Mail,
+    SessionEvent,
 };
 use shards::mailbox::Lane;
 
@@ -373,7 +374,7 @@ impl World {
         socket.session.fed = received == 0;
         self.moves.push(Moving { socket: id, source: from, conn, to: target, claim, fails });
         if !fails {
-            return self.post_mail(from, to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes })));
+            return self.post_mail(from, to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes: Carried(bytes) })));
         }
         Ok(())
     }

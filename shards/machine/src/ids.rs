@@ -30,14 +30,15 @@ pub struct ConnId {
     pub generation: u32,
 }
 
-/// One attempt to move a socket to its owner (ARCHITECTURE.md 4): `source shard << 48 | count`. Never reused in a boot.
+/// One attempt to move a socket to its owner (ARCHITECTURE.md 4): `source shard << 48 | count`, with bit 47
+/// left to the ring. Never reused in a boot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Claim(pub u64);
 
 impl Claim {
     /// The claim number `count` of `source`.
     pub fn new(source: ShardId, count: u64) -> Claim {
-        assert!(count < 1 << 48, "a shard makes fewer than 2^48 claims in a boot");
+        assert!(count < 1 << 47, "a shard makes fewer than 2^47 claims in a boot");
         Claim((u64::from(source.0) << 48) | count)
     }
 

@@ -155,6 +155,17 @@ pub const RELAY_MEMBERS_MAX: usize = 4_096;
 /// connection that takes more is closed 1013, or answered 503.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
 
+/// TLS handshakes of one shard between the first byte of a client and its Finished, x about 5 KB = 5 MB, and
+/// 16 KiB more for each that holds back the rest of its ClientHello. Backpressure:
+/// the next ones wait unread in their sockets; one that has taken a second makes room for them, and
+/// `tls.handshake_timeout` ends those that wait for longer.
+pub const TLS_HANDSHAKES_MAX: usize = 1_024;
+/// Steps of handshakes in one turn of a shard. One takes about 120 us with ECDSA P-256 and a millisecond with RSA; none
+/// begins after those of the turn took 1 ms. Backpressure: the others wait unread for the next turns.
+pub const TLS_STEPS_PER_TURN: usize = 8;
+/// Bytes of one flight of a client in a TLS handshake that are kept unread. Refuse: closed.
+pub const TLS_FLIGHT_BYTES_MAX: usize = 16 * 1024 + 261;
+
 /// Retries of a notification on a live connection (ARCHITECTURE.md 3). After the last one it waits in storage.
 pub const RETRIES_MAX: u8 = 3;
 /// Deliveries, over three sessions at least, after which a message ends without an ack (`delivery.attempts_max`). Shed:

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::ports::{Edge, Port};
 use crate::ring::{Departure, Flags, Opened, State, accept_limit};
+use crate::thread::Listening;
 use machine::ids::{ConnId, ShardId};
 use machine::limits;
 use machine::time::{Instant, Span};
@@ -19,7 +20,7 @@ use super::{Machine, Reactor};
 
 /// A listening socket and its multishot accept.
 pub(super) struct Listener {
-    port: Port,
+    kind: Kind,
     /// `None` after a drain began.
     socket: Option<OwnedFd>,
     /// The ring it is armed in.
@@ -30,9 +31,17 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn new((port, socket): (Port, OwnedFd)) -> Listener {
-        Listener { port, socket: Some(socket), armed: None, cancelled: false, arming: 0 }
+    pub(super) fn new(listening: Listening) -> Listener {
+        let Listening { port, tls, socket } = listening;
+        Listener { kind: Kind { port, tls }, socket: Some(socket), armed: None, cancelled: false, arming: 0 }
     }
+}
+
+/// Kind of a listener, and of the connections that it accepts.
+#[derive(Clone, Copy)]
+struct Kind {
+    port: Port,
+    tls: bool,
 }
 
 /// Armings are counted modulo this: what fits beside the listener's number in user_data.
@@ -78,21 +87,22 @@ impl Accepting {
     }
 }
 
-/// The numbers under which ports travel in user_data.
-const PORTS: [Port; 3] = [Port::WebSocket, Port::Endpoint, Port::Node];
+impl Kind {
+    /// The number under which a kind travels in user_data.
+    fn number(self) -> u32 {
+        self.port as u32 * 2 + u32::from(self.tls)
+    }
 
-fn number_of(port: Port) -> u32 {
-    match port {
-        Port::WebSocket => 0,
-        Port::Endpoint => 1,
-        Port::Node => 2,
+    fn of_number(number: u32) -> Option<Kind> {
+        let port = [Port::WebSocket, Port::Endpoint, Port::Node].get(number as usize / 2)?;
+        Some(Kind { port: *port, tls: number % 2 == 1 })
     }
 }
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn accepted(&mut self, listener: u32, arming: u16, ring: u16, result: i32, more: bool) {
         let Some(entry) = self.listeners.get_mut(listener as usize) else { return };
-        let port = entry.port;
+        let kind = entry.kind;
         if !more && entry.arming == arming {
             entry.armed = None;
             entry.cancelled = false;
@@ -102,12 +112,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Ok(direct) => {
                 self.stats.accepts += 1;
                 let slot = self.plane.slot(ring, direct);
-                if port != Port::WebSocket {
-                    self.deal(slot, port);
-                } else if self.has_place(port) || self.end_idle_for_another(port) {
-                    self.admit(slot, port, false);
+                if kind.port != Port::WebSocket {
+                    self.deal(slot, kind);
+                } else if self.has_place(kind.port) || self.end_idle_for_another(kind.port) {
+                    self.admit(slot, kind, false);
                 } else {
-                    self.turn_away(slot, port);
+                    self.turn_away(slot, kind);
                 }
             }
             Err(_) if result == -libc::ECANCELED => {}
@@ -129,11 +139,14 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Puts a new connection to work.
-    fn admit(&mut self, slot: u32, port: Port, counted: bool) {
-        let codec = self.edge.open(port);
+    fn admit(&mut self, slot: u32, kind: Kind, counted: bool) {
+        let codec = self.edge.open(kind.port);
         let since = self.now_ms();
-        let opened = self.conns.open(slot, port, Some(codec), since);
+        let opened = self.conns.open(slot, kind.port, Some(codec), since);
         let conn = self.settle_in(opened);
+        if kind.tls {
+            self.begin_tls(conn);
+        }
         self.conns.take_place(conn);
         self.http.add(self.now.mono, conn);
         if counted && let Some(entry) = self.conns.get_mut(conn) {
@@ -156,8 +169,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Answers a connection beyond the limit and ends it; without a word when too many such answers are being heard.
     /// Half of these slots are for connections that are first asked what they want: it may be a health page, and a
     /// process without places is well. One of them that says nothing makes room for the next.
-    fn turn_away(&mut self, slot: u32, port: Port) {
+    fn turn_away(&mut self, slot: u32, Kind { port, tls }: Kind) {
         self.stats.accepts_refused += 1;
+        if tls {
+            // Without a handshake nothing can be said, and a handshake costs more than a place.
+            self.tls.count_refused(port);
+            let opened = self.conns.open(slot, port, None, self.now_ms());
+            let conn = self.settle_in(opened);
+            return self.close(conn);
+        }
         let (since, most) = (self.now_ms(), refused_max(self.limits.connections_max));
         let mut codec = self.edge.open_placeless(port);
         if codec.is_some() && self.accepting.refused >= most / 2 && !self.end_silent_placeless(port) {
@@ -184,43 +204,43 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Gives an endpoint connection to the least loaded shard, which also decides whether it has a place for it. On its
     /// way there it takes none of this shard's.
-    fn deal(&mut self, slot: u32, port: Port) {
+    fn deal(&mut self, slot: u32, kind: Kind) {
         let to = self.mailbox.deal();
         let target = self.mailbox.roomy_ring_of(to).filter(|_| to != self.mailbox.shard());
         let Some(target) = target else {
-            return self.admit_endpoint(slot, port);
+            return self.admit_endpoint(slot, kind);
         };
         self.mailbox.count_dealt(to, true);
         let since = self.now_ms();
-        let opened = self.conns.open(slot, port, None, since);
+        let opened = self.conns.open(slot, kind.port, None, since);
         let conn = self.settle_in(opened);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Moving;
-        self.sides.entry(&mut entry.side, port).departure = Some(Departure::Dealt { to });
-        self.plane.move_dealt(conn, target, number_of(port));
+        self.sides.entry(&mut entry.side, kind.port).departure = Some(Departure::Dealt { to, tls: kind.tls });
+        self.plane.move_dealt(conn, target, kind.number());
     }
 
     /// Serves an endpoint connection here, if there is a place.
-    fn admit_endpoint(&mut self, slot: u32, port: Port) {
-        if !self.has_place(port) && !self.end_idle_for_another(port) {
-            return self.turn_away(slot, port);
+    fn admit_endpoint(&mut self, slot: u32, kind: Kind) {
+        if !self.has_place(kind.port) && !self.end_idle_for_another(kind.port) {
+            return self.turn_away(slot, kind);
         }
         self.mailbox.count_dealt(self.mailbox.shard(), true);
-        self.admit(slot, port, true);
+        self.admit(slot, kind, true);
     }
 
     /// A connection that another shard dealt us. It was counted there.
-    pub(super) fn dealt(&mut self, port: u32, ring: u16, result: i32) {
-        let (Ok(direct), Some(port)) = (u32::try_from(result), PORTS.get(port as usize)) else { return };
+    pub(super) fn dealt(&mut self, kind: u32, ring: u16, result: i32) {
+        let (Ok(direct), Some(kind)) = (u32::try_from(result), Kind::of_number(kind)) else { return };
         self.stats.dealt_in += 1;
         let slot = self.plane.slot(ring, direct);
         // The shard that dealt it counted it here already.
         self.mailbox.count_dealt(self.mailbox.shard(), false);
-        self.admit_endpoint(slot, *port);
+        self.admit_endpoint(slot, kind);
     }
 
     /// It could not be dealt away: it is served here.
-    pub(super) fn keep_dealt(&mut self, conn: ConnId, to: ShardId) {
+    pub(super) fn keep_dealt(&mut self, conn: ConnId, to: ShardId, tls: bool) {
         self.mailbox.count_dealt(to, false);
         let codec = match self.conns.get(conn) {
             Some(entry) => self.edge.open(entry.port),
@@ -234,6 +254,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         entry.flags.set(Flags::COUNTED);
         self.stats.endpoint_connections += 1;
         self.sides.free_if_idle(&mut entry.side);
+        if tls {
+            self.begin_tls(conn);
+        }
         self.http.add(self.now.mono, conn);
         self.want_input(conn);
     }

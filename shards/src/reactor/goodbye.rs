@@ -5,6 +5,7 @@
 
 use crate::ports::Edge;
 use crate::ring::{Departure, Done, Flags, State};
+use crate::tls::Stage;
 use machine::ids::ConnId;
 use machine::time::{Instant, Span};
 use machine::{CloseReason, Input};
@@ -27,6 +28,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.closes.count(reason);
         if let Some(codec) = entry.codec.as_mut() {
             self.edge.ended(self.now, codec, reason);
+        }
+        if self.in_handshake(conn) {
+            // Without keys nothing can be said.
+            return self.close(conn);
+        }
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if let Some(codec) = entry.codec.as_mut() {
             self.edge.close(codec, reason, &mut self.scratch);
         }
         if !self.scratch.is_empty() {
@@ -41,7 +49,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Leaving;
         if let Some(side) = self.sides.get(entry.side) {
-            drop(side.inbox.take());
+            side.drop_input();
+        }
+        if entry.flags.has(Flags::TLS) && self.tls.stage(conn.slot) == Stage::Established {
+            // RFC 8446 section 6.1. A client without it may take the end for an attack.
+            self.sides.entry(&mut entry.side, entry.port).out.end_with_close_notify();
         }
         let owed = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
         let sending = entry.flags.has(Flags::SENDING) || entry.flags.has(Flags::POLL_OUT);
@@ -108,10 +120,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// The peer has ended its side of an open connection.
     pub(super) fn ended(&mut self, conn: ConnId) {
+        if let Some(entry) = self.conns.get_mut(conn) {
+            entry.flags.set(Flags::ENDED);
+        }
+        self.ended_in_tls(conn);
+    }
+
+    /// The peer has said that no data follows, with close_notify. Its socket may still have bytes.
+    pub(super) fn ended_in_tls(&mut self, conn: ConnId) {
         self.stats.peers_gone += 1;
         self.forget(conn, CloseReason::PeerClosed);
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        entry.flags.set(Flags::ENDED);
         if let Some(codec) = &entry.codec {
             self.edge.ended(self.now, codec, CloseReason::PeerClosed);
         }
@@ -150,6 +169,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn release(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         self.sides.free(&mut entry.side);
+        if entry.flags.has(Flags::TLS) {
+            self.tls.end(conn.slot);
+        }
         if entry.flags.has(Flags::COUNTED) {
             self.mailbox.count_dealt(self.mailbox.shard(), false);
             self.stats.endpoint_connections -= 1;

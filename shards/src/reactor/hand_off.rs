@@ -7,7 +7,7 @@
 use crate::ports::{Edge, Port};
 use crate::ring::{Departure, Done, Flags, State};
 use machine::ids::{Claim, ConnId};
-use machine::{Arrival, Input, Mail};
+use machine::{Arrival, Carried, Input, Mail};
 
 use super::{Machine, Reactor};
 
@@ -40,7 +40,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let polls = (entry.flags.has(Flags::POLL_IN), entry.flags.has(Flags::POLL_OUT));
         entry.flags.clear(Flags::POLL_IN);
         entry.flags.clear(Flags::POLL_OUT);
-        self.plane.move_claimed(conn, polls, target, *claim);
+        self.plane.move_claimed(conn, polls, target, *claim, entry.flags.has(Flags::TLS));
     }
 
     /// The kernel has moved the descriptor, or could not (-ENFILE: target full; -EOWNERDEAD: target gone).
@@ -50,7 +50,14 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(side) = self.sides.get(entry.side) else { return };
         match side.departure.take() {
             Some(Departure::Claimed { to, claim, hello }) if result >= 0 => {
-                let bytes = side.inbox.take().into();
+                let bytes = if entry.flags.has(Flags::TLS) {
+                    let mut packed = self.tls.export(conn.slot);
+                    pack(&mut packed, side.inbox.bytes(), side.sealed.bytes());
+                    packed
+                } else {
+                    side.inbox.take()
+                };
+                let bytes = Carried(bytes.into());
                 self.stats.sockets_sent += 1;
                 self.release(conn);
                 self.post(to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes })));
@@ -65,14 +72,14 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.stats.dealt_out += 1;
                 self.release(conn);
             }
-            Some(Departure::Dealt { to }) => self.keep_dealt(conn, to),
+            Some(Departure::Dealt { to, tls }) => self.keep_dealt(conn, to, tls),
             None => {}
         }
     }
 
     /// The descriptor of a claim is here. Its mail may have come already, or comes later; the machine pairs
     /// them, and says `Ready` when the hello is answered.
-    pub(super) fn arrived(&mut self, claim: Claim, ring: u16, result: i32) {
+    pub(super) fn arrived(&mut self, claim: Claim, tls: bool, ring: u16, result: i32) {
         let Ok(direct) = u32::try_from(result) else { return };
         self.stats.sockets_received += 1;
         let codec = self.edge.arrived();
@@ -84,7 +91,31 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if let Some(entry) = self.conns.get_mut(conn) {
             entry.flags.set(Flags::KNOWN);
             entry.flags.set(Flags::BUSY);
+            if tls {
+                entry.flags.set(Flags::TLS);
+            }
         }
         self.inputs.push_back(Input::Arrived { conn, claim });
     }
+}
+
+/// Appends what a TLS connection carries behind its state: the number of plain bytes (u32, little endian), the plain
+/// bytes, the ciphertext.
+fn pack(packed: &mut Vec<u8>, plain: &[u8], ciphertext: &[u8]) {
+    // At the exact size, so that no copy of the secrets stays behind in memory that grew.
+    let mut whole = Vec::with_capacity(packed.len() + 4 + plain.len() + ciphertext.len());
+    whole.extend_from_slice(packed);
+    whole.extend_from_slice(&(plain.len() as u32).to_le_bytes());
+    whole.extend_from_slice(plain);
+    whole.extend_from_slice(ciphertext);
+    packed.fill(0);
+    std::hint::black_box(&packed);
+    *packed = whole;
+}
+
+/// The plain bytes and the ciphertext of [`pack`].
+pub(super) fn unpack(bytes: &[u8]) -> (&[u8], &[u8]) {
+    // Invariant: the bytes come from `pack` of another shard.
+    let (len, rest) = bytes.split_first_chunk().expect("a shard packs what it sends");
+    rest.split_at(u32::from_le_bytes(*len) as usize)
 }

@@ -2,9 +2,9 @@
 //!
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
-//! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`begun`], [`send`], [`goodbye`], [`hand_off`],
-//! [`watch`] (timeouts of requests and blocked sockets), [`hearing`] (silences), [`park`]; [`turn`] is the
-//! loop itself.
+//! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`begun`], [`send`], [`sealed`] (TLS),
+//! [`goodbye`], [`hand_off`], [`watch`] (timeouts of requests and blocked sockets), [`hearing`] (silences), [`park`];
+//! [`turn`] is the loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
@@ -17,6 +17,7 @@ mod hearing;
 mod numbers;
 mod park;
 mod recv;
+mod sealed;
 mod send;
 mod turn;
 mod watch;
@@ -26,12 +27,13 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::mailbox::Mailbox;
 use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
 use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
+use crate::thread::Listening;
+use crate::tls::{Tls, TlsStats};
 use crate::wall::Wall;
 use machine::ids::{ConnId, EmissionId, StoreTicket};
 use machine::limits;
@@ -57,6 +59,8 @@ pub struct PlaneLimits {
     pub request_timeout: Span,
     /// Longest time in which a WebSocket that is owed something may take no byte.
     pub blocked_timeout: Span,
+    /// Longest time from the accept of a TLS connection to the end of its handshake.
+    pub handshake_timeout: Span,
     /// Longest time that an HTTP connection may be idle between requests.
     pub keep_alive_timeout: Span,
     /// Longest time that a peer may take to receive the last bytes and to close.
@@ -78,6 +82,7 @@ impl PlaneLimits {
             connections_max,
             request_timeout: Span::from_secs(30),
             blocked_timeout: Span::from_secs(30),
+            handshake_timeout: Span::from_secs(10),
             keep_alive_timeout: Span::from_secs(75),
             goodbye_timeout: Span::from_secs(2),
             goodbye_bytes: GOODBYE_BYTES_MAX,
@@ -143,7 +148,8 @@ pub(crate) struct Parts<E: Edge, M> {
     pub wake: Wake,
     pub mailbox: Mailbox,
     pub control: Arc<ControlLane<E>>,
-    pub listeners: Vec<(Port, OwnedFd)>,
+    pub listeners: Vec<Listening>,
+    pub tls: Box<dyn Tls>,
     pub limits: PlaneLimits,
     pub board: Arc<Board>,
     pub clock: Arc<Wall>,
@@ -172,6 +178,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     conns: Conns<E::Codec>,
     sides: Sides,
     listeners: Vec<accept::Listener>,
+    tls: Box<dyn Tls>,
+    handshakes: sealed::Handshakes,
     accepting: accept::Accepting,
     http: watch::Watch,
     websockets: watch::Watch,
@@ -196,6 +204,9 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     heard: Option<(StoreTicket, PeerReply)>,
     /// Buffer that an edge writes into before it is known whether there are bytes to send.
     scratch: Vec<u8>,
+    /// TLS: what was received last, and what was written while it was opened.
+    ciphertext: Vec<u8>,
+    wire: Vec<u8>,
     unsent: Vec<EmissionId>,
 
     stats: PlaneStats,
@@ -210,8 +221,9 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Opens the rings and publishes them to the other shards. Inside the shard's executor.
     pub(crate) fn new(parts: Parts<E, M>) -> io::Result<Reactor<E, M>> {
-        let Parts { edge, machine, store, peers, ledger, wake, mailbox, control, listeners, limits, board, clock } =
-            parts;
+        let Parts { edge, machine, store, peers, ledger, wake, mailbox, control, .. } = parts;
+        let (listeners, tls, limits, board, clock) =
+            (parts.listeners, parts.tls, parts.limits, parts.board, parts.clock);
         let config = limits.plane();
         let plane = Plane::new(config, mailbox.waker().event_fd())?;
         mailbox.publish_rings((0..plane.rings()).map(|ring| plane.ring_fd(ring)).collect());
@@ -236,8 +248,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             plane,
             sides: Sides::new(limits.unfinished_bytes_max),
             listeners: listeners.into_iter().map(accept::Listener::new).collect(),
+            tls,
+            handshakes: sealed::Handshakes::default(),
             accepting: accept::Accepting::default(),
-            http: watch::Watch::new(limits.request_timeout.min(limits.keep_alive_timeout)),
+            http: watch::Watch::new(
+                limits.request_timeout.min(limits.keep_alive_timeout).min(limits.handshake_timeout),
+            ),
             websockets: watch::Watch::new(limits.request_timeout.min(limits.blocked_timeout)),
             begun: Default::default(),
             goodbyes: VecDeque::new(),
@@ -250,6 +266,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             collected: None,
             heard: None,
             scratch: Vec::new(),
+            ciphertext: Vec::new(),
+            wire: Vec::new(),
             unsent: Vec::new(),
             stats: PlaneStats::default(),
             closes: CloseStats::default(),
@@ -262,7 +280,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// The numbers of a shard, in the order of its board.
     pub(crate) fn board() -> Board {
-        let numbers = Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, M::MEANINGS, E::MEANINGS]);
+        let numbers =
+            Board::new(&[PlaneStats::MEANINGS, CloseStats::MEANINGS, TlsStats::MEANINGS, M::MEANINGS, E::MEANINGS]);
         numbers.with_histograms(&[M::HISTOGRAMS, E::HISTOGRAMS])
     }
 
@@ -271,6 +290,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         trim(&mut self.goodbyes);
         trim(&mut self.inputs);
         trim(&mut self.undecoded);
+        self.handshakes.trim();
         self.plane.trim();
         self.published = self.now.mono;
         self.unpublished = false;
@@ -287,6 +307,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.slab_bytes = self.conns.heap_bytes() as u64;
         let next = self.stats.write_to(&self.board, 0);
         let next = self.closes.write_to(&self.board, next);
+        let next = self.tls.stats().write_to(&self.board, next);
         self.machine.write_to(&self.board, next);
         self.edge.write_to(&self.board, next + M::MEANINGS.len());
         self.machine.write_histograms(&self.board);

@@ -77,6 +77,7 @@ counters! {
         counter close_finished: "An HTTP exchange was complete.",
         counter close_idle: "HTTP: too slow or idle too long.",
         counter close_said: "The edge had said it.",
+        counter close_tls_failed: "The peer broke a rule of TLS.",
     }
 }
 
@@ -107,6 +108,7 @@ impl CloseStats {
             CloseReason::Finished => &mut self.close_finished,
             CloseReason::Idle => &mut self.close_idle,
             CloseReason::Said => &mut self.close_said,
+            CloseReason::TlsFailed => &mut self.close_tls_failed,
         };
         *counter += 1;
     }

@@ -96,7 +96,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     fn next_deadline(&self) -> Option<Instant> {
         let numbers = self.unpublished.then(|| self.published.after(PUBLISH_EVERY));
         let timeouts = [self.machine.next_timeout(), self.next_goodbye(), self.http.next(), self.websockets.next()];
-        let deadlines = timeouts.into_iter().chain([self.accepting.next(), numbers]);
+        let deadlines = timeouts.into_iter().chain([self.accepting.next(), self.handshakes.next(), numbers]);
         deadlines.flatten().min()
     }
 }

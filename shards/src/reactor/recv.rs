@@ -1,15 +1,15 @@
 //! Bytes in: poll while idle, receive when readable, decode, keep what is half a request.
 
 use crate::ports::{Edge, Ingest, Port};
-use crate::ring::{Done, Flags, Span, SpanSize, State};
+use crate::ring::{Conns, Done, Flags, Sides, Span, SpanSize, State};
 use machine::ids::ConnId;
 use machine::time::Now;
-use machine::{CloseReason, Command, Input};
+use machine::{Carried, CloseReason, Command, Input};
 
-use super::{Machine, Reactor};
+use super::{Machine, Reactor, hand_off};
 
 /// Result of decoding some bytes.
-struct Decoded {
+pub(super) struct Decoded {
     consumed: usize,
     upgraded: bool,
     /// Something whole was among the bytes that is no command.
@@ -53,6 +53,44 @@ fn decode<E: Edge>(edge: &mut E, now: Now, codec: &mut E::Codec, bytes: &mut [u8
     decoded
 }
 
+/// Parts of the reactor that decode: all but the spans, in which the bytes may lie.
+struct Intake<'a, E: Edge> {
+    edge: &'a mut E,
+    now: Now,
+    conns: &'a mut Conns<E::Codec>,
+    sides: &'a mut Sides,
+    /// Bytes that the edge answers at once.
+    out: &'a mut Vec<u8>,
+}
+
+impl<E: Edge> Intake<'_, E> {
+    /// Decodes in place when the connection may be read and nothing waits before these bytes. Keeps aside what is left.
+    fn decode(&mut self, conn: ConnId, bytes: &mut [u8]) -> Option<Decoded> {
+        let entry = self.conns.get_mut(conn)?;
+        let in_line = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
+        let (true, false, Some(codec)) = (may_read(entry.state, entry.flags), in_line, entry.codec.as_mut()) else {
+            self.sides.entry(&mut entry.side, entry.port).inbox.keep(bytes);
+            return self.decode_aside(conn);
+        };
+        let decoded = decode(self.edge, self.now, codec, bytes, self.out);
+        let rest = &bytes[decoded.consumed..];
+        if !rest.is_empty() {
+            self.sides.entry(&mut entry.side, entry.port).inbox.keep(rest);
+        }
+        Some(decoded)
+    }
+
+    fn decode_aside(&mut self, conn: ConnId) -> Option<Decoded> {
+        let entry = self.conns.get_mut(conn)?;
+        let (true, Some(side)) = (may_read(entry.state, entry.flags), self.sides.get(entry.side)) else { return None };
+        let codec = entry.codec.as_mut()?;
+        let decoded = decode(self.edge, self.now, codec, side.inbox.bytes(), self.out);
+        side.inbox.consume(decoded.consumed);
+        self.sides.free_if_idle(&mut entry.side);
+        Some(decoded)
+    }
+}
+
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Arms the poll of a connection that may be read from (ring/RULES.md rule 8: neither busy nor blocked).
     pub(super) fn want_input(&mut self, conn: ConnId) {
@@ -66,15 +104,16 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// The command or move that held up the input is over: decodes the bytes that wait, or polls for more.
     pub(super) fn resume(&mut self, conn: ConnId) {
         let Some(entry) = self.conns.get(conn) else { return };
-        let waiting = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
-        if waiting { self.undecoded.push_back(conn) } else { self.want_input(conn) }
+        let waiting = self.sides.get(entry.side).is_some_and(|side| side.has_input());
+        let peer_closed = entry.flags.has(Flags::TLS) && self.tls.peer_closed(conn.slot);
+        if waiting || peer_closed { self.undecoded.push_back(conn) } else { self.want_input(conn) }
     }
 
     pub(super) fn readable(&mut self, done: Done) {
         let Some(conn) = self.conns.name(done) else { return };
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.flags.clear(Flags::POLL_IN);
-        if may_read(entry.state, entry.flags) {
+        if may_read(entry.state, entry.flags) && !self.must_wait_for_handshake(conn) {
             self.start_receive(conn);
         }
     }
@@ -127,46 +166,45 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Decodes a span in place when nothing waits before it; keeps aside what is left, if the shard has room for it.
     fn ingest(&mut self, conn: ConnId, span: Span, len: usize) {
-        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
-        let bytes = self.plane.arena.bytes(&span, len);
-        let in_line = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
-        let held = self.sides.held(entry.side);
-        let (true, false, Some(codec)) = (may_read(entry.state, entry.flags), in_line, entry.codec.as_mut()) else {
-            self.sides.entry(&mut entry.side, entry.port).inbox.keep(bytes);
-            self.plane.arena.free(span);
-            let decoded = self.decode_aside(conn);
-            return self.act_within_bounds(conn, held, decoded);
-        };
-        let decoded = decode(&mut self.edge, self.now, codec, bytes, &mut self.scratch);
-        let rest = &bytes[decoded.consumed..];
-        if !rest.is_empty() {
-            self.sides.entry(&mut entry.side, entry.port).inbox.keep(rest);
+        let Some(entry) = self.conns.get(conn) else { return self.plane.arena.free(span) };
+        if entry.flags.has(Flags::TLS) {
+            return self.ingest_sealed(conn, span, len);
         }
+        let held = self.sides.held(entry.side);
+        let bytes = self.plane.arena.bytes(&span, len);
+        let (edge, conns, sides, out) = (&mut self.edge, &mut self.conns, &mut self.sides, &mut self.scratch);
+        let decoded = Intake { edge, now: self.now, conns, sides, out }.decode(conn, bytes);
         self.plane.arena.free(span);
-        self.act_within_bounds(conn, held, Some(decoded));
+        self.act_within_bounds(conn, held, decoded);
     }
 
-    /// Decodes what was kept aside, if the connection may.
+    /// As [`Reactor::ingest`], of bytes that are in no span.
+    pub(super) fn decode_bytes(&mut self, conn: ConnId, held: usize, bytes: &mut [u8]) {
+        let decoded = self.intake().decode(conn, bytes);
+        self.act_within_bounds(conn, held, decoded);
+    }
+
+    /// Decodes what was kept aside, plain bytes before ciphertext, if the connection may be read.
     pub(super) fn decode_inbox(&mut self, conn: ConnId) {
-        if let Some(decoded) = self.decode_aside(conn) {
+        if self.in_handshake(conn) {
+            return self.resume_handshake(conn);
+        }
+        if let Some(decoded) = self.intake().decode_aside(conn) {
             self.act_on(conn, decoded);
         }
+        self.open_waiting(conn);
+        self.end_if_peer_closed(conn);
     }
 
-    fn decode_aside(&mut self, conn: ConnId) -> Option<Decoded> {
-        let entry = self.conns.get_mut(conn)?;
-        let (true, Some(side)) = (may_read(entry.state, entry.flags), self.sides.get(entry.side)) else { return None };
-        let codec = entry.codec.as_mut()?;
-        let decoded = decode(&mut self.edge, self.now, codec, side.inbox.bytes(), &mut self.scratch);
-        side.inbox.consume(decoded.consumed);
-        self.sides.free_if_idle(&mut entry.side);
-        Some(decoded)
+    fn intake(&mut self) -> Intake<'_, E> {
+        let (edge, conns, sides, out) = (&mut self.edge, &mut self.conns, &mut self.sides, &mut self.scratch);
+        Intake { edge, now: self.now, conns, sides, out }
     }
 
     /// Acts on what was decoded, unless what is left of it is more than the shard has room for: that ends the
     /// connection, and a command before it is not carried out. One that moves is not ended: it has one receive under
     /// way at most, and takes its bytes along.
-    fn act_within_bounds(&mut self, conn: ConnId, held: usize, decoded: Option<Decoded>) {
+    pub(super) fn act_within_bounds(&mut self, conn: ConnId, held: usize, decoded: Option<Decoded>) {
         let Some(entry) = self.conns.get(conn) else { return };
         let quota = self.sides.unfinished().of(entry.port);
         let refused = entry.state == State::Open && quota.refuses(held, self.sides.held(entry.side));
@@ -184,7 +222,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Ends a connection that keeps more aside than the shard has room for.
-    fn refuse_input(&mut self, conn: ConnId) {
+    pub(super) fn refuse_input(&mut self, conn: ConnId) {
         self.stats.input_refused += 1;
         self.forget(conn, CloseReason::Overloaded);
         self.goodbye(conn, CloseReason::Overloaded);
@@ -233,7 +271,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     fn note_partial(&mut self, conn: ConnId, progressed: bool) {
         let now_ms = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        let waiting = self.sides.get(entry.side).is_some_and(|side| !side.inbox.is_empty());
+        let waiting = self.sides.get(entry.side).is_some_and(|side| side.has_input());
         let begun = entry.codec.as_ref().is_some_and(|codec| self.edge.mid_request(codec));
         if !waiting && !begun {
             entry.flags.clear(Flags::PARTIAL);
@@ -250,17 +288,26 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// These bytes came with the connection from another shard: they are older than anything it received here.
-    pub(super) fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
+    pub(super) fn feed(&mut self, conn: ConnId, mut carried: Carried) {
         let Some(entry) = self.conns.get_mut(conn) else { return };
-        if bytes.is_empty() || entry.state != State::Open {
+        if carried.0.is_empty() || entry.state != State::Open {
             return;
         }
-        let busy = entry.flags.has(Flags::BUSY);
         let held = self.sides.held(entry.side);
-        self.sides.entry(&mut entry.side, entry.port).inbox.keep_first(bytes);
+        let (plain, ciphertext) = if entry.flags.has(Flags::TLS) {
+            let len = self.tls.import(conn.slot, entry.port, &mut carried.0);
+            hand_off::unpack(&carried.0[len..])
+        } else {
+            (&carried.0[..], &[][..])
+        };
+        let side = self.sides.entry(&mut entry.side, entry.port);
+        side.inbox.keep_first(plain);
+        side.sealed.keep_first(ciphertext);
+        let (busy, waiting) = (entry.flags.has(Flags::BUSY), side.has_input());
+        self.sides.free_if_idle(&mut entry.side);
         if self.sides.unfinished().of(entry.port).refuses(held, self.sides.held(entry.side)) {
             self.refuse_input(conn);
-        } else if !busy {
+        } else if !busy && waiting {
             self.undecoded.push_back(conn);
         }
     }
@@ -281,7 +328,7 @@ const FLOOD_BYTES: u32 = 2 * 1024;
 /// Bytes that the scratch buffer keeps.
 const SCRATCH_KEPT: usize = 16 * 1024;
 
-fn may_read(state: State, flags: Flags) -> bool {
+pub(super) fn may_read(state: State, flags: Flags) -> bool {
     match state {
         State::Open => !flags.has(Flags::BUSY) && !flags.has(Flags::BLOCKED) && !flags.has(Flags::LAST),
         State::Discarding => true,

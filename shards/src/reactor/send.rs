@@ -37,10 +37,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.sides.put_outbox(fresh);
                 continue;
             };
-            let outbox = std::mem::replace(&mut side.out, fresh);
+            let mut outbox = std::mem::replace(&mut side.out, fresh);
             entry.flags.set(Flags::SENDING);
             self.stats.sends += 1;
             self.stats.sent_bytes += outbox.len() as u64;
+            if entry.flags.has(Flags::TLS) {
+                self.seal(conn, &mut outbox);
+            }
             self.plane.send(conn, outbox);
         }
         self.dirty = dirty;
@@ -80,9 +83,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     fn blocked(&mut self, conn: ConnId, mut outbox: Outbox, taken: usize) {
         self.stats.sends_short += 1;
         let now_ms = self.now_ms();
+        let in_handshake = self.in_handshake(conn);
         let Some(entry) = self.conns.get_mut(conn) else { return self.sides.put_outbox(outbox) };
         let mut unsent = std::mem::take(&mut self.unsent);
-        outbox.keep_tail(taken, &mut unsent);
+        if entry.flags.has(Flags::TLS) {
+            let untouched = outbox.keep_sealed_tail(taken, &mut unsent);
+            if untouched > 0 {
+                self.tls.rewind(conn.slot, untouched);
+            }
+        } else {
+            outbox.keep_tail(taken, &mut unsent);
+        }
         let side = self.sides.entry(&mut entry.side, entry.port);
         outbox.append_replies(&mut side.out, &mut unsent);
         if taken > 0 || !entry.flags.has(Flags::BLOCKED) {
@@ -93,7 +104,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.sides.put_outbox(emptied);
         if !entry.flags.has(Flags::BLOCKED) {
             entry.flags.set(Flags::BLOCKED);
-            if !entry.flags.has(Flags::PARTIAL) {
+            if !entry.flags.has(Flags::PARTIAL) && !in_handshake {
                 entry.since = now_ms;
             }
             if entry.flags.has(Flags::KNOWN) {

@@ -52,6 +52,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.sent(sent);
         }
         self.drive();
+        worked |= self.begin_handshakes();
         let mut handled = 0;
         while handled < SOCKETS_PER_TURN
             && let Some(completion) = self.plane.next()
@@ -94,8 +95,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Completion::ShutDown { done, result } => self.shut_down(done, result),
             Completion::Closed { done, result } => self.closed(done, result),
             Completion::Moved { done, result } => self.moved(done, result),
-            Completion::Arrived { claim, ring, result } => self.arrived(claim, ring, result),
-            Completion::Dealt { port, ring, result } => self.dealt(port, ring, result),
+            Completion::Arrived { claim, tls, ring, result } => self.arrived(claim, tls, ring, result),
+            Completion::Dealt { kind, ring, result } => self.dealt(kind, ring, result),
             Completion::Woken => {}
         }
     }
@@ -123,7 +124,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.goodbye(conn, reason);
             }
             Effect::Move { conn, to, claim, hello } => self.depart(conn, Departure::Claimed { to, claim, hello }),
-            Effect::Feed(conn, bytes) => self.feed(conn, &bytes),
+            Effect::Feed(conn, carried) => self.feed(conn, carried),
             Effect::Mail(to, mail) => self.post(to, mail),
             Effect::Store(ticket, op) => self.store.submit(ticket, op),
             Effect::Peer(ticket, op) => self.peers.submit(ticket, op),

@@ -67,6 +67,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 Verdict::End(reason) => {
                     worked = true;
                     self.stats.idle_closes += 1;
+                    if self.in_handshake(conn) {
+                        self.tls.count_late(conn.slot);
+                    }
                     self.goodbye(conn, reason);
                 }
             }
@@ -188,8 +191,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if entry.flags.has(Flags::BUSY) {
             return Verdict::Keep;
         }
+        let handshake = self.in_handshake(conn);
         let slow = entry.flags.has(Flags::PARTIAL) || entry.flags.has(Flags::BLOCKED) || entry.port == Port::WebSocket;
-        let allowed = if slow { self.limits.request_timeout } else { self.limits.keep_alive_timeout };
+        let allowed = if handshake {
+            self.limits.handshake_timeout
+        } else if slow {
+            self.limits.request_timeout
+        } else {
+            self.limits.keep_alive_timeout
+        };
         let since = self.now_ms().wrapping_sub(entry.since);
         if Span::from_ms(u64::from(since)) >= allowed { Verdict::End(CloseReason::Idle) } else { Verdict::Keep }
     }

@@ -59,6 +59,8 @@ impl Flags {
     pub(crate) const REFUSED: Flags = Flags(1 << 13);
     /// In the line of WebSockets that are looked at for their timeouts.
     pub(crate) const WATCHED: Flags = Flags(1 << 14);
+    /// Speaks TLS.
+    pub(crate) const TLS: Flags = Flags(1 << 15);
 
     /// Returns true if all of these are set.
     pub(crate) fn has(self, other: Flags) -> bool {

@@ -3,7 +3,8 @@
 //! ```text
 //! 63 kind 56 | 55 aux 44 | 43 generation 28 | 27 slot 0
 //! ```
-//! Kind 0 is special: the whole word is a claim (RULES.md), whose top byte is zero because shard ids are below 256.
+//! Kind 0 is special: the whole word is a claim (RULES.md), whose top byte is zero because shard ids are below 256. Its
+//! bit 47 says that the connection speaks TLS.
 
 use machine::ids::{Claim, ConnId};
 use machine::limits;
@@ -27,7 +28,7 @@ pub(crate) enum Kind {
     Close = 7,
     /// The source's side of a moving descriptor.
     SendFd = 8,
-    /// A connection that another shard dealt to us; slot = index of the port.
+    /// A connection that another shard dealt to us; slot = kind of its listener.
     Dealt = 9,
     /// The hub's timeout; aux = which one.
     Timeout = 10,
@@ -60,6 +61,19 @@ pub(crate) fn word(kind: Kind, aux: usize, conn: ConnId) -> u64 {
 pub(crate) fn plain(kind: Kind, aux: usize, number: u32) -> u64 {
     word(kind, aux, ConnId { slot: number, generation: 0 })
 }
+
+/// The user_data of a moved connection at its target.
+pub(crate) fn claimed(claim: Claim, tls: bool) -> u64 {
+    debug_assert!(claim.0 & TLS_CLAIM == 0, "claims are counted below this bit");
+    claim.0 | if tls { TLS_CLAIM } else { 0 }
+}
+
+/// The claim in that word, and true if the connection speaks TLS.
+pub(crate) fn unclaimed(word: u64) -> (Claim, bool) {
+    (Claim(word & !TLS_CLAIM), word & TLS_CLAIM != 0)
+}
+
+const TLS_CLAIM: u64 = 1 << 47;
 
 /// Names a connection as a completion does: its slot and the low bits of its generation. The slab tells
 /// whether that is still the one in the slot.
@@ -98,9 +112,9 @@ pub(crate) enum Completion {
     /// A descriptor was moved, or could not be.
     Moved { done: Done, result: i32 },
     /// The descriptor of a claim arrived in `direct` of `ring`.
-    Arrived { claim: Claim, ring: u16, result: i32 },
-    /// Another shard dealt us the connection in `direct` of `ring`, of port number `port`.
-    Dealt { port: u32, ring: u16, result: i32 },
+    Arrived { claim: Claim, tls: bool, ring: u16, result: i32 },
+    /// Another shard dealt us the connection in `direct` of `ring`, of listener kind `kind`.
+    Dealt { kind: u32, ring: u16, result: i32 },
     /// Something that only woke us.
     Woken,
 }
@@ -131,8 +145,10 @@ mod tests {
         }
 
         #[test]
-        fn a_claim_is_never_taken_for_an_operation(source in 0u16..256, count in 0u64..1 << 48) {
-            prop_assert_eq!(split(Claim::new(ShardId(source), count).0), None);
+        fn a_claim_is_never_taken_for_an_operation(source in 0u16..256, count in 0u64..1 << 47, tls: bool) {
+            let claim = Claim::new(ShardId(source), count);
+            prop_assert_eq!(split(claimed(claim, tls)), None);
+            prop_assert_eq!(unclaimed(claimed(claim, tls)), (claim, tls));
         }
     }
 }

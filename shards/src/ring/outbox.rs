@@ -2,14 +2,35 @@
 //!
 //! One SEND per socket and submission carries a whole outbox (RULES.md rule 1). When the kernel takes
 //! only part of it, frame ends and emission ids say what to keep and what to give back (rule 6).
+//!
+//! The outbox of a TLS connection holds frames in plaintext until it is sealed for one submission. Of a record of which
+//! the kernel took a byte, the rest stays as ciphertext; the other records are dropped, and what was in them is
+//! plaintext again (rule 9).
 
 use machine::ids::EmissionId;
+
+use crate::tls::{PLAINTEXT_MAX, Tls};
 
 /// Frames for one socket, coalesced.
 #[derive(Default, Debug)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     frames: Vec<Frame>,
+    /// TLS only: ciphertext. First what must go out before anything else, then `records`.
+    wire: Vec<u8>,
+    records: Vec<Record>,
+    /// TLS only: the alert close_notify follows the frames.
+    close_notify: bool,
+}
+
+/// A record that was sealed for the submission under way.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// Its range of `wire`.
+    start: u32,
+    end: u32,
+    /// End of its plaintext in `bytes`.
+    plain_end: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -24,15 +45,80 @@ const KEPT_BYTES: usize = 16 * 1024;
 
 impl Outbox {
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.bytes.is_empty() && self.wire.is_empty() && !self.close_notify
     }
 
+    /// Bytes of frames.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
+    /// The bytes for the kernel: those of the frames, or the ciphertext if there is some.
     pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.bytes
+        if self.wire.is_empty() { &self.bytes } else { &self.wire }
+    }
+
+    /// Appends ciphertext that goes out before every frame of this outbox and is never taken back.
+    pub(crate) fn push_wire(&mut self, bytes: &[u8]) {
+        debug_assert!(self.records.is_empty(), "nothing is added to an outbox that is sealed");
+        self.wire.extend_from_slice(bytes);
+    }
+
+    /// Ends the stream with the alert close_notify, behind all frames.
+    pub(crate) fn end_with_close_notify(&mut self) {
+        self.close_notify = true;
+    }
+
+    /// Drops the frames: nothing may be sealed any more. The ciphertext stays.
+    pub(crate) fn drop_frames(&mut self) {
+        self.bytes.clear();
+        self.frames.clear();
+        self.close_notify = false;
+    }
+
+    /// Seals the frames for one submission.
+    pub(crate) fn seal(&mut self, tls: &mut dyn Tls, slot: u32) {
+        tls.control(slot, &mut self.wire);
+        let mut plain_end = 0;
+        for plain in self.bytes.chunks(PLAINTEXT_MAX) {
+            plain_end += plain.len() as u32;
+            let start = self.wire.len() as u32;
+            tls.seal(slot, plain, &mut self.wire);
+            self.records.push(Record { start, end: self.wire.len() as u32, plain_end });
+        }
+        if self.close_notify {
+            let start = self.wire.len() as u32;
+            tls.close_notify(slot, &mut self.wire);
+            self.records.push(Record { start, end: self.wire.len() as u32, plain_end });
+        }
+    }
+
+    /// The bytes for the kernel.
+    #[cfg(test)]
+    pub(crate) fn wire_for_test(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
+    /// After the kernel took `taken` bytes of a sealed outbox: keeps the rest of the ciphertext that was begun, and the
+    /// plaintext of every record of which nothing was taken, as [`Outbox::keep_tail`] does. Returns the number of those
+    /// records.
+    pub(crate) fn keep_sealed_tail(&mut self, taken: usize, unsent: &mut Vec<EmissionId>) -> u32 {
+        let begun = self.records.iter().take_while(|record| (record.start as usize) < taken).count();
+        let first = self.records.first().map_or(self.wire.len(), |record| record.start as usize);
+        let (end, plain_sent) = match begun.checked_sub(1).map(|last| self.records[last]) {
+            Some(last) => (last.end as usize, last.plain_end as usize),
+            None => (first, 0),
+        };
+        let untouched = self.records.len() - begun;
+        if untouched == 0 {
+            self.close_notify = false;
+        }
+        self.records = Vec::new();
+        self.wire.truncate(end);
+        self.wire.drain(..taken.min(end));
+        self.wire.shrink_to_fit();
+        self.keep_tail(plain_sent, unsent);
+        untouched as u32
     }
 
     /// Returns the buffer to which an edge appends one frame; [`Outbox::end_frame`] must follow.
@@ -82,22 +168,28 @@ impl Outbox {
 
     /// Appends what `other` has that is no notification; its notifications go to `unsent`.
     pub(crate) fn append_replies(&mut self, other: &mut Outbox, unsent: &mut Vec<EmissionId>) {
+        debug_assert!(other.wire.is_empty(), "no record is made while one is on its way");
         other.keep_tail(0, unsent);
         self.push(&other.bytes);
+        self.close_notify |= other.close_notify;
         other.clear();
     }
 
     /// Empties it, and gives back what is more than the common size.
     pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.frames.clear();
+        self.drop_frames();
+        self.wire.clear();
+        self.records.clear();
         self.bytes.shrink_to(KEPT_BYTES);
+        self.wire.shrink_to(KEPT_BYTES);
         self.frames.shrink_to(64);
+        self.records.shrink_to(64);
     }
 
     /// Bytes of heap it holds.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.bytes.capacity() + self.frames.capacity() * size_of::<Frame>()
+        let tables = self.frames.capacity() * size_of::<Frame>() + self.records.capacity() * size_of::<Record>();
+        self.bytes.capacity() + self.wire.capacity() + tables
     }
 }
 

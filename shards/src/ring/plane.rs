@@ -15,7 +15,7 @@ use super::RingFd;
 use super::arena::{Arena, Span, SpanSize};
 use super::hub::Hub;
 use super::layout::PlaneConfig;
-use super::op::{AUX_MAX, Completion, Cqe, Kind, plain, split, word};
+use super::op::{AUX_MAX, Completion, Cqe, Kind, claimed, plain, split, unclaimed, word};
 use super::outbox::Outbox;
 use super::uring::{Ring, Sending};
 
@@ -218,13 +218,13 @@ impl Plane {
     }
 
     /// Stages the move of a claimed connection.
-    pub(crate) fn move_claimed(&mut self, conn: ConnId, polls: (bool, bool), target: RingFd, claim: Claim) {
-        self.send_fd(conn, polls, target, claim.0);
+    pub(crate) fn move_claimed(&mut self, conn: ConnId, polls: (bool, bool), target: RingFd, claim: Claim, tls: bool) {
+        self.send_fd(conn, polls, target, claimed(claim, tls));
     }
 
     /// Stages the move of a fresh connection that is dealt to another shard.
-    pub(crate) fn move_dealt(&mut self, conn: ConnId, target: RingFd, port: u32) {
-        self.send_fd(conn, (false, false), target, plain(Kind::Dealt, 0, port));
+    pub(crate) fn move_dealt(&mut self, conn: ConnId, target: RingFd, kind: u32) {
+        self.send_fd(conn, (false, false), target, plain(Kind::Dealt, 0, kind));
     }
 
     /// Stages the wake of a parked shard.
@@ -294,7 +294,8 @@ impl Plane {
     fn read(&mut self, cqe: Cqe) -> Option<Completion> {
         let Cqe { word, result, more, ring } = cqe;
         let Some((kind, aux, done)) = split(word) else {
-            return Some(Completion::Arrived { claim: Claim(word), ring, result });
+            let (claim, tls) = unclaimed(word);
+            return Some(Completion::Arrived { claim, tls, ring, result });
         };
         const ACCEPT: u8 = Kind::Accept as u8;
         const POLL_IN: u8 = Kind::PollIn as u8;
@@ -315,7 +316,7 @@ impl Plane {
             SHUTDOWN => Completion::ShutDown { done, result },
             CLOSE => Completion::Closed { done, result },
             SEND_FD => Completion::Moved { done, result },
-            DEALT => Completion::Dealt { port: done.slot, ring, result },
+            DEALT => Completion::Dealt { kind: done.slot, ring, result },
             TIMEOUT => {
                 self.hub.fired(aux);
                 Completion::Woken

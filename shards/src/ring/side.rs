@@ -27,6 +27,8 @@ pub(crate) enum Departure {
     Dealt {
         /// The least loaded shard.
         to: ShardId,
+        /// Its listener speaks TLS. Nothing of that has begun.
+        tls: bool,
     },
 }
 
@@ -34,6 +36,8 @@ pub(crate) enum Departure {
 pub(crate) struct Side {
     /// Received and not decoded.
     pub inbox: Inbox,
+    /// TLS only: received and not opened.
+    pub sealed: Inbox,
     /// Encoded and not handed to the kernel, or refused by it.
     pub out: Outbox,
     /// Set while it moves, or waits to.
@@ -46,12 +50,30 @@ pub(crate) struct Side {
 
 impl Side {
     fn new(unfinished: &Quota) -> Side {
-        Side { inbox: Inbox::new(unfinished), out: Outbox::default(), departure: None, discarded: 0, blocked_since: 0 }
+        Side {
+            inbox: Inbox::new(unfinished),
+            sealed: Inbox::new(unfinished),
+            out: Outbox::default(),
+            departure: None,
+            discarded: 0,
+            blocked_since: 0,
+        }
     }
 
     /// Returns true if the connection needs it no more.
     pub(crate) fn is_idle(&self) -> bool {
-        self.inbox.is_empty() && self.out.is_empty() && self.departure.is_none() && self.discarded == 0
+        !self.has_input() && self.out.is_empty() && self.departure.is_none() && self.discarded == 0
+    }
+
+    /// Returns true if received bytes wait.
+    pub(crate) fn has_input(&self) -> bool {
+        !self.inbox.is_empty() || !self.sealed.is_empty()
+    }
+
+    /// Drops the received bytes that wait.
+    pub(crate) fn drop_input(&mut self) {
+        drop(self.inbox.take());
+        drop(self.sealed.take());
     }
 }
 
@@ -80,7 +102,9 @@ impl Sides {
             let unfinished = self.unfinished.of(port);
             *at = match self.free.pop() {
                 Some(free) => {
-                    self.entries[free as usize].inbox.charge_to(unfinished);
+                    let side = &mut self.entries[free as usize];
+                    side.inbox.charge_to(unfinished);
+                    side.sealed.charge_to(unfinished);
                     free
                 }
                 None => {
@@ -104,7 +128,7 @@ impl Sides {
         side.departure = None;
         side.discarded = 0;
         if self.free.len() < POOLED {
-            drop(side.inbox.take());
+            side.drop_input();
             side.out.clear();
         } else {
             *side = Side::new(self.unfinished.of(Port::WebSocket));
@@ -135,9 +159,9 @@ impl Sides {
         }
     }
 
-    /// Bytes of memory that the inbox there holds.
+    /// Bytes of memory that the received bytes there hold.
     pub(crate) fn held(&self, at: u32) -> usize {
-        self.entries.get(at as usize).map_or(0, |side| side.inbox.held())
+        self.entries.get(at as usize).map_or(0, |side| side.inbox.held() + side.sealed.held())
     }
 
     /// Returns the bytes that the inboxes of each port hold together, and their bounds.

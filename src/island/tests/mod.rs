@@ -89,7 +89,7 @@ fn island_with(prepared: Prepared) -> (Island, Arc<Recorder>) {
     let exhibits = Exhibits { shards: vec![Arc::new(board)], store: None, statements: None };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
-    let admin = Admin { listeners: vec![listener], hosts: vec!["murre.internal".to_owned()] };
+    let admin = Admin { listeners: vec![listener], tls: None, hosts: vec!["murre.internal".to_owned()] };
     (Island::start(prepared, admin, exhibits, shown).unwrap(), host)
 }
 

@@ -4,12 +4,10 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::CertificateDer;
 
 /// Files of an authority, and of a certificate that it signed.
 pub(crate) struct Papers {
     dir: tempfile::TempDir,
-    authority: CertificateDer<'static>,
 }
 
 impl Papers {
@@ -23,7 +21,7 @@ impl Papers {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let own_key = KeyPair::generate().unwrap();
         let own = CertificateParams::new(names).unwrap().signed_by(&own_key, &issuer).unwrap();
-        let papers = Papers { dir: tempfile::tempdir().unwrap(), authority: authority.der().clone() };
+        let papers = Papers { dir: tempfile::tempdir().unwrap() };
         std::fs::write(papers.ca(), pem("CERTIFICATE", authority.der())).unwrap();
         std::fs::write(papers.cert(), pem("CERTIFICATE", own.der())).unwrap();
         std::fs::write(papers.key(), pem("PRIVATE KEY", &own_key.serialize_der())).unwrap();
@@ -40,10 +38,6 @@ impl Papers {
 
     pub(crate) fn key(&self) -> PathBuf {
         self.dir.path().join("key.pem")
-    }
-
-    pub(crate) fn authority(&self) -> CertificateDer<'static> {
-        self.authority.clone()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Effects of a machine, carried out in the simulated world.
 
 use machine::ids::ConnId;
-use machine::{AgentEvent, Arrival, Effect, Event, Mail, SessionEvent};
+use machine::{AgentEvent, Arrival, Carried, Effect, Event, Mail, SessionEvent};
 use shards::mailbox::Lane;
 
 use super::agents::{Frame, Place, SockId};
@@ -37,7 +37,7 @@ impl Cluster {
             Effect::Move { conn, to, claim, hello } => {
                 let id = self.nodes[n].shards[s].conns.remove(&conn.slot).ok_or("a move of a socket that is gone")?;
                 self.sets_out(n, usize::from(to.0), id, claim);
-                let arrival = Mail::Arrive(Box::new(Arrival { claim, hello, bytes: Box::default() }));
+                let arrival = Mail::Arrive(Box::new(Arrival { claim, hello, bytes: Carried::default() }));
                 self.nodes[n].shards[usize::from(to.0)].lanes[Lane::Arrivals as usize].push_back(arrival);
                 Ok(())
             }

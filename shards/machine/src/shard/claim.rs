@@ -119,7 +119,7 @@ impl ShardMachine {
         self.remove_resident(uaid, Resident::Greeting(index));
         self.stats.moves_in += 1;
         self.stats.hellos_known += 1;
-        if !bytes.is_empty() {
+        if !bytes.0.is_empty() {
             turn.effects.push_back(Effect::Feed(conn, bytes));
         }
         self.identify(turn, conn, uaid, &hello, Some(user), nudged);

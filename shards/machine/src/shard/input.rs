@@ -8,7 +8,7 @@ use crate::simple::WakeData;
 use crate::time::Instant;
 
 use super::command::{BroadcastVersion, CloseReason, Command, Event, Hello};
-use super::mail::Mail;
+use super::mail::{Carried, Mail};
 use super::peer::{PeerOp, PeerReply};
 use super::store::{StoreError, StoreOp, StoreReply};
 
@@ -97,7 +97,7 @@ pub enum Effect {
         hello: Box<Hello>,
     },
     /// Decode these bytes before any others of this connection: they came with it from another shard.
-    Feed(ConnId, Box<[u8]>),
+    Feed(ConnId, Carried),
     Mail(ShardId, Mail),
     Store(StoreTicket, StoreOp),
     Peer(StoreTicket, PeerOp),

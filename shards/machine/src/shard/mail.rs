@@ -108,6 +108,23 @@ pub struct Arrival {
     pub claim: Claim,
     /// Hello of the user agent; its `fresh` is not used from here on.
     pub hello: Box<Hello>,
-    /// Bytes received behind the hello and not decoded yet.
-    pub bytes: Box<[u8]>,
+    pub bytes: Carried,
+}
+
+/// Bytes that travel with a moved socket: received and not decoded yet, and the secrets of a TLS connection. Only the
+/// reactor reads them. Overwritten when they are dropped, and never shown.
+#[derive(Default)]
+pub struct Carried(pub Box<[u8]>);
+
+impl std::fmt::Debug for Carried {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Carried({} bytes)", self.0.len())
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        std::hint::black_box(&self.0);
+    }
 }

@@ -68,7 +68,7 @@ pub use command::{
 pub use composer::ShardMachine;
 pub use config::MachineConfig;
 pub use input::{Effect, EffectQueue, Input};
-pub use mail::{Arrival, ClaimReply, ClaimRequest, Mail, Reply, Request};
+pub use mail::{Arrival, Carried, ClaimReply, ClaimRequest, Mail, Reply, Request};
 pub use member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
 pub use peer::{NodeId, PeerOp, PeerReply, Presence};
 pub use receipt::{Outcome, ReceiptAnswer, ReceiptQuery};

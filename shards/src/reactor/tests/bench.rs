@@ -11,10 +11,12 @@ use crate::mailbox::{Mailbox, mesh};
 use crate::ports::{Alone, Port};
 use crate::reactor::{ControlLane, Parts, PlaneLimits, Reactor};
 use crate::ring::{listen, local_address};
+use crate::thread::Listening;
 use crate::wall::Wall;
 use machine::limits::BACKLOG_DEFAULT;
 
 use super::script::{LineEdge, Log, Nothing, Script};
+use super::toy_tls::ToyTls;
 
 /// Time after which a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,6 +28,8 @@ pub(super) struct Bench {
     pub shards: Vec<TestReactor>,
     pub websocket: SocketAddr,
     pub endpoint: SocketAddr,
+    pub websocket_tls: SocketAddr,
+    pub endpoint_tls: SocketAddr,
 }
 
 /// Runs a test inside an executor, which the reactors need.
@@ -48,10 +52,14 @@ impl Bench {
     /// A reactor for each of these mailboxes; the first listens.
     pub(super) fn of(mailboxes: Vec<Mailbox>, limits: PlaneLimits) -> Bench {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let websocket = listen(any, Port::WebSocket, BACKLOG_DEFAULT).unwrap();
-        let endpoint = listen(any, Port::Endpoint, BACKLOG_DEFAULT).unwrap();
-        let addresses = (local_address(&websocket).unwrap(), local_address(&endpoint).unwrap());
-        let mut listeners = vec![(Port::WebSocket, websocket), (Port::Endpoint, endpoint)];
+        let kinds =
+            [(Port::WebSocket, false), (Port::Endpoint, false), (Port::WebSocket, true), (Port::Endpoint, true)];
+        let mut listeners = Vec::from(kinds.map(|(port, tls)| {
+            let socket = listen(any, port, BACKLOG_DEFAULT).unwrap();
+            Listening { port, tls, socket }
+        }));
+        let address = |at: usize| local_address(&listeners[at].socket).unwrap();
+        let [websocket, endpoint, websocket_tls, endpoint_tls] = [0, 1, 2, 3].map(address);
         let mut all = Vec::new();
         for mailbox in mailboxes {
             let control = Arc::new(ControlLane::new(Arc::clone(mailbox.waker())));
@@ -65,6 +73,7 @@ impl Bench {
                 mailbox,
                 control,
                 listeners: std::mem::take(&mut listeners),
+                tls: Box::new(ToyTls::default()),
                 limits,
                 board: Arc::new(TestReactor::board()),
                 clock: Arc::new(Wall::start()),
@@ -74,7 +83,7 @@ impl Bench {
         for shard in &mut all {
             shard.steer_accepting();
         }
-        Bench { shards: all, websocket: addresses.0, endpoint: addresses.1 }
+        Bench { shards: all, websocket, endpoint, websocket_tls, endpoint_tls }
     }
 
     /// Gives every shard a turn; false when none had anything to do.

@@ -13,5 +13,7 @@ mod parking;
 mod plain;
 mod rules;
 mod script;
+mod sealed;
 mod threads;
+mod toy_tls;
 mod unfinished;

@@ -4,7 +4,7 @@ use crate::mailbox::mesh;
 use crate::reactor::PlaneLimits;
 use crate::ring::{Departure, Plane, PlaneConfig};
 use machine::ids::{Claim, ShardId, Uaid};
-use machine::{Arrival, Hello, Mail};
+use machine::{Arrival, Carried, Hello, Mail};
 
 use super::bench::{Bench, run};
 
@@ -193,11 +193,11 @@ fn the_mail_comes_before_the_descriptor() {
         let mut client = bench.websocket();
         let conn = bench.shards[0].machine.opened[0];
         let claim = Claim::new(ShardId(0), 5);
-        let mail = Mail::Arrive(Box::new(Arrival { claim, hello: hello(), bytes: b"P\n".as_slice().into() }));
+        let mail = Mail::Arrive(Box::new(Arrival { claim, hello: hello(), bytes: Carried(b"P\n".as_slice().into()) }));
         bench.shards[0].post(ShardId(1), mail);
         bench.until("mail", |bench| bench.log(1) == ["arrival mail"]);
         let target = bench.shards[0].mailbox.roomy_ring_of(ShardId(1)).unwrap();
-        bench.shards[0].plane.move_claimed(conn, (true, false), target, claim);
+        bench.shards[0].plane.move_claimed(conn, (true, false), target, claim, false);
         bench.until("paired", |_| client.heard() == b"pong\nat once\n");
         assert_eq!(bench.log(1)[..2], ["arrival mail", "arrived"]);
     });

@@ -14,7 +14,7 @@ use machine::message::{Message, Urgency};
 use machine::stats::{Board, Meaning};
 use machine::time::{Instant, Now, UnixSeconds};
 use machine::{
-    AgentCommand, AgentEvent, Cancelled, CloseReason, Command, Effect, EffectQueue, Event, Hello, Input, Mail,
+    AgentCommand, AgentEvent, Cancelled, Carried, CloseReason, Command, Effect, EffectQueue, Event, Hello, Input, Mail,
     SenderEvent, SessionCommand, SessionEvent, StoreOp, StoreReply,
 };
 
@@ -127,7 +127,7 @@ pub(super) struct Script {
     unsent: Vec<(ConnId, EmissionId)>,
     claims: u64,
     arrived: HashMap<Claim, ConnId>,
-    mails: HashMap<Claim, Box<[u8]>>,
+    mails: HashMap<Claim, Carried>,
 }
 
 impl Script {
@@ -184,8 +184,8 @@ impl Script {
     fn pair(&mut self, claim: Claim, effects: &mut EffectQueue) {
         if let (Some(conn), true) = (self.arrived.get(&claim), self.mails.contains_key(&claim)) {
             let bytes = self.mails.remove(&claim).unwrap();
-            effects.push_back(Effect::Emit(*conn, AgentEvent::Pong.into()));
             effects.push_back(Effect::Feed(*conn, bytes));
+            effects.push_back(Effect::Emit(*conn, AgentEvent::Pong.into()));
             effects.push_back(Effect::Ready(*conn));
         }
     }

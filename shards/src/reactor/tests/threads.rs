@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::ports::{Alone, Port};
 use crate::reactor::{Control, PlaneLimits};
 use crate::ring::{listen, local_address};
-use crate::thread::{ShardSetup, Shards, start_with};
+use crate::thread::{Listening, ShardSetup, Shards, start_with};
 use crate::wall::Wall;
 use machine::MachineConfig;
 use machine::ids::ShardId;
@@ -17,6 +17,7 @@ use machine::place::Placement;
 use machine::time::Span;
 
 use super::script::{LineEdge, Log, Nothing, Script};
+use super::toy_tls::ToyTls;
 
 /// Longer than anything takes that goes well.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,7 +51,8 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
     let websocket = listen(any, Port::WebSocket, BACKLOG_DEFAULT).unwrap();
     let endpoint = listen(any, Port::Endpoint, BACKLOG_DEFAULT).unwrap();
     let addresses = (local_address(&websocket).unwrap(), local_address(&endpoint).unwrap());
-    let mut listeners = vec![(Port::WebSocket, websocket), (Port::Endpoint, endpoint)];
+    let plain = |port, socket| Listening { port, tls: false, socket };
+    let mut listeners = vec![plain(Port::WebSocket, websocket), plain(Port::Endpoint, endpoint)];
     let logs: Vec<Log> = (0..count).map(|_| Log::default()).collect();
     let setup = |shard: u16| ShardSetup {
         machine: config(shard, count),
@@ -58,6 +60,7 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
         clock: Arc::new(Wall::start()),
         limits,
         listeners: std::mem::take(&mut listeners),
+        tls: Box::new(|| Box::new(ToyTls::default())),
         edge: Box::new(|| LineEdge),
         store: Box::new(|_| Box::new(Nothing)),
         peers: Box::new(|_| Box::new(Alone)),
@@ -241,6 +244,7 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
         clock: Arc::new(Wall::start()),
         limits: PlaneLimits::new(10),
         listeners: Vec::new(),
+        tls: Box::new(|| Box::new(ToyTls::default())),
         edge: Box::new(|| LineEdge),
         store: Box::new(|_| Box::new(Nothing)),
         peers: Box::new(|_| Box::new(Alone)),

@@ -52,4 +52,6 @@ pub enum CloseReason {
     Idle,
     /// The edge has already written the last answer.
     Said,
+    /// The peer broke a rule of TLS, or its handshake failed. The alert is all that it is sent.
+    TlsFailed,
 }

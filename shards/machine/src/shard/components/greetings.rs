@@ -11,7 +11,7 @@ use crate::limits;
 use crate::time::{Instant, Span};
 
 use super::super::command::Hello;
-use super::super::mail::{Arrival, ClaimReply};
+use super::super::mail::{Arrival, Carried, ClaimReply};
 use super::super::slab::{Ref, Slab};
 use super::super::store::UserRow;
 use super::queue::give_back;
@@ -52,7 +52,7 @@ pub(in crate::shard) enum From {
 #[derive(Default)]
 pub(in crate::shard) struct Arrived {
     hello: Option<Box<Hello>>,
-    bytes: Box<[u8]>,
+    bytes: Carried,
     conn: Option<ConnId>,
 }
 
@@ -89,7 +89,7 @@ pub(in crate::shard) struct Pair {
     pub nudged: bool,
     pub conn: ConnId,
     pub hello: Box<Hello>,
-    pub bytes: Box<[u8]>,
+    pub bytes: Carried,
     pub user: Box<UserRow>,
 }
 
@@ -380,7 +380,7 @@ mod tests {
     }
 
     fn arrival(n: u64) -> Arrival {
-        Arrival { claim: claim(n), hello: hello(), bytes: Box::new([n as u8]) }
+        Arrival { claim: claim(n), hello: hello(), bytes: Carried(Box::new([n as u8])) }
     }
 
     proptest! {
@@ -416,7 +416,7 @@ mod tests {
                         let pair = greetings.pair(*at);
                         prop_assert_eq!(pair.is_some(), *granted && *socket && *mail);
                         if let Some(pair) = pair {
-                            prop_assert_eq!((pair.conn, &*pair.bytes), (conn(which as u32), &[which as u8][..]));
+                            prop_assert_eq!((pair.conn, &*pair.bytes.0), (conn(which as u32), &[which as u8][..]));
                             open.remove(&which);
                         }
                     }

@@ -44,12 +44,12 @@ impl Mesh {
                 let at = self.socket_at(shard, conn).expect("only sockets move");
                 let to = usize::from(to.0);
                 self.descriptors.push_back((Socket(at), to, claim));
-                let bytes: Box<[u8]> = Box::from(&b"early"[..]);
+                let bytes = Carried(Box::from(&b"early"[..]));
                 self.arrivals.push_back((to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes }))));
             }
             Effect::Feed(conn, bytes) => {
                 let at = self.socket_at(shard, conn).expect("bytes are fed to a socket that arrived");
-                self.sockets[at].fed.extend_from_slice(&bytes);
+                self.sockets[at].fed.extend_from_slice(&bytes.0);
             }
             Effect::Mail(to, mail) => self.mail.push_back((usize::from(to.0), mail)),
             Effect::Store(ticket, op) => self.store.submit(shard, ticket, op),

@@ -1,0 +1,227 @@
+//! A toy in the place of TLS, and its client: records with sequence numbers, which the reactor could break.
+//!
+//! A record is a kind, a length (u16, big endian), a sequence number, and bytes with each bit turned. Kinds: `H` and
+//! `F` are the two flights of the client, `h` the one of the server, `D` data, `C` close_notify, `A` an alert.
+
+use std::collections::HashMap;
+
+use crate::ports::Port;
+use crate::tls::{Next, Received, Stage, Tls, TlsStats};
+
+use super::bench::Client;
+
+const HEADER: usize = 4;
+
+#[derive(Default)]
+pub(in crate::reactor) struct ToyTls {
+    entries: HashMap<u32, Entry>,
+    stats: TlsStats,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    stage: Stage,
+    sent: u8,
+    received: u8,
+    peer_closed: bool,
+}
+
+fn record(kind: u8, number: u8, plain: &[u8], wire: &mut Vec<u8>) {
+    let len = (plain.len() as u16).to_be_bytes();
+    wire.extend([kind, len[0], len[1], number]);
+    wire.extend(plain.iter().map(|byte| !byte));
+}
+
+impl ToyTls {
+    /// One connection that is through its handshake.
+    pub(in crate::reactor) fn established(slot: u32) -> ToyTls {
+        let entry = Entry { stage: Stage::Established, sent: 0, received: 0, peer_closed: false };
+        ToyTls { entries: HashMap::from([(slot, entry)]), stats: TlsStats::default() }
+    }
+
+    fn next(&mut self, slot: u32, kind: u8, plain: &[u8], wire: &mut Vec<u8>) {
+        let entry = self.entries.get_mut(&slot).expect("the connection speaks TLS");
+        assert!(entry.stage == Stage::Established, "nothing is sealed before the handshake or behind an alert");
+        record(kind, entry.sent, plain, wire);
+        entry.sent = entry.sent.wrapping_add(1);
+    }
+
+    fn fail(&mut self, slot: u32, consumed: usize, wire: &mut Vec<u8>) -> Received {
+        record(b'A', 0, b"", wire);
+        self.entries.get_mut(&slot).expect("it is here").stage = Stage::Failed;
+        Received { plain: 0, consumed, next: Next::Failed }
+    }
+}
+
+impl Tls for ToyTls {
+    fn open(&mut self, slot: u32, _port: Port) {
+        let fresh = Entry { stage: Stage::Fresh, sent: 0, received: 0, peer_closed: false };
+        assert!(self.entries.insert(slot, fresh).is_none(), "the last connection of the slot was ended");
+    }
+
+    fn stage(&self, slot: u32) -> Stage {
+        self.entries.get(&slot).map_or(Stage::Failed, |entry| entry.stage)
+    }
+
+    fn peer_closed(&self, slot: u32) -> bool {
+        self.entries.get(&slot).is_some_and(|entry| entry.peer_closed)
+    }
+
+    fn handshakes(&self) -> usize {
+        self.entries.values().filter(|entry| entry.stage == Stage::Handshake).count()
+    }
+
+    fn receive(&mut self, slot: u32, bytes: &mut [u8], wire: &mut Vec<u8>) -> Received {
+        let (mut plain, mut at) = (0, 0);
+        while let Some([kind, high, low, number]) = bytes[at..].first_chunk().copied() {
+            let end = at + HEADER + usize::from(u16::from_be_bytes([high, low]));
+            if end > bytes.len() {
+                break;
+            }
+            let entry = self.entries.get_mut(&slot).expect("the connection speaks TLS");
+            match (entry.stage, kind) {
+                (Stage::Fresh, b'H') => {
+                    record(b'h', 0, b"", wire);
+                    entry.stage = Stage::Handshake;
+                    return Received { plain: 0, consumed: end, next: Next::Again };
+                }
+                (Stage::Handshake, b'F') => entry.stage = Stage::Established,
+                (Stage::Established, b'D') if number == entry.received => {
+                    entry.received = entry.received.wrapping_add(1);
+                    for from in at + HEADER..end {
+                        bytes[plain] = !bytes[from];
+                        plain += 1;
+                    }
+                }
+                (Stage::Established, b'C') => {
+                    entry.peer_closed = true;
+                    return Received { plain, consumed: bytes.len(), next: Next::More };
+                }
+                _ => return self.fail(slot, bytes.len(), wire),
+            }
+            at = end;
+        }
+        Received { plain, consumed: at, next: Next::More }
+    }
+
+    fn control(&mut self, _slot: u32, _wire: &mut Vec<u8>) {}
+
+    fn seal(&mut self, slot: u32, plain: &[u8], wire: &mut Vec<u8>) {
+        self.next(slot, b'D', plain, wire);
+    }
+
+    fn close_notify(&mut self, slot: u32, wire: &mut Vec<u8>) {
+        self.next(slot, b'C', b"", wire);
+    }
+
+    fn rewind(&mut self, slot: u32, records: u32) {
+        let entry = self.entries.get_mut(&slot).expect("the connection speaks TLS");
+        entry.sent = entry.sent.wrapping_sub(records as u8);
+    }
+
+    fn export(&mut self, slot: u32) -> Vec<u8> {
+        let entry = self.entries.remove(&slot).expect("the connection speaks TLS");
+        vec![entry.sent, entry.received, u8::from(entry.peer_closed)]
+    }
+
+    fn import(&mut self, slot: u32, _port: Port, state: &mut [u8]) -> usize {
+        let peer_closed = state[2] == 1;
+        let entry = Entry { stage: Stage::Established, sent: state[0], received: state[1], peer_closed };
+        assert!(self.entries.insert(slot, entry).is_none(), "the last connection of the slot was ended");
+        3
+    }
+
+    fn end(&mut self, slot: u32) {
+        self.entries.remove(&slot);
+    }
+
+    fn count_late(&mut self, _slot: u32) {
+        self.stats.tls_handshakes_timeout += 1;
+    }
+
+    fn count_refused(&mut self, _port: Port) {
+        self.stats.tls_handshakes_refused += 1;
+    }
+
+    fn stats(&mut self) -> &TlsStats {
+        self.stats.tls_connections = self.entries.len() as u64;
+        &self.stats
+    }
+}
+
+/// A client of the toy.
+pub(super) struct ToyClient {
+    pub socket: Client,
+    sent: u8,
+    /// Bytes of `socket` that were opened.
+    opened: usize,
+    received: u8,
+    heard: Vec<u8>,
+    /// Kind of the last record that is not data.
+    pub last: Option<u8>,
+}
+
+impl ToyClient {
+    pub(super) fn new(socket: Client) -> ToyClient {
+        ToyClient { socket, sent: 0, opened: 0, received: 0, heard: Vec::new(), last: None }
+    }
+
+    /// The two flights of a handshake.
+    pub(super) fn flights() -> Vec<u8> {
+        let mut wire = Vec::new();
+        record(b'H', 0, b"", &mut wire);
+        record(b'F', 0, b"", &mut wire);
+        wire
+    }
+
+    pub(super) fn sealed(&mut self, plain: &[u8]) -> Vec<u8> {
+        let mut wire = Vec::new();
+        record(b'D', self.sent, plain, &mut wire);
+        self.sent = self.sent.wrapping_add(1);
+        wire
+    }
+
+    pub(super) fn close_notify() -> Vec<u8> {
+        let mut wire = Vec::new();
+        record(b'C', 0, b"", &mut wire);
+        wire
+    }
+
+    pub(super) fn say(&mut self, plain: &[u8]) {
+        let wire = self.sealed(plain);
+        self.socket.say(&wire);
+    }
+
+    /// Opens what was heard. Each record must have the number that follows the one before.
+    pub(super) fn heard(&mut self) -> &[u8] {
+        self.socket.heard();
+        self.heard_so_far()
+    }
+
+    /// As above, without reading on.
+    pub(super) fn heard_so_far(&mut self) -> &[u8] {
+        let bytes = self.socket.heard_so_far();
+        while let Some([kind, high, low, number]) = bytes[self.opened..].first_chunk().copied() {
+            let end = self.opened + HEADER + usize::from(u16::from_be_bytes([high, low]));
+            if end > bytes.len() {
+                break;
+            }
+            if kind == b'D' || kind == b'C' {
+                assert_eq!(number, self.received, "records come in their order, each once");
+                self.received = self.received.wrapping_add(1);
+            }
+            if kind == b'D' {
+                assert!(self.last != Some(b'C'), "nothing follows close_notify");
+                self.heard.extend(bytes[self.opened + HEADER..end].iter().map(|byte| !byte));
+            } else {
+                self.last = Some(kind);
+            }
+            self.opened = end;
+        }
+        &self.heard
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.heard.clear();
+    }
+}

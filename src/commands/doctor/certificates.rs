@@ -1,0 +1,87 @@
+//! Judges the certificates of the TLS listeners.
+
+use tls::Certificate;
+
+use super::checks::{Finding, Verdict};
+use crate::config::{Config, Pair, UnknownName};
+use crate::island::Validity;
+
+/// Returns one finding for each certificate of this configuration.
+pub fn examine(config: &Config) -> Vec<Finding> {
+    let (public, node) = (config.public_pairs(), config.node_pairs());
+    let only_node = node.iter().filter(|pair| !public.contains(pair));
+    let needs_names = config.tls.unknown_name == UnknownName::Refuse;
+    let of_public = public.iter().map(|pair| judge(pair, needs_names));
+    // The server compares the certificate for other nodes with `node.url`, which may have an IP address.
+    of_public.chain(only_node.map(|pair| judge(pair, false))).collect()
+}
+
+/// Judges one certificate. `needs_names`: clients that ask for a name get only a certificate with that name.
+fn judge((cert, key): &Pair<'_>, needs_names: bool) -> Finding {
+    let (cert_file, key_file) = (cert.display(), key.display());
+    let finding = |found, verdict, why, mend| Finding {
+        what: "certificate",
+        found,
+        wanted: format!("{cert_file} with the key {key_file}"),
+        verdict,
+        why,
+        mend,
+    };
+    let look = format!("openssl x509 -noout -text -in {cert_file}");
+    match Certificate::read(("certificate", *cert), ("key", *key)) {
+        Err(why) => finding("of no use".to_owned(), Verdict::Fail, why, vec![look]),
+        Ok(certificate) => {
+            let names = certificate.host_names();
+            let has_names = !names.is_empty();
+            let names = if has_names { names.join(",") } else { "no host names".to_owned() };
+            let validity = Validity::of(certificate.der());
+            let last_day = validity.map_or_else(|| "unknown".to_owned(), |validity| validity.last_day());
+            let found = format!("{names}; last day {last_day}; the key fits");
+            if validity.is_some_and(|validity| validity.is_over()) {
+                let why = "the certificate expired: clients refuse it".to_owned();
+                return finding(found, Verdict::Warn, why, vec![look, "systemctl reload murre   # after".to_owned()]);
+            }
+            if needs_names && !has_names {
+                let why = "the certificate has no DNS name: clients that ask for a name do not get it".to_owned();
+                let default = "tls.unknown_name = \"default\"   # or a certificate with its names".to_owned();
+                return finding(found, Verdict::Warn, why, vec![look, default]);
+            }
+            finding(found, Verdict::Good, String::new(), Vec::new())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Sources;
+    use crate::island::tests::papers::Papers;
+
+    #[test]
+    fn certificates_are_judged_with_their_names_and_keys() {
+        let (papers, other) = (Papers::of(&["a.example", "b.example"]), Papers::of(&["127.0.0.1"]));
+        let judged = |sets: &[String]| {
+            let config = Config::load(&Sources { sets: sets.to_vec(), ..Sources::default() }).unwrap();
+            examine(&config)
+        };
+        let shared = |cert: &Papers, key: &Papers| {
+            let files = [("tls.cert", cert.cert()), ("tls.key", key.key())];
+            let [cert, key] = files.map(|(setting, path)| format!("{setting}={}", path.display()));
+            vec!["websocket.tls.listen=127.0.0.1:1".to_owned(), "node.tls.listen=127.0.0.1:2".to_owned(), cert, key]
+        };
+        assert!(judged(&[]).is_empty());
+        let good = judged(&shared(&papers, &papers));
+        assert_eq!((good.len(), good[0].verdict), (1, Verdict::Good), "both listeners show it: {good:?}");
+        assert!(good[0].found.starts_with("a.example,b.example; last day ") && good[0].found.ends_with("the key fits"));
+        let bad = judged(&shared(&papers, &other));
+        assert_eq!(bad[0].verdict, Verdict::Fail);
+        assert!(bad[0].why.contains("is not the key of certificate"), "{bad:?}");
+        let mut nameless = shared(&other, &other);
+        let refused = judged(&nameless);
+        assert!(refused[0].found.starts_with("no host names; "), "{refused:?}");
+        assert_eq!(refused[0].verdict, Verdict::Warn, "{refused:?}");
+        assert_eq!(judged(&nameless[1..])[0].verdict, Verdict::Good, "only other nodes see it");
+        nameless.push("tls.unknown_name=default".to_owned());
+        assert_eq!(judged(&nameless)[0].verdict, Verdict::Good, "clients that ask for a name get it");
+    }
+}

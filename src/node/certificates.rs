@@ -1,0 +1,198 @@
+//! Certificates of the TLS listeners: read at start and again on SIGHUP, all of them or none.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use protocol::wire::url::HttpUrl;
+use shards::tls::Tls;
+use tls::{Certificate, ServerTls, Settings, ShardTls, TicketKey};
+use zeroize::Zeroizing;
+
+use super::data_dir::Keys;
+use super::fault::Fault;
+use super::listeners::AdminListeners;
+use crate::config::{Config, Pair, Secret, UnknownName};
+use crate::island::{Admin, AdminTls, Validity};
+
+/// The files of every TLS listener, read and checked.
+pub(super) struct Certificates {
+    /// For user agents, app servers and operators; empty: no listener of theirs speaks TLS.
+    public: Vec<Certificate>,
+    /// For other nodes; empty: they do not call over TLS.
+    node: Vec<Certificate>,
+    /// All files, with the certificate that was read from each.
+    files: Vec<(PathBuf, Certificate)>,
+    /// The first name of the first certificate of `tls.cert` that is no wildcard.
+    first_name: Option<String>,
+}
+
+/// Settings of the certificates that all listeners can show.
+const PUBLIC: [&str; 2] = ["tls.cert", "tls.key"];
+/// Least interval between two lines about failed handshakes.
+const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
+
+impl Certificates {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`Fault::Edge`] for files that cannot be used.
+    pub(super) fn read(config: &Config) -> Result<Certificates, Fault> {
+        let (public_pairs, node_pairs) = (config.public_pairs(), config.node_pairs());
+        let of_node = if config.node.tls.cert.is_some() { ["node.tls.cert", "node.tls.key"] } else { PUBLIC };
+        let (public, node) = (read(&public_pairs, PUBLIC)?, read(&node_pairs, of_node)?);
+        let only_node = node_pairs.iter().zip(&node).filter(|(pair, _)| !public_pairs.contains(pair));
+        let all = public_pairs.iter().zip(&public).chain(only_node);
+        let files = all.map(|((cert, _), certificate)| ((*cert).to_owned(), certificate.clone())).collect();
+        let first = if of_node == PUBLIC { public.first().or(node.first()) } else { public.first() };
+        let names = first.map_or_else(Vec::new, Certificate::host_names);
+        let first_name = names.into_iter().find(|name| !name.starts_with("*."));
+        let certificates = Certificates { public, node, files, first_name };
+        certificates.warn(config);
+        Ok(certificates)
+    }
+
+    /// The first name of the first certificate of `tls.cert` that is no wildcard.
+    pub(super) fn first_name(&self) -> Option<String> {
+        self.first_name.clone()
+    }
+
+    /// Warns of certificates that clients will refuse.
+    fn warn(&self, config: &Config) {
+        for (at, (file, certificate)) in self.files.iter().enumerate() {
+            let file = file.display();
+            if let Some(validity) = Validity::of(certificate.der()).filter(|validity| validity.is_over()) {
+                // Not refused: the client judges.
+                tracing::warn!(%file, last_day = validity.last_day(), "certificate expired");
+            }
+            // The public certificates come first. That of other nodes is compared with `node.url`.
+            let is_public = at < self.public.len();
+            let refuses = config.tls.unknown_name == UnknownName::Refuse;
+            if is_public && refuses && certificate.host_names().is_empty() {
+                // Not refused: clients that connect to an IP address ask for no name.
+                tracing::warn!(%file, "certificate without host names found; clients that ask for a name do not get it");
+            }
+        }
+        let Some(url) = config.node.url.as_deref().and_then(HttpUrl::parse).filter(|_| !self.node.is_empty()) else {
+            return;
+        };
+        let host = &url.origin().host;
+        if !url.origin().https {
+            tracing::warn!(%url, "node.tls.listen is open, and node.url still has other nodes call without TLS");
+        } else if !self.node.iter().any(|certificate| certificate.names(host)) {
+            // Not refused: a proxy with its own certificate can answer at that name.
+            tracing::warn!(
+                host,
+                "node.tls.cert does not name the host of node.url: other nodes that see it refuse it, and store instead"
+            );
+        }
+    }
+
+    /// Logs the certificates that are shown from now on.
+    fn log(&self) {
+        if self.files.is_empty() {
+            return;
+        }
+        let certificates = || self.files.iter().map(|(_, certificate)| certificate);
+        let first_to_end = certificates().filter_map(|certificate| Validity::of(certificate.der())).min();
+        let last_day = first_to_end.map_or_else(|| "unknown".to_owned(), |validity| validity.last_day());
+        let mut names: Vec<String> = certificates().flat_map(Certificate::host_names).collect();
+        names.sort();
+        names.dedup();
+        tracing::info!(files = self.files.len(), names = names.join(","), last_day, "certificates taken");
+    }
+}
+
+fn read(pairs: &[Pair<'_>], [cert_key, key_key]: [&str; 2]) -> Result<Vec<Certificate>, Fault> {
+    let one = |(cert, key): &Pair<'_>| Certificate::read((cert_key, *cert), (key_key, *key)).map_err(Fault::Edge);
+    pairs.iter().map(one).collect()
+}
+
+/// TLS of the listeners of a node. Copies share their certificates.
+#[derive(Clone, Default)]
+pub(super) struct NodeTls {
+    public: Option<ServerTls>,
+    node: Option<ServerTls>,
+    /// Time of the last line about a failed handshake.
+    logged: Arc<Mutex<Option<Instant>>>,
+}
+
+impl NodeTls {
+    /// TLS with these certificates.
+    ///
+    /// # Errors
+    /// [`Fault::Edge`] for settings that TLS does not take.
+    pub(super) fn new(certificates: &Certificates, config: &Config, keys: &Keys) -> Result<NodeTls, Fault> {
+        let of = |shown: &[Certificate]| {
+            let tls = (!shown.is_empty()).then(|| ServerTls::new(settings(shown, config, keys)));
+            tls.transpose().map_err(Fault::Edge)
+        };
+        let tls = NodeTls { public: of(&certificates.public)?, node: of(&certificates.node)?, logged: Arc::default() };
+        certificates.log();
+        Ok(tls)
+    }
+
+    /// Shows these certificates from the next handshake on. A listener keeps its old ones where these have none for it.
+    ///
+    /// # Errors
+    /// As [`NodeTls::new`]; then all stays what it was.
+    pub(super) fn renew(&self, certificates: &Certificates, config: &Config, keys: &Keys) -> Result<(), Fault> {
+        for (tls, shown) in [(&self.public, &certificates.public), (&self.node, &certificates.node)] {
+            if let Some(tls) = tls.as_ref().filter(|_| !shown.is_empty()) {
+                // The second cannot fail where the first did not: each has a certificate.
+                tls.replace(settings(shown, config, keys)).map_err(Fault::Edge)?;
+            }
+        }
+        certificates.log();
+        Ok(())
+    }
+
+    /// Logs the reason of the first handshake that failed since the last line, at most once a minute.
+    pub(super) fn log_failure(&self) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.is_some_and(|at| at.elapsed() < FAILURE_INTERVAL) {
+            return;
+        }
+        // Failures of public clients are frequent, so they come second and leave a line for those of other nodes.
+        for (tls, certificates) in [(&self.node, "node.tls.cert"), (&self.public, "tls.cert")] {
+            if let Some(cause) = tls.as_ref().and_then(ServerTls::take_failure) {
+                tracing::warn!(certificates, cause, "TLS handshake failed");
+                *logged = Some(Instant::now());
+                return;
+            }
+        }
+    }
+
+    /// Makes TLS of one shard, on its thread.
+    pub(super) fn of_shard(&self) -> Box<dyn FnOnce() -> Box<dyn Tls> + Send> {
+        let NodeTls { public, node, .. } = self.clone();
+        Box::new(move || Box::new(ShardTls::new(public, node)))
+    }
+
+    /// Listeners of the island.
+    pub(super) fn admin(&self, config: &Config, AdminListeners { plain, tls: listeners }: AdminListeners) -> Admin {
+        let with = |tls| AdminTls { listeners, tls, handshake_timeout: config.tls.handshake_timeout };
+        Admin { listeners: plain, tls: self.public.clone().map(with), hosts: config.admin.hosts.clone() }
+    }
+}
+
+fn settings(shown: &[Certificate], config: &Config, keys: &Keys) -> Settings {
+    let key = |key: &Secret| {
+        // One byte more than a key, because the decoder requires room for its estimate of the length.
+        let mut bytes = Zeroizing::new([0; 33]);
+        let length = URL_SAFE.decode_slice(key.reveal(), &mut bytes[..]);
+        let key = bytes.first_chunk::<32>().filter(|_| length == Ok(32));
+        // Invariant: the configuration and the data directory take keys of 32 bytes only, in this alphabet.
+        TicketKey::from(*key.expect("a key of 32 bytes"))
+    };
+    Settings {
+        certificates: shown.to_vec(),
+        ticket_keys: keys.tickets.iter().map(key).collect(),
+        unknown_name: match config.tls.unknown_name {
+            UnknownName::Refuse => tls::UnknownName::Refuse,
+            UnknownName::Default => tls::UnknownName::Default,
+        },
+    }
+}

@@ -1,0 +1,179 @@
+//! Listeners with TLS: user agents, app servers, other nodes and operators.
+
+use std::time::Instant;
+
+use protocol::wire::url::HttpUrl;
+
+use super::*;
+use crate::client::agent::{Agent, Note, Received, channel_id};
+use crate::client::http::{Client, Request, Response};
+use crate::client::stream::{Stream, Trust};
+use crate::island::tests::papers::Papers;
+
+/// A node that serves every port over TLS, with these files; plain ports beside them.
+fn with(dir: &Path, papers: &Papers) -> Config {
+    let listeners = ["websocket", "endpoint", "node", "admin"].map(|port| format!("{port}.tls.listen=127.0.0.1:0"));
+    let [cert, key] = files(papers);
+    let [websocket, endpoint, node, admin] = listeners.each_ref().map(String::as_str);
+    config(dir, &["store.kind=memory", websocket, endpoint, node, admin, &cert, &key])
+}
+
+fn files(papers: &Papers) -> [String; 2] {
+    [format!("tls.cert={}", papers.cert().display()), format!("tls.key={}", papers.key().display())]
+}
+
+/// Connects to the host of `url`, and trusts the authority of `papers` only.
+fn connect(url: &str, papers: &Papers) -> std::io::Result<Stream> {
+    let url = HttpUrl::parse(url).unwrap();
+    Trust::read(Some(&papers.ca()), Instant::now() + PATIENCE)?.connect(url.origin(), url.origin())
+}
+
+fn agent(running: &Running, papers: &Papers) -> std::io::Result<Agent> {
+    let address = running.addresses().websocket_tls[0];
+    Agent::upgrade(&format!("wss://{address}/"), connect(&format!("https://{address}"), papers)?)
+}
+
+fn ask_over_tls(address: SocketAddr, papers: &Papers, path: &str) -> std::io::Result<Response> {
+    let stream = connect(&format!("https://{address}"), papers)?;
+    Client::over(stream).exchange(&Request::new("GET", path).header("Host", &address.to_string()))
+}
+
+fn notification(agent: &mut Agent) -> Note {
+    Note::read(agent.receive_type("notification").unwrap()).unwrap()
+}
+
+fn wait_for(running: &Running, name: &str, wanted: u64) {
+    let until = Instant::now() + PATIENCE;
+    while running.total(name) != wanted {
+        assert!(Instant::now() < until, "{name} is {}, not {wanted}", running.total(name));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn messages_of_every_size_make_the_whole_way_over_tls() {
+    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let running = start(&with(dir.path(), &papers)).unwrap();
+    let port = running.addresses().endpoint_tls[0].port();
+    assert_eq!(running.addresses().endpoint_url, format!("https://localhost:{port}"), "the first name");
+    // Users live on both shards, so that some sockets move.
+    let mut agents: Vec<Agent> = (0..8).map(|_| agent(&running, &papers).unwrap()).collect();
+    for agent in &mut agents {
+        agent.hello(None).unwrap();
+        let endpoint = agent.register(&channel_id(), None).unwrap();
+        let mut sender = Client::over(connect(&endpoint, &papers).unwrap());
+        for length in [0, 1, 100, 4_096] {
+            let answer = sender.exchange(&Request::post(&endpoint, 60).unwrap().encrypted(vec![7; length])).unwrap();
+            assert_eq!(answer.status, 201);
+            let note = notification(agent);
+            assert_eq!((note.body.len(), answer.message_id()), (length, Some(note.version.as_str())));
+        }
+    }
+    // Each shard publishes its numbers by itself.
+    wait_for(&running, "tls_handshakes", 16);
+    wait_for(&running, "tls_connections", 8);
+    assert!(running.total("tls_state_bytes") > 0);
+    for agent in agents {
+        agent.close().unwrap();
+    }
+    wait_for(&running, "tls_connections", 0);
+    running.stop().unwrap();
+}
+
+#[test]
+fn a_reload_changes_certificates_under_open_sessions_or_changes_nothing() {
+    let (dir, log) = (tempfile::tempdir().unwrap(), events::Log::default());
+    let (before, after) = (Papers::of(&["127.0.0.1"]), Papers::of(&["127.0.0.1"]));
+    let running = start(&with(dir.path(), &before)).unwrap();
+    let mut there = agent(&running, &before).unwrap();
+    there.hello(None).unwrap();
+    let admin = running.addresses().admin_tls[0];
+    assert_eq!(ask_over_tls(admin, &before, "/health").unwrap().status, 200);
+
+    // One bad file among them: none is taken.
+    let [cert, key] = files(&after);
+    let own = ["node.tls.cert=/nonexistent.pem", "node.tls.key=/nonexistent.pem", "node.tls.listen=127.0.0.1:0"];
+    let bad = ["store.kind=memory", "websocket.tls.listen=127.0.0.1:0", own[0], own[1], own[2], &cert, &key];
+    let said = running.reload(&config(dir.path(), &bad)).unwrap_err().to_string();
+    assert!(said.starts_with("node.tls.cert: ") && said.contains("/nonexistent.pem"), "{said}");
+    assert!(agent(&running, &after).is_err() && agent(&running, &before).is_ok());
+
+    log.of("info", || running.reload(&with(dir.path(), &after)).unwrap());
+    assert_eq!(log.text().matches("certificates taken").count(), 1, "{}", log.text());
+    assert!(agent(&running, &before).is_err() && agent(&running, &after).is_ok());
+    assert!(ask_over_tls(admin, &before, "/health").is_err());
+    assert_eq!(ask_over_tls(admin, &after, "/health").unwrap().status, 200);
+    assert!(ask_over_tls(running.addresses().node_tls[0], &before, "/health").is_err());
+    assert_eq!(ask_over_tls(running.addresses().node_tls[0], &after, "/health").unwrap().status, 200);
+    // The session has its keys from the old certificate.
+    there.register(&channel_id(), None).unwrap();
+    there.close().unwrap();
+    running.stop().unwrap();
+}
+
+#[test]
+fn node_api_over_tls_needs_no_plain_listener() {
+    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["127.0.0.1"]));
+    let own = [
+        "node.tls.listen=127.0.0.1:0".to_owned(),
+        format!("node.tls.cert={}", papers.cert().display()),
+        format!("node.tls.key={}", papers.key().display()),
+    ];
+    let [listen, cert, key] = own.each_ref().map(String::as_str);
+    let running = start(&config(dir.path(), &["store.kind=memory", "node.listen=", listen, cert, key])).unwrap();
+    assert!(running.addresses().node.is_empty() && running.addresses().websocket_tls.is_empty());
+    assert_eq!(ask_over_tls(running.addresses().node_tls[0], &papers, "/status").unwrap().status, 200);
+    wait_for(&running, "node_tls_handshakes", 1);
+    let stranger = Papers::of(&["127.0.0.1"]);
+    assert!(ask_over_tls(running.addresses().node_tls[0], &stranger, "/status").is_err());
+    wait_for(&running, "node_tls_handshakes_failed", 1);
+    running.stop().unwrap();
+}
+
+#[test]
+fn a_handshake_that_takes_too_long_is_closed() {
+    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["127.0.0.1"]));
+    let [cert, key] = files(&papers);
+    let tls = ["websocket.tls.listen=127.0.0.1:0", "admin.tls.listen=127.0.0.1:0", "tls.handshake_timeout=0.3"];
+    let running = start(&config(dir.path(), &["store.kind=memory", tls[0], tls[1], tls[2], &cert, &key])).unwrap();
+    for address in [running.addresses().websocket_tls[0], running.addresses().admin_tls[0]] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // The head of a ClientHello, and no more.
+        stream.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
+        // Signals of other tests interrupt a single read.
+        let ended = stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
+        assert!(matches!(ended, Ok(0) | Err(std::io::ErrorKind::ConnectionReset)), "{address}: {ended:?}");
+    }
+    wait_for(&running, "tls_handshakes_timeout", 1);
+    let stats =
+        ask(running.addresses().admin[0], "GET /stats HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    assert!(stats.contains("\"admin_tls_handshakes_failed\":1"), "{stats}");
+    running.stop().unwrap();
+}
+
+#[test]
+fn a_session_over_tls_is_told_that_the_node_stops() {
+    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["127.0.0.1"]));
+    let running = start(&with(dir.path(), &papers)).unwrap();
+    let mut there = agent(&running, &papers).unwrap();
+    there.hello(None).unwrap();
+    let stopping = std::thread::spawn(move || running.stop().unwrap());
+    assert_eq!(there.receive(PATIENCE).unwrap(), Received::Close(1001));
+    drop(there);
+    assert_eq!(stopping.join().unwrap(), Stopped::InOrder);
+}
+
+#[test]
+fn a_certificate_without_host_names_is_warned_of_if_unknown_names_are_refused() {
+    let (named, nameless) = (Papers::of(&["a.example"]), Papers::of(&["127.0.0.1"]));
+    for (papers, unknown_name, warnings) in [(&named, "refuse", 0), (&nameless, "refuse", 1), (&nameless, "default", 0)]
+    {
+        let (dir, log) = (tempfile::tempdir().unwrap(), events::Log::default());
+        let ([cert, key], unknown_name) = (files(papers), format!("tls.unknown_name={unknown_name}"));
+        let config = config(dir.path(), &["endpoint.tls.listen=127.0.0.1:0", &unknown_name, &cert, &key]);
+        log.of("warn", || Certificates::read(&config).map(drop).unwrap());
+        let text = log.text();
+        assert_eq!(text.matches("certificate without host names found").count(), warnings, "{unknown_name}: {text}");
+    }
+}
