@@ -2,11 +2,16 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token, event::Event};
 
 use murre::client::http;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use tls::client_config;
 
 /// Tokens of publishers start here.
 pub const TOKEN_BASE: usize = 1 << 40;
@@ -23,28 +28,47 @@ pub struct Answer {
 }
 
 struct Publisher {
-    stream: TcpStream,
+    stream: Stream,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     /// Tag of the POST under way.
     tag: Option<u64>,
 }
 
+/// Connection of an app server.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+/// TLS of all of them.
+type Tls = (Arc<ClientConfig>, ServerName<'static>);
+
 /// A pool of app server connections.
 pub struct Publishers {
     address: SocketAddr,
+    tls: Option<Tls>,
     pool: Vec<Publisher>,
     idle: Vec<usize>,
     scratch: Vec<u8>,
 }
 
 impl Publishers {
-    /// Opens `count` connections.
-    pub fn connect(address: SocketAddr, count: usize, registry: &Registry) -> io::Result<Publishers> {
-        let mut publishers =
-            Publishers { address, pool: Vec::new(), idle: (0..count).collect(), scratch: vec![0; 64 * 1024] };
+    /// Opens `count` connections; over TLS with a file of trusted certificates and the name of the server.
+    pub fn connect(
+        address: SocketAddr,
+        tls: Option<(PathBuf, String)>,
+        count: usize,
+        registry: &Registry,
+    ) -> io::Result<Publishers> {
+        let tls = tls.map(|(ca, name)| -> io::Result<Tls> {
+            let config = client_config(&ca).map_err(io::Error::other)?;
+            Ok((Arc::new(config), ServerName::try_from(name).map_err(io::Error::other)?))
+        });
+        let (tls, idle) = (tls.transpose()?, (0..count).collect());
+        let mut publishers = Publishers { address, tls, pool: Vec::new(), idle, scratch: vec![0; 64 * 1024] };
         for index in 0..count {
-            let stream = open(address, index, registry)?;
+            let stream = open(address, publishers.tls.as_ref(), index, registry)?;
             publishers.pool.push(Publisher { stream, inbox: Vec::new(), outbox: Vec::new(), tag: None });
         }
         Ok(publishers)
@@ -94,7 +118,7 @@ impl Publishers {
                 answers.push(Answer { tag, status: 0, id: String::new() });
                 self.idle.push(index);
             }
-            publisher.stream = open(self.address, index, registry)?;
+            publisher.stream = open(self.address, self.tls.as_ref(), index, registry)?;
             publisher.inbox = Vec::new();
             publisher.outbox = Vec::new();
         }
@@ -124,7 +148,8 @@ impl Publisher {
                 Ok(0) => return false,
                 Ok(n) => {
                     self.inbox.extend_from_slice(&scratch[..n]);
-                    if n < scratch.len() {
+                    // A read of TLS ends with a record, not with the socket.
+                    if n < scratch.len() && matches!(self.stream, Stream::Plain(_)) {
                         return true;
                     }
                 }
@@ -142,9 +167,36 @@ impl Publisher {
     }
 }
 
-fn open(address: SocketAddr, index: usize, registry: &Registry) -> io::Result<TcpStream> {
+fn open(address: SocketAddr, tls: Option<&Tls>, index: usize, registry: &Registry) -> io::Result<Stream> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     registry.register(&mut stream, Token(TOKEN_BASE + index), Interest::READABLE | Interest::WRITABLE)?;
-    Ok(stream)
+    let Some((config, name)) = tls else { return Ok(Stream::Plain(stream)) };
+    let client = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
+    Ok(Stream::Tls(Box::new(StreamOwned::new(client, stream))))
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(stream) => stream.read(bytes),
+            Stream::Tls(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Plain(stream) => stream.flush(),
+            Stream::Tls(stream) => stream.flush(),
+        }
+    }
 }

@@ -20,6 +20,12 @@ pub struct Target {
     /// Address for app servers.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8082")]
     pub endpoint: SocketAddr,
+    /// Speak TLS to `--ws` and `--endpoint`, and trust the certificates in this PEM file.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Name of the server in its certificate.
+    #[arg(long, value_name = "NAME", default_value = "localhost")]
+    pub tls_name: String,
     /// Address of murre's metrics; without it no counter of the server is shown.
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
@@ -55,6 +61,11 @@ impl Target {
 }
 
 impl Target {
+    /// The file of trusted certificates and the name of the server, if both ends speak TLS.
+    pub fn tls(&self) -> Option<(PathBuf, String)> {
+        self.ca.clone().map(|ca| (ca, self.tls_name.clone()))
+    }
+
     /// The listener for a scenario that needs only one.
     pub fn first_ws(&self) -> SocketAddr {
         // Invariant: the argument has a default and takes at least one value.

@@ -3,8 +3,11 @@
 mod common;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use common::{PATIENCE, SILENCE, World};
 use murre_bench::fleet::{End, Happening, Leave, Plan, version_hash};
 use murre_bench::letter::{Letter, Letters, Signing};
@@ -30,6 +33,8 @@ impl Fleet {
         let target = Target {
             ws: vec![world.server.websocket()],
             sources: Some(3),
+            ca: None,
+            tls_name: String::new(),
             endpoint: world.server.endpoint(),
             admin: None,
             sessions,
@@ -39,6 +44,10 @@ impl Fleet {
             label: "murre".into(),
             no_view: true,
         };
+        Fleet::of(target, plan)
+    }
+
+    fn of(target: Target, plan: Plan) -> Fleet {
         Fleet { driver: Driver::with_table(&target, plan, 256, TABLE).unwrap(), target }
     }
 
@@ -180,6 +189,41 @@ fn two_thousand_sessions_over_four_rings_do_all_that_user_agents_do() {
     fleet.connect();
     let came = fleet.until(2_000, notified);
     check_notified(&came, &ids);
+}
+
+#[test]
+fn sessions_and_posts_go_over_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let papers = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|file| directory.path().join(file));
+    let pem =
+        |what: &str, der: &[u8]| format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", STANDARD.encode(der));
+    std::fs::write(&cert, pem("CERTIFICATE", papers.cert.der())).unwrap();
+    std::fs::write(&key, pem("PRIVATE KEY", papers.signing_key.serialized_der())).unwrap();
+    // A loopback address of this process alone.
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let [ws, endpoint]: [SocketAddr; 2] =
+        ["8443", "8445"].map(|port| format!("127.77.{high}.{low}:{port}").parse().unwrap());
+    let settings = [
+        format!("websocket.tls.listen={ws}"),
+        format!("endpoint.tls.listen={endpoint}"),
+        format!("tls.cert={}", cert.display()),
+        format!("tls.key={}", key.display()),
+    ];
+    let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting.as_str()]).collect();
+    let world = World::with(&arguments);
+    let plain = Fleet::new(&world, 200, plan(2)).target;
+    let target = Target { ws: vec![ws], endpoint, ca: Some(cert), tls_name: "localhost".into(), ..plain };
+    let mut fleet = Fleet::of(target, plan(2));
+    fleet.connect();
+    let ids = fleet.post_to_each();
+    let happenings = fleet.until(200, notified);
+    check_notified(&happenings, &ids);
+    fleet.until_server_has(&world, 200);
+    let metrics = metrics::Metrics::read(world.server.admin()).unwrap();
+    let handshakes: f64 = metrics.named("murre_tls_handshakes_total").map(|(_, value)| value).sum();
+    assert!(handshakes >= 200.0, "{handshakes} handshakes");
+    fleet.leave(&world);
 }
 
 #[test]

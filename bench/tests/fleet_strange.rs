@@ -49,7 +49,7 @@ fn hello() -> Vec<u8> {
 }
 
 fn swarm(servers: Vec<SocketAddr>, count: usize, plan: Plan) -> Swarm {
-    let options = Options { servers, sources: Some(4), count, in_flight_max: 64, table: 3 };
+    let options = Options { servers, sources: Some(4), count, in_flight_max: 64, table: 3, tls: None };
     Swarm::new(&options, plan).unwrap()
 }
 
@@ -297,6 +297,7 @@ fn what_cannot_work_is_refused_at_once() {
         count: 1,
         in_flight_max: 1,
         table,
+        tls: None,
     };
     assert!(Swarm::new(&options(&[], 10), Plan::default()).is_err());
     assert!(Swarm::new(&options(&[server], 0), Plan::default()).is_err());

@@ -99,12 +99,14 @@ pub(super) struct Side {
     pub to_register: usize,
     pub inbox: Vec<u8>,
     pub outbox: Vec<u8>,
+    /// TLS only: the start of a record.
+    pub sealed: Vec<u8>,
 }
 
 impl Side {
     pub fn new(due: Instant, begun: Instant) -> Side {
-        let (inbox, outbox) = (Vec::new(), Vec::new());
-        Side { due, begun, upgraded: begun, greeted: begun, to_register: 0, inbox, outbox }
+        let (inbox, outbox, sealed) = (Vec::new(), Vec::new(), Vec::new());
+        Side { due, begun, upgraded: begun, greeted: begun, to_register: 0, inbox, outbox, sealed }
     }
 }
 

@@ -4,15 +4,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
+
+use tls::Clients;
 
 use super::agent::{Agent, NO_SIDE, Phase, Side, Sides};
 use super::codec;
 use super::endpoints::Endpoints;
 use super::happening::{End, Happening, Plan};
 use super::queue::Queue;
-use super::ring::{Cut, Rings, Short, Span, Spans};
+use super::ring::{Cut, Rings, Short, Span, Spans, Wire};
 use super::word::{Done, Kind, Name};
 
 /// Servers to which agents connect, and the number of agents.
@@ -28,6 +31,8 @@ pub struct Options {
     pub in_flight_max: usize,
     /// Sockets of one ring: at most the soft limit of open files.
     pub table: u32,
+    /// Agents speak TLS: the file of trusted certificates and the name of the server.
+    pub tls: Option<(PathBuf, String)>,
 }
 
 /// An ack that is held back.
@@ -62,6 +67,10 @@ pub struct Swarm {
     pub(super) now: Instant,
     /// Frames to send, of the agent being handled.
     pub(super) out: Vec<u8>,
+    /// The TLS connections of agents, by their numbers.
+    tls: Option<Clients>,
+    /// Ciphertext of the agent being handled: received, to send.
+    ciphertext: (Vec<u8>, Vec<u8>),
     complaints: Vec<String>,
     /// A ring failed outside of `step`.
     broken: Option<io::Error>,
@@ -82,7 +91,10 @@ impl Swarm {
         if options.servers.is_empty() || options.table == 0 || options.count > u32::MAX as usize {
             return Err(io::Error::other("agents need a server, a table and numbers of 32 bits"));
         }
-        let rings = Rings::new(&options.servers, options.sources, options.count, options.table)?;
+        let wire = Wire::new(&options.servers, options.sources, options.count, options.tls.is_none());
+        let rings = Rings::new(wire, options.count, options.table)?;
+        let clients = |(ca, name): &(PathBuf, String)| Clients::new(ca, name, options.count);
+        let tls = options.tls.as_ref().map(clients).transpose().map_err(io::Error::other)?;
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Ok(Swarm {
             plan,
@@ -103,6 +115,8 @@ impl Swarm {
             seed,
             now: Instant::now(),
             out: Vec::new(),
+            tls,
+            ciphertext: Default::default(),
             complaints: Vec::new(),
             broken: None,
         })
@@ -189,6 +203,9 @@ impl Swarm {
             let mut side = Side::new(due, self.now);
             // An agent that comes back has its channels.
             side.to_register = self.plan.channels.saturating_sub(self.endpoints.numbers(agent.endpoints).count());
+            if let Some(tls) = &mut self.tls {
+                tls.start(index as usize, &mut side.outbox);
+            }
             agent.side = self.sides.add(side);
             self.in_flight += 1;
             let name = agent.name(index);
@@ -275,7 +292,8 @@ impl Swarm {
             0 => self.end(name, End::Finished, happenings),
             1.. => {
                 let spans = self.spans.clone();
-                self.hear(name, spans.bytes(span, result as usize), happenings)
+                let bytes = spans.bytes(span, result as usize);
+                if self.tls.is_some() { self.open(name, bytes, happenings) } else { self.hear(name, bytes, happenings) }
             }
             // The wake-up was for nothing; the poll behind the receive is armed.
             _ if result == -libc::EAGAIN || result == -libc::EINTR => Ok(()),
@@ -283,8 +301,43 @@ impl Swarm {
         }
     }
 
-    /// Sends this now or when there is room.
+    /// Opens TLS records and takes in what was in them.
+    fn open(&mut self, name: Name, received: &[u8], happenings: &mut Vec<Happening>) -> io::Result<()> {
+        let (mut bytes, mut wire) = std::mem::take(&mut self.ciphertext);
+        if let Some(side) = self.side(name) {
+            bytes.append(&mut side.sealed);
+        }
+        bytes.extend_from_slice(received);
+        let heard = self.tls.as_mut().and_then(|tls| tls.receive(name.agent as usize, &mut bytes, &mut wire));
+        let sent = self.send_wire(name, &wire);
+        if let Some(heard) = heard {
+            if heard.consumed < bytes.len() {
+                self.side_or_new(name).sealed.extend_from_slice(&bytes[heard.consumed..]);
+            }
+            if heard.is_new {
+                self.send(name, &self.rings.upgrade_of(name))?;
+            }
+            if heard.plain > 0 {
+                self.hear(name, &bytes[..heard.plain], happenings)?;
+            }
+        } else if self.is_current(name) {
+            self.end(name, End::Finished, happenings)?;
+        }
+        bytes.clear();
+        wire.clear();
+        self.ciphertext = (bytes, wire);
+        sent
+    }
+
+    /// Sends this now or when there is room, sealed where the agent speaks TLS.
     pub(super) fn send(&mut self, name: Name, bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return self.send_wire(name, bytes) };
+        let mut wire = Vec::new();
+        tls.seal(name.agent as usize, bytes, &mut wire);
+        self.send_wire(name, &wire)
+    }
+
+    fn send_wire(&mut self, name: Name, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -324,7 +377,7 @@ impl Swarm {
     fn flush(&mut self, name: Name) -> io::Result<()> {
         let Some(side) = self.side(name) else { return Ok(()) };
         let waiting = std::mem::take(&mut side.outbox);
-        self.send(name, &waiting)?;
+        self.send_wire(name, &waiting)?;
         self.put_side_away(name);
         Ok(())
     }
@@ -335,7 +388,11 @@ impl Swarm {
         if agent.phase != Phase::Idle || agent.side == NO_SIDE {
             return;
         }
-        if self.sides.get(agent.side).is_none_or(|side| side.inbox.is_empty() && side.outbox.is_empty()) {
+        if self
+            .sides
+            .get(agent.side)
+            .is_none_or(|side| side.inbox.is_empty() && side.outbox.is_empty() && side.sealed.is_empty())
+        {
             self.sides.remove(agent.side);
             agent.side = NO_SIDE;
         }
@@ -361,6 +418,9 @@ impl Swarm {
         agent.set_registering(false);
         self.sides.remove(agent.side);
         agent.side = NO_SIDE;
+        if let Some(tls) = &mut self.tls {
+            tls.end(name.agent as usize);
+        }
         self.rings.close(name, cut)
     }
 

@@ -181,7 +181,8 @@ impl Ring {
     }
 
     /// Stages a whole connection: a socket in `slot`, connected from and to `place`, the upgrade request sent, and
-    /// its first poll. The first thing that completes is that poll or the one failure.
+    /// its first poll. The first thing that completes is that poll or the one failure. Over TLS the poll for room takes
+    /// the place of the request.
     fn connect(&mut self, slot: u32, name: Name, place: Place) {
         let quiet = squeue::Flags::SKIP_SUCCESS;
         let wire = self.wire.clone();
@@ -205,9 +206,14 @@ impl Ring {
         let linked = quiet | squeue::Flags::IO_LINK;
         let connect = opcode::Connect::new(Fixed(slot), target.address.pointer(), target.address.len()).build();
         self.push(&connect.flags(linked).user_data(word(Kind::Connect, 0, name)));
-        let request = &target.upgrade;
-        let send = opcode::Send::new(Fixed(slot), request.as_ptr(), request.len() as u32).flags(SEND_FLAGS).build();
-        self.push(&send.flags(linked).user_data(setup));
+        if wire.upgrades_first {
+            let request = &target.upgrade;
+            let send = opcode::Send::new(Fixed(slot), request.as_ptr(), request.len() as u32).flags(SEND_FLAGS).build();
+            self.push(&send.flags(linked).user_data(setup));
+        } else {
+            let room = opcode::PollAdd::new(Fixed(slot), POLL_ROOM).build();
+            self.push(&room.flags(squeue::Flags::IO_LINK).user_data(word(Kind::Room, 0, name)));
+        }
         self.poll(slot, name);
     }
 

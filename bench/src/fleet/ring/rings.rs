@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
@@ -27,8 +26,8 @@ const READY_KEPT: usize = 1_024;
 
 impl Rings {
     /// For `count` agents, `table` in each ring: at most the limit of open files.
-    pub fn new(servers: &[SocketAddr], sources: Option<usize>, count: usize, table: u32) -> io::Result<Rings> {
-        let wire = Rc::new(Wire::new(servers, sources, count));
+    pub fn new(wire: Wire, count: usize, table: u32) -> io::Result<Rings> {
+        let wire = Rc::new(wire);
         let rings = (0..count.div_ceil(table as usize)).map(|_| None).collect();
         let spans = Rc::new(Spans::new());
         let (ready, short) = (VecDeque::new(), Vec::new());
@@ -38,6 +37,11 @@ impl Rings {
     /// Descriptor that becomes readable when there is something to do, once [`Rings::quiet`] has been true.
     pub fn event(&self) -> RawFd {
         self.event.as_raw_fd()
+    }
+
+    /// The upgrade request to the server of this agent.
+    pub fn upgrade_of(&self, name: Name) -> Box<[u8]> {
+        self.wire.target(self.wire.place(name.agent as usize)).upgrade.clone()
     }
 
     /// The receive spans.

@@ -49,6 +49,8 @@ pub(in crate::fleet) struct Wire {
     sources: Vec<Address>,
     /// Neighbours on a target that share a source.
     run: usize,
+    /// The upgrade request is the first thing that is sent; over TLS it is not.
+    pub upgrades_first: bool,
 }
 
 /// Connections from one source to one target at most, where the kernel hands out this number of ports. It tries every
@@ -75,7 +77,7 @@ const SOURCES_MAX: usize = 65_535;
 impl Wire {
     /// For `count` agents that go to these servers from `sources` addresses; as many as are needed when absent. Only
     /// loopback has more than one.
-    pub fn new(servers: &[SocketAddr], sources: Option<usize>, count: usize) -> Wire {
+    pub fn new(servers: &[SocketAddr], sources: Option<usize>, count: usize, upgrades_first: bool) -> Wire {
         let targets = servers.iter().map(|server| Target {
             address: Address::new(*server),
             upgrade: upgrade_request(&server.to_string()).into_boxed_slice(),
@@ -89,7 +91,7 @@ impl Wire {
             let [.., high, low] = (number as u32).to_be_bytes();
             Address::new(SocketAddr::from((Ipv4Addr::new(127, 1, high, low), 0)))
         };
-        Wire { targets, sources: (1..sources).map(address).collect(), run: of_target.div_ceil(sources) }
+        Wire { targets, sources: (1..sources).map(address).collect(), run: of_target.div_ceil(sources), upgrades_first }
     }
 
     /// Place of an agent, always the same.
@@ -120,7 +122,7 @@ mod tests {
         for (servers, sources, count) in [(1, None, 50_001), (3, None, 1_000_000), (2, Some(7), 100), (1, Some(1), 10)]
         {
             let servers: Vec<SocketAddr> = (1..=servers).map(server).collect();
-            let wire = Wire::new(&servers, sources, count);
+            let wire = Wire::new(&servers, sources, count, true);
             let mut held: HashMap<(usize, usize), usize> = HashMap::new();
             for place in (0..count).map(|agent| wire.place(agent)) {
                 *held.entry((place.target, place.source)).or_default() += 1;
@@ -140,7 +142,7 @@ mod tests {
     #[test]
     fn hosts_elsewhere_are_reached_from_wherever_the_kernel_says() {
         let far: SocketAddr = "192.0.2.1:8080".parse().unwrap();
-        let wire = Wire::new(&[far, server(1)], Some(9), 100_000);
+        let wire = Wire::new(&[far, server(1)], Some(9), 100_000, true);
         assert!((0..100_000).all(|agent| wire.source(wire.place(agent)).is_none()));
     }
 }

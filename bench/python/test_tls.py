@@ -1,0 +1,320 @@
+"""TLS of the server itself, with clients of others: openssl s_client, curl, websockets and pywebpush."""
+
+import contextlib
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from browser import AppServer, Browser
+from conftest import Server
+from tls_front import make_certificate
+
+TLS_PORTS = {"websocket": 8443, "endpoint": 8444, "node": 8445, "admin": 8446}
+PATIENCE = 60
+
+
+class TlsServer(Server):
+    """A server with TLS on every port. `url` leads to the TLS ports."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.certificate, self.key = directory / "certificate.pem", directory / "key.pem"
+        make_certificate(self.host, self.certificate, self.key)
+        self.settings += [f"{port}.tls.listen={self.host}:{number}" for port, number in TLS_PORTS.items()]
+        self.settings += [f"tls.cert={self.certificate}", f"tls.key={self.key}"]
+
+    def url(self, port):
+        if port == "admin":
+            return super().url(port)
+        scheme = "wss" if port == "websocket" else "https"
+        return f"{scheme}://{self.host}:{TLS_PORTS[port]}"
+
+    def at(self, port):
+        return f"{self.host}:{TLS_PORTS[port]}"
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    server = TlsServer(tmp_path)
+    # ssl reads the first, requests (which pywebpush uses) the second.
+    monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(server.certificate))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+class Client:
+    """openssl s_client with its standard input open."""
+
+    def __init__(self, server, port, *options, quiet=False):
+        command = ["openssl", "s_client", "-connect", server.at(port), "-CAfile", str(server.certificate)]
+        command += ["-verify_return_error", *(["-quiet"] if quiet else []), *map(str, options)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self.heard = b""
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        while piece := self.process.stdout.read1(65536):
+            self.heard += piece
+
+    def say(self, text):
+        self.process.stdin.write(text.encode())
+        self.process.stdin.flush()
+
+    def wait_for(self, pattern, count=1):
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            ended = not self.reader.is_alive()
+            if len(re.findall(pattern, self.heard)) >= count:
+                return self
+            assert not ended and time.monotonic() < deadline, f"no {pattern}:\n{self.text()}"
+            time.sleep(0.01)
+
+    def text(self):
+        return self.heard.decode(errors="replace")
+
+    def end(self):
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        status = self.process.wait(timeout=PATIENCE)
+        self.reader.join(timeout=PATIENCE)
+        return status
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def client(server):
+    """Makes clients, and ends them."""
+    made = []
+
+    def make(port, *options, **named):
+        made.append(Client(server, port, *options, **named))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def get(server, path="/status"):
+    return f"GET {path} HTTP/1.1\r\nHost: {server.host}\r\n\r\n"
+
+
+@pytest.mark.parametrize("port", TLS_PORTS)
+def test_every_port_speaks_tls_1_3_and_verifies(server, client, port):
+    one = client(port, "-tls1_3", "-verify_ip", server.host)
+    one.wait_for(rb"Verify return code: 0 \(ok\)")
+    one.say(get(server))
+    one.wait_for(rb"HTTP/1.1 200 OK")
+    assert "TLSv1.3" in one.text()
+
+
+@pytest.mark.parametrize("suite", ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"])
+def test_every_suite_is_spoken(server, client, suite):
+    one = client("websocket", "-ciphersuites", suite).wait_for(suite.encode())
+    one.say(get(server))
+    one.wait_for(rb"HTTP/1.1 200 OK")
+
+
+def test_alpn_is_http_1_1_and_others_are_refused(server, client):
+    one = client("endpoint", "-alpn", "h2,http/1.1").wait_for(rb"ALPN protocol: http/1.1")
+    one.say(get(server))
+    one.wait_for(rb"HTTP/1.1 200 OK")
+    other = client("endpoint", "-alpn", "h2")
+    assert other.end() != 0
+    assert "no application protocol" in other.text()
+
+
+@pytest.mark.parametrize("version, alert", [("-tls1_2", "protocol version"), ("-tls1_1", "handshake failure")])
+def test_older_versions_are_refused(server, client, version, alert):
+    one = client("websocket", version, "-cipher", "ALL:@SECLEVEL=0")
+    assert one.end() != 0
+    assert f"alert {alert}" in one.text(), one.text()
+    server.wait_for_number("tls_handshakes_failed_total", 1)
+
+
+def test_key_updates_of_both_kinds_are_taken_and_answered(server, client):
+    # k sends one, K asks for one in return.
+    one = client("websocket").wait_for(rb"Verify return code: 0")
+    for turn in range(1, 6):
+        for count, command in enumerate("kKK", start=3 * turn - 2):
+            one.say(command + "\n")
+            one.wait_for(rb"KEYUPDATE", count)
+        one.say(get(server))
+        one.wait_for(rb"HTTP/1.1 200 OK", turn)
+    server.wait_for_number("tls_key_updates_received_total", 15)
+    # One answers both that came before it (RFC 8446 section 4.6.3).
+    server.wait_for_number("tls_key_updates_sent_total", 5)
+
+
+def test_a_ticket_resumes_also_after_a_restart(server, client, tmp_path):
+    session = tmp_path / "session.pem"
+    one = client("websocket", "-sess_out", session, "-no_ign_eof")
+    one.say(get(server))
+    one.wait_for(rb"HTTP/1.1 200 OK")
+    one.end()
+    assert session.exists(), one.text()
+    for port in ["websocket", "endpoint"]:
+        again = client(port, "-sess_in", session)
+        again.say(get(server))
+        again.wait_for(rb"HTTP/1.1 200 OK").wait_for(rb"Reused, TLSv1.3")
+    server.wait_for_number("tls_handshakes_resumed_total", 2)
+    # Its key is in the data directory.
+    server.restart()
+    client("websocket", "-sess_in", session).wait_for(rb"Reused, TLSv1.3")
+    (server.directory / "data/keys/tickets").unlink()
+    server.restart()
+    client("websocket", "-sess_in", session).wait_for(rb"New, TLSv1.3")
+
+
+def test_tickets_offer_no_early_data(server, client, tmp_path):
+    session, early = tmp_path / "session.pem", tmp_path / "early"
+    one = client("websocket", "-sess_out", session)
+    one.say(get(server))
+    one.wait_for(rb"HTTP/1.1 200 OK").wait_for(rb"Max Early Data: 0")
+    one.end()
+    early.write_text(get(server))
+    again = client("websocket", "-sess_in", session, "-early_data", early).wait_for(rb"Reused, TLSv1.3")
+    again.wait_for(rb"Early data was (not sent|rejected)")
+    again.say(get(server))
+    again.wait_for(rb"HTTP/1.1 200 OK")
+
+
+def test_an_unknown_name_is_refused_and_no_name_is_served(server, client):
+    other = client("websocket", "-servername", "other.example")
+    assert other.end() != 0
+    assert "alert access denied" in other.text()
+    client("websocket", "-noservername").wait_for(rb"Verify return code: 0")
+    server.restart("tls.unknown_name=default")
+    client("websocket", "-servername", "other.example").wait_for(rb"Verify return code: 0")
+
+
+def test_plain_http_gets_no_answer_of_a_route(server):
+    for port in ["websocket", "endpoint", "node"]:
+        with socket.create_connection((server.host, TLS_PORTS[port]), timeout=PATIENCE) as stream:
+            stream.sendall(get(server).encode())
+            heard = b""
+            with contextlib.suppress(ConnectionResetError):
+                while piece := stream.recv(4096):
+                    heard += piece
+        assert b" 200 " not in heard and (heard == b"" or heard.startswith((b"\x15", b"HTTP/1.1 400"))), heard
+    server.wait_for_number("tls_not_tls_total", 3)
+
+
+def test_bytes_that_come_with_the_finished_are_served(server):
+    """The request is in the segments of the client's last flight."""
+    context = ssl.create_default_context(cafile=server.certificate)
+    for pieces in [1, 7, 400]:
+        with socket.create_connection((server.host, TLS_PORTS["endpoint"]), timeout=PATIENCE) as stream:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = context.wrap_bio(incoming, outgoing, server_hostname=server.host)
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    stream.sendall(outgoing.read())
+                    incoming.write(stream.recv(65536))
+            tls.write(get(server).encode())
+            flight = outgoing.read()
+            for at in range(0, len(flight), max(1, len(flight) // pieces)):
+                stream.sendall(flight[at : at + max(1, len(flight) // pieces)])
+            heard = b""
+            while b"\r\n\r\n" not in heard:
+                incoming.write(stream.recv(65536))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    heard += tls.read(65536)
+            assert heard.startswith(b"HTTP/1.1 200 "), heard
+
+
+def test_curl_posts_and_websockets_receives(server, tmp_path):
+    browser = Browser(server)
+    endpoint = browser.subscribe()["endpoint"]
+    assert endpoint.startswith(server.url("endpoint") + "/wpush/"), endpoint
+    for length in [1, 4000]:
+        body = tmp_path / "body"
+        body.write_bytes(bytes(range(256)) * (length // 256 + 1))
+        command = ["curl", "--silent", "--show-error", "--cacert", server.certificate, "--write-out", "%{http_code}"]
+        command += ["--tlsv1.3", "-H", "TTL: 60", "-H", "Content-Encoding: aes128gcm", "--data-binary", f"@{body}"]
+        answer = subprocess.run([*command, endpoint], capture_output=True, timeout=PATIENCE, text=True)
+        assert (answer.returncode, answer.stdout[-3:]) == (0, "201"), answer
+        browser.ack(browser.notification())
+    assert browser.hears_nothing()
+
+
+@pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
+@pytest.mark.parametrize("text", ["hello, page", "x" * 3000])
+def test_pywebpush_sends_over_https_and_a_wss_browser_decrypts(server, encoding, text):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    response = sender.push(subscription, text, encoding=encoding)
+    assert response.status_code == 201, response.text
+    notification = browser.notification()
+    assert browser.decrypt(notification) == text
+    browser.ack(notification)
+    assert browser.hears_nothing()
+
+
+def test_messages_that_waited_come_in_order_in_large_records(server):
+    browser, sender = Browser(server), AppServer()
+    subscription = browser.subscribe(sender.key)
+    browser.close()
+    texts = [f"{n} " + "x" * 3000 for n in range(40)]
+    for text in texts:
+        assert sender.push(subscription, text, ttl=3600).status_code == 201
+    again = browser.again(server)
+    for text in texts:
+        notification = again.notification()
+        assert again.decrypt(notification) == text
+        again.tell_ack(notification)
+    assert again.hears_nothing()
+
+
+def test_a_large_message_of_the_client_is_read(server):
+    """Several records and several receives for one WebSocket message."""
+    browser = Browser(server)
+    wanted = {f"tests/{'n' * 100}{n}": "v" for n in range(60)}
+    browser.send(messageType="broadcast_subscribe", broadcasts=wanted)
+    answer = browser.receive("broadcast")
+    assert len(answer["broadcasts"]["errors"]) == 60
+
+
+def test_sessions_stay_while_the_certificate_changes(server):
+    browsers = [Browser(server) for _ in range(20)]
+    before = ssl.get_server_certificate((server.host, TLS_PORTS["websocket"]))
+    make_certificate(server.host, server.certificate, server.key)
+    server.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + PATIENCE
+    while ssl.get_server_certificate((server.host, TLS_PORTS["websocket"])) == before:
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.05)
+    assert server.log().count("certificates taken") == 2, server.log()
+    sender = AppServer()
+    for browser in browsers:
+        subscription = browser.subscribe(sender.key)
+        assert sender.push(subscription, "new certificate").status_code == 201
+        assert browser.decrypt(browser.notification()) == "new certificate"
+
+
+def test_admin_pages_are_served_over_tls(server):
+    context = ssl.create_default_context(cafile=server.certificate)
+    url = f"https://{server.at('admin')}"
+    for path in ["/health", "/metrics"]:
+        with urllib.request.urlopen(url + path, timeout=PATIENCE, context=context) as answer:
+            assert answer.status == 200
