@@ -146,13 +146,17 @@ fn upgrades_that_are_refused() {
     for (from, to, status) in [
         ("Upgrade: websocket", "Upgrade: h2c", 426),
         ("Version: 13", "Version: 99", 426),
+        ("Upgrade: websocket\r\n", "", 400),
         ("Sec-WebSocket-Key", "X", 400),
         ("keep-alive, Upgrade", "keep-alive", 400),
     ] {
         let mut harness = Harness::new(Port::WebSocket);
         harness.feed(UPGRADE.replace(from, to).as_bytes());
         assert_eq!(harness.fault(), (status, None), "{from}");
-        assert_eq!(harness.response().1.contains("Sec-WebSocket-Version: 13"), status == 426);
+        // A proxy that speaks HTTP/2 must have no `Upgrade` field to pass on that its client did not send.
+        for field in ["Upgrade: websocket", "Sec-WebSocket-Version: 13"] {
+            assert_eq!(harness.response().1.contains(field), status == 426, "{from}: {field}");
+        }
         assert!(harness.ended());
         assert_eq!(harness.edge.stats().upgrades_refused, 1);
     }

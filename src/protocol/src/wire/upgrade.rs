@@ -7,9 +7,9 @@ use super::http1::{Framing, Head, Response};
 /// Reason to refuse an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpgradeFault {
-    /// HTTP/1.0, no `Upgrade: websocket`, or a version that is not spoken here: 426.
+    /// HTTP/1.0, `Upgrade` to another protocol, or a version that is not spoken here: 426.
     Required,
-    /// `Connection` does not list `upgrade`, no key, or a body: 400.
+    /// No `Upgrade` field, `Connection` does not list `upgrade`, no key, or a body: 400.
     Malformed,
 }
 
@@ -30,6 +30,11 @@ pub struct Accepted<'b> {
 
 /// Checks the head of `GET /`; method and path are the caller's.
 pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeFault> {
+    // A 426 carries `Upgrade`. Proxies hand the field on to clients of HTTP/2, which forbids it (RFC 9113 section
+    // 8.2.2); those cannot send it either, so only a request with the field is answered 426.
+    if head.header("upgrade").is_none() {
+        return Err(UpgradeFault::Malformed);
+    }
     // An `Upgrade` field in an HTTP/1.0 request is ignored (RFC 9110 section 7.8; RFC 6455 section 4.2.1).
     if head.is_http_1_0 {
         return Err(UpgradeFault::Required);
@@ -150,7 +155,7 @@ mod tests {
         assert!(verdict(&GOOD.replace("13", "7")).is_ok());
         assert_eq!(verdict(&GOOD.replace("13", "12")).err(), Some(UpgradeFault::Required));
         assert_eq!(verdict(&GOOD.replace("WebSocket\r", "h2c\r")).err(), Some(UpgradeFault::Required));
-        assert_eq!(verdict("").err(), Some(UpgradeFault::Required));
+        assert_eq!(verdict("").err(), Some(UpgradeFault::Malformed));
         assert_eq!(verdict(&GOOD.replace("-Key", "-Kex")).err(), Some(UpgradeFault::Malformed));
         assert_eq!(verdict(&GOOD.replace(", Upgrade", "")).err(), Some(UpgradeFault::Malformed));
         assert_eq!(verdict(&format!("{GOOD}Content-Length: 3\r\n")).err(), Some(UpgradeFault::Malformed));
@@ -161,6 +166,7 @@ mod tests {
     fn an_upgrade_of_http_1_0_is_refused() {
         assert!(verdict_on("HTTP/1.1", GOOD).is_ok());
         assert_eq!(verdict_on("HTTP/1.0", GOOD).err(), Some(UpgradeFault::Required));
+        assert_eq!(verdict_on("HTTP/1.0", "").err(), Some(UpgradeFault::Malformed));
     }
 
     #[test]
