@@ -40,8 +40,8 @@ pub trait Edge: 'static {
         let _ = (board, at);
     }
 
-    /// A connection was accepted on this port.
-    fn open(&mut self, port: Port) -> Self::Codec;
+    /// A connection was accepted on this port; `tls` is true if its bytes come and go in TLS.
+    fn open(&mut self, port: Port, tls: bool) -> Self::Codec;
 
     /// A connection was accepted for which no place is left: the state in which it is heard once all the same, so that
     /// a health page can be asked for; `None` where [`Edge::too_many`] is all it is told.

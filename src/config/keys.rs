@@ -187,6 +187,10 @@ keys! {
         SECONDS,
         "Time limit from the accept of a TLS connection to the end of its handshake; later it is closed.",
         |c, raw| { c.tls.handshake_timeout = parse::positive_duration(raw)?; Some(()) };
+    "tls.hsts" = "0",
+        "seconds from 0 (off) to a year, as 31536000, \"10m\" or \"365d\"",
+        "Time in the header Strict-Transport-Security of answers over TLS, for which browsers reach this name over TLS alone.",
+        |c, raw| { c.tls.hsts = parse::duration(raw)?.as_secs() as u32; Some(()) };
     #[secret] "tls.ticket_keys" = "",
         "secrets of 32 bytes in base64, [k1,k2] or k1,k2",
         "Keys of the tickets with which clients resume TLS connections: the first seals, every key opens. Nodes with the same keys resume each other's connections. By default the server makes one in data_dir. Read again on SIGHUP.",
@@ -474,15 +478,4 @@ keys! {
 
 fn rate(raw: &Raw) -> Option<u32> {
     Some(parse::number(raw, 0, u64::from(machine::rates::RATE_MAX))? as u32)
-}
-
-/// The Markdown table of docs/OPERATIONS.md.
-pub fn markdown() -> String {
-    let mut table = String::from("| key | flag | default | takes | meaning |\n|---|---|---|---|---|\n");
-    for key in KEYS {
-        let flag = key.flag.map_or(String::new(), |(flag, value)| format!("`--{flag} {value}`"));
-        let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
-        table += &format!("| `{}` | {flag} | {default} | {} | {} |\n", key.name, key.allowed, key.help);
-    }
-    table
 }

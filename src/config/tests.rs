@@ -4,7 +4,7 @@ mod tls;
 
 use std::time::Duration;
 
-use super::keys::{KEYS, markdown};
+use super::keys::KEYS;
 use super::*;
 
 /// A configuration file in a directory of its own.
@@ -433,6 +433,17 @@ fn two_listeners_on_one_address_are_refused() {
     ] {
         load(&sets(free));
     }
+}
+
+/// The Markdown table of docs/OPERATIONS.md.
+fn markdown() -> String {
+    let mut table = String::from("| key | flag | default | takes | meaning |\n|---|---|---|---|---|\n");
+    for key in KEYS {
+        let flag = key.flag.map_or(String::new(), |(flag, value)| format!("`--{flag} {value}`"));
+        let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
+        table += &format!("| `{}` | {flag} | {default} | {} | {} |\n", key.name, key.allowed, key.help);
+    }
+    table
 }
 
 /// With `WRITE_DOCS` in the environment it writes the table instead.

@@ -20,6 +20,8 @@ pub struct ServerTls {
     pub unknown_name: UnknownName,
     /// From accept to the end of the handshake.
     pub handshake_timeout: Duration,
+    /// Seconds in `Strict-Transport-Security` of answers over TLS; 0: they have none.
+    pub hsts: u32,
     /// Secrets of 32 bytes in base64; the first seals tickets, all open them. Empty: one is made in the data directory.
     pub ticket_keys: Vec<Secret>,
 }

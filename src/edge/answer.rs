@@ -5,7 +5,7 @@ use shards::ports::Port;
 
 use super::VersionInfo;
 use protocol::webpush::errno::Fault;
-use protocol::wire::http1::Response;
+use protocol::wire::http1::{Head, Response};
 use protocol::wire::text::{push_json, push_u64};
 use protocol::wire::upgrade;
 
@@ -20,17 +20,30 @@ pub struct Context {
     pub cors: bool,
     /// `Origin`, for the echo; only on that port.
     pub origin: Option<Box<[u8]>>,
+    /// Seconds in `Strict-Transport-Security`; 0 without TLS, and then there is none.
+    pub hsts: u32,
 }
 
+/// Maximum length of an echoed `Origin`, and of an echoed list of headers.
+pub const ECHO_BYTES_MAX: usize = 1024;
+
 impl Context {
+    /// Returns the context of a request on a connection of `port`, with `hsts` seconds.
+    pub fn of(port: Port, hsts: u32, head: &Head<'_, '_>) -> Context {
+        let context = Context::of_port(port, hsts);
+        let origin = head.header("origin").filter(|origin| context.cors && origin.len() <= ECHO_BYTES_MAX);
+        let (keep_alive, to_head) = (head.keep_alive, head.method == "HEAD");
+        Context { keep_alive, to_head, origin: origin.map(Into::into), ..context }
+    }
+
     /// Returns the context of a connection that ends with its answer.
     pub fn closing(&self) -> Context {
         Context { keep_alive: false, ..self.clone() }
     }
 
     /// Returns the context of bytes that are no request.
-    pub fn of_port(port: Port) -> Context {
-        Context { cors: port == Port::Endpoint, ..Context::default() }
+    pub fn of_port(port: Port, hsts: u32) -> Context {
+        Context { cors: port == Port::Endpoint, hsts, ..Context::default() }
     }
 }
 
@@ -47,7 +60,7 @@ pub const TOO_MANY: &[u8] =
 
 /// Starts a response with the headers that every answer has.
 pub fn start<'o>(date: &HttpDate, context: &Context, status: u16, out: &'o mut Vec<u8>) -> Response<'o> {
-    let mut response = Response::start(out, status).header("Date", &date.text);
+    let mut response = Response::start(out, status).header("Date", &date.text).hsts(context.hsts);
     if !context.keep_alive && status != 426 {
         response = response.header("Connection", b"close");
     }

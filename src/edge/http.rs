@@ -13,7 +13,7 @@ use machine::{CloseReason, Command, Publish, SenderCommand, SenderEvent};
 use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 
-use super::answer::{self, Context};
+use super::answer::{self, Context, ECHO_BYTES_MAX};
 use super::endpoint::{PostDraft, Posted};
 use super::node::Call as NodeCall;
 use super::simple::UpdateDraft;
@@ -32,8 +32,6 @@ const NOT_WELCOME: Reply = Reply::FaultUntil(Fault::NotWelcome, ELSEWHERE_SECOND
 /// Answer to an upgrade when the node has no place left, and to the health check of a load balancer then.
 const FULL: Reply = Reply::FaultUntil(Fault::NotWelcome, 120);
 const STOPPING: Reply = Reply::FaultUntil(Fault::Stopping, ELSEWHERE_SECONDS);
-/// Maximum length of an echoed `Origin`, and of an echoed list of headers.
-const ECHO_BYTES_MAX: usize = 1024;
 
 /// Maximum number of free places for requests under way: 16 KiB.
 const EXCHANGES_KEPT: usize = 64;
@@ -141,7 +139,7 @@ impl PushEdge {
     /// Reads one request, or the part of it in these bytes.
     pub(super) fn ingest_http(&mut self, now: Now, codec: &mut Codec, bytes: &[u8], out: &mut Vec<u8>) -> Ingest {
         self.date.set(now.unix());
-        let Codec::Http { port, partial, exchange, placeless } = codec else {
+        let Codec::Http { port, tls, partial, exchange, placeless } = codec else {
             return Ingest::Close { reason: CloseReason::Said };
         };
         self.reporter.on(*port);
@@ -159,30 +157,30 @@ impl PushEdge {
             [b'\r'] => return Ingest::More { consumed: 0 },
             _ => {}
         }
-        let (port, placeless) = (*port, *placeless);
+        let (port, placeless, hsts) = (*port, *placeless, self.hsts_of(*tls));
         let length = match find_head(bytes) {
             Ok(Some(length)) => length,
             Ok(None) => {
                 *partial = !bytes.is_empty();
                 return Ingest::More { consumed: 0 };
             }
-            Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
+            Err(malformed) => return self.malformed(&Context::of_port(port, hsts), malformed, out),
         };
         *partial = false;
         let (head, body) = bytes.split_at(length);
         let mut slots = HeaderSlots::new();
         let head = match parse_head(head, &mut slots) {
             Ok(head) => head,
-            Err(malformed) => return self.malformed(&Context::of_port(port), malformed, out),
+            Err(malformed) => return self.malformed(&Context::of_port(port, hsts), malformed, out),
         };
-        let mut context = context_of(port, &head);
+        let mut context = Context::of(port, hsts, &head);
         // After one answer the slot is free again.
         context.keep_alive &= !placeless;
         if head.lacks_host && port != Port::WebSocket {
             return self.malformed(&context, Malformed::Syntax, out);
         }
         if port == Port::WebSocket && head.path == "/" && head.method == "GET" {
-            return match if placeless { Err(FULL) } else { self.upgrade(&head, out) } {
+            return match if placeless { Err(FULL) } else { self.upgrade(&head, hsts, out) } {
                 Ok(websocket) => {
                     *codec = websocket;
                     Ingest::Upgraded { consumed: length }
@@ -199,7 +197,7 @@ impl PushEdge {
     }
 
     /// Writes the 101, if this is an upgrade and there is room. Returns the codec of the WebSocket.
-    fn upgrade(&mut self, head: &Head<'_, '_>, out: &mut Vec<u8>) -> Result<Codec, Reply> {
+    fn upgrade(&mut self, head: &Head<'_, '_>, hsts: u32, out: &mut Vec<u8>) -> Result<Codec, Reply> {
         let accepted = upgrade::check(head).map_err(|fault| {
             Reply::Fault(match fault {
                 UpgradeFault::Required => Fault::UpgradeRequired,
@@ -214,7 +212,7 @@ impl PushEdge {
         }
         self.stats.upgrades += 1;
         self.gate.enter();
-        accepted.write(out);
+        accepted.write(hsts, out);
         let agent_family = accepted.agent_family;
         self.tell(Happening::Upgraded { agent_family });
         Ok(Codec::websocket(agent_family, super::websocket::Stage::Upgraded))
@@ -478,12 +476,6 @@ impl PushEdge {
 fn publish(uaid: Uaid, chid: Chid, message: Result<Message, Fault>) -> Command {
     let message = message.map(Arc::new).map_err(Fault::refusal);
     SenderCommand::Publish(Box::new(Publish { uaid, chid, message })).into()
-}
-
-fn context_of(port: Port, head: &Head<'_, '_>) -> Context {
-    let cors = port == Port::Endpoint;
-    let origin = if cors { head.header("origin").filter(|o| o.len() <= ECHO_BYTES_MAX) } else { None };
-    Context { keep_alive: head.keep_alive, to_head: head.method == "HEAD", cors, origin: origin.map(Into::into) }
 }
 
 /// Returns the answer to a method that a path does not take. OPTIONS and HEAD are taken everywhere, and do not show if

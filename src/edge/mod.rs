@@ -41,7 +41,7 @@ use protocol::webpush::key::{BearerKeys, PointChecker};
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::vapid::Verifier;
 
-use answer::{HttpDate, Pages};
+use answer::{Context, HttpDate, Pages};
 use events::Reporter;
 pub use events::{Counts, Ended, Events, Happening, Report};
 use fresh::FreshUaids;
@@ -80,6 +80,8 @@ pub struct EdgeConfig {
     /// True if the edge obeys `Prefer: respond-async`. Only one node knows the outcome of a message, so several nodes
     /// behind one name must not promise a receipt.
     pub receipts: bool,
+    /// `tls.hsts`: seconds in `Strict-Transport-Security` of answers over TLS; 0: they have none.
+    pub hsts: u32,
     /// `endpoint.origin_rate`: messages per second of one application server; 0 means no limit.
     pub origin_rate: u32,
     /// Content of `/__version__`.
@@ -141,6 +143,7 @@ pub struct PushEdge {
     offers_receipts: bool,
     gate: Arc<Gate>,
     boot: u64,
+    hsts: u32,
     senders: senders::Senders,
     endpoint_url: String,
     form: TokenForm,
@@ -165,6 +168,8 @@ pub enum Codec {
     /// A connection that speaks HTTP; on the WebSocket port it can become a WebSocket.
     Http {
         port: Port,
+        /// True if its bytes come and go in TLS.
+        tls: bool,
         /// True while part of a request head waits for the rest.
         partial: bool,
         /// The request under way, between its head and its answer.
@@ -211,6 +216,7 @@ impl PushEdge {
             offers_receipts: config.receipts,
             gate: Arc::clone(&config.gate),
             boot: config.boot,
+            hsts: config.hsts,
             senders: senders::Senders::new(config.origin_rate),
             endpoint_url: config.endpoint_url.clone(),
             form: config.tokens,
@@ -240,6 +246,11 @@ impl PushEdge {
 
     pub fn stats(&self) -> &EdgeStats {
         &self.stats
+    }
+
+    /// Seconds in `Strict-Transport-Security` of the answers of a connection (RFC 6797 section 7.2).
+    fn hsts_of(&self, tls: bool) -> u32 {
+        if tls { self.hsts } else { 0 }
     }
 
     /// Ends a connection whose half message or half body exceeds the quota.
@@ -274,14 +285,15 @@ impl Edge for PushEdge {
         board.set_histogram(at, &self.post_times);
     }
 
-    fn open(&mut self, port: Port) -> Codec {
-        Codec::Http { port, partial: false, exchange: None, placeless: false }
+    fn open(&mut self, port: Port, tls: bool) -> Codec {
+        Codec::Http { port, tls, partial: false, exchange: None, placeless: false }
     }
 
     fn open_placeless(&mut self, port: Port) -> Option<Codec> {
         // Senders and other nodes have places of their own, and health checks may ask there.
         let heard = port == Port::WebSocket;
-        heard.then_some(Codec::Http { port, partial: false, exchange: None, placeless: true })
+        // Over TLS nothing is said without a handshake.
+        heard.then_some(Codec::Http { port, tls: false, partial: false, exchange: None, placeless: true })
     }
 
     fn arrived(&mut self) -> Codec {
@@ -346,13 +358,14 @@ impl Edge for PushEdge {
 
     fn close(&mut self, codec: &mut Codec, reason: CloseReason, out: &mut Vec<u8>) {
         match codec {
-            Codec::Http { partial, exchange, port, .. } => {
+            Codec::Http { partial, exchange, port, tls, .. } => {
                 let under_way = *partial || exchange.is_some();
                 if let Some(fault) = close::http_fault(reason, under_way) {
                     self.reporter.on(*port);
                     self.tell_fault(fault);
-                    let exchange = exchange.take().unwrap_or_default();
-                    answer::fault(&self.date, &exchange.context.closing(), fault, out);
+                    let hsts = self.hsts_of(*tls);
+                    let context = exchange.take().map_or(Context::of_port(*port, hsts), |exchange| exchange.context);
+                    answer::fault(&self.date, &context.closing(), fault, out);
                 }
             }
             Codec::WebSocket { fragments, .. } => {

@@ -294,6 +294,7 @@ impl<'a> Plan<'a> {
             simplepush: config.simplepush.enabled,
             relays: config.relay.members > 0,
             boot,
+            hsts: config.tls.hsts,
             gate: Arc::new(Gate::new(config.websocket.welcome)),
             receipts: !config.store.kind.is_shared(),
             vapid_cache_max: VAPID_CACHE_DEFAULT,

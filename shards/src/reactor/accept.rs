@@ -140,7 +140,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Puts a new connection to work.
     fn admit(&mut self, slot: u32, kind: Kind, counted: bool) {
-        let codec = self.edge.open(kind.port);
+        let codec = self.edge.open(kind.port, kind.tls);
         let since = self.now_ms();
         let opened = self.conns.open(slot, kind.port, Some(codec), since);
         let conn = self.settle_in(opened);
@@ -243,7 +243,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     pub(super) fn keep_dealt(&mut self, conn: ConnId, to: ShardId, tls: bool) {
         self.mailbox.count_dealt(to, false);
         let codec = match self.conns.get(conn) {
-            Some(entry) => self.edge.open(entry.port),
+            Some(entry) => self.edge.open(entry.port, tls),
             None => return,
         };
         self.mailbox.count_dealt(self.mailbox.shard(), true);

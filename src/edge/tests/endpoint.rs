@@ -44,7 +44,7 @@ fn a_post_becomes_a_message_and_is_answered() {
 #[test]
 fn the_time_of_a_post_counts_from_its_head_to_its_response() {
     let mut edge = PushEdge::new(&config()).unwrap();
-    let (mut codec, mut out) = (edge.open(Port::Endpoint), Vec::new());
+    let (mut codec, mut out) = (edge.open(Port::Endpoint, false), Vec::new());
     let at = |ms| Now { mono: now().mono.after(machine::time::Span::from_ms(ms)), ..now() };
     let mut request = post(&path(None), GOOD, "body").into_bytes();
     let mut body = request.split_off(request.len() - 4);
@@ -75,7 +75,7 @@ fn a_message_is_cancelled_by_its_location() {
 #[test]
 fn a_cancel_that_storage_does_not_take_is_503() {
     let mut edge = PushEdge::new(&config()).unwrap();
-    let (mut codec, mut out) = (edge.open(Port::Endpoint), Vec::new());
+    let (mut codec, mut out) = (edge.open(Port::Endpoint, false), Vec::new());
     let mut id = Vec::new();
     edge.ids.seal(&MessageId { stamp: STAMP, uaid: Uaid([1; 16]), chid: Chid([2; 16]), topic: None }, &mut id);
     let mut request = [b"DELETE /m/", &id[..], b" HTTP/1.1\r\nHost: h\r\n\r\n"].concat();

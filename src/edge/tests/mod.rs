@@ -3,6 +3,7 @@
 mod bad_input;
 mod chunking;
 mod endpoint;
+mod fields;
 mod foreign;
 mod node;
 mod receipts;
@@ -50,6 +51,7 @@ pub(super) fn config() -> EdgeConfig {
         body_bytes_max: BODY_BYTES_DEFAULT,
         simplepush: false,
         boot: BOOT,
+        hsts: 0,
         receipts: true,
         gate: Arc::default(),
         vapid_cache_max: 64,
@@ -134,8 +136,12 @@ impl Harness {
         Harness::with(PushEdge::new(&config()).unwrap(), port)
     }
 
-    pub(super) fn with(mut edge: PushEdge, port: Port) -> Harness {
-        let codec = edge.open(port);
+    pub(super) fn with(edge: PushEdge, port: Port) -> Harness {
+        Harness::over(edge, port, false)
+    }
+
+    pub(super) fn over(mut edge: PushEdge, port: Port, tls: bool) -> Harness {
+        let codec = edge.open(port, tls);
         Harness {
             edge,
             codec,

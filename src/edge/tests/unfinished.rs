@@ -39,7 +39,7 @@ impl Harness {
     /// Continues with a new connection of this port, or a session.
     fn next(&mut self, port: Option<Port>) -> Codec {
         let codec = match port {
-            Some(port) => self.edge.open(port),
+            Some(port) => self.edge.open(port, false),
             None => self.edge.arrived(),
         };
         self.change(codec)

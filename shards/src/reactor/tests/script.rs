@@ -37,7 +37,7 @@ const LINE_MAX: usize = 20_000;
 impl Edge for LineEdge {
     type Codec = Codec;
 
-    fn open(&mut self, port: Port) -> Codec {
+    fn open(&mut self, port: Port, _tls: bool) -> Codec {
         if port == Port::WebSocket { Codec::Fresh } else { Codec::Http }
     }
 

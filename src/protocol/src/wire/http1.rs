@@ -245,6 +245,17 @@ impl<'o> Response<'o> {
         self
     }
 
+    /// `Strict-Transport-Security` for this number of seconds (RFC 6797 section 6.1); no line for 0.
+    pub fn hsts(self, seconds: u32) -> Response<'o> {
+        if seconds == 0 {
+            return self;
+        }
+        self.header_with("Strict-Transport-Security", |out| {
+            out.extend_from_slice(b"max-age=");
+            text::push_u64(u64::from(seconds), out);
+        })
+    }
+
     /// Ends the response without a body.
     pub fn empty(self) {
         if self.status == 204 || self.status < 200 {

@@ -56,15 +56,18 @@ pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeFault> {
 }
 
 impl Accepted<'_> {
-    pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n");
-        out.extend_from_slice(b"Sec-WebSocket-Accept: ");
-        out.extend_from_slice(derive_accept_key(self.key).as_bytes());
-        if self.echo_protocol {
-            out.extend_from_slice(b"\r\nSec-WebSocket-Protocol: ");
-            out.extend_from_slice(SUB_PROTOCOL.as_bytes());
+    /// Appends the 101, with `hsts` seconds of `Strict-Transport-Security`; 0: it has none.
+    pub fn write(&self, hsts: u32, out: &mut Vec<u8>) {
+        let response = Response::start(out, 101)
+            .header("Upgrade", b"websocket")
+            .header("Connection", b"Upgrade")
+            .header("Sec-WebSocket-Accept", derive_accept_key(self.key).as_bytes())
+            .hsts(hsts);
+        let echo = self.echo_protocol.then_some(SUB_PROTOCOL.as_bytes());
+        match echo {
+            Some(protocol) => response.header("Sec-WebSocket-Protocol", protocol).empty(),
+            None => response.empty(),
         }
-        out.extend_from_slice(b"\r\n\r\n");
     }
 }
 
@@ -127,7 +130,7 @@ mod tests {
         let head = parse_head(bytes.as_bytes(), &mut slots).unwrap();
         let accepted = check(&head)?;
         let mut out = Vec::new();
-        accepted.write(&mut out);
+        accepted.write(0, &mut out);
         Ok((String::from_utf8(out).unwrap(), accepted.agent_family))
     }
 
