@@ -165,7 +165,7 @@ fn failed_upgrades_say_why() {
     let upgrade = |lines: &str| format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
     let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let cases = [
-        (upgrade(""), 400),
+        (upgrade(key), 400),
         (upgrade(&format!("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 12\r\n{key}")), 426),
         (upgrade(&format!("Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n{key}")), 400),
         (upgrade("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"), 400),

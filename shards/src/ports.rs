@@ -16,6 +16,16 @@ pub enum Port {
     Endpoint,
     /// Other nodes. As endpoint.
     Node,
+    /// User agents and app servers on one address. Only listeners are of this port: each of its connections is one of
+    /// [`Port::WebSocket`] until its first head says otherwise ([`Edge::role`]).
+    Public,
+}
+
+impl Port {
+    /// Returns the port that a new connection of a listener counts as.
+    pub fn first_role(self) -> Port {
+        if self == Port::Public { Port::WebSocket } else { self }
+    }
 }
 
 /// Bytes <-> domain: what a connection's bytes mean and how events are spelled. One per shard, on its thread.
@@ -79,6 +89,13 @@ pub trait Edge: 'static {
     fn unfinished_is_tight(&self, port: Port) -> bool {
         let _ = port;
         false
+    }
+
+    /// Returns the port that the connection counts as from now on; `port` is the one it counts as so far. Only a
+    /// connection of [`Port::Public`] changes it, with the head of a request.
+    fn role(&self, codec: &Self::Codec, port: Port) -> Port {
+        let _ = codec;
+        port
     }
 
     /// Returns true if the connection is an upgraded WebSocket: the machine then knows it.

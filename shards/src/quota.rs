@@ -70,7 +70,8 @@ impl PortQuotas {
     pub fn of(&self, port: Port) -> &Quota {
         match port {
             Port::WebSocket => &self.websocket,
-            Port::Endpoint => &self.endpoint,
+            // What is not whole there is the body of an app server.
+            Port::Endpoint | Port::Public => &self.endpoint,
             Port::Node => &self.node,
         }
     }

@@ -43,7 +43,7 @@ impl Context {
 
     /// Returns the context of bytes that are no request.
     pub fn of_port(port: Port, hsts: u32) -> Context {
-        Context { cors: port == Port::Endpoint, hsts, ..Context::default() }
+        Context { cors: matches!(port, Port::Endpoint | Port::Public), hsts, ..Context::default() }
     }
 }
 
@@ -125,6 +125,9 @@ pub fn options(date: &HttpDate, context: &Context, requested: Option<&[u8]>, all
     response.empty();
 }
 
+/// Page that says if a load balancer should send more.
+pub const HEARTBEAT: &str = "/__lbheartbeat__";
+
 /// Small pages of every port (PROTOCOL.md 7.1), written once.
 pub struct Pages {
     version: Vec<u8>,
@@ -155,7 +158,7 @@ impl Pages {
     pub fn find(&self, path: &str) -> Option<&[u8]> {
         match path {
             "/status" | "/health" | "/__heartbeat__" => Some(&self.health),
-            "/__lbheartbeat__" => Some(b""),
+            HEARTBEAT => Some(b""),
             "/__version__" => Some(&self.version),
             _ => None,
         }
@@ -164,7 +167,7 @@ impl Pages {
 
 /// Returns true if load balancers use this page to decide on more traffic.
 pub fn is_health(path: &str) -> bool {
-    matches!(path, "/status" | "/health" | "/__heartbeat__" | "/__lbheartbeat__")
+    matches!(path, "/status" | "/health" | "/__heartbeat__" | HEARTBEAT)
 }
 
 /// `Date` of answers (RFC 9110 section 6.6.1), written again when the second changes.

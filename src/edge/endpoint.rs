@@ -10,7 +10,8 @@ use machine::{Cancel, Disposition, Published, SenderCommand};
 
 use super::PushEdge;
 use super::answer::{self, Context};
-use super::http::{Plan, Reply, method_refused};
+use super::http::{Plan, Reply};
+use super::pages::method_refused;
 use super::receipts;
 use protocol::webpush::endpoint::{Opened, parse_path};
 use protocol::webpush::errno::Fault;

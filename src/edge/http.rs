@@ -13,8 +13,9 @@ use machine::{CloseReason, Command, Publish, SenderCommand, SenderEvent};
 use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 
-use super::answer::{self, Context, ECHO_BYTES_MAX};
+use super::answer::{self, Context, HEARTBEAT};
 use super::endpoint::{PostDraft, Posted};
+use super::front::Front;
 use super::node::Call as NodeCall;
 use super::simple::UpdateDraft;
 use super::{Codec, Happening, PushEdge};
@@ -131,6 +132,8 @@ pub(super) enum Reply {
     /// Answer to HEAD of a path that only takes POST or DELETE.
     Empty,
     Page(Box<str>),
+    /// The page of `/`; true for HTML.
+    Front(bool),
     /// Boot of this node.
     Boot,
 }
@@ -139,7 +142,7 @@ impl PushEdge {
     /// Reads one request, or the part of it in these bytes.
     pub(super) fn ingest_http(&mut self, now: Now, codec: &mut Codec, bytes: &[u8], out: &mut Vec<u8>) -> Ingest {
         self.date.set(now.unix());
-        let Codec::Http { port, tls, partial, exchange, placeless } = codec else {
+        let Codec::Http { port, tls, sender, partial, exchange, placeless } = codec else {
             return Ingest::Close { reason: CloseReason::Said };
         };
         self.reporter.on(*port);
@@ -176,10 +179,11 @@ impl PushEdge {
         let mut context = Context::of(port, hsts, &head);
         // After one answer the slot is free again.
         context.keep_alive &= !placeless;
-        if head.lacks_host && port != Port::WebSocket {
+        let is_front = matches!(port, Port::WebSocket | Port::Public) && head.path == "/";
+        if head.lacks_host && port != Port::WebSocket && !is_front {
             return self.malformed(&context, Malformed::Syntax, out);
         }
-        if port == Port::WebSocket && head.path == "/" && head.method == "GET" {
+        if is_front && head.method == "GET" && upgrade::is_asked(&head) {
             return match if placeless { Err(FULL) } else { self.upgrade(&head, hsts, out) } {
                 Ok(websocket) => {
                     *codec = websocket;
@@ -192,6 +196,7 @@ impl PushEdge {
                 }
             };
         }
+        *sender = true;
         let plan = self.plan(now, port, placeless, &head);
         self.begin(&head, context, plan, body, Turn { now, begun: now.mono, port, base: length, exchange, out })
     }
@@ -224,12 +229,14 @@ impl PushEdge {
             return Plan::Reply(STOPPING);
         }
         match port {
-            Port::WebSocket if head.path == "/" => method_refused(head, "GET, HEAD, OPTIONS"),
+            Port::WebSocket | Port::Public if head.path == "/" => Front::plan(head),
             // Health check that a load balancer makes before it sends more.
-            Port::WebSocket if head.path == "/__lbheartbeat__" && placeless => Plan::Reply(FULL),
-            Port::WebSocket if head.path == "/__lbheartbeat__" && self.gate.is_full() => Plan::Reply(NOT_WELCOME),
+            Port::WebSocket | Port::Public if head.path == HEARTBEAT && placeless => Plan::Reply(FULL),
+            Port::WebSocket | Port::Public if head.path == HEARTBEAT && self.gate.is_full() => Plan::Reply(NOT_WELCOME),
             Port::WebSocket => self.plan_page(head),
-            Port::Endpoint => self.plan_endpoint(now, head),
+            Port::Public if placeless => Plan::Reply(FULL),
+            Port::Public if self.is_for_operators(head.path) => Plan::Reply(Reply::Fault(Fault::NotFound)),
+            Port::Endpoint | Port::Public => self.plan_endpoint(now, head),
             Port::Node => self.plan_node(head),
         }
     }
@@ -396,6 +403,7 @@ impl PushEdge {
                 let response = answer::start(&self.date, context, 200, out);
                 response.header("Content-Type", b"application/json").body(body, context.to_head);
             }
+            Reply::Front(is_html) => self.front.write(&self.date, context, *is_html, out),
             Reply::Boot => {
                 let body = format!(r#"{{"boot":"{:016x}"}}"#, self.boot);
                 let response = answer::start(&self.date, context, 200, out);
@@ -413,20 +421,6 @@ impl PushEdge {
         self.refuse(fault);
         answer::fault(&self.date, &context.closing(), fault, out);
         Ingest::Close { reason: CloseReason::Said }
-    }
-
-    /// Plans a health page, or 404 (PROTOCOL.md 7.1). Every port has them.
-    pub(super) fn plan_page(&self, head: &Head<'_, '_>) -> Plan {
-        if head.path == "*" {
-            return method_refused(head, "GET, HEAD, POST, PUT, DELETE, OPTIONS");
-        }
-        if self.pages.find(head.path).is_none() {
-            return Plan::Reply(Reply::Fault(Fault::NotFound));
-        }
-        match head.method {
-            "GET" | "HEAD" => Plan::Reply(Reply::Page(head.path.into())),
-            _ => method_refused(head, "GET, HEAD, OPTIONS"),
-        }
     }
 
     /// Takes the request under way, whose answer is written next. Returns `None` if there was no request.
@@ -476,17 +470,4 @@ impl PushEdge {
 fn publish(uaid: Uaid, chid: Chid, message: Result<Message, Fault>) -> Command {
     let message = message.map(Arc::new).map_err(Fault::refusal);
     SenderCommand::Publish(Box::new(Publish { uaid, chid, message })).into()
-}
-
-/// Returns the answer to a method that a path does not take. OPTIONS and HEAD are taken everywhere, and do not show if
-/// the path exists: the first of the services before this one did so (PROTOCOL.md 2.12), and monitors rely on it.
-pub(super) fn method_refused(head: &Head<'_, '_>, allow: &'static str) -> Plan {
-    Plan::Reply(match head.method {
-        "OPTIONS" => {
-            let requested = head.header("access-control-request-headers");
-            Reply::Options(requested.filter(|list| list.len() <= ECHO_BYTES_MAX).map(Into::into), allow)
-        }
-        "HEAD" => Reply::Empty,
-        _ => Reply::WrongMethod(allow),
-    })
 }

@@ -4,17 +4,19 @@
 //! Each shard has one [`PushEdge`], on its thread. [`websocket`] serves user agents, and [`relay`] serves connections
 //! that speak for several of them. [`endpoint`] serves app servers, [`receipts`] their requests for the outcome of a
 //! message, and [`simple`] the app servers of SimplePush. [`node`] serves other nodes. [`http`] drives the exchanges of
-//! the last four, [`answer`] writes their responses, and [`close`] is the one table of goodbyes. [`gate`] and
-//! [`senders`] limit connections and senders.
+//! the last four, [`answer`] writes their responses, [`pages`] has health pages and [`front`] the page of `/`, and
+//! [`close`] is the one table of goodbyes. [`gate`] and [`senders`] limit connections and senders.
 
 mod answer;
 mod close;
 mod endpoint;
 mod events;
 mod fresh;
+mod front;
 mod gate;
 mod http;
 mod node;
+mod pages;
 mod receipts;
 mod relay;
 mod senders;
@@ -45,6 +47,7 @@ use answer::{Context, HttpDate, Pages};
 use events::Reporter;
 pub use events::{Counts, Ended, Events, Happening, Report};
 use fresh::FreshUaids;
+use front::Front;
 pub use gate::Gate;
 use http::Exchange;
 pub use stats::EdgeStats;
@@ -55,6 +58,8 @@ use websocket::{Fragments, Session, Stage};
 pub struct EdgeConfig {
     /// `endpoint.url`: base of the URLs given to user agents. VAPID's `aud` must be its origin.
     pub endpoint_url: String,
+    /// URL of this server for user agents, of scheme `http` or `https` and without a path; the page of `/` shows it.
+    pub agent_url: String,
     /// `endpoint.tokens`: form of new endpoint tokens.
     pub tokens: TokenForm,
     /// Keys at start; [`PushEdge::rekey`] replaces them.
@@ -137,6 +142,7 @@ pub struct PushEdge {
     node_keys: BearerKeys,
     fresh: FreshUaids,
     pages: Pages,
+    front: Front,
     date: HttpDate,
     location: String,
     receipts: receipts::Receipts,
@@ -170,6 +176,8 @@ pub enum Codec {
         port: Port,
         /// True if its bytes come and go in TLS.
         tls: bool,
+        /// True behind the head of a request that is no upgrade.
+        sender: bool,
         /// True while part of a request head waits for the rest.
         partial: bool,
         /// The request under way, between its head and its answer.
@@ -210,6 +218,7 @@ impl PushEdge {
             node_keys: BearerKeys::new(&config.keys.node),
             fresh: FreshUaids::new(config.placement, config.shard),
             pages: Pages::new(&config.version),
+            front: Front::new(&config.agent_url),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
             receipts: receipts::Receipts::new(base, &config.keys.crypto)?,
@@ -286,14 +295,15 @@ impl Edge for PushEdge {
     }
 
     fn open(&mut self, port: Port, tls: bool) -> Codec {
-        Codec::Http { port, tls, partial: false, exchange: None, placeless: false }
+        Codec::Http { port, tls, sender: false, partial: false, exchange: None, placeless: false }
     }
 
     fn open_placeless(&mut self, port: Port) -> Option<Codec> {
         // Senders and other nodes have places of their own, and health checks may ask there.
-        let heard = port == Port::WebSocket;
+        let heard = matches!(port, Port::WebSocket | Port::Public);
         // Over TLS nothing is said without a handshake.
-        heard.then_some(Codec::Http { port, tls: false, partial: false, exchange: None, placeless: true })
+        let codec = Codec::Http { port, tls: false, sender: false, partial: false, exchange: None, placeless: true };
+        heard.then_some(codec)
     }
 
     fn arrived(&mut self) -> Codec {
@@ -403,6 +413,14 @@ impl Edge for PushEdge {
 
     fn unfinished_is_tight(&self, port: Port) -> bool {
         self.unfinished.of(port).is_tight()
+    }
+
+    fn role(&self, codec: &Codec, port: Port) -> Port {
+        match codec {
+            Codec::WebSocket { .. } => Port::WebSocket,
+            Codec::Http { port: Port::Public, sender: true, .. } => Port::Endpoint,
+            Codec::Http { .. } => port,
+        }
     }
 
     fn is_websocket(&self, codec: &Codec) -> bool {

@@ -9,7 +9,8 @@ use machine::{NodeAnswer, NodeCommand, NodeDisconnect, NodeNotify, NodePush};
 
 use super::PushEdge;
 use super::answer::{self, Context};
-use super::http::{Plan, Reply, method_refused};
+use super::http::{Plan, Reply};
+use super::pages::method_refused;
 use protocol::webpush::errno::Fault;
 use protocol::webpush::node_call::{Pushed, Told, parse_boot, read_push, read_told};
 use protocol::wire::http1::Head;

@@ -9,7 +9,8 @@ use machine::{Outcome, ReceiptAnswer, ReceiptQuery, SenderCommand};
 
 use super::PushEdge;
 use super::answer::{self, Context};
-use super::http::{Plan, Reply, method_refused};
+use super::http::{Plan, Reply};
+use super::pages::method_refused;
 use protocol::webpush::endpoint::BadKey;
 use protocol::webpush::errno::Fault;
 use protocol::webpush::prefer::Preferences;

@@ -12,7 +12,8 @@ use machine::{Disposition, Published};
 
 use super::PushEdge;
 use super::answer::{self, Context};
-use super::http::{Plan, Reply, method_refused};
+use super::http::{Plan, Reply};
+use super::pages::method_refused;
 use protocol::webpush::endpoint::parse_path;
 use protocol::webpush::errno::Fault;
 use protocol::webpush::headers::TTL_MAX;

@@ -114,5 +114,6 @@ fn name(port: Port) -> &'static str {
         Port::WebSocket => "websocket",
         Port::Endpoint => "endpoint",
         Port::Node => "node",
+        Port::Public => "public",
     }
 }

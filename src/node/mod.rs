@@ -286,6 +286,7 @@ impl<'a> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
         let edge = EdgeConfig {
             endpoint_url: endpoint_url(config, addresses, name.as_deref()),
+            agent_url: agent_url(addresses, name.as_deref()),
             tokens: config.endpoint.tokens,
             keys: keys.for_edge(),
             placement,
@@ -416,6 +417,12 @@ fn endpoint_url(config: &Config, bound: &[Address], name: Option<&str>) -> Strin
         Some(address) => banner::https_url(*address, name),
         None => banner::default_url(&reached(false, &config.endpoint.listen)),
     }
+}
+
+/// URL of this server for user agents: https if a listener of theirs speaks TLS.
+fn agent_url(bound: &[Address], name: Option<&str>) -> String {
+    let (plain, over_tls) = (of(bound, Port::WebSocket, false), of(bound, Port::WebSocket, true));
+    over_tls.first().map_or_else(|| banner::default_url(&plain), |address| banner::https_url(*address, name))
 }
 
 /// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.

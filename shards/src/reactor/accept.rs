@@ -94,7 +94,7 @@ impl Kind {
     }
 
     fn of_number(number: u32) -> Option<Kind> {
-        let port = [Port::WebSocket, Port::Endpoint, Port::Node].get(number as usize / 2)?;
+        let port = [Port::WebSocket, Port::Endpoint, Port::Node, Port::Public].get(number as usize / 2)?;
         Some(Kind { port: *port, tls: number % 2 == 1 })
     }
 }
@@ -112,9 +112,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Ok(direct) => {
                 self.stats.accepts += 1;
                 let slot = self.plane.slot(ring, direct);
-                if kind.port != Port::WebSocket {
+                if matches!(kind.port, Port::Endpoint | Port::Node) {
                     self.deal(slot, kind);
-                } else if self.has_place(kind.port) || self.end_idle_for_another(kind.port) {
+                } else if self.finds_place(Port::WebSocket) {
                     self.admit(slot, kind, false);
                 } else {
                     self.turn_away(slot, kind);
@@ -138,11 +138,44 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         placed[at] < own[at] || beyond < all - all / 2
     }
 
+    /// Returns true if a connection of this port finds a place, also that of an idle one.
+    fn finds_place(&mut self, port: Port) -> bool {
+        self.has_place(port) || self.end_idle_for_another(port)
+    }
+
+    /// Counts a connection of a public port as one of the port that its last head asked for. Returns false if that one
+    /// has no place left.
+    pub(super) fn take_role(&mut self, conn: ConnId) -> bool {
+        let Some(entry) = self.conns.get(conn) else { return true };
+        let (was, flags) = (entry.port, entry.flags);
+        let role = entry.codec.as_ref().map_or(was, |codec| self.edge.role(codec, was));
+        if role == was || flags.has(Flags::REFUSED) {
+            return true;
+        }
+        if !self.finds_place(role) {
+            self.stats.accepts_refused += 1;
+            return false;
+        }
+        self.conns.change_port(conn, role);
+        let Some(entry) = self.conns.get_mut(conn) else { return true };
+        self.sides.charge_to(entry.side, role);
+        let counted = role != Port::WebSocket;
+        if counted {
+            entry.flags.set(Flags::COUNTED);
+            self.stats.endpoint_connections += 1;
+        } else {
+            entry.flags.clear(Flags::COUNTED);
+            self.stats.endpoint_connections -= 1;
+        }
+        self.mailbox.count_dealt(self.mailbox.shard(), counted);
+        true
+    }
+
     /// Puts a new connection to work.
     fn admit(&mut self, slot: u32, kind: Kind, counted: bool) {
         let codec = self.edge.open(kind.port, kind.tls);
         let since = self.now_ms();
-        let opened = self.conns.open(slot, kind.port, Some(codec), since);
+        let opened = self.conns.open(slot, kind.port.first_role(), Some(codec), since);
         let conn = self.settle_in(opened);
         if kind.tls {
             self.begin_tls(conn);
@@ -169,9 +202,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Answers a connection beyond the limit and ends it; without a word when too many such answers are being heard.
     /// Half of these slots are for connections that are first asked what they want: it may be a health page, and a
     /// process without places is well. One of them that says nothing makes room for the next.
-    fn turn_away(&mut self, slot: u32, Kind { port, tls }: Kind) {
+    fn turn_away(&mut self, slot: u32, kind: Kind) {
         self.stats.accepts_refused += 1;
-        if tls {
+        let port = kind.port.first_role();
+        if kind.tls {
             // Without a handshake nothing can be said, and a handshake costs more than a place.
             self.tls.count_refused(port);
             let opened = self.conns.open(slot, port, None, self.now_ms());
@@ -179,7 +213,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             return self.close(conn);
         }
         let (since, most) = (self.now_ms(), refused_max(self.limits.connections_max));
-        let mut codec = self.edge.open_placeless(port);
+        let mut codec = self.edge.open_placeless(kind.port);
         if codec.is_some() && self.accepting.refused >= most / 2 && !self.end_silent_placeless(port) {
             codec = None;
         }
@@ -222,7 +256,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Serves an endpoint connection here, if there is a place.
     fn admit_endpoint(&mut self, slot: u32, kind: Kind) {
-        if !self.has_place(kind.port) && !self.end_idle_for_another(kind.port) {
+        if !self.finds_place(kind.port) {
             return self.turn_away(slot, kind);
         }
         self.mailbox.count_dealt(self.mailbox.shard(), true);

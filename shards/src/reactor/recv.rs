@@ -228,7 +228,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.goodbye(conn, CloseReason::Overloaded);
     }
 
-    fn act_on(&mut self, conn: ConnId, decoded: Decoded) {
+    fn act_on(&mut self, conn: ConnId, mut decoded: Decoded) {
+        if !self.take_role(conn) && !matches!(decoded.next, Next::Close(_)) {
+            decoded.upgraded = false;
+            decoded.next = Next::Close(CloseReason::Overloaded);
+        }
         let Some(entry) = self.conns.get_mut(conn) else { return };
         if decoded.upgraded {
             entry.flags.set(Flags::KNOWN);

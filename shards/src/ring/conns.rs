@@ -171,6 +171,15 @@ impl<C> Conns<C> {
         self.placed[at] += u32::from(!was_placed);
     }
 
+    /// Counts the connection, and its place if it has one, as of another port from now on.
+    pub(crate) fn change_port(&mut self, conn: ConnId, port: Port) {
+        let Some(entry) = self.get_mut(conn) else { return };
+        let was = std::mem::replace(&mut entry.port, port);
+        let placed = u32::from(entry.flags.has(Flags::PLACED));
+        self.placed[was as usize] -= placed;
+        self.placed[port as usize] += placed;
+    }
+
     pub(crate) fn occupied(&self, ring: u16) -> u32 {
         self.occupied[usize::from(ring)]
     }

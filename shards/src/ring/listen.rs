@@ -65,7 +65,8 @@ fn try_listen(address: SocketAddr, port: Port, backlog: u16) -> io::Result<Owned
     set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     set(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
     let receive_buffer = match port {
-        Port::WebSocket => Some(WEBSOCKET_RECEIVE_BUFFER),
+        // Most connections of a public port are those of user agents.
+        Port::WebSocket | Port::Public => Some(WEBSOCKET_RECEIVE_BUFFER),
         Port::Endpoint => Some(ENDPOINT_RECEIVE_BUFFER),
         Port::Node => None,
     };

@@ -60,6 +60,11 @@ impl Side {
         }
     }
 
+    fn charge_to(&mut self, unfinished: &Quota) {
+        self.inbox.charge_to(unfinished);
+        self.sealed.charge_to(unfinished);
+    }
+
     /// Returns true if the connection needs it no more.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_input() && self.out.is_empty() && self.departure.is_none() && self.discarded == 0
@@ -102,9 +107,7 @@ impl Sides {
             let unfinished = self.unfinished.of(port);
             *at = match self.free.pop() {
                 Some(free) => {
-                    let side = &mut self.entries[free as usize];
-                    side.inbox.charge_to(unfinished);
-                    side.sealed.charge_to(unfinished);
+                    self.entries[free as usize].charge_to(unfinished);
                     free
                 }
                 None => {
@@ -114,6 +117,13 @@ impl Sides {
             };
         }
         &mut self.entries[*at as usize]
+    }
+
+    /// Charges what was received there to `port` from now on.
+    pub(crate) fn charge_to(&mut self, at: u32, port: Port) {
+        if let Some(side) = self.entries.get_mut(at as usize) {
+            side.charge_to(self.unfinished.of(port));
+        }
     }
 
     /// The entry there, if there is one.

@@ -6,6 +6,7 @@ mod endpoint;
 mod fields;
 mod foreign;
 mod node;
+mod public;
 mod receipts;
 mod relay;
 mod replies;
@@ -44,6 +45,7 @@ pub(super) fn config() -> EdgeConfig {
         reconcile: false,
         relays: true,
         endpoint_url: ORIGIN.into(),
+        agent_url: "https://push.example.org".into(),
         tokens: TokenForm::Short,
         keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
         placement: Placement::new([1; 16], 3),

@@ -160,13 +160,18 @@ fn nudges_and_takeovers_become_commands() {
 
 #[test]
 fn answers_have_their_status() {
-    for (answer, status) in
-        [(NodeAnswer::Done, 200), (NodeAnswer::Noted, 202), (NodeAnswer::NotHere, 404), (NodeAnswer::Busy, 503)]
-    {
+    for (answer, status, session) in [
+        (NodeAnswer::Done, 200, None),
+        (NodeAnswer::Noted, 202, None),
+        (NodeAnswer::NotHere, 404, Some("none")),
+        (NodeAnswer::Busy, 503, Some("busy")),
+    ] {
         let mut harness = Harness::new(Port::Node);
         harness.node_answer = answer;
         harness.feed(request("PUT", &format!("/notif/{UAID}"), "").as_bytes());
-        assert_eq!(harness.response().0, status);
+        let (said, head, _) = harness.response();
+        let field = head.split("\r\n").find_map(|line| line.strip_prefix("Murre-Session: "));
+        assert_eq!((said, field), (status, session));
     }
 }
 

@@ -73,9 +73,9 @@ async fn what_clients_meet_is_logged_at_debug_and_shows_no_secret() {
     assert!(ask(address, &post).starts_with("HTTP/1.1 401 "));
     log.says(&["request refused", "status=401", "errno=109", "Missing VAPID public key"]).await;
     let websocket = running.addresses().websocket[0];
-    let get = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    assert!(ask(websocket, get).starts_with("HTTP/1.1 400 "));
-    log.says(&["request refused", "port=\"websocket\"", "status=400"]).await;
+    let get = "GET / HTTP/1.1\r\nhost: x\r\nupgrade: h2c\r\nconnection: close\r\n\r\n";
+    assert!(ask(websocket, get).starts_with("HTTP/1.1 426 "));
+    log.says(&["request refused", "port=\"websocket\"", "status=426"]).await;
 
     say(&mut socket, json!({ "messageType": "hello", "use_webpush": true })).await;
     log.says(&["session ended", "code=1011", "reason=WrongState", "minutes=0"]).await;

@@ -30,6 +30,7 @@ pub(super) struct Bench {
     pub endpoint: SocketAddr,
     pub websocket_tls: SocketAddr,
     pub endpoint_tls: SocketAddr,
+    pub public: SocketAddr,
 }
 
 /// Runs a test inside an executor, which the reactors need.
@@ -52,14 +53,19 @@ impl Bench {
     /// A reactor for each of these mailboxes; the first listens.
     pub(super) fn of(mailboxes: Vec<Mailbox>, limits: PlaneLimits) -> Bench {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let kinds =
-            [(Port::WebSocket, false), (Port::Endpoint, false), (Port::WebSocket, true), (Port::Endpoint, true)];
+        let kinds = [
+            (Port::WebSocket, false),
+            (Port::Endpoint, false),
+            (Port::WebSocket, true),
+            (Port::Endpoint, true),
+            (Port::Public, false),
+        ];
         let mut listeners = Vec::from(kinds.map(|(port, tls)| {
             let socket = listen(any, port, BACKLOG_DEFAULT).unwrap();
             Listening { port, tls, socket }
         }));
         let address = |at: usize| local_address(&listeners[at].socket).unwrap();
-        let [websocket, endpoint, websocket_tls, endpoint_tls] = [0, 1, 2, 3].map(address);
+        let [websocket, endpoint, websocket_tls, endpoint_tls, public] = [0, 1, 2, 3, 4].map(address);
         let mut all = Vec::new();
         for mailbox in mailboxes {
             let control = Arc::new(ControlLane::new(Arc::clone(mailbox.waker())));
@@ -83,7 +89,7 @@ impl Bench {
         for shard in &mut all {
             shard.steer_accepting();
         }
-        Bench { shards: all, websocket, endpoint, websocket_tls, endpoint_tls }
+        Bench { shards: all, websocket, endpoint, websocket_tls, endpoint_tls, public }
     }
 
     /// Gives every shard a turn; false when none had anything to do.

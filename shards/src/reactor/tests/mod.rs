@@ -11,6 +11,7 @@ mod late;
 mod moves;
 mod parking;
 mod plain;
+mod roles;
 mod rules;
 mod script;
 mod sealed;

@@ -29,6 +29,10 @@ pub(super) enum Codec {
     Upgraded,
     /// It has no place: one line is answered.
     Placeless,
+    /// Of the public port, before its first line.
+    Unknown,
+    /// Of the public port, behind a line that is no upgrade.
+    Sender,
 }
 
 /// Longest line.
@@ -38,7 +42,11 @@ impl Edge for LineEdge {
     type Codec = Codec;
 
     fn open(&mut self, port: Port, _tls: bool) -> Codec {
-        if port == Port::WebSocket { Codec::Fresh } else { Codec::Http }
+        match port {
+            Port::WebSocket => Codec::Fresh,
+            Port::Endpoint | Port::Node => Codec::Http,
+            Port::Public => Codec::Unknown,
+        }
     }
 
     fn open_placeless(&mut self, port: Port) -> Option<Codec> {
@@ -66,6 +74,9 @@ impl Edge for LineEdge {
             *codec = Codec::Upgraded;
             out.extend_from_slice(b"101\n");
             return Ingest::Upgraded { consumed };
+        }
+        if matches!(codec, Codec::Unknown) {
+            *codec = Codec::Sender;
         }
         if line == b"P" {
             out.extend_from_slice(b"at once\n");
@@ -98,6 +109,14 @@ impl Edge for LineEdge {
 
     fn mid_request(&self, _codec: &Codec) -> bool {
         false
+    }
+
+    fn role(&self, codec: &Codec, port: Port) -> Port {
+        match codec {
+            Codec::Sender => Port::Endpoint,
+            Codec::Upgraded => Port::WebSocket,
+            Codec::Http | Codec::Fresh | Codec::Placeless | Codec::Unknown => port,
+        }
     }
 
     fn is_websocket(&self, codec: &Codec) -> bool {

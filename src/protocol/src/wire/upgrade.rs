@@ -28,6 +28,11 @@ pub struct Accepted<'b> {
     pub agent_family: u16,
 }
 
+/// Returns true if a head wants a WebSocket, also one whose `Upgrade` a proxy has dropped.
+pub fn is_asked(head: &Head<'_, '_>) -> bool {
+    ["upgrade", "sec-websocket-key", "sec-websocket-version"].iter().any(|name| head.header(name).is_some())
+}
+
 /// Checks the head of `GET /`; method and path are the caller's.
 pub fn check<'b>(head: &Head<'_, 'b>) -> Result<Accepted<'b>, UpgradeFault> {
     // A 426 carries `Upgrade`. Proxies hand the field on to clients of HTTP/2, which forbids it (RFC 9113 section
@@ -162,6 +167,18 @@ mod tests {
         assert_eq!(verdict(&GOOD.replace("-Key", "-Kex")).err(), Some(UpgradeFault::Malformed));
         assert_eq!(verdict(&GOOD.replace(", Upgrade", "")).err(), Some(UpgradeFault::Malformed));
         assert_eq!(verdict(&format!("{GOOD}Content-Length: 3\r\n")).err(), Some(UpgradeFault::Malformed));
+    }
+
+    #[test]
+    fn a_head_without_any_field_of_websockets_asks_for_none() {
+        let asks = |lines: &str| {
+            let bytes = format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
+            let mut slots = HeaderSlots::new();
+            is_asked(&parse_head(bytes.as_bytes(), &mut slots).unwrap())
+        };
+        assert!(asks(GOOD) && asks("Upgrade: h2c\r\n"));
+        assert!(asks("Sec-WebSocket-Version: 13\r\n"), "a proxy that drops Upgrade is told so");
+        assert!(!asks("Connection: keep-alive\r\n"));
     }
 
     /// RFC 9110 section 7.8: an `Upgrade` field in an HTTP/1.0 request is ignored.

@@ -1,0 +1,75 @@
+//! Connections of a public port, which count as those of user agents or of app servers by their last head.
+
+use crate::reactor::PlaneLimits;
+
+use super::bench::{Bench, Client, run};
+
+/// Places by port, and the connections of app servers that the shard counts.
+fn counts(bench: &Bench) -> ([u32; 3], u64) {
+    (bench.shards[0].conns.placed(), bench.shards[0].stats.endpoint_connections)
+}
+
+fn ask(bench: &mut Bench, client: &mut Client, line: &str, answer: &str) {
+    client.forget();
+    client.say(line.as_bytes());
+    bench.until(answer, |_| client.heard() == answer.as_bytes());
+}
+
+#[test]
+fn a_connection_of_a_public_port_counts_as_its_last_head_says() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut client = Client::connect(bench.public);
+        bench.until("accepted", |bench| bench.shards[0].connections() == 1);
+        assert_eq!(counts(&bench), ([1, 0, 0], 0), "it may be a user agent");
+        ask(&mut bench, &mut client, "E\n", "pong\n");
+        assert_eq!(counts(&bench), ([0, 1, 0], 1));
+        ask(&mut bench, &mut client, "P\n", "at once\n");
+        assert_eq!(counts(&bench), ([0, 1, 0], 1));
+        ask(&mut bench, &mut client, "UP\n", "101\n");
+        assert_eq!(counts(&bench), ([1, 0, 0], 0), "a proxy may use a connection for both");
+        ask(&mut bench, &mut client, "E\n", "pong\n");
+        assert_eq!(counts(&bench), ([1, 0, 0], 0));
+        let mut other = Client::connect(bench.public);
+        ask(&mut bench, &mut other, "E\n", "pong\n");
+        assert_eq!(counts(&bench), ([1, 1, 0], 1));
+        drop((client, other));
+        bench.until("both are gone", |bench| bench.shards[0].connections() == 0);
+        assert_eq!(counts(&bench), ([0, 0, 0], 0));
+    });
+}
+
+#[test]
+fn an_app_server_of_a_public_port_takes_no_place_of_user_agents() {
+    run(|| {
+        let mut bench = Bench::new(1, PlaneLimits::new(2));
+        // All places of app servers (the reserve of 32), and the one place for all ports.
+        let mut senders: Vec<Client> = (0..33).map(|_| Client::connect(bench.endpoint)).collect();
+        for sender in &mut senders {
+            ask(&mut bench, sender, "E\n", "pong\n");
+        }
+        let mut beyond = Client::connect(bench.public);
+        beyond.say(b"E\n");
+        bench.until("ended", |_| beyond.heard() == b"bye Overloaded\n" && beyond.end == Some(Ok(())));
+        assert_eq!(bench.shards[0].stats.accepts_refused, 1);
+        drop(beyond);
+        bench.until("its place is free", |bench| bench.shards[0].connections() == 33);
+        let mut agent = Client::connect(bench.public);
+        ask(&mut bench, &mut agent, "UP\n", "101\n");
+        assert_eq!(counts(&bench), ([1, 33, 0], 33));
+    });
+}
+
+/// A request that is not whole is charged to app servers, whose part of the memory it takes.
+#[test]
+fn bytes_of_a_request_are_charged_to_its_role() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut client = Client::connect(bench.public);
+        ask(&mut bench, &mut client, "P\nhalf a li", "at once\n");
+        bench.settle();
+        let unfinished = bench.shards[0].sides.unfinished();
+        assert_eq!(unfinished.of(crate::ports::Port::WebSocket).used(), 0);
+        assert!(unfinished.of(crate::ports::Port::Endpoint).used() >= 9);
+    });
+}
