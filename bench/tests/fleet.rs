@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -191,8 +192,8 @@ fn two_thousand_sessions_over_four_rings_do_all_that_user_agents_do() {
     check_notified(&came, &ids);
 }
 
-#[test]
-fn sessions_and_posts_go_over_tls() {
+/// Makes the files of a certificate for localhost and its key.
+fn certificate() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let papers = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let [cert, key] = ["cert.pem", "key.pem"].map(|file| directory.path().join(file));
@@ -200,6 +201,12 @@ fn sessions_and_posts_go_over_tls() {
         |what: &str, der: &[u8]| format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", STANDARD.encode(der));
     std::fs::write(&cert, pem("CERTIFICATE", papers.cert.der())).unwrap();
     std::fs::write(&key, pem("PRIVATE KEY", papers.signing_key.serialized_der())).unwrap();
+    (directory, cert, key)
+}
+
+#[test]
+fn sessions_and_posts_go_over_tls() {
+    let (_directory, cert, key) = certificate();
     // A loopback address of this process alone.
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let [ws, endpoint]: [SocketAddr; 2] =
@@ -223,6 +230,30 @@ fn sessions_and_posts_go_over_tls() {
     let metrics = metrics::Metrics::read(world.server.admin()).unwrap();
     let handshakes: f64 = metrics.named("murre_tls_handshakes_total").map(|(_, value)| value).sum();
     assert!(handshakes >= 200.0, "{handshakes} handshakes");
+    fleet.leave(&world);
+}
+
+/// A port for everything public, with user agents and app servers on one address.
+#[test]
+fn one_public_port_serves_sessions_and_posts() {
+    let (_directory, cert, key) = certificate();
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let public: SocketAddr = format!("127.77.{high}.{low}:8447").parse().unwrap();
+    let settings = [
+        format!("public.listen={public}"),
+        "public.domain=localhost".to_owned(),
+        format!("tls.cert={}", cert.display()),
+        format!("tls.key={}", key.display()),
+    ];
+    let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting.as_str()]).collect();
+    let world = World::with(&arguments);
+    let plain = Fleet::new(&world, 200, plan(2)).target;
+    let target = Target { ws: vec![public], endpoint: public, ca: Some(cert), tls_name: "localhost".into(), ..plain };
+    let mut fleet = Fleet::of(target, plan(2));
+    fleet.connect();
+    let ids = fleet.post_to_each();
+    check_notified(&fleet.until(200, notified), &ids);
+    fleet.until_server_has(&world, 200);
     fleet.leave(&world);
 }
 

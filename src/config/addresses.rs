@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::{Config, ConfigError};
 
 /// Refuses two listeners on one address: the kernel would give each some of the connections (SO_REUSEPORT), or refuse
-/// the second.
+/// the second. One address in `websocket.listen` and in `endpoint.listen` is one listener for both.
 ///
 /// # Errors
 /// [`ConfigError::OneAddress`].
@@ -25,12 +25,16 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
 
 /// Every listener that this configuration opens, with its key.
 fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
-    let Config { websocket, endpoint, node, admin, roles, .. } = config;
+    let Config { websocket, endpoint, public, node, admin, roles, .. } = config;
+    let (shared, public) = (config.shared_listen(), public.listen());
+    // One listener serves both of their ports.
+    let endpoint_listen: Vec<_> = endpoint.listen.iter().copied().filter(|one| !shared.contains(one)).collect();
     let settings = [
         ("websocket.listen", &websocket.listen, roles.connect),
         ("websocket.tls.listen", &websocket.tls_listen, roles.connect),
-        ("endpoint.listen", &endpoint.listen, roles.endpoint),
+        ("endpoint.listen", &endpoint_listen, roles.endpoint),
         ("endpoint.tls.listen", &endpoint.tls_listen, roles.endpoint),
+        ("public.listen", &public, true),
         ("node.listen", &node.listen, roles.connect),
         ("node.tls.listen", &node.tls.listen, roles.connect),
         ("admin.listen", &admin.listen, true),

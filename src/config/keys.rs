@@ -60,6 +60,7 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 
 const ADDRESSES: &str = "addresses as 127.0.0.1:8080 or [::1]:8080, separated by commas";
 const ADDRESSES_OR_NONE: &str = "addresses as 0.0.0.0:8443 or [::1]:8443, separated by commas, or nothing";
+const ADDRESSES_BY_DOMAIN: &str = "addresses as 0.0.0.0:443 or [::1]:443, separated by commas, none, or nothing";
 const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
 const RATE: &str = "a number from 0 (no limit) to 1000000";
@@ -143,7 +144,7 @@ keys! {
         |c, raw| { c.endpoint.tls_listen = parse::addresses(raw)?; Some(()) };
     "endpoint.url" ("endpoint-url" "URL") = "",
         URL,
-        "Start of the endpoint URLs, as application servers reach it; by default https://, the first name of the first certificate and the port of endpoint.tls.listen, else http:// and the first address of endpoint.listen.",
+        "Start of the endpoint URLs, as application servers reach it; by default https:// and the first of public.domain, else https://, the first name of the first certificate and the port of public.listen or endpoint.tls.listen, else http:// and the first address of endpoint.listen.",
         |c, raw| { c.endpoint.url = parse::url(raw)?; Some(()) };
     #[secret] "endpoint.crypto_keys" = "",
         "Fernet keys as printed by `murre keygen`, [k1,k2] or k1,k2",
@@ -153,6 +154,15 @@ keys! {
         "short, or fernet for the tokens of the services before this one",
         "Form of new endpoint tokens; the server opens every form.",
         |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
+
+    "public.domain" ("domain" "NAME") = "",
+        "host names as push.example.org, without ports, separated by commas, or nothing",
+        "Names of this server on the internet; the first makes endpoint.url.",
+        |c, raw| { c.public.domain = parse::domains(raw)?; Some(()) };
+    "public.listen" ("public" "ADDR") = "",
+        ADDRESSES_BY_DOMAIN,
+        "Listen addresses for user agents and application servers together, over TLS; needs tls.cert and tls.key. Nothing is 0.0.0.0:443,[::]:443 with public.domain, else none.",
+        |c, raw| { c.public.listen = parse::addresses_by_domain(raw)?; Some(()) };
 
     "http.request_timeout" = "30",
         SECONDS,
@@ -187,10 +197,14 @@ keys! {
         SECONDS,
         "Time limit from the accept of a TLS connection to the end of its handshake; later it is closed.",
         |c, raw| { c.tls.handshake_timeout = parse::positive_duration(raw)?; Some(()) };
-    "tls.hsts" = "0",
-        "seconds from 0 (off) to a year, as 31536000, \"10m\" or \"365d\"",
+    "tls.hsts" = "",
+        "seconds from 0 (off) to a year, as 31536000, \"10m\" or \"365d\"; nothing is a year with public.domain, else 0",
         "Time in the header Strict-Transport-Security of answers over TLS, for which browsers reach this name over TLS alone.",
-        |c, raw| { c.tls.hsts = parse::duration(raw)?.as_secs() as u32; Some(()) };
+        |c, raw| {
+            let by_domain = raw.text()?.is_empty();
+            c.tls.hsts = if by_domain { None } else { Some(parse::duration(raw)?.as_secs() as u32) };
+            Some(())
+        };
     #[secret] "tls.ticket_keys" = "",
         "secrets of 32 bytes in base64, [k1,k2] or k1,k2",
         "Keys of the tickets with which clients resume TLS connections: the first seals, every key opens. Nodes with the same keys resume each other's connections. By default the server makes one in data_dir. Read again on SIGHUP.",

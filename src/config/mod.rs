@@ -13,6 +13,8 @@ pub mod keys;
 
 mod parse;
 
+mod public;
+
 mod scylla;
 
 mod sources;
@@ -27,6 +29,7 @@ mod tests;
 pub use self::tls::{NodeTls, Pair, ServerTls, UnknownName};
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
+pub use public::Public;
 pub use scylla::{Level, Scylla, Tls};
 pub use sources::Sources;
 
@@ -55,6 +58,7 @@ pub struct Config {
     pub shards: Shards,
     pub websocket: WebSocket,
     pub endpoint: Endpoint,
+    pub public: Public,
     pub http: Http,
     pub tls: ServerTls,
     pub node: Node,
@@ -127,8 +131,9 @@ pub struct Endpoint {
     pub listen: Vec<SocketAddr>,
     /// Addresses for the POSTs of app servers over TLS.
     pub tls_listen: Vec<SocketAddr>,
-    /// Start of endpoint URLs, no slash at the end; `None`: `https://`, the first name of the first certificate and the
-    /// port of `tls_listen`, or `http://` and the first listen address.
+    /// Start of endpoint URLs, no slash at the end; `None`: `https://` and the first of `public.domain`, or `https://`,
+    /// the first name of the first certificate and the port of `public.listen` or `tls_listen`, or `http://` and the
+    /// first listen address.
     pub url: Option<String>,
     /// Fernet keys; the first encrypts, all decrypt. Empty: one is made in the data directory.
     pub crypto_keys: Vec<Secret>,
@@ -351,6 +356,7 @@ impl Config {
             shards: Shards::default(),
             websocket: WebSocket::default(),
             endpoint: Endpoint::default(),
+            public: Public::default(),
             http: Http::default(),
             tls: ServerTls::default(),
             node: Node::default(),
@@ -374,14 +380,16 @@ impl Config {
                 "websocket.auto_ping_timeout must be shorter than websocket.auto_ping_interval",
             ));
         }
-        if self.roles.connect && socket.listen.is_empty() && socket.tls_listen.is_empty() {
+        let has_public = !self.public.listen().is_empty();
+        if self.roles.connect && socket.listen.is_empty() && socket.tls_listen.is_empty() && !has_public {
             return Err(ConfigError::Conflict(
-                "the role connect needs an address in websocket.listen or websocket.tls.listen",
+                "the role connect needs an address in websocket.listen, websocket.tls.listen or public.listen",
             ));
         }
-        if self.roles.endpoint && self.endpoint.listen.is_empty() && self.endpoint.tls_listen.is_empty() {
+        let endpoint = &self.endpoint;
+        if self.roles.endpoint && endpoint.listen.is_empty() && endpoint.tls_listen.is_empty() && !has_public {
             return Err(ConfigError::Conflict(
-                "the role endpoint needs an address in endpoint.listen or endpoint.tls.listen",
+                "the role endpoint needs an address in endpoint.listen, endpoint.tls.listen or public.listen",
             ));
         }
         if self.simplepush.wake_url.is_some() && !self.simplepush.enabled {
@@ -392,6 +400,7 @@ impl Config {
                 "simplepush.wake_timeout needs simplepush.wake_url: nobody would wake who was told to stay away",
             ));
         }
+        public::check(self)?;
         addresses::check(self)?;
         self::tls::check(self)?;
         if self.max_connections < u32::from(self.shards.count) {

@@ -146,6 +146,15 @@ pub fn addresses(raw: &Raw) -> Option<Vec<SocketAddr>> {
     raw.items().into_iter().map(|item| item.parse().ok()).collect()
 }
 
+/// Socket addresses, `none` for no address, or nothing for the default that `public.domain` decides on.
+pub fn addresses_by_domain(raw: &Raw) -> Option<Option<Vec<SocketAddr>>> {
+    match raw.items()[..] {
+        [] => Some(None),
+        ["none"] => Some(Some(Vec::new())),
+        _ => addresses(raw).map(Some),
+    }
+}
+
 /// CPU numbers as `2-15,20`; `all` or nothing is every CPU there is (an empty list). No number twice.
 pub fn cores(raw: &Raw) -> Option<Vec<u32>> {
     let mut cores = Vec::new();
@@ -204,6 +213,15 @@ pub fn hosts(raw: &Raw) -> Option<Vec<String>> {
 /// Host names without ports, in lower case. An empty list is a value.
 pub fn host_names(raw: &Raw) -> Option<Vec<String>> {
     raw.items().into_iter().map(|item| is_host_name(item).then(|| item.to_ascii_lowercase())).collect()
+}
+
+/// Names of a host in the DNS (RFC 1035 section 2.3.4), in lower case. An empty list is a value.
+pub fn domains(raw: &Raw) -> Option<Vec<String>> {
+    let is_domain = |name: &String| {
+        let labels = name.split('.').all(|label| (1..=63).contains(&label.len()));
+        labels && HttpUrl::parse(&format!("https://{name}")).is_some()
+    };
+    host_names(raw).filter(|names| names.iter().all(is_domain))
 }
 
 /// Letters, digits, dots, dashes and underscores.

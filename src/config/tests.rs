@@ -1,5 +1,6 @@
 //! Every source, their order, and refusals.
 
+mod public;
 mod tls;
 
 use std::time::Duration;
@@ -295,7 +296,7 @@ fn settings_that_exclude_each_other_are_refused() {
     assert!(said.starts_with("simplepush.wake_timeout needs simplepush.wake_url"), "{said}");
     assert!(load(&sets(&["websocket.auto_ping_interval=0"])).websocket.auto_ping_interval.is_zero());
     let said = refusal(&sets(&["endpoint.listen="]));
-    assert_eq!(said, "the role endpoint needs an address in endpoint.listen or endpoint.tls.listen");
+    assert_eq!(said, "the role endpoint needs an address in endpoint.listen, endpoint.tls.listen or public.listen");
     load(&sets(&["endpoint.listen=", "roles=connect"]));
 }
 
@@ -412,7 +413,6 @@ fn a_level_of_the_log_that_is_none_is_refused_with_its_line_and_the_nearest() {
 #[test]
 fn two_listeners_on_one_address_are_refused() {
     for (one, other) in [
-        ("websocket.listen=127.0.0.1:9", "endpoint.listen=127.0.0.1:9"),
         ("websocket.listen=0.0.0.0:9", "endpoint.listen=127.0.0.1:9"),
         ("admin.listen=[::1]:9", "node.listen=[::]:9"),
         ("admin.listen=127.0.0.1:9", "node.listen=[::]:9"),

@@ -20,8 +20,8 @@ pub struct ServerTls {
     pub unknown_name: UnknownName,
     /// From accept to the end of the handshake.
     pub handshake_timeout: Duration,
-    /// Seconds in `Strict-Transport-Security` of answers over TLS; 0: they have none.
-    pub hsts: u32,
+    /// Seconds in `Strict-Transport-Security` of answers over TLS; `None`: as `public.domain` has it.
+    pub(super) hsts: Option<u32>,
     /// Secrets of 32 bytes in base64; the first seals tickets, all open them. Empty: one is made in the data directory.
     pub ticket_keys: Vec<Secret>,
 }
@@ -48,7 +48,7 @@ pub struct NodeTls {
 }
 
 impl Config {
-    /// Certificates of the WebSocket, endpoint and admin listeners with TLS; empty without such a listener.
+    /// Certificates of the public, WebSocket, endpoint and admin listeners with TLS; empty without such a listener.
     pub fn public_pairs(&self) -> Vec<Pair<'_>> {
         if self.has_public_tls() { self.tls.pairs() } else { Vec::new() }
     }
@@ -72,9 +72,10 @@ impl Config {
 
     /// For each listener that shows `tls.cert`: true if it has an address and its role is on, and the refusal of a
     /// configuration without certificates.
-    fn public_tls(&self) -> [(bool, &'static str); 3] {
+    fn public_tls(&self) -> [(bool, &'static str); 4] {
         let Config { websocket, endpoint, admin, roles, .. } = self;
         [
+            (!self.public.listen().is_empty(), "public.listen needs tls.cert and tls.key"),
             (roles.connect && !websocket.tls_listen.is_empty(), "websocket.tls.listen needs tls.cert and tls.key"),
             (roles.endpoint && !endpoint.tls_listen.is_empty(), "endpoint.tls.listen needs tls.cert and tls.key"),
             (!admin.tls_listen.is_empty(), "admin.tls.listen needs tls.cert and tls.key"),
@@ -117,8 +118,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     let is_used = config.has_public_tls() || (config.has_node_tls() && !has_own);
     if has_shared && !is_used {
         return conflict(
-            "tls.cert and tls.key need an address in websocket.tls.listen, endpoint.tls.listen, admin.tls.listen or \
-             node.tls.listen; a listener of a role that is off does not count",
+            "tls.cert and tls.key need an address in public.listen, websocket.tls.listen, endpoint.tls.listen, \
+             admin.tls.listen or node.tls.listen; a listener of a role that is off does not count",
         );
     }
     Ok(())

@@ -21,7 +21,8 @@ pub(super) fn on_settings(config: &Config, endpoint_url: &str, (shards, cpus): (
     }
     let public = |addresses: &[SocketAddr]| addresses.iter().any(|address| !address.ip().is_loopback());
     let (socket, endpoint) = (&config.websocket, &config.endpoint);
-    let is_public = config.roles.connect && (public(&socket.listen) || public(&socket.tls_listen))
+    let is_public = public(&config.public.listen())
+        || config.roles.connect && (public(&socket.listen) || public(&socket.tls_listen))
         || config.roles.endpoint && (public(&endpoint.listen) || public(&endpoint.tls_listen));
     if is_public && is_loopback(endpoint_url) {
         tracing::warn!(endpoint_url, "loopback address found in endpoint URLs of a public server; set endpoint.url");

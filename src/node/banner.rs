@@ -12,6 +12,8 @@ pub struct Addresses {
     pub endpoint: Vec<SocketAddr>,
     /// Listeners for app servers over TLS.
     pub endpoint_tls: Vec<SocketAddr>,
+    /// Listeners for user agents and app servers together, over TLS.
+    pub public: Vec<SocketAddr>,
     /// Listeners of the node API.
     pub node: Vec<SocketAddr>,
     /// Listeners of the node API over TLS.
@@ -39,6 +41,7 @@ impl Addresses {
                 let _ = writeln!(text, "  {who:<12} {urls}");
             }
         };
+        line("everyone", "https", &self.public);
         line("user agents", "ws", &self.websocket);
         line("user agents", "wss", &self.websocket_tls);
         line("app servers", "http", &self.endpoint);
@@ -47,7 +50,7 @@ impl Addresses {
         line("other nodes", "https", &self.node_tls);
         line("operators", "http", &self.admin);
         line("operators", "https", &self.admin_tls);
-        if !self.endpoint.is_empty() || !self.endpoint_tls.is_empty() {
+        if [&self.endpoint, &self.endpoint_tls, &self.public].iter().any(|addresses| !addresses.is_empty()) {
             let _ = writeln!(text, "  endpoint URLs begin with {}", self.endpoint_url);
         }
         if let Some(address) = self.websocket.first() {
@@ -104,6 +107,7 @@ mod tests {
             websocket_tls: vec!["0.0.0.0:443".parse().unwrap()],
             endpoint: vec!["127.0.0.1:8082".parse().unwrap()],
             endpoint_tls: vec!["0.0.0.0:8443".parse().unwrap()],
+            public: vec!["[::]:443".parse().unwrap()],
             node: vec![],
             node_tls: vec!["10.0.0.1:8443".parse().unwrap()],
             admin: vec!["127.0.0.1:8083".parse().unwrap()],
@@ -113,6 +117,7 @@ mod tests {
         let text = addresses.banner(2, &[0, 1], "murre-data");
         for line in [
             "serves with 2 shards on CPU 0, 1, data in murre-data\n",
+            "  everyone     https://[::]:443/\n",
             "  user agents  ws://0.0.0.0:8080/, ws://[::1]:8080/\n",
             "  user agents  wss://0.0.0.0:443/\n",
             "  app servers  http://127.0.0.1:8082/\n",

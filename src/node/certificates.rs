@@ -75,6 +75,10 @@ impl Certificates {
                 tracing::warn!(%file, "certificate without host names found; clients that ask for a name do not get it");
             }
         }
+        let is_named = |name: &&String| self.public.iter().any(|certificate| certificate.names(name));
+        for name in config.public.domain.iter().filter(|name| !self.public.is_empty() && !is_named(name)) {
+            tracing::warn!(name, "name of public.domain found in no certificate; its clients refuse the connection");
+        }
         let Some(url) = config.node.url.as_deref().and_then(HttpUrl::parse).filter(|_| !self.node.is_empty()) else {
             return;
         };

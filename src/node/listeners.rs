@@ -15,23 +15,27 @@ use super::fault::Fault;
 use crate::config::{Config, Steer};
 
 /// Listen setting of a port that the shards serve.
-pub(super) struct Setting<'a> {
+pub(super) struct Setting {
     port: Port,
     tls: bool,
     key: &'static str,
-    addresses: &'a [SocketAddr],
+    addresses: Vec<SocketAddr>,
 }
 
 /// Returns the listen settings that the shards serve. A role that is off has none.
-pub(super) fn public(config: &Config) -> Vec<Setting<'_>> {
+pub(super) fn public(config: &Config) -> Vec<Setting> {
     let Config { websocket, endpoint, node, roles, .. } = config;
+    let shared = config.shared_listen();
+    let alone = |addresses: &[SocketAddr]| addresses.iter().copied().filter(|one| !shared.contains(one)).collect();
     let settings = [
-        (Port::WebSocket, false, "websocket.listen", &websocket.listen, roles.connect),
-        (Port::WebSocket, true, "websocket.tls.listen", &websocket.tls_listen, roles.connect),
-        (Port::Node, false, "node.listen", &node.listen, roles.connect),
-        (Port::Node, true, "node.tls.listen", &node.tls.listen, roles.connect),
-        (Port::Endpoint, false, "endpoint.listen", &endpoint.listen, roles.endpoint),
-        (Port::Endpoint, true, "endpoint.tls.listen", &endpoint.tls_listen, roles.endpoint),
+        (Port::Public, true, "public.listen", config.public.listen(), true),
+        (Port::WebSocket, false, "websocket.listen", alone(&websocket.listen), roles.connect),
+        (Port::WebSocket, true, "websocket.tls.listen", websocket.tls_listen.clone(), roles.connect),
+        (Port::Node, false, "node.listen", node.listen.clone(), roles.connect),
+        (Port::Node, true, "node.tls.listen", node.tls.listen.clone(), roles.connect),
+        (Port::Endpoint, false, "endpoint.listen", alone(&endpoint.listen), roles.endpoint),
+        (Port::Endpoint, true, "endpoint.tls.listen", endpoint.tls_listen.clone(), roles.endpoint),
+        (Port::Public, false, "websocket.listen", shared.clone(), true),
     ];
     let open = settings.into_iter().filter(|(.., is_open)| *is_open);
     open.map(|(port, tls, key, addresses, _)| Setting { port, tls, key, addresses }).collect()
@@ -46,9 +50,9 @@ pub(super) fn check_free(config: &Config, patience: Duration) -> Result<(), Faul
     let until = Instant::now() + patience;
     for Setting { key, addresses, .. } in public(config) {
         for address in addresses {
-            while let Err(error) = try_bind(*address) {
+            while let Err(error) = try_bind(address) {
                 if error.kind() != io::ErrorKind::AddrInUse || Instant::now() >= until {
-                    return Err(Fault::Address { key, address: *address, error });
+                    return Err(Fault::Address { key, address, error });
                 }
                 std::thread::sleep(LOOK_AGAIN);
             }
@@ -97,8 +101,8 @@ pub(super) fn bind(config: &Config, cores: &[u32]) -> Result<Public, Fault> {
     let mut addresses = Vec::new();
     for Setting { port, tls, key, addresses: wanted } in public(config) {
         for wanted in wanted {
-            let fault = |error| Fault::Address { key, address: *wanted, error };
-            let (address, sockets) = bind_shards(config, cores, (port, *wanted)).map_err(fault)?;
+            let fault = |error| Fault::Address { key, address: wanted, error };
+            let (address, sockets) = bind_shards(config, cores, (port, wanted)).map_err(fault)?;
             addresses.push(Address { port, tls, address });
             let listening = sockets.into_iter().map(|socket| Listening { port, tls, socket });
             shards.iter_mut().zip(listening).for_each(|(shard, listening)| shard.push(listening));

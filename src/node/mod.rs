@@ -286,7 +286,7 @@ impl<'a> Plan<'a> {
         let placement = Placement::new(keys.placement.0, shard_count);
         let edge = EdgeConfig {
             endpoint_url: endpoint_url(config, addresses, name.as_deref()),
-            agent_url: agent_url(addresses, name.as_deref()),
+            agent_url: agent_url(config, addresses, name.as_deref()),
             tokens: config.endpoint.tokens,
             keys: keys.for_edge(),
             placement,
@@ -295,7 +295,7 @@ impl<'a> Plan<'a> {
             simplepush: config.simplepush.enabled,
             relays: config.relay.members > 0,
             boot,
-            hsts: config.tls.hsts,
+            hsts: config.hsts(),
             gate: Arc::new(Gate::new(config.websocket.welcome)),
             receipts: !config.store.kind.is_shared(),
             vapid_cache_max: VAPID_CACHE_DEFAULT,
@@ -393,6 +393,7 @@ impl<'a> Plan<'a> {
             websocket_tls: of(bound, Port::WebSocket, true),
             endpoint: of(bound, Port::Endpoint, false),
             endpoint_tls: of(bound, Port::Endpoint, true),
+            public: of(bound, Port::Public, true),
             node: of(bound, Port::Node, false),
             node_tls: of(bound, Port::Node, true),
             admin: island.admin().to_vec(),
@@ -405,24 +406,29 @@ impl<'a> Plan<'a> {
 /// Prefix of endpoint URLs: `endpoint.url`, or one by which clients of this host reach the endpoint, over TLS if it is
 /// served over TLS. `name` is the first name of the first certificate.
 fn endpoint_url(config: &Config, bound: &[Address], name: Option<&str>) -> String {
-    if let Some(url) = &config.endpoint.url {
-        return url.clone();
+    if let Some(url) = config.endpoint.url.clone().or_else(|| config.public.url()) {
+        return url;
     }
     // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
     let reached = |tls, listen: &[SocketAddr]| {
         let bound = of(bound, Port::Endpoint, tls);
         if bound.is_empty() { listen.to_vec() } else { bound }
     };
-    match reached(true, &config.endpoint.tls_listen).first() {
+    let over_tls = [of(bound, Port::Public, true), reached(true, &config.endpoint.tls_listen)].concat();
+    match over_tls.first() {
         Some(address) => banner::https_url(*address, name),
         None => banner::default_url(&reached(false, &config.endpoint.listen)),
     }
 }
 
-/// URL of this server for user agents: https if a listener of theirs speaks TLS.
-fn agent_url(bound: &[Address], name: Option<&str>) -> String {
-    let (plain, over_tls) = (of(bound, Port::WebSocket, false), of(bound, Port::WebSocket, true));
-    over_tls.first().map_or_else(|| banner::default_url(&plain), |address| banner::https_url(*address, name))
+/// URL of this server for user agents: the first of `public.domain`, or https if a listener of theirs speaks TLS.
+fn agent_url(config: &Config, bound: &[Address], name: Option<&str>) -> String {
+    let over_tls = [of(bound, Port::Public, true), of(bound, Port::WebSocket, true)].concat();
+    let reached = || match over_tls.first() {
+        Some(address) => banner::https_url(*address, name),
+        None => banner::default_url(&of(bound, Port::WebSocket, false)),
+    };
+    config.public.url().unwrap_or_else(reached)
 }
 
 /// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.
@@ -431,9 +437,10 @@ pub(crate) fn share(max_connections: u32, shard_count: u16) -> u32 {
     if shard_count == 1 { share } else { share + share / 50 }
 }
 
-/// The addresses of one port, with TLS or without.
+/// The addresses of one port, with TLS or without. Those without TLS that user agents and app servers share are of both.
 fn of(bound: &[Address], port: Port, tls: bool) -> Vec<SocketAddr> {
-    bound.iter().filter(|of| of.port == port && of.tls == tls).map(|of| of.address).collect()
+    let is_shared = |of: &Address| of.port == Port::Public && !tls && matches!(port, Port::WebSocket | Port::Endpoint);
+    bound.iter().filter(|of| of.tls == tls && (of.port == port || is_shared(of))).map(|of| of.address).collect()
 }
 
 fn span(duration: Duration) -> Span {

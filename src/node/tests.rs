@@ -5,6 +5,7 @@ mod disk;
 mod drain;
 pub(crate) mod events;
 mod keys;
+mod public;
 mod replay;
 mod steering;
 mod tls;

@@ -37,7 +37,7 @@ fn certificates_and_tls_listeners_need_each_other() {
         assert!(config.node_pairs().is_empty());
     }
     let said = refusal(&sets(&["tls.cert=/c", "tls.key=/k"]));
-    assert!(said.starts_with("tls.cert and tls.key need an address in websocket.tls.listen, "), "{said}");
+    assert!(said.starts_with("tls.cert and tls.key need an address in public.listen, "), "{said}");
     for (cert, key) in [("/a,/b", "/k"), ("", "/k"), ("/a", "")] {
         let sets = sets(&["websocket.tls.listen=[::]:443", &format!("tls.cert={cert}"), &format!("tls.key={key}")]);
         assert!(refusal(&sets).starts_with("tls.cert and tls.key need each other"), "{cert} {key}");
@@ -65,7 +65,7 @@ fn a_role_can_be_served_over_tls_alone() {
     assert!(config.websocket.listen.is_empty() && config.endpoint.listen.is_empty());
     assert_eq!(
         refusal(&sets(&[&certificate[..], &listen[1..]].concat())),
-        "the role connect needs an address in websocket.listen or websocket.tls.listen"
+        "the role connect needs an address in websocket.listen, websocket.tls.listen or public.listen"
     );
 }
 

@@ -18,12 +18,12 @@ fn with(dir: &Path, papers: &Papers) -> Config {
     config(dir, &["store.kind=memory", websocket, endpoint, node, admin, &cert, &key])
 }
 
-fn files(papers: &Papers) -> [String; 2] {
+pub(super) fn files(papers: &Papers) -> [String; 2] {
     [format!("tls.cert={}", papers.cert().display()), format!("tls.key={}", papers.key().display())]
 }
 
 /// Connects to the host of `url`, and trusts the authority of `papers` only.
-fn connect(url: &str, papers: &Papers) -> std::io::Result<Stream> {
+pub(super) fn connect(url: &str, papers: &Papers) -> std::io::Result<Stream> {
     let url = HttpUrl::parse(url).unwrap();
     Trust::read(Some(&papers.ca()), Instant::now() + PATIENCE)?.connect(url.origin(), url.origin())
 }
@@ -33,12 +33,12 @@ fn agent(running: &Running, papers: &Papers) -> std::io::Result<Agent> {
     Agent::upgrade(&format!("wss://{address}/"), connect(&format!("https://{address}"), papers)?)
 }
 
-fn ask_over_tls(address: SocketAddr, papers: &Papers, path: &str) -> std::io::Result<Response> {
+pub(super) fn ask_over_tls(address: SocketAddr, papers: &Papers, path: &str) -> std::io::Result<Response> {
     let stream = connect(&format!("https://{address}"), papers)?;
     Client::over(stream).exchange(&Request::new("GET", path).header("Host", &address.to_string()))
 }
 
-fn notification(agent: &mut Agent) -> Note {
+pub(super) fn notification(agent: &mut Agent) -> Note {
     Note::read(agent.receive_type("notification").unwrap()).unwrap()
 }
 

@@ -1,0 +1,66 @@
+//! `public.*`: the names of this server, and its port for everything public.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Config, ConfigError, Roles};
+
+/// `public.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Public {
+    /// Names of this server, in lower case.
+    pub domain: Vec<String>,
+    /// Addresses for user agents and app servers together, over TLS; `None`: as `domain` has it.
+    pub(super) listen: Option<Vec<SocketAddr>>,
+}
+
+/// `tls.hsts` with `public.domain`: a year.
+const HSTS_SECONDS: u32 = 31_536_000;
+
+impl Public {
+    /// Returns the addresses for user agents and app servers together, over TLS.
+    pub fn listen(&self) -> Vec<SocketAddr> {
+        self.listen.clone().unwrap_or_else(|| self.every_address(443))
+    }
+
+    /// Returns the URL of this server, if it has a name.
+    pub fn url(&self) -> Option<String> {
+        self.domain.first().map(|name| format!("https://{name}"))
+    }
+
+    /// Returns this port of every interface if the server has a name.
+    fn every_address(&self, port: u16) -> Vec<SocketAddr> {
+        let every = [(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()];
+        if self.domain.is_empty() { Vec::new() } else { Vec::from(every) }
+    }
+}
+
+impl Config {
+    /// Returns the seconds in `Strict-Transport-Security` of answers over TLS; 0: they have none.
+    pub fn hsts(&self) -> u32 {
+        let default = if self.public.domain.is_empty() { 0 } else { HSTS_SECONDS };
+        self.tls.hsts.unwrap_or(default)
+    }
+
+    /// Returns the addresses without TLS that are in both `websocket.listen` and `endpoint.listen`: user agents and app
+    /// servers share them.
+    pub fn shared_listen(&self) -> Vec<SocketAddr> {
+        let shared = |address: &&SocketAddr| address.port() != 0 && self.endpoint.listen.contains(address);
+        if self.roles == BOTH { self.websocket.listen.iter().filter(shared).copied().collect() } else { Vec::new() }
+    }
+}
+
+const BOTH: Roles = Roles { connect: true, endpoint: true };
+
+/// Refuses a port for both roles where one of them is off.
+///
+/// # Errors
+/// [`ConfigError::Conflict`].
+pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+    if config.roles != BOTH && !config.public.listen().is_empty() {
+        return Err(ConfigError::Conflict(
+            "public.listen serves user agents and app servers, and one of them is not in roles: give both roles, or set \
+             public.listen to none",
+        ));
+    }
+    Ok(())
+}
