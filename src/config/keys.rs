@@ -7,7 +7,7 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::error::{ConfigError, Origin};
 use super::parse::{self, Raw};
-use super::values::{log_format, roles, steer, store_kind, token_form, unknown_name};
+use super::values::{log_format, register_mode, roles, steer, store_kind, token_form, unknown_name};
 use super::{Config, Level, MAX_CONNECTIONS_MAX, words};
 
 /// Setting of the configuration.
@@ -67,6 +67,8 @@ const RATE: &str = "a number from 0 (no limit) to 1000000";
 const BYTES: &str = "a number of bytes, as 33554432, 32MiB or 4GiB";
 const URL: &str = "a URL that begins with http:// or https://, without query and user";
 const LEVEL: &str = "one, local_one, quorum, local_quorum or all";
+const VAPID_KEYS: &str =
+    "at most 256 public keys (points on P-256, 65 bytes in base64url), separated by commas, or nothing";
 const PEM: &str = "a file, or nothing";
 const PEMS: &str = "files, separated by commas, or nothing";
 const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";
@@ -189,6 +191,22 @@ keys! {
         PEMS,
         "PEM keys of tls.cert without passwords, in the same order; read again on SIGHUP.",
         |c, raw| { c.tls.key = parse::paths(raw); Some(()) };
+    "endpoint.allowed_keys" = "",
+        VAPID_KEYS,
+        "VAPID public keys of the app servers whose messages are taken; others are answered 401. Empty: all. Read again on SIGHUP.",
+        |c, raw| { c.endpoint.allowed_keys = parse::vapid_keys(raw)?; Some(()) };
+    "access.register" = "open",
+        "open, token or vapid",
+        "User agents that get endpoints: all, those whose upgrade carries one of access.tokens, or all for app servers with one of access.vapid_keys. Read again on SIGHUP.",
+        |c, raw| { c.access.register = register_mode(raw)?; Some(()) };
+    #[secret] "access.tokens" = "",
+        "tokens of 16 to 128 visible characters without a slash, [t1,t2] or t1,t2",
+        "Tokens of user agents: wss://NAME/t/TOKEN/, or Authorization: Bearer TOKEN on the upgrade. Read again on SIGHUP.",
+        |c, raw| { c.access.tokens = parse::access_tokens(raw)?; Some(()) };
+    "access.vapid_keys" = "",
+        VAPID_KEYS,
+        "VAPID public keys that a register must name with access.register = vapid; others are answered 401. Read again on SIGHUP.",
+        |c, raw| { c.access.vapid_keys = parse::vapid_keys(raw)?; Some(()) };
     "tls.unknown_name" = "refuse",
         "refuse, or default for the first certificate",
         "Certificate for a client that asks for a name that no certificate has; read again on SIGHUP.",

@@ -5,6 +5,7 @@
 //! (docs/OPERATIONS.md). Past [`Config::load`] nothing is checked again. Read once at start, on the main thread; every
 //! shard gets copies of the settings that it needs.
 
+mod access;
 mod error;
 
 mod addresses;
@@ -27,6 +28,7 @@ mod words;
 mod tests;
 
 pub use self::tls::{NodeTls, Pair, ServerTls, UnknownName};
+pub use access::{Access, RegisterMode};
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
 pub use public::Public;
@@ -39,6 +41,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use machine::ids::KeyDigest;
 use protocol::wire::url::HttpUrl;
 
 pub use machine::limits::SHARDS_MAX;
@@ -59,6 +62,7 @@ pub struct Config {
     pub websocket: WebSocket,
     pub endpoint: Endpoint,
     pub public: Public,
+    pub access: Access,
     pub http: Http,
     pub tls: ServerTls,
     pub node: Node,
@@ -143,6 +147,8 @@ pub struct Endpoint {
     pub token_rate: u32,
     /// POSTs per second of one VAPID key on one shard; 0: no limit.
     pub origin_rate: u32,
+    /// Digests of the VAPID public keys whose POSTs are taken; empty: any.
+    pub allowed_keys: Vec<KeyDigest>,
 }
 
 /// `http.*`.
@@ -342,7 +348,7 @@ impl Config {
 
     /// Returns true if it holds keys, tokens or passwords from any source.
     pub fn has_secrets(&self) -> bool {
-        let lists = [&self.endpoint.crypto_keys, &self.node.keys, &self.tls.ticket_keys];
+        let lists = [&self.endpoint.crypto_keys, &self.node.keys, &self.tls.ticket_keys, &self.access.tokens];
         let keys = lists.into_iter().any(|keys| !keys.is_empty());
         keys || self.broadcast.token.is_some() || self.store.scylla.password.is_some()
     }
@@ -357,6 +363,7 @@ impl Config {
             websocket: WebSocket::default(),
             endpoint: Endpoint::default(),
             public: Public::default(),
+            access: Access::default(),
             http: Http::default(),
             tls: ServerTls::default(),
             node: Node::default(),
@@ -400,6 +407,7 @@ impl Config {
                 "simplepush.wake_timeout needs simplepush.wake_url: nobody would wake who was told to stay away",
             ));
         }
+        access::check(self)?;
         public::check(self)?;
         addresses::check(self)?;
         self::tls::check(self)?;

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use machine::ids::KeyDigest;
 use protocol::webpush::endpoint::split_url;
+use protocol::webpush::key::PointChecker;
 use protocol::wire::url::HttpUrl;
 
 /// A value before it is typed: one text, or the items of a TOML list.
@@ -295,6 +297,23 @@ fn fernet_key(text: &str) -> Option<String> {
 
 /// Bearer keys: 16 to 256 visible characters each, so that guessing is hopeless and a header can carry them.
 pub fn bearer_keys(raw: &Raw) -> Option<Vec<Secret>> {
-    let accepted = |item: &str| (16..=256).contains(&item.len()) && item.bytes().all(|b| b.is_ascii_graphic());
+    secrets(raw, |item| (16..=256).contains(&item.len()))
+}
+
+/// Tokens of user agents: at most 256, of 16 to 128 visible characters that can be a part of a path.
+pub fn access_tokens(raw: &Raw) -> Option<Vec<Secret>> {
+    let in_path = |item: &str| !item.bytes().any(|b| matches!(b, b'/' | b'?' | b'#' | b'%'));
+    secrets(raw, |item| (16..=128).contains(&item.len()) && in_path(item)).filter(|tokens| tokens.len() <= 256)
+}
+
+/// Public keys of app servers, at most 256.
+pub fn vapid_keys(raw: &Raw) -> Option<Vec<KeyDigest>> {
+    let mut points = PointChecker::new(256);
+    let keys: Option<Vec<_>> = raw.items().into_iter().map(|item| points.check(item.as_bytes())).collect();
+    keys.filter(|keys| keys.len() <= 256)
+}
+
+fn secrets(raw: &Raw, fits: impl Fn(&str) -> bool) -> Option<Vec<Secret>> {
+    let accepted = |item: &str| fits(item) && item.bytes().all(|b| b.is_ascii_graphic());
     raw.items().into_iter().map(|item| accepted(item).then(|| Secret::new(item))).collect()
 }

@@ -1,7 +1,7 @@
 //! Values of settings that are words: `None` for any other word.
 
 use super::parse::Raw;
-use super::{LogFormat, Roles, Steer, StoreKind, TokenForm, UnknownName};
+use super::{LogFormat, RegisterMode, Roles, Steer, StoreKind, TokenForm, UnknownName};
 
 /// Reads `roles`: one of them at least.
 pub(super) fn roles(raw: &Raw) -> Option<Roles> {
@@ -30,6 +30,16 @@ pub(super) fn token_form(raw: &Raw) -> Option<TokenForm> {
     match raw.text()? {
         "short" => Some(TokenForm::Short),
         "fernet" => Some(TokenForm::Fernet),
+        _ => None,
+    }
+}
+
+/// Reads `access.register`.
+pub(super) fn register_mode(raw: &Raw) -> Option<RegisterMode> {
+    match raw.text()? {
+        "open" => Some(RegisterMode::Open),
+        "token" => Some(RegisterMode::Token),
+        "vapid" => Some(RegisterMode::Vapid),
         _ => None,
     }
 }

@@ -19,6 +19,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 
 /// The words of the other keys.
 const WORDS: &[(&str, &[&str])] = &[
+    ("access.register", &["open", "token", "vapid"]),
     ("endpoint.tokens", &["short", "fernet"]),
     ("log.color", &["true", "false"]),
     ("log.format", &["text", "json"]),

@@ -86,7 +86,7 @@ pub fn fault_until(date: &HttpDate, context: &Context, fault: Fault, retry_after
     let status = fault.row().status;
     let mut response = start(date, context, status, out).header("Content-Type", b"application/json");
     response = match status {
-        401 if fault == Fault::NodeKey => response.header("WWW-Authenticate", b"Bearer"),
+        401 if matches!(fault, Fault::NodeKey | Fault::AccessToken) => response.header("WWW-Authenticate", b"Bearer"),
         401 => response.header("WWW-Authenticate", b"vapid"),
         404 if fault == Fault::NoSession => response.header(SESSION, b"none"),
         503 if fault == Fault::SessionBusy => response.header(SESSION, b"busy"),

@@ -146,6 +146,7 @@ impl PushEdge {
         if opened.version != version {
             return Err(Fault::BadToken);
         }
+        self.may_send(shown)?;
         match (&opened.lock, shown) {
             (None, shown) => Ok(shown),
             (Some(_), None) => Err(Fault::VapidRequired),

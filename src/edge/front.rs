@@ -16,15 +16,16 @@ pub(super) struct Front {
 const POLICY: &[u8] = b"default-src 'none'; style-src 'unsafe-inline'";
 
 impl Front {
-    /// Creates the page of a server that user agents reach at `url`, `http` or `https` without a path.
-    pub(super) fn new(url: &str) -> Front {
+    /// Creates the page of a server that user agents reach at `url`, `http` or `https` without a path. `registration` is
+    /// a sentence without markup.
+    pub(super) fn new(url: &str, registration: &str) -> Front {
         let socket = format!("{}/", url.replacen("http", "ws", 1));
         let is_plain = url.starts_with("http://");
         let insecure = ", and dom.push.testing.allowInsecureServerURL to true";
         let insecure = if is_plain { insecure } else { "" };
         let text = format!(
             "murre, a push server. Firefox: in about:config set dom.push.serverURL to {socket}{insecure}. \
-             UnifiedPush distributors: {url}/ is the URL of the push server. Registration is open.\n"
+             UnifiedPush distributors: {url}/ is the URL of the push server. {registration}\n"
         );
         let (url, socket) = (escaped(url), escaped(&socket));
         let html = format!(
@@ -40,7 +41,7 @@ impl Front {
              and start Firefox again.</p>\n\
              <h2>UnifiedPush</h2>\n\
              <p>URL of the push server for distributors: <code>{url}/</code></p>\n\
-             <p>Registration is open.</p>\n"
+             <p>{registration}</p>\n"
         );
         Front { html, text }
     }

@@ -13,6 +13,7 @@ use machine::{CloseReason, Command, Publish, SenderCommand, SenderEvent};
 use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
 
+use super::access::TOKEN_PATH;
 use super::answer::{self, Context, HEARTBEAT};
 use super::endpoint::{PostDraft, Posted};
 use super::front::Front;
@@ -183,7 +184,9 @@ impl PushEdge {
         if head.lacks_host && port != Port::WebSocket && !is_front {
             return self.malformed(&context, Malformed::Syntax, out);
         }
-        if is_front && head.method == "GET" && upgrade::is_asked(&head) {
+        let is_session =
+            is_front || (matches!(port, Port::WebSocket | Port::Public) && head.path.starts_with(TOKEN_PATH));
+        if is_session && head.method == "GET" && upgrade::is_asked(&head) {
             return match if placeless { Err(FULL) } else { self.upgrade(&head, hsts, out) } {
                 Ok(websocket) => {
                     *codec = websocket;
@@ -209,6 +212,9 @@ impl PushEdge {
                 UpgradeFault::Malformed => Fault::BadUpgrade,
             })
         })?;
+        if !self.access.admits(head) {
+            return Err(Reply::Fault(Fault::AccessToken));
+        }
         if self.gate.is_stopping() {
             return Err(STOPPING);
         }

@@ -5,8 +5,10 @@
 //! that speak for several of them. [`endpoint`] serves app servers, [`receipts`] their requests for the outcome of a
 //! message, and [`simple`] the app servers of SimplePush. [`node`] serves other nodes. [`http`] drives the exchanges of
 //! the last four, [`answer`] writes their responses, [`pages`] has health pages and [`front`] the page of `/`, and
-//! [`close`] is the one table of goodbyes. [`gate`] and [`senders`] limit connections and senders.
+//! [`close`] is the one table of goodbyes. [`gate`] and [`senders`] limit connections and senders, and [`access`] has
+//! the rules about callers.
 
+mod access;
 mod answer;
 mod close;
 mod endpoint;
@@ -43,6 +45,8 @@ use protocol::webpush::key::{BearerKeys, PointChecker};
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::vapid::Verifier;
 
+use access::Access;
+pub use access::{AccessRules, Register};
 use answer::{Context, HttpDate, Pages};
 use events::Reporter;
 pub use events::{Counts, Ended, Events, Happening, Report};
@@ -64,6 +68,8 @@ pub struct EdgeConfig {
     pub tokens: TokenForm,
     /// Keys at start; [`PushEdge::rekey`] replaces them.
     pub keys: EdgeKeys,
+    /// Rules at start; [`PushEdge::set_rules`] replaces them.
+    pub rules: AccessRules,
     pub placement: Placement,
     pub shard: ShardId,
     /// Maximum length of the body of a POST, in bytes: [`BODY_BYTES_DEFAULT`].
@@ -142,7 +148,9 @@ pub struct PushEdge {
     node_keys: BearerKeys,
     fresh: FreshUaids,
     pages: Pages,
+    access: Access,
     front: Front,
+    agent_url: String,
     date: HttpDate,
     location: String,
     receipts: receipts::Receipts,
@@ -209,6 +217,7 @@ impl Codec {
 
 impl PushEdge {
     pub fn new(config: &EdgeConfig) -> Result<PushEdge, BadKey> {
+        let access = Access::new(&config.rules);
         let (base, origin) = split_url(&config.endpoint_url).ok_or(BadKey::Url)?;
         Ok(PushEdge {
             tokens: Tokens::new(&config.endpoint_url, config.tokens, &config.keys.crypto)?,
@@ -218,7 +227,9 @@ impl PushEdge {
             node_keys: BearerKeys::new(&config.keys.node),
             fresh: FreshUaids::new(config.placement, config.shard),
             pages: Pages::new(&config.version),
-            front: Front::new(&config.agent_url),
+            front: Front::new(&config.agent_url, access.sentence()),
+            access,
+            agent_url: config.agent_url.clone(),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
             receipts: receipts::Receipts::new(base, &config.keys.crypto)?,

@@ -64,6 +64,10 @@ impl PushEdge {
         else {
             return Plan::Reply(Reply::Fault(Fault::BadToken));
         };
+        // An update has no VAPID key.
+        if let Err(fault) = self.may_send(None) {
+            return Plan::Reply(Reply::Fault(fault));
+        }
         match self.take_from_sender(now, None) {
             Ok(()) => Plan::Update(Box::new(UpdateDraft {
                 uaid: opened.uaid,

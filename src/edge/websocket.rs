@@ -85,6 +85,8 @@ impl Fragments {
 
 /// Text in the place of an endpoint when the key of a `register` is no point on P-256 (PROTOCOL.md 1.6).
 const NO_ENDPOINT: &[u8] = b"Failed to generate endpoint";
+/// Text in that place when `access.vapid_keys` lacks the key.
+const NOT_ALLOWED: &[u8] = b"This server has no endpoints for this key";
 
 impl PushEdge {
     pub(super) fn ingest_websocket(&mut self, session: Session<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Ingest {
@@ -229,10 +231,18 @@ impl PushEdge {
                 let Some(chid) = parse_dashed(channel.as_bytes()) else { return Asked::Misplaced };
                 // An endpoint of SimplePush is locked to no key.
                 let checked = key.filter(|_| !simple).map(|key| self.points.check(key.as_bytes()));
-                if checked == Some(None) {
+                let refused = if checked == Some(None) {
                     self.stats.registers_refused += 1;
-                    let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(NO_ENDPOINT);
-                    let refusal = |out: &mut Vec<u8>| server_message::registered(&chid, 400, endpoint, out);
+                    Some((400, NO_ENDPOINT))
+                } else if !self.access.may_register(checked.flatten()) {
+                    self.stats.registers_not_allowed += 1;
+                    Some((401, NOT_ALLOWED))
+                } else {
+                    None
+                };
+                if let Some((status, text)) = refused {
+                    let endpoint = |out: &mut Vec<u8>| out.extend_from_slice(text);
+                    let refusal = |out: &mut Vec<u8>| server_message::registered(&chid, status, endpoint, out);
                     ws::write_frame(out, Opcode::Text, |out| match member {
                         Some(uaid) => relay::of_member(&uaid.0, refusal, out),
                         None => refusal(out),

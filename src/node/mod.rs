@@ -6,6 +6,7 @@
 //! (ARCHITECTURE.md 4).
 //! Lives on: the thread that calls [`start`]; it owns every other one.
 
+mod access;
 mod backup;
 
 mod advice;
@@ -289,6 +290,7 @@ impl<'a> Plan<'a> {
             agent_url: agent_url(config, addresses, name.as_deref()),
             tokens: config.endpoint.tokens,
             keys: keys.for_edge(),
+            rules: access::rules(config),
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,

@@ -12,6 +12,7 @@ use shards::ledger;
 use shards::reactor::Control;
 use shards::thread::{Handle, Shards};
 
+use super::access;
 use super::backup::backup;
 use super::banner::Addresses;
 use super::certificates::{Certificates, NodeTls};
@@ -140,8 +141,8 @@ impl Running {
         self.island.signals().recv().unwrap_or(Signal::Stop)
     }
 
-    /// Takes `endpoint.crypto_keys`, `node.keys` and `websocket.welcome` of this configuration on every shard, and
-    /// `tls.ticket_keys` and `tls.unknown_name` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
+    /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys` and `access.*` of this
+    /// configuration on every shard, and `tls.ticket_keys` and `tls.unknown_name` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
     /// `node.tls.cert`, `node.tls.key` and `node.ca` again. Sessions, requests under way, handshakes and connections go
     /// on. Ignores the other settings. Returns when every shard has the keys; must not run on a shard or
     /// the island.
@@ -151,7 +152,7 @@ impl Running {
     /// [`Fault::Shards`] when a shard does not answer.
     pub fn reload(&self, config: &Config) -> Result<(), Fault> {
         let known = self.data.known_keys(config)?;
-        let keys = known.for_edge();
+        let (keys, rules) = (known.for_edge(), access::rules(config));
         keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
         let certificates = Certificates::read(config)?;
         let trust = cluster::trust(config)?;
@@ -164,6 +165,7 @@ impl Running {
         self.stage.shards.control(Control::Edge(Arc::new(move |edge: &mut PushEdge| {
             // Invariant: these keys were checked above.
             edge.rekey(&keys).expect("keys that were checked are taken");
+            edge.set_rules(&rules);
             // The receiver is gone after `RELOAD_TIME_MAX`.
             let _ = took.send(());
         })));

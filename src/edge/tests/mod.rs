@@ -1,5 +1,6 @@
 //! Tests of the edge without any socket: its commands to the machine, its output and its ends.
 
+mod access;
 mod bad_input;
 mod chunking;
 mod endpoint;
@@ -25,7 +26,9 @@ use machine::{
 };
 use shards::ports::{Edge, Emitted, Ingest, Port};
 
-use super::{BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Gate, PushEdge, UNFINISHED_BYTES_MAX, VersionInfo};
+use super::{
+    AccessRules, BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Gate, PushEdge, UNFINISHED_BYTES_MAX, VersionInfo,
+};
 use protocol::webpush::endpoint::{Subscription, TokenForm, Tokens};
 use protocol::webpush::identity::Identity;
 use protocol::webpush::key::key_digest;
@@ -48,6 +51,7 @@ pub(super) fn config() -> EdgeConfig {
         agent_url: "https://push.example.org".into(),
         tokens: TokenForm::Short,
         keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
+        rules: AccessRules::default(),
         placement: Placement::new([1; 16], 3),
         shard: ShardId(1),
         body_bytes_max: BODY_BYTES_DEFAULT,

@@ -53,6 +53,10 @@ pub enum Fault {
     VapidAudience,
     /// The endpoint is locked to another key.
     VapidKeyMismatch,
+    /// The key of the sender is not in `endpoint.allowed_keys`.
+    SenderNotAllowed,
+    /// An upgrade carries no token of `access.tokens`.
+    AccessToken,
     /// The endpoint is locked to a key and none was shown.
     VapidRequired,
     /// Draft 01 without a usable `Crypto-Key: p256ecdsa=`.
@@ -133,6 +137,10 @@ impl Fault {
             Fault::VapidTooLong => (401, Some(109), "VAPID expiration is too long, at most 24 hours are allowed"),
             Fault::VapidAudience => (401, Some(109), "VAPID claim aud must be the origin of the endpoint"),
             Fault::VapidKeyMismatch => (401, Some(109), "VAPID public key mismatch"),
+            Fault::SenderNotAllowed => (401, Some(109), "This server takes no messages of this VAPID key"),
+            Fault::AccessToken => {
+                (401, None, "This server needs a token: wss://NAME/t/TOKEN/, or Authorization: Bearer TOKEN")
+            }
             Fault::VapidRequired => (401, Some(109), "This endpoint requires VAPID authorization"),
             Fault::VapidCryptoKey => (400, Some(110), "Missing or invalid p256ecdsa in Crypto-Key"),
             Fault::NodeKey => (401, None, "Unknown node key"),
@@ -232,6 +240,7 @@ mod tests {
             VapidTooLong,
             VapidAudience,
             VapidKeyMismatch,
+            SenderNotAllowed,
             VapidRequired,
         ];
         let rows: [(u16, Option<u16>, &[Fault]); 18] = [
@@ -241,7 +250,7 @@ mod tests {
             (400, Some(111), &[TtlMissing]),
             (400, Some(113), &[Topic]),
             (400, Some(114), &[TtlNegative]),
-            (401, None, &[NodeKey]),
+            (401, None, &[NodeKey, AccessToken]),
             (401, Some(109), &vapid),
             (404, None, &[NotFound, NoSession]),
             (404, Some(102), &[BadToken]),
