@@ -242,6 +242,7 @@ fn one_public_port_serves_sessions_and_posts() {
     let settings = [
         format!("public.listen={public}"),
         "public.domain=localhost".to_owned(),
+        "public.http_listen=none".to_owned(),
         format!("tls.cert={}", cert.display()),
         format!("tls.key={}", key.display()),
     ];

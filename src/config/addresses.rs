@@ -26,7 +26,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
 /// Every listener that this configuration opens, with its key.
 fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
     let Config { websocket, endpoint, public, node, admin, roles, .. } = config;
-    let (shared, public) = (config.shared_listen(), public.listen());
+    let (shared, public, public_http) = (config.shared_listen(), public.listen(), public.http_listen());
     // One listener serves both of their ports.
     let endpoint_listen: Vec<_> = endpoint.listen.iter().copied().filter(|one| !shared.contains(one)).collect();
     let settings = [
@@ -35,6 +35,7 @@ fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
         ("endpoint.listen", &endpoint_listen, roles.endpoint),
         ("endpoint.tls.listen", &endpoint.tls_listen, roles.endpoint),
         ("public.listen", &public, true),
+        ("public.http_listen", &public_http, true),
         ("node.listen", &node.listen, roles.connect),
         ("node.tls.listen", &node.tls.listen, roles.connect),
         ("admin.listen", &admin.listen, true),

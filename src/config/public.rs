@@ -11,6 +11,8 @@ pub struct Public {
     pub domain: Vec<String>,
     /// Addresses for user agents and app servers together, over TLS; `None`: as `domain` has it.
     pub(super) listen: Option<Vec<SocketAddr>>,
+    /// Addresses without TLS that send browsers to `https://`; `None`: as `domain` has it.
+    pub(super) http_listen: Option<Vec<SocketAddr>>,
 }
 
 /// `tls.hsts` with `public.domain`: a year.
@@ -20,6 +22,11 @@ impl Public {
     /// Returns the addresses for user agents and app servers together, over TLS.
     pub fn listen(&self) -> Vec<SocketAddr> {
         self.listen.clone().unwrap_or_else(|| self.every_address(443))
+    }
+
+    /// Returns the addresses without TLS that send browsers to `https://`.
+    pub fn http_listen(&self) -> Vec<SocketAddr> {
+        self.http_listen.clone().unwrap_or_else(|| self.every_address(80))
     }
 
     /// Returns the URL of this server, if it has a name.
@@ -51,7 +58,7 @@ impl Config {
 
 const BOTH: Roles = Roles { connect: true, endpoint: true };
 
-/// Refuses a port for both roles where one of them is off.
+/// Refuses a port for both roles where one of them is off, and redirects to nowhere.
 ///
 /// # Errors
 /// [`ConfigError::Conflict`].
@@ -60,6 +67,11 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         return Err(ConfigError::Conflict(
             "public.listen serves user agents and app servers, and one of them is not in roles: give both roles, or set \
              public.listen to none",
+        ));
+    }
+    if config.public.domain.is_empty() && !config.public.http_listen().is_empty() {
+        return Err(ConfigError::Conflict(
+            "public.http_listen needs public.domain: the name that it sends browsers to",
         ));
     }
     Ok(())

@@ -62,9 +62,9 @@ pub(super) const LIMITS: Limits =
 /// others.
 const DESCRIPTORS_PART: u64 = 8;
 /// Bytes of a request's head. Refuse: 431.
-const HEAD_BYTES_MAX: usize = 16 * 1024;
+pub(super) const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// After a failed accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Limits {
     /// These limits for a process that may open this number of descriptors.
@@ -102,7 +102,7 @@ impl Hosts {
 }
 
 /// The host of `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn host_of(authority: &str) -> Option<&str> {
+pub(super) fn host_of(authority: &str) -> Option<&str> {
     let is_port = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
     if let Some(rest) = authority.strip_prefix('[') {
         let (host, port) = rest.split_once(']')?;
@@ -124,11 +124,11 @@ pub(super) struct Handshake {
 
 /// Limits a log line to one a minute, so that callers cannot fill the log.
 #[derive(Default)]
-struct Complaints(Mutex<Option<Instant>>);
+pub(super) struct Complaints(Mutex<Option<Instant>>);
 
 impl Complaints {
     /// Returns true if the line is due. The next one is due a minute later.
-    fn due(&self) -> bool {
+    pub fn due(&self) -> bool {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let due = said.is_none_or(|at| at.elapsed() >= QUIET);
         if due {

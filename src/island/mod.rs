@@ -14,6 +14,9 @@ mod process;
 
 mod broadcasts;
 
+mod challenges;
+mod redirects;
+
 mod megaphone;
 
 mod wakes;
@@ -31,10 +34,12 @@ mod validity;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use challenges::Challenges;
 pub(crate) use client::client_config;
 pub(crate) use lease::Lease;
 pub use megaphone::Source;
 pub use peers::{Answering, PeerCalls, Peers, Trust, settle, who_answers};
+pub use redirects::Redirects;
 pub(crate) use timekeeper::{Timekeeper, Witness};
 pub use validity::Validity;
 pub use wakes::Wakes;
@@ -166,6 +171,7 @@ pub struct Prepared {
     caller: Option<wakes::Caller>,
     peers: Option<peers::Caller>,
     timekeeper: Option<Timekeeper>,
+    redirects: Option<Redirects>,
 }
 
 impl Prepared {
@@ -184,9 +190,9 @@ impl Prepared {
         let megaphone = |source| Megaphone::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let megaphone = calls.source.map(megaphone);
         let caller = calls.wake.map(|(url, wakes)| wakes::Caller::new(url, wakes, Arc::clone(&client)));
-        let (peers, timekeeper, lease) = (None, None, None);
+        let (peers, timekeeper, lease, redirects) = (None, None, None, None);
         let (signals, came) = (signal_came, signal_sent);
-        Ok(Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, timekeeper })
+        Ok(Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, timekeeper, redirects })
     }
 
     pub fn call_nodes(&mut self, calls: PeerCalls) {
@@ -196,6 +202,11 @@ impl Prepared {
     /// Makes the island renew the lease of this node.
     pub(crate) fn keep_lease(&mut self, lease: Lease) {
         self.lease = Some(lease);
+    }
+
+    /// Makes the island serve `public.http_listen`.
+    pub fn redirect(&mut self, redirects: Redirects) {
+        self.redirects = Some(redirects);
     }
 
     /// Makes the island watch the host's clock.
@@ -248,7 +259,8 @@ impl Island {
     /// # Errors
     /// If the operating system refuses the thread or a listener.
     pub fn start(prepared: Prepared, admin: Admin, exhibits: Exhibits, host: Arc<dyn Host>) -> std::io::Result<Island> {
-        let Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, timekeeper } = prepared;
+        let Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, .. } = prepared;
+        let Prepared { peers, timekeeper, redirects, .. } = prepared;
         let Admin { listeners, tls, hosts } = admin;
         let addresses = |listeners: &[TcpListener]| listeners.iter().map(TcpListener::local_addr).collect();
         let admin: std::io::Result<Vec<_>> = addresses(&listeners);
@@ -274,8 +286,13 @@ impl Island {
             peers.as_ref().map(peers::Caller::board),
             timekeeper.as_ref().map(Timekeeper::board),
             lease.as_ref().map(Lease::board),
+            redirects.as_ref().map(Redirects::board),
             Some(Arc::clone(&board)),
         ];
+        if let Some(redirects) = redirects {
+            let _inside = runtime.enter();
+            redirects.spawn()?;
+        }
         let source = megaphone.as_ref().map(Megaphone::state);
         let nodes = peers.as_ref().map(peers::Caller::showcase);
         let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect(), nodes };

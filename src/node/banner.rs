@@ -14,6 +14,8 @@ pub struct Addresses {
     pub endpoint_tls: Vec<SocketAddr>,
     /// Listeners for user agents and app servers together, over TLS.
     pub public: Vec<SocketAddr>,
+    /// Listeners without TLS that send browsers to `https://`.
+    pub public_http: Vec<SocketAddr>,
     /// Listeners of the node API.
     pub node: Vec<SocketAddr>,
     /// Listeners of the node API over TLS.
@@ -42,6 +44,7 @@ impl Addresses {
             }
         };
         line("everyone", "https", &self.public);
+        line("redirects", "http", &self.public_http);
         line("user agents", "ws", &self.websocket);
         line("user agents", "wss", &self.websocket_tls);
         line("app servers", "http", &self.endpoint);
@@ -108,6 +111,7 @@ mod tests {
             endpoint: vec!["127.0.0.1:8082".parse().unwrap()],
             endpoint_tls: vec!["0.0.0.0:8443".parse().unwrap()],
             public: vec!["[::]:443".parse().unwrap()],
+            public_http: vec!["[::]:80".parse().unwrap()],
             node: vec![],
             node_tls: vec!["10.0.0.1:8443".parse().unwrap()],
             admin: vec!["127.0.0.1:8083".parse().unwrap()],
@@ -118,6 +122,7 @@ mod tests {
         for line in [
             "serves with 2 shards on CPU 0, 1, data in murre-data\n",
             "  everyone     https://[::]:443/\n",
+            "  redirects    http://[::]:80/\n",
             "  user agents  ws://0.0.0.0:8080/, ws://[::1]:8080/\n",
             "  user agents  wss://0.0.0.0:443/\n",
             "  app servers  http://127.0.0.1:8082/\n",

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind as bind_to, socket_with};
 use shards::ports::Port;
 use shards::ring;
@@ -63,11 +63,16 @@ pub(super) fn check_free(config: &Config, patience: Duration) -> Result<(), Faul
 
 /// Binds and closes a socket. It never listens: a client must not take this for a server.
 fn try_bind(address: SocketAddr) -> io::Result<()> {
+    let socket = stream_socket(address)?;
+    Ok(bind_to(&socket, &address)?)
+}
+
+fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Else connections that ended a minute ago would be in the way.
     set_socket_reuseaddr(&socket, true)?;
-    Ok(bind_to(&socket, &address)?)
+    Ok(socket)
 }
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -140,6 +145,34 @@ pub(super) fn bind_admin(config: &Config) -> Result<AdminListeners, Fault> {
         plain: bind_plainly("admin.listen", &config.admin.listen)?,
         tls: bind_plainly("admin.tls.listen", &config.admin.tls_listen)?,
     })
+}
+
+/// Binds `public.http_listen`, which only the island uses.
+///
+/// # Errors
+/// [`Fault::Address`].
+pub(super) fn bind_redirects(config: &Config) -> Result<Vec<TcpListener>, Fault> {
+    let addresses = config.public.http_listen();
+    let bind = |address: &SocketAddr| {
+        // Else [::] takes the connections of IPv4, too, and 0.0.0.0 could not be bound beside it.
+        let beside = addresses.iter().any(|other| other.is_ipv4() && other.port() == address.port());
+        listen(*address, address.is_ipv6() && beside, config.shards.backlog).map_err(|error| Fault::Address {
+            key: "public.http_listen",
+            address: *address,
+            error,
+        })
+    };
+    addresses.iter().map(bind).collect()
+}
+
+fn listen(address: SocketAddr, only_v6: bool, backlog: u16) -> io::Result<TcpListener> {
+    let socket = stream_socket(address)?;
+    if only_v6 {
+        set_ipv6_v6only(&socket, true)?;
+    }
+    bind_to(&socket, &address)?;
+    rustix::net::listen(&socket, i32::from(backlog))?;
+    Ok(socket.into())
 }
 
 /// Bound listeners for operators.

@@ -70,7 +70,9 @@ use crate::config::{self, Config};
 use crate::edge::{
     BODY_BYTES_DEFAULT, EdgeConfig, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
 };
-use crate::island::{Calls, Exhibits, Host, Island, PeerCalls, Prepared, Source, Timekeeper, Wakes, Witness};
+use crate::island::{
+    Calls, Challenges, Exhibits, Host, Island, PeerCalls, Prepared, Redirects, Source, Timekeeper, Wakes, Witness,
+};
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
 use events::EventLog;
@@ -134,6 +136,12 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let shard_count = pinned.len() as u16;
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
+    let redirects = listeners::bind_redirects(config)?;
+    let public_http = redirects.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+    if !redirects.is_empty() {
+        let challenges = Arc::<Challenges>::default();
+        prepared.redirect(Redirects::new(redirects, config.public.domain.clone(), challenges));
+    }
     let certificates = Certificates::read(config)?;
     let trust = cluster::trust(config)?;
     // Before the first listener: this node must not answer itself.
@@ -186,7 +194,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let admin = tls.admin(config, admin);
     let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;
     earlier.discard_told();
-    let addresses = plan.addresses(&addresses, &island);
+    let addresses = Addresses { public_http, ..plan.addresses(&addresses, &island) };
     let manager = if surroundings.signals { Manager::of_process() } else { Manager::default() };
     manager.ready();
     tracing::info!(shards = shard_count, endpoint_url = addresses.endpoint_url, "node ready");
@@ -396,6 +404,7 @@ impl<'a> Plan<'a> {
             endpoint: of(bound, Port::Endpoint, false),
             endpoint_tls: of(bound, Port::Endpoint, true),
             public: of(bound, Port::Public, true),
+            public_http: Vec::new(),
             node: of(bound, Port::Node, false),
             node_tls: of(bound, Port::Node, true),
             admin: island.admin().to_vec(),
@@ -439,7 +448,8 @@ pub(crate) fn share(max_connections: u32, shard_count: u16) -> u32 {
     if shard_count == 1 { share } else { share + share / 50 }
 }
 
-/// The addresses of one port, with TLS or without. Those without TLS that user agents and app servers share are of both.
+/// The addresses of one port, with TLS or without. Addresses without TLS that user agents and app servers share are of
+/// both ports.
 fn of(bound: &[Address], port: Port, tls: bool) -> Vec<SocketAddr> {
     let is_shared = |of: &Address| of.port == Port::Public && !tls && matches!(port, Port::WebSocket | Port::Endpoint);
     bound.iter().filter(|of| of.tls == tls && (of.port == port || is_shared(of))).map(|of| of.address).collect()

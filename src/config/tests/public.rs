@@ -26,8 +26,12 @@ fn a_name_opens_the_public_port_and_says_so_to_browsers() {
     assert_eq!(config.public.listen(), ["[::1]:8443".parse().unwrap()]);
     assert_eq!(config.hsts(), 86_400);
     assert_eq!(with(&["public.domain=a.example", "tls.hsts=0"]).hsts(), 0);
-    let behind_a_proxy = load(&sets(&["public.domain=a.example", "public.listen=none"]));
-    assert!(behind_a_proxy.public.listen().is_empty());
+    assert_eq!(config.public.http_listen(), ["0.0.0.0:80".parse().unwrap(), "[::]:80".parse().unwrap()]);
+    let none = ["public.domain=a.example", "public.listen=none", "public.http_listen=none"];
+    let behind_a_proxy = load(&sets(&none));
+    assert!(behind_a_proxy.public.listen().is_empty() && behind_a_proxy.public.http_listen().is_empty());
+    let said = refusal(&sets(&["public.http_listen=127.0.0.1:80"]));
+    assert!(said.starts_with("public.http_listen needs public.domain"), "{said}");
     let alone = with(&["public.listen=127.0.0.1:8443", "websocket.listen=", "endpoint.listen="]);
     assert_eq!((alone.public.listen().len(), alone.hsts()), (1, 0));
 }

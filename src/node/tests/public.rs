@@ -22,8 +22,9 @@ fn check_way(mut agent: Agent, sender: &mut Client) {
 fn one_port_serves_sessions_posts_and_the_page_over_tls() {
     let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
     let [cert, key] = files(&papers);
-    let listen = ["public.listen=127.0.0.1:0", "public.domain=localhost", "websocket.listen=", "endpoint.listen="];
-    let sets = [&["store.kind=memory"], &listen[..], &[&cert, &key]].concat();
+    let listen = ["public.listen=127.0.0.1:0", "public.domain=localhost", "public.http_listen=127.0.0.1:0"];
+    let alone = ["websocket.listen=", "endpoint.listen="];
+    let sets = [&["store.kind=memory"], &listen[..], &alone, &[&cert, &key]].concat();
     let running = start(&config(dir.path(), &sets)).unwrap();
     let address = running.addresses().public[0];
     assert_eq!(running.addresses().endpoint_url, "https://localhost");
@@ -37,6 +38,8 @@ fn one_port_serves_sessions_posts_and_the_page_over_tls() {
     for path in ["/health", "/metrics", "/boot"] {
         assert_eq!(visitor.exchange(&get(path)).unwrap().status, 404, "{path}");
     }
+    let plain = ask(running.addresses().public_http[0], "GET /a HTTP/1.1\r\nhost: other\r\n\r\n");
+    assert!(plain.starts_with("HTTP/1.1 308 ") && plain.contains("\r\nlocation: https://localhost/a\r\n"), "{plain}");
     // Users live on both shards, so that some sockets move.
     for _ in 0..8 {
         check_way(Agent::upgrade("wss://localhost/", over_tls()).unwrap(), &mut visitor);
