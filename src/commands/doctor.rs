@@ -4,6 +4,7 @@
 //! [`checks`] judges them. Nothing is changed.
 
 mod certificates;
+mod chain;
 pub mod checks;
 pub mod facts;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use machine::stats::{Board, Histogram, HistogramMeaning, Kind, Meaning, bound_us};
 use prometheus_client::collector::Collector;
@@ -20,9 +21,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::Exhibits;
 use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
+use super::{CertificatesInUse, Exhibits};
 use crate::store::latencies::{BOUNDS_US, Latencies};
 use renamed::{RENAMED, Renamed, successor};
 
@@ -37,6 +38,7 @@ impl Metrics {
     pub fn new(exhibits: Arc<Exhibits>, island: Vec<Arc<Board>>, nodes: Option<Arc<Showcase>>) -> Metrics {
         let (mut murre, mut process) = (Registry::with_prefix("murre"), Registry::default());
         murre.register_collector(Box::new(BuildInfo));
+        murre.register_collector(Box::new(Certificates(Arc::clone(&exhibits.certificates))));
         murre.register_collector(Box::new(Boards { exhibits, island }));
         murre.register_collector(Box::new(Nodes(nodes)));
         murre.register_collector(Box::new(ProcessMetrics::Deprecated));
@@ -67,6 +69,30 @@ impl Collector for BuildInfo {
         let help = "Version and commit of this process; the value is always 1.";
         let mut family = encoder.encode_descriptor("build_info", help, None, MetricType::Gauge)?;
         ConstGauge::new(1).encode(family.encode_family(&[("version", version), ("commit", commit)])?)
+    }
+}
+
+/// Time that is left for each name of the certificates in use.
+struct Certificates(Arc<CertificatesInUse>);
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificates")
+    }
+}
+
+impl Collector for Certificates {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let left = self.0.seconds_left(SystemTime::now());
+        if left.is_empty() {
+            return Ok(());
+        }
+        let help = "Seconds until the certificate for this name ends; negative after its end.";
+        let mut family = encoder.encode_descriptor("tls_certificate_expiry_seconds", help, None, MetricType::Gauge)?;
+        for (name, seconds) in left {
+            ConstGauge::new(seconds).encode(family.encode_family(&[("name", name)])?)?;
+        }
+        Ok(())
     }
 }
 
@@ -340,7 +366,8 @@ mod tests {
             latencies.record(1, took);
         }
         let statements = Some(Arc::new(latencies));
-        let metrics = Metrics::new(Arc::new(Exhibits { shards: boards, store, statements }), vec![], Some(nodes));
+        let exhibits = Exhibits { shards: boards, store, statements, ..Exhibits::default() };
+        let metrics = Metrics::new(Arc::new(exhibits), vec![], Some(nodes));
         let text = metrics.encode(Format::Open).unwrap();
         let wanted = "# HELP murre_hellos Hellos answered.\n# TYPE murre_hellos counter\n\
                       murre_hellos_total{shard=\"0\"} 3\nmurre_hellos_total{shard=\"1\"} 5\n";
@@ -391,7 +418,7 @@ mod tests {
     fn a_deprecated_name_is_shown_beside_the_new_one_and_names_it() {
         let board = Arc::new(Board::new(&[Old::MEANINGS]));
         Old { looks: 3, store_sync_microseconds: 1_500_000, peer_answers_within_1ms: 1 }.write_to(&board, 0);
-        let exhibits = Exhibits { shards: vec![board], store: None, statements: None };
+        let exhibits = Exhibits { shards: vec![board], ..Exhibits::default() };
         let text = Metrics::new(Arc::new(exhibits), vec![], None).encode(Format::Text).unwrap();
         for lines in [
             "# HELP murre_looks_total Deprecated: use murre_presence_lookups_total\n",
@@ -418,7 +445,7 @@ mod tests {
             board.set_histogram(0, &histogram);
             Arc::new(board)
         };
-        let exhibits = Exhibits { shards: vec![board(), board()], store: None, statements: None };
+        let exhibits = Exhibits { shards: vec![board(), board()], ..Exhibits::default() };
         let text = Metrics::new(Arc::new(exhibits), vec![], None).encode(Format::Open).unwrap();
         for (line, value) in [
             ("bucket{le=\"0.000128\",kind=\"a\"}", "2"),

@@ -25,6 +25,7 @@ mod peers;
 
 mod client;
 mod ebb;
+mod expiry;
 
 mod lease;
 mod lookup;
@@ -36,6 +37,7 @@ pub(crate) mod tests;
 
 pub use challenges::Challenges;
 pub(crate) use client::client_config;
+pub use expiry::{CertificatesInUse, InUse};
 pub(crate) use lease::Lease;
 pub use megaphone::Source;
 pub use peers::{Answering, PeerCalls, Peers, Trust, settle, who_answers};
@@ -102,12 +104,15 @@ pub struct Backup {
 }
 
 /// Sources of the metrics and the admin page.
+#[derive(Default)]
 pub struct Exhibits {
     /// In shard order.
     pub shards: Vec<Arc<Board>>,
     pub store: Option<Arc<Board>>,
     /// Times of the statements of a shared store.
     pub statements: Option<Arc<Latencies>>,
+    /// Certificates of the TLS listeners.
+    pub certificates: Arc<CertificatesInUse>,
 }
 
 /// Order to the process, from a signal or from the table of nodes.
@@ -297,7 +302,7 @@ impl Island {
         let nodes = peers.as_ref().map(peers::Caller::showcase);
         let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect(), nodes };
         let (stop, stopped) = watch::channel(false);
-        let crowd = exhibits.shards.clone();
+        let (crowd, certificates) = (exhibits.shards.clone(), Arc::clone(&exhibits.certificates));
         let (looking, leasing) = (Arc::clone(&host), Arc::clone(&host));
         let view = Arc::new(admin::View::new(exhibits, host, own, Instant::now()));
         let limits = admin_server::LIMITS.within(shards::ring::nofile_limit());
@@ -305,6 +310,7 @@ impl Island {
         let body = move || {
             let _inside = runtime.enter();
             tokio::spawn(ebb::watch(crowd));
+            tokio::spawn(expiry::watch(certificates));
             if let Some(megaphone) = megaphone {
                 tokio::spawn(megaphone.run());
             }

@@ -1,94 +1,68 @@
-//! Last day of a certificate: its field `notAfter` (RFC 5280 section 4.1.2.5).
+//! Times between which a certificate is good (RFC 5280 section 4.1.2.5).
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-/// End of the validity of a certificate: year, month, day, hour, minute and second of UTC.
+use x509_parser::parse_x509_certificate;
+use x509_parser::time::ASN1Time;
+
+/// First and last second of a certificate. Ordered by the last one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Validity([u32; 6]);
+pub struct Validity {
+    until: ASN1Time,
+    from: ASN1Time,
+}
 
 impl Validity {
     /// Reads the DER of a certificate; `None` if it is no certificate.
     pub fn of(certificate: &[u8]) -> Option<Validity> {
-        let (_, certificate, _) = element(certificate)?;
-        let (_, mut rest, _) = element(certificate)?;
-        // In front of the validity: an optional version, the serial number, the algorithm, the issuer.
-        if element(rest)?.0 == VERSION {
-            rest = element(rest)?.2;
-        }
-        for _ in 0..3 {
-            rest = element(rest)?.2;
-        }
-        let (_, validity, _) = element(rest)?;
-        let (_, _, not_after) = element(validity)?;
-        let (tag, text, _) = element(not_after)?;
-        let text = std::str::from_utf8(text).ok()?;
-        let text = match tag {
-            // Two digits of the year: 1950 to 2049.
-            UTC_TIME => format!("{}{text}", if text < "50" { "20" } else { "19" }),
-            GENERALIZED_TIME => text.to_owned(),
-            _ => return None,
-        };
-        let number = |from: usize, to: usize| text.get(from..to)?.parse().ok();
-        let mut time = [number(0, 4)?; 6];
-        for (at, part) in time.iter_mut().enumerate().skip(1) {
-            *part = number(2 + 2 * at, 4 + 2 * at)?;
-        }
-        Some(Validity(time))
+        let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+        let validity = certificate.validity();
+        Some(Validity { until: validity.not_after, from: validity.not_before })
     }
 
     /// As `2027-01-31`.
     pub fn last_day(&self) -> String {
-        let [year, month, day, ..] = self.0;
-        format!("{year}-{month:02}-{day:02}")
+        let date = self.until.to_datetime();
+        format!("{}-{:02}-{:02}", date.year(), date.month() as u8, date.day())
     }
 
     /// Returns true if it lies in the past of the host clock.
     pub fn is_over(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        self.seconds() < now
+        self.seconds_left(SystemTime::now()) < 0
     }
 
-    /// Seconds since 1970. A year begins in March here, so that a leap day is its last.
-    fn seconds(&self) -> u64 {
-        let [year, month, day, hour, minute, second] = self.0.map(u64::from);
-        let (year, month) = if month > 2 { (year, month - 3) } else { (year.saturating_sub(1), month + 9) };
-        let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
-        let since_1970 = days.saturating_sub(DAYS_TO_1970);
-        ((since_1970 * 24 + hour) * 60 + minute) * 60 + second
+    /// Seconds from `now` to the end; negative after it.
+    pub fn seconds_left(&self, now: SystemTime) -> i64 {
+        let since = |earlier: SystemTime, later: SystemTime| later.duration_since(earlier).ok();
+        let now = since(SystemTime::UNIX_EPOCH, now).map_or(0, |since| since.as_secs());
+        self.until.timestamp().saturating_sub_unsigned(now)
+    }
+
+    /// First second; 1970 for anything before.
+    pub fn from(&self) -> SystemTime {
+        at(self.from)
+    }
+
+    /// Last second; 1970 for anything before.
+    pub fn until(&self) -> SystemTime {
+        at(self.until)
     }
 }
 
-/// Tags of DER.
-const VERSION: u8 = 0xa0;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
-/// Days from the first of March of the year 0 to the first of January 1970, and one.
-const DAYS_TO_1970: u64 = 719_469;
-
-/// The element at the front of `bytes`: its tag, its content, and the bytes behind it.
-fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (tag, rest) = bytes.split_first()?;
-    let (first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(*first), rest),
-        0x81..=0x83 => {
-            let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((*tag, content, rest))
+fn at(time: ASN1Time) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or(0))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     use super::*;
 
-    fn until(year: i32, month: u8, day: u8) -> Validity {
+    /// From 2020 to this day.
+    pub(crate) fn until(year: i32, month: u8, day: u8) -> Validity {
         let mut params = CertificateParams::new(vec!["n.example".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(year, month, day);
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
         Validity::of(certificate.der()).unwrap()
@@ -106,12 +80,12 @@ mod tests {
     }
 
     #[test]
-    fn dates_become_seconds_as_the_calendar_has_them() {
-        let seconds = |year, month, day| Validity([year, month, day, 0, 0, 0]).seconds();
-        assert_eq!(seconds(1970, 1, 1), 0);
-        assert_eq!(seconds(2000, 2, 29), 951_782_400);
-        assert_eq!(seconds(2024, 3, 1), 1_709_251_200);
-        assert_eq!(Validity([2038, 1, 19, 3, 14, 8]).seconds(), 1 << 31);
+    fn time_that_is_left_is_counted_from_a_clock_and_negative_afterwards() {
+        let validity = until(2024, 3, 1);
+        assert_eq!(validity.until(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_709_251_200));
+        assert_eq!(validity.seconds_left(validity.until() - Duration::from_secs(60)), 60);
+        assert_eq!(validity.seconds_left(validity.until() + Duration::from_secs(60)), -60);
+        assert!(validity.from() < validity.until());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::data_dir::Keys;
 use super::fault::Fault;
 use super::listeners::AdminListeners;
 use crate::config::{Config, Pair, Secret, UnknownName};
-use crate::island::{Admin, AdminTls, Validity};
+use crate::island::{Admin, AdminTls, CertificatesInUse, InUse, Validity};
 
 /// The files of every TLS listener, read and checked.
 pub(super) struct Certificates {
@@ -94,8 +94,14 @@ impl Certificates {
         }
     }
 
-    /// Logs the certificates that are shown from now on.
-    fn log(&self) {
+    /// Logs the certificates that are shown from now on, and lists them for the metrics.
+    fn announce(&self, in_use: &CertificatesInUse) {
+        let listed = |(file, certificate): &(PathBuf, Certificate)| {
+            let names = Some(certificate.host_names()).filter(|names| !names.is_empty());
+            let names = names.unwrap_or_else(|| vec![file.display().to_string()]);
+            Some(InUse::new(names, Validity::of(certificate.der())?))
+        };
+        in_use.set(self.files.iter().filter_map(listed).collect());
         if self.files.is_empty() {
             return;
         }
@@ -119,6 +125,7 @@ fn read(pairs: &[Pair<'_>], [cert_key, key_key]: [&str; 2]) -> Result<Vec<Certif
 pub(super) struct NodeTls {
     public: Option<ServerTls>,
     node: Option<ServerTls>,
+    in_use: Arc<CertificatesInUse>,
     /// Time of the last line about a failed handshake.
     logged: Arc<Mutex<Option<Instant>>>,
 }
@@ -133,8 +140,9 @@ impl NodeTls {
             let tls = (!shown.is_empty()).then(|| ServerTls::new(settings(shown, config, keys)));
             tls.transpose().map_err(Fault::Edge)
         };
-        let tls = NodeTls { public: of(&certificates.public)?, node: of(&certificates.node)?, logged: Arc::default() };
-        certificates.log();
+        let (public, node) = (of(&certificates.public)?, of(&certificates.node)?);
+        let tls = NodeTls { public, node, ..NodeTls::default() };
+        certificates.announce(&tls.in_use);
         Ok(tls)
     }
 
@@ -149,8 +157,13 @@ impl NodeTls {
                 tls.replace(settings(shown, config, keys)).map_err(Fault::Edge)?;
             }
         }
-        certificates.log();
+        certificates.announce(&self.in_use);
         Ok(())
+    }
+
+    /// Returns the certificates that are shown, as of the last reload.
+    pub(super) fn in_use(&self) -> Arc<CertificatesInUse> {
+        Arc::clone(&self.in_use)
     }
 
     /// Logs the reason of the first handshake that failed since the last line, at most once a minute.

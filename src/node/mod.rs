@@ -190,7 +190,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, tls.clone());
     let stage = Arc::new(stage);
     let (store, statements) = (storage.board(), storage.latencies());
-    let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements };
+    let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements, certificates: tls.in_use() };
     let admin = tls.admin(config, admin);
     let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;
     earlier.discard_told();

@@ -2,6 +2,7 @@
 
 use tls::Certificate;
 
+use super::chain::{self, Known};
 use super::checks::{Finding, Verdict};
 use crate::config::{Config, Pair, UnknownName};
 use crate::island::Validity;
@@ -11,13 +12,17 @@ pub fn examine(config: &Config) -> Vec<Finding> {
     let (public, node) = (config.public_pairs(), config.node_pairs());
     let only_node = node.iter().filter(|pair| !public.contains(pair));
     let needs_names = config.tls.unknown_name == UnknownName::Refuse;
-    let of_public = public.iter().map(|pair| judge(pair, needs_names));
+    if public.is_empty() && node.is_empty() {
+        return Vec::new();
+    }
+    let known = Known::of_this_host();
+    let of_public = public.iter().map(|pair| judge(pair, needs_names, &known));
     // The server compares the certificate for other nodes with `node.url`, which may have an IP address.
-    of_public.chain(only_node.map(|pair| judge(pair, false))).collect()
+    of_public.chain(only_node.map(|pair| judge(pair, false, &known))).collect()
 }
 
 /// Judges one certificate. `needs_names`: clients that ask for a name get only a certificate with that name.
-fn judge((cert, key): &Pair<'_>, needs_names: bool) -> Finding {
+fn judge((cert, key): &Pair<'_>, needs_names: bool, known: &Known) -> Finding {
     let (cert_file, key_file) = (cert.display(), key.display());
     let finding = |found, verdict, why, mend| Finding {
         what: "certificate",
@@ -36,7 +41,11 @@ fn judge((cert, key): &Pair<'_>, needs_names: bool) -> Finding {
             let names = if has_names { names.join(",") } else { "no host names".to_owned() };
             let validity = Validity::of(certificate.der());
             let last_day = validity.map_or_else(|| "unknown".to_owned(), |validity| validity.last_day());
-            let found = format!("{names}; last day {last_day}; the key fits");
+            let chain = chain::judge(certificate.chain(), known);
+            let issuer = chain.as_ref().map_or("unknown", |chain| &chain.issuer);
+            let fault = chain.as_ref().and_then(|chain| chain.fault.clone());
+            let ending = if fault.is_some() { "the chain is not complete" } else { "the chain is complete" };
+            let found = format!("{names}; issuer {issuer}; last day {last_day}; the key fits; {ending}");
             if validity.is_some_and(|validity| validity.is_over()) {
                 let why = "the certificate expired: clients refuse it".to_owned();
                 return finding(found, Verdict::Warn, why, vec![look, "systemctl reload murre   # after".to_owned()]);
@@ -45,6 +54,10 @@ fn judge((cert, key): &Pair<'_>, needs_names: bool) -> Finding {
                 let why = "the certificate has no DNS name: clients that ask for a name do not get it".to_owned();
                 let default = "tls.unknown_name = \"default\"   # or a certificate with its names".to_owned();
                 return finding(found, Verdict::Warn, why, vec![look, default]);
+            }
+            if let Some(why) = fault {
+                let append = format!("cat intermediate.pem >> {cert_file}   # the certificates that lead to a root");
+                return finding(found, Verdict::Warn, why, vec![append]);
             }
             finding(found, Verdict::Good, String::new(), Vec::new())
         }
@@ -72,7 +85,9 @@ mod tests {
         assert!(judged(&[]).is_empty());
         let good = judged(&shared(&papers, &papers));
         assert_eq!((good.len(), good[0].verdict), (1, Verdict::Good), "both listeners show it: {good:?}");
-        assert!(good[0].found.starts_with("a.example,b.example; last day ") && good[0].found.ends_with("the key fits"));
+        let found = &good[0].found;
+        assert!(found.starts_with("a.example,b.example; issuer CN=rcgen self signed cert; last day "), "{found}");
+        assert!(found.ends_with("; the key fits; the chain is complete"), "{found}");
         let bad = judged(&shared(&papers, &other));
         assert_eq!(bad[0].verdict, Verdict::Fail);
         assert!(bad[0].why.contains("is not the key of certificate"), "{bad:?}");

@@ -86,7 +86,7 @@ fn island_with(prepared: Prepared) -> (Island, Arc<Recorder>) {
     let host = Arc::new(Recorder::new());
     let board = Board::new(&[Numbers::MEANINGS]);
     Numbers { sessions: 7 }.write_to(&board, 0);
-    let exhibits = Exhibits { shards: vec![Arc::new(board)], store: None, statements: None };
+    let exhibits = Exhibits { shards: vec![Arc::new(board)], ..Exhibits::default() };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let shown: Arc<dyn Host> = Arc::clone(&host) as Arc<dyn Host>;
     let admin = Admin { listeners: vec![listener], tls: None, hosts: vec!["murre.internal".to_owned()] };

@@ -62,6 +62,11 @@ impl Certificate {
         self.own()
     }
 
+    /// Returns the DER of the certificate itself and of those behind it, in the order of the file.
+    pub fn chain(&self) -> impl Iterator<Item = &[u8]> {
+        self.key.cert.iter().map(|certificate| &**certificate)
+    }
+
     fn own(&self) -> &CertificateDer<'static> {
         &self.key.cert[0]
     }
