@@ -19,5 +19,7 @@ pub mod client;
 
 pub mod commands;
 
+mod files;
+
 #[cfg(test)]
 mod tidy;

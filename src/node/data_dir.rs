@@ -11,9 +11,9 @@
 //! backups/         copies of keys and store that `murre maintain backup` made
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -23,6 +23,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use super::fault::Fault;
 use crate::config::{Config, Secret};
 use crate::edge::EdgeKeys;
+use crate::files::{self, write_whole};
 
 /// A data directory that this process holds. Released when dropped.
 #[derive(Debug)]
@@ -171,8 +172,7 @@ impl DataDir {
 }
 
 pub(super) fn make_dir(path: &Path) -> Result<(), Fault> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| fault(path, "create", error))
+    files::make_dir(path).map_err(|error| fault(path, "create", error))
 }
 
 pub(super) fn fault(path: &Path, verb: &'static str, error: io::Error) -> Fault {
@@ -228,7 +228,7 @@ fn kept(path: &Path, kind: KeyKind, missing: fn(&Path, KeyKind) -> Result<Secret
 /// Writes a new key to this file.
 fn made(path: &Path, kind: KeyKind) -> Result<Secret, Fault> {
     let key = kind.make().map_err(|error| fault(path, "make", error))?;
-    write_once(path, &key).map_err(|error| fault(path, "write", error))?;
+    write_whole(path, &format!("{key}\n")).map_err(|error| fault(path, "write", error))?;
     Ok(Secret::new(key))
 }
 
@@ -260,18 +260,6 @@ pub fn warn_of_readers(path: &Path, bits: u32) {
 const NOT_THE_OWNER: u32 = 0o077;
 /// Permission bits of strangers: files of the operator may be for a group.
 pub const STRANGERS: u32 = 0o007;
-
-/// Writes under another name first: a file with the name of a key always holds a whole one.
-fn write_once(path: &Path, text: &str) -> io::Result<()> {
-    let draft = path.with_extension("tmp");
-    let _ = fs::remove_file(&draft);
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft)?;
-    file.write_all(text.as_bytes())?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
-    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
-}
 
 fn unhex(text: &str) -> Option<[u8; 16]> {
     let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
