@@ -211,5 +211,6 @@ fn settings(shown: &[Certificate], config: &Config, keys: &Keys) -> Settings {
             UnknownName::Refuse => tls::UnknownName::Refuse,
             UnknownName::Default => tls::UnknownName::Default,
         },
+        challenges: None,
     }
 }

@@ -9,6 +9,7 @@ use rustls::{Error, HandshakeKind, KeyLog};
 use shards::ports::Port;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use crate::challenges::ACME_TLS;
 use crate::keys::{Direction, SECRET_MAX, Suite};
 use crate::record::{ALERT, APPLICATION_DATA, Alert, Session};
 
@@ -96,6 +97,11 @@ impl Handshake {
             }
             other => other,
         }
+    }
+
+    /// Returns true if the peer is an authority that validates a name: it has seen all that it wants to.
+    pub(crate) fn is_challenge(&self) -> bool {
+        self.conn.alpn_protocol() == Some(ACME_TLS)
     }
 
     /// Takes over the secrets after [`Step::Finished`], and says if an earlier connection was resumed. `None` if they

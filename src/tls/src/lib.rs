@@ -5,12 +5,13 @@
 //! owns no socket, and the crate `shards` knows no key.
 //!
 //! Read in this order: `shard` (states of a connection), `handshake`, `record`, `keys`; then `server` with
-//! `certificate` and `tickets` (settings), `first` (bytes that are no TLS), `table` (memory), `client` (load
-//! generators).
+//! `certificate`, `challenges` and `tickets` (settings), `first` (bytes that are no TLS), `table` (memory), `client`
+//! (load generators).
 
 #![forbid(unsafe_code)]
 
 mod certificate;
+mod challenges;
 mod client;
 mod first;
 mod handshake;
@@ -22,6 +23,7 @@ mod table;
 mod tickets;
 
 pub use certificate::{Certificate, Setting};
+pub use challenges::{ACME_TLS, AlpnChallenges};
 pub use client::{Clients, Heard, client_config};
 pub use server::{ServerTls, Settings, UnknownName};
 pub use shard::ShardTls;

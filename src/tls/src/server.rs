@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -9,6 +10,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SignatureAlgorithm};
 
 use crate::certificate::Certificate;
+use crate::challenges::{ACME_TLS, AlpnChallenges, is_challenge};
 use crate::handshake::CatchSecrets;
 use crate::tickets::{TicketKey, Tickets};
 
@@ -29,6 +31,9 @@ pub struct Settings {
     pub ticket_keys: Vec<TicketKey>,
     /// Answer to an unknown name.
     pub unknown_name: UnknownName,
+    /// Answers to an authority that validates names. With them a server can have no certificate yet; then it refuses
+    /// every other handshake.
+    pub challenges: Option<AlpnChallenges>,
 }
 
 /// A server that all shards share, and whose settings can be replaced while it runs.
@@ -37,13 +42,16 @@ pub struct ServerTls {
     current: Arc<RwLock<Arc<ServerConfig>>>,
     /// Reason of the first failed handshake that was not logged.
     failure: Arc<Mutex<Option<String>>>,
+    /// There is no certificate yet.
+    waits: Arc<AtomicBool>,
 }
 
 impl ServerTls {
     /// # Errors
-    /// One sentence, if there is no certificate.
+    /// One sentence, if there is no certificate and no challenge to answer.
     pub fn new(settings: Settings) -> Result<ServerTls, String> {
-        Ok(ServerTls { current: Arc::new(RwLock::new(config_of(settings)?)), failure: Arc::default() })
+        let waits = Arc::new(AtomicBool::new(settings.certificates.is_empty()));
+        Ok(ServerTls { current: Arc::new(RwLock::new(config_of(settings)?)), failure: Arc::default(), waits })
     }
 
     /// Replaces the settings for new handshakes. Handshakes in flight and established connections go on.
@@ -51,7 +59,9 @@ impl ServerTls {
     /// # Errors
     /// As [`ServerTls::new`]; then the former settings stay.
     pub fn replace(&self, settings: Settings) -> Result<(), String> {
+        let waits = settings.certificates.is_empty();
         let config = config_of(settings)?;
+        self.waits.store(waits, Ordering::Relaxed);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
@@ -59,7 +69,10 @@ impl ServerTls {
     /// Keeps the reason of a failed handshake, if none is kept. On any shard; it never waits.
     pub(crate) fn note_failure(&self, reason: &str) {
         if let Ok(mut failure) = self.failure.try_lock() {
-            failure.get_or_insert_with(|| reason.to_owned());
+            failure.get_or_insert_with(|| match self.waits.load(Ordering::Relaxed) {
+                true => format!("no certificate has been issued yet: {reason}"),
+                false => reason.to_owned(),
+            });
         }
     }
 
@@ -75,13 +88,20 @@ impl ServerTls {
 }
 
 fn config_of(settings: Settings) -> Result<Arc<ServerConfig>, String> {
-    let Settings { certificates, ticket_keys, unknown_name } = settings;
-    let resolver = ByName::new(&certificates, unknown_name).ok_or("TLS needs at least one certificate")?;
+    let Settings { certificates, ticket_keys, unknown_name, challenges } = settings;
+    if certificates.is_empty() && challenges.is_none() {
+        return Err("TLS needs at least one certificate".to_owned());
+    }
+    let answers_challenges = challenges.is_some();
+    let resolver = ByName::new(&certificates, unknown_name, challenges);
     let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| format!("TLS 1.3 is not available: {error}"))?;
     let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    if answers_challenges {
+        config.alpn_protocols.push(ACME_TLS.to_vec());
+    }
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = usize::from(!ticket_keys.is_empty());
     config.ticketer = Arc::new(Tickets::new(ticket_keys));
@@ -96,17 +116,20 @@ type Keys = Vec<Arc<CertifiedKey>>;
 
 /// Choice of a certificate by the name that the client asks for.
 struct ByName {
-    first: Arc<CertifiedKey>,
+    /// `None`: there is no certificate yet.
+    first: Option<Arc<CertifiedKey>>,
     exact: HashMap<String, Keys>,
     /// By the name behind the asterisk and its dot.
     wildcard: HashMap<String, Keys>,
     unknown_name: UnknownName,
+    challenges: Option<AlpnChallenges>,
 }
 
 impl ByName {
-    fn new(certificates: &[Certificate], unknown_name: UnknownName) -> Option<ByName> {
-        let first = Arc::clone(&certificates.first()?.key);
-        let mut resolver = ByName { first, exact: HashMap::new(), wildcard: HashMap::new(), unknown_name };
+    fn new(certificates: &[Certificate], unknown_name: UnknownName, challenges: Option<AlpnChallenges>) -> ByName {
+        let first = certificates.first().map(|certificate| Arc::clone(&certificate.key));
+        let (exact, wildcard) = (HashMap::new(), HashMap::new());
+        let mut resolver = ByName { first, exact, wildcard, unknown_name, challenges };
         for certificate in certificates {
             for name in certificate.host_names() {
                 let keys = match name.strip_prefix("*.") {
@@ -119,13 +142,16 @@ impl ByName {
         for keys in resolver.exact.values_mut().chain(resolver.wildcard.values_mut()) {
             keys.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
         }
-        Some(resolver)
+        resolver
     }
 }
 
 impl ResolvesServerCert for ByName {
     fn resolve(&self, client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let Some(name) = client_hello.server_name() else { return Some(Arc::clone(&self.first)) };
+        if let Some(challenges) = self.challenges.as_ref().filter(|_| is_challenge(&client_hello)) {
+            return challenges.get(client_hello.server_name()?);
+        }
+        let Some(name) = client_hello.server_name() else { return self.first.clone() };
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         let exact = self.exact.get(&name);
         let wildcard = name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
@@ -135,7 +161,7 @@ impl ResolvesServerCert for ByName {
         // A key that the client does not take makes alert 40, which names the reason.
         match usable.or(of_name.clone().next()) {
             Some(key) => Some(Arc::clone(key)),
-            None => (self.unknown_name == UnknownName::Default).then(|| Arc::clone(&self.first)),
+            None => self.first.clone().filter(|_| self.unknown_name == UnknownName::Default),
         }
     }
 }

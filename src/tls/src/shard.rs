@@ -140,13 +140,19 @@ impl ShardTls {
             return failed(0, bytes);
         };
         self.stats.tls_handshakes_in_flight -= 1;
-        let Some((session, is_resumed)) = handshake.finish() else {
+        let is_challenge = handshake.is_challenge();
+        let Some((mut session, is_resumed)) = handshake.finish() else {
             self.handshake_failed(slot, port, Failure::Silent, "the secrets of the connection are not those of rustls");
             return failed(0, bytes);
         };
         self.stats.tls_handshakes += 1;
         self.stats.tls_handshakes_resumed += u64::from(is_resumed);
         self.stats.node_tls_handshakes += u64::from(port == Port::Node);
+        if is_challenge {
+            session.close_notify(wire);
+            self.put(slot, Entry::Failed(port));
+            return failed(0, bytes);
+        }
         self.put(slot, Entry::Established(session));
         self.records(slot, bytes, at, wire)
     }

@@ -1,5 +1,6 @@
 //! The crate against rustls as the client: handshakes, records, moves, tickets and bad input.
 
+mod challenges;
 mod handshakes;
 mod inputs;
 mod moves;

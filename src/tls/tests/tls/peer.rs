@@ -64,6 +64,7 @@ impl Papers {
             certificates: self.certificates.clone(),
             ticket_keys: ticket_keys.iter().map(|byte| TicketKey::from([*byte; 32])).collect(),
             unknown_name: UnknownName::Refuse,
+            challenges: None,
         }
     }
 
