@@ -62,7 +62,7 @@ class Browser:
     def __init__(self, server, uaid=None):
         self.open = contextlib.ExitStack()
         address = server.url("websocket")
-        connection = connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE)
+        connection = connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE, **server.connection)
         self.socket = self.open.enter_context(connection)
         self.private_key = ec.generate_private_key(ec.SECP256R1())
         self.auth = os.urandom(16)

@@ -28,6 +28,8 @@ class Server:
     """A server on a loopback address of its own, so that fixed ports never collide."""
 
     count = 0
+    # Further arguments of a WebSocket connection to it.
+    connection = {}
 
     def __init__(self, directory, shards=3, settings=(), prefix=()):
         Server.count += 1

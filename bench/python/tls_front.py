@@ -57,7 +57,7 @@ async def pump(reader, writer):
         writer.close()
 
 
-def make_certificate(address, certificate_path, key_path):
+def make_certificate(address, certificate_path, key_path, is_authority=True):
     """A certificate for one IP address that signs itself and is good for an hour."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, address)])
@@ -72,7 +72,7 @@ def make_certificate(address, certificate_path, key_path):
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(hours=1))
         .add_extension(alternative, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True)
         .sign(key, hashes.SHA256())
     )
     certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

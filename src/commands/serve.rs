@@ -159,7 +159,10 @@ impl clap::Args for Args {
                 let default =
                     if key.default.is_empty() { String::new() } else { format!(" [default: {}]", key.default) };
                 let help = format!("{}{default} ({})", key.help, key.name);
-                command.arg(Arg::new(key.name).long(flag).value_name(value).help(help))
+                let arg = Arg::new(key.name).long(flag).value_name(value).help(help);
+                // A flag that is true or false needs no value to be true.
+                let is_switch = key.default == "false";
+                command.arg(if is_switch { arg.num_args(0..=1).default_missing_value("true") } else { arg })
             }
             None => command,
         })
@@ -233,6 +236,13 @@ mod tests {
             "connect",
             "--store",
             "memory",
+            "--domain",
+            "push.example.org",
+            "--admin-tls",
+            "[::1]:443",
+            "--acme-agree",
+            "--acme-email",
+            "ops@example.org",
             "--set",
             "drain.rate=9",
         ];
@@ -247,6 +257,8 @@ mod tests {
         assert_eq!(config.shards.cores, [0, 1]);
         assert_eq!((config.shards.count, config.max_connections, config.drain.rate), (4, 5, 9));
         assert!(config.roles.connect && !config.roles.endpoint);
+        assert_eq!(config.acme_names(), ["push.example.org"]);
+        assert_eq!(config.acme.email.as_deref(), Some("ops@example.org"));
     }
 
     #[test]

@@ -5,41 +5,12 @@ use std::time::Duration;
 use machine::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX, WINDOW_MAX};
 use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
+use super::allowed::*;
 use super::error::{ConfigError, Origin};
+pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
 use super::parse::{self, Raw};
 use super::values::{log_format, register_mode, roles, steer, store_kind, token_form, unknown_name};
-use super::{Config, Level, MAX_CONNECTIONS_MAX, words};
-
-/// Setting of the configuration.
-pub struct Key {
-    /// `section.key`, as in the TOML file.
-    pub name: &'static str,
-    /// The flag of `murre serve` without its dashes, and the name of its value.
-    pub flag: Option<(&'static str, &'static str)>,
-    /// Spelled as in the environment.
-    pub default: &'static str,
-    /// Accepted values, continuing "it takes".
-    pub allowed: &'static str,
-    /// Meaning, in one sentence.
-    pub help: &'static str,
-    /// Its value is never shown.
-    pub secret: bool,
-    /// Stores an accepted value in the configuration; `None` refuses it.
-    pub set: fn(&mut Config, &Raw) -> Option<()>,
-}
-
-impl Key {
-    /// `MURRE_SECTION__KEY`.
-    pub fn variable(&self) -> String {
-        format!("{VARIABLE_PREFIX}{}", self.name.replace('.', "__").to_ascii_uppercase())
-    }
-}
-
-/// Prefix of murre's environment variables. A variable with it that matches no key is refused.
-pub const VARIABLE_PREFIX: &str = "MURRE_";
-
-/// The one variable with this prefix that is no key: the configuration file, as `--config`.
-pub const FILE_VARIABLE: &str = "MURRE_CONFIG";
+use super::{Level, MAX_CONNECTIONS_MAX, acme, words};
 
 /// Returns true if keys begin with this name and a dot.
 pub fn is_section(name: &str) -> bool {
@@ -57,21 +28,6 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
         nearest: words::nearest_key(name),
     })
 }
-
-const ADDRESSES: &str = "addresses as 127.0.0.1:8080 or [::1]:8080, separated by commas";
-const ADDRESSES_OR_NONE: &str = "addresses as 0.0.0.0:8443 or [::1]:8443, separated by commas, or nothing";
-const ADDRESSES_BY_DOMAIN: &str = "addresses as 0.0.0.0:443 or [::1]:443, separated by commas, none, or nothing";
-const SECONDS: &str = "seconds from 0.001 to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
-const SECONDS_OR_ZERO: &str = "seconds from 0 (off) to a year, as 5, 2.5, \"250ms\", \"5s\", \"10m\" or \"1h\"";
-const RATE: &str = "a number from 0 (no limit) to 1000000";
-const BYTES: &str = "a number of bytes, as 33554432, 32MiB or 4GiB";
-const URL: &str = "a URL that begins with http:// or https://, without query and user";
-const LEVEL: &str = "one, local_one, quorum, local_quorum or all";
-const VAPID_KEYS: &str =
-    "at most 256 public keys (points on P-256, 65 bytes in base64url), separated by commas, or nothing";
-const PEM: &str = "a file, or nothing";
-const PEMS: &str = "files, separated by commas, or nothing";
-const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";
 
 macro_rules! keys {
     ($($(#[$secret:ident])? $name:literal $(($flag:literal $value:literal))? = $default:literal,
@@ -231,6 +187,31 @@ keys! {
         "secrets of 32 bytes in base64, [k1,k2] or k1,k2",
         "Keys of the tickets with which clients resume TLS connections: the first seals, every key opens. Nodes with the same keys resume each other's connections. By default the server makes one in data_dir. Read again on SIGHUP.",
         |c, raw| { c.tls.ticket_keys = parse::fernet_keys(raw)?; Some(()) };
+
+    "acme.agree" ("acme-agree" "true") = "false",
+        "true or false",
+        "Agrees to the terms of the certificate authority: the server orders a certificate for each name of public.domain, and renews it.",
+        |c, raw| { c.acme.agree = parse::flag(raw)?; Some(()) };
+    "acme.email" ("acme-email" "ADDR") = "",
+        "an e-mail address, or nothing",
+        "Address that the certificate authority writes to; it gets it when the account is made.",
+        |c, raw| { c.acme.email = acme::email(raw)?; Some(()) };
+    "acme.directory" ("acme-directory" "URL") = "https://acme-v02.api.letsencrypt.org/directory",
+        "a URL that begins with https://",
+        "Directory of the certificate authority (RFC 8555).",
+        |c, raw| { c.acme.directory = Some(acme::directory(raw)?); Some(()) };
+    "acme.ca" = "",
+        PEM,
+        "PEM certificates of the authorities that acme.directory is verified with; by default those that this host trusts.",
+        |c, raw| { c.acme.ca = parse::path(raw)?; Some(()) };
+    "acme.challenge" = "tls-alpn-01",
+        "tls-alpn-01 for a handshake on port 443, or http-01 for a request on port 80",
+        "Proof of control over a name.",
+        |c, raw| { c.acme.challenge = acme::challenge(raw)?; Some(()) };
+    "acme.profile" = "",
+        "up to 128 visible characters, or nothing",
+        "Profile of the certificates, as the certificate authority names it; by default its default.",
+        |c, raw| { c.acme.profile = parse::name(raw)?; Some(()) };
 
     "node.listen" ("node" "ADDR") = "127.0.0.1:8081",
         ADDRESSES,

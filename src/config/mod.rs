@@ -6,9 +6,14 @@
 //! shard gets copies of the settings that it needs.
 
 mod access;
+mod acme;
+mod allowed;
+
 mod error;
 
 mod addresses;
+
+mod key;
 
 pub mod keys;
 
@@ -27,6 +32,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
+pub use self::acme::{Acme, Challenge};
 pub use self::tls::{NodeTls, Pair, ServerTls, UnknownName};
 pub use access::{Access, RegisterMode};
 pub use error::{ConfigError, Origin};
@@ -65,6 +71,7 @@ pub struct Config {
     pub access: Access,
     pub http: Http,
     pub tls: ServerTls,
+    pub acme: Acme,
     pub node: Node,
     pub admin: Admin,
     pub broadcast: Broadcast,
@@ -366,6 +373,7 @@ impl Config {
             access: Access::default(),
             http: Http::default(),
             tls: ServerTls::default(),
+            acme: Acme::default(),
             node: Node::default(),
             admin: Admin::default(),
             broadcast: Broadcast::default(),
@@ -410,6 +418,7 @@ impl Config {
         access::check(self)?;
         public::check(self)?;
         addresses::check(self)?;
+        acme::check(self)?;
         self::tls::check(self)?;
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));

@@ -1,5 +1,6 @@
 //! Every source, their order, and refusals.
 
+mod acme;
 mod public;
 mod tls;
 

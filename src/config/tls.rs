@@ -101,9 +101,16 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         return conflict("tls.cert and tls.key need each other: give both the same number of files, in the same order");
     }
     if tls.cert.is_empty()
+        && !config.acme.agree
         && let Some((_, sentence)) = config.public_tls().into_iter().find(|(is_open, _)| *is_open)
     {
         return conflict(sentence);
+    }
+    if config.acme.agree && !config.has_public_tls() {
+        return conflict(
+            "acme.agree needs an address in public.listen, websocket.tls.listen, endpoint.tls.listen or \
+             admin.tls.listen: a listener that shows the certificates",
+        );
     }
     if node.cert.is_some() != node.key.is_some() {
         return conflict("node.tls.cert and node.tls.key need each other");

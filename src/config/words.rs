@@ -20,6 +20,8 @@ const SYNONYMS: &[(&str, &str)] = &[
 /// The words of the other keys.
 const WORDS: &[(&str, &[&str])] = &[
     ("access.register", &["open", "token", "vapid"]),
+    ("acme.agree", &["true", "false"]),
+    ("acme.challenge", &["tls-alpn-01", "http-01"]),
     ("endpoint.tokens", &["short", "fernet"]),
     ("log.color", &["true", "false"]),
     ("log.format", &["text", "json"]),

@@ -13,6 +13,7 @@ use machine::stats::{Board, Kind, Meaning};
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
+use super::acme::OrderBook;
 use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
 use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
@@ -31,6 +32,7 @@ pub(super) struct View {
 }
 
 /// State of the island itself, for the admin page and the metrics.
+#[derive(Default)]
 pub(super) struct Own {
     pub broadcasts: Arc<Broadcasts>,
     pub source: Option<Arc<Mutex<megaphone::State>>>,
@@ -38,13 +40,15 @@ pub(super) struct Own {
     pub boards: Vec<Arc<Board>>,
     /// The other nodes, on a shared store.
     pub nodes: Option<Arc<Showcase>>,
+    /// Orders of certificates, if there are any.
+    pub orders: Option<Arc<OrderBook>>,
 }
 
 impl View {
     /// `started` is when the process was; memory use is compared with that of now.
     pub(super) fn new(exhibits: Exhibits, host: Arc<dyn Host>, own: Own, started: Instant) -> View {
         let exhibits = Arc::new(exhibits);
-        let metrics = metrics::Metrics::new(Arc::clone(&exhibits), own.boards.clone(), own.nodes.clone());
+        let metrics = metrics::Metrics::new(Arc::clone(&exhibits), &own);
         View { exhibits, host, metrics, started, at_start: Process::read(), own, backups: Arc::new(Semaphore::new(1)) }
     }
 
@@ -100,14 +104,18 @@ async fn health(State(view): State<Arc<View>>) -> Json<Value> {
         Health::Serving | Health::Draining => json!({ "status": "OK" }),
         Health::StoreDown => json!({ "status": "NOT OK", "cause": trouble(health) }),
     };
-    Json(json!({
+    let mut body = json!({
         "status": word(health),
         "version": VERSION,
         "connections": view.sum("sessions"),
         "router_table": table,
         "message_table": table,
         "routers": { "apns": false, "fcm": false },
-    }))
+    });
+    if let Some(awaited) = view.own.orders.as_ref().and_then(|orders| orders.waits_for()) {
+        body["waits_for"] = awaited.into();
+    }
+    Json(body)
 }
 
 fn word(health: Health) -> &'static str {

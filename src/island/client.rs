@@ -12,10 +12,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Body, Bytes};
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, HeaderValue, LOCATION, USER_AGENT};
-use hyper::{Request, StatusCode, Uri};
+use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -78,6 +78,8 @@ impl fmt::Display for Trouble {
     }
 }
 
+impl Error for Trouble {}
+
 impl Client {
     pub fn new() -> Client {
         Client { tls: OnceLock::new(), lookups: Lookups::new(of_the_system) }
@@ -108,9 +110,29 @@ impl Client {
     pub async fn call(
         &self,
         url: &HttpUrl,
-        mut request: Request<String>,
+        request: Request<String>,
         body_bytes_max: usize,
     ) -> Result<Answer, Trouble> {
+        let of_status = |status: StatusCode| if status.is_success() { body_bytes_max } else { 0 };
+        let (head, body) = self.send(url, request, of_status).await?.into_parts();
+        let location = head.headers.get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        Ok(Answer { status: head.status, location, body })
+    }
+
+    /// As [`Client::call`], but returns the whole head. Reads as many bytes of the body as `body_bytes_max` says for a
+    /// status.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn send<B>(
+        &self,
+        url: &HttpUrl,
+        mut request: Request<B>,
+        body_bytes_max: impl Fn(StatusCode) -> usize,
+    ) -> Result<Response<Bytes>, Trouble>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
         let origin = url.origin();
         *request.uri_mut() = url.target().parse::<Uri>().map_err(|error| broken(&error))?;
         let authority = HeaderValue::try_from(origin.authority()).map_err(|error| broken(&error))?;
@@ -168,7 +190,14 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// `User-Agent` of every call.
 pub(super) const AGENT: &str = concat!("murre/", env!("CARGO_PKG_VERSION"));
 
-async fn exchange(stream: Box<dyn Stream>, request: Request<String>, body_bytes_max: usize) -> Result<Answer, Trouble> {
+async fn exchange<B>(
+    stream: Box<dyn Stream>,
+    request: Request<B>,
+    body_bytes_max: impl Fn(StatusCode) -> usize,
+) -> Result<Response<Bytes>, Trouble>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+{
     let mut builder = http1::Builder::new();
     let made = builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = made.map_err(|error| broken(&error))?;
@@ -176,13 +205,13 @@ async fn exchange(stream: Box<dyn Stream>, request: Request<String>, body_bytes_
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let (head, body) = sender.send_request(request).await.map_err(|error| broken(&error))?.into_parts();
-    let location = head.headers.get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let mut answer = Answer { status: head.status, location, body: Bytes::new() };
-    if body_bytes_max > 0 && head.status.is_success() {
-        let read = Limited::new(body, body_bytes_max).collect().await;
-        answer.body = read.map_err(|error| Trouble::Body(said(&*error)))?.to_bytes();
+    let most = body_bytes_max(head.status);
+    if most == 0 {
+        return Ok(Response::from_parts(head, Bytes::new()));
     }
-    Ok(answer)
+    let read = Limited::new(body, most).collect().await;
+    let body = read.map_err(|error| Trouble::Body(said(&*error)))?.to_bytes();
+    Ok(Response::from_parts(head, body))
 }
 
 /// A TLS client that trusts the certificates of this PEM file and no others, or those of this host.

@@ -21,6 +21,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use super::acme::{OrderBook, Outcome};
+use super::admin::Own;
 use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
 use super::{CertificatesInUse, Exhibits};
@@ -35,12 +37,13 @@ pub(super) struct Metrics {
 
 impl Metrics {
     /// Every number of the shards, the store, the island and the process.
-    pub fn new(exhibits: Arc<Exhibits>, island: Vec<Arc<Board>>, nodes: Option<Arc<Showcase>>) -> Metrics {
+    pub fn new(exhibits: Arc<Exhibits>, own: &Own) -> Metrics {
         let (mut murre, mut process) = (Registry::with_prefix("murre"), Registry::default());
         murre.register_collector(Box::new(BuildInfo));
         murre.register_collector(Box::new(Certificates(Arc::clone(&exhibits.certificates))));
-        murre.register_collector(Box::new(Boards { exhibits, island }));
-        murre.register_collector(Box::new(Nodes(nodes)));
+        murre.register_collector(Box::new(Orders(own.orders.clone())));
+        murre.register_collector(Box::new(Boards { exhibits, island: own.boards.clone() }));
+        murre.register_collector(Box::new(Nodes(own.nodes.clone())));
         murre.register_collector(Box::new(ProcessMetrics::Deprecated));
         process.register_collector(Box::new(ProcessMetrics::Standard));
         Metrics { murre, process }
@@ -93,6 +96,31 @@ impl Collector for Certificates {
             ConstGauge::new(seconds).encode(family.encode_family(&[("name", name)])?)?;
         }
         Ok(())
+    }
+}
+
+/// Orders of certificates.
+struct Orders(Option<Arc<OrderBook>>);
+
+impl fmt::Debug for Orders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Orders")
+    }
+}
+
+impl Collector for Orders {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let Some(book) = &self.0 else { return Ok(()) };
+        let help = "Orders of certificates that ended, by outcome.";
+        let mut family = encoder.encode_descriptor("acme_orders", help, None, MetricType::Counter)?;
+        for outcome in Outcome::ALL {
+            let labels = [("outcome", outcome.name())];
+            ConstCounter::new(book.orders(outcome)).encode(family.encode_family(&labels)?)?;
+        }
+        let Some(seconds) = book.next_seconds(SystemTime::now()) else { return Ok(()) };
+        let help = "Seconds until the next order of a certificate; 0 if it is due.";
+        let gauge = ConstGauge::new(i64::try_from(seconds).unwrap_or(i64::MAX));
+        gauge.encode(encoder.encode_descriptor("acme_next_renewal_seconds", help, None, MetricType::Gauge)?)
     }
 }
 
@@ -366,8 +394,9 @@ mod tests {
             latencies.record(1, took);
         }
         let statements = Some(Arc::new(latencies));
-        let exhibits = Exhibits { shards: boards, store, statements, ..Exhibits::default() };
-        let metrics = Metrics::new(Arc::new(exhibits), vec![], Some(nodes));
+        let own = Own { nodes: Some(nodes), ..Own::default() };
+        let metrics =
+            Metrics::new(Arc::new(Exhibits { shards: boards, store, statements, ..Exhibits::default() }), &own);
         let text = metrics.encode(Format::Open).unwrap();
         let wanted = "# HELP murre_hellos Hellos answered.\n# TYPE murre_hellos counter\n\
                       murre_hellos_total{shard=\"0\"} 3\nmurre_hellos_total{shard=\"1\"} 5\n";
@@ -405,6 +434,17 @@ mod tests {
         assert!(!text.contains("# EOF"), "{text}");
     }
 
+    #[test]
+    fn orders_are_shown_by_outcome_where_there_are_any() {
+        let own = Own { orders: Some(Arc::default()), ..Own::default() };
+        let text = Metrics::new(Arc::default(), &own).encode(Format::Open).unwrap();
+        for outcome in ["issued", "refused", "unreachable", "timeout", "failed"] {
+            assert!(text.contains(&format!("murre_acme_orders_total{{outcome=\"{outcome}\"}} 0\n")), "{text}");
+        }
+        let text = Metrics::new(Arc::default(), &Own::default()).encode(Format::Open).unwrap();
+        assert!(!text.contains("acme") && !text.contains("certificate"), "{text}");
+    }
+
     counters! {
         /// Numbers with deprecated names.
         pub struct Old {
@@ -419,7 +459,7 @@ mod tests {
         let board = Arc::new(Board::new(&[Old::MEANINGS]));
         Old { looks: 3, store_sync_microseconds: 1_500_000, peer_answers_within_1ms: 1 }.write_to(&board, 0);
         let exhibits = Exhibits { shards: vec![board], ..Exhibits::default() };
-        let text = Metrics::new(Arc::new(exhibits), vec![], None).encode(Format::Text).unwrap();
+        let text = Metrics::new(Arc::new(exhibits), &Own::default()).encode(Format::Text).unwrap();
         for lines in [
             "# HELP murre_looks_total Deprecated: use murre_presence_lookups_total\n",
             "murre_looks_total{shard=\"0\"} 3\n",
@@ -446,7 +486,7 @@ mod tests {
             Arc::new(board)
         };
         let exhibits = Exhibits { shards: vec![board(), board()], ..Exhibits::default() };
-        let text = Metrics::new(Arc::new(exhibits), vec![], None).encode(Format::Open).unwrap();
+        let text = Metrics::new(Arc::new(exhibits), &Own::default()).encode(Format::Open).unwrap();
         for (line, value) in [
             ("bucket{le=\"0.000128\",kind=\"a\"}", "2"),
             ("bucket{le=\"0.000256\",kind=\"a\"}", "4"),

@@ -14,7 +14,6 @@ mod process;
 
 mod broadcasts;
 
-mod challenges;
 mod redirects;
 
 mod megaphone;
@@ -23,6 +22,8 @@ mod wakes;
 
 mod peers;
 
+mod acme;
+mod challenges;
 mod client;
 mod ebb;
 mod expiry;
@@ -35,6 +36,8 @@ mod validity;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use acme::Acme;
+pub use acme::{Answers, OrderBook};
 pub use challenges::Challenges;
 pub(crate) use client::client_config;
 pub use expiry::{CertificatesInUse, InUse};
@@ -74,6 +77,12 @@ pub trait Host: Send + Sync + 'static {
     fn look_around(&self);
 
     fn health(&self) -> Health;
+
+    /// Reads the certificates again and shows them, all of them or none. Called on a thread of its own.
+    ///
+    /// # Errors
+    /// One sentence; then all stays what it was.
+    fn renew_certificates(&self) -> Result<(), String>;
 
     /// Copies keys and store under this name. Takes its time; called on a thread of its own.
     ///
@@ -176,6 +185,7 @@ pub struct Prepared {
     caller: Option<wakes::Caller>,
     peers: Option<peers::Caller>,
     timekeeper: Option<Timekeeper>,
+    acme: Option<Acme>,
     redirects: Option<Redirects>,
 }
 
@@ -195,9 +205,21 @@ impl Prepared {
         let megaphone = |source| Megaphone::new(source, Arc::clone(&client), Arc::clone(&broadcasts));
         let megaphone = calls.source.map(megaphone);
         let caller = calls.wake.map(|(url, wakes)| wakes::Caller::new(url, wakes, Arc::clone(&client)));
-        let (peers, timekeeper, lease, redirects) = (None, None, None, None);
         let (signals, came) = (signal_came, signal_sent);
-        Ok(Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, peers, timekeeper, redirects })
+        let (peers, timekeeper, lease, redirects, acme) = (None, None, None, None, None);
+        Ok(Prepared {
+            runtime,
+            signals,
+            lease,
+            came,
+            broadcasts,
+            megaphone,
+            caller,
+            peers,
+            timekeeper,
+            redirects,
+            acme,
+        })
     }
 
     pub fn call_nodes(&mut self, calls: PeerCalls) {
@@ -217,6 +239,11 @@ impl Prepared {
     /// Makes the island watch the host's clock.
     pub(crate) fn keep_time(&mut self, timekeeper: Timekeeper) {
         self.timekeeper = Some(timekeeper);
+    }
+
+    /// Makes the island order certificates.
+    pub(crate) fn order_certificates(&mut self, acme: Acme) {
+        self.acme = Some(acme);
     }
 
     /// The signal that comes within `span`, if one does. Waits; for a start that takes long.
@@ -265,7 +292,7 @@ impl Island {
     /// If the operating system refuses the thread or a listener.
     pub fn start(prepared: Prepared, admin: Admin, exhibits: Exhibits, host: Arc<dyn Host>) -> std::io::Result<Island> {
         let Prepared { runtime, signals, lease, came, broadcasts, megaphone, caller, .. } = prepared;
-        let Prepared { peers, timekeeper, redirects, .. } = prepared;
+        let Prepared { peers, timekeeper, redirects, acme, .. } = prepared;
         let Admin { listeners, tls, hosts } = admin;
         let addresses = |listeners: &[TcpListener]| listeners.iter().map(TcpListener::local_addr).collect();
         let admin: std::io::Result<Vec<_>> = addresses(&listeners);
@@ -300,10 +327,11 @@ impl Island {
         }
         let source = megaphone.as_ref().map(Megaphone::state);
         let nodes = peers.as_ref().map(peers::Caller::showcase);
-        let own = admin::Own { broadcasts, source, boards: boards.into_iter().flatten().collect(), nodes };
+        let boards = boards.into_iter().flatten().collect();
+        let own = admin::Own { broadcasts, source, boards, nodes, orders: acme.as_ref().map(Acme::book) };
         let (stop, stopped) = watch::channel(false);
         let (crowd, certificates) = (exhibits.shards.clone(), Arc::clone(&exhibits.certificates));
-        let (looking, leasing) = (Arc::clone(&host), Arc::clone(&host));
+        let (looking, leasing, renewing) = (Arc::clone(&host), Arc::clone(&host), Arc::clone(&host));
         let view = Arc::new(admin::View::new(exhibits, host, own, Instant::now()));
         let limits = admin_server::LIMITS.within(shards::ring::nofile_limit());
         let server = Arc::new(AdminServer::new(admin::router(view), Hosts::new(hosts), limits, board));
@@ -322,6 +350,9 @@ impl Island {
             }
             if let Some(timekeeper) = timekeeper {
                 tokio::spawn(timekeeper.run());
+            }
+            if let Some(acme) = acme {
+                tokio::spawn(acme.run(renewing));
             }
             match lease {
                 Some(lease) => drop(tokio::spawn(lease.run(came, leasing))),

@@ -8,14 +8,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use protocol::wire::url::HttpUrl;
 use shards::tls::Tls;
-use tls::{Certificate, ServerTls, Settings, ShardTls, TicketKey};
+use tls::{AlpnChallenges, Certificate, ServerTls, Settings, ShardTls, TicketKey};
 use zeroize::Zeroizing;
 
 use super::data_dir::Keys;
 use super::fault::Fault;
 use super::listeners::AdminListeners;
 use crate::config::{Config, Pair, Secret, UnknownName};
-use crate::island::{Admin, AdminTls, CertificatesInUse, InUse, Validity};
+use crate::island::{Acme, Admin, AdminTls, Answers, CertificatesInUse, Challenges, InUse, OrderBook, Validity};
 
 /// The files of every TLS listener, read and checked.
 pub(super) struct Certificates {
@@ -31,6 +31,8 @@ pub(super) struct Certificates {
 
 /// Settings of the certificates that all listeners can show.
 const PUBLIC: [&str; 2] = ["tls.cert", "tls.key"];
+/// The same, if they were ordered.
+const ACME: [&str; 2] = ["the certificate of acme.agree", "its key"];
 /// Least interval between two lines about failed handshakes.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -40,14 +42,19 @@ impl Certificates {
     /// # Errors
     /// [`Fault::Edge`] for files that cannot be used.
     pub(super) fn read(config: &Config) -> Result<Certificates, Fault> {
-        let (public_pairs, node_pairs) = (config.public_pairs(), config.node_pairs());
+        let ordered = ordered(config);
+        let (mut public_pairs, node_pairs) = (config.public_pairs(), config.node_pairs());
+        public_pairs.extend(ordered.iter().map(|file| (file.as_path(), file.as_path())));
         let of_node = if config.node.tls.cert.is_some() { ["node.tls.cert", "node.tls.key"] } else { PUBLIC };
-        let (public, node) = (read(&public_pairs, PUBLIC)?, read(&node_pairs, of_node)?);
+        let of_public = if config.acme.agree { ACME } else { PUBLIC };
+        let (public, node) = (read(&public_pairs, of_public)?, read(&node_pairs, of_node)?);
         let only_node = node_pairs.iter().zip(&node).filter(|(pair, _)| !public_pairs.contains(pair));
         let all = public_pairs.iter().zip(&public).chain(only_node);
         let files = all.map(|((cert, _), certificate)| ((*cert).to_owned(), certificate.clone())).collect();
         let first = if of_node == PUBLIC { public.first().or(node.first()) } else { public.first() };
         let names = first.map_or_else(Vec::new, Certificate::host_names);
+        // Without a certificate yet, the name that one was ordered for.
+        let names = config.acme_names().iter().cloned().chain(names);
         let first_name = names.into_iter().find(|name| !name.starts_with("*."));
         let certificates = Certificates { public, node, files, first_name };
         certificates.warn(config);
@@ -115,6 +122,12 @@ impl Certificates {
     }
 }
 
+/// Files of the certificates that were ordered and have come.
+pub(crate) fn ordered(config: &Config) -> Vec<PathBuf> {
+    let files = config.acme_names().iter().map(|name| config.acme_file(name));
+    files.filter(|file| file.exists()).collect()
+}
+
 fn read(pairs: &[Pair<'_>], [cert_key, key_key]: [&str; 2]) -> Result<Vec<Certificate>, Fault> {
     let one = |(cert, key): &Pair<'_>| Certificate::read((cert_key, *cert), (key_key, *key)).map_err(Fault::Edge);
     pairs.iter().map(one).collect()
@@ -126,6 +139,10 @@ pub(super) struct NodeTls {
     public: Option<ServerTls>,
     node: Option<ServerTls>,
     in_use: Arc<CertificatesInUse>,
+    /// Configuration and keys as of the last reload.
+    last: Arc<Mutex<Option<(Config, Keys)>>>,
+    /// With `acme.agree`: answers to the authority, and the state of the orders.
+    acme: Option<(Answers, Arc<OrderBook>)>,
     /// Time of the last line about a failed handshake.
     logged: Arc<Mutex<Option<Instant>>>,
 }
@@ -136,12 +153,16 @@ impl NodeTls {
     /// # Errors
     /// [`Fault::Edge`] for settings that TLS does not take.
     pub(super) fn new(certificates: &Certificates, config: &Config, keys: &Keys) -> Result<NodeTls, Fault> {
-        let of = |shown: &[Certificate]| {
-            let tls = (!shown.is_empty()).then(|| ServerTls::new(settings(shown, config, keys)));
+        let acme: Option<(Answers, Arc<OrderBook>)> = config.acme.agree.then(Default::default);
+        let challenges = acme.as_ref().map(|(answers, _)| answers.tls_alpn.clone());
+        let of = |shown: &[Certificate], challenges: Option<AlpnChallenges>| {
+            let is_served = !shown.is_empty() || challenges.is_some();
+            let tls = is_served.then(|| ServerTls::new(settings(shown, config, keys, challenges)));
             tls.transpose().map_err(Fault::Edge)
         };
-        let (public, node) = (of(&certificates.public)?, of(&certificates.node)?);
-        let tls = NodeTls { public, node, ..NodeTls::default() };
+        let (public, node) = (of(&certificates.public, challenges)?, of(&certificates.node, None)?);
+        let last = Arc::new(Mutex::new(Some((config.clone(), keys.clone()))));
+        let tls = NodeTls { public, node, last, acme, ..NodeTls::default() };
         certificates.announce(&tls.in_use);
         Ok(tls)
     }
@@ -151,14 +172,50 @@ impl NodeTls {
     /// # Errors
     /// As [`NodeTls::new`]; then all stays what it was.
     pub(super) fn renew(&self, certificates: &Certificates, config: &Config, keys: &Keys) -> Result<(), Fault> {
-        for (tls, shown) in [(&self.public, &certificates.public), (&self.node, &certificates.node)] {
+        let challenges = self.acme.as_ref().map(|(answers, _)| answers.tls_alpn.clone());
+        let both = [(&self.public, &certificates.public, challenges), (&self.node, &certificates.node, None)];
+        for (tls, shown, challenges) in both {
             if let Some(tls) = tls.as_ref().filter(|_| !shown.is_empty()) {
                 // The second cannot fail where the first did not: each has a certificate.
-                tls.replace(settings(shown, config, keys)).map_err(Fault::Edge)?;
+                tls.replace(settings(shown, config, keys, challenges)).map_err(Fault::Edge)?;
             }
         }
         certificates.announce(&self.in_use);
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((config.clone(), keys.clone()));
         Ok(())
+    }
+
+    /// Reads the files of the last configuration again, as [`NodeTls::renew`].
+    ///
+    /// # Errors
+    /// As [`Certificates::read`] and [`NodeTls::new`]; then all stays what it was.
+    pub(super) fn read_again(&self) -> Result<(), Fault> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some((config, keys)) = last else { return Ok(()) };
+        self.renew(&Certificates::read(&config)?, &config, &keys)
+    }
+
+    /// Returns the task that orders certificates, if this configuration wants one.
+    ///
+    /// # Errors
+    /// [`Fault::Edge`] for a file of authorities that cannot be used.
+    pub(super) fn orders(&self, config: &Config) -> Result<Option<Acme>, Fault> {
+        let Some(of_node) = self.acme.clone() else { return Ok(None) };
+        let dir = config.data_dir.join("acme");
+        let unusable = |error| Fault::Edge(format!("acme.ca: {error}; it must be a file of PEM certificates"));
+        Acme::new(config.acme.clone(), config.acme_names(), dir, of_node).map_err(unusable)
+    }
+
+    /// Returns the answers to HTTP-01 challenges; empty for ever without `acme.agree`.
+    pub(super) fn http_challenges(&self) -> Arc<Challenges> {
+        self.acme.as_ref().map(|(answers, _)| Arc::clone(&answers.http)).unwrap_or_default()
+    }
+
+    /// Makes the task look at all names again, also those that failed.
+    pub(super) fn order_again(&self) {
+        if let Some((_, book)) = &self.acme {
+            book.look_again();
+        }
     }
 
     /// Returns the certificates that are shown, as of the last reload.
@@ -195,7 +252,7 @@ impl NodeTls {
     }
 }
 
-fn settings(shown: &[Certificate], config: &Config, keys: &Keys) -> Settings {
+fn settings(shown: &[Certificate], config: &Config, keys: &Keys, challenges: Option<AlpnChallenges>) -> Settings {
     let key = |key: &Secret| {
         // One byte more than a key, because the decoder requires room for its estimate of the length.
         let mut bytes = Zeroizing::new([0; 33]);
@@ -211,6 +268,6 @@ fn settings(shown: &[Certificate], config: &Config, keys: &Keys) -> Settings {
             UnknownName::Refuse => tls::UnknownName::Refuse,
             UnknownName::Default => tls::UnknownName::Default,
         },
-        challenges: None,
+        challenges,
     }
 }

@@ -6,6 +6,7 @@
 //! keys/node        bearer key of the node API, unless node.keys is set                    0600
 //! keys/tickets     key of TLS tickets, unless tls.ticket_keys is set                      0600
 //! keys/placement   32 hex digits: the secret key of the placement hash                    0600
+//! acme/            account and certificates of an ACME authority, with `acme.agree`         0600
 //! store/           the embedded store
 //! ledger/          ledger logs of the shards
 //! backups/         copies of keys and store that `murre maintain backup` made

@@ -43,6 +43,7 @@ pub(crate) mod tests;
 pub use crate::island::Signal;
 pub use backup::{Copy, backup_unused, is_backup_name, salvage};
 pub use banner::Addresses;
+pub(crate) use certificates::ordered;
 pub use data_dir::{DataDir, Keys, Missing, PlacementKey, STRANGERS, warn_of_readers};
 pub use fault::Fault;
 pub use host::KERNEL_STEERS;
@@ -71,7 +72,7 @@ use crate::edge::{
     BODY_BYTES_DEFAULT, EdgeConfig, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
 };
 use crate::island::{
-    Calls, Challenges, Exhibits, Host, Island, PeerCalls, Prepared, Redirects, Source, Timekeeper, Wakes, Witness,
+    Calls, Exhibits, Host, Island, PeerCalls, Prepared, Redirects, Source, Timekeeper, Wakes, Witness,
 };
 use certificates::{Certificates, NodeTls};
 use cluster::Cluster;
@@ -138,10 +139,6 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let admin = listeners::bind_admin(config)?;
     let redirects = listeners::bind_redirects(config)?;
     let public_http = redirects.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-    if !redirects.is_empty() {
-        let challenges = Arc::<Challenges>::default();
-        prepared.redirect(Redirects::new(redirects, config.public.domain.clone(), challenges));
-    }
     let certificates = Certificates::read(config)?;
     let trust = cluster::trust(config)?;
     // Before the first listener: this node must not answer itself.
@@ -153,6 +150,12 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let lost = !surroundings.new_keys && storage.has_users_of_its_own()?;
     let keys = data.keys(config, if lost { Missing::Refuse } else { Missing::Make })?;
     let tls = NodeTls::new(&certificates, config, &keys)?;
+    if !redirects.is_empty() {
+        prepared.redirect(Redirects::new(redirects, config.public.domain.clone(), tls.http_challenges()));
+    }
+    if let Some(acme) = tls.orders(config)? {
+        prepared.order_certificates(acme);
+    }
     let mut earlier = Earlier::save(&data, &storage)?;
 
     prepared.ask_source().map_err(no_island)?;

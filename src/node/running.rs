@@ -106,6 +106,10 @@ impl Host for Stage {
         if self.storage.board().is_some_and(circuit_open) { Health::StoreDown } else { Health::Serving }
     }
 
+    fn renew_certificates(&self) -> Result<(), String> {
+        self.tls.read_again().map_err(|fault| fault.to_string())
+    }
+
     fn backup(&self, name: &str) -> Result<Backup, String> {
         let copy = backup(&self.data, &self.storage, name).map_err(|fault| fault.to_string())?;
         let Copied { users, messages, topics, .. } = copy.copied;
@@ -144,8 +148,8 @@ impl Running {
     /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys` and `access.*` of this
     /// configuration on every shard, and `tls.ticket_keys` and `tls.unknown_name` on every TLS listener. Reads the files of `tls.cert`, `tls.key`,
     /// `node.tls.cert`, `node.tls.key` and `node.ca` again. Sessions, requests under way, handshakes and connections go
-    /// on. Ignores the other settings. Returns when every shard has the keys; must not run on a shard or
-    /// the island.
+    /// on. With `acme.agree`, orders that failed are tried again. Ignores the other settings. Returns when every shard
+    /// has the keys; must not run on a shard or the island.
     ///
     /// # Errors
     /// [`Fault::DataDir`], [`Fault::Key`], [`Fault::NoKey`], [`Fault::Edge`]; then all stays what it was.
@@ -157,6 +161,7 @@ impl Running {
         let certificates = Certificates::read(config)?;
         let trust = cluster::trust(config)?;
         self.stage.tls.renew(&certificates, config, &known)?;
+        self.stage.tls.order_again();
         self.stage.gate.set_limit(config.websocket.welcome);
         if let Some((cluster, trust)) = self.cluster.as_ref().zip(trust) {
             cluster.renew(keys.clone(), trust);

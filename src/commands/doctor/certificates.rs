@@ -6,10 +6,13 @@ use super::chain::{self, Known};
 use super::checks::{Finding, Verdict};
 use crate::config::{Config, Pair, UnknownName};
 use crate::island::Validity;
+use crate::node::ordered;
 
 /// Returns one finding for each certificate of this configuration.
 pub fn examine(config: &Config) -> Vec<Finding> {
-    let (public, node) = (config.public_pairs(), config.node_pairs());
+    let ordered = ordered(config);
+    let (mut public, node) = (config.public_pairs(), config.node_pairs());
+    public.extend(ordered.iter().map(|file| (file.as_path(), file.as_path())));
     let only_node = node.iter().filter(|pair| !public.contains(pair));
     let needs_names = config.tls.unknown_name == UnknownName::Refuse;
     if public.is_empty() && node.is_empty() {

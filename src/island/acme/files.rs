@@ -1,0 +1,173 @@
+//! Account and certificates in the data directory.
+//!
+//! ```text
+//! acme/account.json   key and URL of the account                                0600
+//! acme/NAME.pem       key and chain of the certificate for NAME, in one file,   0600
+//!                     so that they always fit; its first line is the directory of the authority
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use instant_acme::{AccountCredentials, CertificateIdentifier};
+use rustls::pki_types::CertificateDer;
+use tls::Certificate;
+
+use crate::files::{make_dir, write_whole};
+use crate::island::Validity;
+
+/// The directory `acme`.
+pub(super) struct Files {
+    dir: PathBuf,
+    /// URL of the directory of the authority.
+    directory: String,
+}
+
+/// A certificate that was issued.
+#[derive(Clone)]
+pub(super) struct Issued {
+    pub validity: Validity,
+    /// Identity for renewal information (RFC 9773 section 4.1); `None` if it lacks what makes one.
+    pub id: Option<CertificateIdentifier<'static>>,
+}
+
+impl Files {
+    pub(super) fn new(dir: PathBuf, directory: String) -> Files {
+        Files { dir, directory }
+    }
+
+    /// Returns the account with this authority, if there is one.
+    ///
+    /// # Errors
+    /// If its file cannot be read, or is no account: a new one in its place would lose the old one for ever.
+    pub(super) fn account(&self) -> io::Result<Option<AccountCredentials>> {
+        let text = match fs::read_to_string(self.account_path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text?,
+        };
+        let of: serde_json::Value = serde_json::from_str(&text)?;
+        if of["directory"] != self.directory.as_str() {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_str(&text)?))
+    }
+
+    pub(super) fn set_account(&self, account: &AccountCredentials) -> io::Result<()> {
+        make_dir(&self.dir)?;
+        write_whole(&self.account_path(), &serde_json::to_string(account)?)
+    }
+
+    /// Forgets an account that the authority does not know any more.
+    pub(super) fn remove_account(&self) {
+        let _ = fs::remove_file(self.account_path());
+    }
+
+    /// Returns the certificate for `name`, if this authority issued one.
+    pub(super) fn issued(&self, name: &str) -> Option<Issued> {
+        let path = self.path(name);
+        let text = fs::read_to_string(&path).ok()?;
+        (text.lines().next() == Some(&*self.first_line())).then_some(())?;
+        read(&path, name).ok()
+    }
+
+    /// Keeps a certificate with its key, both in PEM, in the place of the former one.
+    ///
+    /// # Errors
+    /// One sentence, if it is none for `name` or the key does not fit; then the former one stays.
+    pub(super) fn set_issued(&self, name: &str, key: &str, chain: &str) -> Result<Issued, String> {
+        let failed = |error: io::Error| format!("cannot write {}: {error}", self.dir.display());
+        let text = format!("{}\n{key}{chain}", self.first_line());
+        make_dir(&self.dir).map_err(failed)?;
+        let draft = self.dir.join(format!("{name}.new"));
+        write_whole(&draft, &text).map_err(failed)?;
+        let issued = read(&draft, name);
+        let _ = fs::remove_file(&draft);
+        let issued = issued?;
+        write_whole(&self.path(name), &text).map_err(failed)?;
+        Ok(issued)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.pem"))
+    }
+
+    fn account_path(&self) -> PathBuf {
+        self.dir.join("account.json")
+    }
+
+    fn first_line(&self) -> String {
+        format!("# {}", self.directory)
+    }
+}
+
+fn read(path: &Path, name: &str) -> Result<Issued, String> {
+    let certificate = Certificate::read(("certificate", path), ("key", path))?;
+    if !certificate.names(name) {
+        return Err(format!("the certificate is not for {name}"));
+    }
+    let validity = Validity::of(certificate.der()).ok_or("the certificate has no last day")?;
+    let der = CertificateDer::from(certificate.der());
+    let id = CertificateIdentifier::try_from(&der).ok().map(CertificateIdentifier::into_owned);
+    Ok(Issued { validity, id })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn made(name: &str) -> [String; 2] {
+        let key = KeyPair::generate().unwrap();
+        let made = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
+        [key.serialize_pem(), made.pem()]
+    }
+
+    #[test]
+    fn a_certificate_is_kept_for_its_owner_and_belongs_to_its_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        let acme = dir.path().join("acme");
+        let files = Files::new(acme.clone(), "https://a/dir".to_owned());
+        assert!(files.issued("n.example").is_none());
+        let [key, chain] = made("n.example");
+        let issued = files.set_issued("n.example", &key, &chain).unwrap();
+        assert_eq!(files.issued("n.example").unwrap().validity, issued.validity);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&acme), mode(&files.path("n.example"))), (0o700, 0o600));
+        assert_eq!(fs::read_dir(&acme).unwrap().count(), 1, "no draft is left");
+        let other = Files::new(acme, "https://b/dir".to_owned());
+        assert!(other.issued("n.example").is_none(), "another authority must issue its own");
+    }
+
+    #[test]
+    fn a_certificate_of_no_use_does_not_replace_the_former_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
+        let ([key, chain], [other_key, _]) = (made("n.example"), made("n.example"));
+        files.set_issued("n.example", &key, &chain).unwrap();
+        let before = fs::read(files.path("n.example")).unwrap();
+        for (name, key, chain) in
+            [("m.example", &key, &chain), ("n.example", &other_key, &chain), ("n.example", &key, &String::new())]
+        {
+            assert!(files.set_issued(name, key, chain).is_err());
+        }
+        assert_eq!(fs::read(files.path("n.example")).unwrap(), before);
+        assert!(files.issued("m.example").is_none());
+    }
+
+    #[test]
+    fn an_account_of_another_authority_is_none_and_a_damaged_one_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
+        assert!(files.account().unwrap().is_none());
+        fs::write(files.account_path(), "{\"directory\":\"https://b/dir\"}").unwrap();
+        assert!(files.account().unwrap().is_none());
+        fs::write(files.account_path(), "{\"directory\":\"https://a/dir\"}").unwrap();
+        assert!(files.account().is_err());
+        files.remove_account();
+        assert!(files.account().unwrap().is_none());
+    }
+}

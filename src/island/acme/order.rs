@@ -1,0 +1,207 @@
+//! One order, from the account to the certificate (RFC 8555 section 7.4).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use instant_acme::{
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, NewOrder, Order,
+    OrderStatus, RetryPolicy,
+};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tls::AlpnChallenges;
+
+use super::numbers::Outcome;
+use crate::config::Challenge;
+use crate::island::challenges::Challenges;
+
+/// Places in which the listeners of this node find the answers to an authority.
+#[derive(Clone, Default)]
+pub struct Answers {
+    /// TLS-ALPN-01.
+    pub tls_alpn: AlpnChallenges,
+    /// HTTP-01.
+    pub http: Arc<Challenges>,
+}
+
+/// A key and the chain of its certificate, both in PEM.
+pub(super) struct Ordered {
+    pub key: String,
+    pub chain: String,
+}
+
+/// End of an order without a certificate.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub outcome: Outcome,
+    /// One sentence for the log, without token and key.
+    pub reason: String,
+    /// The authority does not know the account.
+    pub no_account: bool,
+}
+
+/// What to order.
+pub(super) struct Wanted<'a> {
+    pub name: &'a str,
+    /// The certificate that the new one replaces (RFC 9773 section 5).
+    pub replaces: Option<CertificateIdentifier<'static>>,
+    pub profile: Option<&'a str>,
+    pub challenge: Challenge,
+}
+
+/// Time for the proof, and for the certificate afterwards, with all questions for them. Beyond it: the order fails.
+const POLL_TIME_MAX: Duration = Duration::from_secs(120);
+/// Characters of a reason; the rest is cut off.
+const REASON_CHARS_MAX: usize = 400;
+
+/// Orders a certificate for one name.
+///
+/// # Errors
+/// [`Failure`]. The answer to the authority is taken back in any case.
+pub(super) async fn order(account: &Account, wanted: &Wanted<'_>, answers: &Answers) -> Result<Ordered, Failure> {
+    let names = [Identifier::Dns(wanted.name.to_owned())];
+    let new = || {
+        let order = NewOrder::new(&names);
+        wanted.profile.map_or(NewOrder::new(&names), |profile| order.profile(profile))
+    };
+    let mut order = match &wanted.replaces {
+        None => account.new_order(&new()).await?,
+        // An authority that has forgotten the former certificate, or saw it replaced, issues another one all the same.
+        Some(replaced) => match account.new_order(&new().replaces(replaced.clone())).await {
+            Err(Error::Api(_) | Error::Other(_)) => account.new_order(&new()).await?,
+            order => order?,
+        },
+    };
+    prove(&mut order, wanted, answers).await?;
+    let unusable = |error: rcgen::Error| Failure::new(Outcome::Failed, &error);
+    let key = KeyPair::generate().map_err(unusable)?;
+    let mut params = CertificateParams::new(vec![wanted.name.to_owned()]).map_err(unusable)?;
+    params.distinguished_name = DistinguishedName::new();
+    let request = params.serialize_request(&key).map_err(unusable)?;
+    order.finalize_csr(request.der()).await?;
+    let chain = order.poll_certificate(&poll()).await?;
+    Ok(Ordered { key: key.serialize_pem(), chain })
+}
+
+/// Proves control over the name of the order.
+async fn prove(order: &mut Order, wanted: &Wanted<'_>, answers: &Answers) -> Result<(), Failure> {
+    let mut answering = Vec::new();
+    let mut tokens = Vec::new();
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        if authorization.status == AuthorizationStatus::Valid {
+            continue;
+        }
+        let (kind, spelled) = match wanted.challenge {
+            Challenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
+            Challenge::Http01 => (ChallengeType::Http01, "http-01"),
+        };
+        let mut challenge = authorization.challenge(kind).ok_or_else(|| {
+            let offers_none = format!("the authority does not offer {spelled} for this name; set acme.challenge");
+            Failure { outcome: Outcome::Refused, reason: offers_none, no_account: false }
+        })?;
+        let proof = challenge.key_authorization();
+        tokens.push(challenge.token.clone());
+        answering.push(match wanted.challenge {
+            Challenge::TlsAlpn01 => Answering::tls_alpn(answers, wanted.name, proof.digest().as_ref())?,
+            Challenge::Http01 => Answering::http(answers, &challenge.token, proof.as_str())?,
+        });
+        challenge.set_ready().await?;
+    }
+    let proven = order.poll_ready(&poll()).await;
+    drop(answering);
+    match proven {
+        Ok(OrderStatus::Ready) => Ok(()),
+        Ok(_) | Err(Error::Api(_)) => {
+            let reason = match refusal(order).await {
+                Some(reason) => reason,
+                None => proven.map_or_else(|error| error.to_string(), |status| format!("the order is {status:?}")),
+            };
+            let reason = tokens.iter().fold(reason, |reason, token| reason.replace(token.as_str(), "(token)"));
+            Err(Failure { outcome: Outcome::Refused, reason: shortened(&reason), no_account: false })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The reason for which the authority did not believe a proof, as it says.
+async fn refusal(order: &mut Order) -> Option<String> {
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        let state = authorization.refresh().await.ok()?;
+        if let Some(problem) = state.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
+            return Some(problem.to_string());
+        }
+    }
+    None
+}
+
+/// An answer to the authority. Taken back when it is dropped.
+struct Answering<'a> {
+    answers: &'a Answers,
+    kind: Challenge,
+    /// The name or the token.
+    key: String,
+}
+
+impl<'a> Answering<'a> {
+    /// Shows a certificate with this digest to the authority (RFC 8737 section 3).
+    fn tls_alpn(answers: &'a Answers, name: &str, digest: &[u8]) -> Result<Answering<'a>, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::new(Outcome::Failed, error);
+        let key = KeyPair::generate().map_err(|error| failed(&error))?;
+        let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(|error| failed(&error))?;
+        params.custom_extensions.push(CustomExtension::new_acme_identifier(digest));
+        let made = params.self_signed(&key).map_err(|error| failed(&error))?;
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(|error| failed(&error))?;
+        let certificate = CertificateDer::from(made.der().to_vec());
+        answers.tls_alpn.insert(name, certificate, key).map_err(|error| failed(&error))?;
+        Ok(Answering { answers, kind: Challenge::TlsAlpn01, key: name.to_owned() })
+    }
+
+    /// Answers the request for this token (RFC 8555 section 8.3).
+    fn http(answers: &'a Answers, token: &str, proof: &str) -> Result<Answering<'a>, Failure> {
+        if !answers.http.insert(token, proof) {
+            return Err(Failure::new(Outcome::Failed, &"too many challenges at a time"));
+        }
+        Ok(Answering { answers, kind: Challenge::Http01, key: token.to_owned() })
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        match self.kind {
+            Challenge::TlsAlpn01 => self.answers.tls_alpn.remove(&self.key),
+            Challenge::Http01 => self.answers.http.remove(&self.key),
+        }
+    }
+}
+
+impl Failure {
+    pub(super) fn new(outcome: Outcome, reason: &dyn std::fmt::Display) -> Failure {
+        Failure { outcome, reason: shortened(&reason.to_string()), no_account: false }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let outcome = match &error {
+            Error::Api(_) | Error::Unsupported(_) => Outcome::Refused,
+            Error::Timeout(_) => Outcome::Timeout,
+            Error::Other(_) => Outcome::Unreachable,
+            _ => Outcome::Failed,
+        };
+        let kind = if let Error::Api(problem) = &error { problem.r#type.as_deref() } else { None };
+        let no_account = kind == Some("urn:ietf:params:acme:error:accountDoesNotExist");
+        Failure { no_account, ..Failure::new(outcome, &error) }
+    }
+}
+
+fn poll() -> RetryPolicy {
+    RetryPolicy::new().initial_delay(Duration::from_millis(250)).backoff(1.5).timeout(POLL_TIME_MAX)
+}
+
+/// A sentence of another server, for the log.
+fn shortened(reason: &str) -> String {
+    reason.chars().take(REASON_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
