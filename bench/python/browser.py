@@ -56,14 +56,25 @@ class AppServer:
             return error.response
 
 
+def opened(address, **options):
+    """A connection. The two threads of websockets use one object of OpenSSL, which is not made for that: of some hundred
+    connections over TLS one never sends its request, so such a connection is tried again."""
+    tries = 3 if address.startswith("wss:") else 1
+    while True:
+        tries -= 1
+        try:
+            return connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE / (1 + tries), **options)
+        except TimeoutError:
+            if tries == 0:
+                raise
+
+
 class Browser:
     """One user agent with one page."""
 
     def __init__(self, server, uaid=None):
         self.open = contextlib.ExitStack()
-        address = server.url("websocket")
-        connection = connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE, **server.connection)
-        self.socket = self.open.enter_context(connection)
+        self.socket = self.open.enter_context(opened(server.url("websocket"), **server.connection))
         self.private_key = ec.generate_private_key(ec.SECP256R1())
         self.auth = os.urandom(16)
         self.send(messageType="hello", use_webpush=True, uaid=uaid or "", broadcasts={})

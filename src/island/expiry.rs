@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::validity::Validity;
 
 /// Certificates that TLS listeners show. The thread that reads them replaces them; metrics and [`watch`] read them.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct CertificatesInUse(Mutex<Vec<InUse>>);
 
 /// One certificate.

@@ -76,13 +76,8 @@ impl Collector for BuildInfo {
 }
 
 /// Time that is left for each name of the certificates in use.
+#[derive(Debug)]
 struct Certificates(Arc<CertificatesInUse>);
-
-impl fmt::Debug for Certificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Certificates")
-    }
-}
 
 impl Collector for Certificates {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
@@ -100,13 +95,8 @@ impl Collector for Certificates {
 }
 
 /// Orders of certificates.
+#[derive(Debug)]
 struct Orders(Option<Arc<OrderBook>>);
-
-impl fmt::Debug for Orders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Orders")
-    }
-}
 
 impl Collector for Orders {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {

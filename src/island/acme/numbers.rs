@@ -37,13 +37,13 @@ impl Outcome {
 }
 
 /// State of the orders of this node. The task that orders writes; metrics and health pages read.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct OrderBook {
     state: Mutex<State>,
     wake: Notify,
 }
 
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct State {
     orders: [u64; Outcome::ALL.len()],
     next: Option<SystemTime>,

@@ -40,7 +40,7 @@ pub(super) struct Failure {
     pub no_account: bool,
 }
 
-/// What to order.
+/// A certificate to order.
 pub(super) struct Wanted<'a> {
     pub name: &'a str,
     /// The certificate that the new one replaces (RFC 9773 section 5).
