@@ -69,6 +69,7 @@ impl ShardMachine {
         if done {
             self.end_receipts_of_channel(uaid, chid);
         } else if self.sessions.get(session).is_some() && self.dead_epoch(uaid, chid) == asked {
+            self.sessions.live_mut(session).stored.unregister_failed();
             let at = self.tick(turn);
             let work = Work::Forget { session, uaid, chid, asked };
             self.submit_later(turn, work, StoreOp::Unregister { uaid, chid, at });

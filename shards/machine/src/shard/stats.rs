@@ -154,6 +154,7 @@ counters! {
         counter presences_left: "Presence rows of ended sessions left in place: too much was at storage already.",
         counter leaves_lost: "Calls to end a session on another node that got no answer.",
         counter doubts: "Users looked up because something stayed unacked.",
+        counter sessions_outdated: "Sessions closed because a channel was registered over an earlier connection behind their hello.",
         counter sessions_elsewhere: "Sessions closed because their user turned out to be on another node.",
         counter relays_opened: "Connections that became relays.",
         counter relays_refused: "Connections that could not, since this shard had too many.",

@@ -157,8 +157,12 @@ impl ShardMachine {
         // Of two sessions of one instant the node decides: if both stayed, they would notify each other for ever.
         let outranks = |row: &Presence| (row.connected_at, &row.node) > (mine.connected_at, &mine.node);
         let moved = user.presence.iter().any(|row| row.node != mine.node && outranks(row));
-        if moved || user.channels.iter().any(|chid| !self.registered_channel(at, *chid)) {
-            self.stats.sessions_elsewhere += 1;
+        // An unsure session knows why storage lists more: an unregister failed.
+        let is_sure = !session.stored.is_unsure();
+        let lacks = is_sure && user.channels.iter().any(|chid| !self.registered_channel(at, *chid));
+        if moved || lacks {
+            self.stats.sessions_elsewhere += u64::from(moved);
+            self.stats.sessions_outdated += u64::from(!moved);
             self.end_session(turn, at, Some(CloseReason::Elsewhere));
             self.tell_about(turn, uaid, user.presence);
         } else if user.presence.contains(&mine) {

@@ -150,6 +150,22 @@ fn a_session_that_lacks_a_registered_channel_closes_when_a_message_waits_for_it(
     assert_eq!(mesh.notifications(next), [waiting]);
 }
 
+/// Storage lists the channel still, and the session knows why.
+#[test]
+fn a_session_whose_unregister_failed_stays_when_it_doubts() {
+    let mut mesh = Mesh::nodes(2, |_| {});
+    let uaid = mesh.known_user(0);
+    let socket = mesh.session(0, Some(uaid));
+    mesh.store.mode = Mode::Failing;
+    mesh.command(socket, SessionCommand::Unregister { chid: OTHER, code: 200 });
+    mesh.run();
+    mesh.store.mode = Mode::Prompt;
+    let waiting = mesh.start_post(0, Message { chid: OTHER, ..message(uaid) });
+    mesh.run();
+    assert!(matches!(mesh.answer_to(waiting), Some(Published::Accepted { .. })), "storage has the channel");
+    assert_eq!(mesh.closed(socket), None);
+}
+
 /// A copy of a profile goes on acking while its user is away, and does not know a channel that was registered since.
 #[test]
 fn a_session_that_passed_a_row_by_vouches_for_nothing_behind_it() {
