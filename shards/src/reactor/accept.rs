@@ -167,6 +167,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             entry.flags.clear(Flags::COUNTED);
             self.stats.endpoint_connections -= 1;
         }
+        // Its place in the line of the other port is void. What it has begun is noted anew, for this one.
+        entry.flags.clear(Flags::PARTIAL);
         self.mailbox.count_dealt(self.mailbox.shard(), counted);
         true
     }

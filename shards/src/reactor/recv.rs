@@ -229,7 +229,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     fn act_on(&mut self, conn: ConnId, mut decoded: Decoded) {
-        if !self.take_role(conn) && !matches!(decoded.next, Next::Close(_)) {
+        // A connection that ends in this call needs no other place.
+        if !matches!(decoded.next, Next::Close(_)) && !self.take_role(conn) {
             decoded.upgraded = false;
             decoded.next = Next::Close(CloseReason::Overloaded);
         }

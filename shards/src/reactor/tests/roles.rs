@@ -1,5 +1,6 @@
 //! Connections of a public port, which count as those of user agents or of app servers by their last head.
 
+use crate::ports::Port;
 use crate::reactor::PlaneLimits;
 
 use super::bench::{Bench, Client, run};
@@ -69,7 +70,22 @@ fn bytes_of_a_request_are_charged_to_its_role() {
         ask(&mut bench, &mut client, "P\nhalf a li", "at once\n");
         bench.settle();
         let unfinished = bench.shards[0].sides.unfinished();
-        assert_eq!(unfinished.of(crate::ports::Port::WebSocket).used(), 0);
-        assert!(unfinished.of(crate::ports::Port::Endpoint).used() >= 9);
+        assert_eq!(unfinished.of(Port::WebSocket).used(), 0);
+        assert!(unfinished.of(Port::Endpoint).used() >= 9);
+    });
+}
+
+/// A head in two parts begins as that of a user agent. Its rest makes it one of an app server whose body has not come:
+/// it is ended for the memory of app servers, so it stands in their line.
+#[test]
+fn a_torn_head_stands_in_the_line_of_its_role() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut client = Client::connect(bench.public);
+        client.say(b"BO");
+        bench.until("begun", |bench| bench.shards[0].begun_in_line(Port::WebSocket) == 1);
+        client.say(b"DY\n");
+        bench.until("counted anew", |bench| counts(bench) == ([0, 1, 0], 1));
+        assert_eq!(bench.shards[0].begun_in_line(Port::Endpoint), 1);
     });
 }

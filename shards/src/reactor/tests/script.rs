@@ -33,6 +33,8 @@ pub(super) enum Codec {
     Unknown,
     /// Of the public port, behind a line that is no upgrade.
     Sender,
+    /// Behind a head whose body has not come.
+    Body,
 }
 
 /// Longest line.
@@ -78,6 +80,10 @@ impl Edge for LineEdge {
         if matches!(codec, Codec::Unknown) {
             *codec = Codec::Sender;
         }
+        if line == b"BODY" {
+            *codec = Codec::Body;
+            return Ingest::More { consumed };
+        }
         if line == b"P" {
             out.extend_from_slice(b"at once\n");
             return Ingest::Next { consumed };
@@ -107,13 +113,13 @@ impl Edge for LineEdge {
         out.extend_from_slice(format!("bye {reason:?}\n").as_bytes());
     }
 
-    fn mid_request(&self, _codec: &Codec) -> bool {
-        false
+    fn mid_request(&self, codec: &Codec) -> bool {
+        matches!(codec, Codec::Body)
     }
 
     fn role(&self, codec: &Codec, port: Port) -> Port {
         match codec {
-            Codec::Sender => Port::Endpoint,
+            Codec::Sender | Codec::Body => Port::Endpoint,
             Codec::Upgraded => Port::WebSocket,
             Codec::Http | Codec::Fresh | Codec::Placeless | Codec::Unknown => port,
         }
