@@ -5,11 +5,14 @@ use machine::ids::KeyDigest;
 use super::parse::Secret;
 use super::{Config, ConfigError};
 
+/// Tokens, and keys of a list, at most. Refuse: the setting is not accepted.
+pub const ACCESS_LIST_MAX: usize = 256;
+
 /// `access.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     pub register: RegisterMode,
-    /// Tokens of 16 to 128 visible characters without a slash.
+    /// Tokens of 16 to 128 visible characters that need no escape in a path.
     pub tokens: Vec<Secret>,
     /// Digests of VAPID public keys.
     pub vapid_keys: Vec<KeyDigest>,
@@ -24,7 +27,8 @@ pub enum RegisterMode {
     Vapid,
 }
 
-/// Refuses a mode whose list is empty: it would lock every user agent out.
+/// Refuses a mode whose list is empty: it would lock every user agent out. Refuses a list without its mode: it would
+/// lock none out.
 ///
 /// # Errors
 /// [`ConfigError::Conflict`].
@@ -37,6 +41,12 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         RegisterMode::Vapid if access.vapid_keys.is_empty() => Err(ConfigError::Conflict(
             "access.register = vapid needs access.vapid_keys: the public keys of the app servers that get endpoints",
         )),
+        RegisterMode::Open | RegisterMode::Vapid if !access.tokens.is_empty() => {
+            Err(ConfigError::Conflict("access.tokens has no effect without access.register = token: set it too"))
+        }
+        RegisterMode::Open | RegisterMode::Token if !access.vapid_keys.is_empty() => {
+            Err(ConfigError::Conflict("access.vapid_keys has no effect without access.register = vapid: set it too"))
+        }
         RegisterMode::Open | RegisterMode::Token | RegisterMode::Vapid => Ok(()),
     }
 }

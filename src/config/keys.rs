@@ -160,7 +160,7 @@ keys! {
         "User agents that get endpoints: all, those whose upgrade carries one of access.tokens, or all for app servers with one of access.vapid_keys. Read again on SIGHUP.",
         |c, raw| { c.access.register = register_mode(raw)?; Some(()) };
     #[secret] "access.tokens" = "",
-        "tokens of 16 to 128 visible characters without a slash, [t1,t2] or t1,t2",
+        "at most 256 tokens of 16 to 128 letters, digits and -._~=, [t1,t2] or t1,t2",
         "Tokens of user agents: wss://NAME/t/TOKEN/, or Authorization: Bearer TOKEN on the upgrade. Read again on SIGHUP.",
         |c, raw| { c.access.tokens = parse::access_tokens(raw)?; Some(()) };
     "access.vapid_keys" = "",

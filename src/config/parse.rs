@@ -10,6 +10,8 @@ use protocol::webpush::endpoint::split_url;
 use protocol::webpush::key::PointChecker;
 use protocol::wire::url::HttpUrl;
 
+use super::access::ACCESS_LIST_MAX;
+
 /// A value before it is typed: one text, or the items of a TOML list.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Raw {
@@ -300,17 +302,19 @@ pub fn bearer_keys(raw: &Raw) -> Option<Vec<Secret>> {
     secrets(raw, |item| (16..=256).contains(&item.len()))
 }
 
-/// Tokens of user agents: at most 256, of 16 to 128 visible characters that can be a part of a path.
+/// Tokens of user agents: 16 to 128 characters that every client writes into a path as they are (RFC 3986 section 2.3,
+/// and the sign of base64).
 pub fn access_tokens(raw: &Raw) -> Option<Vec<Secret>> {
-    let in_path = |item: &str| !item.bytes().any(|b| matches!(b, b'/' | b'?' | b'#' | b'%'));
-    secrets(raw, |item| (16..=128).contains(&item.len()) && in_path(item)).filter(|tokens| tokens.len() <= 256)
+    let in_path = |item: &str| item.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~=".contains(&b));
+    let tokens = secrets(raw, |item| (16..=128).contains(&item.len()) && in_path(item));
+    tokens.filter(|tokens| tokens.len() <= ACCESS_LIST_MAX)
 }
 
-/// Public keys of app servers, at most 256.
+/// Public keys of app servers.
 pub fn vapid_keys(raw: &Raw) -> Option<Vec<KeyDigest>> {
-    let mut points = PointChecker::new(256);
+    let mut points = PointChecker::new(ACCESS_LIST_MAX);
     let keys: Option<Vec<_>> = raw.items().into_iter().map(|item| points.check(item.as_bytes())).collect();
-    keys.filter(|keys| keys.len() <= 256)
+    keys.filter(|keys| keys.len() <= ACCESS_LIST_MAX)
 }
 
 fn secrets(raw: &Raw, fits: impl Fn(&str) -> bool) -> Option<Vec<Secret>> {

@@ -75,7 +75,7 @@ impl Config {
     fn public_tls(&self) -> [(bool, &'static str); 4] {
         let Config { websocket, endpoint, admin, roles, .. } = self;
         [
-            (!self.public.listen().is_empty(), "public.listen needs tls.cert and tls.key"),
+            (!self.public.listen().is_empty(), "public.listen needs tls.cert and tls.key, or acme.agree"),
             (roles.connect && !websocket.tls_listen.is_empty(), "websocket.tls.listen needs tls.cert and tls.key"),
             (roles.endpoint && !endpoint.tls_listen.is_empty(), "endpoint.tls.listen needs tls.cert and tls.key"),
             (!admin.tls_listen.is_empty(), "admin.tls.listen needs tls.cert and tls.key"),

@@ -7,7 +7,7 @@ use protocol::webpush::errno::Fault;
 use protocol::wire::http1::Head;
 
 impl PushEdge {
-    /// Plans a health page, or 404 (PROTOCOL.md 7.1). Every port has them.
+    /// Plans a health page, or 404 (PROTOCOL.md 7.1). A public port has `/__lbheartbeat__` only.
     pub(super) fn plan_page(&self, head: &Head<'_, '_>) -> Plan {
         if head.path == "*" {
             return method_refused(head, "GET, HEAD, POST, PUT, DELETE, OPTIONS");

@@ -141,6 +141,9 @@ impl Redirects {
             return (StatusCode::FORBIDDEN, FORBIDDEN).into_response();
         }
         let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
+        if !target.starts_with('/') {
+            return StatusCode::BAD_REQUEST.into_response();
+        }
         if let Some(token) = request.uri().path().strip_prefix(CHALLENGE) {
             let Some(answer) = self.challenges.get(token) else { return StatusCode::NOT_FOUND.into_response() };
             self.count(|stats| stats.redirects_challenges += 1);

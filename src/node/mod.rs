@@ -60,6 +60,7 @@ use machine::ids::ShardId;
 use machine::place::Placement;
 use machine::time::Span;
 use machine::{MachineConfig, NodeId};
+use protocol::webpush::endpoint::split_url;
 use shards::ledger;
 use shards::ports::{Alone, Port};
 use shards::reactor::PlaneLimits;
@@ -435,14 +436,19 @@ fn endpoint_url(config: &Config, bound: &[Address], name: Option<&str>) -> Strin
     }
 }
 
-/// URL of this server for user agents: the first of `public.domain`, or https if a listener of theirs speaks TLS.
+/// URL of this server for user agents: the first of `public.domain`, or that of endpoints if app servers share the
+/// address (a proxy leads to it), or https if a listener of theirs speaks TLS.
 fn agent_url(config: &Config, bound: &[Address], name: Option<&str>) -> String {
     let over_tls = [of(bound, Port::Public, true), of(bound, Port::WebSocket, true)].concat();
     let reached = || match over_tls.first() {
         Some(address) => banner::https_url(*address, name),
         None => banner::default_url(&of(bound, Port::WebSocket, false)),
     };
-    config.public.url().unwrap_or_else(reached)
+    let of_endpoints = config.endpoint.url.clone().filter(|url| {
+        let has_path = split_url(url).is_none_or(|(base, origin)| !base.eq_ignore_ascii_case(&origin));
+        !config.shared_listen().is_empty() && !has_path
+    });
+    config.public.url().or(of_endpoints).unwrap_or_else(reached)
 }
 
 /// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.

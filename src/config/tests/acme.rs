@@ -2,7 +2,7 @@
 
 use super::*;
 
-const LISTEN: &str = "websocket.tls.listen=[::]:443";
+const LISTEN: &str = "public.listen=[::1]:8443";
 
 #[test]
 fn orders_need_names_a_listener_and_a_store_of_this_node() {
@@ -16,9 +16,13 @@ fn orders_need_names_a_listener_and_a_store_of_this_node() {
         let rest: Vec<&str> = (0..3).filter(|n| *n != left_out).map(|n| agree[n]).collect();
         refusal(&sets(&rest))
     };
-    assert_eq!(without(0), "websocket.tls.listen needs tls.cert and tls.key");
+    assert!(without(0).starts_with("public.listen needs tls.cert and tls.key"), "{}", without(0));
     assert_eq!(without(1), "acme.agree needs public.domain: the names to order certificates for");
-    assert!(without(2).starts_with("acme.agree needs an address in websocket.tls.listen, "), "{}", without(2));
+    let closed = refusal(&sets(&[agree[0], agree[1], "public.listen=none"]));
+    assert!(closed.starts_with("acme.agree needs an address in public.listen, "), "{closed}");
+    let http = ["acme.challenge=http-01", "public.http_listen=none"];
+    let said = refusal(&sets(&[&agree[..], &http].concat()));
+    assert!(said.starts_with("acme.challenge = http-01 needs public.http_listen"), "{said}");
     let scylla = ["store.kind=scylla", "store.scylla.nodes=127.0.0.1:9042"];
     let said = refusal(&sets(&[&agree[..], &scylla].concat()));
     assert!(said.contains("store.kind = scylla is for several") && said.contains("tls.cert"), "{said}");

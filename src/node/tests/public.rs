@@ -48,6 +48,19 @@ fn one_port_serves_sessions_posts_and_the_page_over_tls() {
 }
 
 #[test]
+fn the_page_behind_a_proxy_names_the_proxy() {
+    let dir = tempfile::tempdir().unwrap();
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let address: SocketAddr = format!("127.79.{high}.{low}:8080").parse().unwrap();
+    let [websocket, endpoint] = ["websocket", "endpoint"].map(|port| format!("{port}.listen={address}"));
+    let url = "endpoint.url=https://push.example.org";
+    let running = start(&config(dir.path(), &["store.kind=memory", url, &websocket, &endpoint])).unwrap();
+    let page = Client::connect(address).unwrap().exchange(&Request::new("GET", "/").header("Host", "a")).unwrap();
+    assert!(String::from_utf8(page.body).unwrap().contains("wss://push.example.org/"));
+    running.stop().unwrap();
+}
+
+#[test]
 fn one_address_without_tls_serves_sessions_posts_and_the_page() {
     let dir = tempfile::tempdir().unwrap();
     // A loopback address of this process alone.
