@@ -29,6 +29,13 @@ def uncompressed(public_key):
     return public_key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
 
 
+def trust(monkeypatch, authorities):
+    """Makes clients trust the authorities of a PEM file."""
+    # ssl reads the first, requests (which pywebpush uses) the second.
+    monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authorities))
+
+
 class AppServer:
     """Whoever sends: a VAPID key pair."""
 
@@ -56,14 +63,14 @@ class AppServer:
             return error.response
 
 
-def opened(address, **options):
+def opened(address):
     """A connection. The two threads of websockets use one object of OpenSSL, which is not made for that: of some hundred
     connections over TLS one never sends its request, so such a connection is tried again."""
     tries = 3 if address.startswith("wss:") else 1
     while True:
         tries -= 1
         try:
-            return connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE / (1 + tries), **options)
+            return connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE / (1 + tries))
         except TimeoutError:
             if tries == 0:
                 raise
@@ -74,7 +81,7 @@ class Browser:
 
     def __init__(self, server, uaid=None):
         self.open = contextlib.ExitStack()
-        self.socket = self.open.enter_context(opened(server.url("websocket"), **server.connection))
+        self.socket = self.open.enter_context(opened(server.url("websocket")))
         self.private_key = ec.generate_private_key(ec.SECP256R1())
         self.auth = os.urandom(16)
         self.send(messageType="hello", use_webpush=True, uaid=uaid or "", broadcasts={})
@@ -152,6 +159,17 @@ class Browser:
 
     def close(self):
         self.open.close()
+
+
+def exchange(browser, sender, text="hello", encoding="aes128gcm"):
+    """Sends a text to a new subscription of a browser, which decrypts and acks it."""
+    response = sender.push(browser.subscribe(sender.key), text, encoding=encoding)
+    assert response.status_code == 201, response.text
+    notification = browser.notification()
+    assert notification["headers"]["encoding"] == encoding
+    assert browser.decrypt(notification) == text
+    assert response.headers["location"].endswith("/m/" + notification["version"])
+    browser.ack(notification)
 
 
 def parameter(header, name):

@@ -28,8 +28,8 @@ class Server:
     """A server on a loopback address of its own, so that fixed ports never collide."""
 
     count = 0
-    # Further arguments of a WebSocket connection to it.
-    connection = {}
+    # Further flags of its command.
+    flags = ()
 
     def __init__(self, directory, shards=3, settings=(), prefix=()):
         Server.count += 1
@@ -54,6 +54,7 @@ class Server:
             command += ["--set", setting]
         for port, number in PORTS.items():
             command += [f"--{port}", f"{self.host}:{number}"]
+        command += self.flags
         with open(self.directory / "log", "ab") as log:
             # A variable of whoever runs the tests must not configure the server, and MURRE_BIN is no key of it.
             environment = {name: value for name, value in os.environ.items() if not name.startswith("MURRE_")}

@@ -37,9 +37,9 @@ def program(name):
 
 
 class Pebble:
-    """Validates names at port `tls_port` of `host`, and listens there itself."""
+    """Validates names at two ports of `host`, and listens there itself."""
 
-    def __init__(self, host, tls_port, directory):
+    def __init__(self, host, tls_port, http_port, directory):
         self.host, self.directory = host, directory
         self.programs = [program("pebble"), program("pebble-challtestsrv")]
         self.processes = []
@@ -52,7 +52,7 @@ class Pebble:
             "managementListenAddress": self.at("management"),
             "certificate": str(self.authority),
             "privateKey": str(key),
-            "httpPort": 5002,
+            "httpPort": http_port,
             "tlsPort": tls_port,
             "domainBlocklist": ["blocked.example"],
             "retryAfter": {"authz": 1, "order": 1},

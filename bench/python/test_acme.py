@@ -7,45 +7,58 @@ import time
 import urllib.request
 
 import pytest
+import requests
 
-from browser import AppServer, Browser
+from browser import AppServer, Browser, exchange, trust
 from conftest import Server
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from pebble import PORTS, Pebble
 
-TLS_PORT = 8443
+TLS_PORT, HTTP_PORT = 8443, 8088
 PATIENCE = 60
 NAME = "push.example"
 
 
 class AcmeServer(Server):
-    """A server that shows nothing but certificates of Pebble to user agents."""
+    """A server that one command starts, with certificates of Pebble. Clients reach it by its names."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, monkeypatch):
         super().__init__(directory)
-        self.pebble = Pebble(self.host, TLS_PORT, directory)
-        self.settings += [
-            f"websocket.tls.listen={self.host}:{TLS_PORT}",
-            "acme.agree=true",
-            "acme.email=ops@push.example",
-            f"acme.directory=https://{self.host}:{PORTS['directory']}/dir",
-            f"acme.ca={self.pebble.authority}",
-        ]
+        self.pebble = Pebble(self.host, TLS_PORT, HTTP_PORT, directory)
+        self.monkeypatch = monkeypatch
+        resolve = socket.getaddrinfo
+
+        def resolve_here(host, port, *rest, **named):
+            """Leads names to this server, to the ports that it has in the place of 443 and 80."""
+            if host.endswith(".example"):
+                host, port = self.host, {443: TLS_PORT, 80: HTTP_PORT}[port]
+            return resolve(host, port, *rest, **named)
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_here)
+
+    def serve(self, *names):
+        """Starts it with these names, by default with one."""
+        self.flags = ["--domain", ",".join(names or [NAME]), "--acme-email", "ops@push.example", "--acme-agree"]
+        self.flags += ["--public", f"{self.host}:{TLS_PORT}", "--public-http", f"{self.host}:{HTTP_PORT}"]
+        self.flags += ["--acme-directory", f"https://{self.host}:{PORTS['directory']}/dir"]
+        self.flags += ["--set", f"acme.ca={self.pebble.authority}"]
+        self.start()
 
     def url(self, port):
-        return f"wss://{self.host}:{TLS_PORT}" if port == "websocket" else super().url(port)
+        return f"wss://{NAME}/" if port == "websocket" else super().url(port)
 
-    def trust(self):
-        """Makes clients trust what Pebble issues, and ask for the first name."""
-        context = ssl.create_default_context(cadata=self.pebble.root())
-        self.connection = {"ssl": context, "server_hostname": NAME}
+    def start_pebble(self):
+        """Starts the authority, and makes clients trust what it issues: each run of it has another root."""
+        self.pebble.start()
+        root = self.directory / "root.pem"
+        root.write_text(self.pebble.root())
+        trust(self.monkeypatch, root)
 
     def shown(self, name=NAME):
         """The certificate for a name, verified."""
-        context = self.connection["ssl"]
-        with socket.create_connection((self.host, TLS_PORT), timeout=PATIENCE) as stream:
-            with context.wrap_socket(stream, server_hostname=name) as tls:
+        with socket.create_connection((name, 443), timeout=PATIENCE) as stream:
+            with ssl.create_default_context().wrap_socket(stream, server_hostname=name) as tls:
                 return x509.load_der_x509_certificate(tls.getpeercert(binary_form=True))
 
     def metric(self, line):
@@ -73,8 +86,8 @@ class AcmeServer(Server):
 
 
 @pytest.fixture
-def server(tmp_path):
-    server = AcmeServer(tmp_path)
+def server(tmp_path, monkeypatch):
+    server = AcmeServer(tmp_path, monkeypatch)
     try:
         yield server
     finally:
@@ -83,28 +96,32 @@ def server(tmp_path):
         server.pebble.stop()
 
 
-def start(server, *names):
-    server.settings.append("public.domain=" + ",".join(names or [NAME]))
-    server.start()
-
-
-def refused(server):
-    """The alert for a client that comes before there is a certificate."""
-    with socket.create_connection((server.host, TLS_PORT), timeout=PATIENCE) as stream:
-        with pytest.raises(ssl.SSLError) as error:
-            ssl.create_default_context().wrap_socket(stream, server_hostname=NAME)
-    return error.value.reason
+@pytest.mark.parametrize("challenge", ["tls-alpn-01", "http-01"])
+def test_one_command_serves_a_name(server, challenge):
+    server.settings.append(f"acme.challenge={challenge}")
+    server.start_pebble()
+    server.serve()
+    server.until(lambda: server.orders("issued") == 1)
+    assert (server.metric("redirects_challenges_total") > 0) == (challenge == "http-01")
+    browser = Browser(server)
+    exchange(browser, AppServer())
+    assert browser.subscribe()["endpoint"].startswith(f"https://{NAME}/wpush/")
+    page = requests.get(f"http://{NAME}/", timeout=PATIENCE)
+    assert [(step.status_code, step.headers["location"]) for step in page.history] == [(308, f"https://{NAME}/")]
+    assert page.status_code == 200 and f"set dom.push.serverURL to wss://{NAME}/. " in page.text
+    assert page.headers["strict-transport-security"].startswith("max-age=")
+    assert requests.post(f"http://{NAME}/wpush/v3/token", timeout=PATIENCE).status_code == 403
 
 
 def test_a_server_waits_for_its_first_certificate_and_orders_none_again(server):
     server.settings.append("acme.profile=shortlived")
-    start(server)
+    server.serve()
     server.until(lambda: server.orders("unreachable") == 1)
-    assert "ACCESS_DENIED" in refused(server)
+    with pytest.raises(ssl.SSLError, match="ACCESS_DENIED"):
+        server.shown()
     assert f"the first certificate of {NAME} (the last order failed: " in server.health()
     assert server.metric("acme_next_renewal_seconds") > 200
-    server.pebble.start()
-    server.trust()
+    server.start_pebble()
     server.reload()
     server.until(lambda: server.orders("issued") == 1)
     server.until(lambda: "first certificate" not in server.health())
@@ -117,9 +134,6 @@ def test_a_server_waits_for_its_first_certificate_and_orders_none_again(server):
     acme = server.directory / "data/acme"
     modes = {path.name: path.stat().st_mode & 0o777 for path in [acme, *acme.iterdir()]}
     assert modes == {"acme": 0o700, "account.json": 0o600, f"{NAME}.pem": 0o600}
-    browser, sender = Browser(server), AppServer()
-    assert sender.push(browser.subscribe(sender.key), "hello").status_code == 201
-    assert browser.decrypt(browser.notification()) == "hello"
     # The former file serves from the first handshake on, also with the authority away.
     server.pebble.stop()
     server.restart()
@@ -132,9 +146,8 @@ def test_a_server_waits_for_its_first_certificate_and_orders_none_again(server):
 
 
 def test_a_renewal_leaves_sessions_alone_and_a_lost_account_is_made_anew(server):
-    server.pebble.start()
-    server.trust()
-    start(server)
+    server.start_pebble()
+    server.serve()
     server.until(lambda: server.orders("issued") == 1)
     first, browsers = server.shown(), [Browser(server) for _ in range(20)]
     server.pebble.suggest_renewal(pem(first))
@@ -142,13 +155,11 @@ def test_a_renewal_leaves_sessions_alone_and_a_lost_account_is_made_anew(server)
     server.until(lambda: server.shown() != first)
     sender = AppServer()
     for browser in browsers:
-        assert sender.push(browser.subscribe(sender.key), "renewed").status_code == 201
-        assert browser.decrypt(browser.notification()) == "renewed"
+        exchange(browser, sender)
     server.wait_for_number("tls_connections", 20)
     # A new Pebble knows neither account nor certificate. Its first answer costs an order.
     server.pebble.stop()
-    server.pebble.start()
-    server.trust()
+    server.start_pebble()
     (server.directory / f"data/acme/{NAME}.pem").unlink()
     server.restart()
     server.until(lambda: server.orders("refused") == 1)
@@ -163,10 +174,9 @@ def pem(certificate):
 
 
 def test_a_name_that_fails_does_not_hinder_one_that_works(server):
-    server.pebble.start()
-    server.trust()
+    server.start_pebble()
     server.pebble.set_resolves("absent.example", False)
-    start(server, "absent.example", "blocked.example", NAME)
+    server.serve("absent.example", "blocked.example", NAME)
     server.until(lambda: server.orders("issued") == 1 and server.orders("refused") == 2)
     server.shown()
     for name in ("absent.example", "blocked.example"):

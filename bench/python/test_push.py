@@ -3,22 +3,15 @@
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from browser import AppServer, Browser
+from browser import AppServer, Browser, exchange
 from conftest import Server
 
 
 @pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
 @pytest.mark.parametrize("text", ["hello, page", "\u00fc\u0436\u65e5" * 300])
 def test_a_message_arrives_and_decrypts(server, encoding, text):
-    browser, sender = Browser(server), AppServer()
-    subscription = browser.subscribe(sender.key)
-    response = sender.push(subscription, text, encoding=encoding)
-    assert response.status_code == 201, response.text
-    notification = browser.notification()
-    assert notification["headers"]["encoding"] == encoding
-    assert browser.decrypt(notification) == text
-    assert response.headers["location"].endswith("/m/" + notification["version"])
-    browser.ack(notification)
+    browser = Browser(server)
+    exchange(browser, AppServer(), text, encoding)
     assert browser.hears_nothing()
 
 

@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from browser import AppServer, Browser
+from browser import AppServer, Browser, exchange, trust
 from conftest import Server
 from tls_front import make_certificate
 
@@ -43,9 +43,7 @@ class TlsServer(Server):
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     server = TlsServer(tmp_path)
-    # ssl reads the first, requests (which pywebpush uses) the second.
-    monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(server.certificate))
+    trust(monkeypatch, server.certificate)
     try:
         server.start()
         yield server
@@ -261,13 +259,8 @@ def test_curl_posts_and_websockets_receives(server, tmp_path):
 @pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
 @pytest.mark.parametrize("text", ["hello, page", "x" * 3000])
 def test_pywebpush_sends_over_https_and_a_wss_browser_decrypts(server, encoding, text):
-    browser, sender = Browser(server), AppServer()
-    subscription = browser.subscribe(sender.key)
-    response = sender.push(subscription, text, encoding=encoding)
-    assert response.status_code == 201, response.text
-    notification = browser.notification()
-    assert browser.decrypt(notification) == text
-    browser.ack(notification)
+    browser = Browser(server)
+    exchange(browser, AppServer(), text, encoding)
     assert browser.hears_nothing()
 
 
@@ -307,9 +300,7 @@ def test_sessions_stay_while_the_certificate_changes(server):
     assert server.log().count("certificates taken") == 2, server.log()
     sender = AppServer()
     for browser in browsers:
-        subscription = browser.subscribe(sender.key)
-        assert sender.push(subscription, "new certificate").status_code == 201
-        assert browser.decrypt(browser.notification()) == "new certificate"
+        exchange(browser, sender)
 
 
 def test_admin_pages_are_served_over_tls(server):
