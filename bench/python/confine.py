@@ -2,7 +2,7 @@
 """Runs a command under a filter of system calls, as a container or systemd would start it.
 
     confine.py container PROFILE.json COMMAND...     a container profile, in a container without capabilities
-    confine.py unit UNIT.service COMMAND...          what a unit says of system calls, addresses and memory
+    confine.py unit UNIT.service COMMAND...          what a unit says of calls, addresses, memory and capabilities
 
 The filter is made by libseccomp, which the container tools and systemd use, too. What it cannot do ends it with
 status 90.
@@ -21,6 +21,7 @@ ALLOW = 0x7FFF0000
 EQUAL, NOT_EQUAL, MASKED_EQUAL = 4, 1, 7
 COMPARISONS = {"SCMP_CMP_EQ": EQUAL, "SCMP_CMP_NE": NOT_EQUAL, "SCMP_CMP_MASKED_EQ": MASKED_EQUAL}
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
+PR_CAPBSET_DROP, CAPABILITIES = 24, {"CAP_NET_BIND_SERVICE": 10}
 
 
 class Argument(ctypes.Structure):
@@ -89,6 +90,7 @@ def unit(path):
     with open(path) as file:
         settings = dict(re.findall(r"^(\w+)=(.*)$", file.read(), re.M))
     found = Filter(getattr(errno, settings["SystemCallErrorNumber"]))
+    keep_capabilities({CAPABILITIES[name] for name in settings.get("AmbientCapabilities", "").split()})
     names = set()
     for word in settings["SystemCallFilter"].split():
         names |= group(word) if word.startswith("@") else {word}
@@ -101,6 +103,14 @@ def unit(path):
         result = ctypes.CDLL(None).prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)
         assert result == 0, "this kernel has no PR_SET_MDWE (since 6.3)"
     return found
+
+
+def keep_capabilities(kept):
+    """Takes all others from root, as far as this kernel knows them. Other users have none."""
+    with open("/proc/sys/kernel/cap_last_cap") as file:
+        last = int(file.read())
+    for number in set(range(last + 1)) - kept if os.geteuid() == 0 else ():
+        assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0, f"cannot drop capability {number}"
 
 
 def group(name):
