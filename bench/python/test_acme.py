@@ -103,6 +103,7 @@ def test_one_command_serves_a_name(server, challenge):
     server.serve()
     server.until(lambda: server.orders("issued") == 1)
     assert (server.metric("redirects_challenges_total") > 0) == (challenge == "http-01")
+    assert f"set dom.push.serverURL to wss://{NAME}/\n" in server.log()
     browser = Browser(server)
     exchange(browser, AppServer())
     assert browser.subscribe()["endpoint"].startswith(f"https://{NAME}/wpush/")

@@ -25,6 +25,8 @@ pub struct Addresses {
     pub admin_tls: Vec<SocketAddr>,
     /// Prefix of endpoint URLs.
     pub endpoint_url: String,
+    /// URL by which user agents reach the node, `http` or `https` without a path.
+    pub agent_url: String,
 }
 
 impl Addresses {
@@ -56,12 +58,13 @@ impl Addresses {
         if [&self.endpoint, &self.endpoint_tls, &self.public].iter().any(|addresses| !addresses.is_empty()) {
             let _ = writeln!(text, "  endpoint URLs begin with {}", self.endpoint_url);
         }
-        if let Some(address) = self.websocket.first() {
-            let url = format!("ws://{}/", reachable(*address));
+        if [&self.websocket, &self.websocket_tls, &self.public].iter().any(|addresses| !addresses.is_empty()) {
+            let url = self.agent_url.replacen("http", "ws", 1);
+            let is_plain = self.agent_url.starts_with("http://");
+            let insecure = if is_plain { "and dom.push.testing.allowInsecureServerURL to true, " } else { "" };
             let _ = write!(
                 text,
-                "Firefox: in about:config set dom.push.serverURL to {url}\n         \
-                 and dom.push.testing.allowInsecureServerURL to true, then restart it\n"
+                "Firefox: in about:config set dom.push.serverURL to {url}/\n         {insecure}then restart it\n"
             );
         }
         text
@@ -117,6 +120,7 @@ mod tests {
             admin: vec!["127.0.0.1:8083".parse().unwrap()],
             admin_tls: vec!["[::1]:9443".parse().unwrap()],
             endpoint_url: "https://push.example.org".to_owned(),
+            agent_url: "http://127.0.0.1:8080".to_owned(),
         };
         let text = addresses.banner(2, &[0, 1], "murre-data");
         for line in [
@@ -137,6 +141,9 @@ mod tests {
             assert!(text.contains(line), "{text}");
         }
         assert_eq!(text.matches("other nodes").count(), 1);
+        let over_tls = Addresses { agent_url: "https://push.example.org".to_owned(), ..addresses };
+        let text = over_tls.banner(2, &[0, 1], "murre-data");
+        assert!(text.ends_with("dom.push.serverURL to wss://push.example.org/\n         then restart it\n"), "{text}");
     }
 
     #[test]

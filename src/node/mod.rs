@@ -414,6 +414,7 @@ impl<'a> Plan<'a> {
             admin: island.admin().to_vec(),
             admin_tls: island.admin_tls().to_vec(),
             endpoint_url: self.edge.endpoint_url.clone(),
+            agent_url: self.edge.agent_url.clone(),
         }
     }
 }
