@@ -17,6 +17,10 @@
 # stop-timeout: SIGTERM drains, 150 s for a million (sessions / drain.rate and 50 s); what the time does not suffice for waits in the ledger logs for the next start.
 # network host: a connection through the bridge costs a conntrack entry and a trip through the proxy.
 # `docker exec CONTAINER murre doctor` says what is still missing.
+#
+# With a domain (docs/SELF-HOSTING.md), `--publish 443:443 --publish 80:80` and
+# `--sysctl net.ipv4.ip_unprivileged_port_start=0`, because the user is not root, take the place of `--network host`;
+# behind `murre` the command is: serve --data-dir /var/lib/murre --domain NAME --acme-agree
 
 FROM rust:1.95.0-slim-bookworm AS build
 # glommio compiles a small C library and its build asks for git.
@@ -38,8 +42,8 @@ COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY LICENSE /usr/share/doc/murre/LICENSE
 USER murre
 VOLUME /var/lib/murre
-# WebSocket, node API, endpoint, admin. The admin and node ports stay on loopback unless told otherwise.
-EXPOSE 8080 8082
+# WebSocket, endpoint, and both ports of a domain. The admin and node ports stay on loopback unless told otherwise.
+EXPOSE 8080 8082 443 80
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/local/bin/murre"]
 CMD ["serve", "--data-dir", "/var/lib/murre", "--websocket", "0.0.0.0:8080", "--endpoint", "0.0.0.0:8082"]
