@@ -16,8 +16,8 @@ pub(super) struct Front {
 const POLICY: &[u8] = b"default-src 'none'; style-src 'unsafe-inline'";
 
 impl Front {
-    /// Creates the page of a server that user agents reach at `url`, `http` or `https` without a path. `registration` is
-    /// a sentence without markup.
+    /// Creates the page of a server that user agents reach at `url`, `http` or `https` without a path. `registration`
+    /// is a sentence without markup.
     pub(super) fn new(url: &str, registration: &str) -> Front {
         let socket = format!("{}/", url.replacen("http", "ws", 1));
         let is_plain = url.starts_with("http://");

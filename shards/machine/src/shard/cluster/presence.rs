@@ -134,8 +134,8 @@ impl ShardMachine {
     /// Takes the answer of storage: the nodes that have a row of this user.
     ///
     /// - A newer row elsewhere: that node must read storage, and this session, whose end was not noticed, closes.
-    /// - A registered channel that this session lacks: the register of an earlier connection took effect after the hello
-    ///   had read the channels. The session closes, since the next hello reads them.
+    /// - A registered channel that this session lacks: the register of an earlier connection took effect after the
+    ///   hello had read the channels. The session closes, since the next hello reads them.
     /// - Older rows elsewhere: their nodes must read storage, since the session here may be the one whose end was not
     ///   noticed. Its unacked messages, and messages for a channel that it does not have, wait for the other.
     /// - No row of this session: another node took it for dead. It is written again, in a later version: a shared store
