@@ -298,18 +298,10 @@ impl Island {
         let admin: std::io::Result<Vec<_>> = addresses(&listeners);
         let admin_tls: std::io::Result<Vec<_>> = tls.as_ref().map_or(Ok(Vec::new()), |tls| addresses(&tls.listeners));
         let (admin, admin_tls) = (admin?, admin_tls?);
-        let mut served = Vec::new();
-        {
+        let served = {
             let _inside = runtime.enter();
-            for listener in listeners {
-                served.push((attend(listener)?, None));
-            }
-            if let Some(AdminTls { listeners, tls, handshake_timeout }) = tls {
-                for listener in listeners {
-                    served.push((attend(listener)?, Some(Handshake { tls: tls.clone(), within: handshake_timeout })));
-                }
-            }
-        }
+            attend_all(listeners, tls)?
+        };
         broadcasts.attach(Arc::clone(&host));
         let board = AdminServer::board();
         let boards = [
@@ -390,6 +382,19 @@ impl Drop for Island {
             let _ = thread.join();
         }
     }
+}
+
+/// The listeners of the admin server, those over TLS with their handshake.
+fn attend_all(
+    plain: Vec<TcpListener>,
+    tls: Option<AdminTls>,
+) -> std::io::Result<Vec<(tokio::net::TcpListener, Option<Handshake>)>> {
+    let plain = plain.into_iter().map(|listener| (listener, None));
+    let over_tls = tls.into_iter().flat_map(|AdminTls { listeners, tls, handshake_timeout }| {
+        let with = move |listener| (listener, Some(Handshake { tls: tls.clone(), within: handshake_timeout }));
+        listeners.into_iter().map(with)
+    });
+    plain.chain(over_tls).map(|(listener, handshake)| Ok((attend(listener)?, handshake))).collect()
 }
 
 /// A listener of the current runtime.
