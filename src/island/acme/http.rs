@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Bytes;
+use hyper::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 use hyper::{Request, Uri};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use protocol::wire::url::HttpUrl;
@@ -22,6 +23,8 @@ pub(super) struct Http {
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Time for one request with its answer. Beyond it: the order fails.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
+/// Seconds of a pause that the authority asks for. Beyond it: a day counts.
+const RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
 
 type Response = Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>>;
 
@@ -34,12 +37,21 @@ impl HttpClient for Http {
             let url = url.ok_or(Error::Str("an https URL"))?;
             let sent = client.send(&url, request, |_| ANSWER_BYTES_MAX);
             let answer = tokio::time::timeout(REQUEST_TIME_MAX, sent).await.unwrap_or(Err(Trouble::Timeout));
-            let (parts, body) = answer.map_err(|trouble| Error::Other(Box::new(trouble)))?.into_parts();
+            let (mut parts, body) = answer.map_err(|trouble| Error::Other(Box::new(trouble)))?.into_parts();
             if url == directory && !is_directory(&body) {
                 return Err(Error::Str("newNonce in the directory, as an https URL"));
             }
+            bound_retry_after(&mut parts.headers);
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
+    }
+}
+
+/// Lowers the seconds of `Retry-After`: the client adds them to the clock unchecked, and an overflow would panic.
+fn bound_retry_after(headers: &mut HeaderMap) {
+    let value = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    if value.and_then(|value| value.trim().parse().ok()).is_some_and(|seconds: u64| seconds > RETRY_AFTER_SECONDS_MAX) {
+        headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS_MAX));
     }
 }
 
@@ -53,6 +65,24 @@ fn is_directory(body: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_that_the_authority_asks_for_is_at_most_a_day() {
+        let most = u64::MAX.to_string();
+        let date = "Fri, 31 Dec 2999 23:59:59 GMT";
+        for (said, taken) in
+            [("5", "5"), ("86400", "86400"), ("86401", "86400"), (&*most, "86400"), ("+86401", "86400"), (date, date)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_str(said).unwrap());
+            headers.append(RETRY_AFTER, HeaderValue::from_static("7"));
+            bound_retry_after(&mut headers);
+            assert_eq!(headers[RETRY_AFTER], taken, "{said}");
+        }
+        let mut none = HeaderMap::new();
+        bound_retry_after(&mut none);
+        assert!(none.is_empty());
+    }
 
     #[test]
     fn a_directory_has_a_url_for_nonces() {
