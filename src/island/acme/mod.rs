@@ -10,6 +10,8 @@ mod http;
 mod numbers;
 mod order;
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 pub use numbers::{OrderBook, Outcome};
 pub use order::Answers;

@@ -51,6 +51,8 @@ pub(super) struct Wanted<'a> {
 
 /// Time for the proof, and for the certificate afterwards, with all questions for them. Beyond it: the order fails.
 const POLL_TIME_MAX: Duration = Duration::from_secs(120);
+/// Bytes of a token of the authority; they are 43 with Let's Encrypt. Beyond it: the order fails.
+const TOKEN_BYTES_MAX: usize = 128;
 /// Characters of a reason; the rest is cut off.
 const REASON_CHARS_MAX: usize = 400;
 
@@ -85,29 +87,34 @@ pub(super) async fn order(account: &Account, wanted: &Wanted<'_>, answers: &Answ
 
 /// Proves control over the name of the order.
 async fn prove(order: &mut Order, wanted: &Wanted<'_>, answers: &Answers) -> Result<(), Failure> {
-    let mut answering = Vec::new();
-    let mut tokens = Vec::new();
-    let mut authorizations = order.authorizations();
-    while let Some(authorization) = authorizations.next().await {
+    let proofs = order.state().authorizations.len();
+    if proofs > 1 {
+        return Err(Failure::new(Outcome::Failed, &format!("the authority wants {proofs} proofs for one name")));
+    }
+    let mut answering = None;
+    let mut token: Option<String> = None;
+    if let Some(authorization) = order.authorizations().next().await {
         let mut authorization = authorization?;
-        if authorization.status == AuthorizationStatus::Valid {
-            continue;
+        if authorization.status != AuthorizationStatus::Valid {
+            let (kind, spelled) = match wanted.challenge {
+                Challenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
+                Challenge::Http01 => (ChallengeType::Http01, "http-01"),
+            };
+            let mut challenge = authorization.challenge(kind).ok_or_else(|| {
+                let offers_none = format!("the authority does not offer {spelled} for this name; set acme.challenge");
+                Failure::new(Outcome::Refused, &offers_none)
+            })?;
+            if !is_token(&challenge.token) {
+                return Err(Failure::new(Outcome::Failed, &"the authority sent a token that breaks its protocol"));
+            }
+            let token = &**token.insert(challenge.token.clone());
+            let proof = challenge.key_authorization();
+            answering = Some(match wanted.challenge {
+                Challenge::TlsAlpn01 => Answering::tls_alpn(answers, wanted.name, proof.digest().as_ref())?,
+                Challenge::Http01 => Answering::http(answers, token, proof.as_str())?,
+            });
+            challenge.set_ready().await.map_err(|error| Failure::of(&error, Some(token)))?;
         }
-        let (kind, spelled) = match wanted.challenge {
-            Challenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
-            Challenge::Http01 => (ChallengeType::Http01, "http-01"),
-        };
-        let mut challenge = authorization.challenge(kind).ok_or_else(|| {
-            let offers_none = format!("the authority does not offer {spelled} for this name; set acme.challenge");
-            Failure { outcome: Outcome::Refused, reason: offers_none, no_account: false }
-        })?;
-        let proof = challenge.key_authorization();
-        tokens.push(challenge.token.clone());
-        answering.push(match wanted.challenge {
-            Challenge::TlsAlpn01 => Answering::tls_alpn(answers, wanted.name, proof.digest().as_ref())?,
-            Challenge::Http01 => Answering::http(answers, &challenge.token, proof.as_str())?,
-        });
-        challenge.set_ready().await?;
     }
     let proven = order.poll_ready(&poll()).await;
     drop(answering);
@@ -118,10 +125,9 @@ async fn prove(order: &mut Order, wanted: &Wanted<'_>, answers: &Answers) -> Res
                 Some(reason) => reason,
                 None => proven.map_or_else(|error| error.to_string(), |status| format!("the order is {status:?}")),
             };
-            let reason = tokens.iter().fold(reason, |reason, token| reason.replace(token.as_str(), "(token)"));
-            Err(Failure { outcome: Outcome::Refused, reason: shortened(&reason), no_account: false })
+            Err(Failure::new(Outcome::Refused, &masked(&reason, token.as_deref())))
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(Failure::of(&error, token.as_deref())),
     }
 }
 
@@ -183,18 +189,36 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        let outcome = match &error {
+impl Failure {
+    /// With this token masked in the words of the authority.
+    fn of(error: &Error, token: Option<&str>) -> Failure {
+        let outcome = match error {
             Error::Api(_) | Error::Unsupported(_) => Outcome::Refused,
             Error::Timeout(_) => Outcome::Timeout,
             Error::Other(_) => Outcome::Unreachable,
             _ => Outcome::Failed,
         };
-        let kind = if let Error::Api(problem) = &error { problem.r#type.as_deref() } else { None };
+        let kind = if let Error::Api(problem) = error { problem.r#type.as_deref() } else { None };
         let no_account = kind == Some("urn:ietf:params:acme:error:accountDoesNotExist");
-        Failure { no_account, ..Failure::new(outcome, &error) }
+        Failure { no_account, ..Failure::new(outcome, &masked(&error.to_string(), token)) }
     }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::of(&error, None)
+    }
+}
+
+/// Returns true for base64url of 128 bits or more (RFC 8555 section 8.3), in at most 128 characters.
+fn is_token(text: &str) -> bool {
+    let of_alphabet = |c: u8| c.is_ascii_alphanumeric() || b"-_".contains(&c);
+    (22..=TOKEN_BYTES_MAX).contains(&text.len()) && text.bytes().all(of_alphabet)
+}
+
+/// A sentence without the token. One that [`is_token`] accepts makes it shorter, never longer.
+fn masked(reason: &str, token: Option<&str>) -> String {
+    token.map_or_else(|| reason.to_owned(), |token| reason.replace(token, "(token)"))
 }
 
 fn poll() -> RetryPolicy {
