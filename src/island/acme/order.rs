@@ -70,7 +70,7 @@ pub(super) async fn order(account: &Account, wanted: &Wanted<'_>, answers: &Answ
         None => account.new_order(&new()).await?,
         // An authority that has forgotten the former certificate, or saw it replaced, issues another one all the same.
         Some(replaced) => match account.new_order(&new().replaces(replaced.clone())).await {
-            Err(Error::Api(_) | Error::Other(_)) => account.new_order(&new()).await?,
+            Err(error) if is_about_former(&error) => account.new_order(&new()).await?,
             order => order?,
         },
     };
@@ -83,6 +83,20 @@ pub(super) async fn order(account: &Account, wanted: &Wanted<'_>, answers: &Answ
     order.finalize_csr(request.der()).await?;
     let chain = order.poll_certificate(&poll()).await?;
     Ok(Ordered { key: key.serialize_pem(), chain })
+}
+
+/// Returns true for an error that can come from the field `replaces` (RFC 9773 section 5), so that an order without it
+/// can succeed. Any other one would be sent twice, also against a rate limit.
+fn is_about_former(error: &Error) -> bool {
+    match error {
+        Error::Api(problem) => {
+            let kind = problem.r#type.as_deref().and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:"));
+            matches!(kind, Some("alreadyReplaced" | "malformed")) || matches!(problem.status, Some(404 | 409))
+        }
+        // The client compares the field in the answer.
+        Error::Other(error) => error.to_string().starts_with("replaces field mismatch"),
+        _ => false,
+    }
 }
 
 /// Proves control over the name of the order.

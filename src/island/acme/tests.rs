@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
-use instant_acme::{Account, BodyWrapper, BytesResponse, Error, HttpClient};
+use instant_acme::{Account, BodyWrapper, BytesResponse, CertificateIdentifier, Error, HttpClient};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 
@@ -35,14 +35,15 @@ impl Authority {
     }
 
     /// The end of an order for one name.
-    async fn refuses(&self) -> Failure {
+    async fn refuses(&self, replaces: bool) -> Failure {
         let key = URL_SAFE_NO_PAD.encode(KeyPair::generate().unwrap().serialize_der());
         let urls = ["newNonce", "newAccount", "newOrder", "renewalInfo"].map(|of| (of, format!("https://a/{of}")));
         let urls: serde_json::Map<_, _> = urls.into_iter().map(|(of, url)| (of.to_owned(), url.into())).collect();
         let credentials = json!({ "id": "https://a/account", "key_pkcs8": key, "directory": null, "urls": urls });
         let builder = Account::builder_with_http(Box::new(self.clone()));
         let account = builder.from_credentials(serde_json::from_value(credentials).unwrap()).await.unwrap();
-        let wanted = Wanted { name: "n.example", replaces: None, profile: None, challenge: Challenge::Http01 };
+        let replaces = replaces.then(|| CertificateIdentifier::new(b"key"[..].into(), b"serial"[..].into()).into_owned());
+        let wanted = Wanted { name: "n.example", replaces, profile: None, challenge: Challenge::Http01 };
         order(&account, &wanted, &Answers::default()).await.err().expect("no certificate")
     }
 }
@@ -87,11 +88,11 @@ const TOKEN: &str = "evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr-oA";
 async fn an_order_has_one_proof_and_its_token_is_one() {
     let several = ["https://a/authz"; 2];
     let authority = Authority::default().with("/newOrder", an_order(&several)).with("/authz", authorization(TOKEN));
-    assert_eq!(authority.refuses().await.reason, "the authority wants 2 proofs for one name");
+    assert_eq!(authority.refuses(false).await.reason, "the authority wants 2 proofs for one name");
     assert_eq!(authority.asked("/authz"), 0);
     for token in ["", "e", &TOKEN[..21], &"x".repeat(129), "evaGxfADs6pSRb2LAv9IZf17D/3juxGJ"] {
         let authority = Authority::default().with("/newOrder", an_order(&several[..1]));
-        let failure = authority.with("/authz", authorization(token)).refuses().await;
+        let failure = authority.with("/authz", authorization(token)).refuses(false).await;
         assert_eq!(failure.reason, "the authority sent a token that breaks its protocol", "{token}");
     }
 }
@@ -100,6 +101,28 @@ async fn an_order_has_one_proof_and_its_token_is_one() {
 async fn a_token_is_masked_in_the_answer_to_a_challenge() {
     let authority = Authority::default().with("/newOrder", an_order(&["https://a/authz"]));
     let authority = authority.with("/authz", authorization(TOKEN));
-    let failure = authority.with("/challenge", problem(400, "connection", &format!("no {TOKEN}"))).refuses().await;
+    let failure = authority.with("/challenge", problem(400, "connection", &format!("no {TOKEN}"))).refuses(false).await;
     assert!(failure.reason.contains("no (token)") && !failure.reason.contains(TOKEN), "{}", failure.reason);
+}
+
+#[tokio::test]
+async fn an_order_is_repeated_only_for_the_certificate_that_it_replaces() {
+    for (status, kind, wanted) in [
+        (409, "alreadyReplaced", 2),
+        (400, "malformed", 2),
+        (404, "serverInternal", 2),
+        (429, "rateLimited", 1),
+        (403, "unauthorized", 1),
+        (400, "rejectedIdentifier", 1),
+    ] {
+        let authority = Authority::default().with("/newOrder", problem(status, kind, "no"));
+        authority.refuses(true).await;
+        assert_eq!(authority.asked("/newOrder"), wanted, "{kind}");
+        let without = Authority::default().with("/newOrder", problem(status, kind, "no"));
+        without.refuses(false).await;
+        assert_eq!(without.asked("/newOrder"), 1, "{kind}");
+    }
+    let authority = Authority::default().with("/newOrder", an_order(&["https://a/authz"; 2]));
+    assert!(authority.refuses(true).await.reason.contains("2 proofs"), "the first one left `replaces` out");
+    assert_eq!(authority.asked("/newOrder"), 2);
 }
