@@ -74,7 +74,8 @@ impl Files {
     /// Keeps a certificate with its key, both in PEM, in the place of the former one.
     ///
     /// # Errors
-    /// One sentence, if it is none for `name` or the key does not fit; then the former one stays.
+    /// One sentence, if it is none for `name`, the key does not fit, or it is over and the former one is not; then the
+    /// former one stays.
     pub(super) fn set_issued(&self, name: &str, key: &str, chain: &str) -> Result<Issued, String> {
         let failed = |error: io::Error| format!("cannot write {}: {error}", self.dir.display());
         let text = format!("{}\n{key}{chain}", self.first_line());
@@ -84,6 +85,11 @@ impl Files {
         let issued = read(&draft, name);
         let _ = fs::remove_file(&draft);
         let issued = issued?;
+        let is_over = |issued: &Issued| issued.validity.is_over();
+        if is_over(&issued) && self.issued(name).is_some_and(|former| !is_over(&former)) {
+            let last_day = issued.validity.last_day();
+            return Err(format!("the new certificate ended on {last_day}; check the clock of this host"));
+        }
         write_whole(&self.path(name), &text).map_err(failed)?;
         Ok(issued)
     }
@@ -113,16 +119,18 @@ fn read(path: &Path, name: &str) -> Result<Issued, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use rcgen::{CertificateParams, KeyPair};
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     use super::*;
 
-    fn made(name: &str) -> [String; 2] {
+    pub(in crate::island::acme) fn made(name: &str, last_year: i32) -> [String; 2] {
         let key = KeyPair::generate().unwrap();
-        let made = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.not_after = date_time_ymd(last_year, 1, 1);
+        let made = params.self_signed(&key).unwrap();
         [key.serialize_pem(), made.pem()]
     }
 
@@ -132,7 +140,7 @@ mod tests {
         let acme = dir.path().join("acme");
         let files = Files::new(acme.clone(), "https://a/dir".to_owned());
         assert!(files.issued("n.example").is_none());
-        let [key, chain] = made("n.example");
+        let [key, chain] = made("n.example", 2999);
         let issued = files.set_issued("n.example", &key, &chain).unwrap();
         assert_eq!(files.issued("n.example").unwrap().validity, issued.validity);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -146,7 +154,7 @@ mod tests {
     fn a_certificate_of_no_use_does_not_replace_the_former_one() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
-        let ([key, chain], [other_key, _]) = (made("n.example"), made("n.example"));
+        let ([key, chain], [other_key, _]) = (made("n.example", 2999), made("n.example", 2999));
         files.set_issued("n.example", &key, &chain).unwrap();
         let before = fs::read(files.path("n.example")).unwrap();
         for (name, key, chain) in
@@ -156,6 +164,20 @@ mod tests {
         }
         assert_eq!(fs::read(files.path("n.example")).unwrap(), before);
         assert!(files.issued("m.example").is_none());
+    }
+
+    #[test]
+    fn a_certificate_that_is_over_replaces_only_one_that_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
+        let set = |last_year| {
+            let [key, chain] = made("n.example", last_year);
+            files.set_issued("n.example", &key, &chain)
+        };
+        for (last_year, is_taken) in [(2020, true), (2021, true), (2999, true), (2022, false), (2998, true)] {
+            assert_eq!(set(last_year).is_ok(), is_taken, "{last_year}");
+        }
+        assert!(!files.issued("n.example").unwrap().validity.is_over());
     }
 
     #[test]
