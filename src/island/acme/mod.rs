@@ -23,6 +23,7 @@ use std::time::{Duration, SystemTime};
 
 use instant_acme::{Account, NewAccount};
 use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::time::Instant;
 
 use super::Host;
 use super::client::Client;
@@ -34,12 +35,16 @@ use order::{Failure, Wanted, order};
 /// Orders certificates and renews them.
 pub(crate) struct Acme {
     settings: config::Acme,
-    files: Files,
+    files: Arc<Files>,
     http: Http,
     account: Option<Account>,
     names: Vec<Name>,
     answers: Answers,
     book: Arc<OrderBook>,
+    /// Attempts in a row to show new certificates that failed; 0: the listeners show all.
+    unshown: u32,
+    /// Time of the next such attempt.
+    show_at: Instant,
 }
 
 /// One name, and its times.
@@ -49,29 +54,44 @@ struct Name {
     /// Window of the renewal, as the authority suggests.
     window: Option<(SystemTime, SystemTime)>,
     /// Time of the next question for it.
-    ask_at: SystemTime,
+    ask_at: Instant,
     /// Chance of this certificate, from 0 to 1.
     draw: f64,
     failures: u32,
     /// No order before this.
-    not_before: SystemTime,
+    not_before: Instant,
 }
 
 impl Name {
     fn new(name: &str, issued: Option<Issued>) -> Name {
-        let (window, ask_at, not_before) = (None, SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH);
-        Name { name: name.to_owned(), issued, window, ask_at, draw: draw(), failures: 0, not_before }
+        let (window, now) = (None, Instant::now());
+        Name { name: name.to_owned(), issued, window, ask_at: now, draw: draw(), failures: 0, not_before: now }
     }
 
-    /// Time of the next order.
-    fn order_at(&self) -> SystemTime {
+    /// Time until the certificate is due, by the host clock; none without a certificate.
+    fn due_in(&self) -> Duration {
         let due = |issued: &Issued| schedule::renewal(&issued.validity, self.window, self.draw);
-        self.issued.as_ref().map_or(self.not_before, due).max(self.not_before)
+        self.issued
+            .as_ref()
+            .map_or(Duration::ZERO, |issued| due(issued).duration_since(SystemTime::now()).unwrap_or_default())
     }
 
-    /// Time of the next question for the window; `None` without a certificate that the authority knows by an identity.
-    fn asks_at(&self) -> Option<SystemTime> {
-        self.issued.as_ref()?.id.as_ref().map(|_| self.ask_at)
+    /// Time until the next order.
+    fn order_in(&self) -> Duration {
+        // The host clock can step; the pause after an order must not change with it.
+        self.due_in().max(left(self.not_before))
+    }
+
+    /// Time until the next question for the window; `None` without a certificate that the authority knows by an
+    /// identity.
+    fn asks_in(&self) -> Option<Duration> {
+        self.issued.as_ref()?.id.as_ref().map(|_| left(self.ask_at))
+    }
+
+    /// Time until either.
+    fn next_in(&self) -> Duration {
+        let order_in = self.order_in();
+        self.asks_in().map_or(order_in, |asks_in| asks_in.min(order_in))
     }
 }
 
@@ -91,13 +111,14 @@ impl Acme {
             Some(path) => Client::trusting_file(path)?,
             None => Client::new(),
         };
-        let files = Files::new(dir, directory.to_string());
+        let files = Arc::new(Files::new(dir, directory.to_string()));
         let names: Vec<Name> = names.iter().map(|name| Name::new(name, files.issued(name))).collect();
         for Name { name, .. } in names.iter().filter(|name| name.issued.is_none()) {
             book.set_missing(name, None);
         }
         let http = Http { client: Arc::new(client), directory };
-        Ok(Some(Acme { settings, files, http, account: None, names, answers, book }))
+        let (account, unshown, show_at) = (None, 0, Instant::now());
+        Ok(Some(Acme { settings, files, http, account, names, answers, book, unshown, show_at }))
     }
 
     pub(super) fn book(&self) -> Arc<OrderBook> {
@@ -107,32 +128,36 @@ impl Acme {
     /// Orders what is due, for ever. `host` takes new certificates.
     pub(super) async fn run(mut self, host: Arc<dyn Host>) {
         loop {
-            for at in 0..self.names.len() {
-                self.attend(at, &host).await;
-            }
-            let now = SystemTime::now();
-            self.book.set_next(self.names.iter().map(Name::order_at).min());
-            let times = self.names.iter().flat_map(|name| [Some(name.order_at()), name.asks_at()]).flatten();
-            let next = times.min().map_or(LOOK_MAX, |at| at.duration_since(now).unwrap_or_default());
+            self.book.set_next(self.names.iter().map(Name::order_in).min().map(|left| SystemTime::now() + left));
+            // One name at a time, so that a wake and the time of the next order do not wait for all of them.
+            let first = (0..self.names.len()).min_by_key(|at| self.names[*at].next_in());
+            let shows_in = (self.unshown > 0).then(|| left(self.show_at));
+            let next = shows_in.into_iter().chain(first.map(|at| self.names[at].next_in())).min();
             // The clock of the host can step, so that a long sleep would end at a wrong time.
-            let pause = tokio::time::sleep(next.clamp(LOOK_MIN, LOOK_MAX));
+            let pause = tokio::time::sleep(next.unwrap_or(LOOK_MAX).clamp(LOOK_MIN, LOOK_MAX));
             tokio::select! {
-                () = pause => {}
-                () = self.book.woken() => self.names.iter_mut().for_each(|name| {
-                    name.ask_at = SystemTime::UNIX_EPOCH;
-                    name.not_before = SystemTime::UNIX_EPOCH;
-                }),
+                () = pause => {
+                    if self.unshown > 0 && left(self.show_at).is_zero() {
+                        self.show(&host).await;
+                    }
+                    if let Some(at) = first {
+                        self.attend(at, &host).await;
+                    }
+                }
+                () = self.book.woken() => {
+                    self.show_at = Instant::now();
+                    self.names.iter_mut().for_each(|name| (name.ask_at, name.not_before) = (self.show_at, self.show_at));
+                }
             }
         }
     }
 
     /// Asks for the window of one name and orders its certificate, as far as either is due.
     async fn attend(&mut self, at: usize, host: &Arc<dyn Host>) {
-        let now = SystemTime::now();
-        if self.names[at].asks_at().is_some_and(|ask_at| ask_at <= now) {
+        if self.names[at].asks_in().is_some_and(|left| left.is_zero()) {
             self.ask(at).await;
         }
-        if self.names[at].order_at() > now {
+        if !self.names[at].order_in().is_zero() {
             return;
         }
         let name = self.names[at].name.clone();
@@ -157,32 +182,56 @@ impl Acme {
             challenge: self.settings.challenge,
         };
         let ordered = order(&account, &wanted, &self.answers).await?;
-        let kept = self.files.set_issued(&name.name, &ordered.key, &ordered.chain);
+        let (files, name) = (Arc::clone(&self.files), name.name.clone());
+        let kept = tokio::task::spawn_blocking(move || files.set_issued(&name, &ordered.key, &ordered.chain)).await;
+        let kept = kept.map_err(|error| error.to_string()).and_then(|kept| kept);
         kept.map_err(|reason| Failure::new(Outcome::Failed, &reason))
     }
 
     async fn issued(&mut self, at: usize, issued: Issued, host: &Arc<dyn Host>) {
         let last_day = issued.validity.last_day();
+        let Name { name, failures, .. } = &self.names[at];
+        let failures = failures.saturating_add(1);
+        tracing::info!(name, last_day, "certificate issued");
+        self.names[at] = Name::new(name, Some(issued));
+        self.book.count(Outcome::Issued);
+        self.show(host).await;
+        self.ask(at).await;
         let name = &mut self.names[at];
-        *name = Name::new(&name.name, Some(issued));
-        // An authority whose windows are always over gets no stream of orders.
-        name.not_before = SystemTime::now() + schedule::BACK_OFF_MIN;
+        let mut pause = schedule::BACK_OFF_MIN;
+        if name.due_in().is_zero() {
+            // The host clock is ahead, or the windows of this authority are always over: no stream of orders.
+            name.failures = failures;
+            pause = schedule::back_off(failures, draw());
+            let (name, retry_seconds) = (&name.name, pause.as_secs());
+            tracing::warn!(name, last_day, retry_seconds, "new certificate due at once; check the clock of this host");
+        }
+        name.not_before = Instant::now() + pause;
+    }
+
+    /// Has the listeners show all certificates. They take all or none; then it is tried again later.
+    async fn show(&mut self, host: &Arc<dyn Host>) {
         let host = Arc::clone(host);
         let taken = tokio::task::spawn_blocking(move || host.renew_certificates()).await;
-        tracing::info!(name = name.name, last_day, "certificate issued");
-        if let Ok(Err(reason)) = taken {
-            tracing::error!(name = name.name, "new certificate not shown, the old ones stay: {reason}; send SIGHUP");
-        }
-        self.book.count(Outcome::Issued);
-        self.book.set_issued(&name.name);
-        self.ask(at).await;
+        let Err(reason) = taken.map_err(|error| error.to_string()).and_then(|taken| taken) else {
+            self.unshown = 0;
+            for Name { name, .. } in self.names.iter().filter(|name| name.issued.is_some()) {
+                self.book.set_issued(name);
+            }
+            return;
+        };
+        self.unshown = self.unshown.saturating_add(1);
+        let pause = schedule::back_off(self.unshown, draw());
+        self.show_at = Instant::now() + pause;
+        let retry_seconds = pause.as_secs();
+        tracing::error!(retry_seconds, reason, "new certificate not shown, the old ones stay; send SIGHUP once mended");
     }
 
     fn failed(&mut self, at: usize, failure: &Failure) {
         let name = &mut self.names[at];
         name.failures = name.failures.saturating_add(1);
         let pause = schedule::back_off(name.failures, draw());
-        name.not_before = SystemTime::now() + pause;
+        name.not_before = Instant::now() + pause;
         self.book.count(failure.outcome);
         if name.issued.is_none() {
             self.book.set_missing(&name.name, Some(failure.reason.clone()));
@@ -220,7 +269,7 @@ impl Acme {
                 ASK_FAILED
             }
         };
-        name.ask_at = SystemTime::now() + pause;
+        name.ask_at = Instant::now() + pause;
     }
 
     /// Returns the account. Makes one if there is none.
@@ -244,6 +293,11 @@ impl Acme {
         };
         Ok(self.account.insert(account).clone())
     }
+}
+
+/// Time until then; none afterwards.
+fn left(at: Instant) -> Duration {
+    at.saturating_duration_since(Instant::now())
 }
 
 /// A number from 0 to 1, or the middle if the kernel gives no random bytes.

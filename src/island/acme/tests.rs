@@ -1,18 +1,27 @@
 //! Orders against an authority in this process.
 
+use std::net::TcpListener;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
 use instant_acme::{Account, BodyWrapper, BytesResponse, CertificateIdentifier, Error, HttpClient};
+use machine::BroadcastVersion;
+use protocol::wire::url::HttpUrl;
 use rcgen::KeyPair;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::order::{Answers, Failure, Wanted, order};
-use crate::config::Challenge;
+use super::files::tests::made;
+use super::order::{Failure, Wanted, order};
+use super::{Acme, Answers, OrderBook, Outcome, schedule};
+use crate::config::{self, Challenge};
+use crate::island::{Backup, Health, Host};
 
 /// An authority that answers each path in turn with these, the last one for ever, and counts requests.
 #[derive(Clone, Default)]
@@ -42,7 +51,8 @@ impl Authority {
         let credentials = json!({ "id": "https://a/account", "key_pkcs8": key, "directory": null, "urls": urls });
         let builder = Account::builder_with_http(Box::new(self.clone()));
         let account = builder.from_credentials(serde_json::from_value(credentials).unwrap()).await.unwrap();
-        let replaces = replaces.then(|| CertificateIdentifier::new(b"key"[..].into(), b"serial"[..].into()).into_owned());
+        let replaces =
+            replaces.then(|| CertificateIdentifier::new(b"key"[..].into(), b"serial"[..].into()).into_owned());
         let wanted = Wanted { name: "n.example", replaces, profile: None, challenge: Challenge::Http01 };
         order(&account, &wanted, &Answers::default()).await.err().expect("no certificate")
     }
@@ -125,4 +135,93 @@ async fn an_order_is_repeated_only_for_the_certificate_that_it_replaces() {
     let authority = Authority::default().with("/newOrder", an_order(&["https://a/authz"; 2]));
     assert!(authority.refuses(true).await.reason.contains("2 proofs"), "the first one left `replaces` out");
     assert_eq!(authority.asked("/newOrder"), 2);
+}
+
+/// A host that fails to take certificates this many times.
+struct Failing(AtomicU32);
+
+impl Host for Failing {
+    fn set_broadcasts(&self, _: Arc<[BroadcastVersion]>) {}
+
+    fn look_around(&self) {}
+
+    fn health(&self) -> Health {
+        Health::Serving
+    }
+
+    fn renew_certificates(&self) -> Result<(), String> {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if left.is_ok() { Err("unreadable".to_owned()) } else { Ok(()) }
+    }
+
+    fn backup(&self, _: &str) -> Result<Backup, String> {
+        Err("no backup".to_owned())
+    }
+}
+
+fn failing(times: u32) -> Arc<dyn Host> {
+    Arc::new(Failing(AtomicU32::new(times)))
+}
+
+/// With these names, in an empty directory.
+fn acme(names: &[&str], directory: &str) -> (Acme, Arc<OrderBook>, tempfile::TempDir) {
+    let (dir, book) = (tempfile::tempdir().unwrap(), Arc::new(OrderBook::default()));
+    let settings = config::Acme { directory: HttpUrl::parse(directory), ..config::Acme::default() };
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let acme = Acme::new(settings, &names, dir.path().to_owned(), (Answers::default(), Arc::clone(&book)));
+    (acme.unwrap().unwrap(), book, dir)
+}
+
+const NO_AUTHORITY: &str = "https://127.0.0.1:1/directory";
+
+#[tokio::test]
+async fn certificates_that_were_not_shown_are_shown_later_and_awaited_until_then() {
+    let (mut acme, book, _dir) = acme(&["n.example"], NO_AUTHORITY);
+    let [key, chain] = made("n.example", 2999);
+    let issued = acme.files.set_issued("n.example", &key, &chain).unwrap();
+    let host = failing(1);
+    acme.issued(0, issued, &host).await;
+    assert!(book.waits_for().is_some());
+    assert!(acme.unshown == 1 && acme.show_at > Instant::now() + schedule::BACK_OFF_MIN / 2);
+    acme.show_at = Instant::now();
+    let shown = async {
+        while book.waits_for().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = acme.run(host) => {}
+        () = shown => {}
+    }
+    assert_eq!((book.waits_for(), book.orders(Outcome::Issued)), (None, 1));
+}
+
+#[tokio::test]
+async fn certificates_that_are_due_at_once_are_ordered_with_growing_pauses() {
+    let (mut acme, _book, _dir) = acme(&["n.example"], NO_AUTHORITY);
+    for minutes in [5, 10, 20, 40] {
+        let [key, chain] = made("n.example", 2020);
+        let issued = acme.files.set_issued("n.example", &key, &chain).unwrap();
+        acme.issued(0, issued, &failing(0)).await;
+        let pause = acme.names[0].order_in();
+        assert!(pause > Duration::from_secs(minutes * 60 - 1), "{pause:?} after {minutes}");
+    }
+    let [key, chain] = made("n.example", 2999);
+    let issued = acme.files.set_issued("n.example", &key, &chain).unwrap();
+    acme.issued(0, issued, &failing(0)).await;
+    assert_eq!(acme.names[0].failures, 0);
+}
+
+#[tokio::test]
+async fn the_time_of_the_next_order_is_known_while_the_authority_is_silent() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let directory = format!("https://{}/directory", silent.local_addr().unwrap());
+    let (acme, book, _dir) = acme(&["a.example", "b.example"], &directory);
+    tokio::select! {
+        biased;
+        () = acme.run(failing(0)) => {}
+        // Ends at the first await of the orders.
+        () = std::future::ready(()) => {}
+    }
+    assert_eq!(book.next_seconds(SystemTime::now()), Some(0));
 }
