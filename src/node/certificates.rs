@@ -139,7 +139,8 @@ pub(super) struct NodeTls {
     public: Option<ServerTls>,
     node: Option<ServerTls>,
     in_use: Arc<CertificatesInUse>,
-    /// Configuration and keys as of the last reload.
+    /// Configuration and keys as of the last reload. Locked while files are read and put in place, so that a renewal
+    /// beside a reload does not undo it.
     last: Arc<Mutex<Option<(Config, Keys)>>>,
     /// With `acme.agree`: answers to the authority, and the state of the orders.
     acme: Option<(Answers, Arc<OrderBook>)>,
@@ -167,11 +168,29 @@ impl NodeTls {
         Ok(tls)
     }
 
-    /// Shows these certificates from the next handshake on. A listener keeps its old ones where these have none for it.
+    /// Reads the files of this configuration and shows them from the next handshake on. A listener keeps its old
+    /// certificates where there are none for it.
     ///
     /// # Errors
-    /// As [`NodeTls::new`]; then all stays what it was.
-    pub(super) fn renew(&self, certificates: &Certificates, config: &Config, keys: &Keys) -> Result<(), Fault> {
+    /// As [`Certificates::read`] and [`NodeTls::new`]; then all stays what it was.
+    pub(super) fn reload(&self, config: &Config, keys: &Keys) -> Result<(), Fault> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        self.show(config, keys)?;
+        *last = Some((config.clone(), keys.clone()));
+        Ok(())
+    }
+
+    /// Reads the files of the last configuration again, as [`NodeTls::reload`].
+    ///
+    /// # Errors
+    /// As [`NodeTls::reload`].
+    pub(super) fn read_again(&self) -> Result<(), Fault> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().map_or(Ok(()), |(config, keys)| self.show(config, keys))
+    }
+
+    fn show(&self, config: &Config, keys: &Keys) -> Result<(), Fault> {
+        let certificates = Certificates::read(config)?;
         let challenges = self.acme.as_ref().map(|(answers, _)| answers.tls_alpn.clone());
         let both = [(&self.public, &certificates.public, challenges), (&self.node, &certificates.node, None)];
         for (tls, shown, challenges) in both {
@@ -181,18 +200,7 @@ impl NodeTls {
             }
         }
         certificates.announce(&self.in_use);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((config.clone(), keys.clone()));
         Ok(())
-    }
-
-    /// Reads the files of the last configuration again, as [`NodeTls::renew`].
-    ///
-    /// # Errors
-    /// As [`Certificates::read`] and [`NodeTls::new`]; then all stays what it was.
-    pub(super) fn read_again(&self) -> Result<(), Fault> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some((config, keys)) = last else { return Ok(()) };
-        self.renew(&Certificates::read(&config)?, &config, &keys)
     }
 
     /// Returns the task that orders certificates, if this configuration wants one.

@@ -15,7 +15,7 @@ use shards::thread::{Handle, Shards};
 use super::access;
 use super::backup::backup;
 use super::banner::Addresses;
-use super::certificates::{Certificates, NodeTls};
+use super::certificates::NodeTls;
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
 use super::events::EventLog;
@@ -158,9 +158,8 @@ impl Running {
         let known = self.data.known_keys(config)?;
         let (keys, rules) = (known.for_edge(), access::rules(config));
         keys.check().map_err(|error| Fault::Edge(error.to_string()))?;
-        let certificates = Certificates::read(config)?;
         let trust = cluster::trust(config)?;
-        self.stage.tls.renew(&certificates, config, &known)?;
+        self.stage.tls.reload(config, &known)?;
         self.stage.tls.order_again();
         self.stage.gate.set_limit(config.websocket.welcome);
         if let Some((cluster, trust)) = self.cluster.as_ref().zip(trust) {
