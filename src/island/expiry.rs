@@ -58,9 +58,10 @@ impl CertificatesInUse {
         for one in self.lock().iter_mut() {
             let level = notice(&one.validity, now);
             if level > one.logged {
-                one.logged = level;
                 noticed.push(one.clone());
             }
+            // Lower again after the host clock was ahead: the limits that it passed then still count.
+            one.logged = level;
         }
         noticed
     }
@@ -125,6 +126,17 @@ mod tests {
         assert!(certificates.take_notices(days_before(0)).is_empty(), "it was renewed");
         certificates.set(list());
         assert_eq!(names(&certificates.take_notices(days_before(3))), ["a"], "one line for both limits");
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_silences_no_later_line() {
+        let soon = until(2030, 6, 1);
+        let certificates = CertificatesInUse::default();
+        certificates.set(vec![InUse::new(vec!["a".to_owned()], soon)]);
+        for (days, wanted) in [(3, 1), (30, 0), (21, 1), (20, 0), (7, 1)] {
+            let now = soon.until() - Duration::from_secs(days * 86_400);
+            assert_eq!(certificates.take_notices(now).len(), wanted, "{days}");
+        }
     }
 
     #[test]
