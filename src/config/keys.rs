@@ -114,7 +114,7 @@ keys! {
         |c, raw| { c.endpoint.tokens = token_form(raw)?; Some(()) };
 
     "public.domain" ("domain" "NAME") = "",
-        "host names as push.example.org, without ports, separated by commas, or nothing",
+        "host names as push.example.org, each once and up to 250 bytes, without ports, separated by commas, or nothing",
         "Names of this server on the internet; the first makes endpoint.url.",
         |c, raw| { c.public.domain = parse::domains(raw)?; Some(()) };
     "public.listen" ("public" "ADDR") = "",

@@ -219,14 +219,18 @@ pub fn host_names(raw: &Raw) -> Option<Vec<String>> {
     raw.items().into_iter().map(|item| is_host_name(item).then(|| item.to_ascii_lowercase())).collect()
 }
 
-/// Names of a host in the DNS (RFC 1035 section 2.3.4), in lower case. An empty list is a value.
+/// Names of a host in the DNS (RFC 1035 section 2.3.4), in lower case, each once. An empty list is a value.
 pub fn domains(raw: &Raw) -> Option<Vec<String>> {
     let is_domain = |name: &String| {
         let labels = name.split('.').all(|label| (1..=63).contains(&label.len()));
-        labels && HttpUrl::parse(&format!("https://{name}")).is_some()
+        labels && name.len() <= DOMAIN_BYTES_MAX && HttpUrl::parse(&format!("https://{name}")).is_some()
     };
-    host_names(raw).filter(|names| names.iter().all(is_domain))
+    let is_once = |names: &[String]| (1..names.len()).all(|at| !names[..at].contains(&names[at]));
+    host_names(raw).filter(|names| names.iter().all(is_domain) && is_once(names))
 }
+
+/// Bytes of a name that is also the name of a file, which has 255 bytes with its suffix.
+const DOMAIN_BYTES_MAX: usize = 250;
 
 /// Letters, digits, dots, dashes and underscores.
 fn is_host_name(text: &str) -> bool {

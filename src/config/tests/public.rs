@@ -42,6 +42,11 @@ fn names_of_the_server_are_names_of_hosts() {
     for name in ["public.domain=*.example.org", "public.domain=a.example.", "public.domain=a..b", &long] {
         assert!(refusal(&sets(&[name])).contains("it takes host names as push.example.org"), "{name}");
     }
+    let name = |bytes: usize| format!("public.domain={}{}", "a.".repeat(100), "x".repeat(bytes - 200));
+    assert_eq!(load(&sets(&[&name(250), "public.listen=none", "public.http_listen=none"])).public.domain[0].len(), 250);
+    for name in [&*name(251), "public.domain=a.example,A.example"] {
+        assert!(refusal(&sets(&[name])).contains("each once and up to 250 bytes"), "{name}");
+    }
     assert!(refusal(&sets(&["public.listen=443"])).contains("it takes addresses as 0.0.0.0:443"));
 }
 

@@ -145,8 +145,9 @@ impl Acme {
                     }
                 }
                 () = self.book.woken() => {
-                    self.show_at = Instant::now();
-                    self.names.iter_mut().for_each(|name| (name.ask_at, name.not_before) = (self.show_at, self.show_at));
+                    let now = Instant::now();
+                    self.show_at = now;
+                    self.names.iter_mut().for_each(|name| (name.ask_at, name.not_before) = (now, now));
                 }
             }
         }
