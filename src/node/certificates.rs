@@ -42,7 +42,7 @@ impl Certificates {
     /// # Errors
     /// [`Fault::Edge`] for files that cannot be used.
     pub(super) fn read(config: &Config) -> Result<Certificates, Fault> {
-        let ordered = ordered(config);
+        let ordered = ordered(config).map_err(Fault::Edge)?;
         let (mut public_pairs, node_pairs) = (config.public_pairs(), config.node_pairs());
         public_pairs.extend(ordered.iter().map(|file| (file.as_path(), file.as_path())));
         let of_node = if config.node.tls.cert.is_some() { ["node.tls.cert", "node.tls.key"] } else { PUBLIC };
@@ -79,7 +79,10 @@ impl Certificates {
             let refuses = config.tls.unknown_name == UnknownName::Refuse;
             if is_public && refuses && certificate.host_names().is_empty() {
                 // Not refused: clients that connect to an IP address ask for no name.
-                tracing::warn!(%file, "certificate without host names found; clients that ask for a name do not get it");
+                tracing::warn!(
+                    %file,
+                    "certificate without host names found; clients that ask for a name do not get it"
+                );
             }
         }
         let is_named = |name: &&String| self.public.iter().any(|certificate| certificate.names(name));
@@ -123,9 +126,18 @@ impl Certificates {
 }
 
 /// Files of the certificates that were ordered and have come.
-pub(crate) fn ordered(config: &Config) -> Vec<PathBuf> {
-    let files = config.acme_names().iter().map(|name| config.acme_file(name));
-    files.filter(|file| file.exists()).collect()
+///
+/// # Errors
+/// One sentence, if the host does not say so: a certificate that seems to be missing would not be shown.
+pub(crate) fn ordered(config: &Config) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    for file in config.acme_names().iter().map(|name| config.acme_file(name)) {
+        let unknown = |error| format!("cannot look for the certificate {}: {error}", file.display());
+        if file.try_exists().map_err(unknown)? {
+            files.push(file);
+        }
+    }
+    Ok(files)
 }
 
 fn read(pairs: &[Pair<'_>], [cert_key, key_key]: [&str; 2]) -> Result<Vec<Certificate>, Fault> {

@@ -10,7 +10,10 @@ use crate::node::ordered;
 
 /// Returns one finding for each certificate of this configuration.
 pub fn examine(config: &Config) -> Vec<Finding> {
-    let ordered = ordered(config);
+    let ordered = match ordered(config) {
+        Ok(ordered) => ordered,
+        Err(why) => return vec![unreadable(config, why)],
+    };
     let (mut public, node) = (config.public_pairs(), config.node_pairs());
     public.extend(ordered.iter().map(|file| (file.as_path(), file.as_path())));
     let only_node = node.iter().filter(|pair| !public.contains(pair));
@@ -22,6 +25,18 @@ pub fn examine(config: &Config) -> Vec<Finding> {
     let of_public = public.iter().map(|pair| judge(pair, needs_names, &known));
     // The server compares the certificate for other nodes with `node.url`, which may have an IP address.
     of_public.chain(only_node.map(|pair| judge(pair, false, &known))).collect()
+}
+
+fn unreadable(config: &Config, why: String) -> Finding {
+    let dir = config.data_dir.join("acme");
+    Finding {
+        what: "certificate",
+        found: "unknown".to_owned(),
+        wanted: format!("the certificates of acme.agree in {}", dir.display()),
+        verdict: Verdict::Fail,
+        why,
+        mend: vec![format!("ls -ld {}   # as the user of murre", dir.display())],
+    }
 }
 
 /// Judges one certificate. `needs_names`: clients that ask for a name get only a certificate with that name.
@@ -72,6 +87,17 @@ mod tests {
     use super::*;
     use crate::config::Sources;
     use crate::island::tests::papers::Papers;
+
+    #[test]
+    fn a_directory_of_certificates_that_cannot_be_read_is_a_finding() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let data = format!("data_dir={}", file.path().display());
+        let sets = ["acme.agree=true", "public.domain=a.example", "websocket.tls.listen=127.0.0.1:1", &data];
+        let sets = sets.into_iter().chain(["public.listen=none"]).map(str::to_owned).collect();
+        let found = examine(&Config::load(&Sources { sets, ..Sources::default() }).unwrap());
+        assert_eq!((found.len(), found[0].verdict), (1, Verdict::Fail));
+        assert!(found[0].why.starts_with("cannot look for the certificate "), "{found:?}");
+    }
 
     #[test]
     fn certificates_are_judged_with_their_names_and_keys() {
