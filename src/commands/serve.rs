@@ -238,6 +238,8 @@ mod tests {
             "memory",
             "--domain",
             "push.example.org",
+            "--public",
+            "none",
             "--admin-tls",
             "[::1]:443",
             "--acme-agree",

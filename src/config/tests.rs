@@ -122,6 +122,8 @@ fn lists_are_written_as_toml_lists_or_as_text() {
     assert_eq!(load(&sets(&["websocket.listen=[::1]:2"])).websocket.listen.len(), 1);
     assert!(load(&sets(&["admin.listen="])).admin.listen.is_empty());
     assert_eq!(load(&sets(&["admin.hosts=Murre.internal, other"])).admin.hosts, ["murre.internal", "other"]);
+    let names = ["public.domain=A.example,b.example", "public.listen=none"];
+    assert_eq!(load(&sets(&names)).public.domain, ["a.example", "b.example"]);
 }
 
 #[test]

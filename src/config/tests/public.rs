@@ -52,7 +52,7 @@ fn names_of_the_server_are_names_of_hosts() {
 
 #[test]
 fn the_public_port_needs_a_certificate_both_roles_and_an_address_of_its_own() {
-    let needs = "public.listen needs tls.cert and tls.key";
+    let needs = "public.listen needs tls.cert and tls.key, or acme.agree";
     assert_eq!(refusal(&sets(&["public.domain=a.example"])), needs);
     for roles in ["roles=connect", "roles=endpoint"] {
         let said = refused(&["public.domain=a.example", roles]);
