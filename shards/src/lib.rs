@@ -13,6 +13,7 @@ pub mod ports;
 pub mod quota;
 pub mod reactor;
 pub mod ring;
+pub mod strangers;
 pub mod thread;
 pub mod tls;
 pub mod wall;

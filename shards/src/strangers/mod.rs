@@ -1,0 +1,5 @@
+//! Limits on callers by their address.
+
+mod prefix;
+
+pub use prefix::{Prefix, PrefixError};
