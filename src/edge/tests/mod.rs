@@ -235,7 +235,7 @@ impl Harness {
         let of = |uaid, event| RelayEvent::Of { uaid, event: Box::new(event) }.into();
         let hello = |hello: &Hello| {
             let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
-            (uaid, SessionEvent::Hello { uaid, mode: hello.mode, broadcasts: Box::default() })
+            (uaid, SessionEvent::Hello { uaid, minted: true, mode: hello.mode, broadcasts: Box::default() })
         };
         let session = |command: &SessionCommand| match command {
             // Without a URL, whose text is different each time.
