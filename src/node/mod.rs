@@ -63,7 +63,7 @@ use machine::{MachineConfig, NodeId};
 use protocol::webpush::endpoint::split_url;
 use shards::ledger;
 use shards::ports::{Alone, Port};
-use shards::reactor::PlaneLimits;
+use shards::reactor::{CallerRules, PlaneLimits};
 use shards::ring::ProbeError;
 use shards::thread::ShardSetup;
 use shards::wall::Wall;
@@ -353,6 +353,7 @@ impl<'a> Plan<'a> {
                 backlog: self.config.shards.backlog,
                 ..PlaneLimits::new(self.connections_max)
             },
+            callers: CallerRules::default(),
             listeners,
             tls: self.tls.of_shard(),
             // Invariant: `start_in` has made one of the same configuration.

@@ -136,6 +136,19 @@ impl Strangers {
         Ok(Some(stranger))
     }
 
+    /// Counts a connection that moved to another shard, also beyond the limit. The shard that it left has called
+    /// [`Strangers::leave`].
+    pub fn enter_moved(&self, stranger: Stranger, now: Instant) {
+        if self.limits().connections == 0 {
+            return;
+        }
+        let hash = self.hash(stranger);
+        let Some(mut stripe) = self.stripe(hash) else { return };
+        if let Some(entry) = stripe.table.entry(hash, stranger, now, |other| self.hash(other)) {
+            entry.connections += 1;
+        }
+    }
+
     /// Ends a connection that [`Strangers::enter`] has counted.
     pub fn leave(&self, stranger: Stranger, now: Instant) {
         if self.limits().connections == 0 {
@@ -202,7 +215,7 @@ impl Strangers {
     }
 
     fn hash(&self, stranger: Stranger) -> u64 {
-        self.key.hash_one(stranger.bits())
+        self.key.hash_one(stranger.number())
     }
 
     /// The stripe of this hash; `None` while no limit is on. The table takes other bits of the hash: the lowest and the
