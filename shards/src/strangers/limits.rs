@@ -98,6 +98,17 @@ impl Stranger {
         Stranger(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
     }
 
+    /// Returns the number under which a connection keeps it: neither 0 nor `u64::MAX`, which is a network of multicast
+    /// addresses (RFC 4291 section 2.7).
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Reads [`Stranger::number`]; `None` for 0.
+    pub fn of_number(number: u64) -> Option<Stranger> {
+        NonZeroU64::new(number).map(Stranger)
+    }
+
     /// Returns the IPv4 /24 or IPv6 /48 of this address, for the log.
     pub(super) fn network(self) -> Prefix {
         let bits = self.0.get();
@@ -105,10 +116,6 @@ impl Stranger {
             Ok(bits) => Prefix::of(Ipv4Addr::from_bits(bits).into(), 24),
             Err(_) => Prefix::of(Ipv6Addr::from_bits(u128::from(bits) << 64).into(), 48),
         }
-    }
-
-    pub(super) fn bits(self) -> u64 {
-        self.0.get()
     }
 }
 

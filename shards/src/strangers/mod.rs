@@ -202,7 +202,7 @@ impl Strangers {
     }
 
     fn hash(&self, stranger: Stranger) -> u64 {
-        self.key.hash_one(stranger.bits())
+        self.key.hash_one(stranger.number())
     }
 
     /// The stripe of this hash; `None` while no limit is on. The table takes other bits of the hash: the lowest and the

@@ -258,7 +258,7 @@ mod eviction {
     }
 
     fn hash(stranger: Stranger) -> u64 {
-        stranger.bits().wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        stranger.number().wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
     fn stranger(n: u32) -> Stranger {
