@@ -70,7 +70,7 @@ use shards::wall::Wall;
 
 use crate::config::{self, Config};
 use crate::edge::{
-    BODY_BYTES_DEFAULT, EdgeConfig, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
+    BODY_BYTES_DEFAULT, EdgeConfig, Forwarding, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
 };
 use crate::island::{
     Calls, Exhibits, Host, Island, PeerCalls, Prepared, Redirects, Source, Timekeeper, Wakes, Witness,
@@ -303,6 +303,7 @@ impl<'a> Plan<'a> {
             tokens: config.endpoint.tokens,
             keys: keys.for_edge(),
             rules: access::rules(config),
+            forwarding: Forwarding::default(),
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
