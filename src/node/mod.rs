@@ -193,8 +193,8 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let gate = Arc::clone(&plan.edge.gate);
     let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, tls.clone());
     let stage = Arc::new(stage);
-    let (store, statements) = (storage.board(), storage.latencies());
-    let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements, certificates: tls.in_use() };
+    let (store, statements, certificates) = (storage.board(), storage.latencies(), tls.in_use());
+    let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements, certificates, strangers: None };
     let admin = tls.admin(config, admin);
     let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;
     earlier.discard_told();
