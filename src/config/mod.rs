@@ -24,6 +24,7 @@ mod public;
 mod scylla;
 
 mod sources;
+mod strangers;
 mod tls;
 mod values;
 
@@ -34,12 +35,14 @@ mod tests;
 
 pub use self::acme::{Acme, Challenge};
 pub use self::tls::{NodeTls, Pair, ServerTls, UnknownName};
+use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
 pub use public::Public;
 pub use scylla::{Level, Scylla, Tls};
 pub use sources::Sources;
+pub use strangers::Strangers;
 
 pub use protocol::webpush::endpoint::TokenForm;
 
@@ -69,6 +72,7 @@ pub struct Config {
     pub endpoint: Endpoint,
     pub public: Public,
     pub access: Access,
+    pub strangers: Strangers,
     pub http: Http,
     pub tls: ServerTls,
     pub acme: Acme,
@@ -371,6 +375,7 @@ impl Config {
             endpoint: Endpoint::default(),
             public: Public::default(),
             access: Access::default(),
+            strangers: Strangers::default(),
             http: Http::default(),
             tls: ServerTls::default(),
             acme: Acme::default(),

@@ -3,6 +3,7 @@
 mod access;
 mod acme;
 mod public;
+mod strangers;
 mod tls;
 
 use std::time::Duration;

@@ -35,6 +35,8 @@ mod running;
 
 mod storage;
 
+mod strangers;
+
 mod transfer;
 
 #[cfg(test)]
@@ -58,6 +60,7 @@ use std::time::{Duration, Instant};
 
 use machine::ids::ShardId;
 use machine::place::Placement;
+use machine::stats::Board;
 use machine::time::Span;
 use machine::{MachineConfig, NodeId};
 use protocol::webpush::endpoint::split_url;
@@ -65,6 +68,7 @@ use shards::ledger;
 use shards::ports::{Alone, Port};
 use shards::reactor::{CallerRules, PlaneLimits};
 use shards::ring::ProbeError;
+use shards::strangers::Strangers;
 use shards::thread::ShardSetup;
 use shards::wall::Wall;
 
@@ -83,6 +87,7 @@ use listeners::{Address, Bound, Public};
 use manager::Manager;
 use running::Stage;
 use storage::Storage;
+use strangers::StrangerWatch;
 
 /// Settings of a node that come from its process or test, not from its configuration.
 #[derive(Clone)]
@@ -191,10 +196,10 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
     let gate = Arc::clone(&plan.edge.gate);
-    let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, tls.clone());
+    let watch = StrangerWatch::new(Arc::clone(&plan.strangers), Arc::clone(&plan.wall));
+    let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, (tls.clone(), watch));
     let stage = Arc::new(stage);
-    let (store, statements) = (storage.board(), storage.latencies());
-    let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements, certificates: tls.in_use() };
+    let exhibits = plan.exhibits(shards.boards(), &storage);
     let admin = tls.admin(config, admin);
     let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;
     earlier.discard_told();
@@ -286,6 +291,8 @@ struct Plan<'a> {
     node: Option<Arc<NodeId>>,
     tls: NodeTls,
     wall: Arc<Wall>,
+    /// Counts of the addresses of callers, for all shards.
+    strangers: Arc<Strangers>,
 }
 
 impl<'a> Plan<'a> {
@@ -326,6 +333,7 @@ impl<'a> Plan<'a> {
             edge,
             connections_max: share(config.max_connections, shard_count),
             wall: Arc::new(Wall::start()),
+            strangers: Arc::new(Strangers::new(config.stranger_limits(), shard_count)),
             node: None,
             tls: NodeTls::default(),
         }
@@ -400,6 +408,16 @@ impl<'a> Plan<'a> {
             relay_members: self.config.relay.members,
             node: self.node.clone(),
             ..MachineConfig::new(shard, self.placement)
+        }
+    }
+
+    fn exhibits(&self, shards: &[Arc<Board>], storage: &Storage) -> Exhibits {
+        Exhibits {
+            shards: shards.to_vec(),
+            store: storage.board(),
+            statements: storage.latencies(),
+            certificates: self.tls.in_use(),
+            strangers: Some(Arc::clone(&self.strangers)),
         }
     }
 
