@@ -68,7 +68,6 @@ use shards::ledger;
 use shards::ports::{Alone, Port};
 use shards::reactor::{CallerRules, PlaneLimits};
 use shards::ring::ProbeError;
-use shards::strangers::Strangers;
 use shards::thread::ShardSetup;
 use shards::wall::Wall;
 
@@ -141,6 +140,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let mut prepared = Prepared::new(surroundings.signals, calls).map_err(no_island)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
+    let callers = strangers::rules(config, shard_count, shards::ring::tells_peers)?;
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
     let redirects = listeners::bind_redirects(config)?;
@@ -170,6 +170,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let log = EventLog::start().map_err(no_island)?;
     let mut plan = Plan::new(config, &keys, (&addresses, certificates.first_name()), shard_count, boot);
     plan.tls = tls.clone();
+    plan.callers = callers;
     plan.edge.events = log.as_ref().map(EventLog::events);
     advice::on_settings(config, &plan.edge.endpoint_url, (shard_count, cores.len()));
     plan.wall = Arc::clone(&wall);
@@ -196,7 +197,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
     let gate = Arc::clone(&plan.edge.gate);
-    let watch = StrangerWatch::new(Arc::clone(&plan.strangers), Arc::clone(&plan.wall));
+    let watch = StrangerWatch::new(Arc::clone(&plan.callers.strangers), Arc::clone(&plan.wall));
     let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, (tls.clone(), watch));
     let stage = Arc::new(stage);
     let exhibits = plan.exhibits(shards.boards(), &storage);
@@ -291,8 +292,7 @@ struct Plan<'a> {
     node: Option<Arc<NodeId>>,
     tls: NodeTls,
     wall: Arc<Wall>,
-    /// Counts of the addresses of callers, for all shards.
-    strangers: Arc<Strangers>,
+    callers: CallerRules,
 }
 
 impl<'a> Plan<'a> {
@@ -333,7 +333,7 @@ impl<'a> Plan<'a> {
             edge,
             connections_max: share(config.max_connections, shard_count),
             wall: Arc::new(Wall::start()),
-            strangers: Arc::new(Strangers::new(config.stranger_limits(), shard_count)),
+            callers: CallerRules::default(),
             node: None,
             tls: NodeTls::default(),
         }
@@ -362,7 +362,7 @@ impl<'a> Plan<'a> {
                 backlog: self.config.shards.backlog,
                 ..PlaneLimits::new(self.connections_max)
             },
-            callers: CallerRules::default(),
+            callers: self.callers.clone(),
             listeners,
             tls: self.tls.of_shard(),
             // Invariant: `start_in` has made one of the same configuration.
@@ -417,7 +417,7 @@ impl<'a> Plan<'a> {
             store: storage.board(),
             statements: storage.latencies(),
             certificates: self.tls.in_use(),
-            strangers: Some(Arc::clone(&self.strangers)),
+            strangers: Some(Arc::clone(&self.callers.strangers)),
         }
     }
 

@@ -3,10 +3,36 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use machine::time::{Instant, Span};
+use shards::reactor::{CallerRules, Proxies};
+use shards::ring::ProbeError;
 use shards::strangers::{Limit, Refusals, Strangers};
 use shards::wall::Wall;
 
+use super::fault::Fault;
 use crate::config::Config;
+
+/// Returns the rules about the addresses of callers. `tells_peers` checks the kernel, if a rule needs addresses.
+///
+/// # Errors
+/// The kernel does not tell addresses.
+pub(super) fn rules(
+    config: &Config,
+    shards: u16,
+    tells_peers: fn() -> Result<bool, ProbeError>,
+) -> Result<CallerRules, Fault> {
+    let strangers = Arc::new(Strangers::new(config.stranger_limits(), shards));
+    let rules = CallerRules { strangers, proxies: Proxies::default() };
+    if rules.need_addresses() {
+        let is_told = tells_peers().map_err(|error| Fault::Kernel(error.to_string()))?;
+        if !is_told {
+            return Err(Fault::Kernel(NOT_TOLD.to_owned()));
+        }
+    }
+    Ok(rules)
+}
+
+const NOT_TOLD: &str = "this kernel does not tell the addresses of callers, which strangers.* and proxy.* need: run on Linux \
+                        6.7 or newer, or leave proxy.* out and set the limits of strangers.* to 0";
 
 /// The limits of a node, and the time of the last log line about each.
 pub(super) struct StrangerWatch {
@@ -83,6 +109,16 @@ mod tests {
 
     fn at(seconds: u64) -> Instant {
         Instant(0).after(Span::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_tell_addresses_is_refused_where_a_setting_needs_them() {
+        let older = || Ok(false);
+        assert!(rules(&config(&[]), 1, older).is_ok());
+        for setting in ["strangers.connections=1", "strangers.registers=1"] {
+            let Err(Fault::Kernel(text)) = rules(&config(&[setting]), 1, older) else { panic!("{setting}") };
+            assert!(text.contains("strangers.*") && text.contains("Linux 6.7"), "{text}");
+        }
     }
 
     #[test]

@@ -44,6 +44,13 @@ impl Default for CallerRules {
     }
 }
 
+impl CallerRules {
+    /// Returns true if a rule needs the addresses of callers. Never changes.
+    pub fn need_addresses(&self) -> bool {
+        self.strangers.needs_addresses() || self.proxies.protocol || self.proxies.header
+    }
+}
+
 impl Proxies {
     fn trusts(&self, address: IpAddr) -> bool {
         self.trusted.iter().any(|prefix| prefix.contains(address))
@@ -62,8 +69,7 @@ pub(super) struct Callers {
 
 impl Callers {
     pub(super) fn new(rules: CallerRules) -> Callers {
-        let asks = rules.strangers.needs_addresses() || rules.proxies.protocol || rules.proxies.header;
-        Callers { rules, asks, named: Slots::default(), unasked: VecDeque::new() }
+        Callers { asks: rules.need_addresses(), rules, named: Slots::default(), unasked: VecDeque::new() }
     }
 
     /// Takes one of `limit` for the caller of this connection. Returns false beyond it.
