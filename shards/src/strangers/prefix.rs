@@ -43,8 +43,7 @@ impl Prefix {
 
     /// Returns true if the address is in this network. IPv4 addresses in IPv6 form count as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        address.is_ipv4() == self.address.is_ipv4() && Prefix::of(address, self.length) == *self
+        Prefix::of(address, self.length).address == self.address
     }
 }
 
