@@ -19,6 +19,7 @@ pub mod keys;
 
 mod parse;
 
+mod proxy;
 mod public;
 
 mod scylla;
@@ -37,6 +38,7 @@ pub use self::tls::{NodeTls, Pair, ServerTls, UnknownName};
 pub use access::{Access, RegisterMode};
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
+pub use proxy::Proxy;
 pub use public::Public;
 pub use scylla::{Level, Scylla, Tls};
 pub use sources::Sources;
@@ -69,6 +71,7 @@ pub struct Config {
     pub endpoint: Endpoint,
     pub public: Public,
     pub access: Access,
+    pub proxy: Proxy,
     pub http: Http,
     pub tls: ServerTls,
     pub acme: Acme,
@@ -371,6 +374,7 @@ impl Config {
             endpoint: Endpoint::default(),
             public: Public::default(),
             access: Access::default(),
+            proxy: Proxy::default(),
             http: Http::default(),
             tls: ServerTls::default(),
             acme: Acme::default(),
@@ -416,6 +420,7 @@ impl Config {
             ));
         }
         access::check(self)?;
+        proxy::check(self)?;
         public::check(self)?;
         addresses::check(self)?;
         acme::check(self)?;
