@@ -58,11 +58,15 @@ async def pump(reader, writer):
 
 
 def make_certificate(address, certificate_path, key_path, is_authority=True):
-    """A certificate for one IP address that signs itself and is good for an hour."""
+    """A certificate for one IP address or name that signs itself and is good for an hour."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, address)])
     now = datetime.datetime.now(datetime.timezone.utc)
-    alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+    try:
+        subject = x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        subject = x509.DNSName(address)
+    alternative = x509.SubjectAlternativeName([subject])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

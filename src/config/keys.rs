@@ -10,6 +10,7 @@ use super::error::{ConfigError, Origin};
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
 use super::key::{concat, keys};
 use super::parse::{self, Raw};
+use super::proxy::PROXY;
 use super::strangers::STRANGERS;
 use super::values::{log_format, register_mode, roles, steer, store_kind, token_form, unknown_name};
 use super::{Level, MAX_CONNECTIONS_MAX, acme, words};
@@ -32,8 +33,9 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 }
 
 /// Every key there is, in the order of the documentation.
-pub const KEYS: &[Key] =
-    &concat::<{ LISTENERS.len() + STRANGERS.len() + SERVICES.len() }>(&[LISTENERS, STRANGERS, SERVICES]);
+pub const KEYS: &[Key] = &concat::<{ LISTENERS.len() + PROXY.len() + STRANGERS.len() + SERVICES.len() }>(&[
+    LISTENERS, PROXY, STRANGERS, SERVICES,
+]);
 
 keys! {
     /// The process, its listeners and its callers.

@@ -19,6 +19,7 @@ pub mod keys;
 
 mod parse;
 
+mod proxy;
 mod public;
 
 mod scylla;
@@ -39,6 +40,7 @@ use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
+pub use proxy::Proxy;
 pub use public::Public;
 pub use scylla::{Level, Scylla, Tls};
 pub use sources::Sources;
@@ -73,6 +75,7 @@ pub struct Config {
     pub public: Public,
     pub access: Access,
     pub strangers: Strangers,
+    pub proxy: Proxy,
     pub http: Http,
     pub tls: ServerTls,
     pub acme: Acme,
@@ -376,6 +379,7 @@ impl Config {
             public: Public::default(),
             access: Access::default(),
             strangers: Strangers::default(),
+            proxy: Proxy::default(),
             http: Http::default(),
             tls: ServerTls::default(),
             acme: Acme::default(),
@@ -421,6 +425,7 @@ impl Config {
             ));
         }
         access::check(self)?;
+        proxy::check(self)?;
         public::check(self)?;
         addresses::check(self)?;
         acme::check(self)?;

@@ -2,6 +2,7 @@
 
 mod access;
 mod acme;
+mod proxy;
 mod public;
 mod strangers;
 mod tls;

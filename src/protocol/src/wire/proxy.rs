@@ -22,7 +22,7 @@ pub enum Header {
     },
 }
 
-/// The longest header accepted: what every TCP segment has room for (section 2 of the specification). Refuse: malformed.
+/// The longest header accepted: every TCP segment has room for it (section 2 of the specification). Refuse: malformed.
 pub const HEADER_BYTES_MAX: usize = 536;
 
 /// Reads a header at the start of `bytes`. Looks at no more than [`HEADER_BYTES_MAX`] of them.
