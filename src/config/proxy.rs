@@ -1,7 +1,5 @@
 //! `proxy.*`: proxies in front of this server, and their ways to tell the address of a caller (docs/PROXIES.md).
 
-use std::net::IpAddr;
-
 use protocol::wire::forwarded::Kind;
 use shards::strangers::Prefix;
 
@@ -20,18 +18,6 @@ pub struct Proxy {
     pub protocol: bool,
     /// Field that names the caller of a request.
     pub header: Option<Kind>,
-}
-
-impl Proxy {
-    /// Returns true if the server must ask for the addresses of its callers.
-    pub fn needs_addresses(&self) -> bool {
-        self.protocol || self.header.is_some()
-    }
-
-    /// Returns true if this caller is a proxy that is believed.
-    pub fn is_trusted(&self, caller: IpAddr) -> bool {
-        self.trusted.iter().any(|prefix| prefix.contains(caller))
-    }
 }
 
 keys! {

@@ -310,7 +310,7 @@ impl<'a> Plan<'a> {
             tokens: config.endpoint.tokens,
             keys: keys.for_edge(),
             rules: access::rules(config),
-            forwarding: Forwarding::default(),
+            forwarding: Forwarding { field: config.proxy.header, trusted: config.proxy.trusted.clone().into() },
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,

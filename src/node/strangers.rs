@@ -21,7 +21,10 @@ pub(super) fn rules(
     tells_peers: fn() -> Result<bool, ProbeError>,
 ) -> Result<CallerRules, Fault> {
     let strangers = Arc::new(Strangers::new(config.stranger_limits(), shards));
-    let rules = CallerRules { strangers, proxies: Proxies::default() };
+    let proxy = &config.proxy;
+    let proxies =
+        Proxies { trusted: proxy.trusted.clone().into(), protocol: proxy.protocol, header: proxy.header.is_some() };
+    let rules = CallerRules { strangers, proxies };
     if rules.need_addresses() {
         let is_told = tells_peers().map_err(|error| Fault::Kernel(error.to_string()))?;
         if !is_told {

@@ -104,10 +104,11 @@ impl Callers {
         }
         // Invariant: the bytes come from `pack` of another shard of this process, whose rules are the same.
         let (rest, number) = bytes.split_last_chunk_mut::<{ Callers::PACKED }>().expect("a shard packs what it sends");
-        if let Some(caller) = Caller::of(u64::from_le_bytes(*number)) {
-            if let Caller::Stranger(stranger) = caller {
-                self.rules.strangers.enter_moved(stranger, now);
-            }
+        let counted = |caller: &Caller| match caller {
+            Caller::Stranger(stranger) => self.rules.strangers.enter_moved(*stranger, now),
+            Caller::Proxy => true,
+        };
+        if let Some(caller) = Caller::of(u64::from_le_bytes(*number)).filter(counted) {
             self.named.set(conn.slot, caller);
         }
         rest

@@ -137,16 +137,16 @@ impl Strangers {
     }
 
     /// Counts a connection that moved to another shard, also beyond the limit. The shard that it left has called
-    /// [`Strangers::leave`].
-    pub fn enter_moved(&self, stranger: Stranger, now: Instant) {
+    /// [`Strangers::leave`]. Returns false if the table has no room: then the connection has no limits.
+    pub fn enter_moved(&self, stranger: Stranger, now: Instant) -> bool {
         if self.limits().connections == 0 {
-            return;
+            return true;
         }
         let hash = self.hash(stranger);
-        let Some(mut stripe) = self.stripe(hash) else { return };
-        if let Some(entry) = stripe.table.entry(hash, stranger, now, |other| self.hash(other)) {
-            entry.connections += 1;
-        }
+        let Some(mut stripe) = self.stripe(hash) else { return false };
+        let Some(entry) = stripe.table.entry(hash, stranger, now, |other| self.hash(other)) else { return false };
+        entry.connections += 1;
+        true
     }
 
     /// Ends a connection that [`Strangers::enter`] has counted.
