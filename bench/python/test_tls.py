@@ -49,30 +49,6 @@ def test_every_port_speaks_tls_1_3_and_verifies(server, client, port):
     assert "TLSv1.3" in one.text()
 
 
-@pytest.mark.parametrize("suite", ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"])
-def test_every_suite_is_spoken(server, client, suite):
-    one = client("websocket", "-ciphersuites", suite).wait_for(suite.encode())
-    one.say(get(server))
-    one.wait_for(rb"HTTP/1.1 200 OK")
-
-
-def test_alpn_is_http_1_1_and_others_are_refused(server, client):
-    one = client("endpoint", "-alpn", "h2,http/1.1").wait_for(rb"ALPN protocol: http/1.1")
-    one.say(get(server))
-    one.wait_for(rb"HTTP/1.1 200 OK")
-    other = client("endpoint", "-alpn", "h2")
-    assert other.end() != 0
-    assert "no application protocol" in other.text()
-
-
-@pytest.mark.parametrize("version, alert", [("-tls1_2", "protocol version"), ("-tls1_1", "handshake failure")])
-def test_older_versions_are_refused(server, client, version, alert):
-    one = client("websocket", version, "-cipher", "ALL:@SECLEVEL=0")
-    assert one.end() != 0
-    assert f"alert {alert}" in one.text(), one.text()
-    server.wait_for_number("tls_handshakes_failed_total", 1)
-
-
 def test_key_updates_of_both_kinds_are_taken_and_answered(server, client):
     # k sends one, K asks for one in return.
     one = client("websocket").wait_for(rb"Verify return code: 0")
@@ -105,40 +81,6 @@ def test_a_ticket_resumes_also_after_a_restart(server, client, tmp_path):
     (server.directory / "data/keys/tickets").unlink()
     server.restart()
     client("websocket", "-sess_in", session).wait_for(rb"New, TLSv1.3")
-
-
-def test_tickets_offer_no_early_data(server, client, tmp_path):
-    session, early = tmp_path / "session.pem", tmp_path / "early"
-    one = client("websocket", "-sess_out", session)
-    one.say(get(server))
-    one.wait_for(rb"HTTP/1.1 200 OK").wait_for(rb"Max Early Data: 0")
-    one.end()
-    early.write_text(get(server))
-    again = client("websocket", "-sess_in", session, "-early_data", early).wait_for(rb"Reused, TLSv1.3")
-    again.wait_for(rb"Early data was (not sent|rejected)")
-    again.say(get(server))
-    again.wait_for(rb"HTTP/1.1 200 OK")
-
-
-def test_an_unknown_name_is_refused_and_no_name_is_served(server, client):
-    other = client("websocket", "-servername", "other.example")
-    assert other.end() != 0
-    assert "alert access denied" in other.text()
-    client("websocket", "-noservername").wait_for(rb"Verify return code: 0")
-    server.restart("tls.unknown_name=default")
-    client("websocket", "-servername", "other.example").wait_for(rb"Verify return code: 0")
-
-
-def test_plain_http_gets_no_answer_of_a_route(server):
-    for port in ["websocket", "endpoint", "node"]:
-        with socket.create_connection((server.host, TLS_PORTS[port]), timeout=PATIENCE) as stream:
-            stream.sendall(get(server).encode())
-            heard = b""
-            with contextlib.suppress(ConnectionResetError):
-                while piece := stream.recv(4096):
-                    heard += piece
-        assert b" 200 " not in heard and (heard == b"" or heard.startswith((b"\x15", b"HTTP/1.1 400"))), heard
-    server.wait_for_number("tls_not_tls_total", 3)
 
 
 def test_bytes_that_come_with_the_finished_are_served(server):

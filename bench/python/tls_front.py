@@ -58,8 +58,9 @@ async def pump(reader, writer):
 
 
 def make_certificate(name, certificate_path, key_path, is_authority=True, issuer=None, key=None):
-    """A certificate for one host name or IP address that is good for an hour. `issuer` is the certificate and the key of
-    the authority that signs it, as paths; without it the certificate signs itself. The key is ECDSA P-256 by default."""
+    """A certificate for one host name or IP address that is good for an hour. `issuer` is the certificate and the key
+    of the authority that signs it, as paths; without it the certificate signs itself. The key is ECDSA P-256 by
+    default."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject, signer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), key
     issuer_name = subject

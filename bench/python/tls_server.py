@@ -20,14 +20,14 @@ class TlsServer(Server):
     def __init__(self, directory, has_authority=False, **named):
         super().__init__(directory, **named)
         self.certificate, self.key = directory / "certificate.pem", directory / "key.pem"
-        self.authority = self.certificate
         if has_authority:
-            issuer = directory / "authority.pem", directory / "authority-key.pem"
-            self.authority = issuer[0]
-            make_certificate("authority.example", *issuer)
-            make_certificate(self.host, self.certificate, self.key, is_authority=False, issuer=issuer)
+            self.issuer = directory / "authority.pem", directory / "authority-key.pem"
+            make_certificate("authority.example", *self.issuer)
+            make_certificate(self.host, self.certificate, self.key, is_authority=False, issuer=self.issuer)
         else:
-            make_certificate(self.host, self.certificate, self.key)
+            self.issuer = self.certificate, self.key
+            make_certificate(self.host, *self.issuer)
+        self.authority = self.issuer[0]
         self.settings += [f"{port}.tls.listen={self.host}:{number}" for port, number in TLS_PORTS.items()]
         self.settings += [f"tls.cert={self.certificate}", f"tls.key={self.key}"]
 
@@ -64,7 +64,8 @@ class Client:
 
     def say(self, text):
         self.process.stdin.write(text.encode())
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.flush()
 
     def wait_for(self, pattern, count=1):
         deadline = time.monotonic() + PATIENCE
