@@ -82,6 +82,23 @@ def test_a_flight_of_more_than_16_kib_is_closed_without_an_answer(server, counte
     counted.update(["tls_handshakes_failed_total"])
 
 
+def test_without_a_place_a_connection_is_closed_before_its_handshake(tmp_path):
+    full = TlsServer(tmp_path, shards=1, settings=["max_connections=4"])
+    try:
+        full.start()
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                stream = stack.enter_context(socket.create_connection(address(full, "websocket"), timeout=PATIENCE))
+                stream.sendall(client_hello())
+                assert stream.recv(1) == b"\x16"
+            assert answer(address(full, "websocket"), client_hello()) == b""
+            full.wait_for_number("tls_handshakes_refused_total", 1)
+            full.wait_for_number("accepts_refused_total", 1)
+            assert full.number("tls_handshakes_failed_total") == 0
+    finally:
+        full.kill()
+
+
 def expand(secret, label, length):
     """HKDF-Expand-Label without context (RFC 8446 section 7.1)."""
     info = length.to_bytes(2, "big") + block(b"tls13 " + label, 1) + b"\0"
