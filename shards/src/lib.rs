@@ -1,9 +1,10 @@
 //! The runtime of a shard: one pinned thread that owns a slice of the UAIDs, their sockets, their ledger and their
 //! timers. The crate `machine` decides, this crate carries out.
 //!
-//! Nothing mutable is shared between shards: they talk through bounded [`mailbox`] lanes. [`ring`] moves bytes,
-//! [`reactor`] drives machine and ring, [`ledger`] survives `kill -9`, [`thread`] pins and starts, [`wall`] reads the
-//! host's clock. Bytes get their meaning in the root package, through [`ports`], and cryptography is behind [`tls`].
+//! Nothing mutable is shared between shards but the counts of [`strangers`]: they talk through bounded [`mailbox`]
+//! lanes. [`ring`] moves bytes, [`reactor`] drives machine and ring, [`ledger`] survives `kill -9`, [`thread`] pins and
+//! starts, [`wall`] reads the host's clock. Bytes get their meaning in the root package, through [`ports`], and
+//! cryptography is behind [`tls`].
 //!
 //! Read in this order: `ports`, `reactor`, `ring`.
 
@@ -13,6 +14,7 @@ pub mod ports;
 pub mod quota;
 pub mod reactor;
 pub mod ring;
+pub mod strangers;
 pub mod thread;
 pub mod tls;
 pub mod wall;

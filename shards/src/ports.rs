@@ -1,6 +1,8 @@
 //! The seams of a shard: what its loop needs from the crates above. `Edge` is the only generic of the system;
 //! storage is one boxed object per shard. Nothing here blocks.
 
+use std::net::IpAddr;
+
 use machine::ids::StoreTicket;
 use machine::simple::WakeData;
 use machine::stats::{Board, HistogramMeaning, Meaning};
@@ -98,11 +100,39 @@ pub trait Edge: 'static {
         port
     }
 
+    /// Reads a PROXY header at the front of `bytes`.
+    fn proxy_header(&self, bytes: &[u8]) -> ProxyHeader {
+        let _ = bytes;
+        ProxyHeader::Malformed
+    }
+
+    /// Takes the address that the head of the last upgrade names as its caller's. The loop uses it only if a trusted
+    /// proxy sent that head.
+    fn forwarded(&mut self) -> Option<IpAddr> {
+        None
+    }
+
     /// Returns true if the connection is an upgraded WebSocket: the machine then knows it.
     fn is_websocket(&self, codec: &Self::Codec) -> bool;
 
     /// The whole answer to a connection for which its port has no place (503 and close).
     fn too_many(&self, port: Port) -> &'static [u8];
+}
+
+/// Result of [`Edge::proxy_header`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProxyHeader {
+    /// The front of a header; at most a bound that the edge keeps.
+    Incomplete,
+    /// No header.
+    Malformed,
+    /// A whole header.
+    Whole {
+        /// Its bytes.
+        len: usize,
+        /// Address of the caller; `None`: the proxy itself.
+        source: Option<IpAddr>,
+    },
 }
 
 /// Result of [`Edge::ingest`].

@@ -15,7 +15,7 @@ use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement,
 
 use crate::mailbox::{Mailbox, Waker, mesh};
 use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
-use crate::reactor::{Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
+use crate::reactor::{CallerRules, Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_limits};
 use crate::tls::Tls;
 use crate::wall::Wall;
@@ -33,6 +33,7 @@ pub struct ShardSetup<E: Edge> {
     pub limits: PlaneLimits,
     pub listeners: Vec<Listening>,
     pub tls: Box<dyn FnOnce() -> Box<dyn Tls> + Send>,
+    pub callers: CallerRules,
     pub edge: Box<dyn FnOnce() -> E + Send>,
     /// Makes its hand into storage. The waker is rung when a reply can be collected.
     pub store: Box<dyn FnOnce(Arc<Waker>) -> Box<dyn Store> + Send>,
@@ -248,6 +249,7 @@ impl<E: Edge> Life<E> {
             control,
             listeners: setup.listeners,
             tls: (setup.tls)(),
+            callers: setup.callers,
             limits: setup.limits,
             board,
             clock: setup.clock,

@@ -13,6 +13,8 @@ pub(super) const URL: &str = "a URL that begins with http:// or https://, withou
 pub(super) const LEVEL: &str = "one, local_one, quorum, local_quorum or all";
 pub(super) const VAPID_KEYS: &str =
     "at most 256 public keys (points on P-256, 65 bytes in base64url), separated by commas, or nothing";
+pub(super) const PREFIXES: &str = "at most 256 addresses and prefixes as 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32, without bits beyond the length, \
+     separated by commas, or nothing";
 pub(super) const PEM: &str = "a file, or nothing";
 pub(super) const PEMS: &str = "files, separated by commas, or nothing";
 pub(super) const CALL_URL: &str = "a URL that begins with http:// or https://, without user and fragment, or nothing";

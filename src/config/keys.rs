@@ -8,7 +8,10 @@ use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use super::allowed::*;
 use super::error::{ConfigError, Origin};
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
+use super::key::{concat, keys};
 use super::parse::{self, Raw};
+use super::proxy::PROXY;
+use super::strangers::STRANGERS;
 use super::values::{log_format, register_mode, roles, steer, store_kind, token_form, unknown_name};
 use super::{Level, MAX_CONNECTIONS_MAX, acme, words};
 
@@ -29,27 +32,14 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
     })
 }
 
-macro_rules! keys {
-    ($($(#[$secret:ident])? $name:literal $(($flag:literal $value:literal))? = $default:literal,
-       $allowed:expr, $help:literal, $set:expr;)+) => {
-        /// Every key there is, in the order of the documentation.
-        pub const KEYS: &[Key] = &[$(Key {
-            name: $name,
-            flag: keys!(@flag $($flag $value)?),
-            default: $default,
-            allowed: $allowed,
-            help: $help,
-            secret: keys!(@secret $($secret)?),
-            set: $set,
-        }),+];
-    };
-    (@flag) => { None };
-    (@flag $flag:literal $value:literal) => { Some(($flag, $value)) };
-    (@secret) => { false };
-    (@secret secret) => { true };
-}
+/// Every key there is, in the order of the documentation.
+pub const KEYS: &[Key] = &concat::<{ LISTENERS.len() + PROXY.len() + STRANGERS.len() + SERVICES.len() }>(&[
+    LISTENERS, PROXY, STRANGERS, SERVICES,
+]);
 
 keys! {
+    /// The process, its listeners and its callers.
+    const LISTENERS;
     "data_dir" ("data-dir" "DIR") = "murre-data",
         "a directory",
         "Directory of the keys, the store and the ledgers. The server creates it with mode 0700; one process at a time can use it.",
@@ -187,7 +177,11 @@ keys! {
         "secrets of 32 bytes in base64, [k1,k2] or k1,k2",
         "Keys of the tickets with which clients resume TLS connections: the first seals, every key opens. Nodes with the same keys resume each other's connections. By default the server makes one in data_dir. Read again on SIGHUP.",
         |c, raw| { c.tls.ticket_keys = parse::fernet_keys(raw)?; Some(()) };
+}
 
+keys! {
+    /// Everything behind the listeners.
+    const SERVICES;
     "acme.agree" ("acme-agree" "true") = "false",
         "true or false",
         "Agrees to the terms of the certificate authority: the server orders a certificate for each name of public.domain, and renews it.",

@@ -19,11 +19,13 @@ pub mod keys;
 
 mod parse;
 
+mod proxy;
 mod public;
 
 mod scylla;
 
 mod sources;
+mod strangers;
 mod tls;
 mod values;
 
@@ -34,12 +36,15 @@ mod tests;
 
 pub use self::acme::{Acme, Challenge};
 pub use self::tls::{NodeTls, Pair, ServerTls, UnknownName};
+use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
+pub use proxy::Proxy;
 pub use public::Public;
 pub use scylla::{Level, Scylla, Tls};
 pub use sources::Sources;
+pub use strangers::Strangers;
 
 pub use protocol::webpush::endpoint::TokenForm;
 
@@ -69,6 +74,8 @@ pub struct Config {
     pub endpoint: Endpoint,
     pub public: Public,
     pub access: Access,
+    pub strangers: Strangers,
+    pub proxy: Proxy,
     pub http: Http,
     pub tls: ServerTls,
     pub acme: Acme,
@@ -371,6 +378,8 @@ impl Config {
             endpoint: Endpoint::default(),
             public: Public::default(),
             access: Access::default(),
+            strangers: Strangers::default(),
+            proxy: Proxy::default(),
             http: Http::default(),
             tls: ServerTls::default(),
             acme: Acme::default(),
@@ -416,6 +425,7 @@ impl Config {
             ));
         }
         access::check(self)?;
+        proxy::check(self)?;
         public::check(self)?;
         addresses::check(self)?;
         acme::check(self)?;

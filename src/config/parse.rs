@@ -9,6 +9,7 @@ use machine::ids::KeyDigest;
 use protocol::webpush::endpoint::split_url;
 use protocol::webpush::key::PointChecker;
 use protocol::wire::url::HttpUrl;
+use shards::strangers::Prefix;
 
 use super::access::ACCESS_LIST_MAX;
 
@@ -157,6 +158,11 @@ pub fn addresses_by_domain(raw: &Raw) -> Option<Option<Vec<SocketAddr>>> {
         ["none"] => Some(Some(Vec::new())),
         _ => addresses(raw).map(Some),
     }
+}
+
+/// Addresses and prefixes of addresses. An empty list is a value.
+pub fn prefixes(raw: &Raw) -> Option<Vec<Prefix>> {
+    raw.items().into_iter().map(|item| item.parse().ok()).collect()
 }
 
 /// CPU numbers as `2-15,20`; `all` or nothing is every CPU there is (an empty list). No number twice.

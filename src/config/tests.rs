@@ -2,7 +2,9 @@
 
 mod access;
 mod acme;
+mod proxy;
 mod public;
+mod strangers;
 mod tls;
 
 use std::time::Duration;

@@ -26,6 +26,7 @@ pub fn websocket_goodbye(reason: CloseReason) -> Option<(u16, &'static str)> {
         CloseReason::Overloaded => (1013, "Overloaded"),
         CloseReason::MoveFailed => (1013, "Overloaded"),
         CloseReason::BudgetExhausted => (1013, "BudgetExhausted"),
+        CloseReason::AddressLimit => (1013, "AddressLimit"),
         CloseReason::Reset => (1000, "SM"),
         CloseReason::Draining => (1001, "GoingAway"),
         CloseReason::Idle
@@ -45,6 +46,7 @@ pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
         | CloseReason::MoveFailed
         | CloseReason::StorageDown
         | CloseReason::BudgetExhausted
+        | CloseReason::AddressLimit
         | CloseReason::Draining
             if under_way =>
         {
@@ -56,6 +58,7 @@ pub fn http_fault(reason: CloseReason, under_way: bool) -> Option<Fault> {
         | CloseReason::MoveFailed
         | CloseReason::StorageDown
         | CloseReason::BudgetExhausted
+        | CloseReason::AddressLimit
         | CloseReason::Draining
         | CloseReason::PongTimeout
         | CloseReason::MessageTimeout

@@ -222,6 +222,7 @@ impl PushEdge {
             return Err(NOT_WELCOME);
         }
         self.stats.upgrades += 1;
+        self.forwarded = self.forwarding.caller(head);
         self.gate.enter();
         accepted.write(hsts, out);
         let agent_family = accepted.agent_family;

@@ -6,10 +6,11 @@
 //! message, and [`simple`] the app servers of SimplePush. [`node`] serves other nodes. [`http`] drives the exchanges of
 //! the last four, [`answer`] writes their responses, [`pages`] has health pages and [`front`] the page of `/`, and
 //! [`close`] is the one table of goodbyes. [`gate`] and [`senders`] limit connections and senders, and [`access`] has
-//! the rules about callers.
+//! the rules about callers, and [`callers`] reads the addresses that proxies name.
 
 mod access;
 mod answer;
+mod callers;
 mod close;
 mod endpoint;
 mod events;
@@ -29,6 +30,7 @@ mod websocket;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use machine::ids::ShardId;
@@ -37,7 +39,7 @@ use machine::simple::Mode;
 use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
 use machine::time::Now;
 use machine::{AgentEvent, CloseReason, Event, SessionEvent};
-use shards::ports::{Edge, Emitted, Ingest, Port};
+use shards::ports::{Edge, Emitted, Ingest, Port, ProxyHeader};
 use shards::quota::PortQuotas;
 
 use protocol::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
@@ -48,6 +50,7 @@ use protocol::webpush::vapid::Verifier;
 use access::Access;
 pub use access::{AccessRules, Register};
 use answer::{Context, HttpDate, Pages};
+pub use callers::Forwarding;
 use events::Reporter;
 pub use events::{Counts, Ended, Events, Happening, Report};
 use fresh::FreshUaids;
@@ -70,6 +73,8 @@ pub struct EdgeConfig {
     pub keys: EdgeKeys,
     /// Rules at start; [`PushEdge::set_rules`] replaces them.
     pub rules: AccessRules,
+    /// `proxy.header`.
+    pub forwarding: Forwarding,
     pub placement: Placement,
     pub shard: ShardId,
     /// Maximum length of the body of a POST, in bytes: [`BODY_BYTES_DEFAULT`].
@@ -149,6 +154,9 @@ pub struct PushEdge {
     fresh: FreshUaids,
     pages: Pages,
     access: Access,
+    forwarding: Forwarding,
+    /// Address that the head of the last upgrade names.
+    forwarded: Option<IpAddr>,
     front: Front,
     agent_url: String,
     date: HttpDate,
@@ -229,6 +237,8 @@ impl PushEdge {
             pages: Pages::new(&config.version),
             front: Front::new(&config.agent_url, access.sentence()),
             access,
+            forwarding: config.forwarding.clone(),
+            forwarded: None,
             agent_url: config.agent_url.clone(),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
@@ -432,6 +442,14 @@ impl Edge for PushEdge {
             Codec::Http { port: Port::Public, sender: true, .. } => Port::Endpoint,
             Codec::Http { .. } => port,
         }
+    }
+
+    fn proxy_header(&self, bytes: &[u8]) -> ProxyHeader {
+        callers::proxy_header(bytes)
+    }
+
+    fn forwarded(&mut self) -> Option<IpAddr> {
+        self.forwarded.take()
     }
 
     fn is_websocket(&self, codec: &Codec) -> bool {

@@ -303,7 +303,9 @@ impl PushEdge {
     pub(super) fn push_text(&mut self, simple: bool, event: &SessionEvent, out: &mut Vec<u8>) {
         match event {
             SessionEvent::Notification { message, .. } => self.push_notification(message, out),
-            SessionEvent::Hello { uaid, mode, broadcasts } => server_message::hello(&uaid.0, *mode, broadcasts, out),
+            SessionEvent::Hello { uaid, mode, broadcasts, .. } => {
+                server_message::hello(&uaid.0, *mode, broadcasts, out)
+            }
             SessionEvent::Registered { uaid, chid, key, status } => {
                 self.url.clear();
                 let sealed = match *status {

@@ -4,6 +4,8 @@ mod format;
 
 mod renamed;
 
+mod strangers;
+
 pub(super) use format::Format;
 
 use std::borrow::Cow;
@@ -28,6 +30,7 @@ use super::process::Process;
 use super::{CertificatesInUse, Exhibits};
 use crate::store::latencies::{BOUNDS_US, Latencies};
 use renamed::{RENAMED, Renamed, successor};
+use strangers::StrangerNumbers;
 
 /// Every metric: those of murre with the prefix `murre_`, those of the process with the names that every process has.
 pub(super) struct Metrics {
@@ -42,6 +45,7 @@ impl Metrics {
         murre.register_collector(Box::new(BuildInfo));
         murre.register_collector(Box::new(Certificates(Arc::clone(&exhibits.certificates))));
         murre.register_collector(Box::new(Orders(own.orders.clone())));
+        murre.register_collector(Box::new(StrangerNumbers(exhibits.strangers.clone())));
         murre.register_collector(Box::new(Boards { exhibits, island: own.boards.clone() }));
         murre.register_collector(Box::new(Nodes(own.nodes.clone())));
         murre.register_collector(Box::new(ProcessMetrics::Deprecated));

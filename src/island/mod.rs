@@ -66,6 +66,7 @@ use broadcasts::Broadcasts;
 use client::Client;
 use megaphone::Megaphone;
 use protocol::wire::url::HttpUrl;
+use shards::strangers::Strangers;
 use tls::ServerTls;
 
 /// Calls from the island to the node that it serves.
@@ -122,6 +123,8 @@ pub struct Exhibits {
     pub statements: Option<Arc<Latencies>>,
     /// Certificates of the TLS listeners.
     pub certificates: Arc<CertificatesInUse>,
+    /// Limits on callers by their address; `None`: this process has none.
+    pub strangers: Option<Arc<Strangers>>,
 }
 
 /// Order to the process, from a signal or from the table of nodes.

@@ -7,10 +7,12 @@
 //!
 //! Lives on: the island.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue, LOCATION};
@@ -22,7 +24,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use machine::counters;
 use machine::stats::{Board, Counters as _};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::admin_server::{ACCEPT_PAUSE, Complaints, HEAD_BYTES_MAX, Limits, host_of};
 use super::challenges::Challenges;
@@ -33,14 +35,15 @@ counters! {
         counter redirects: "Requests to public.http_listen answered 308.",
         counter redirects_forbidden: "Requests to public.http_listen answered 403: another method than GET and HEAD.",
         counter redirects_challenges: "Challenges of a certificate authority that public.http_listen answered.",
-        counter redirects_refused: "Connections to public.http_listen closed at once because there were too many.",
+        counter redirects_refused: "Connections to public.http_listen closed because there were too many and they were the oldest.",
         counter redirects_timeouts: "Connections to public.http_listen closed because a request or its response took too long.",
         counter redirects_accept_errors: "Connections to public.http_listen that could not be accepted: no descriptor is left, most likely.",
         gauge redirects_connections: "Connections to public.http_listen.",
     }
 }
 
-/// 256 connections x about 20 KB = 5 MB. One request each, and its answer is at hand. Refuse: closed.
+/// 256 connections x about 20 KB = 5 MB. One request each, and its answer is at hand. At the bound the oldest is closed:
+/// a request that is sent at once is answered, also beside very many connections on which nothing is sent.
 pub(super) const REDIRECT_LIMITS: Limits =
     Limits { connections: 256, head_time: Duration::from_secs(5), time: Duration::from_secs(10) };
 
@@ -54,7 +57,9 @@ pub struct Redirects {
     names: Vec<String>,
     challenges: Arc<Challenges>,
     limits: Limits,
-    places: Arc<Semaphore>,
+    /// Connections, oldest first. Those that are over stay until there are too many.
+    open: Mutex<VecDeque<AbortHandle>>,
+    connections: AtomicUsize,
     stats: Mutex<RedirectStats>,
     board: Arc<Board>,
     accepts: Complaints,
@@ -69,7 +74,8 @@ impl Redirects {
             names,
             challenges,
             limits,
-            places: Arc::new(Semaphore::new(limits.connections)),
+            open: Mutex::default(),
+            connections: AtomicUsize::new(0),
             stats: Mutex::default(),
             board: Arc::new(Board::new(&[RedirectStats::MEANINGS])),
             accepts: Complaints::default(),
@@ -106,21 +112,32 @@ impl Redirects {
                     continue;
                 }
             };
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-                self.count(|stats| stats.redirects_refused += 1);
-                continue;
-            };
-            let server = Arc::clone(&self);
-            tokio::spawn(async move {
-                server.serve(stream).await;
-                drop(place);
-                server.count(|_| {});
-            });
+            self.make_room();
+            let place = Place::of(&self);
+            let task = tokio::spawn(async move { place.0.serve(stream).await });
+            self.open().push_back(task.abort_handle());
         }
     }
 
+    /// Closes the oldest connection if there are as many as there may be.
+    fn make_room(&self) {
+        let mut open = self.open();
+        if open.len() >= self.limits.connections {
+            open.retain(|task| !task.is_finished());
+        }
+        if open.len() >= self.limits.connections
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+            self.count(|stats| stats.redirects_refused += 1);
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, VecDeque<AbortHandle>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn serve(&self, stream: TcpStream) {
-        self.count(|_| {});
         let service = service_fn(|request| async move { Ok::<_, Infallible>(self.answer(&request)) });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -170,8 +187,26 @@ impl Redirects {
     fn count(&self, change: impl FnOnce(&mut RedirectStats)) {
         let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut stats);
-        stats.redirects_connections = (self.limits.connections - self.places.available_permits()) as u64;
+        stats.redirects_connections = self.connections.load(Ordering::Relaxed) as u64;
         stats.write_to(&self.board, 0);
+    }
+}
+
+/// A connection, while it is counted.
+struct Place(Arc<Redirects>);
+
+impl Place {
+    fn of(server: &Arc<Redirects>) -> Place {
+        server.connections.fetch_add(1, Ordering::Relaxed);
+        server.count(|_| {});
+        Place(Arc::clone(server))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.count(|_| {});
     }
 }
 
@@ -191,7 +226,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let names = vec!["push.example.org".to_owned(), "push.example.net".to_owned()];
         let server = Redirects::new(vec![listener], names, Arc::clone(challenges));
-        (Redirects { places: Arc::new(Semaphore::new(limits.connections)), limits, ..server }, address)
+        (Redirects { limits, ..server }, address)
     }
 
     fn number(board: &Board, name: &str) -> u64 {
@@ -262,13 +297,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_beyond_the_limit_is_closed() {
-        let (server, address) = server(Limits { connections: 1, head_time: LONG, time: LONG }, &Arc::default());
+    async fn beyond_the_limit_the_oldest_connection_is_closed() {
+        let (server, address) = server(Limits { connections: 2, head_time: LONG, time: LONG }, &Arc::default());
         let board = server.board();
         server.spawn().unwrap();
-        let _silent = TcpStream::connect(address).await.unwrap();
-        assert!(is_closed(TcpStream::connect(address).await.unwrap()).await);
-        assert_eq!((number(&board, "redirects_refused"), number(&board, "redirects_connections")), (1, 1));
+        let [first, second] = [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
+        assert!(ask(address, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.starts_with("HTTP/1.1 308 "));
+        assert!(is_closed(first).await);
+        assert_eq!(number(&board, "redirects_refused"), 1);
+        while number(&board, "redirects_connections") != 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(second);
     }
 
     #[tokio::test]

@@ -35,6 +35,8 @@ mod running;
 
 mod storage;
 
+mod strangers;
+
 mod transfer;
 
 #[cfg(test)]
@@ -58,19 +60,20 @@ use std::time::{Duration, Instant};
 
 use machine::ids::ShardId;
 use machine::place::Placement;
+use machine::stats::Board;
 use machine::time::Span;
 use machine::{MachineConfig, NodeId};
 use protocol::webpush::endpoint::split_url;
 use shards::ledger;
 use shards::ports::{Alone, Port};
-use shards::reactor::PlaneLimits;
+use shards::reactor::{CallerRules, PlaneLimits};
 use shards::ring::ProbeError;
 use shards::thread::ShardSetup;
 use shards::wall::Wall;
 
 use crate::config::{self, Config};
 use crate::edge::{
-    BODY_BYTES_DEFAULT, EdgeConfig, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
+    BODY_BYTES_DEFAULT, EdgeConfig, Forwarding, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT, VersionInfo,
 };
 use crate::island::{
     Calls, Exhibits, Host, Island, PeerCalls, Prepared, Redirects, Source, Timekeeper, Wakes, Witness,
@@ -83,6 +86,7 @@ use listeners::{Address, Bound, Public};
 use manager::Manager;
 use running::Stage;
 use storage::Storage;
+use strangers::StrangerWatch;
 
 /// Settings of a node that come from its process or test, not from its configuration.
 #[derive(Clone)]
@@ -136,6 +140,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let mut prepared = Prepared::new(surroundings.signals, calls).map_err(no_island)?;
     let (cores, pinned) = pin(&config.shards)?;
     let shard_count = pinned.len() as u16;
+    let callers = strangers::rules(config, shard_count, shards::ring::tells_peers)?;
     listeners::check_free(config, surroundings.address_patience)?;
     let admin = listeners::bind_admin(config)?;
     let redirects = listeners::bind_redirects(config)?;
@@ -165,6 +170,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let log = EventLog::start().map_err(no_island)?;
     let mut plan = Plan::new(config, &keys, (&addresses, certificates.first_name()), shard_count, boot);
     plan.tls = tls.clone();
+    plan.callers = callers;
     plan.edge.events = log.as_ref().map(EventLog::events);
     advice::on_settings(config, &plan.edge.endpoint_url, (shard_count, cores.len()));
     plan.wall = Arc::clone(&wall);
@@ -191,10 +197,10 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
     let gate = Arc::clone(&plan.edge.gate);
-    let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, tls.clone());
+    let watch = StrangerWatch::new(Arc::clone(&plan.callers.strangers), Arc::clone(&plan.wall));
+    let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, (tls.clone(), watch));
     let stage = Arc::new(stage);
-    let (store, statements) = (storage.board(), storage.latencies());
-    let exhibits = Exhibits { shards: shards.boards().to_vec(), store, statements, certificates: tls.in_use() };
+    let exhibits = plan.exhibits(shards.boards(), &storage);
     let admin = tls.admin(config, admin);
     let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;
     earlier.discard_told();
@@ -286,6 +292,7 @@ struct Plan<'a> {
     node: Option<Arc<NodeId>>,
     tls: NodeTls,
     wall: Arc<Wall>,
+    callers: CallerRules,
 }
 
 impl<'a> Plan<'a> {
@@ -303,6 +310,7 @@ impl<'a> Plan<'a> {
             tokens: config.endpoint.tokens,
             keys: keys.for_edge(),
             rules: access::rules(config),
+            forwarding: Forwarding::default(),
             placement,
             shard: ShardId(0),
             body_bytes_max: BODY_BYTES_DEFAULT,
@@ -325,6 +333,7 @@ impl<'a> Plan<'a> {
             edge,
             connections_max: share(config.max_connections, shard_count),
             wall: Arc::new(Wall::start()),
+            callers: CallerRules::default(),
             node: None,
             tls: NodeTls::default(),
         }
@@ -353,6 +362,7 @@ impl<'a> Plan<'a> {
                 backlog: self.config.shards.backlog,
                 ..PlaneLimits::new(self.connections_max)
             },
+            callers: self.callers.clone(),
             listeners,
             tls: self.tls.of_shard(),
             // Invariant: `start_in` has made one of the same configuration.
@@ -398,6 +408,16 @@ impl<'a> Plan<'a> {
             relay_members: self.config.relay.members,
             node: self.node.clone(),
             ..MachineConfig::new(shard, self.placement)
+        }
+    }
+
+    fn exhibits(&self, shards: &[Arc<Board>], storage: &Storage) -> Exhibits {
+        Exhibits {
+            shards: shards.to_vec(),
+            store: storage.board(),
+            statements: storage.latencies(),
+            certificates: self.tls.in_use(),
+            strangers: Some(Arc::clone(&self.callers.strangers)),
         }
     }
 

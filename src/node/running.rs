@@ -22,6 +22,7 @@ use super::events::EventLog;
 use super::fault::Fault;
 use super::manager::Manager;
 use super::storage::Storage;
+use super::strangers::StrangerWatch;
 use crate::config::{Config, Drain};
 use crate::edge::{Gate, PushEdge};
 use crate::island::{Backup, Health, Host, Island, Signal};
@@ -64,6 +65,7 @@ pub(super) struct Stage {
     draining: AtomicBool,
     gate: Arc<Gate>,
     tls: NodeTls,
+    strangers: StrangerWatch,
 }
 
 impl Stage {
@@ -72,9 +74,10 @@ impl Stage {
         storage: Arc<Storage>,
         data: &Path,
         gate: Arc<Gate>,
-        tls: NodeTls,
+        (tls, strangers): (NodeTls, StrangerWatch),
     ) -> Stage {
-        Stage { shards, storage, data: data.to_owned(), draining: AtomicBool::new(false), gate, tls }
+        let (data, draining) = (data.to_owned(), AtomicBool::new(false));
+        Stage { shards, storage, data, draining, gate, tls, strangers }
     }
 
     /// Makes health pages say that the node stops, and the gate refuse new WebSockets; all else goes on.
@@ -96,6 +99,7 @@ impl Host for Stage {
     fn look_around(&self) {
         self.gate.set_held(sum(self.boards(), "conns"));
         self.tls.log_failure();
+        self.strangers.look();
     }
 
     fn health(&self) -> Health {
@@ -147,7 +151,8 @@ impl Running {
 
     /// Takes `endpoint.crypto_keys`, `node.keys`, `websocket.welcome`, `endpoint.allowed_keys` and `access.*` of this
     /// configuration on every shard, and `tls.ticket_keys` and `tls.unknown_name` on every TLS listener. Reads the
-    /// files of `tls.cert`, `tls.key`, `node.tls.cert`, `node.tls.key` and `node.ca` again. Sessions, requests under
+    /// files of `tls.cert`, `tls.key`, `node.tls.cert`, `node.tls.key` and `node.ca` again. Takes `strangers.exempt`,
+    /// and the numbers of the limits of `strangers.*` that are on and stay on. Sessions, requests under
     /// way, handshakes and connections go on. With `acme.agree`, orders that failed are tried again. Ignores the other
     /// settings. Returns when every shard has the keys; must not run on a shard or the island.
     ///
@@ -162,6 +167,7 @@ impl Running {
         self.stage.tls.reload(config, &known)?;
         self.stage.tls.order_again();
         self.stage.gate.set_limit(config.websocket.welcome);
+        self.stage.strangers.reload(config);
         if let Some((cluster, trust)) = self.cluster.as_ref().zip(trust) {
             cluster.renew(keys.clone(), trust);
         }

@@ -443,7 +443,7 @@ impl World {
         event: SessionEvent,
     ) -> Result<(Frame, Option<EmissionId>), String> {
         Ok(match event {
-            SessionEvent::Hello { uaid, mode, broadcasts } => {
+            SessionEvent::Hello { uaid, mode, broadcasts, .. } => {
                 self.hello_said(id, uaid, mode)?;
                 (Frame::Hello(uaid, broadcasts), None)
             }

@@ -10,7 +10,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::ports::{Edge, Port};
-use crate::ring::{Departure, Flags, Opened, State, accept_limit};
+use crate::ring::{Departure, Family, Flags, Opened, State, accept_limit, local_address};
 use crate::thread::Listening;
 use machine::ids::{ConnId, ShardId};
 use machine::limits;
@@ -33,7 +33,9 @@ pub(super) struct Listener {
 impl Listener {
     pub(super) fn new(listening: Listening) -> Listener {
         let Listening { port, tls, socket } = listening;
-        Listener { kind: Kind { port, tls }, socket: Some(socket), armed: None, cancelled: false, arming: 0 }
+        let is_v6 = local_address(&socket).is_ok_and(|address| address.is_ipv6());
+        let kind = Kind { port, tls, family: if is_v6 { Family::V6 } else { Family::V4 } };
+        Listener { kind, socket: Some(socket), armed: None, cancelled: false, arming: 0 }
     }
 }
 
@@ -42,6 +44,7 @@ impl Listener {
 struct Kind {
     port: Port,
     tls: bool,
+    family: Family,
 }
 
 /// Armings are counted modulo this: what fits beside the listener's number in user_data.
@@ -90,12 +93,13 @@ impl Accepting {
 impl Kind {
     /// The number under which a kind travels in user_data.
     fn number(self) -> u32 {
-        self.port as u32 * 2 + u32::from(self.tls)
+        self.port as u32 * 4 + u32::from(self.tls) * 2 + u32::from(self.family == Family::V6)
     }
 
     fn of_number(number: u32) -> Option<Kind> {
-        let port = [Port::WebSocket, Port::Endpoint, Port::Node, Port::Public].get(number as usize / 2)?;
-        Some(Kind { port: *port, tls: number % 2 == 1 })
+        let port = [Port::WebSocket, Port::Endpoint, Port::Node, Port::Public].get(number as usize / 4)?;
+        let family = if number & 1 == 1 { Family::V6 } else { Family::V4 };
+        Some(Kind { port: *port, tls: number & 2 == 2, family })
     }
 }
 
@@ -179,15 +183,28 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let since = self.now_ms();
         let opened = self.conns.open(slot, kind.port.first_role(), Some(codec), since);
         let conn = self.settle_in(opened);
+        self.employ(conn, kind, counted);
+    }
+
+    fn employ(&mut self, conn: ConnId, kind: Kind, counted: bool) {
         if kind.tls {
             self.begin_tls(conn);
         }
         self.conns.take_place(conn);
-        self.http.add(self.now.mono, conn);
         if counted && let Some(entry) = self.conns.get_mut(conn) {
             entry.flags.set(Flags::COUNTED);
             self.stats.endpoint_connections += 1;
         }
+        self.meet(conn, kind.port, kind.family);
+    }
+
+    /// Reads the first bytes of a connection.
+    pub(super) fn serve(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.state != State::Heading {
+            self.http.add(self.now.mono, conn);
+        }
+        entry.state = State::Open;
         self.want_input(conn);
     }
 
@@ -214,28 +231,56 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             let conn = self.settle_in(opened);
             return self.close(conn);
         }
-        let (since, most) = (self.now_ms(), refused_max(self.limits.connections_max));
+        let since = self.now_ms();
         let mut codec = self.edge.open_placeless(kind.port);
-        if codec.is_some() && self.accepting.refused >= most / 2 && !self.end_silent_placeless(port) {
+        if codec.is_some() && self.accepting.refused >= self.refused_max() / 2 && !self.end_silent_placeless(port) {
             codec = None;
         }
         let asked = codec.is_some();
         let opened = self.conns.open(slot, port, codec, since);
         let conn = self.settle_in(opened);
-        let Some(entry) = self.conns.get_mut(conn) else { return };
-        if self.accepting.refused >= most {
+        if !asked {
+            self.say_too_many(conn);
+        } else if self.refuse(conn) {
+            self.http.add(self.now.mono, conn);
+            self.want_input(conn);
+        }
+    }
+
+    /// Counts a connection as one that is only told that it is refused. Returns false if it was closed without a word,
+    /// because too many are being told.
+    fn refuse(&mut self, conn: ConnId) -> bool {
+        if self.accepting.refused >= self.refused_max() {
             self.stats.accepts_dropped += 1;
-            return self.close(conn);
+            self.close(conn);
+            return false;
         }
         self.accepting.refused += 1;
-        entry.flags.set(Flags::REFUSED);
-        if asked {
-            self.http.add(self.now.mono, conn);
-            return self.want_input(conn);
+        if let Some(entry) = self.conns.get_mut(conn) {
+            entry.flags.set(Flags::REFUSED);
         }
-        let answer = self.edge.too_many(port);
-        self.sides.entry(&mut entry.side, port).out.push(answer);
-        self.part(conn);
+        true
+    }
+
+    /// Answers 503 and ends the connection. Over TLS nothing is said without a handshake.
+    pub(super) fn say_too_many(&mut self, conn: ConnId) {
+        if self.in_handshake(conn) {
+            return self.close(conn);
+        }
+        if self.refuse(conn)
+            && let Some(entry) = self.conns.get_mut(conn)
+        {
+            let answer = self.edge.too_many(entry.port);
+            self.sides.entry(&mut entry.side, entry.port).out.push(answer);
+            self.part(conn);
+        }
+    }
+
+    /// Refused connections of one shard that are being told so at once. Their slots come out of what its tables hold
+    /// beyond all places (5 % and 64), so that a stranger who connects again and again cannot fill the tables with
+    /// refusals.
+    fn refused_max(&self) -> u32 {
+        64 + self.limits.connections_max / 32
     }
 
     /// Gives an endpoint connection to the least loaded shard, which also decides whether it has a place for it. On its
@@ -252,7 +297,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let conn = self.settle_in(opened);
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Moving;
-        self.sides.entry(&mut entry.side, kind.port).departure = Some(Departure::Dealt { to, tls: kind.tls });
+        self.sides.entry(&mut entry.side, kind.port).departure = Some(Departure::Dealt { to, kind: kind.number() });
         self.plane.move_dealt(conn, target, kind.number());
     }
 
@@ -276,25 +321,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// It could not be dealt away: it is served here.
-    pub(super) fn keep_dealt(&mut self, conn: ConnId, to: ShardId, tls: bool) {
+    pub(super) fn keep_dealt(&mut self, conn: ConnId, to: ShardId, kind: u32) {
         self.mailbox.count_dealt(to, false);
-        let codec = match self.conns.get(conn) {
-            Some(entry) => self.edge.open(entry.port, tls),
-            None => return,
-        };
+        let (Some(entry), Some(kind)) = (self.conns.get_mut(conn), Kind::of_number(kind)) else { return };
         self.mailbox.count_dealt(self.mailbox.shard(), true);
-        self.conns.take_place(conn);
-        let Some(entry) = self.conns.get_mut(conn) else { return };
-        entry.codec = Some(codec);
-        entry.state = State::Open;
-        entry.flags.set(Flags::COUNTED);
-        self.stats.endpoint_connections += 1;
+        entry.codec = Some(self.edge.open(kind.port, kind.tls));
         self.sides.free_if_idle(&mut entry.side);
-        if tls {
-            self.begin_tls(conn);
-        }
-        self.http.add(self.now.mono, conn);
-        self.want_input(conn);
+        self.employ(conn, kind, true);
     }
 
     fn is_full(&self, ring: u16) -> bool {
@@ -350,10 +383,4 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
         }
     }
-}
-
-/// Refused connections of one shard that are being told so at once. Their slots come out of what its tables hold beyond
-/// all places (5 % and 64), so that a stranger who connects again and again cannot fill the tables with refusals.
-const fn refused_max(connections_max: u32) -> u32 {
-    64 + connections_max / 32
 }

@@ -179,6 +179,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if entry.flags.has(Flags::REFUSED) {
             self.accepting.refused_one_less();
         }
+        self.callers.leave(conn, self.now.mono);
         self.conns.closing(conn);
     }
 

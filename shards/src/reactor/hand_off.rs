@@ -50,13 +50,14 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(side) = self.sides.get(entry.side) else { return };
         match side.departure.take() {
             Some(Departure::Claimed { to, claim, hello }) if result >= 0 => {
-                let bytes = if entry.flags.has(Flags::TLS) {
+                let mut bytes = if entry.flags.has(Flags::TLS) {
                     let mut packed = self.tls.export(conn.slot);
                     pack(&mut packed, side.inbox.bytes(), side.sealed.bytes());
                     packed
                 } else {
                     side.inbox.take()
                 };
+                self.callers.pack(conn, &mut bytes);
                 let bytes = Carried(bytes.into());
                 self.stats.sockets_sent += 1;
                 self.release(conn);
@@ -72,7 +73,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.stats.dealt_out += 1;
                 self.release(conn);
             }
-            Some(Departure::Dealt { to, tls }) => self.keep_dealt(conn, to, tls),
+            Some(Departure::Dealt { to, kind }) => self.keep_dealt(conn, to, kind),
             None => {}
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
-//! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`begun`], [`send`], [`sealed`] (TLS),
+//! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`begun`], [`callers`], [`send`], [`sealed`] (TLS),
 //! [`goodbye`], [`hand_off`], [`watch`] (timeouts of requests and blocked sockets), [`hearing`] (silences), [`park`];
 //! [`turn`] is the loop itself.
 //!
@@ -10,6 +10,7 @@
 
 mod accept;
 mod begun;
+mod callers;
 mod control;
 mod goodbye;
 mod hand_off;
@@ -41,6 +42,7 @@ use machine::stats::{Board, Counters, HistogramMeaning, Meaning};
 use machine::time::{Instant, Now, Span};
 use machine::{DeliveryTimes, EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply};
 
+pub use callers::{CallerRules, Proxies};
 pub use control::Control;
 pub(crate) use control::ControlLane;
 pub use numbers::{CloseStats, PlaneStats};
@@ -150,6 +152,7 @@ pub(crate) struct Parts<E: Edge, M> {
     pub control: Arc<ControlLane<E>>,
     pub listeners: Vec<Listening>,
     pub tls: Box<dyn Tls>,
+    pub callers: CallerRules,
     pub limits: PlaneLimits,
     pub board: Arc<Board>,
     pub clock: Arc<Wall>,
@@ -180,6 +183,7 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     listeners: Vec<accept::Listener>,
     tls: Box<dyn Tls>,
     handshakes: sealed::Handshakes,
+    callers: callers::Callers,
     accepting: accept::Accepting,
     http: watch::Watch,
     websockets: watch::Watch,
@@ -250,6 +254,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             listeners: listeners.into_iter().map(accept::Listener::new).collect(),
             tls,
             handshakes: sealed::Handshakes::default(),
+            callers: callers::Callers::new(parts.callers),
             accepting: accept::Accepting::default(),
             http: watch::Watch::new(
                 limits.request_timeout.min(limits.keep_alive_timeout).min(limits.handshake_timeout),
@@ -304,7 +309,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.stats.unfinished_websocket_bytes = unfinished.of(Port::WebSocket).used() as u64;
         self.stats.unfinished_endpoint_bytes = unfinished.of(Port::Endpoint).used() as u64;
         self.stats.unfinished_node_bytes = unfinished.of(Port::Node).used() as u64;
-        self.stats.slab_bytes = self.conns.heap_bytes() as u64;
+        self.stats.slab_bytes = (self.conns.heap_bytes() + self.callers.heap_bytes()) as u64;
         let next = self.stats.write_to(&self.board, 0);
         let next = self.closes.write_to(&self.board, next);
         let next = self.tls.stats().write_to(&self.board, next);

@@ -155,6 +155,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.stats.received_bytes += len as u64;
                 return self.ingest(conn, span, len);
             }
+            (Ok(len), State::Heading) if len > 0 => return self.read_heading(conn, span, len),
+            (Err(_), State::Heading) if result == -libc::EAGAIN => self.want_input(conn),
+            (_, State::Heading) => self.close(conn),
             (Ok(_), State::Open) => self.ended(conn),
             (Err(_), State::Open) if result == -libc::EAGAIN => self.want_input(conn),
             (Err(_), State::Open) => self.lost(conn),
@@ -229,6 +232,12 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     fn act_on(&mut self, conn: ConnId, mut decoded: Decoded) {
+        let refused = (decoded.upgraded && !self.count_upgrade(conn))
+            || matches!(&decoded.next, Next::Command(command) if !self.may_command(conn, command));
+        if refused {
+            decoded.upgraded = false;
+            decoded.next = Next::Close(CloseReason::AddressLimit);
+        }
         // A connection that ends in this call needs no other place.
         if !matches!(decoded.next, Next::Close(_)) && !self.take_role(conn) {
             decoded.upgraded = false;
@@ -298,12 +307,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if carried.0.is_empty() || entry.state != State::Open {
             return;
         }
+        let bytes = self.callers.unpack(conn, self.now.mono, &mut carried.0);
         let held = self.sides.held(entry.side);
         let (plain, ciphertext) = if entry.flags.has(Flags::TLS) {
-            let len = self.tls.import(conn.slot, entry.port, &mut carried.0);
-            hand_off::unpack(&carried.0[len..])
+            let len = self.tls.import(conn.slot, entry.port, bytes);
+            hand_off::unpack(&bytes[len..])
         } else {
-            (&carried.0[..], &[][..])
+            (&bytes[..], &[][..])
         };
         let side = self.sides.entry(&mut entry.side, entry.port);
         side.inbox.keep_first(plain);
@@ -336,7 +346,7 @@ const SCRATCH_KEPT: usize = 16 * 1024;
 pub(super) fn may_read(state: State, flags: Flags) -> bool {
     match state {
         State::Open => !flags.has(Flags::BUSY) && !flags.has(Flags::BLOCKED) && !flags.has(Flags::LAST),
-        State::Discarding => true,
+        State::Heading | State::Discarding => true,
         _ => false,
     }
 }

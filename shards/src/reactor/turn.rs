@@ -75,6 +75,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         self.unpublished |= told;
         let starved = self.starved.len();
         self.feed_starved();
+        self.feed_unasked();
         self.hearing.fed(starved - self.starved.len());
         self.flush();
         self.steer_accepting();
@@ -92,6 +93,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Completion::Readable(done) => self.readable(done),
             Completion::Writable(done) => self.writable(done),
             Completion::Received { done, span, result } => self.received(done, span, result),
+            Completion::Peer { done, span, result } => self.peer_told(done, span, result),
             Completion::ShutDown { done, result } => self.shut_down(done, result),
             Completion::Closed { done, result } => self.closed(done, result),
             Completion::Moved { done, result } => self.moved(done, result),
@@ -165,6 +167,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if entry.state != State::Open {
             return;
         }
+        if !self.may_emit(conn, event) {
+            return;
+        }
+        let Some(entry) = self.conns.get_mut(conn) else { return };
         let emission = event.emission();
         if let Some(emission) = emission
             && entry.flags.has(Flags::BLOCKED)

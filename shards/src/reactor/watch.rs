@@ -67,6 +67,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 Verdict::End(reason) => {
                     worked = true;
                     self.stats.idle_closes += 1;
+                    if self.conns.get(conn).is_some_and(|entry| entry.state == State::Heading) {
+                        self.stats.proxy_headers_refused += 1;
+                        self.close(conn);
+                        continue;
+                    }
                     if self.in_handshake(conn) {
                         self.tls.count_late(conn.slot);
                     }
@@ -185,13 +190,13 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     fn judge(&self, conn: ConnId) -> Verdict {
         let Some(entry) = self.conns.get(conn) else { return Verdict::Forget };
         let upgraded = entry.codec.as_ref().is_none_or(|codec| self.edge.is_websocket(codec));
-        if upgraded || entry.state != State::Open {
+        if upgraded || !matches!(entry.state, State::Open | State::Heading) {
             return Verdict::Forget;
         }
         if entry.flags.has(Flags::BUSY) {
             return Verdict::Keep;
         }
-        let handshake = self.in_handshake(conn);
+        let handshake = self.in_handshake(conn) || entry.state == State::Heading;
         let slow = entry.flags.has(Flags::PARTIAL) || entry.flags.has(Flags::BLOCKED) || entry.port == Port::WebSocket;
         let allowed = if handshake {
             self.limits.handshake_timeout

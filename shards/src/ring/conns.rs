@@ -14,6 +14,10 @@ use super::side::NO_SIDE;
 #[repr(u8)]
 pub(crate) enum State {
     Free,
+    /// The kernel is being asked for the address of its peer. No byte was read.
+    Asking,
+    /// Its PROXY header is being read.
+    Heading,
     Open,
     /// The descriptor is on its way to another shard.
     Moving,

@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Ignored = 12,
     /// The hub's multishot poll of the shard's eventfd, while the shard is warm.
     Event = 13,
+    /// Address of the peer; aux = arena span.
+    Peer = 14,
 }
 
 const SLOT_BITS: u32 = 28;
@@ -105,6 +107,8 @@ pub(crate) enum Completion {
     Writable(Done),
     /// Bytes in the span, 0 at the end of the stream, or an errno. The span must be freed.
     Received { done: Done, span: super::Span, result: i32 },
+    /// Address of the peer in the span ([`super::peer_address`]), or an errno. The span must be freed.
+    Peer { done: Done, span: super::Span, result: i32 },
     /// Shutdown(WR) is over.
     ShutDown { done: Done, result: i32 },
     /// The slot was closed.

@@ -17,6 +17,7 @@ use super::hub::Hub;
 use super::layout::PlaneConfig;
 use super::op::{AUX_MAX, Completion, Cqe, Kind, claimed, plain, split, unclaimed, word};
 use super::outbox::Outbox;
+use super::peer::{self, Family};
 use super::uring::{Ring, Sending};
 
 /// An outbox whose submission is over: all of it was sent, or `refused` says how much, or why nothing was.
@@ -145,6 +146,15 @@ impl Plane {
             .flags(libc::MSG_DONTWAIT)
             .build()
             .user_data(word(Kind::Recv, span.index(), conn));
+        self.stage(self.ring_of(conn.slot), &entry);
+        true
+    }
+
+    /// Stages the question for the address of the peer. False when no span is free.
+    pub(crate) fn ask_peer(&mut self, conn: ConnId, family: Family) -> bool {
+        let Some(span) = self.arena.take(SpanSize::Small) else { return false };
+        let (target, _) = self.arena.target(&span);
+        let entry = peer::entry(self.direct(conn), family, target).user_data(word(Kind::Peer, span.index(), conn));
         self.stage(self.ring_of(conn.slot), &entry);
         true
     }
@@ -308,11 +318,13 @@ impl Plane {
         const TIMEOUT: u8 = Kind::Timeout as u8;
         const BELL: u8 = Kind::Bell as u8;
         const EVENT: u8 = Kind::Event as u8;
+        const PEER: u8 = Kind::Peer as u8;
         Some(match kind {
             ACCEPT => Completion::Accepted { listener: done.slot, arming: aux as u16, ring, result, more },
             POLL_IN => Completion::Readable(done),
             POLL_OUT => Completion::Writable(done),
             RECV => Completion::Received { done, span: Span::of_completion(aux), result },
+            PEER => Completion::Peer { done, span: Span::of_completion(aux), result },
             SHUTDOWN => Completion::ShutDown { done, result },
             CLOSE => Completion::Closed { done, result },
             SEND_FD => Completion::Moved { done, result },

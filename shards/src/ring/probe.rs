@@ -3,10 +3,12 @@
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
-use io_uring::{IoUring, Probe, opcode};
+use io_uring::{IoUring, Probe, opcode, types};
 
 use super::hub::eventfd;
+use super::peer::{self, Family};
 
 /// The missing kernel feature or limit.
 #[derive(Debug, PartialEq, Eq)]
@@ -119,6 +121,29 @@ pub fn probe() -> Result<(), ProbeError> {
     Ok(())
 }
 
+/// Returns true if this kernel tells the address of a direct descriptor's peer (Linux 6.7). Settings that need the
+/// addresses of callers need it.
+///
+/// # Errors
+/// No ring could be set up.
+pub fn tells_peers() -> Result<bool, ProbeError> {
+    let ask = || {
+        let (ours, _theirs) = UnixStream::pair()?;
+        let mut ring = IoUring::new(8)?;
+        ring.submitter().register_files(&[ours.as_raw_fd()])?;
+        let mut address = [0; size_of::<libc::sockaddr_in>()];
+        let entry = peer::entry(types::Fixed(0), Family::V4, address.as_mut_ptr());
+        // SAFETY: the address outlives the ring's last call, and the operation is over when that returns.
+        let pushed = unsafe { ring.submission().push(&entry) };
+        assert!(pushed.is_ok(), "the queue is empty");
+        ring.submit_and_wait(1)?;
+        Ok(ring.completion().next().map(|completion| completion.result()))
+    };
+    // A socket without a name is refused by a kernel that knows the question.
+    let told = ask().map_err(|error: io::Error| ProbeError::of(&error))?;
+    Ok(told.is_some_and(|result| result >= 0 || result == -libc::EINVAL))
+}
+
 /// The soft limit on descriptors: what one table may hold.
 pub fn nofile_limit() -> u64 {
     limit(libc::RLIMIT_NOFILE).rlim_cur
@@ -153,6 +178,11 @@ mod tests {
     #[test]
     fn this_kernel_has_what_the_rings_need() {
         assert_eq!(probe(), Ok(()));
+    }
+
+    #[test]
+    fn this_kernel_tells_the_addresses_of_peers() {
+        assert_eq!(tells_peers(), Ok(true));
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub(crate) enum Departure {
     Dealt {
         /// The least loaded shard.
         to: ShardId,
-        /// Its listener speaks TLS. Nothing of that has begun.
-        tls: bool,
+        /// Kind of its listener, as the reactor numbers them. Nothing was read.
+        kind: u32,
     },
 }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod bad_input;
+mod callers;
 mod chunking;
 mod endpoint;
 mod fields;
@@ -27,7 +28,8 @@ use machine::{
 use shards::ports::{Edge, Emitted, Ingest, Port};
 
 use super::{
-    AccessRules, BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Gate, PushEdge, UNFINISHED_BYTES_MAX, VersionInfo,
+    AccessRules, BODY_BYTES_DEFAULT, Codec, EdgeConfig, EdgeKeys, Forwarding, Gate, PushEdge, UNFINISHED_BYTES_MAX,
+    VersionInfo,
 };
 use protocol::webpush::endpoint::{Subscription, TokenForm, Tokens};
 use protocol::webpush::identity::Identity;
@@ -52,6 +54,7 @@ pub(super) fn config() -> EdgeConfig {
         tokens: TokenForm::Short,
         keys: EdgeKeys { crypto: vec![KEY.into()], node: vec!["older".into(), NODE_KEY.into()] },
         rules: AccessRules::default(),
+        forwarding: Forwarding::default(),
         placement: Placement::new([1; 16], 3),
         shard: ShardId(1),
         body_bytes_max: BODY_BYTES_DEFAULT,
@@ -235,7 +238,7 @@ impl Harness {
         let of = |uaid, event| RelayEvent::Of { uaid, event: Box::new(event) }.into();
         let hello = |hello: &Hello| {
             let uaid = hello.uaid.unwrap_or(Uaid([9; 16]));
-            (uaid, SessionEvent::Hello { uaid, mode: hello.mode, broadcasts: Box::default() })
+            (uaid, SessionEvent::Hello { uaid, minted: true, mode: hello.mode, broadcasts: Box::default() })
         };
         let session = |command: &SessionCommand| match command {
             // Without a URL, whose text is different each time.

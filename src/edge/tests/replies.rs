@@ -43,7 +43,8 @@ fn hello_and_broadcast_carry_versions_and_errors_together() {
     let inside = r#"{"a/b":"\"7\"","errors":{"c":"Broadcast not found"}}"#;
     let expected = format!(r#"{{"messageType":"broadcast","broadcasts":{inside}}}"#);
     assert_eq!(spelled(SessionEvent::Broadcast(Box::new(delta.clone()))), expected);
-    let hello = SessionEvent::Hello { uaid: Uaid([0x0a; 16]), mode: Mode::WebPush, broadcasts: Box::new(delta) };
+    let hello =
+        SessionEvent::Hello { uaid: Uaid([0x0a; 16]), minted: true, mode: Mode::WebPush, broadcasts: Box::new(delta) };
     let expected = format!(
         r#"{{"messageType":"hello","uaid":"{}","status":200,"use_webpush":true,"broadcasts":{inside}}}"#,
         "0a".repeat(16)

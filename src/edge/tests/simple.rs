@@ -143,7 +143,7 @@ fn a_session_that_moved_here_is_in_the_mode_of_its_hello() {
     for mode in [Mode::Simple, Mode::WebPush] {
         let mut harness = Harness::with(edge(), Port::WebSocket);
         harness.codec = harness.edge.arrived();
-        harness.emit(SessionEvent::Hello { uaid: UAID, mode, broadcasts: Box::default() });
+        harness.emit(SessionEvent::Hello { uaid: UAID, minted: true, mode, broadcasts: Box::default() });
         harness.feed_text(&ack("12"));
         assert_eq!(harness.ended(), mode == Mode::WebPush);
     }

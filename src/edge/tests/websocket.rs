@@ -169,7 +169,12 @@ fn the_other_events_are_spelled_as_documented() {
     harness.emit(SessionEvent::Unregistered { chid: chid(), status: 200 });
     let delta = BroadcastDelta { changed: vec![], unknown: vec!["x".into()] };
     harness.emit(SessionEvent::Broadcast(Box::new(delta.clone())));
-    harness.emit(SessionEvent::Hello { uaid: Uaid([0xab; 16]), mode: Mode::WebPush, broadcasts: Box::new(delta) });
+    harness.emit(SessionEvent::Hello {
+        uaid: Uaid([0xab; 16]),
+        minted: true,
+        mode: Mode::WebPush,
+        broadcasts: Box::new(delta),
+    });
     assert_eq!(
         payloads(&harness.written()),
         [

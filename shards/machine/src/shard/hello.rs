@@ -156,7 +156,8 @@ impl ShardMachine {
         self.add_resident(uaid, Resident::Session(at.index));
         self.stats.hellos += 1;
         self.sweep.arm(turn.now.mono);
-        let answer = SessionEvent::Hello { uaid, mode: hello.mode, broadcasts: Box::new(delta) };
+        let minted = uaid == hello.fresh;
+        let answer = SessionEvent::Hello { uaid, minted, mode: hello.mode, broadcasts: Box::new(delta) };
         turn.effects.push_back(Effect::Emit(conn, answer.into()));
         self.begin_simple(turn, at, hello, contact_changes);
         if let Some(seen) = stored.seen {

@@ -9,7 +9,7 @@ use glommio::LocalExecutorBuilder;
 
 use crate::mailbox::{Mailbox, mesh};
 use crate::ports::{Alone, Port};
-use crate::reactor::{ControlLane, Parts, PlaneLimits, Reactor};
+use crate::reactor::{CallerRules, ControlLane, Parts, PlaneLimits, Reactor};
 use crate::ring::{listen, local_address};
 use crate::thread::Listening;
 use crate::wall::Wall;
@@ -50,8 +50,17 @@ impl Bench {
         Bench::of(mesh(shards).unwrap(), limits)
     }
 
+    /// `shards` shards with these rules about callers.
+    pub(super) fn with_callers(shards: u16, callers: &CallerRules) -> Bench {
+        Bench::made(mesh(shards).unwrap(), PlaneLimits::new(2_000), callers)
+    }
+
     /// A reactor for each of these mailboxes; the first listens.
     pub(super) fn of(mailboxes: Vec<Mailbox>, limits: PlaneLimits) -> Bench {
+        Bench::made(mailboxes, limits, &CallerRules::default())
+    }
+
+    fn made(mailboxes: Vec<Mailbox>, limits: PlaneLimits, callers: &CallerRules) -> Bench {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let kinds = [
             (Port::WebSocket, false),
@@ -70,7 +79,7 @@ impl Bench {
         for mailbox in mailboxes {
             let control = Arc::new(ControlLane::new(Arc::clone(mailbox.waker())));
             let parts = Parts {
-                edge: LineEdge,
+                edge: LineEdge::default(),
                 machine: Script::default(),
                 store: Box::new(Nothing),
                 peers: Box::new(Alone),
@@ -80,6 +89,7 @@ impl Bench {
                 control,
                 listeners: std::mem::take(&mut listeners),
                 tls: Box::new(ToyTls::default()),
+                callers: callers.clone(),
                 limits,
                 board: Arc::new(TestReactor::board()),
                 clock: Arc::new(Wall::start()),

@@ -2,15 +2,18 @@
 //!
 //! A line is an order: a letter and a number. `UP` upgrades a WebSocket; `E` is answered `pong`; `H` is held
 //! until the test releases it; `N n` sends n notifications; `X` closes; `L` answers and asks for a goodbye; `M n`
-//! moves to shard n.
+//! moves to shard n; `R` registers; `W` makes a user, `W 1` greets a known one. An upgrade may name its caller, as
+//! `UP 192.0.2.1` does. A PROXY header is a line too: `PROXY 192.0.2.1`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, Store};
+use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, ProxyHeader, Store};
 use crate::reactor::Machine;
 use machine::ids::{Chid, Claim, ConnId, EmissionId, Stamp, Uaid};
 use machine::message::{Message, Urgency};
+use machine::simple::Mode;
 use machine::stats::{Board, Meaning};
 use machine::time::{Instant, Now, UnixSeconds};
 use machine::{
@@ -21,7 +24,11 @@ use machine::{
 /// Bytes of a notification's payload.
 pub(super) const NOTE_BYTES: usize = 5_600;
 
-pub(super) struct LineEdge;
+#[derive(Default)]
+pub(super) struct LineEdge {
+    /// Address in the last upgrade.
+    forwarded: Option<IpAddr>,
+}
 
 pub(super) enum Codec {
     Http,
@@ -72,7 +79,8 @@ impl Edge for LineEdge {
             out.extend_from_slice(if line == b"P" { b"at once\n" } else { self.too_many(Port::WebSocket) });
             return Ingest::Close { reason: CloseReason::Said };
         }
-        if line == b"UP" {
+        if let Some(rest) = line.strip_prefix(b"UP") {
+            self.forwarded = address(rest);
             *codec = Codec::Upgraded;
             out.extend_from_slice(b"101\n");
             return Ingest::Upgraded { consumed };
@@ -89,6 +97,9 @@ impl Edge for LineEdge {
             return Ingest::Next { consumed };
         }
         let Some((op, rest)) = line.split_first() else { return Ingest::Next { consumed } };
+        if *op == b'R' {
+            return Ingest::Command { consumed, command: SessionCommand::Register { chid: CHID, key: None }.into() };
+        }
         let code = std::str::from_utf8(rest).unwrap().trim_matches([' ', '.']).parse().unwrap_or(0);
         Ingest::Command { consumed, command: SessionCommand::Unregister { chid: Chid([*op; 16]), code }.into() }
     }
@@ -125,6 +136,19 @@ impl Edge for LineEdge {
         }
     }
 
+    fn proxy_header(&self, bytes: &[u8]) -> ProxyHeader {
+        let (word, rest) = bytes.split_at(bytes.len().min(5));
+        match rest.iter().position(|byte| *byte == b'\n') {
+            _ if !b"PROXY".starts_with(word) => ProxyHeader::Malformed,
+            None => ProxyHeader::Incomplete,
+            Some(end) => ProxyHeader::Whole { len: 5 + end + 1, source: address(&rest[..end]) },
+        }
+    }
+
+    fn forwarded(&mut self) -> Option<IpAddr> {
+        self.forwarded.take()
+    }
+
     fn is_websocket(&self, codec: &Codec) -> bool {
         matches!(codec, Codec::Upgraded)
     }
@@ -132,6 +156,12 @@ impl Edge for LineEdge {
     fn too_many(&self, _port: Port) -> &'static [u8] {
         b"503\n"
     }
+}
+
+const CHID: Chid = Chid([b'R'; 16]);
+
+fn address(text: &[u8]) -> Option<IpAddr> {
+    std::str::from_utf8(text).unwrap().trim().parse().ok()
 }
 
 /// Inputs that a script saw, for the test to look at.
@@ -199,6 +229,11 @@ impl Script {
                 return effects.push_back(Effect::Move { conn, to, claim, hello });
             }
             b'N' => effects.extend((0..code).map(|n| self.note(conn, EmissionId(n)))),
+            b'W' => {
+                let (uaid, mode, broadcasts) = (Uaid([0; 16]), Mode::WebPush, Box::default());
+                let hello = SessionEvent::Hello { uaid, minted: code == 0, mode, broadcasts };
+                effects.push_back(Effect::Emit(conn, hello.into()));
+            }
             b'L' => effects.push_back(Effect::Emit(conn, Cancelled { done: true }.into())),
             _ => effects.push_back(Effect::Emit(conn, AgentEvent::Pong.into())),
         }
@@ -240,8 +275,10 @@ impl Machine for Script {
                 self.say("opened".to_owned());
             }
             Input::Command { conn, command } => {
-                let Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) = command else {
-                    panic!("the edge makes no other")
+                let (chid, code) = match command {
+                    Command::Agent(AgentCommand::Session(SessionCommand::Unregister { chid, code })) => (chid, code),
+                    Command::Agent(AgentCommand::Session(SessionCommand::Register { chid, .. })) => (chid, 0),
+                    _ => panic!("the edge makes no other"),
                 };
                 assert!(self.busy.insert(conn), "a second command while one is under way (rule 8)");
                 self.say(format!("command {}", char::from(chid.0[0])));

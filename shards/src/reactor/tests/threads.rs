@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::ports::{Alone, Port};
-use crate::reactor::{Control, PlaneLimits};
+use crate::reactor::{CallerRules, Control, PlaneLimits};
 use crate::ring::{listen, local_address};
 use crate::thread::{Listening, ShardSetup, Shards, start_with};
 use crate::wall::Wall;
@@ -61,7 +61,8 @@ pub(super) fn serve(count: u16, limits: PlaneLimits) -> Server {
         limits,
         listeners: std::mem::take(&mut listeners),
         tls: Box::new(|| Box::new(ToyTls::default())),
-        edge: Box::new(|| LineEdge),
+        callers: CallerRules::default(),
+        edge: Box::new(LineEdge::default),
         store: Box::new(|_| Box::new(Nothing)),
         peers: Box::new(|_| Box::new(Alone)),
         ledger: Box::new(|| Box::new(Nothing)),
@@ -245,7 +246,8 @@ fn a_core_that_is_not_there_is_refused_in_one_sentence() {
         limits: PlaneLimits::new(10),
         listeners: Vec::new(),
         tls: Box::new(|| Box::new(ToyTls::default())),
-        edge: Box::new(|| LineEdge),
+        callers: CallerRules::default(),
+        edge: Box::new(LineEdge::default),
         store: Box::new(|_| Box::new(Nothing)),
         peers: Box::new(|_| Box::new(Alone)),
         ledger: Box::new(|| Box::new(Nothing)),

@@ -4,6 +4,7 @@
 mod close;
 mod facts;
 mod listeners;
+mod peers;
 mod sends;
 
 use std::io::{ErrorKind, Read};

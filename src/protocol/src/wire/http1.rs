@@ -74,7 +74,7 @@ impl<'b> Head<'_, 'b> {
     }
 
     /// The values of every header of this name, any case.
-    pub fn every<'n>(&self, name: &'n str) -> impl Iterator<Item = &'b [u8]> + use<'_, 'b, 'n> {
+    pub fn every<'n>(&self, name: &'n str) -> impl DoubleEndedIterator<Item = &'b [u8]> + use<'_, 'b, 'n> {
         self.headers.iter().filter(move |h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value)
     }
 

@@ -119,6 +119,8 @@ pub enum SessionEvent {
     Hello {
         /// UAID of this session from now on.
         uaid: Uaid,
+        /// True if the user is new: this hello made the UAID.
+        minted: bool,
         mode: Mode,
         /// Versions that differ from those in the hello.
         broadcasts: Box<BroadcastDelta>,

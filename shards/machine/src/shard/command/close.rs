@@ -40,6 +40,8 @@ pub enum CloseReason {
     MoveFailed,
     /// A budget of this session is used up (registers, parked ids). 1013.
     BudgetExhausted,
+    /// The address of the caller has used up one of `strangers.*`. 1013.
+    AddressLimit,
     /// The user was dropped on purpose; it starts over. 1000.
     Reset,
     /// The server is going away. 1001.

@@ -49,6 +49,15 @@ impl Event {
             Event::Agent(_) | Event::Relay(_) | Event::Sender(_) | Event::Node(_) => None,
         }
     }
+
+    /// Returns true if this event tells a user agent a UAID that was made for it.
+    pub fn is_new_user(&self) -> bool {
+        match self {
+            Event::Agent(AgentEvent::Session(event)) => matches!(event, SessionEvent::Hello { minted: true, .. }),
+            Event::Relay(RelayEvent::Of { event, .. }) => matches!(**event, SessionEvent::Hello { minted: true, .. }),
+            Event::Agent(_) | Event::Relay(_) | Event::Sender(_) | Event::Node(_) => false,
+        }
+    }
 }
 
 /// Implements the conversions of a value into the enum that carries it.

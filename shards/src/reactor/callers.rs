@@ -1,0 +1,353 @@
+//! Callers: the address behind a connection, as far as a setting needs it (`strangers.*`, `proxy.*`).
+//!
+//! Without such a setting nothing here runs. With one, a connection is not read before the kernel has told the address
+//! of its peer. Behind a proxy that address is the proxy's; the caller's is in a PROXY header before the first byte, or
+//! in the head of an upgrade. Peers that are not in `proxy.trusted` name no address but their own.
+//!
+//! A caller is counted while its connection lives, on the shard that holds the connection (`crate::strangers`).
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::ports::{Edge, Port, ProxyHeader};
+use crate::ring::{Done, Family, Flags, Span, State, peer_address};
+use crate::strangers::{Limit, Prefix, Stranger, StrangerLimits, Strangers};
+use machine::ids::ConnId;
+use machine::time::Instant;
+use machine::{AgentCommand, CloseReason, Command, Event, RelayCommand, SessionCommand};
+
+use super::{Machine, Reactor};
+
+/// Rules about the addresses of callers. Every shard has the same.
+#[derive(Clone)]
+pub struct CallerRules {
+    pub strangers: Arc<Strangers>,
+    pub proxies: Proxies,
+}
+
+/// `proxy.*`: programs between this server and its callers.
+#[derive(Clone, Default)]
+pub struct Proxies {
+    /// `proxy.trusted`: addresses whose word about other addresses is believed.
+    pub trusted: Arc<[Prefix]>,
+    /// `proxy.protocol`: connections begin with a PROXY header.
+    pub protocol: bool,
+    /// `proxy.header` is set: the head of a request names its caller ([`Edge::forwarded`]).
+    pub header: bool,
+}
+
+impl Default for CallerRules {
+    /// No limits and no proxies.
+    fn default() -> CallerRules {
+        CallerRules { strangers: Arc::new(Strangers::new(StrangerLimits::default(), 0)), proxies: Proxies::default() }
+    }
+}
+
+impl CallerRules {
+    /// Returns true if a rule needs the addresses of callers. Never changes.
+    pub fn need_addresses(&self) -> bool {
+        self.strangers.needs_addresses() || self.proxies.protocol || self.proxies.header
+    }
+}
+
+impl Proxies {
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted.iter().any(|prefix| prefix.contains(address))
+    }
+}
+
+/// Callers of a shard.
+pub(super) struct Callers {
+    rules: CallerRules,
+    /// True if a setting needs addresses. Fixed when the shard starts.
+    asks: bool,
+    named: Slots,
+    /// Connections whose address waits for a span.
+    unasked: VecDeque<(ConnId, Family)>,
+}
+
+impl Callers {
+    pub(super) fn new(rules: CallerRules) -> Callers {
+        Callers { asks: rules.need_addresses(), rules, named: Slots::default(), unasked: VecDeque::new() }
+    }
+
+    /// Takes one of `limit` for the caller of this connection. Returns false beyond it.
+    fn take(&self, conn: ConnId, limit: Limit, now: Instant) -> bool {
+        match self.named.get(conn.slot) {
+            Some(Caller::Stranger(stranger)) => self.rules.strangers.take(stranger, limit, now),
+            Some(Caller::Proxy) | None => true,
+        }
+    }
+
+    /// The connection ends, or leaves for another shard.
+    pub(super) fn leave(&mut self, conn: ConnId, now: Instant) {
+        if let Some(Caller::Stranger(stranger)) = self.named.take(conn.slot) {
+            self.rules.strangers.leave(stranger, now);
+        }
+    }
+
+    /// Bytes of [`Callers::pack`].
+    const PACKED: usize = size_of::<u64>();
+
+    /// Appends the caller of a connection that moves.
+    pub(super) fn pack(&self, conn: ConnId, bytes: &mut Vec<u8>) {
+        if self.asks {
+            bytes.extend_from_slice(&self.named.number(conn.slot).to_le_bytes());
+        }
+    }
+
+    /// Takes the caller of a connection that has moved here off the end of `bytes`, and counts it here.
+    pub(super) fn unpack<'a>(&mut self, conn: ConnId, now: Instant, bytes: &'a mut [u8]) -> &'a mut [u8] {
+        if !self.asks {
+            return bytes;
+        }
+        // Invariant: the bytes come from `pack` of another shard of this process, whose rules are the same.
+        let (rest, number) = bytes.split_last_chunk_mut::<{ Callers::PACKED }>().expect("a shard packs what it sends");
+        if let Some(caller) = Caller::of(u64::from_le_bytes(*number)) {
+            if let Caller::Stranger(stranger) = caller {
+                self.rules.strangers.enter_moved(stranger, now);
+            }
+            self.named.set(conn.slot, caller);
+        }
+        rest
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.named.heap_bytes()
+    }
+}
+
+/// Party whose address a connection counts for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Caller {
+    /// A trusted proxy whose requests name their callers.
+    Proxy,
+    Stranger(Stranger),
+}
+
+impl Caller {
+    /// The number of a proxy. No stranger has it ([`Stranger::number`]).
+    const PROXY: u64 = u64::MAX;
+
+    fn number(self) -> u64 {
+        match self {
+            Caller::Proxy => Caller::PROXY,
+            Caller::Stranger(stranger) => stranger.number(),
+        }
+    }
+
+    fn of(number: u64) -> Option<Caller> {
+        match number {
+            Caller::PROXY => Some(Caller::Proxy),
+            number => Stranger::of_number(number).map(Caller::Stranger),
+        }
+    }
+}
+
+const CHUNK: usize = 512;
+
+/// Callers by slot, eight bytes each, in chunks that go when they are empty.
+#[derive(Default)]
+struct Slots {
+    chunks: Vec<Option<Box<Chunk>>>,
+}
+
+struct Chunk {
+    /// 0: none.
+    numbers: [u64; CHUNK],
+    named: u16,
+}
+
+impl Slots {
+    fn number(&self, slot: u32) -> u64 {
+        let chunk = self.chunks.get(slot as usize / CHUNK).and_then(Option::as_ref);
+        chunk.map_or(0, |chunk| chunk.numbers[slot as usize % CHUNK])
+    }
+
+    fn get(&self, slot: u32) -> Option<Caller> {
+        Caller::of(self.number(slot))
+    }
+
+    fn set(&mut self, slot: u32, caller: Caller) {
+        let at = slot as usize / CHUNK;
+        if at >= self.chunks.len() {
+            self.chunks.resize_with(at + 1, || None);
+        }
+        let empty = || Box::new(Chunk { numbers: [0; CHUNK], named: 0 });
+        let chunk = self.chunks[at].get_or_insert_with(empty);
+        let was = std::mem::replace(&mut chunk.numbers[slot as usize % CHUNK], caller.number());
+        chunk.named += u16::from(was == 0);
+    }
+
+    fn take(&mut self, slot: u32) -> Option<Caller> {
+        let entry = self.chunks.get_mut(slot as usize / CHUNK)?;
+        let chunk = entry.as_mut()?;
+        let was = Caller::of(std::mem::take(&mut chunk.numbers[slot as usize % CHUNK]))?;
+        chunk.named -= 1;
+        if chunk.named == 0 {
+            *entry = None;
+        }
+        Some(was)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let chunks = self.chunks.iter().flatten().count();
+        chunks * size_of::<Chunk>() + self.chunks.capacity() * size_of::<Option<Box<Chunk>>>()
+    }
+}
+
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Serves a new connection, as soon as its caller is known if a setting needs that.
+    pub(super) fn meet(&mut self, conn: ConnId, port: Port, family: Family) {
+        // Other nodes prove their identity by a key.
+        if !self.callers.asks || port == Port::Node {
+            return self.serve(conn);
+        }
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.state = State::Asking;
+        if !self.plane.ask_peer(conn, family) {
+            self.callers.unasked.push_back((conn, family));
+        }
+    }
+
+    /// Addresses that found no span get those that were freed meanwhile.
+    pub(super) fn feed_unasked(&mut self) {
+        for _ in 0..self.callers.unasked.len() {
+            let Some((conn, family)) = self.callers.unasked.pop_front() else { return };
+            if !self.plane.ask_peer(conn, family) {
+                self.callers.unasked.push_front((conn, family));
+                return;
+            }
+        }
+    }
+
+    /// The kernel has told the address of a peer, or that the peer is gone.
+    pub(super) fn peer_told(&mut self, done: Done, span: Span, result: i32) {
+        let len = usize::try_from(result).unwrap_or_default();
+        let address = peer_address(self.plane.arena.bytes(&span, len));
+        self.plane.arena.free(span);
+        let Some(conn) = self.conns.name(done) else { return };
+        let Some(address) = address else { return self.close(conn) };
+        let proxies = &self.callers.rules.proxies;
+        let trusted = proxies.trusts(address);
+        if proxies.protocol && !trusted {
+            self.stats.proxy_headers_refused += 1;
+            self.close(conn);
+        } else if proxies.protocol {
+            self.await_heading(conn);
+        } else {
+            self.welcome(conn, address, trusted);
+        }
+    }
+
+    /// Reads the PROXY header of a connection first.
+    fn await_heading(&mut self, conn: ConnId) {
+        if let Some(entry) = self.conns.get_mut(conn) {
+            entry.state = State::Heading;
+            self.http.add(self.now.mono, conn);
+            self.want_input(conn);
+        }
+    }
+
+    /// Bytes of a PROXY header came, and perhaps bytes behind it.
+    pub(super) fn read_heading(&mut self, conn: ConnId, span: Span, len: usize) {
+        let Some(entry) = self.conns.get_mut(conn) else { return self.plane.arena.free(span) };
+        let inbox = &mut self.sides.entry(&mut entry.side, entry.port).inbox;
+        inbox.keep(self.plane.arena.bytes(&span, len));
+        self.plane.arena.free(span);
+        match self.edge.proxy_header(inbox.bytes()) {
+            ProxyHeader::Incomplete => self.want_input(conn),
+            ProxyHeader::Malformed => {
+                self.stats.proxy_headers_refused += 1;
+                self.close(conn);
+            }
+            ProxyHeader::Whole { len, source } => {
+                inbox.consume(len);
+                match source {
+                    Some(address) => self.welcome(conn, address, self.callers.rules.proxies.trusts(address)),
+                    // The proxy speaks for itself: a health check.
+                    None => self.serve(conn),
+                }
+                self.go_on_behind_heading(conn);
+            }
+        }
+    }
+
+    /// Hands on the bytes that came with the header.
+    fn go_on_behind_heading(&mut self, conn: ConnId) {
+        let Some(entry) = self.conns.get_mut(conn).filter(|entry| entry.state == State::Open) else { return };
+        let Some(side) = self.sides.get(entry.side).filter(|side| !side.inbox.is_empty()) else { return };
+        if entry.flags.has(Flags::TLS) {
+            let rest = side.inbox.take();
+            side.sealed.keep(&rest);
+            self.resume_handshake(conn);
+        } else {
+            self.undecoded.push_back(conn);
+        }
+    }
+
+    /// Serves a connection from this address. A trusted proxy is not counted; its requests may name others.
+    fn welcome(&mut self, conn: ConnId, address: IpAddr, trusted: bool) {
+        if trusted {
+            if self.callers.rules.proxies.header {
+                self.callers.named.set(conn.slot, Caller::Proxy);
+            }
+            return self.serve(conn);
+        }
+        let is_tls = self.conns.get(conn).is_some_and(|entry| entry.flags.has(Flags::TLS));
+        let counted = self.count(conn, address);
+        if counted && (!is_tls || self.callers.take(conn, Limit::Handshakes, self.now.mono)) {
+            self.serve(conn);
+        } else {
+            self.say_too_many(conn);
+        }
+    }
+
+    /// Counts the connection for this address. Returns false beyond the limit.
+    fn count(&mut self, conn: ConnId, address: IpAddr) -> bool {
+        match self.callers.rules.strangers.enter(address, self.now.mono) {
+            Ok(Some(stranger)) => self.callers.named.set(conn.slot, Caller::Stranger(stranger)),
+            Ok(None) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Counts an upgrade for the address that its head names, if a trusted proxy sent it. Returns false beyond the
+    /// limit.
+    pub(super) fn count_upgrade(&mut self, conn: ConnId) -> bool {
+        let forwarded = self.edge.forwarded();
+        if self.callers.named.get(conn.slot) != Some(Caller::Proxy) {
+            return true;
+        }
+        forwarded.is_none_or(|address| {
+            self.callers.named.take(conn.slot);
+            self.count(conn, address)
+        })
+    }
+
+    /// Returns false if this command is a register beyond the limit of its caller.
+    pub(super) fn may_command(&self, conn: ConnId, command: &Command) -> bool {
+        !is_register(command) || self.callers.take(conn, Limit::Registers, self.now.mono)
+    }
+
+    /// Returns false, and ends the connection, if this event gives a UAID to a caller beyond its limit. Such a user is
+    /// stored with its first register, so nothing is left of it.
+    pub(super) fn may_emit(&mut self, conn: ConnId, event: &Event) -> bool {
+        let may = !event.is_new_user() || self.callers.take(conn, Limit::NewUsers, self.now.mono);
+        if !may {
+            self.forget(conn, CloseReason::AddressLimit);
+            self.goodbye(conn, CloseReason::AddressLimit);
+        }
+        may
+    }
+}
+
+fn is_register(command: &Command) -> bool {
+    match command {
+        Command::Agent(AgentCommand::Session(SessionCommand::Register { .. })) => true,
+        Command::Relay(RelayCommand::For { command, .. }) => matches!(**command, SessionCommand::Register { .. }),
+        _ => false,
+    }
+}

@@ -1,0 +1,223 @@
+//! Limits by the address of the caller, and proxies that name it.
+
+use std::sync::Arc;
+
+use crate::reactor::{CallerRules, PlaneLimits, Proxies};
+use crate::strangers::{Limit, StrangerLimits, Strangers};
+
+use super::bench::{Bench, Client, run};
+use super::toy_tls::ToyClient;
+
+fn limits(connections: u32) -> StrangerLimits {
+    StrangerLimits { connections, ..StrangerLimits::default() }
+}
+
+fn rules(limits: StrangerLimits, proxies: Proxies) -> CallerRules {
+    CallerRules { strangers: Arc::new(Strangers::new(limits, 2)), proxies }
+}
+
+/// Proxies on the loopback interface, as the clients of these tests are.
+fn proxies(protocol: bool, header: bool) -> Proxies {
+    Proxies { trusted: Arc::new(["127.0.0.0/8".parse().unwrap()]), protocol, header }
+}
+
+/// A client that says this first.
+fn saying(address: std::net::SocketAddr, first: &[u8]) -> Client {
+    let mut client = Client::connect(address);
+    client.say(first);
+    client
+}
+
+fn hears(bench: &mut Bench, client: &mut Client, answer: &[u8]) {
+    bench.until("an answer", |_| client.heard() == answer);
+}
+
+fn is_closed(bench: &mut Bench, client: &mut Client, answer: &[u8]) {
+    bench.until("closed", |_| client.heard() == answer && client.end.is_some());
+}
+
+#[test]
+fn connections_beyond_the_limit_of_an_address_are_refused_until_one_ends() {
+    run(|| {
+        let rules = rules(limits(2), Proxies::default());
+        let mut bench = Bench::with_callers(1, &rules);
+        let mut first = saying(bench.websocket, b"UP\n");
+        let mut second = saying(bench.endpoint, b"E\n");
+        hears(&mut bench, &mut first, b"101\n");
+        hears(&mut bench, &mut second, b"pong\n");
+        let mut third = saying(bench.websocket, b"UP\n");
+        is_closed(&mut bench, &mut third, b"503\n");
+        let mut over_tls = ToyClient::new(Client::connect(bench.websocket_tls));
+        bench.until("closed without a word", |_| over_tls.heard().is_empty() && over_tls.socket.end.is_some());
+        assert_eq!(rules.strangers.stats().refused(Limit::Connections), 2);
+        drop(first);
+        bench.until("its place is free", |bench| bench.shards[0].connections() == 1);
+        let mut fourth = saying(bench.websocket, b"UP\n");
+        hears(&mut bench, &mut fourth, b"101\n");
+        drop((second, fourth));
+        bench.until("all gone", |bench| bench.shards[0].connections() == 0);
+        assert_eq!(rules.strangers.stats().addresses, 0);
+        assert_eq!(bench.shards[0].callers.heap_bytes() / 4_096, 0, "an idle table holds no chunk");
+    });
+}
+
+#[test]
+fn a_connection_that_moves_stays_counted_once() {
+    run(|| {
+        let rules = rules(limits(2), Proxies::default());
+        let mut bench = Bench::with_callers(2, &rules);
+        let mut moving = bench.websocket();
+        moving.say(b"M 1\n");
+        hears(&mut bench, &mut moving, b"pong\n");
+        assert_eq!((bench.shards[0].connections(), bench.shards[1].connections()), (0, 1));
+        let mut beside = bench.websocket();
+        let mut beyond = saying(bench.websocket, b"UP\n");
+        is_closed(&mut bench, &mut beyond, b"503\n");
+        moving.forget();
+        moving.say(b"E\n");
+        hears(&mut bench, &mut moving, b"pong\n");
+        drop(moving);
+        bench.until("gone", |bench| bench.shards[1].connections() == 0);
+        let mut another = saying(bench.websocket, b"UP\n");
+        hears(&mut bench, &mut another, b"101\n");
+        beside.say(b"E\n");
+        hears(&mut bench, &mut beside, b"pong\n");
+    });
+}
+
+#[test]
+fn handshakes_registers_and_new_users_have_limits() {
+    run(|| {
+        let limits = StrangerLimits {
+            handshakes_per_second: 1,
+            new_users_per_hour: 1,
+            registers_per_hour: 2,
+            ..StrangerLimits::default()
+        };
+        let rules = rules(limits, Proxies::default());
+        let mut bench = Bench::with_callers(1, &rules);
+        let mut agent = bench.websocket();
+        agent.say(b"W\nW 1\nR\nR\n");
+        hears(&mut bench, &mut agent, b"pong\npong\npong\npong\n");
+        let mut second = bench.websocket();
+        second.say(b"W 1\nW\n");
+        is_closed(&mut bench, &mut second, b"pong\nbye AddressLimit\n");
+        agent.forget();
+        agent.say(b"R\n");
+        is_closed(&mut bench, &mut agent, b"bye AddressLimit\n");
+        assert_eq!(bench.log(0).last().unwrap(), "gone AddressLimit", "the machine is told");
+        // Of two that came together.
+        let mut over_tls = [(); 2].map(|()| ToyClient::new(Client::connect(bench.websocket_tls)));
+        bench.until("closed", |_| over_tls[1].heard().is_empty() && over_tls[1].socket.end.is_some());
+        over_tls[0].socket.say(&ToyClient::flights());
+        over_tls[0].say(b"UP\n");
+        bench.until("upgrade", |_| over_tls[0].heard() == b"101\n");
+        let stats = rules.strangers.stats();
+        let refused = [Limit::Handshakes, Limit::NewUsers, Limit::Registers].map(|limit| stats.refused(limit));
+        assert_eq!(refused, [1, 1, 1]);
+    });
+}
+
+#[test]
+fn a_proxy_header_names_the_caller_also_in_two_parts() {
+    run(|| {
+        let rules = rules(limits(1), proxies(true, false));
+        let mut bench = Bench::with_callers(1, &rules);
+        let bytes = b"PROXY 192.0.2.1\nUP\n";
+        for split in [0, 4, 15, 16, 18] {
+            let mut client = saying(bench.websocket, &bytes[..split]);
+            bench.settle();
+            client.say(&bytes[split..]);
+            hears(&mut bench, &mut client, b"101\n");
+            let mut beyond = saying(bench.websocket, bytes);
+            is_closed(&mut bench, &mut beyond, b"503\n");
+            let mut other = saying(bench.websocket, b"PROXY 192.0.2.2\nUP\n");
+            hears(&mut bench, &mut other, b"101\n");
+            drop((client, other));
+            bench.until("gone", |bench| bench.shards[0].connections() == 0);
+        }
+        // A proxy that speaks for itself is not counted.
+        let mut checks = [(); 2].map(|()| saying(bench.endpoint, b"PROXY\nE\n"));
+        for check in &mut checks {
+            hears(&mut bench, check, b"pong\n");
+        }
+    });
+}
+
+#[test]
+fn a_proxy_header_stands_before_tls() {
+    run(|| {
+        let rules = rules(limits(1), proxies(true, false));
+        let mut bench = Bench::with_callers(1, &rules);
+        let mut client = ToyClient::new(Client::connect(bench.websocket_tls));
+        client.socket.say(&[b"PROXY 192.0.2.1\n", &ToyClient::flights()[..]].concat());
+        client.say(b"UP\n");
+        bench.until("upgrade", |_| client.heard() == b"101\n");
+        let mut beyond = ToyClient::new(Client::connect(bench.websocket_tls));
+        beyond.socket.say(b"PROXY 192.0.2.1\n");
+        bench.until("closed", |_| beyond.heard().is_empty() && beyond.socket.end.is_some());
+    });
+}
+
+#[test]
+fn connections_without_a_proxy_header_are_closed() {
+    run(|| {
+        let mut bench = Bench::with_callers(1, &rules(limits(0), proxies(true, false)));
+        let mut bare = saying(bench.websocket, b"UP\n");
+        is_closed(&mut bench, &mut bare, b"");
+        drop(saying(bench.websocket, b"PRO"));
+        bench.until("gone", |bench| bench.shards[0].connections() == 0);
+        assert_eq!(bench.shards[0].stats.proxy_headers_refused, 1, "the end of a header is no fault");
+
+        let elsewhere = Proxies { trusted: Arc::new(["192.0.2.0/24".parse().unwrap()]), protocol: true, header: false };
+        let mut bench = Bench::with_callers(1, &rules(limits(0), elsewhere));
+        let mut untrusted = saying(bench.websocket, b"PROXY 192.0.2.1\nUP\n");
+        is_closed(&mut bench, &mut untrusted, b"");
+        assert_eq!(bench.shards[0].stats.proxy_headers_refused, 1);
+    });
+}
+
+#[test]
+fn a_proxy_header_that_does_not_come_is_waited_for_as_a_handshake_is() {
+    run(|| {
+        let callers = rules(limits(0), proxies(true, false));
+        let mut bench = Bench::with_callers(1, &callers);
+        bench.shards[0].limits =
+            PlaneLimits { handshake_timeout: machine::time::Span::from_ms(50), ..PlaneLimits::new(10) };
+        let mut silent = saying(bench.websocket, b"PROXY 192.");
+        is_closed(&mut bench, &mut silent, b"");
+        assert_eq!(bench.shards[0].stats.proxy_headers_refused, 1);
+    });
+}
+
+#[test]
+fn the_head_of_an_upgrade_names_the_caller_if_a_trusted_proxy_sent_it() {
+    run(|| {
+        let trusting = rules(limits(1), proxies(false, true));
+        let mut bench = Bench::with_callers(1, &trusting);
+        let mut first = saying(bench.websocket, b"UP 192.0.2.1\n");
+        hears(&mut bench, &mut first, b"101\n");
+        let mut other = saying(bench.websocket, b"UP 192.0.2.2\n");
+        hears(&mut bench, &mut other, b"101\n");
+        let mut beyond = saying(bench.websocket, b"UP 192.0.2.1\n");
+        is_closed(&mut bench, &mut beyond, b"101\nbye AddressLimit\n");
+        assert_eq!(bench.log(0), ["opened", "opened"], "the machine knows nothing of the third");
+
+        let elsewhere = Proxies { trusted: Arc::new(["192.0.2.0/24".parse().unwrap()]), protocol: false, header: true };
+        let mut bench = Bench::with_callers(1, &rules(limits(1), elsewhere));
+        let mut first = saying(bench.websocket, b"UP 192.0.2.1\n");
+        hears(&mut bench, &mut first, b"101\n");
+        let mut second = saying(bench.websocket, b"UP 192.0.2.2\n");
+        is_closed(&mut bench, &mut second, b"503\n");
+    });
+}
+
+/// More connections at a time than spans for the answers of the kernel.
+#[test]
+fn a_crowd_is_served_although_addresses_wait_for_spans() {
+    run(|| {
+        let mut bench = Bench::with_callers(1, &rules(limits(10_000), Proxies::default()));
+        let mut crowd: Vec<Client> = (0..1_500).map(|_| saying(bench.websocket, b"UP\n")).collect();
+        bench.until("all are served", |_| crowd.iter_mut().all(|client| client.heard() == b"101\n"));
+    });
+}

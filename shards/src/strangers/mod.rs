@@ -1,0 +1,246 @@
+//! Limits on callers by their address (decision 0027).
+//!
+//! An address is an IPv4 /32 or an IPv6 /64. Its counts hold for the process: the connections that it has, and three
+//! rates. They are in one table for all shards, cut into stripes by a keyed hash of the address, and each stripe has a
+//! lock. A call holds one of these locks for about 100 ns, and only while a limit is on.
+//!
+//! Lives on: every thread.
+
+mod limits;
+
+mod prefix;
+
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+pub use limits::{Limit, Stranger, StrangerLimits};
+pub use prefix::{Prefix, PrefixError};
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use machine::time::Instant;
+
+use self::limits::take_one;
+use self::table::{LOOKED_AT, Table};
+
+/// Addresses in the table for each shard. At most 40 bytes of entry and 20 of index each: 3.9 MB a shard.
+pub const STRANGERS_PER_SHARD_MAX: usize = 65_536;
+/// Stripes of the table for each shard: their locks are rarely taken twice at a time.
+const STRIPES_PER_SHARD: usize = 64;
+
+/// Counts of the addresses of callers. One for the process, shared by all shards; any thread.
+///
+/// Nothing is counted while no limit is on.
+pub struct Strangers {
+    /// Empty while no limit is on.
+    stripes: Box<[Mutex<Stripe>]>,
+    limits: RwLock<StrangerLimits>,
+    /// The key of the hash, which no caller knows.
+    key: RandomState,
+}
+
+/// Part of the table, with what happened in it.
+struct Stripe {
+    table: Table,
+    /// By [`Limit`].
+    refused: [u64; 4],
+    /// Refusals since they were last taken, by [`Limit`], and the last address of them.
+    unlogged: [(u64, Option<Stranger>); 4],
+}
+
+/// Numbers of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StrangerStats {
+    pub addresses: u64,
+    /// Addresses whose counts were lost, or never made, because there were too many.
+    pub forgotten: u64,
+    refused: [u64; 4],
+}
+
+impl StrangerStats {
+    /// Returns the number of refusals by this limit.
+    pub fn refused(&self, limit: Limit) -> u64 {
+        self.refused[limit as usize]
+    }
+}
+
+/// Refusals that were not logged yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusals {
+    pub count: u64,
+    /// The network of one of the addresses: an IPv4 /24 or an IPv6 /48.
+    pub network: Prefix,
+}
+
+impl Strangers {
+    /// A table for this number of shards.
+    pub fn new(limits: StrangerLimits, shards: u16) -> Strangers {
+        let stripes = if limits.any() { STRIPES_PER_SHARD * usize::from(shards) } else { 0 };
+        let stripe = || Stripe {
+            table: Table::new(STRANGERS_PER_SHARD_MAX / STRIPES_PER_SHARD),
+            refused: [0; 4],
+            unlogged: [(0, None); 4],
+        };
+        let stripes = (0..stripes).map(|_| Mutex::new(stripe())).collect();
+        Strangers { stripes, limits: RwLock::new(limits), key: RandomState::new() }
+    }
+
+    /// Returns true if a limit is on, so that the addresses of callers must be known. Never changes.
+    pub fn needs_addresses(&self) -> bool {
+        !self.stripes.is_empty()
+    }
+
+    /// Takes the list of exempt networks, and the numbers of the limits that are on and stay on. Connections that are
+    /// there stay counted, or not, as they were. Returns the limits that these would switch on or off: that needs a
+    /// restart, and their numbers stay.
+    pub fn set_limits(&self, mut limits: StrangerLimits) -> Vec<Limit> {
+        let mut known = self.limits.write().unwrap_or_else(PoisonError::into_inner);
+        let is_switched = |limit: &Limit| (limits.of(*limit) == 0) != (known.of(*limit) == 0);
+        let switched: Vec<Limit> = Limit::ALL.into_iter().filter(is_switched).collect();
+        for limit in &switched {
+            limits.set(*limit, known.of(*limit));
+        }
+        *known = limits;
+        switched
+    }
+
+    /// Counts a connection of this address until [`Strangers::leave`]. `None`: the address is exempt, or there is no
+    /// room for it in the table; the connection is served and has no limits.
+    ///
+    /// # Errors
+    /// [`Limit::Connections`] if the address has as many as it may.
+    pub fn enter(&self, address: IpAddr, now: Instant) -> Result<Option<Stranger>, Limit> {
+        let connections_max = {
+            let limits = self.limits();
+            if !self.needs_addresses() || limits.exempt.iter().any(|prefix| prefix.contains(address)) {
+                return Ok(None);
+            }
+            limits.connections
+        };
+        let stranger = Stranger::of(address);
+        if connections_max == 0 {
+            return Ok(Some(stranger));
+        }
+        let hash = self.hash(stranger);
+        let Some(mut stripe) = self.stripe(hash) else { return Ok(None) };
+        let Some(entry) = stripe.table.entry(hash, stranger, now, |other| self.hash(other)) else { return Ok(None) };
+        if entry.connections >= connections_max {
+            stripe.refuse(Limit::Connections, stranger);
+            return Err(Limit::Connections);
+        }
+        entry.connections += 1;
+        Ok(Some(stranger))
+    }
+
+    /// Counts a connection that moved to another shard, also beyond the limit. The shard that it left has called
+    /// [`Strangers::leave`].
+    pub fn enter_moved(&self, stranger: Stranger, now: Instant) {
+        if self.limits().connections == 0 {
+            return;
+        }
+        let hash = self.hash(stranger);
+        let Some(mut stripe) = self.stripe(hash) else { return };
+        if let Some(entry) = stripe.table.entry(hash, stranger, now, |other| self.hash(other)) {
+            entry.connections += 1;
+        }
+    }
+
+    /// Ends a connection that [`Strangers::enter`] has counted.
+    pub fn leave(&self, stranger: Stranger, now: Instant) {
+        if self.limits().connections == 0 {
+            return;
+        }
+        let hash = self.hash(stranger);
+        let Some(mut stripe) = self.stripe(hash) else { return };
+        if let Some(entry) = stripe.table.find(hash, stranger) {
+            entry.connections = entry.connections.saturating_sub(1);
+        }
+        stripe.table.release(hash, stranger, now, |other| self.hash(other));
+    }
+
+    /// Takes one handshake, new user or register of this address. Returns false if that is beyond the limit; a refusal
+    /// takes nothing. [`Limit::Connections`] is always true: [`Strangers::enter`] counts them.
+    ///
+    /// An address that asks for at most half of a limit in any period is never refused. No address is served more than
+    /// twice the limit in any period.
+    pub fn take(&self, stranger: Stranger, limit: Limit, now: Instant) -> bool {
+        let number = self.limits().of(limit);
+        let Some(period) = limit.period().filter(|_| number > 0) else { return true };
+        let hash = self.hash(stranger);
+        let Some(mut stripe) = self.stripe(hash) else { return true };
+        let entry = stripe.table.entry(hash, stranger, now, |other| self.hash(other));
+        let Some(full_at) = entry.and_then(|entry| entry.full_at(limit)) else { return true };
+        let is_taken = take_one(full_at, number, period, now);
+        if !is_taken {
+            stripe.refuse(limit, stranger);
+        }
+        is_taken
+    }
+
+    /// Removes some of the addresses that hold nothing. Called once a second, it has looked at all within a minute or
+    /// two.
+    pub fn age(&self, now: Instant) {
+        for stripe in &self.stripes {
+            lock(stripe).table.age(LOOKED_AT, now, |stranger| self.hash(stranger));
+        }
+    }
+
+    /// Returns the numbers of the table.
+    pub fn stats(&self) -> StrangerStats {
+        let mut stats = StrangerStats::default();
+        for stripe in &self.stripes {
+            let stripe = lock(stripe);
+            stats.addresses += stripe.table.len() as u64;
+            stats.forgotten += stripe.table.forgotten;
+            for (sum, refused) in stats.refused.iter_mut().zip(stripe.refused) {
+                *sum += refused;
+            }
+        }
+        stats
+    }
+
+    /// Takes the refusals by this limit since the last call, for the log; `None` if there were none.
+    pub fn take_refusals(&self, limit: Limit) -> Option<Refusals> {
+        let mut taken: Option<Refusals> = None;
+        for stripe in &self.stripes {
+            if let (count, Some(last)) = std::mem::take(&mut lock(stripe).unlogged[limit as usize]) {
+                taken.get_or_insert(Refusals { count: 0, network: last.network() }).count += count;
+            }
+        }
+        taken
+    }
+
+    fn hash(&self, stranger: Stranger) -> u64 {
+        self.key.hash_one(stranger.number())
+    }
+
+    /// The stripe of this hash; `None` while no limit is on. The table takes other bits of the hash: the lowest and the
+    /// highest.
+    fn stripe(&self, hash: u64) -> Option<MutexGuard<'_, Stripe>> {
+        let middle = (hash >> 24) & 0xFFFF_FFFF;
+        self.stripes.get(((middle * self.stripes.len() as u64) >> 32) as usize).map(lock)
+    }
+
+    fn limits(&self) -> RwLockReadGuard<'_, StrangerLimits> {
+        // Nothing that holds it can panic between two states.
+        self.limits.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stripe {
+    fn refuse(&mut self, limit: Limit, stranger: Stranger) {
+        self.refused[limit as usize] += 1;
+        let (count, last) = &mut self.unlogged[limit as usize];
+        *count += 1;
+        *last = Some(stranger);
+    }
+}
+
+fn lock(stripe: &Mutex<Stripe>) -> MutexGuard<'_, Stripe> {
+    // Nothing that holds it can panic between two states.
+    stripe.lock().unwrap_or_else(PoisonError::into_inner)
+}

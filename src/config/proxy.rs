@@ -1,0 +1,88 @@
+//! `proxy.*`: proxies in front of this server, and their ways to tell the address of a caller (docs/PROXIES.md).
+
+use std::net::IpAddr;
+
+use protocol::wire::forwarded::Kind;
+use shards::strangers::Prefix;
+
+use super::access::ACCESS_LIST_MAX;
+use super::allowed::PREFIXES;
+use super::key::keys;
+use super::parse::{self, Raw};
+use super::{Config, ConfigError};
+
+/// `proxy.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Proxy {
+    /// Callers that are believed; empty: none, and both ways are off.
+    pub trusted: Vec<Prefix>,
+    /// Connections of the WebSocket, endpoint and public listeners begin with a PROXY header.
+    pub protocol: bool,
+    /// Field that names the caller of a request.
+    pub header: Option<Kind>,
+}
+
+impl Proxy {
+    /// Returns true if the server must ask for the addresses of its callers.
+    pub fn needs_addresses(&self) -> bool {
+        self.protocol || self.header.is_some()
+    }
+
+    /// Returns true if this caller is a proxy that is believed.
+    pub fn is_trusted(&self, caller: IpAddr) -> bool {
+        self.trusted.iter().any(|prefix| prefix.contains(caller))
+    }
+}
+
+keys! {
+    /// Proxies in front of this server.
+    const PROXY;
+    "proxy.trusted" = "",
+        PREFIXES,
+        "Addresses and prefixes of the proxies in front of this server. proxy.protocol and proxy.header believe these callers and no other.",
+        |c, raw| { c.proxy.trusted = parse::prefixes(raw).filter(|list| list.len() <= ACCESS_LIST_MAX)?; Some(()) };
+    "proxy.protocol" = "off",
+        "off, or on",
+        "Demands a PROXY header of version 1 or 2 at the start of each connection of the WebSocket, endpoint and public listeners, before TLS. Callers outside of proxy.trusted and connections without a valid header are closed.",
+        |c, raw| { c.proxy.protocol = protocol(raw)?; Some(()) };
+    "proxy.header" = "none",
+        "none, x-forwarded-for or forwarded",
+        "Header from which the address of a caller is read, from the right to the first address that is not in proxy.trusted. With proxy.protocol = on, the address of the PROXY header must also be in proxy.trusted.",
+        |c, raw| { c.proxy.header = header(raw)?; Some(()) };
+}
+
+/// Reads `proxy.protocol`.
+fn protocol(raw: &Raw) -> Option<bool> {
+    match raw.text()? {
+        "off" => Some(false),
+        "on" => Some(true),
+        _ => None,
+    }
+}
+
+/// Reads `proxy.header`.
+fn header(raw: &Raw) -> Option<Option<Kind>> {
+    match raw.text()? {
+        "none" => Some(None),
+        "x-forwarded-for" => Some(Some(Kind::XForwardedFor)),
+        "forwarded" => Some(Some(Kind::Forwarded)),
+        _ => None,
+    }
+}
+
+/// Refuses ways without callers that are believed, and the other way round.
+///
+/// # Errors
+/// [`ConfigError::Conflict`].
+pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+    let proxy = &config.proxy;
+    let conflict = match (proxy.trusted.is_empty(), proxy.protocol, proxy.header.is_some()) {
+        (true, true, _) => "proxy.protocol = on needs proxy.trusted: the addresses of the proxies that are believed",
+        (true, false, true) => "proxy.header needs proxy.trusted: the addresses of the proxies that are believed",
+        (false, false, false) => {
+            "proxy.trusted has no effect without proxy.protocol or proxy.header: set one of them too"
+        }
+        (true, false, false) | (false, true, _) | (false, _, true) => return Ok(()),
+    };
+    Err(ConfigError::Conflict(conflict))
+}

@@ -1,0 +1,157 @@
+//! Limits on callers by their address: made from the configuration, reloaded, aged and logged.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use machine::time::{Instant, Span};
+use shards::reactor::{CallerRules, Proxies};
+use shards::ring::ProbeError;
+use shards::strangers::{Limit, Refusals, Strangers};
+use shards::wall::Wall;
+
+use super::fault::Fault;
+use crate::config::Config;
+
+/// Returns the rules about the addresses of callers. `tells_peers` checks the kernel, if a rule needs addresses.
+///
+/// # Errors
+/// The kernel does not tell addresses.
+pub(super) fn rules(
+    config: &Config,
+    shards: u16,
+    tells_peers: fn() -> Result<bool, ProbeError>,
+) -> Result<CallerRules, Fault> {
+    let strangers = Arc::new(Strangers::new(config.stranger_limits(), shards));
+    let rules = CallerRules { strangers, proxies: Proxies::default() };
+    if rules.need_addresses() {
+        let is_told = tells_peers().map_err(|error| Fault::Kernel(error.to_string()))?;
+        if !is_told {
+            return Err(Fault::Kernel(NOT_TOLD.to_owned()));
+        }
+    }
+    Ok(rules)
+}
+
+const NOT_TOLD: &str = "this kernel does not tell the addresses of callers, which strangers.* and proxy.* need: run on Linux \
+                        6.7 or newer, or leave proxy.* out and set the limits of strangers.* to 0";
+
+/// The limits of a node, and the time of the last log line about each.
+pub(super) struct StrangerWatch {
+    strangers: Arc<Strangers>,
+    wall: Arc<Wall>,
+    /// By [`Limit`].
+    logged: Mutex<[Option<Instant>; 4]>,
+}
+
+/// Least interval between two lines about one limit.
+const LOG_INTERVAL: Span = Span::from_secs(60);
+
+impl StrangerWatch {
+    pub fn new(strangers: Arc<Strangers>, wall: Arc<Wall>) -> StrangerWatch {
+        StrangerWatch { strangers, wall, logged: Mutex::default() }
+    }
+
+    /// Takes `strangers.*` of this configuration. A limit that it switches on or off stays, because connections that
+    /// are there are counted, or not, from their begin.
+    pub fn reload(&self, config: &Config) {
+        for limit in self.strangers.set_limits(config.stranger_limits()) {
+            let setting = limit.name();
+            tracing::warn!(setting, "change of strangers ignored; restart to switch this limit on or off");
+        }
+    }
+
+    /// Forgets some of the addresses that hold nothing, and logs refusals: for each limit the first one and then at
+    /// most one line a minute. Called about once a second.
+    pub fn look(&self) {
+        let now = self.wall.now().mono;
+        self.strangers.age(now);
+        for (limit, refusals) in self.take_due(now) {
+            let (setting, refused) = (limit.name(), refusals.count);
+            // The network of the last of them, and never its whole address.
+            let network = refusals.network;
+            tracing::warn!(setting, refused, %network, "callers refused by a limit of strangers");
+        }
+    }
+
+    /// Takes the refusals by each limit that had no line in the last minute, for a line now.
+    fn take_due(&self, now: Instant) -> Vec<(Limit, Refusals)> {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = Vec::new();
+        for (limit, at) in Limit::ALL.into_iter().zip(logged.iter_mut()) {
+            if at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {
+                continue;
+            }
+            if let Some(refusals) = self.strangers.take_refusals(limit) {
+                *at = Some(now);
+                due.push((limit, refusals));
+            }
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use shards::strangers::StrangerLimits;
+
+    use super::*;
+    use crate::config::Sources;
+
+    fn config(settings: &[&str]) -> Config {
+        let sets = settings.iter().map(|text| (*text).to_owned()).collect();
+        Config::load(&Sources { sets, ..Sources::default() }).unwrap()
+    }
+
+    fn watch(limits: StrangerLimits) -> StrangerWatch {
+        StrangerWatch::new(Arc::new(Strangers::new(limits, 1)), Arc::new(Wall::start()))
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant(0).after(Span::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_tell_addresses_is_refused_where_a_setting_needs_them() {
+        let older = || Ok(false);
+        assert!(rules(&config(&[]), 1, older).is_ok());
+        for setting in ["strangers.connections=1", "strangers.registers=1"] {
+            let Err(Fault::Kernel(text)) = rules(&config(&[setting]), 1, older) else { panic!("{setting}") };
+            assert!(text.contains("strangers.*") && text.contains("Linux 6.7"), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_limit_has_a_line_at_once_and_then_one_a_minute_with_all_refusals() {
+        let watch = watch(StrangerLimits { connections: 1, registers_per_hour: 1, ..StrangerLimits::default() });
+        let caller: IpAddr = "192.0.2.77".parse().unwrap();
+        let stranger = watch.strangers.enter(caller, at(0)).unwrap().unwrap();
+        let refuse = |times| assert!((0..times).all(|_| watch.strangers.enter(caller, at(0)).is_err()));
+        let lines = |now| watch.take_due(now).into_iter().map(|(limit, of)| (limit, of.count)).collect::<Vec<_>>();
+        assert!(lines(at(1)).is_empty());
+        refuse(3);
+        assert_eq!(lines(at(2)), [(Limit::Connections, 3)]);
+        refuse(4);
+        assert!(lines(at(61)).is_empty());
+        refuse(5);
+        assert!(watch.strangers.take(stranger, Limit::Registers, at(0)));
+        assert!(!watch.strangers.take(stranger, Limit::Registers, at(0)));
+        assert_eq!(lines(at(61)), [(Limit::Registers, 1)], "another limit has lines of its own");
+        let line = watch.take_due(at(62)).remove(0).1;
+        assert_eq!((line.count, line.network.to_string()), (9, "192.0.2.0/24".to_owned()));
+        assert!(lines(at(999)).is_empty());
+    }
+
+    #[test]
+    fn a_reload_takes_exempt_networks_and_numbers_of_limits_that_are_on() {
+        let first = config(&["strangers.connections=1"]);
+        let watch = watch(first.stranger_limits());
+        let enter = |address: &str| watch.strangers.enter(address.parse().unwrap(), at(0));
+        assert!(enter("192.0.2.1").is_ok() && enter("192.0.2.1").is_err());
+        watch.reload(&config(&["strangers.connections=2", "strangers.exempt=10.0.0.0/8", "strangers.registers=1"]));
+        assert!(enter("192.0.2.1").is_ok() && enter("192.0.2.1").is_err());
+        assert!((0..9).all(|_| enter("10.1.2.3") == Ok(None)));
+        let stranger = enter("192.0.2.2").unwrap().unwrap();
+        assert!((0..9).all(|_| watch.strangers.take(stranger, Limit::Registers, at(0))), "it needs a restart");
+    }
+}
