@@ -77,11 +77,11 @@ def opened(address):
 
 
 class Browser:
-    """One user agent with one page."""
+    """One user agent with one page. `connect` makes its connection; by default websockets does."""
 
-    def __init__(self, server, uaid=None):
+    def __init__(self, server, uaid=None, connect=opened):
         self.open = contextlib.ExitStack()
-        self.socket = self.open.enter_context(opened(server.url("websocket")))
+        self.socket = self.open.enter_context(connect(server.url("websocket")))
         self.private_key = ec.generate_private_key(ec.SECP256R1())
         self.auth = os.urandom(16)
         self.send(messageType="hello", use_webpush=True, uaid=uaid or "", broadcasts={})

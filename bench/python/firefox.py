@@ -53,11 +53,18 @@ return [was_subscribed, await registration.pushManager.getSubscription()];
 """
 
 
+# arguments: the Base64 text of a PEM certificate.
+TRUST = """
+const database = Cc["@mozilla.org/security/x509certdb;1"].getService(Ci.nsIX509CertDB);
+database.addCertFromBase64(arguments[0], "C,,");
+"""
+
+
 def preferences(push_url):
     """What makes Firefox use a push server on loopback, and come back to it soon."""
     return {
         "dom.push.serverURL": push_url,
-        "dom.push.testing.allowInsecureServerURL": True,
+        "dom.push.testing.allowInsecureServerURL": push_url.startswith("ws:"),
         "dom.push.connection.enabled": True,
         "dom.push.retryBaseInterval": 200,
         # Everything is on loopback, whatever proxy this machine has.
@@ -171,6 +178,13 @@ class Firefox:
     def run(self, script, *arguments):
         """Runs a script in the page; what it returns may be a promise, which the script timeout bounds."""
         return self.marionette.execute_script(f"return (async () => {{{script}}})();", script_args=arguments)
+
+    def trust(self, authority):
+        """Adds an authority of websites to the profile, from a PEM file. Nothing else on this machine trusts it."""
+        lines = authority.read_text().splitlines()
+        text = "".join(line for line in lines if not line.startswith("-----"))
+        with self.marionette.using_context("chrome"):
+            self.marionette.execute_script(TRUST, script_args=(text,))
 
     def set_offline(self, offline):
         """As the menu entry "Work Offline" does."""

@@ -4,9 +4,10 @@ import time
 
 import pytest
 
-from browser import AppServer
+from browser import AppServer, trust
 from conftest import Server
 from firefox import WAIT, Firefox, Site
+from tls_server import TlsServer
 
 TEXT = "\u00fc\u0436\u65e5 hello, worker"
 
@@ -117,3 +118,59 @@ def test_an_unsubscribed_endpoint_is_gone_for_good(firefox):
     while (response := sender.push(subscription, "anybody there?", ttl=0)).status_code == 201:
         assert time.monotonic() < deadline, f"410 was awaited for {WAIT} s, POSTs still get 201"
     assert (response.status_code, response.json()["errno"]) == (410, 106)
+
+
+@pytest.fixture
+def tls_server(tmp_path, monkeypatch):
+    """A server with TLS whose certificate is signed by an authority, as Firefox demands."""
+    server = TlsServer(tmp_path, has_authority=True)
+    trust(monkeypatch, server.authority)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def tls_firefox(tls_server, tmp_path):
+    """A Firefox that trusts the authority of the server in its profile."""
+    site = Site()
+    try:
+        firefox = Firefox(tls_server.url("websocket") + "/", site, tmp_path)
+        try:
+            firefox.trust(tls_server.authority)
+            yield firefox
+        finally:
+            firefox.close()
+    finally:
+        site.close()
+
+
+def test_firefox_receives_over_wss_and_resumes_by_its_ticket_after_a_restart(tls_server, tls_firefox):
+    server, firefox, sender = tls_server, tls_firefox, AppServer()
+    subscription = firefox.subscribe("tls", sender.key)
+    assert subscription["endpoint"].startswith(f"https://{server.at('endpoint')}/wpush/"), subscription
+    user_agent = firefox.user_agent_id()
+
+    def receive(text):
+        assert sender.push(subscription, text).status_code == 201
+        assert firefox.push("tls").decode() == text
+        server.wait_for_number("acks_total", 1)
+
+    receive("first")
+    for has_key, text in [(True, "resumed"), (False, "full")]:
+        firefox.set_offline(True)
+        server.wait_for_number("sessions", 0)
+        server.stop()
+        if not has_key:
+            (server.directory / "data/keys/tickets").unlink()
+        server.start()
+        firefox.set_offline(False)
+        server.wait_for_number("sessions", 1)
+        # Before any POST, all handshakes are those of Firefox, and the counters began at the start.
+        made, resumed = server.number("tls_handshakes_total"), server.number("tls_handshakes_resumed_total")
+        assert made >= 1 and resumed == (made if has_key else 0), (made, resumed)
+        receive(text)
+    assert firefox.user_agent_id() == user_agent != ""
+    assert firefox.unheard() == [], "a message came twice, or the subscription was lost"

@@ -1,43 +1,18 @@
 """TLS of the server itself, with clients of others: openssl s_client, curl, websockets and pywebpush."""
 
 import contextlib
-import re
 import signal
 import socket
 import ssl
 import subprocess
-import threading
 import time
 import urllib.request
 
 import pytest
 
 from browser import AppServer, Browser, exchange, trust
-from conftest import Server
 from tls_front import make_certificate
-
-TLS_PORTS = {"websocket": 8443, "endpoint": 8444, "node": 8445, "admin": 8446}
-PATIENCE = 60
-
-
-class TlsServer(Server):
-    """A server with TLS on every port. `url` leads to the TLS ports."""
-
-    def __init__(self, directory):
-        super().__init__(directory)
-        self.certificate, self.key = directory / "certificate.pem", directory / "key.pem"
-        make_certificate(self.host, self.certificate, self.key)
-        self.settings += [f"{port}.tls.listen={self.host}:{number}" for port, number in TLS_PORTS.items()]
-        self.settings += [f"tls.cert={self.certificate}", f"tls.key={self.key}"]
-
-    def url(self, port):
-        if port == "admin":
-            return super().url(port)
-        scheme = "wss" if port == "websocket" else "https"
-        return f"{scheme}://{self.host}:{TLS_PORTS[port]}"
-
-    def at(self, port):
-        return f"{self.host}:{TLS_PORTS[port]}"
+from tls_server import PATIENCE, TLS_PORTS, Client, TlsServer, get
 
 
 @pytest.fixture
@@ -49,51 +24,6 @@ def server(tmp_path, monkeypatch):
         yield server
     finally:
         server.kill()
-
-
-class Client:
-    """openssl s_client with its standard input open."""
-
-    def __init__(self, server, port, *options, quiet=False):
-        command = ["openssl", "s_client", "-connect", server.at(port), "-CAfile", str(server.certificate)]
-        command += ["-verify_return_error", *(["-quiet"] if quiet else []), *map(str, options)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        self.heard = b""
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        while piece := self.process.stdout.read1(65536):
-            self.heard += piece
-
-    def say(self, text):
-        self.process.stdin.write(text.encode())
-        self.process.stdin.flush()
-
-    def wait_for(self, pattern, count=1):
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            ended = not self.reader.is_alive()
-            if len(re.findall(pattern, self.heard)) >= count:
-                return self
-            assert not ended and time.monotonic() < deadline, f"no {pattern}:\n{self.text()}"
-            time.sleep(0.01)
-
-    def text(self):
-        return self.heard.decode(errors="replace")
-
-    def end(self):
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        status = self.process.wait(timeout=PATIENCE)
-        self.reader.join(timeout=PATIENCE)
-        return status
-
-    def stop(self):
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
@@ -110,10 +40,6 @@ def client(server):
         one.stop()
 
 
-def get(server, path="/status"):
-    return f"GET {path} HTTP/1.1\r\nHost: {server.host}\r\n\r\n"
-
-
 @pytest.mark.parametrize("port", TLS_PORTS)
 def test_every_port_speaks_tls_1_3_and_verifies(server, client, port):
     one = client(port, "-tls1_3", "-verify_ip", server.host)
@@ -121,30 +47,6 @@ def test_every_port_speaks_tls_1_3_and_verifies(server, client, port):
     one.say(get(server))
     one.wait_for(rb"HTTP/1.1 200 OK")
     assert "TLSv1.3" in one.text()
-
-
-@pytest.mark.parametrize("suite", ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"])
-def test_every_suite_is_spoken(server, client, suite):
-    one = client("websocket", "-ciphersuites", suite).wait_for(suite.encode())
-    one.say(get(server))
-    one.wait_for(rb"HTTP/1.1 200 OK")
-
-
-def test_alpn_is_http_1_1_and_others_are_refused(server, client):
-    one = client("endpoint", "-alpn", "h2,http/1.1").wait_for(rb"ALPN protocol: http/1.1")
-    one.say(get(server))
-    one.wait_for(rb"HTTP/1.1 200 OK")
-    other = client("endpoint", "-alpn", "h2")
-    assert other.end() != 0
-    assert "no application protocol" in other.text()
-
-
-@pytest.mark.parametrize("version, alert", [("-tls1_2", "protocol version"), ("-tls1_1", "handshake failure")])
-def test_older_versions_are_refused(server, client, version, alert):
-    one = client("websocket", version, "-cipher", "ALL:@SECLEVEL=0")
-    assert one.end() != 0
-    assert f"alert {alert}" in one.text(), one.text()
-    server.wait_for_number("tls_handshakes_failed_total", 1)
 
 
 def test_key_updates_of_both_kinds_are_taken_and_answered(server, client):
@@ -179,40 +81,6 @@ def test_a_ticket_resumes_also_after_a_restart(server, client, tmp_path):
     (server.directory / "data/keys/tickets").unlink()
     server.restart()
     client("websocket", "-sess_in", session).wait_for(rb"New, TLSv1.3")
-
-
-def test_tickets_offer_no_early_data(server, client, tmp_path):
-    session, early = tmp_path / "session.pem", tmp_path / "early"
-    one = client("websocket", "-sess_out", session)
-    one.say(get(server))
-    one.wait_for(rb"HTTP/1.1 200 OK").wait_for(rb"Max Early Data: 0")
-    one.end()
-    early.write_text(get(server))
-    again = client("websocket", "-sess_in", session, "-early_data", early).wait_for(rb"Reused, TLSv1.3")
-    again.wait_for(rb"Early data was (not sent|rejected)")
-    again.say(get(server))
-    again.wait_for(rb"HTTP/1.1 200 OK")
-
-
-def test_an_unknown_name_is_refused_and_no_name_is_served(server, client):
-    other = client("websocket", "-servername", "other.example")
-    assert other.end() != 0
-    assert "alert access denied" in other.text()
-    client("websocket", "-noservername").wait_for(rb"Verify return code: 0")
-    server.restart("tls.unknown_name=default")
-    client("websocket", "-servername", "other.example").wait_for(rb"Verify return code: 0")
-
-
-def test_plain_http_gets_no_answer_of_a_route(server):
-    for port in ["websocket", "endpoint", "node"]:
-        with socket.create_connection((server.host, TLS_PORTS[port]), timeout=PATIENCE) as stream:
-            stream.sendall(get(server).encode())
-            heard = b""
-            with contextlib.suppress(ConnectionResetError):
-                while piece := stream.recv(4096):
-                    heard += piece
-        assert b" 200 " not in heard and (heard == b"" or heard.startswith((b"\x15", b"HTTP/1.1 400"))), heard
-    server.wait_for_number("tls_not_tls_total", 3)
 
 
 def test_bytes_that_come_with_the_finished_are_served(server):

@@ -9,7 +9,7 @@ import threading
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 CHUNK_BYTES = 64 * 1024
 
@@ -57,27 +57,32 @@ async def pump(reader, writer):
         writer.close()
 
 
-def make_certificate(address, certificate_path, key_path, is_authority=True):
-    """A certificate for one IP address or name that signs itself and is good for an hour."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, address)])
+def make_certificate(name, certificate_path, key_path, is_authority=True, issuer=None, key=None):
+    """A certificate for one host name or IP address that is good for an hour. `issuer` is the certificate and the key
+    of the authority that signs it, as paths; without it the certificate signs itself. The key is ECDSA P-256 by
+    default."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    subject, signer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), key
+    issuer_name = subject
+    if issuer:
+        issuer_name = x509.load_pem_x509_certificate(issuer[0].read_bytes()).subject
+        signer = serialization.load_pem_private_key(issuer[1].read_bytes(), password=None)
     now = datetime.datetime.now(datetime.timezone.utc)
     try:
-        subject = x509.IPAddress(ipaddress.ip_address(address))
+        alternative = x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
-        subject = x509.DNSName(address)
-    alternative = x509.SubjectAlternativeName([subject])
+        alternative = x509.DNSName(name)
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(issuer_name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(alternative, critical=False)
+        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True)
-        .sign(key, hashes.SHA256())
+        .sign(signer, None if isinstance(signer, ed25519.Ed25519PrivateKey) else hashes.SHA256())
     )
     certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

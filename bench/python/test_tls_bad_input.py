@@ -1,0 +1,225 @@
+"""Bad input of TLS from outside, byte by byte: the alert that the peer reads, and the counters."""
+
+import collections
+import contextlib
+import socket
+import ssl
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from client_hello import alert_of, answer, block, client_hello
+from tls_server import PATIENCE, TLS_PORTS, TlsServer, get
+
+COUNTERS = [
+    "tls_not_tls_total", "tls_handshakes_failed_total", "tls_alerts_sent_total", "tls_updates_refused_total",
+]
+SHARD_PORTS = ["websocket", "endpoint", "node"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = TlsServer(tmp_path_factory.mktemp("server"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """Numbers that the counters must show after all tests here. The server publishes them once a second."""
+    return collections.Counter(dict.fromkeys(COUNTERS, 0))
+
+
+def address(server, port="endpoint"):
+    return server.host, TLS_PORTS[port]
+
+
+NOT_TLS = {
+    "ssh": b"SSH-2.0-x\r\n",
+    "ssl_2": b"\x80\x2e\x01\x03\x01",
+    "record_too_large": b"\x16\x03\x01\x41\x01",
+    "application_data": b"\x17\x03\x03\x00\x05",
+    "wrong_major_version": b"\x16\x02\x01\x00\x05",
+}
+
+
+@pytest.mark.parametrize("port", SHARD_PORTS)
+@pytest.mark.parametrize("data", NOT_TLS.values(), ids=NOT_TLS)
+def test_first_bytes_that_are_no_tls_get_alert_50(server, counted, port, data):
+    assert alert_of(answer(address(server, port), data)) == 50
+    counted.update(["tls_not_tls_total", "tls_alerts_sent_total"])
+
+
+@pytest.mark.parametrize("port", SHARD_PORTS)
+def test_plain_http_gets_one_400_that_names_https(server, counted, port):
+    heard = answer(address(server, port), get(server).encode() * 2).decode()
+    counted.update(["tls_not_tls_total"])
+    assert heard.startswith("HTTP/1.1 400 Bad Request\r\n") and heard.count("HTTP/1.1") == 1, heard
+    assert "https://" in heard.partition("\r\n\r\n")[2], heard
+
+
+HELLOS = {
+    "tls_1_1": (70, client_hello(version=0x0302, versions=())),
+    "record_too_large_behind_a_part": (22, client_hello()[:3] + b"\0\x14" + client_hello()[5:25] + b"\x16\3\1\x41\1"),
+}
+
+
+@pytest.mark.parametrize("alert, hello", HELLOS.values(), ids=HELLOS)
+def test_a_hello_that_is_refused_gets_its_alert(server, counted, alert, hello):
+    assert alert_of(answer(address(server), hello)) == alert
+    counted.update(["tls_handshakes_failed_total", "tls_alerts_sent_total"])
+
+
+def test_a_flight_of_more_than_16_kib_is_closed_without_an_answer(server, counted):
+    # The head of a ClientHello of 64,000 bytes, in records of 8 KiB.
+    part = b"\x16\3\1\x20\0"
+    assert answer(address(server), part + b"\1\0\xfa\0" + bytes(8188) + 2 * (part + bytes(8192))) == b""
+    counted.update(["tls_handshakes_failed_total"])
+
+
+def test_without_a_place_a_connection_is_closed_before_its_handshake(tmp_path):
+    full = TlsServer(tmp_path, shards=1, settings=["max_connections=4"])
+    try:
+        full.start()
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                stream = stack.enter_context(socket.create_connection(address(full, "websocket"), timeout=PATIENCE))
+                stream.sendall(client_hello())
+                assert stream.recv(1) == b"\x16"
+            assert answer(address(full, "websocket"), client_hello()) == b""
+            full.wait_for_number("tls_handshakes_refused_total", 1)
+            full.wait_for_number("accepts_refused_total", 1)
+            assert full.number("tls_handshakes_failed_total") == 0
+    finally:
+        full.kill()
+
+
+def expand(secret, label, length):
+    """HKDF-Expand-Label without context (RFC 8446 section 7.1)."""
+    info = length.to_bytes(2, "big") + block(b"tls13 " + label, 1) + b"\0"
+    return HKDFExpand(hashes.SHA384(), length, info).derive(secret)
+
+
+class Established:
+    """A connection over which OpenSSL made the handshake. It reads; the test seals records itself."""
+
+    def __init__(self, server, tmp_path):
+        context = ssl.create_default_context(cafile=server.authority)
+        context.keylog_filename = tmp_path / "keys"
+        self.stream = socket.create_connection(address(server), timeout=PATIENCE)
+        self.incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, outgoing, server_hostname=server.host)
+        while True:
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self.stream.sendall(outgoing.read())
+                self.incoming.write(self.stream.recv(65536))
+        self.stream.sendall(outgoing.read())
+        assert self.tls.cipher()[0] == "TLS_AES_256_GCM_SHA384"
+        lines = (line.split() for line in (tmp_path / "keys").read_text().splitlines())
+        # The file has the lines of earlier connections, too.
+        self.secret = [bytes.fromhex(line[2]) for line in lines if line[0] == "CLIENT_TRAFFIC_SECRET_0"][-1]
+        self.sequence = 0
+
+    def seal(self, inner):
+        """One record with this inner plaintext, its type included (RFC 8446 section 5.2)."""
+        iv, header = expand(self.secret, b"iv", 12), b"\x17\3\3" + (len(inner) + 16).to_bytes(2, "big")
+        nonce = (int.from_bytes(iv, "big") ^ self.sequence).to_bytes(12, "big")
+        self.sequence += 1
+        return header + AESGCM(expand(self.secret, b"key", 32)).encrypt(nonce, inner, header)
+
+    def key_update(self):
+        """One record that announces the next key, which seals from then on."""
+        record = self.seal(b"\x18\0\0\1\0\x16")
+        self.secret, self.sequence = expand(self.secret, b"traffic upd", 48), 0
+        return record
+
+    def alert_for(self, data):
+        """The alert that OpenSSL reads from the server's answer, and that must be its end."""
+        self.stream.sendall(data)
+        with self.stream, contextlib.suppress(ConnectionResetError):
+            while piece := self.stream.recv(65536):
+                self.incoming.write(piece)
+        self.incoming.write_eof()
+        with pytest.raises(ssl.SSLError) as raised:
+            while self.tls.read(65536):
+                pass
+        return raised.value.reason
+
+
+@pytest.fixture
+def established(server, tmp_path):
+    return Established(server, tmp_path)
+
+
+def changed(record):
+    return record[:-1] + bytes([record[-1] ^ 1])
+
+
+def cut(record):
+    return record[:3] + (len(record) - 6).to_bytes(2, "big") + record[5:-1]
+
+
+UNEXPECTED, BAD_MAC = "SSLV3_ALERT_UNEXPECTED_MESSAGE", "SSLV3_ALERT_BAD_RECORD_MAC"
+OVERFLOW, ILLEGAL = "TLSV1_ALERT_RECORD_OVERFLOW", "SSLV3_ALERT_ILLEGAL_PARAMETER"
+# The start of a request, as the inner plaintext of a record.
+DATA = b"GET /\x17"
+RECORDS = {
+    "changed": (BAD_MAC, lambda it: changed(it.seal(DATA))),
+    "truncated": (BAD_MAC, lambda it: cut(it.seal(DATA))),
+    "replayed": (BAD_MAC, lambda it: 2 * it.seal(DATA)),
+    "reordered": (BAD_MAC, lambda it: b"".join(reversed([it.seal(DATA), it.seal(DATA)]))),
+    "longer_than_the_bound": (OVERFLOW, lambda it: b"\x17\3\3\x41\1"),
+    "plaintext_longer_than_the_bound": (OVERFLOW, lambda it: it.seal(bytes(16385) + b"\x17")),
+    "unknown_type": (UNEXPECTED, lambda it: b"\x63\3\3\0\1\0"),
+    "unknown_type_inside": (UNEXPECTED, lambda it: it.seal(b"\1\x63")),
+    "heartbeat": (UNEXPECTED, lambda it: b"\x18\3\3\0\3\1\0\0"),
+    "heartbeat_inside": (UNEXPECTED, lambda it: it.seal(b"\1\0\0\x18")),
+    "change_cipher_spec": (UNEXPECTED, lambda it: b"\x14\3\3\0\1\1"),
+    "no_inner_type": (UNEXPECTED, lambda it: it.seal(bytes(20))),
+    "hello_in_the_clear": (UNEXPECTED, lambda it: client_hello()),
+    "renegotiation": (UNEXPECTED, lambda it: it.seal(client_hello()[5:] + b"\x16")),
+    "bytes_behind_a_key_update": (UNEXPECTED, lambda it: it.seal(b"\x18\0\0\1\0\x18\x16")),
+    "key_update_2": (ILLEGAL, lambda it: it.seal(b"\x18\0\0\1\2\x16")),
+}
+
+
+@pytest.mark.parametrize("alert, records", RECORDS.values(), ids=RECORDS)
+def test_a_record_that_breaks_a_rule_gets_its_alert(established, counted, alert, records):
+    assert established.alert_for(records(established)) == alert
+    counted.update(["tls_alerts_sent_total"])
+
+
+def test_a_record_of_another_connection_gets_alert_20(server, established, counted, tmp_path):
+    other = Established(server, tmp_path)
+    with other.stream:
+        assert established.alert_for(other.seal(DATA)) == BAD_MAC
+    counted.update(["tls_alerts_sent_total"])
+
+
+@pytest.mark.parametrize("kind", ["key_updates", "empty_records"])
+def test_more_than_32_records_without_data_get_alert_10(server, established, counted, kind):
+    make = established.key_update if kind == "key_updates" else lambda: established.seal(b"\x17")
+    # 32 are taken, and data begins a new count.
+    taken = b"".join(make() for _ in range(32)) + established.seal(get(server).encode() + b"\x17")
+    established.stream.sendall(taken)
+    heard = b""
+    while b"\r\n\r\n" not in heard:
+        established.incoming.write(established.stream.recv(65536))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            heard += established.tls.read(65536)
+    assert heard.startswith(b"HTTP/1.1 200 "), heard
+    assert established.alert_for(b"".join(make() for _ in range(33))) == UNEXPECTED
+    counted.update(["tls_alerts_sent_total", "tls_updates_refused_total"])
+
+
+def test_all_of_it_was_counted_once(server, counted):
+    for name, number in counted.items():
+        server.wait_for_number(name, number)
