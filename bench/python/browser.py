@@ -63,14 +63,15 @@ class AppServer:
             return error.response
 
 
-def opened(address):
+def opened(address, **options):
     """A connection. The two threads of websockets use one object of OpenSSL, which is not made for that: of some hundred
     connections over TLS one never sends its request, so such a connection is tried again."""
     tries = 3 if address.startswith("wss:") else 1
     while True:
         tries -= 1
         try:
-            return connect(address, subprotocols=["push-notification"], open_timeout=PATIENCE / (1 + tries))
+            timeout = PATIENCE / (1 + tries)
+            return connect(address, subprotocols=["push-notification"], open_timeout=timeout, **options)
         except TimeoutError:
             if tries == 0:
                 raise

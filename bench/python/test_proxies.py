@@ -1,11 +1,13 @@
 """The proxies of docs/PROXIES.md in front of a real server, with the configurations that the page shows."""
 
+import contextlib
 import os
 import re
 import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
 import tomllib
 
@@ -15,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 from browser import AppServer, Browser, exchange, trust
 from conftest import REPOSITORY, Server
 from golang import program
-from tls_front import TlsFront, make_certificate
+from tls_front import make_certificate
 
 NAME = "push.example.org"
 CADDY = ("github.com/caddyserver/caddy/v2/cmd/caddy", "v2.11.9", (1, 26))
@@ -304,14 +306,33 @@ def test_the_timeouts_of_the_guide_are_longer_than_the_silence_between_pings():
     assert interval + answer < 15 * 60
 
 
+class Other:
+    """The server of all other names. Behind nginx it takes a line of the PROXY header before TLS."""
+
+    def __init__(self, host, kind, directory):
+        self.certificate = directory / "other.pem"
+        make_certificate(host, self.certificate, directory / "other-key.pem")
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.load_cert_chain(self.certificate, directory / "other-key.pem")
+        self.takes_line = kind == "nginx_stream"
+        self.listener = socket.create_server((host, OTHER_PORT))
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        with contextlib.suppress(OSError):
+            while True:
+                stream = self.listener.accept()[0]
+                while self.takes_line and stream.recv(1) != b"\n":
+                    pass
+                self.context.wrap_socket(stream, server_side=True).close()
+
+
 @pytest.mark.parametrize("kind", PASSING)
 def test_names_lead_to_their_servers(proxied, kind, tmp_path):
     server = proxied(kind)
-    other = tmp_path / "other"
-    other.mkdir()
-    front = TlsFront((server.host, OTHER_PORT), (server.host, 8083), other)
-    try:
-        for name, certificate in [(NAME, server.certificate), ("other.example", front.certificate)]:
+    other = Other(server.host, kind, tmp_path)
+    with other.listener:
+        for name, certificate in [(NAME, server.certificate), ("other.example", other.certificate)]:
             for port in (TLS_PORT, SECOND_PORT):
                 context = ssl.create_default_context()
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -319,5 +340,3 @@ def test_names_lead_to_their_servers(proxied, kind, tmp_path):
                     with context.wrap_socket(stream, server_hostname=name) as tls:
                         shown = ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True))
                 assert shown.split() == certificate.read_text().split(), name
-    finally:
-        front.close()
