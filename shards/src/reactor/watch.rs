@@ -55,6 +55,10 @@ enum Verdict {
 impl<E: Edge, M: Machine> Reactor<E, M> {
     /// Ends what was too slow or idle too long. True when something was ended.
     pub(super) fn end_idle_http(&mut self) -> bool {
+        // Bytes of the peers of a late shard are in these completions.
+        if self.plane.has_ready() {
+            return false;
+        }
         let mut worked = false;
         for _ in 0..LOOKS_PER_TURN {
             if self.http.next().is_none_or(|at| at > self.now.mono) {
@@ -205,6 +209,11 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         } else {
             self.limits.keep_alive_timeout
         };
+        // Without an armed poll more has come: a late shard has not read it yet.
+        let unread = entry.flags.has(Flags::PARTIAL) && !entry.flags.has(Flags::BLOCKED) && !handshake;
+        if unread && !entry.flags.has(Flags::POLL_IN) {
+            return Verdict::Keep;
+        }
         let since = self.now_ms().wrapping_sub(entry.since);
         if Span::from_ms(u64::from(since)) >= allowed { Verdict::End(CloseReason::Idle) } else { Verdict::Keep }
     }

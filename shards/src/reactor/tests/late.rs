@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::ports::Port;
 use crate::reactor::PlaneLimits;
 use machine::Effect;
-use machine::time::Instant;
+use machine::time::{Instant, Span};
 
 use super::bench::{Bench, Client, run};
 
@@ -79,5 +80,21 @@ fn a_shard_is_told_when_its_clock_is_stopped_and_when_it_goes_on() {
             bench.turn();
         }
         assert_eq!(told(&bench), ["clock stopped: true", "clock stopped: false"]);
+    });
+}
+
+/// The rest of a request came in time, and the shard was not let run: it is read before its time is judged.
+#[test]
+fn a_request_that_came_in_time_is_not_ended_by_a_late_shard() {
+    run(|| {
+        let limits = PlaneLimits { request_timeout: Span::from_ms(200), ..PlaneLimits::new(10) };
+        let mut bench = Bench::new(1, limits);
+        let mut client = Client::connect(bench.endpoint);
+        client.say(b"E ");
+        bench.until("half is read", |bench| bench.shards[0].begun_in_line(Port::Endpoint) == 1);
+        client.say(b"\n");
+        std::thread::sleep(Duration::from_millis(400));
+        bench.until("the answer", |_| !client.heard().is_empty());
+        assert_eq!(client.heard(), b"pong\n");
     });
 }
