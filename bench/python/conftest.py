@@ -76,10 +76,11 @@ class Server:
                 time.sleep(0.01)
 
     def number(self, name):
-        """One number of its metrics, summed over the shards."""
+        """One number of its metrics, summed over its labels; `name` may end with a label and its value."""
         with urllib.request.urlopen(self.url("admin") + "/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
-        values = [line.split()[1] for line in lines if line.startswith(f"murre_{name}{{")]
+        starts = tuple(f"murre_{name}{end}" for end in ("{", ",", "}", " "))
+        values = [line.split()[1] for line in lines if line.startswith(starts)]
         assert values, f"there is no number {name} in the metrics"
         return sum(int(value) for value in values)
 

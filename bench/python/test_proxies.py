@@ -40,7 +40,7 @@ def block(title):
 
 
 def filled(text, places):
-    """A text with other addresses, ports and paths. All that is to be replaced must be there."""
+    """A text with other addresses, ports and paths. Each of the texts that it replaces must be there."""
     for old, new in places.items():
         assert old in text, f"no {old} in:\n{text}"
         text = text.replace(old, str(new))
@@ -319,9 +319,13 @@ class Other:
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self):
-        with contextlib.suppress(OSError):
-            while True:
+        while True:
+            try:
                 stream = self.listener.accept()[0]
+            except OSError:
+                return
+            # A client may be gone before the last bytes of its handshake.
+            with contextlib.suppress(OSError):
                 while self.takes_line and stream.recv(1) != b"\n":
                     pass
                 self.context.wrap_socket(stream, server_side=True).close()

@@ -21,13 +21,14 @@ APPENDS = {FIELD: "proxy_set_header X-Forwarded-For $http_x_forwarded_for,$remot
 FORWARDED = {FIELD: "proxy_set_header Forwarded $http_forwarded,for=$remote_addr;"}
 
 
+@contextlib.contextmanager
 def session(server, source, field="X-Forwarded-For", forged=None):
     """A session of this address, after its hello."""
     headers = {field: forged} if forged else {}
-    stream = opened(server.url("websocket"), source_address=(source, 0), additional_headers=headers)
-    stream.send(json.dumps({"messageType": "hello", "use_webpush": True, "uaid": ""}))
-    assert json.loads(stream.recv(timeout=PATIENCE))["status"] == 200
-    return stream
+    with opened(server.url("websocket"), source_address=(source, 0), additional_headers=headers) as stream:
+        stream.send(json.dumps({"messageType": "hello", "use_webpush": True, "uaid": ""}))
+        assert json.loads(stream.recv(timeout=PATIENCE))["status"] == 200
+        yield stream
 
 
 def opened_until_refused(server, open_files, source, forge=lambda number: None, field="X-Forwarded-For"):
@@ -114,4 +115,5 @@ def test_a_connection_without_a_header_of_a_proxy_is_closed(proxied, first, sour
     while server.number("proxy_headers_refused_total") < 10:
         assert time.monotonic() < deadline, server.log()
         time.sleep(0.02)
-    session(server, OTHER).close()
+    with session(server, OTHER):
+        pass

@@ -42,8 +42,8 @@ counters! {
     }
 }
 
-/// 256 connections x about 20 KB = 5 MB. One request each, and its answer is at hand. At the bound the oldest is closed:
-/// a request that is sent at once is answered, also beside very many connections on which nothing is sent.
+/// 256 connections x about 20 KB = 5 MB. One request each, and its answer is at hand. At the bound the oldest is
+/// closed: a request that is sent at once is answered, also beside very many connections on which nothing is sent.
 pub(super) const REDIRECT_LIMITS: Limits =
     Limits { connections: 256, head_time: Duration::from_secs(5), time: Duration::from_secs(10) };
 
