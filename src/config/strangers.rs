@@ -25,6 +25,13 @@ const PUBLIC_HANDSHAKES: u32 = 20;
 const PUBLIC_NEW_USERS: u32 = 300;
 const PUBLIC_REGISTERS: u32 = 3_000;
 
+impl Strangers {
+    /// Returns true if the operator has switched a limit on.
+    pub fn are_set(&self) -> bool {
+        [self.connections, self.handshakes, self.new_users, self.registers].iter().flatten().any(|number| *number > 0)
+    }
+}
+
 impl Config {
     /// Returns the limits on each address.
     pub fn stranger_limits(&self) -> StrangerLimits {

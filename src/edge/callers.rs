@@ -1,6 +1,6 @@
 //! Addresses that proxies name: PROXY headers, and fields of the head of an upgrade (docs/PROXIES.md).
 //!
-//! The edge reads what any peer sends. The reactor knows the address of the peer and uses only the word of trusted ones.
+//! The edge reads what any peer sends. The reactor knows the address of the peer, and believes trusted ones only.
 
 use std::net::IpAddr;
 use std::sync::Arc;

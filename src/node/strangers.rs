@@ -14,7 +14,8 @@ use crate::config::Config;
 /// Returns the rules about the addresses of callers. `tells_peers` checks the kernel, if a rule needs addresses.
 ///
 /// # Errors
-/// The kernel does not tell addresses.
+/// The kernel does not tell addresses, and a setting of the operator needs them. The limits that a public server has by
+/// default stay off on such a kernel.
 pub(super) fn rules(
     config: &Config,
     shards: u16,
@@ -25,17 +26,18 @@ pub(super) fn rules(
     let proxies =
         Proxies { trusted: proxy.trusted.clone().into(), protocol: proxy.protocol, header: proxy.header.is_some() };
     let rules = CallerRules { strangers, proxies };
-    if rules.need_addresses() {
-        let is_told = tells_peers().map_err(|error| Fault::Kernel(error.to_string()))?;
-        if !is_told {
-            return Err(Fault::Kernel(NOT_TOLD.to_owned()));
-        }
+    if !rules.need_addresses() || tells_peers().map_err(|error| Fault::Kernel(error.to_string()))? {
+        return Ok(rules);
     }
-    Ok(rules)
+    if config.strangers.are_set() || rules.proxies.protocol || rules.proxies.header {
+        return Err(Fault::Kernel(NOT_TOLD.to_owned()));
+    }
+    tracing::warn!("kernel does not tell the addresses of callers: strangers.* stays off; run on Linux 6.7 or newer");
+    Ok(CallerRules::default())
 }
 
-const NOT_TOLD: &str = "this kernel does not tell the addresses of callers, which strangers.* and proxy.* need: run on Linux \
-                        6.7 or newer, or leave proxy.* out and set the limits of strangers.* to 0";
+const NOT_TOLD: &str = "this kernel does not tell the addresses of callers, which strangers.* and proxy.* need: run on \
+                        Linux 6.7 or newer, or leave these settings out";
 
 /// The limits of a node, and the time of the last log line about each.
 pub(super) struct StrangerWatch {
@@ -57,7 +59,7 @@ impl StrangerWatch {
     /// are there are counted, or not, from their begin.
     pub fn reload(&self, config: &Config) {
         for limit in self.strangers.set_limits(config.stranger_limits()) {
-            let setting = limit.name();
+            let setting = format!("strangers.{}", limit.name());
             tracing::warn!(setting, "change of strangers ignored; restart to switch this limit on or off");
         }
     }
@@ -68,7 +70,7 @@ impl StrangerWatch {
         let now = self.wall.now().mono;
         self.strangers.age(now);
         for (limit, refusals) in self.take_due(now) {
-            let (setting, refused) = (limit.name(), refusals.count);
+            let (setting, refused) = (format!("strangers.{}", limit.name()), refusals.count);
             // The network of the last of them, and never its whole address.
             let network = refusals.network;
             tracing::warn!(setting, refused, %network, "callers refused by a limit of strangers");
@@ -118,10 +120,20 @@ mod tests {
     fn a_kernel_that_does_not_tell_addresses_is_refused_where_a_setting_needs_them() {
         let older = || Ok(false);
         assert!(rules(&config(&[]), 1, older).is_ok());
-        for setting in ["strangers.connections=1", "strangers.registers=1"] {
-            let Err(Fault::Kernel(text)) = rules(&config(&[setting]), 1, older) else { panic!("{setting}") };
+        let trusted = "proxy.trusted=::1";
+        for settings in [
+            &["strangers.connections=1"][..],
+            &["strangers.registers=1"],
+            &[trusted, "proxy.protocol=on"],
+            &[trusted, "proxy.header=forwarded"],
+        ] {
+            let Err(Fault::Kernel(text)) = rules(&config(settings), 1, older) else { panic!("{settings:?}") };
             assert!(text.contains("strangers.*") && text.contains("Linux 6.7"), "{text}");
         }
+        // The defaults of a public server are no wish of its operator.
+        let public = config(&["public.domain=push.example", "tls.cert=c", "tls.key=k"]);
+        assert!(rules(&public, 1, || Ok(true)).unwrap().need_addresses());
+        assert!(!rules(&public, 1, older).unwrap().need_addresses());
     }
 
     #[test]

@@ -218,62 +218,56 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         opened.conn
     }
 
-    /// Answers a connection beyond the limit and ends it; without a word when too many such answers are being heard.
-    /// Half of these slots are for connections that are first asked what they want: it may be a health page, and a
-    /// process without places is well. One of them that says nothing makes room for the next.
+    /// Refuses a connection for which no place is left.
     fn turn_away(&mut self, slot: u32, kind: Kind) {
         self.stats.accepts_refused += 1;
         let port = kind.port.first_role();
+        let opened = self.conns.open(slot, port, None, self.now_ms());
+        let conn = self.settle_in(opened);
         if kind.tls {
             // Without a handshake nothing can be said, and a handshake costs more than a place.
             self.tls.count_refused(port);
-            let opened = self.conns.open(slot, port, None, self.now_ms());
-            let conn = self.settle_in(opened);
+            self.close(conn);
+        } else {
+            self.refuse(conn, kind.port);
+        }
+    }
+
+    /// Refuses a connection that its caller may not have. It is heard once, as on a public port without places: `GET /`
+    /// gets the page, and every other request 503. Over TLS nothing is said, because no handshake has begun.
+    pub(super) fn refuse_caller(&mut self, conn: ConnId) {
+        if self.in_handshake(conn) {
+            self.close(conn);
+        } else {
+            self.refuse(conn, Port::Public);
+        }
+    }
+
+    /// Answers a refused connection and ends it; without a word when too many such answers are being heard. Half of
+    /// these slots are for connections that are first asked what they want: it may be a health page, and a process
+    /// without places is well. One of them that says nothing makes room for the next.
+    fn refuse(&mut self, conn: ConnId, listener: Port) {
+        let Some(entry) = self.conns.get(conn) else { return };
+        let (port, most) = (entry.port, self.refused_max());
+        if self.accepting.refused >= most {
+            self.stats.accepts_dropped += 1;
             return self.close(conn);
         }
-        let since = self.now_ms();
-        let mut codec = self.edge.open_placeless(kind.port);
-        if codec.is_some() && self.accepting.refused >= self.refused_max() / 2 && !self.end_silent_placeless(port) {
+        let mut codec = self.edge.open_placeless(listener);
+        if codec.is_some() && self.accepting.refused >= most / 2 && !self.end_silent_placeless(port) {
             codec = None;
         }
-        let asked = codec.is_some();
-        let opened = self.conns.open(slot, port, codec, since);
-        let conn = self.settle_in(opened);
-        if !asked {
-            self.say_too_many(conn);
-        } else if self.refuse(conn) {
-            self.http.add(self.now.mono, conn);
-            self.want_input(conn);
-        }
-    }
-
-    /// Counts a connection as one that is only told that it is refused. Returns false if it was closed without a word,
-    /// because too many are being told.
-    fn refuse(&mut self, conn: ConnId) -> bool {
-        if self.accepting.refused >= self.refused_max() {
-            self.stats.accepts_dropped += 1;
-            self.close(conn);
-            return false;
-        }
+        self.conns.leave_place(conn);
+        let Some(entry) = self.conns.get_mut(conn) else { return };
         self.accepting.refused += 1;
-        if let Some(entry) = self.conns.get_mut(conn) {
-            entry.flags.set(Flags::REFUSED);
+        entry.flags.set(Flags::REFUSED);
+        if codec.is_some() {
+            entry.codec = codec;
+            return self.serve(conn);
         }
-        true
-    }
-
-    /// Answers 503 and ends the connection. Over TLS nothing is said without a handshake.
-    pub(super) fn say_too_many(&mut self, conn: ConnId) {
-        if self.in_handshake(conn) {
-            return self.close(conn);
-        }
-        if self.refuse(conn)
-            && let Some(entry) = self.conns.get_mut(conn)
-        {
-            let answer = self.edge.too_many(entry.port);
-            self.sides.entry(&mut entry.side, entry.port).out.push(answer);
-            self.part(conn);
-        }
+        let answer = self.edge.too_many(port);
+        self.sides.entry(&mut entry.side, port).out.push(answer);
+        self.part(conn);
     }
 
     /// Refused connections of one shard that are being told so at once. Their slots come out of what its tables hold

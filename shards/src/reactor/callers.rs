@@ -87,14 +87,10 @@ impl Callers {
         }
     }
 
-    /// Bytes of [`Callers::pack`].
-    const PACKED: usize = size_of::<u64>();
-
-    /// Appends the caller of a connection that moves.
-    pub(super) fn pack(&self, conn: ConnId, bytes: &mut Vec<u8>) {
-        if self.asks {
-            bytes.extend_from_slice(&self.named.number(conn.slot).to_le_bytes());
-        }
+    /// Returns the caller of a connection that moves, as the last bytes that it carries; `None` while no setting needs
+    /// callers.
+    pub(super) fn packed(&self, conn: ConnId) -> Option<[u8; size_of::<u64>()]> {
+        self.asks.then(|| self.named.number(conn.slot).to_le_bytes())
     }
 
     /// Takes the caller of a connection that has moved here off the end of `bytes`, and counts it here.
@@ -102,8 +98,8 @@ impl Callers {
         if !self.asks {
             return bytes;
         }
-        // Invariant: the bytes come from `pack` of another shard of this process, whose rules are the same.
-        let (rest, number) = bytes.split_last_chunk_mut::<{ Callers::PACKED }>().expect("a shard packs what it sends");
+        // Invariant: the bytes come from another shard of this process, whose rules are the same.
+        let (rest, number) = bytes.split_last_chunk_mut().expect("a shard packs what it sends");
         let counted = |caller: &Caller| match caller {
             Caller::Stranger(stranger) => self.rules.strangers.enter_moved(*stranger, now),
             Caller::Proxy => true,
@@ -116,6 +112,11 @@ impl Callers {
 
     pub(super) fn heap_bytes(&self) -> usize {
         self.named.heap_bytes()
+    }
+
+    /// Gives back what a crowd needed.
+    pub(super) fn trim(&mut self) {
+        super::trim(&mut self.unasked);
     }
 }
 
@@ -208,6 +209,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(entry) = self.conns.get_mut(conn) else { return };
         entry.state = State::Asking;
         if !self.plane.ask_peer(conn, family) {
+            self.stats.receives_starved += 1;
             self.callers.unasked.push_back((conn, family));
         }
     }
@@ -301,7 +303,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         if counted && (!is_tls || self.callers.take(conn, Limit::Handshakes, self.now.mono)) {
             self.serve(conn);
         } else {
-            self.say_too_many(conn);
+            self.refuse_caller(conn);
         }
     }
 

@@ -50,14 +50,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(side) = self.sides.get(entry.side) else { return };
         match side.departure.take() {
             Some(Departure::Claimed { to, claim, hello }) if result >= 0 => {
-                let mut bytes = if entry.flags.has(Flags::TLS) {
+                let caller = self.callers.packed(conn);
+                let caller = caller.as_ref().map_or(&[][..], |number| number);
+                let bytes = if entry.flags.has(Flags::TLS) {
                     let mut packed = self.tls.export(conn.slot);
-                    pack(&mut packed, side.inbox.bytes(), side.sealed.bytes());
+                    pack(&mut packed, side.inbox.bytes(), side.sealed.bytes(), caller);
                     packed
                 } else {
-                    side.inbox.take()
+                    let mut bytes = side.inbox.take();
+                    bytes.extend_from_slice(caller);
+                    bytes
                 };
-                self.callers.pack(conn, &mut bytes);
                 let bytes = Carried(bytes.into());
                 self.stats.sockets_sent += 1;
                 self.release(conn);
@@ -101,20 +104,21 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 }
 
 /// Appends what a TLS connection carries behind its state: the number of plain bytes (u32, little endian), the plain
-/// bytes, the ciphertext.
-fn pack(packed: &mut Vec<u8>, plain: &[u8], ciphertext: &[u8]) {
+/// bytes, the ciphertext, the caller.
+fn pack(packed: &mut Vec<u8>, plain: &[u8], ciphertext: &[u8], caller: &[u8]) {
     // At the exact size, so that no copy of the secrets stays behind in memory that grew.
-    let mut whole = Vec::with_capacity(packed.len() + 4 + plain.len() + ciphertext.len());
+    let mut whole = Vec::with_capacity(packed.len() + 4 + plain.len() + ciphertext.len() + caller.len());
     whole.extend_from_slice(packed);
     whole.extend_from_slice(&(plain.len() as u32).to_le_bytes());
     whole.extend_from_slice(plain);
     whole.extend_from_slice(ciphertext);
+    whole.extend_from_slice(caller);
     packed.fill(0);
     std::hint::black_box(&packed);
     *packed = whole;
 }
 
-/// The plain bytes and the ciphertext of [`pack`].
+/// The plain bytes and the ciphertext of [`pack`], without the caller.
 pub(super) fn unpack(bytes: &[u8]) -> (&[u8], &[u8]) {
     // Invariant: the bytes come from `pack` of another shard.
     let (len, rest) = bytes.split_first_chunk().expect("a shard packs what it sends");

@@ -2,9 +2,9 @@
 //!
 //! A turn reaps what the rings completed, turns it into inputs of the machine, carries out the effects of each
 //! input before the next, and stages what must be sent; the next turn submits it. When a turn found nothing to
-//! do the shard parks. Each concern is one file: [`accept`], [`recv`], [`begun`], [`callers`], [`send`], [`sealed`] (TLS),
-//! [`goodbye`], [`hand_off`], [`watch`] (timeouts of requests and blocked sockets), [`hearing`] (silences), [`park`];
-//! [`turn`] is the loop itself.
+//! do the shard parks. Each concern is one file: [`accept`], [`callers`], [`recv`], [`begun`], [`send`], [`sealed`]
+//! (TLS), [`goodbye`], [`hand_off`], [`watch`] (timeouts of requests and blocked sockets), [`hearing`] (silences),
+//! [`park`]; [`turn`] is the loop itself.
 //!
 //! Lives on: the shard's thread, as one task of its glommio executor.
 
@@ -296,6 +296,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         trim(&mut self.inputs);
         trim(&mut self.undecoded);
         self.handshakes.trim();
+        self.callers.trim();
         self.plane.trim();
         self.published = self.now.mono;
         self.unpublished = false;

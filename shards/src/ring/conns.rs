@@ -175,6 +175,14 @@ impl<C> Conns<C> {
         self.placed[at] += u32::from(!was_placed);
     }
 
+    /// Takes the place of the connection back.
+    pub(crate) fn leave_place(&mut self, conn: ConnId) {
+        let Some(entry) = self.get_mut(conn) else { return };
+        let (at, placed) = (entry.port as usize, entry.flags.has(Flags::PLACED));
+        entry.flags.clear(Flags::PLACED);
+        self.placed[at] -= u32::from(placed);
+    }
+
     /// Counts the connection, and its place if it has one, as of another port from now on.
     pub(crate) fn change_port(&mut self, conn: ConnId, port: Port) {
         let Some(entry) = self.get_mut(conn) else { return };
@@ -210,13 +218,12 @@ impl<C> Conns<C> {
 
     /// Close is staged: from now on only its completion finds the connection under this name.
     pub(crate) fn closing(&mut self, conn: ConnId) {
+        self.leave_place(conn);
         if let Some(entry) = self.get_mut(conn) {
-            let (at, placed) = (entry.port as usize, entry.flags.has(Flags::PLACED));
             entry.state = State::Closing;
             entry.codec = None;
             entry.flags = Flags::default();
             self.open -= 1;
-            self.placed[at] -= u32::from(placed);
         }
     }
 

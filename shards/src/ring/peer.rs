@@ -1,5 +1,5 @@
-//! Addresses of peers. A multishot accept does not tell them; SO_PEERNAME by io_uring's getsockopt does, also for direct
-//! descriptors (Linux 6.7).
+//! Addresses of peers. A multishot accept does not tell them. SO_PEERNAME by io_uring's getsockopt does, also for
+//! direct descriptors (Linux 6.7).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -94,12 +94,12 @@ impl Stranger {
             IpAddr::V4(address) => IPV4_BEGIN | u64::from(address.to_bits()),
             IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
         };
-        // The first /64 of IPv6 has the loopback address, and the second one has none.
-        Stranger(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
+        // The first /64 of IPv6 has the loopback address, and the second one has none. The last two are of multicast
+        // addresses, which no caller has; a PROXY header can name one.
+        Stranger(NonZeroU64::new(bits.min(u64::MAX - 1)).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// Returns the number under which a connection keeps it: neither 0 nor `u64::MAX`, which is a network of multicast
-    /// addresses (RFC 4291 section 2.7).
+    /// Returns the number under which a connection keeps it: neither 0 nor `u64::MAX`.
     pub fn number(self) -> u64 {
         self.0.get()
     }

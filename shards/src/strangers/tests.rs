@@ -148,7 +148,7 @@ fn refusals_are_told_once_with_a_network_and_no_address() {
 fn threads_of_all_shards_have_one_count() {
     for shards in [2, 7] {
         let strangers = Strangers::new(connections(100), shards);
-        // All at one address: exactly the limit is served, whatever shard takes them.
+        // All at one address: exactly the limit is served, on all shards together.
         let served = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..shards {

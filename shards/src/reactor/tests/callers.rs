@@ -21,6 +21,9 @@ fn proxies(protocol: bool, header: bool) -> Proxies {
     Proxies { trusted: Arc::new(["127.0.0.0/8".parse().unwrap()]), protocol, header }
 }
 
+/// Answer to a caller beyond a limit: it is heard once, and told.
+const REFUSED: &[u8] = b"503\nbye Said\n";
+
 /// A client that says this first.
 fn saying(address: std::net::SocketAddr, first: &[u8]) -> Client {
     let mut client = Client::connect(address);
@@ -46,7 +49,7 @@ fn connections_beyond_the_limit_of_an_address_are_refused_until_one_ends() {
         hears(&mut bench, &mut first, b"101\n");
         hears(&mut bench, &mut second, b"pong\n");
         let mut third = saying(bench.websocket, b"UP\n");
-        is_closed(&mut bench, &mut third, b"503\n");
+        is_closed(&mut bench, &mut third, REFUSED);
         let mut over_tls = ToyClient::new(Client::connect(bench.websocket_tls));
         bench.until("closed without a word", |_| over_tls.heard().is_empty() && over_tls.socket.end.is_some());
         assert_eq!(rules.strangers.stats().refused(Limit::Connections), 2);
@@ -72,7 +75,7 @@ fn a_connection_that_moves_stays_counted_once() {
         assert_eq!((bench.shards[0].connections(), bench.shards[1].connections()), (0, 1));
         let mut beside = bench.websocket();
         let mut beyond = saying(bench.websocket, b"UP\n");
-        is_closed(&mut bench, &mut beyond, b"503\n");
+        is_closed(&mut bench, &mut beyond, REFUSED);
         moving.forget();
         moving.say(b"E\n");
         hears(&mut bench, &mut moving, b"pong\n");
@@ -82,6 +85,57 @@ fn a_connection_that_moves_stays_counted_once() {
         hears(&mut bench, &mut another, b"101\n");
         beside.say(b"E\n");
         hears(&mut bench, &mut beside, b"pong\n");
+    });
+}
+
+#[test]
+fn a_tls_connection_takes_its_caller_along() {
+    run(|| {
+        let rules = rules(limits(1), Proxies::default());
+        let mut bench = Bench::with_callers(2, &rules);
+        let mut moving = ToyClient::new(Client::connect(bench.websocket_tls));
+        moving.socket.say(&ToyClient::flights());
+        moving.say(b"UP\nM 1\nE\n");
+        bench.until("moved", |_| moving.heard() == b"101\npong\npong\n");
+        assert_eq!((bench.shards[0].connections(), bench.shards[1].connections()), (0, 1));
+        let mut beyond = saying(bench.websocket, b"UP\n");
+        is_closed(&mut bench, &mut beyond, REFUSED);
+    });
+}
+
+#[test]
+fn an_app_server_is_counted_by_the_shard_that_serves_it() {
+    run(|| {
+        let rules = rules(limits(4), Proxies::default());
+        let mut bench = Bench::with_callers(2, &rules);
+        let mut senders: Vec<Client> = (0..4).map(|_| saying(bench.endpoint, b"E\n")).collect();
+        bench.until("all are served", |_| senders.iter_mut().all(|sender| sender.heard() == b"pong\n"));
+        assert!(bench.shards.iter().all(|shard| shard.connections() > 0), "the connections are dealt");
+        let mut beyond = saying(bench.endpoint, b"E\n");
+        is_closed(&mut bench, &mut beyond, REFUSED);
+        senders.clear();
+        bench.until("all gone", |_| rules.strangers.stats().addresses == 0);
+    });
+}
+
+/// A proxy behind a proxy: the header names a trusted one, whose upgrades name their callers. The mark of a proxy moves
+/// with its connection.
+#[test]
+fn a_field_counts_behind_a_proxy_header_that_names_a_trusted_proxy() {
+    run(|| {
+        let rules = rules(limits(1), proxies(true, true));
+        let mut bench = Bench::with_callers(2, &rules);
+        let mut first = saying(bench.websocket, b"PROXY 127.0.0.9\nUP 192.0.2.1\nM 1\n");
+        hears(&mut bench, &mut first, b"101\npong\n");
+        let mut beyond = saying(bench.websocket, b"PROXY 127.0.0.9\nUP 192.0.2.1\n");
+        is_closed(&mut bench, &mut beyond, b"101\nbye AddressLimit\n");
+        let mut other = saying(bench.websocket, b"PROXY 192.0.2.7\nUP 192.0.2.1\n");
+        hears(&mut bench, &mut other, b"101\n");
+        // Of two without a field, which count for no address.
+        let mut unnamed = [(); 2].map(|()| saying(bench.websocket, b"PROXY 127.0.0.9\nUP\nM 1\n"));
+        for client in &mut unnamed {
+            hears(&mut bench, client, b"101\npong\n");
+        }
     });
 }
 
@@ -130,7 +184,7 @@ fn a_proxy_header_names_the_caller_also_in_two_parts() {
             client.say(&bytes[split..]);
             hears(&mut bench, &mut client, b"101\n");
             let mut beyond = saying(bench.websocket, bytes);
-            is_closed(&mut bench, &mut beyond, b"503\n");
+            is_closed(&mut bench, &mut beyond, REFUSED);
             let mut other = saying(bench.websocket, b"PROXY 192.0.2.2\nUP\n");
             hears(&mut bench, &mut other, b"101\n");
             drop((client, other));
@@ -208,7 +262,7 @@ fn the_head_of_an_upgrade_names_the_caller_if_a_trusted_proxy_sent_it() {
         let mut first = saying(bench.websocket, b"UP 192.0.2.1\n");
         hears(&mut bench, &mut first, b"101\n");
         let mut second = saying(bench.websocket, b"UP 192.0.2.2\n");
-        is_closed(&mut bench, &mut second, b"503\n");
+        is_closed(&mut bench, &mut second, REFUSED);
     });
 }
 
@@ -219,5 +273,6 @@ fn a_crowd_is_served_although_addresses_wait_for_spans() {
         let mut bench = Bench::with_callers(1, &rules(limits(10_000), Proxies::default()));
         let mut crowd: Vec<Client> = (0..1_500).map(|_| saying(bench.websocket, b"UP\n")).collect();
         bench.until("all are served", |_| crowd.iter_mut().all(|client| client.heard() == b"101\n"));
+        assert!(bench.shards[0].stats.receives_starved > 0, "spans were never short");
     });
 }

@@ -59,7 +59,7 @@ impl Edge for LineEdge {
     }
 
     fn open_placeless(&mut self, port: Port) -> Option<Codec> {
-        (port == Port::WebSocket).then_some(Codec::Placeless)
+        matches!(port, Port::WebSocket | Port::Public).then_some(Codec::Placeless)
     }
 
     fn arrived(&mut self) -> Codec {
