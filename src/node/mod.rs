@@ -86,7 +86,6 @@ use listeners::{Address, Bound, Public};
 use manager::Manager;
 use running::Stage;
 use storage::Storage;
-use strangers::StrangerWatch;
 
 /// Settings of a node that come from its process or test, not from its configuration.
 #[derive(Clone)]
@@ -196,10 +195,7 @@ pub fn start_in(config: &Config, surroundings: Surroundings) -> Result<Running, 
     });
     let shards = shards::thread::start(setups.collect()).map_err(|error| Fault::Shards(error.to_string()))?;
 
-    let gate = Arc::clone(&plan.edge.gate);
-    let watch = StrangerWatch::new(Arc::clone(&plan.callers.strangers), Arc::clone(&plan.wall));
-    let stage = Stage::new(shards.handle(), Arc::clone(&storage), data.path(), gate, (tls.clone(), watch));
-    let stage = Arc::new(stage);
+    let stage = Arc::new(Stage::new(&plan, shards.handle(), Arc::clone(&storage), data.path()));
     let exhibits = plan.exhibits(shards.boards(), &storage);
     let admin = tls.admin(config, admin);
     let island = Island::start(prepared, admin, exhibits, Arc::clone(&stage) as Arc<dyn Host>).map_err(no_island)?;

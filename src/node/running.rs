@@ -12,6 +12,7 @@ use shards::ledger;
 use shards::reactor::Control;
 use shards::thread::{Handle, Shards};
 
+use super::Plan;
 use super::access;
 use super::backup::backup;
 use super::banner::Addresses;
@@ -69,15 +70,16 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(
-        shards: Handle<PushEdge>,
-        storage: Arc<Storage>,
-        data: &Path,
-        gate: Arc<Gate>,
-        (tls, strangers): (NodeTls, StrangerWatch),
-    ) -> Stage {
-        let (data, draining) = (data.to_owned(), AtomicBool::new(false));
-        Stage { shards, storage, data, draining, gate, tls, strangers }
+    pub(super) fn new(plan: &Plan<'_>, shards: Handle<PushEdge>, storage: Arc<Storage>, data: &Path) -> Stage {
+        Stage {
+            shards,
+            storage,
+            data: data.to_owned(),
+            draining: AtomicBool::new(false),
+            gate: Arc::clone(&plan.edge.gate),
+            tls: plan.tls.clone(),
+            strangers: StrangerWatch::new(Arc::clone(&plan.callers.strangers), Arc::clone(&plan.wall)),
+        }
     }
 
     /// Makes health pages say that the node stops, and the gate refuse new WebSockets; all else goes on.
