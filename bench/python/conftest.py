@@ -1,5 +1,6 @@
 """One real server process for each test that asks for one."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -64,6 +65,15 @@ class Server:
         for number in PORTS.values():
             self.wait_for(number)
 
+    @contextlib.contextmanager
+    def running(self):
+        """Starts it for a block of statements, and kills it behind them."""
+        try:
+            self.start()
+            yield self
+        finally:
+            self.kill()
+
     def wait_for(self, number):
         deadline = time.monotonic() + 60
         while True:
@@ -120,8 +130,5 @@ class Server:
 @pytest.fixture
 def server(tmp_path):
     server = Server(tmp_path)
-    try:
-        server.start()
+    with server.running():
         yield server
-    finally:
-        server.kill()

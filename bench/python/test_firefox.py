@@ -125,11 +125,8 @@ def tls_server(tmp_path, monkeypatch):
     """A server with TLS whose certificate is signed by an authority, as Firefox demands."""
     server = TlsServer(tmp_path, has_authority=True)
     trust(monkeypatch, server.authority)
-    try:
-        server.start()
+    with server.running():
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture

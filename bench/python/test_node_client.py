@@ -14,11 +14,8 @@ from tls_server import TlsServer
 @pytest.fixture
 def server(tmp_path):
     server = TlsServer(tmp_path, has_authority=True)
-    try:
-        server.start()
+    with server.running():
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.mark.parametrize("text", ["hello, page", "\u00fc\u0436\u65e5" * 300])

@@ -18,11 +18,8 @@ def server(tmp_path):
     """A server whose endpoint URLs lead to the TLS front."""
     server = Server(tmp_path)
     server.settings.append(f"endpoint.url=https://{server.host}:{TLS_PORT}")
-    try:
-        server.start()
+    with server.running():
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture

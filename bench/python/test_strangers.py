@@ -16,11 +16,8 @@ LIMITS = ["strangers.connections=40", "strangers.new_users=60", "strangers.regis
 @pytest.fixture(params=[1, 2, 7])
 def limited(tmp_path, request):
     server = Server(tmp_path, request.param, LIMITS)
-    try:
-        server.start()
+    with server.running():
         yield server
-    finally:
-        server.kill()
 
 
 def agent(server, address, uaid=None):

@@ -19,11 +19,8 @@ from tls_server import PATIENCE, TLS_PORTS, Client, TlsServer, get
 def server(tmp_path, monkeypatch):
     server = TlsServer(tmp_path)
     trust(monkeypatch, server.certificate)
-    try:
-        server.start()
+    with server.running():
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture

@@ -22,11 +22,8 @@ SHARD_PORTS = ["websocket", "endpoint", "node"]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     server = TlsServer(tmp_path_factory.mktemp("server"))
-    try:
-        server.start()
+    with server.running():
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,8 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "wrk" / "post.lua"
 @pytest.fixture
 def server(tmp_path):
     server = Server(tmp_path, shards=os.cpu_count())
-    try:
-        server.start()
+    with server.running():
         yield server
-    finally:
-        server.kill()
 
 
 class Reader:
