@@ -10,17 +10,17 @@
 
 mod waker;
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::ring::RingFd;
-use machine::Mail;
+use crate::ring::{Origin, RingFd};
 use machine::ids::ShardId;
 use machine::limits;
+use machine::{Carried, Mail};
 
 pub use waker::Waker;
 
@@ -59,7 +59,12 @@ struct Door {
     roomy: AtomicU32,
     /// Endpoint and node connections there or on their way there.
     dealt: AtomicU32,
+    /// State of connections that are being handed over to it, at most [`HAND_OVERS_MAX`].
+    handed_over: Mutex<HashMap<Origin, Carried>>,
 }
+
+/// Connections of app servers that are on their way to one shard at once, at most. Others stay.
+const HAND_OVERS_MAX: usize = 256;
 
 /// One shard's end of the mesh.
 pub struct Mailbox {
@@ -81,6 +86,7 @@ pub fn mesh(shards: u16) -> io::Result<Vec<Mailbox>> {
             rings: OnceLock::new(),
             roomy: AtomicU32::new(0),
             dealt: AtomicU32::new(0),
+            handed_over: Mutex::default(),
         })
     };
     let doors: Arc<[Door]> = (0..shards).map(|_| door()).collect::<io::Result<Vec<_>>>()?.into();
@@ -174,6 +180,34 @@ impl Mailbox {
         } else {
             dealt.fetch_sub(1, Ordering::Relaxed)
         };
+    }
+
+    /// Returns the least loaded shard if this one has more than twice the mean of endpoint connections, and two more than
+    /// that one.
+    pub(crate) fn relief(&self) -> Option<ShardId> {
+        let load = |door: &Door| u64::from(door.dealt.load(Ordering::Relaxed));
+        let (all, mine): (u64, u64) = (self.doors.iter().map(load).sum(), load(self.mine()));
+        let to = self.deal();
+        (mine * self.doors.len() as u64 > 2 * all && mine >= load(self.door(to)) + 2).then_some(to)
+    }
+
+    /// Leaves the state of a connection for the shard that it is handed over to, and counts it there. Returns false,
+    /// and does not ask for the state, if too many are on their way.
+    pub(crate) fn hand_over(&self, to: ShardId, from: Origin, state: impl FnOnce() -> Carried) -> bool {
+        let mut on_their_way = self.door(to).handed_over.lock().unwrap_or_else(PoisonError::into_inner);
+        // The shard has not taken what came from the same slot before.
+        if on_their_way.len() >= HAND_OVERS_MAX || on_their_way.contains_key(&from) {
+            return false;
+        }
+        on_their_way.insert(from, state());
+        self.count_dealt(to, true);
+        true
+    }
+
+    /// Takes the state of a connection that was handed over to `to`: for that shard, or for its source if the descriptor
+    /// could not be moved.
+    pub(crate) fn take_handed_over(&self, to: ShardId, from: Origin) -> Option<Carried> {
+        self.door(to).handed_over.lock().unwrap_or_else(PoisonError::into_inner).remove(&from)
     }
 
     /// Chooses the shard for a new endpoint connection: the least loaded one; this one when that is no better.

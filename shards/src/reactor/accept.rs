@@ -143,7 +143,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Returns true if a connection of this port finds a place, also that of an idle one.
-    fn finds_place(&mut self, port: Port) -> bool {
+    pub(super) fn finds_place(&mut self, port: Port) -> bool {
         self.has_place(port) || self.end_idle_for_another(port)
     }
 
@@ -174,6 +174,9 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         // Its place in the line of the other port is void. What it has begun is noted anew, for this one.
         entry.flags.clear(Flags::PARTIAL);
         self.mailbox.count_dealt(self.mailbox.shard(), counted);
+        if role == Port::Endpoint {
+            self.note_sender(conn);
+        }
         true
     }
 

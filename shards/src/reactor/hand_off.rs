@@ -1,14 +1,16 @@
-//! Moving sockets between shards (ring/RULES.md): a session to its owner, an endpoint connection to the least loaded
-//! shard.
+//! Moving sockets between shards (ring/RULES.md): a session to its owner, a connection of an app server to the least
+//! loaded shard.
 //!
 //! The mail with hello and undecoded bytes goes out when the descriptor is known to be there; bytes that arrive at the
 //! socket meanwhile are read by the target.
 
 use crate::ports::{Edge, Port};
-use crate::ring::{Departure, Done, Flags, State};
+use crate::ring::{Conns, Departure, Done, Flags, Origin, Sides, State};
+use crate::tls::Tls;
 use machine::ids::{Claim, ConnId};
 use machine::{Arrival, Carried, Input, Mail};
 
+use super::callers::Callers;
 use super::{Machine, Reactor};
 
 impl<E: Edge, M: Machine> Reactor<E, M> {
@@ -50,18 +52,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Some(side) = self.sides.get(entry.side) else { return };
         match side.departure.take() {
             Some(Departure::Claimed { to, claim, hello }) if result >= 0 => {
-                let caller = self.callers.packed(conn);
-                let caller = caller.as_ref().map_or(&[][..], |number| number);
-                let bytes = if entry.flags.has(Flags::TLS) {
-                    let mut packed = self.tls.export(conn.slot);
-                    pack(&mut packed, side.inbox.bytes(), side.sealed.bytes(), caller);
-                    packed
-                } else {
-                    let mut bytes = side.inbox.take();
-                    bytes.extend_from_slice(caller);
-                    bytes
-                };
-                let bytes = Carried(bytes.into());
+                let bytes = luggage(&mut self.conns, &mut self.sides, &mut *self.tls, &self.callers, conn);
                 self.stats.sockets_sent += 1;
                 self.release(conn);
                 self.post(to, Mail::Arrive(Box::new(Arrival { claim, hello, bytes })));
@@ -77,6 +68,15 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.release(conn);
             }
             Some(Departure::Dealt { to, kind }) => self.keep_dealt(conn, to, kind),
+            Some(Departure::HandedOver { .. }) if result >= 0 => {
+                self.stats.handed_over += 1;
+                self.release(conn);
+            }
+            Some(Departure::HandedOver { to, from }) => {
+                self.mailbox.take_handed_over(to, from);
+                self.mailbox.count_dealt(to, false);
+                self.close(conn);
+            }
             None => {}
         }
     }
@@ -100,6 +100,103 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             }
         }
         self.inputs.push_back(Input::Arrived { conn, claim });
+    }
+}
+
+/// Connections of app servers that a shard with too many of them hands over, each between two of its requests.
+///
+/// Those of the endpoint port are dealt at their accept. One of a public port is known as an app server's by its first
+/// head, and leaves when that request is answered.
+impl<E: Edge, M: Machine> Reactor<E, M> {
+    /// Notes a connection that has just become one of an app server.
+    pub(super) fn note_sender(&mut self, conn: ConnId) {
+        if self.senders_to_move.len() < SENDERS_TO_MOVE_MAX && self.mailbox.relief().is_some() {
+            self.senders_to_move.push_back(conn);
+        }
+    }
+
+    /// Hands over the noted connections that are between two requests, while this shard has too many.
+    pub(super) fn hand_over_senders(&mut self) {
+        for _ in 0..self.senders_to_move.len() {
+            let Some(conn) = self.senders_to_move.pop_front() else { return };
+            let Some(entry) = self.conns.get(conn) else { continue };
+            let (state, port, flags) = (entry.state, entry.port, entry.flags);
+            if state != State::Open || port != Port::Endpoint || flags.has(Flags::LAST) {
+                continue;
+            }
+            let under_way = [Flags::BUSY, Flags::BLOCKED, Flags::RECV, Flags::SENDING, Flags::POLL_OUT, Flags::PARTIAL];
+            let busy = under_way.into_iter().any(|flag| flags.has(flag));
+            if busy || self.sides.get(entry.side).is_some_and(|side| !side.is_idle()) {
+                self.senders_to_move.push_back(conn);
+            } else {
+                self.hand_over(conn);
+            }
+        }
+    }
+
+    fn hand_over(&mut self, conn: ConnId) {
+        let Some(to) = self.mailbox.relief() else { return };
+        let Some(target) = self.mailbox.roomy_ring_of(to) else { return };
+        let Some(flags) = self.conns.get(conn).map(|entry| entry.flags) else { return };
+        let tls = flags.has(Flags::TLS);
+        if tls && (self.in_handshake(conn) || self.tls.peer_closed(conn.slot)) {
+            return;
+        }
+        let from = Origin { shard: self.mailbox.shard(), slot: conn.slot, tls };
+        let Reactor { mailbox, conns, sides, tls, callers, .. } = self;
+        if !mailbox.hand_over(to, from, || luggage(conns, sides, &mut **tls, callers, conn)) {
+            return;
+        }
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.state = State::Moving;
+        entry.flags.clear(Flags::POLL_IN);
+        self.sides.entry(&mut entry.side, entry.port).departure = Some(Departure::HandedOver { to, from });
+        self.plane.move_handed_over(conn, flags.has(Flags::POLL_IN), target, from);
+    }
+
+    /// Another shard has handed over a connection of an app server, and counted it here.
+    pub(super) fn handed_over(&mut self, from: Origin, ring: u16, result: i32) {
+        let Ok(direct) = u32::try_from(result) else { return };
+        let state = self.mailbox.take_handed_over(self.mailbox.shard(), from);
+        let codec = self.edge.open(Port::Public, from.tls);
+        let has_place = self.finds_place(Port::Endpoint);
+        let slot = self.plane.slot(ring, direct);
+        let opened = self.conns.open(slot, Port::Endpoint, Some(codec), self.now_ms());
+        let conn = self.settle_in(opened);
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        entry.flags.set(Flags::COUNTED);
+        self.stats.endpoint_connections += 1;
+        let Some(state) = state.filter(|_| has_place) else {
+            self.stats.accepts_refused += 1;
+            return self.close(conn);
+        };
+        if from.tls {
+            entry.flags.set(Flags::TLS);
+        }
+        self.conns.take_place(conn);
+        self.feed(conn, state);
+        self.serve(conn);
+    }
+}
+
+/// Connections that wait for the end of a request to be handed over, at most; later ones stay.
+const SENDERS_TO_MOVE_MAX: usize = 256;
+
+/// State that a connection takes along: its bytes, its secrets and its caller. Its TLS ends here.
+fn luggage<C>(conns: &mut Conns<C>, sides: &mut Sides, tls: &mut dyn Tls, callers: &Callers, conn: ConnId) -> Carried {
+    let Some(entry) = conns.get(conn) else { return Carried::default() };
+    let caller = callers.packed(conn);
+    let caller = caller.as_ref().map_or(&[][..], |number| number);
+    let side = sides.get(entry.side);
+    if entry.flags.has(Flags::TLS) {
+        let mut packed = tls.export(conn.slot);
+        let (plain, ciphertext) = side.map_or_else(Default::default, |side| (side.inbox.take(), side.sealed.take()));
+        pack(&mut packed, &plain, &ciphertext, caller);
+        Carried(packed.into())
+    } else {
+        let mut bytes = side.map_or_else(Vec::new, |side| side.inbox.take());
+        bytes.extend_from_slice(caller);
+        Carried(bytes.into())
     }
 }
 

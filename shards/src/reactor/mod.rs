@@ -202,6 +202,8 @@ pub(crate) struct Reactor<E: Edge, M = ShardMachine> {
     undecoded: VecDeque<ConnId>,
     /// Connections that wait for a receive span.
     starved: VecDeque<ConnId>,
+    /// Connections of app servers that are handed over between two requests.
+    senders_to_move: VecDeque<ConnId>,
     /// A reply that was collected while parking.
     collected: Option<(StoreTicket, Result<StoreReply, StoreError>)>,
     /// As `collected`, of another node.
@@ -268,6 +270,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             dirty: Vec::new(),
             undecoded: VecDeque::new(),
             starved: VecDeque::new(),
+            senders_to_move: VecDeque::new(),
             collected: None,
             heard: None,
             scratch: Vec::new(),

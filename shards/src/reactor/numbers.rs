@@ -17,6 +17,7 @@ counters! {
         counter accept_ring_changes: "Times accepting moved to another ring.",
         counter dealt_out: "Endpoint connections given to a less loaded shard.",
         counter dealt_in: "Endpoint connections taken over from another shard.",
+        counter handed_over: "Connections of app servers on a public port handed over to a less loaded shard after their first request.",
         counter sockets_sent: "Sockets sent to the ring of their owner.",
         counter sockets_received: "Sockets that came from the rings of others.",
         counter sockets_kept: "Sockets that the ring of their owner did not take.",

@@ -72,6 +72,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         told |= self.read_peers();
         told |= self.run_timers();
         told |= self.decode_waiting();
+        self.hand_over_senders();
         self.unpublished |= told;
         let starved = self.starved.len();
         self.feed_starved();
@@ -99,6 +100,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             Completion::Moved { done, result } => self.moved(done, result),
             Completion::Arrived { claim, tls, ring, result } => self.arrived(claim, tls, ring, result),
             Completion::Dealt { kind, ring, result } => self.dealt(kind, ring, result),
+            Completion::HandedOver { from, ring, result } => self.handed_over(from, ring, result),
             Completion::Woken => {}
         }
     }

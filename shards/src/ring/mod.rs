@@ -39,7 +39,7 @@ pub(crate) use arena::{Span, SpanSize};
 pub(crate) use conns::{Conns, Flags, Opened, State};
 pub(crate) use hub::{Bed, eventfd};
 pub(crate) use layout::{PlaneConfig, accept_limit};
-pub(crate) use op::{Completion, Done};
+pub(crate) use op::{Completion, Done, Origin};
 pub(crate) use outbox::Outbox;
 pub(crate) use peer::{Family, address as peer_address};
 pub(crate) use plane::{Plane, Sent};

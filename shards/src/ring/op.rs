@@ -6,7 +6,7 @@
 //! Kind 0 is special: the whole word is a claim (RULES.md), whose top byte is zero because shard ids are below 256. Its
 //! bit 47 says that the connection speaks TLS.
 
-use machine::ids::{Claim, ConnId};
+use machine::ids::{Claim, ConnId, ShardId};
 use machine::limits;
 
 /// Kind of operation of a completion. The top byte of user_data; 0 is taken by claims.
@@ -40,6 +40,9 @@ pub(crate) enum Kind {
     Event = 13,
     /// Address of the peer; aux = arena span.
     Peer = 14,
+    /// A connection of an app server that another shard handed over; aux = that shard and if it speaks TLS, slot = that
+    /// which it had there.
+    HandedOver = 15,
 }
 
 const SLOT_BITS: u32 = 28;
@@ -76,6 +79,27 @@ pub(crate) fn unclaimed(word: u64) -> (Claim, bool) {
 }
 
 const TLS_CLAIM: u64 = 1 << 47;
+
+/// Place that a connection of an app server had before it was handed over, and if it speaks TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Origin {
+    pub shard: ShardId,
+    pub slot: u32,
+    pub tls: bool,
+}
+
+impl Origin {
+    const TLS: usize = 1 << 8;
+
+    /// The user_data of the connection at its target.
+    pub(crate) fn word(self) -> u64 {
+        plain(Kind::HandedOver, usize::from(self.shard.0) | if self.tls { Origin::TLS } else { 0 }, self.slot)
+    }
+
+    pub(crate) fn of_completion(aux: usize, slot: u32) -> Origin {
+        Origin { shard: ShardId((aux % Origin::TLS) as u16), slot, tls: aux & Origin::TLS != 0 }
+    }
+}
 
 /// Names a connection as a completion does: its slot and the low bits of its generation. The slab tells
 /// whether that is still the one in the slot.
@@ -119,6 +143,8 @@ pub(crate) enum Completion {
     Arrived { claim: Claim, tls: bool, ring: u16, result: i32 },
     /// Another shard dealt us the connection in `direct` of `ring`, of listener kind `kind`.
     Dealt { kind: u32, ring: u16, result: i32 },
+    /// Another shard handed over the connection in `direct` of `ring`; `from` names its state in the mailbox.
+    HandedOver { from: Origin, ring: u16, result: i32 },
     /// Something that only woke us.
     Woken,
 }
@@ -137,7 +163,6 @@ pub(crate) fn split(word: u64) -> Option<(u8, usize, Done)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use machine::ids::ShardId;
     use proptest::prelude::*;
 
     proptest! {
@@ -146,6 +171,13 @@ mod tests {
             let word = word(Kind::Recv, aux, ConnId { slot, generation });
             let done = Done { slot, generation: generation as u16 };
             prop_assert_eq!(split(word), Some((Kind::Recv as u8, aux, done)));
+        }
+
+        #[test]
+        fn an_origin_is_read_back_as_it_was_made(shard in 0u16..256, slot in 0u32..1 << 28, tls: bool) {
+            let origin = Origin { shard: ShardId(shard), slot, tls };
+            let (kind, aux, done) = split(origin.word()).unwrap();
+            prop_assert_eq!((kind, Origin::of_completion(aux, done.slot)), (Kind::HandedOver as u8, origin));
         }
 
         #[test]

@@ -15,7 +15,7 @@ use super::RingFd;
 use super::arena::{Arena, Span, SpanSize};
 use super::hub::Hub;
 use super::layout::PlaneConfig;
-use super::op::{AUX_MAX, Completion, Cqe, Kind, claimed, plain, split, unclaimed, word};
+use super::op::{AUX_MAX, Completion, Cqe, Kind, Origin, claimed, plain, split, unclaimed, word};
 use super::outbox::Outbox;
 use super::peer::{self, Family};
 use super::uring::{Ring, Sending};
@@ -237,6 +237,11 @@ impl Plane {
         self.send_fd(conn, (false, false), target, plain(Kind::Dealt, 0, kind));
     }
 
+    /// Stages the move of an established connection that is handed over to another shard.
+    pub(crate) fn move_handed_over(&mut self, conn: ConnId, poll_in: bool, target: RingFd, from: Origin) {
+        self.send_fd(conn, (poll_in, false), target, from.word());
+    }
+
     /// Stages the wake of a parked shard.
     pub(crate) fn bell(&mut self, hub: RingFd) {
         let entry = opcode::MsgRingData::new(types::Fd(hub.0), 0, plain(Kind::Bell, 0, 0), None)
@@ -319,6 +324,7 @@ impl Plane {
         const BELL: u8 = Kind::Bell as u8;
         const EVENT: u8 = Kind::Event as u8;
         const PEER: u8 = Kind::Peer as u8;
+        const HANDED_OVER: u8 = Kind::HandedOver as u8;
         Some(match kind {
             ACCEPT => Completion::Accepted { listener: done.slot, arming: aux as u16, ring, result, more },
             POLL_IN => Completion::Readable(done),
@@ -329,6 +335,7 @@ impl Plane {
             CLOSE => Completion::Closed { done, result },
             SEND_FD => Completion::Moved { done, result },
             DEALT => Completion::Dealt { kind: done.slot, ring, result },
+            HANDED_OVER => Completion::HandedOver { from: Origin::of_completion(aux, done.slot), ring, result },
             TIMEOUT => {
                 self.hub.fired(aux);
                 Completion::Woken

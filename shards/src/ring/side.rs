@@ -8,6 +8,7 @@ use machine::Hello;
 use machine::ids::{Claim, ShardId};
 
 use super::inbox::Inbox;
+use super::op::Origin;
 use super::outbox::Outbox;
 
 /// No entry.
@@ -29,6 +30,13 @@ pub(crate) enum Departure {
         to: ShardId,
         /// Kind of its listener, as the reactor numbers them. Nothing was read.
         kind: u32,
+    },
+    /// To the least loaded shard, between two requests. Its state is in the mailbox of that shard.
+    HandedOver {
+        /// The least loaded shard.
+        to: ShardId,
+        /// Name of its state.
+        from: Origin,
     },
 }
 

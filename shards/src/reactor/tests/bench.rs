@@ -31,6 +31,7 @@ pub(super) struct Bench {
     pub websocket_tls: SocketAddr,
     pub endpoint_tls: SocketAddr,
     pub public: SocketAddr,
+    pub public_tls: SocketAddr,
 }
 
 /// Runs a test inside an executor, which the reactors need.
@@ -68,13 +69,14 @@ impl Bench {
             (Port::WebSocket, true),
             (Port::Endpoint, true),
             (Port::Public, false),
+            (Port::Public, true),
         ];
         let mut listeners = Vec::from(kinds.map(|(port, tls)| {
             let socket = listen(any, port, BACKLOG_DEFAULT).unwrap();
             Listening { port, tls, socket }
         }));
         let address = |at: usize| local_address(&listeners[at].socket).unwrap();
-        let [websocket, endpoint, websocket_tls, endpoint_tls, public] = [0, 1, 2, 3, 4].map(address);
+        let [websocket, endpoint, websocket_tls, endpoint_tls, public, public_tls] = [0, 1, 2, 3, 4, 5].map(address);
         let mut all = Vec::new();
         for mailbox in mailboxes {
             let control = Arc::new(ControlLane::new(Arc::clone(mailbox.waker())));
@@ -99,7 +101,7 @@ impl Bench {
         for shard in &mut all {
             shard.steer_accepting();
         }
-        Bench { shards: all, websocket, endpoint, websocket_tls, endpoint_tls, public }
+        Bench { shards: all, websocket, endpoint, websocket_tls, endpoint_tls, public, public_tls }
     }
 
     /// Gives every shard a turn; false when none had anything to do.

@@ -4,6 +4,7 @@ use crate::ports::Port;
 use crate::reactor::PlaneLimits;
 
 use super::bench::{Bench, Client, run};
+use super::toy_tls::ToyClient;
 
 /// Places by port, and the connections of app servers that the shard counts.
 fn counts(bench: &Bench) -> ([u32; 3], u64) {
@@ -87,5 +88,58 @@ fn a_torn_head_stands_in_the_line_of_its_role() {
         client.say(b"DY\n");
         bench.until("counted anew", |bench| counts(bench) == ([0, 1, 0], 1));
         assert_eq!(bench.shards[0].begun_in_line(Port::Endpoint), 1);
+    });
+}
+
+/// All connections of a public port are accepted by shard 0. It keeps at most twice the mean, and the others answer.
+#[test]
+fn app_servers_of_a_crowded_shard_are_handed_over_between_two_requests() {
+    run(|| {
+        let mut bench = Bench::new(3, PlaneLimits::new(100));
+        let mut senders: Vec<ToyClient> = Vec::new();
+        for _ in 0..12 {
+            let mut sender = ToyClient::new(Client::connect(bench.public_tls));
+            sender.socket.say(&ToyClient::flights());
+            sender.say(b"E\n");
+            bench.until("an answer", |_| sender.heard() == b"pong\n");
+            bench.settle();
+            senders.push(sender);
+        }
+        let there: Vec<u64> = bench.shards.iter().map(|shard| shard.stats.endpoint_connections).collect();
+        assert_eq!(there.iter().sum::<u64>(), 12);
+        assert!(there.iter().all(|there| (2..=8).contains(there)), "{there:?}");
+        assert_eq!(bench.shards[0].stats.handed_over, 12 - there[0]);
+        let tls: Vec<u64> = (0..3).map(|shard| bench.tls_stats(shard).tls_connections).collect();
+        assert_eq!(tls, there, "secrets go along");
+        for sender in &mut senders {
+            sender.say(b"E\nE\n");
+            bench.until("more answers", |_| sender.heard() == b"pong\npong\npong\n");
+        }
+        let mut agent = senders.pop().unwrap();
+        agent.say(b"UP\nE\n");
+        bench.until("a session", |_| agent.heard().ends_with(b"101\npong\n"));
+        drop((agent, senders));
+        bench.until("all are gone", |bench| bench.shards.iter().all(|shard| shard.connections() == 0));
+        assert!(bench.shards.iter().all(|shard| shard.stats.endpoint_connections == 0));
+        assert_eq!(bench.shards[0].mailbox.relief(), None);
+    });
+}
+
+/// A connection with half a request, or an answer that is not sent, stays until that is over.
+#[test]
+fn an_app_server_in_the_middle_of_a_request_is_not_handed_over() {
+    run(|| {
+        let mut bench = Bench::new(3, PlaneLimits::new(100));
+        let mut senders: Vec<Client> = (0..3).map(|_| Client::connect(bench.public)).collect();
+        for sender in &mut senders {
+            sender.say(b"E\nhalf a li");
+            bench.until("an answer", |_| sender.heard() == b"pong\n");
+            bench.settle();
+        }
+        assert_eq!((bench.shards[0].stats.handed_over, bench.shards[0].stats.endpoint_connections), (0, 3));
+        assert!(bench.shards[0].mailbox.relief().is_some());
+        for sender in &mut senders {
+            ask(&mut bench, sender, "ne\nE\n", "pong\npong\n");
+        }
     });
 }

@@ -24,7 +24,7 @@ impl Bench {
         client
     }
 
-    fn tls_stats(&mut self, shard: usize) -> crate::tls::TlsStats {
+    pub(super) fn tls_stats(&mut self, shard: usize) -> crate::tls::TlsStats {
         self.shards[shard].tls.stats().clone()
     }
 }
