@@ -8,9 +8,9 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|input: &[u8]| {
     let (mut server, mut client, mut wire) = (fuzz::Server::accepted(), fuzz::client(), Vec::new());
     client.start(0, &mut wire);
-    let mut edits = input.iter().copied();
+    let (mut edits, mut intact) = (input.iter().copied(), true);
     for flight in 0..2 {
-        let intact = fuzz::edit(&mut wire, &mut edits);
+        intact &= fuzz::edit(&mut wire, &mut edits);
         let cut = usize::from(edits.next().unwrap_or(0)) * wire.len() / 256;
         if !server.receive(&wire[..cut]) || !server.receive(&wire[cut..]) {
             assert!(!intact, "flight {flight} is what a client sends");
