@@ -25,6 +25,7 @@ mod tickets;
 pub use certificate::{Certificate, Setting};
 pub use challenges::{ACME_TLS, AlpnChallenges};
 pub use client::{Clients, Heard, client_config};
+pub use first::First;
 pub use server::{ServerTls, Settings, UnknownName};
 pub use shard::ShardTls;
 pub use tickets::TicketKey;

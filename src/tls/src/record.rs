@@ -33,6 +33,7 @@ pub(crate) enum Alert {
     RecordOverflow = 22,
     IllegalParameter = 47,
     DecodeError = 50,
+    ProtocolVersion = 70,
 }
 
 const CLOSE_NOTIFY: u8 = 0;

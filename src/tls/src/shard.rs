@@ -5,8 +5,8 @@ use shards::ports::Port;
 use shards::tls::{Next, Received, Stage, Tls, TlsStats};
 use zeroize::Zeroize as _;
 
-use crate::first::{ANSWER, First, first};
-use crate::handshake::{Failure, HANDSHAKE_BYTES, Handshake, Step, plain_alert};
+use crate::first::First;
+use crate::handshake::{Failure, HANDSHAKE_BYTES, Handshake, Step};
 use crate::record::{APPLICATION_DATA, Alert, CIPHERTEXT_MAX, Control, HEADER_LEN, Header, Limit, Opened, Session};
 use crate::server::ServerTls;
 use crate::table::{Entry, Table};
@@ -76,19 +76,15 @@ impl ShardTls {
     }
 
     /// Ends a connection whose first bytes are not TLS.
-    fn not_tls(&mut self, slot: u32, port: Port, is_http: bool, wire: &mut Vec<u8>) {
+    fn not_tls(&mut self, slot: u32, port: Port, kind: First, wire: &mut Vec<u8>) {
         if let Some(server) = self.server(port) {
-            let reason = if is_http { "a plain HTTP request" } else { "the first bytes are no TLS record" };
+            let reason = if kind == First::Http { "a plain HTTP request" } else { "the first bytes are no TLS record" };
             server.note_failure(reason);
         }
         self.stats.tls_not_tls += 1;
         self.stats.node_tls_handshakes_failed += u64::from(port == Port::Node);
-        if is_http {
-            wire.extend_from_slice(ANSWER.as_bytes());
-        } else {
-            plain_alert(Alert::DecodeError, wire);
-            self.stats.tls_alerts_sent += 1;
-        }
+        wire.extend_from_slice(kind.last_words());
+        self.stats.tls_alerts_sent += u64::from(kind == First::Other);
         self.put(slot, Entry::Failed(port));
     }
 
@@ -96,11 +92,11 @@ impl ShardTls {
         let Some(Entry::Handshake(handshake)) = self.table.get_mut(slot) else { return failed(0, bytes) };
         let port = handshake.port;
         if !handshake.speaks_tls {
-            match first(bytes) {
+            match First::of(bytes) {
                 First::Unknown => return more(0, 0),
                 First::Tls => handshake.speaks_tls = true,
                 kind => {
-                    self.not_tls(slot, port, kind == First::Http, wire);
+                    self.not_tls(slot, port, kind, wire);
                     return failed(0, bytes);
                 }
             }

@@ -162,6 +162,20 @@ fn hellos_without_a_common_version_suite_or_protocol() {
     let alert = alert_to_hello(papers.client(&SUITES), &papers, unknown_suites);
     assert_eq!(alert, AlertDescription::HandshakeFailure);
 
+    // The versions of TLS 1.0 and 1.1, and no extensions.
+    for minor in [1, 2] {
+        let without_extensions = |hello: &mut Vec<u8>| {
+            let suites = usize::from(u16::from_be_bytes([hello[76], hello[77]]));
+            hello.truncate(78 + suites + 2);
+            hello[10] = minor;
+            let (record, message) = ((hello.len() - 5) as u16, (hello.len() - 9) as u16);
+            hello[3..5].copy_from_slice(&record.to_be_bytes());
+            hello[7..9].copy_from_slice(&message.to_be_bytes());
+        };
+        let alert = alert_to_hello(papers.client(&SUITES), &papers, without_extensions);
+        assert_eq!(alert, AlertDescription::ProtocolVersion);
+    }
+
     let mut http2 = papers.client(&SUITES);
     http2.alpn_protocols = vec![b"h2".to_vec()];
     assert_eq!(alert_to_hello(http2, &papers, |_| ()), AlertDescription::NoApplicationProtocol);
@@ -224,16 +238,15 @@ fn an_alert_or_a_flood_during_the_handshake_is_not_answered() {
     assert_eq!((stats.tls_handshakes_failed, stats.tls_alerts_sent), (1, 0));
 }
 
-/// The client has a ticket for early data of another server with the same name.
-#[test]
-fn early_data_is_skipped_and_the_handshake_goes_on() {
-    let papers = Papers::local();
+/// A client that has a ticket for early data of another server with the same name.
+fn client_with_early_data(papers: &Papers, record: Option<usize>) -> Arc<ClientConfig> {
     let mut config = papers.client(&SUITES);
     config.enable_early_data = true;
+    config.max_fragment_size = record;
     let config = Arc::new(config);
     let name = ServerName::try_from("localhost").unwrap();
     let mut other = ServerConfig::clone(&papers.server(&[]).config());
-    other.max_early_data_size = 4_096;
+    other.max_early_data_size = 20_000;
     other.session_storage = ServerSessionMemoryCache::new(9);
     other.send_tls13_tickets = 1;
     let mut server = ServerConnection::new(Arc::new(other)).unwrap();
@@ -252,11 +265,51 @@ fn early_data_is_skipped_and_the_handshake_goes_on() {
         client.read_tls(&mut &bytes[..]).unwrap();
         client.process_new_packets().unwrap();
     }
-    let mut pair = Pair::new(server_of(&papers), &config, "localhost");
-    pair.client.early_data().expect("a ticket for early data").write_all(&[7; 900]).unwrap();
+    config
+}
+
+/// A connection whose client has sent early data of this size in records of this size.
+fn early(papers: &Papers, size: usize, record: Option<usize>) -> Pair {
+    let config = client_with_early_data(papers, record);
+    let mut pair = Pair::new(server_of(papers), &config, "localhost");
+    pair.client.early_data().expect("a ticket for early data").write_all(&vec![7; size]).unwrap();
+    pair
+}
+
+#[test]
+fn early_data_is_skipped_and_the_handshake_goes_on() {
+    let papers = Papers::local();
+    // 17 bytes of each record are its type and its tag.
+    for (size, record) in [(900, None), (8_192, None), (16_367, None), (6_000, Some(1_500)), (15_000, Some(1_500))] {
+        let mut pair = early(&papers, size, record);
+        pair.shake();
+        assert_eq!(pair.client.handshake_kind(), Some(HandshakeKind::Full), "{size}");
+        assert!(!pair.client.is_early_data_accepted() && pair.heard.is_empty(), "{size}");
+        pair.assert_alive();
+    }
+}
+
+#[test]
+fn early_data_beyond_the_bound_gets_alert_20() {
+    let papers = Papers::local();
+    for (size, record) in [(16_368, None), (16_300, Some(1_500))] {
+        let mut pair = early(&papers, size, record);
+        let hello = pair.sent_by_client();
+        assert_eq!(alert_to(&mut pair, &hello), AlertDescription::BadRecordMac, "{size}");
+    }
+}
+
+#[test]
+fn the_finished_of_the_client_may_be_cut_into_records() {
+    let papers = Papers::local();
+    let mut config = papers.client(&SUITES);
+    config.max_fragment_size = Some(37);
+    let mut pair = Pair::new(server_of(&papers), &Arc::new(config), "localhost");
     pair.shake();
-    assert_eq!(pair.client.handshake_kind(), Some(HandshakeKind::Full));
-    assert!(!pair.client.is_early_data_accepted() && pair.heard.is_empty());
+    pair.assert_alive();
+    // Behind early data, too.
+    let mut pair = early(&papers, 300, Some(37));
+    pair.shake();
     pair.assert_alive();
 }
 
