@@ -310,7 +310,7 @@ const UNKNOWN_HOST: &str =
 
 #[cfg(test)]
 mod tests {
-    use tls::{Certificate, Settings, UnknownName};
+    use tls::{Certificate, MinVersion, Settings, UnknownName};
 
     use super::*;
     use crate::island::tests::papers::Papers;
@@ -320,9 +320,13 @@ mod tests {
         const LONG: Duration = Duration::from_secs(60);
         let papers = Papers::of(&["127.0.0.1"]);
         let certificate = Certificate::read(("cert", &papers.cert()), ("key", &papers.key())).unwrap();
-        let unknown_name = UnknownName::Refuse;
-        let settings =
-            Settings { certificates: vec![certificate], ticket_keys: Vec::new(), unknown_name, challenges: None };
+        let settings = Settings {
+            certificates: vec![certificate],
+            ticket_keys: Vec::new(),
+            unknown_name: UnknownName::Refuse,
+            min_version: MinVersion::Tls13,
+            challenges: None,
+        };
         let handshake = Handshake { tls: ServerTls::new(settings).unwrap(), within: 60 * LONG };
         let limits = Limits { connections: 1, head_time: Duration::from_millis(100), time: LONG };
         let server = AdminServer::new(Router::new(), Hosts::default(), limits, AdminServer::board());

@@ -11,7 +11,8 @@ use shards::ports::Port;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::challenges::ACME_TLS;
-use crate::keys::{Direction, SECRET_MAX, Suite};
+use crate::counted::Failure;
+use crate::keys::{Direction, SECRET_MAX, Suite, TAG_LEN};
 use crate::record::{ALERT, APPLICATION_DATA, Alert, HEADER_LEN, Session};
 
 /// Bytes that a client may send between two flights of the server, early data not counted.
@@ -50,13 +51,10 @@ pub(crate) enum Step {
     Failed(Failure),
 }
 
-/// End of a handshake that failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failure {
-    AlertSent,
-    AlertReceived,
-    Silent,
-}
+/// In the place of a description: the alert is sealed.
+const SEALED: u8 = u8::MAX;
+/// Bytes of a record with a sealed alert: header, 2 bytes, type and tag.
+const SEALED_ALERT_LEN: usize = HEADER_LEN + 3 + TAG_LEN;
 
 impl Handshake {
     pub(crate) fn new(port: Port, conn: UnbufferedServerConnection) -> Box<Handshake> {
@@ -79,7 +77,7 @@ impl Handshake {
         let sealed = (record[0] == APPLICATION_DATA && self.held.is_empty()).then(|| record.to_vec());
         if sealed.is_none() && self.flight + bytes > FLIGHT_MAX {
             self.reason = format!("the client sent more than {FLIGHT_MAX} bytes in one flight");
-            return Step::Failed(Failure::Silent);
+            return Step::Failed(Failure::Flood);
         }
         let (result, secrets) = catch_secrets(|| {
             if self.held.is_empty() {
@@ -109,6 +107,9 @@ impl Handshake {
                 self.flight = 0;
                 Step::Flight
             }
+            Step::Failed(Failure::AlertSent(SEALED)) => {
+                Step::Failed(Failure::AlertSent(self.sealed_alert(wire).unwrap_or(SEALED)))
+            }
             other => other,
         }
     }
@@ -119,7 +120,9 @@ impl Handshake {
         let suite = self.conn.negotiated_cipher_suite().and_then(|suite| Suite::of(suite.suite()));
         let (Some(secrets), Some(suite)) = (&self.secrets, suite) else { return true };
         let Some((header, sealed)) = record.split_first_chunk_mut::<HEADER_LEN>() else { return true };
-        Direction::new(suite, secrets.client_handshake(suite), 0).open(suite, &mut None, *header, sealed).is_some()
+        Direction::new(suite, secrets.client_handshake(suite), 0)
+            .open(suite, &mut None, (header, &[]), sealed)
+            .is_some()
     }
 
     /// Drops a record of early data. rustls would take it out of its bound again with each later record.
@@ -131,7 +134,18 @@ impl Handshake {
         }
         self.fail(Alert::BadRecordMac, wire);
         self.reason = format!("the client sent more than {EARLY_DATA_MAX} bytes of early data");
-        Step::Failed(Failure::AlertSent)
+        Step::Failed(Failure::AlertSent(Alert::BadRecordMac as u8))
+    }
+
+    /// Description of an alert that rustls has sealed, at the end of `wire`: its first record under the traffic secret,
+    /// as in [`Handshake::fail`].
+    fn sealed_alert(&self, wire: &[u8]) -> Option<u8> {
+        let suite = Suite::of(self.conn.negotiated_cipher_suite()?.suite())?;
+        let mut record = *wire.last_chunk::<SEALED_ALERT_LEN>()?;
+        let (header, sealed) = record.split_first_chunk_mut::<HEADER_LEN>()?;
+        let mut server = Direction::new(suite, self.secrets.as_ref()?.server(suite), 0);
+        server.open(suite, &mut None, (header, &[]), sealed)?;
+        Some(sealed[1])
     }
 
     /// Returns true if the peer is an authority that validates a name: it has seen all that it wants to.
@@ -143,9 +157,14 @@ impl Handshake {
     /// are not those that rustls has: then the connection must end.
     pub(crate) fn finish(self) -> Option<(Session, bool)> {
         let is_resumed = self.conn.handshake_kind() == Some(HandshakeKind::Resumed);
-        let secrets = self.secrets?;
         let (extracted, kernel) = self.conn.dangerous_into_kernel_connection().ok()?;
         let suite = Suite::of(kernel.negotiated_cipher_suite().suite())?;
+        if suite.is_tls12() {
+            let read = Direction::extracted(suite, &extracted.rx)?;
+            let write = Direction::extracted(suite, &extracted.tx)?;
+            return self.held.is_empty().then(|| (Session::new(suite, self.port, read, write), is_resumed));
+        }
+        let secrets = self.secrets?;
         let read = Direction::new(suite, secrets.client(suite), extracted.rx.0);
         let write = Direction::new(suite, secrets.server(suite), extracted.tx.0);
         let are_equal = read.equals(suite, &extracted.rx) && write.equals(suite, &extracted.tx);
@@ -196,7 +215,7 @@ fn drive(
             // close_notify, or early data, which is never accepted.
             Ok(_) => {
                 "the client ended the connection within the handshake".clone_into(reason);
-                Some(Step::Failed(Failure::Silent))
+                Some(Step::Failed(Failure::Left))
             }
             Err(error) => {
                 *reason = error.to_string();
@@ -205,10 +224,13 @@ fn drive(
                     // Appendix D.2 of RFC 8446 asks for protocol_version, and rustls looks at the version too late.
                     Error::PeerIncompatible(SignatureAlgorithmsExtensionRequired) if is_older_than_1_2(input) => {
                         plain_alert(Alert::ProtocolVersion, wire);
-                        Failure::AlertSent
+                        Failure::AlertSent(Alert::ProtocolVersion as u8)
                     }
-                    _ if encode_queued(conn, &mut input[done + discard..], wire) => Failure::AlertSent,
-                    _ => Failure::Silent,
+                    _ => match encode_queued(conn, &mut input[done + discard..], wire) {
+                        // Sealed with the handshake secret of the server, as the only alert.
+                        Some(SEALED) if error == Error::NoApplicationProtocol => Failure::AlertSent(120),
+                        sent => sent.map_or(Failure::Internal, Failure::AlertSent),
+                    },
                 };
                 return (input.len(), Step::Failed(failure));
             }
@@ -229,18 +251,19 @@ fn is_older_than_1_2(hello: &[u8]) -> bool {
 }
 
 /// Appends the records that are queued behind an error: the last is its alert. rustls must not be called again after
-/// that, since it would meet the same error again.
-fn encode_queued(conn: &mut UnbufferedServerConnection, input: &mut [u8], wire: &mut Vec<u8>) -> bool {
+/// that, since it would meet the same error again. Returns the description of the alert, or [`SEALED`].
+fn encode_queued(conn: &mut UnbufferedServerConnection, input: &mut [u8], wire: &mut Vec<u8>) -> Option<u8> {
     let mut done = 0;
     loop {
         let before = wire.len();
         let UnbufferedStatus { discard, state, .. } = conn.process_tls_records(&mut input[done..]);
-        let Ok(ConnectionState::EncodeTlsData(chunk)) = state else { return false };
+        let Ok(ConnectionState::EncodeTlsData(chunk)) = state else { return None };
         encode(chunk, wire);
         done += discard;
-        // In the clear, or sealed: 2 bytes, the type and the tag.
-        if matches!(wire[before..], [ALERT, _, _, 0, 2, ..] | [APPLICATION_DATA, _, _, 0, 19, ..]) {
-            return true;
+        match wire[before..] {
+            [ALERT, _, _, 0, 2, _, description] => return Some(description),
+            [APPLICATION_DATA, ..] if wire.len() - before == SEALED_ALERT_LEN => return Some(SEALED),
+            _ => {}
         }
     }
 }

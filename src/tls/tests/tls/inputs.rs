@@ -10,7 +10,7 @@ use shards::ports::Port;
 use shards::tls::{Next, Stage, Tls as _};
 use tls::ShardTls;
 
-use crate::peer::{Pair, Papers, SLOT, SUITES};
+use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, sum};
 use crate::raw::{Raw, alert, data, key_update};
 
 #[test]
@@ -44,7 +44,7 @@ fn inner_plaintexts_that_break_a_rule() {
         assert_eq!((&raw.pair.heard[..], raw.pair.server.stage(SLOT)), (&b"before"[..], Stage::Failed), "{name}");
         assert_eq!(raw.give(&bytes), (Next::Failed, Vec::new()), "{name}: nothing more is said");
         let stats = raw.pair.server.stats();
-        assert_eq!((stats.tls_alerts_sent, stats.tls_alerts_received), (1, 0), "{name}");
+        assert_eq!((alerts_and_failures(stats), stats.tls_alerts_received), ((1, 0), 0), "{name}");
     }
 }
 
@@ -86,7 +86,7 @@ fn a_fatal_alert_of_the_peer_is_not_answered() {
         assert_eq!(raw.give(&bytes), (Next::Failed, Vec::new()));
         assert_eq!(raw.pair.heard, b"before");
         let stats = raw.pair.server.stats();
-        assert_eq!((stats.tls_alerts_sent, stats.tls_alerts_received), (0, 1));
+        assert_eq!((alerts_and_failures(stats), stats.tls_alerts_received), ((0, 0), 1));
     }
 }
 
@@ -105,7 +105,8 @@ fn bytes_that_are_no_tls() {
         let received = server.receive(SLOT, &mut bytes.to_vec(), &mut wire);
         assert_eq!((received.next, received.consumed, &wire), (Next::Failed, bytes.len(), &alert_50), "{bytes:?}");
         let stats = server.stats();
-        assert_eq!((stats.tls_not_tls, stats.tls_handshakes_failed, stats.tls_alerts_sent), (1, 0, 1));
+        assert_eq!((stats.tls_not_tls, stats.tls_alerts_sent_decode_error), (1, 1));
+        assert_eq!(alerts_and_failures(stats), (1, 0));
     }
 }
 
@@ -130,13 +131,24 @@ fn alert_to(pair: &mut Pair, bytes: &[u8]) -> AlertDescription {
     let (next, wire) = pair.give(bytes);
     assert_eq!((next, pair.server.stage(SLOT)), (Next::Failed, Stage::Failed));
     let stats = pair.server.stats();
-    assert_eq!((stats.tls_handshakes, stats.tls_handshakes_failed, stats.tls_alerts_sent), (0, 1, 1));
+    assert_eq!((stats.tls_handshakes, alerts_and_failures(stats)), (0, (1, 1)));
     assert_eq!((stats.tls_not_tls, stats.tls_handshakes_in_flight), (0, 0));
     pair.client.read_tls(&mut &wire[..]).unwrap();
-    match pair.client.process_new_packets() {
-        Err(Error::AlertReceived(alert)) => alert,
-        other => panic!("no alert: {other:?}"),
+    let Err(Error::AlertReceived(alert)) = pair.client.process_new_packets() else { panic!("no alert") };
+    let (name, reason) = match alert {
+        AlertDescription::ProtocolVersion => ("protocol_version", "version"),
+        AlertDescription::HandshakeFailure => ("handshake_failure", "parameters"),
+        AlertDescription::NoApplicationProtocol => ("no_application_protocol", "protocol"),
+        AlertDescription::BadRecordMac => ("bad_record_mac", "record"),
+        AlertDescription::RecordOverflow => ("record_overflow", "record"),
+        AlertDescription::DecodeError => ("decode_error", "message"),
+        other => panic!("{other:?}"),
+    };
+    let stats = pair.server.stats();
+    for name in [format!("tls_alerts_sent_{name}"), format!("tls_handshakes_failed_{reason}")] {
+        assert_eq!(sum(stats, &name), 1, "{name}");
     }
+    alert
 }
 
 fn alert_to_hello(config: ClientConfig, papers: &Papers, change: impl FnOnce(&mut Vec<u8>)) -> AlertDescription {
@@ -181,7 +193,7 @@ fn hellos_without_a_common_version_suite_or_protocol() {
     assert_eq!(alert_to_hello(http2, &papers, |_| ()), AlertDescription::NoApplicationProtocol);
 
     let cut = |hello: &mut Vec<u8>| hello[8] -= 1;
-    assert_ne!(alert_to_hello(papers.client(&SUITES), &papers, cut), AlertDescription::CloseNotify);
+    assert_eq!(alert_to_hello(papers.client(&SUITES), &papers, cut), AlertDescription::DecodeError);
 
     let mut both = papers.client(&SUITES);
     both.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -227,7 +239,8 @@ fn an_alert_or_a_flood_during_the_handshake_is_not_answered() {
     let _ = pair.give(&hello);
     assert_eq!(pair.give(&[21, 3, 3, 0, 2, 2, 48]), (Next::Failed, Vec::new()));
     let stats = pair.server.stats();
-    assert_eq!((stats.tls_handshakes_failed, stats.tls_alerts_received, stats.tls_alerts_sent), (1, 1, 0));
+    assert_eq!((stats.tls_handshakes_failed_alert_received, stats.tls_alerts_received), (1, 1));
+    assert_eq!(alerts_and_failures(stats), (0, 1));
 
     // The head of a ClientHello of 64,000 bytes, and its start.
     let mut pair = Pair::new(server_of(&papers), &config, "localhost");
@@ -235,7 +248,7 @@ fn an_alert_or_a_flood_during_the_handshake_is_not_answered() {
     assert_eq!(pair.give(&part), (Next::More, Vec::new()));
     assert_eq!(pair.give(&part), (Next::Failed, Vec::new()));
     let stats = pair.server.stats();
-    assert_eq!((stats.tls_handshakes_failed, stats.tls_alerts_sent), (1, 0));
+    assert_eq!((stats.tls_handshakes_failed_flood, alerts_and_failures(stats)), (1, (0, 1)));
 }
 
 /// A client that has a ticket for early data of another server with the same name.
