@@ -47,8 +47,8 @@ pub trait Tls: 'static {
     /// Appends the alert close_notify as one record (RFC 8446 section 6.1).
     fn close_notify(&mut self, slot: u32, wire: &mut Vec<u8>);
 
-    /// Returns true if the connection must end because it has sealed as many records as its key may seal, and TLS 1.2 has
-    /// no other key. Records of its last words can still be sealed.
+    /// Returns true if the connection must end because its key for sealing is used up, and TLS 1.2 has no other one.
+    /// Its last words can still be sealed.
     fn key_used_up(&self, slot: u32) -> bool;
 
     /// The kernel took no byte of the last `records` records of [`Tls::seal`] and [`Tls::close_notify`]. They are never

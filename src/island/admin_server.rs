@@ -64,6 +64,8 @@ pub(super) const LIMITS: Limits =
 const DESCRIPTORS_PART: u64 = 8;
 /// Bytes of a request's head. Refuse: 431.
 pub(super) const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Time for which a caller that speaks no TLS is heard behind its answer, [`HEAD_BYTES_MAX`] bytes at most.
+const LINGER: Duration = Duration::from_secs(1);
 /// After a failed accept.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -245,7 +247,8 @@ impl AdminServer {
             write.write_all(kind.last_words()).await?;
             write.shutdown().await?;
             // Closing with unread bytes would reset the connection and destroy the answer.
-            tokio::io::copy(&mut read.take(HEAD_BYTES_MAX as u64), &mut tokio::io::sink()).await?;
+            let (mut rest, mut sink) = (read.take(HEAD_BYTES_MAX as u64), tokio::io::sink());
+            let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut rest, &mut sink)).await;
             return Ok(None);
         }
         // Taken anew for each connection, so that it has the certificates of the last reload.

@@ -5,7 +5,11 @@
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// Metrics and their labels.
-const LABELLED: [(&str, &str); 2] = [("tls_alerts_sent", "alert"), ("tls_handshakes_failed", "reason")];
+const LABELLED: [(&str, &str); 2] = [labelled("tls_alerts_sent", "alert"), labelled("tls_handshakes_failed", "reason")];
+
+const fn labelled(metric: &'static str, label: &'static str) -> (&'static str, &'static str) {
+    (metric, label)
+}
 
 /// Returns the metric of a number of this shard and the labels of its line.
 pub(super) fn line(name: &'static str, shard: usize) -> (&'static str, Labels) {

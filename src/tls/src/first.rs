@@ -22,7 +22,8 @@ impl First {
     /// Bytes that suffice to classify a connection.
     pub const BYTES_MAX: usize = METHOD_MAX + 1;
 
-    /// Last bytes for a connection that is not TLS: one answer 400 that names `https://`, or alert 50. Empty for others.
+    /// Last bytes for a connection that is not TLS: one answer 400 that names `https://`, or alert 50. Empty for
+    /// others.
     pub fn last_words(self) -> &'static [u8] {
         match self {
             First::Http => ANSWER.as_bytes(),

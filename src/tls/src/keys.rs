@@ -1,5 +1,5 @@
-//! Secrets of an established connection, and the derivations of RFC 8446 section 7. A connection of TLS 1.2 has keys and
-//! IVs of its handshake, and derives nothing.
+//! Secrets of an established connection, and the derivations of RFC 8446 section 7. A connection of TLS 1.2 has keys
+//! and IVs of its handshake, and derives nothing.
 
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{self, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
@@ -20,8 +20,8 @@ const _: () = assert!(KEY_MAX + IV_LEN <= SECRET_MAX);
 /// Bytes that every suite adds to a record.
 pub(crate) const TAG_LEN: usize = 16;
 
-/// Cipher suite of TLS 1.3 (RFC 8446 appendix B.4), or record protection of TLS 1.2 (RFC 5288, RFC 7905). The numbers are
-/// part of the exported state.
+/// Cipher suite of TLS 1.3 (RFC 8446 appendix B.4), or record protection of TLS 1.2 (RFC 5288, RFC 7905). The numbers
+/// are part of the exported state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Suite {
@@ -234,8 +234,8 @@ impl Direction {
         LessSafeKey::new(UnboundKey::new(suite.aead(), &self.key[..suite.key_len()]).expect("the right length"))
     }
 
-    /// IV xor sequence number (RFC 8446 section 5.3, RFC 7905 section 2). With AES-GCM in TLS 1.2 the last 8 bytes are the
-    /// explicit part, which RFC 5288 leaves to the sender; rustls makes its first record in the same way.
+    /// IV xor sequence number (RFC 8446 section 5.3, RFC 7905 section 2). With AES-GCM in TLS 1.2 the last 8 bytes are
+    /// the explicit part, which RFC 5288 leaves to the sender; rustls seals its Finished in the same way.
     pub(crate) fn nonce(&self) -> [u8; IV_LEN] {
         let mut nonce = self.iv;
         for (byte, of_seq) in nonce[IV_LEN - 8..].iter_mut().zip(self.seq.to_be_bytes()) {

@@ -5,8 +5,8 @@
 //! owns no socket, and the crate `shards` knows no key.
 //!
 //! Read in this order: `shard` (states of a connection), `handshake`, `record`, `keys`; then `server` with
-//! `certificate`, `challenges` and `tickets` (settings), `first` (bytes that are no TLS), `counted` (metrics), `table` (memory), `client`
-//! (load generators).
+//! `certificate`, `challenges` and `tickets` (settings), `first` (bytes that are no TLS), `counted` (metrics), `table`
+//! (memory), `client` (load generators).
 
 #![forbid(unsafe_code)]
 

@@ -265,7 +265,8 @@ impl Session {
         self.suite.is_tls12() && self.write.seq >= limit.of(self.suite) / 2
     }
 
-    /// Returns true if the peer has sealed half of the records that one key may seal, and was not asked for another key.
+    /// Returns true if the peer has sealed half of the records that one key may seal, and was not asked for another
+    /// one.
     pub(crate) fn must_ask(&self, limit: Limit) -> bool {
         !self.suite.is_tls12() && !self.has_requested && self.read.seq >= limit.of(self.suite) / 2
     }

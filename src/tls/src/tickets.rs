@@ -142,7 +142,7 @@ impl ProducesTickets for Tickets {
         lifetime(now())
     }
 
-    /// A ticket of TLS 1.2 would hold the secret of its connection: with a stolen key it opens recorded connections. The
+    /// A ticket of TLS 1.2 would hold the secret of its connection: a stolen key would open recorded connections. The
     /// client gets an empty ticket in its place (RFC 5077 section 3.3), and makes a full handshake the next time.
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         (!is_tls12(plain)).then(|| self.seal(now(), plain))?

@@ -1,8 +1,8 @@
 //! A toy in the place of TLS, and its client: records with sequence numbers, which the reactor could break.
 //!
 //! A record is a kind, a length (u16, big endian), a sequence number, and bytes with each bit turned. Kinds: `H` and
-//! `F` are the two flights of the client, `h` the one of the server, `D` data, `C` close_notify, `A` an alert. `U` of the
-//! client uses up the key of the server.
+//! `F` are the two flights of the client, `h` the one of the server, `D` data, `C` close_notify, `A` an alert. `U` of
+//! the client uses up the key of the server.
 
 use std::collections::HashMap;
 

@@ -26,8 +26,8 @@ impl Session {
         Ok(Plain { kind: header.kind, at: body + explicit_len, len })
     }
 
-    /// A handshake message behind the handshake. Renegotiation is refused by a fatal alert: no_renegotiation is a warning
-    /// (RFC 5246 section 7.2.2), after which the client could ask again.
+    /// A handshake message behind the handshake. Renegotiation is refused by a fatal alert: no_renegotiation is a
+    /// warning (RFC 5246 section 7.2.2), after which the client could ask again.
     pub(super) fn handshake_12(message: &[u8]) -> Opened {
         match message.first() {
             Some(&CLIENT_HELLO) => Opened::Refused(Alert::HandshakeFailure),
