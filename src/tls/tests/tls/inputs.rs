@@ -310,6 +310,10 @@ fn early_data_beyond_the_bound_gets_alert_20() {
         let hello = pair.sent_by_client();
         assert_eq!(alert_to(&mut pair, &hello), AlertDescription::BadRecordMac, "{size}");
     }
+    // Records without content would not use up the bound.
+    let mut pair = early(&papers, 1, None);
+    let hello = [&pair.sent_by_client()[..], &[23, 3, 3, 0, 0]].concat();
+    assert_eq!(alert_to(&mut pair, &hello), AlertDescription::BadRecordMac);
 }
 
 #[test]
