@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import x25519
 PATIENCE = 60
 ALERT, HANDSHAKE = 21, 22
 # Extensions.
-HEARTBEAT, SUPPORTED_VERSIONS, KEY_SHARE, RENEGOTIATION_INFO = 15, 43, 51, 0xFF01
+HEARTBEAT, EXTENDED_MASTER_SECRET, SUPPORTED_VERSIONS, KEY_SHARE, RENEGOTIATION_INFO = 15, 23, 43, 51, 0xFF01
 # Groups.
 X25519, X25519_MLKEM_768 = 0x001D, 0x11EC
 
@@ -51,9 +51,9 @@ def client_hello(
         (13, schemes and block(numbers(*schemes))),
         (SUPPORTED_VERSIONS, versions and block(numbers(*versions), 1)),
         (KEY_SHARE, shares and block(b"".join(map(share, shares)))),
-        *extensions,
     ]
-    content = b"".join(numbers(number) + block(data) for number, data in lists if data)
+    lists = [(number, data) for number, data in lists if data] + list(extensions)
+    content = b"".join(numbers(number) + block(data) for number, data in lists)
     body = numbers(version) + os.urandom(32) + block(os.urandom(32), 1) + block(numbers(*suites))
     body += block(bytes(compressions), 1) + (block(content) if content else b"")
     return bytes([HANDSHAKE]) + numbers(record_version) + block(b"\1" + block(body, 3))

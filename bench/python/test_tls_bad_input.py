@@ -15,8 +15,18 @@ from tls_server import PATIENCE, TLS_PORTS, TlsServer, get
 
 COUNTERS = [
     "tls_not_tls_total", "tls_handshakes_failed_total", "tls_alerts_sent_total", "tls_updates_refused_total",
+    "admin_tls_not_tls_total",
 ]
-SHARD_PORTS = ["websocket", "endpoint", "node"]
+
+
+def sent(alert):
+    """The line of the metric for this alert, and the sum over all alerts."""
+    return [f'tls_alerts_sent_total{{alert="{alert}"', "tls_alerts_sent_total"]
+
+
+def failed(reason):
+    """As above, for failed handshakes."""
+    return [f'tls_handshakes_failed_total{{reason="{reason}"', "tls_handshakes_failed_total"]
 
 
 @pytest.fixture(scope="module")
@@ -45,38 +55,43 @@ NOT_TLS = {
 }
 
 
-@pytest.mark.parametrize("port", SHARD_PORTS)
+@pytest.mark.parametrize("port", TLS_PORTS)
 @pytest.mark.parametrize("data", NOT_TLS.values(), ids=NOT_TLS)
 def test_first_bytes_that_are_no_tls_get_alert_50(server, counted, port, data):
     assert alert_of(answer(address(server, port), data)) == 50
-    counted.update(["tls_not_tls_total", "tls_alerts_sent_total"])
+    # The admin listener counts no alerts.
+    counted.update(["admin_tls_not_tls_total"] if port == "admin" else ["tls_not_tls_total", *sent("decode_error")])
 
 
-@pytest.mark.parametrize("port", SHARD_PORTS)
+@pytest.mark.parametrize("port", TLS_PORTS)
 def test_plain_http_gets_one_400_that_names_https(server, counted, port):
     heard = answer(address(server, port), get(server).encode() * 2).decode()
-    counted.update(["tls_not_tls_total"])
+    counted.update(["admin_tls_not_tls_total" if port == "admin" else "tls_not_tls_total"])
     assert heard.startswith("HTTP/1.1 400 Bad Request\r\n") and heard.count("HTTP/1.1") == 1, heard
     assert "https://" in heard.partition("\r\n\r\n")[2], heard
 
 
+PART = client_hello()[:3] + b"\0\x14" + client_hello()[5:25]
 HELLOS = {
-    "tls_1_1": (70, client_hello(version=0x0302, versions=())),
-    "record_too_large_behind_a_part": (22, client_hello()[:3] + b"\0\x14" + client_hello()[5:25] + b"\x16\3\1\x41\1"),
+    "tls_1_1": (70, "protocol_version", "version", client_hello(version=0x0302, versions=())),
+    "tls_1_1_without_extensions": (
+        70, "protocol_version", "version", client_hello(version=0x0302, versions=(), groups=(), shares=(), schemes=())),
+    "no_common_suite": (40, "handshake_failure", "parameters", client_hello(suites=[0x1304])),
+    "record_too_large_behind_a_part": (22, "record_overflow", "record", PART + b"\x16\3\1\x41\1"),
 }
 
 
-@pytest.mark.parametrize("alert, hello", HELLOS.values(), ids=HELLOS)
-def test_a_hello_that_is_refused_gets_its_alert(server, counted, alert, hello):
-    assert alert_of(answer(address(server), hello)) == alert
-    counted.update(["tls_handshakes_failed_total", "tls_alerts_sent_total"])
+@pytest.mark.parametrize("number, alert, reason, hello", HELLOS.values(), ids=HELLOS)
+def test_a_hello_that_is_refused_gets_its_alert(server, counted, number, alert, reason, hello):
+    assert alert_of(answer(address(server), hello)) == number
+    counted.update([*sent(alert), *failed(reason)])
 
 
 def test_a_flight_of_more_than_16_kib_is_closed_without_an_answer(server, counted):
     # The head of a ClientHello of 64,000 bytes, in records of 8 KiB.
     part = b"\x16\3\1\x20\0"
     assert answer(address(server), part + b"\1\0\xfa\0" + bytes(8188) + 2 * (part + bytes(8192))) == b""
-    counted.update(["tls_handshakes_failed_total"])
+    counted.update(failed("flood"))
 
 
 def test_without_a_place_a_connection_is_closed_before_its_handshake(tmp_path):
@@ -164,8 +179,13 @@ def cut(record):
     return record[:3] + (len(record) - 6).to_bytes(2, "big") + record[5:-1]
 
 
+# Alerts, as OpenSSL and the metric name them.
 UNEXPECTED, BAD_MAC = "SSLV3_ALERT_UNEXPECTED_MESSAGE", "SSLV3_ALERT_BAD_RECORD_MAC"
 OVERFLOW, ILLEGAL = "TLSV1_ALERT_RECORD_OVERFLOW", "SSLV3_ALERT_ILLEGAL_PARAMETER"
+NAMES = {
+    UNEXPECTED: "unexpected_message", BAD_MAC: "bad_record_mac", OVERFLOW: "record_overflow",
+    ILLEGAL: "illegal_parameter",
+}
 # The start of a request, as the inner plaintext of a record.
 DATA = b"GET /\x17"
 RECORDS = {
@@ -191,14 +211,14 @@ RECORDS = {
 @pytest.mark.parametrize("alert, records", RECORDS.values(), ids=RECORDS)
 def test_a_record_that_breaks_a_rule_gets_its_alert(established, counted, alert, records):
     assert established.alert_for(records(established)) == alert
-    counted.update(["tls_alerts_sent_total"])
+    counted.update(sent(NAMES[alert]))
 
 
 def test_a_record_of_another_connection_gets_alert_20(server, established, counted, tmp_path):
     other = Established(server, tmp_path)
     with other.stream:
         assert established.alert_for(other.seal(DATA)) == BAD_MAC
-    counted.update(["tls_alerts_sent_total"])
+    counted.update(sent(NAMES[BAD_MAC]))
 
 
 @pytest.mark.parametrize("kind", ["key_updates", "empty_records"])
@@ -214,7 +234,7 @@ def test_more_than_32_records_without_data_get_alert_10(server, established, cou
             heard += established.tls.read(65536)
     assert heard.startswith(b"HTTP/1.1 200 "), heard
     assert established.alert_for(b"".join(make() for _ in range(33))) == UNEXPECTED
-    counted.update(["tls_alerts_sent_total", "tls_updates_refused_total"])
+    counted.update([*sent(NAMES[UNEXPECTED]), "tls_updates_refused_total"])
 
 
 def test_all_of_it_was_counted_once(server, counted):

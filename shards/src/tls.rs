@@ -31,7 +31,8 @@ pub trait Tls: 'static {
 
     /// Takes ciphertext. Opens the whole records at the front of `bytes` in place and moves their plaintext together,
     /// so that it ends up as `bytes[..plain]`. Bytes for the peer (a flight of the handshake, an alert) are appended to
-    /// `wire`: ciphertext that goes out before anything that is sealed later.
+    /// `wire`: ciphertext that goes out before anything that is sealed later. No record that was sealed earlier may be
+    /// taken back then.
     ///
     /// During the handshake one call does at most one flight.
     fn receive(&mut self, slot: u32, bytes: &mut [u8], wire: &mut Vec<u8>) -> Received;
@@ -45,6 +46,10 @@ pub trait Tls: 'static {
 
     /// Appends the alert close_notify as one record (RFC 8446 section 6.1).
     fn close_notify(&mut self, slot: u32, wire: &mut Vec<u8>);
+
+    /// Returns true if the connection must end because its key for sealing is used up, and TLS 1.2 has no other one.
+    /// Its last words can still be sealed.
+    fn key_used_up(&self, slot: u32) -> bool;
 
     /// The kernel took no byte of the last `records` records of [`Tls::seal`] and [`Tls::close_notify`]. They are never
     /// sent, and their sequence numbers are used again. Never reaches behind a call of [`Tls::control`].
@@ -113,11 +118,43 @@ counters! {
         gauge tls_state_bytes: "Bytes of memory for the secrets of TLS connections and for handshakes.",
         counter tls_handshakes: "TLS handshakes that were completed.",
         counter tls_handshakes_resumed: "Of those, handshakes that resumed an earlier connection by its ticket.",
-        counter tls_handshakes_failed: "TLS handshakes that did not complete: a broken rule, no common parameter, a certificate that the client does not trust, a client that left or took too long.",
+        counter tls_handshakes_tls_1_2: "Of the completed handshakes, those of TLS 1.2 (tls.min_version).",
+        counter tls_handshakes_failed_version: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_parameters: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_name: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_protocol: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_certificate: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_record: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_message: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_alert_received: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_left: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_timeout: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_flood: "TLS handshakes that did not complete, by reason.",
+        counter tls_handshakes_failed_internal: "TLS handshakes that did not complete, by reason.",
         counter tls_handshakes_timeout: "TLS connections closed because their handshake took longer than tls.handshake_timeout.",
         counter tls_handshakes_refused: "TLS connections closed before their handshake began because no place was left.",
         counter tls_not_tls: "Connections to a TLS port whose first bytes are not a TLS record.",
-        counter tls_alerts_sent: "Fatal TLS alerts sent.",
+        counter tls_alerts_sent_unexpected_message: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_bad_record_mac: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_record_overflow: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_handshake_failure: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_bad_certificate: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_unsupported_certificate: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_certificate_revoked: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_certificate_expired: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_certificate_unknown: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_illegal_parameter: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_unknown_ca: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_access_denied: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_decode_error: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_decrypt_error: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_protocol_version: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_internal_error: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_missing_extension: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_unsupported_extension: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_certificate_required: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_no_application_protocol: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
+        counter tls_alerts_sent_other: "Fatal TLS alerts sent, by description (RFC 8446 section 6).",
         counter tls_alerts_received: "Fatal TLS alerts received.",
         counter tls_key_updates_received: "KeyUpdates received.",
         counter tls_key_updates_sent: "KeyUpdates sent.",

@@ -12,7 +12,7 @@ use super::key::{concat, keys};
 use super::parse::{self, Raw};
 use super::proxy::PROXY;
 use super::strangers::STRANGERS;
-use super::values::{log_format, register_mode, roles, steer, store_kind, token_form, unknown_name};
+use super::values::{log_format, min_version, register_mode, roles, steer, store_kind, token_form, unknown_name};
 use super::{Level, MAX_CONNECTIONS_MAX, acme, words};
 
 /// Returns true if keys begin with this name and a dot.
@@ -161,6 +161,10 @@ keys! {
         "refuse, or default for the first certificate",
         "Certificate for a client that asks for a name that no certificate has; read again on SIGHUP.",
         |c, raw| { c.tls.unknown_name = unknown_name(raw)?; Some(()) };
+    "tls.min_version" = "1.3",
+        "1.3, or 1.2 for TLS 1.2 too",
+        "Oldest version of TLS on every listener; read again on SIGHUP.",
+        |c, raw| { c.tls.min_version = min_version(raw)?; Some(()) };
     "tls.handshake_timeout" = "10",
         SECONDS,
         "Time limit from the accept of a TLS connection to the end of its handshake; later it is closed.",

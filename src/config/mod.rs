@@ -35,7 +35,7 @@ mod words;
 mod tests;
 
 pub use self::acme::{Acme, Challenge};
-pub use self::tls::{NodeTls, Pair, ServerTls, UnknownName};
+pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
 use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
 pub use error::{ConfigError, Origin};

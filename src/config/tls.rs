@@ -18,6 +18,7 @@ pub struct ServerTls {
     /// The key of each certificate, in the same order.
     pub key: Vec<PathBuf>,
     pub unknown_name: UnknownName,
+    pub min_version: MinVersion,
     /// From accept to the end of the handshake.
     pub handshake_timeout: Duration,
     /// Seconds in `Strict-Transport-Security` of answers over TLS; `None`: as `public.domain` has it.
@@ -34,6 +35,16 @@ pub enum UnknownName {
     Refuse,
     /// The first one.
     Default,
+}
+
+/// `tls.min_version`: oldest version of TLS that is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MinVersion {
+    /// TLS 1.3 only.
+    #[default]
+    Tls13,
+    /// TLS 1.2 too.
+    Tls12,
 }
 
 /// `node.tls.*`.

@@ -1,7 +1,7 @@
 //! Values of settings that are words: `None` for any other word.
 
 use super::parse::Raw;
-use super::{LogFormat, RegisterMode, Roles, Steer, StoreKind, TokenForm, UnknownName};
+use super::{LogFormat, MinVersion, RegisterMode, Roles, Steer, StoreKind, TokenForm, UnknownName};
 
 /// Reads `roles`: one of them at least.
 pub(super) fn roles(raw: &Raw) -> Option<Roles> {
@@ -49,6 +49,15 @@ pub(super) fn unknown_name(raw: &Raw) -> Option<UnknownName> {
     match raw.text()? {
         "refuse" => Some(UnknownName::Refuse),
         "default" => Some(UnknownName::Default),
+        _ => None,
+    }
+}
+
+/// Reads `tls.min_version`.
+pub(super) fn min_version(raw: &Raw) -> Option<MinVersion> {
+    match raw.text()? {
+        "1.3" => Some(MinVersion::Tls13),
+        "1.2" => Some(MinVersion::Tls12),
         _ => None,
     }
 }

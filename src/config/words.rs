@@ -27,6 +27,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("log.format", &["text", "json"]),
     ("shards.steer", &["off", "cpu"]),
     ("store.kind", &["embedded", "scylla", "memory"]),
+    ("tls.min_version", &["1.3", "1.2"]),
     ("tls.unknown_name", &["refuse", "default"]),
 ];
 

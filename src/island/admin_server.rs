@@ -25,8 +25,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use machine::counters;
 use machine::stats::{Board, Counters as _};
-use tls::{ACME_TLS, ServerTls};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tls::{ACME_TLS, First, ServerTls};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -37,6 +37,7 @@ counters! {
         counter admin_refused: "Connections to the admin listeners closed at once because there were too many.",
         counter admin_timeouts: "Connections to the admin listeners closed because a request or its response took too long.",
         counter admin_tls_handshakes_failed: "Connections to admin.tls.listen that ended in their handshake, or whose handshake took too long.",
+        counter admin_tls_not_tls: "Connections to admin.tls.listen whose first bytes are not a TLS record.",
         counter admin_hosts_refused: "Requests to the admin listeners answered 421 because their Host is not in admin.hosts.",
         counter admin_accept_errors: "Connections to the admin listeners that could not be accepted: no descriptor is left, most likely.",
         gauge admin_connections: "Connections to the admin listeners, handshakes included.",
@@ -63,6 +64,8 @@ pub(super) const LIMITS: Limits =
 const DESCRIPTORS_PART: u64 = 8;
 /// Bytes of a request's head. Refuse: 431.
 pub(super) const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Time for which a caller that speaks no TLS is heard behind its answer, [`HEAD_BYTES_MAX`] bytes at most.
+const LINGER: Duration = Duration::from_secs(1);
 /// After a failed accept.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -209,20 +212,52 @@ impl AdminServer {
     }
 
     async fn serve_over_tls(&self, stream: TcpStream, handshake: &Handshake) {
-        // Taken anew for each connection, so that it has the certificates of the last reload.
-        let acceptor = TlsAcceptor::from(handshake.tls.config());
         // A silent caller has a place, so TLS gives it no more time than a plain listener does.
         let within = handshake.within.min(self.limits.head_time);
-        match tokio::time::timeout(within, acceptor.accept(stream)).await {
-            // The authority that validates a name has seen all that it wants to.
-            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(ACME_TLS) => {}
-            Ok(Ok(stream)) => self.serve(stream).await,
+        match tokio::time::timeout(within, self.shake(stream, handshake)).await {
+            Ok(Ok(Some(stream))) => self.serve(stream).await,
+            Ok(Ok(None)) => {}
             Ok(Err(error)) => {
                 tracing::debug!(%error, "admin handshake failed");
                 self.count(|stats| stats.admin_tls_handshakes_failed += 1);
             }
             Err(_) => self.count(|stats| stats.admin_tls_handshakes_failed += 1),
         }
+    }
+
+    /// Makes the handshake. `None` if the connection has seen all that it wants to.
+    async fn shake(
+        &self,
+        stream: TcpStream,
+        handshake: &Handshake,
+    ) -> io::Result<Option<impl AsyncRead + AsyncWrite + Unpin + Send + use<>>> {
+        let (mut read, mut write) = stream.into_split();
+        let mut begun = Vec::with_capacity(First::BYTES_MAX);
+        let kind = loop {
+            match First::of(&begun) {
+                First::Unknown if read.read_buf(&mut begun).await? == 0 => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                First::Unknown => {}
+                kind => break kind,
+            }
+        };
+        if kind != First::Tls {
+            self.count(|stats| stats.admin_tls_not_tls += 1);
+            write.write_all(kind.last_words()).await?;
+            write.shutdown().await?;
+            // Closing with unread bytes would reset the connection and destroy the answer.
+            let (mut rest, mut sink) = (read.take(HEAD_BYTES_MAX as u64), tokio::io::sink());
+            let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut rest, &mut sink)).await;
+            return Ok(None);
+        }
+        // Taken anew for each connection, so that it has the certificates of the last reload.
+        let acceptor = TlsAcceptor::from(handshake.tls.config());
+        let stream = tokio::io::join(io::Cursor::new(begun).chain(read), write);
+        let stream = acceptor.accept(stream).await?;
+        // The authority that validates a name has seen all that it wants to.
+        let is_challenge = stream.get_ref().1.alpn_protocol() == Some(ACME_TLS);
+        Ok((!is_challenge).then_some(stream))
     }
 
     async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
@@ -278,8 +313,7 @@ const UNKNOWN_HOST: &str =
 
 #[cfg(test)]
 mod tests {
-    use tls::{Certificate, Settings, UnknownName};
-    use tokio::io::AsyncReadExt as _;
+    use tls::{Certificate, MinVersion, Settings, UnknownName};
 
     use super::*;
     use crate::island::tests::papers::Papers;
@@ -289,9 +323,13 @@ mod tests {
         const LONG: Duration = Duration::from_secs(60);
         let papers = Papers::of(&["127.0.0.1"]);
         let certificate = Certificate::read(("cert", &papers.cert()), ("key", &papers.key())).unwrap();
-        let unknown_name = UnknownName::Refuse;
-        let settings =
-            Settings { certificates: vec![certificate], ticket_keys: Vec::new(), unknown_name, challenges: None };
+        let settings = Settings {
+            certificates: vec![certificate],
+            ticket_keys: Vec::new(),
+            unknown_name: UnknownName::Refuse,
+            min_version: MinVersion::Tls13,
+            challenges: None,
+        };
         let handshake = Handshake { tls: ServerTls::new(settings).unwrap(), within: 60 * LONG };
         let limits = Limits { connections: 1, head_time: Duration::from_millis(100), time: LONG };
         let server = AdminServer::new(Router::new(), Hosts::default(), limits, AdminServer::board());

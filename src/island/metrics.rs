@@ -2,6 +2,8 @@
 
 mod format;
 
+mod labelled;
+
 mod renamed;
 
 mod strangers;
@@ -29,6 +31,7 @@ use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
 use super::{CertificatesInUse, Exhibits};
 use crate::store::latencies::{BOUNDS_US, Latencies};
+use labelled::{Labels, line};
 use renamed::{RENAMED, Renamed, successor};
 use strangers::StrangerNumbers;
 
@@ -123,8 +126,7 @@ struct Boards {
     island: Vec<Arc<Board>>,
 }
 
-/// Shard and value.
-type Lines = Vec<(usize, u64)>;
+type Lines = Vec<(Labels, u64)>;
 
 impl fmt::Debug for Boards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,18 +140,19 @@ impl Collector for Boards {
         let mut families: BTreeMap<&str, (Meaning, Lines)> = BTreeMap::new();
         for (shard, board) in self.exhibits.shards.iter().enumerate() {
             for (meaning, value) in board.read() {
-                families.entry(meaning.name).or_insert((meaning, Vec::new())).1.push((shard, value));
+                let (name, labels) = line(meaning.name, shard);
+                families.entry(name).or_insert((Meaning { name, ..meaning }, Vec::new())).1.push((labels, value));
             }
         }
         for (meaning, lines) in families.values() {
             let mut family = encoder.encode_descriptor(meaning.name, &help(*meaning), None, kind(*meaning))?;
-            for (shard, value) in lines {
-                encode(family.encode_family(&[("shard", shard.to_string())])?, *meaning, *value)?;
+            for (labels, value) in lines {
+                encode(family.encode_family(labels)?, *meaning, *value)?;
             }
             if let Some(renamed) = RENAMED.iter().find(|renamed| renamed.old == meaning.name) {
                 let mut family = encoder.encode_descriptor(renamed.new, renamed.help, None, kind(*meaning))?;
-                for (shard, value) in lines {
-                    encode_renamed(family.encode_family(&[("shard", shard.to_string())])?, renamed, *value)?;
+                for (labels, value) in lines {
+                    encode_renamed(family.encode_family(labels)?, renamed, *value)?;
                 }
             }
         }

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::data_dir::Keys;
 use super::fault::Fault;
 use super::listeners::AdminListeners;
-use crate::config::{Config, Pair, Secret, UnknownName};
+use crate::config::{Config, MinVersion, Pair, Secret, UnknownName};
 use crate::island::{Acme, Admin, AdminTls, Answers, CertificatesInUse, Challenges, InUse, OrderBook, Validity};
 
 /// The files of every TLS listener, read and checked.
@@ -287,6 +287,10 @@ fn settings(shown: &[Certificate], config: &Config, keys: &Keys, challenges: Opt
         unknown_name: match config.tls.unknown_name {
             UnknownName::Refuse => tls::UnknownName::Refuse,
             UnknownName::Default => tls::UnknownName::Default,
+        },
+        min_version: match config.tls.min_version {
+            MinVersion::Tls13 => tls::MinVersion::Tls13,
+            MinVersion::Tls12 => tls::MinVersion::Tls12,
         },
         challenges,
     }

@@ -188,7 +188,9 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
     );
     // A number on no board is named in the code that shows it.
     let shown = tree.rust().filter(|f| f.path.starts_with("src/island/metrics") && !tree.is_test(f));
-    let shown = shown.flat_map(|f| ["encode_descriptor(", "gauge("].map(|call| first_texts(&f.text, call))).flatten();
+    let shown = shown
+        .flat_map(|f| ["encode_descriptor(", "gauge(", "labelled("].map(|call| first_texts(&f.text, call)))
+        .flatten();
     known.extend(shown.map(|name| (name.to_owned(), String::new())));
     known.extend(tree.rust().filter(|f| !tree.is_test(f)).flat_map(|f| histograms(&f.text)));
     let document = "docs/OPERATIONS.md";

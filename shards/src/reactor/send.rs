@@ -65,6 +65,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         entry.flags.clear(Flags::SENDING);
         let Some(result) = refused else {
             self.sides.put_outbox(outbox);
+            if entry.state == State::Open && entry.flags.has(Flags::TLS) && self.tls.key_used_up(conn.slot) {
+                self.forget(conn, CloseReason::BudgetExhausted);
+                return self.goodbye(conn, CloseReason::BudgetExhausted);
+            }
             let more = self.sides.get(entry.side).is_some_and(|side| !side.out.is_empty());
             return if more { self.mark_dirty(conn) } else { self.owes_nothing(conn) };
         };

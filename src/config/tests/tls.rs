@@ -101,3 +101,14 @@ fn ticket_keys_and_the_rules_of_handshakes_are_read() {
     assert!(config.has_secrets() && !format!("{config:?}").contains("----"));
     assert!(refusal(&sets(&["tls.unknown_name=defualt"])).ends_with("; did you mean default?"));
 }
+
+#[test]
+fn tls_1_2_is_served_on_demand_only() {
+    let version = |settings: &[&str]| load(&sets(settings)).tls.min_version;
+    assert_eq!(version(&[]), MinVersion::Tls13);
+    assert_eq!(version(&["tls.min_version=1.2"]), MinVersion::Tls12);
+    let file = File::new("[tls]\nmin_version = 1.2\n");
+    assert_eq!(load(&file.sources()).tls.min_version, MinVersion::Tls12);
+    let refused = refusal(&sets(&["tls.min_version=1.1"]));
+    assert!(refused.contains("tls.min_version") && refused.contains("1.2 for TLS 1.2 too"), "{refused}");
+}

@@ -1,28 +1,48 @@
 //! The first bytes of a connection: TLS, an HTTP request that missed the scheme, or neither.
 
-use crate::record::{CIPHERTEXT_MAX, HANDSHAKE, Header};
+use crate::record::{ALERT, Alert, CIPHERTEXT_MAX, HANDSHAKE, Header};
 
 /// Kind of a connection by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum First {
+pub enum First {
     /// More bytes are needed.
     Unknown,
     Tls,
+    /// A plain HTTP request.
     Http,
     Other,
+}
+
+impl First {
+    /// Classifies the first bytes of a connection. [`First::BYTES_MAX`] of them are never [`First::Unknown`].
+    pub fn of(bytes: &[u8]) -> First {
+        first(bytes)
+    }
+
+    /// Bytes that suffice to classify a connection.
+    pub const BYTES_MAX: usize = METHOD_MAX + 1;
+
+    /// Last bytes for a connection that is not TLS: one answer 400 that names `https://`, or alert 50. Empty for
+    /// others.
+    pub fn last_words(self) -> &'static [u8] {
+        match self {
+            First::Http => ANSWER.as_bytes(),
+            First::Other => &[ALERT, 3, 3, 0, 2, 2, Alert::DecodeError as u8],
+            First::Unknown | First::Tls => &[],
+        }
+    }
 }
 
 /// Bytes of the longest method that is recognized.
 const METHOD_MAX: usize = 16;
 
 /// Answer to an HTTP request on a TLS port.
-pub(crate) const ANSWER: &str = concat!(
+const ANSWER: &str = concat!(
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 66\r\nConnection: close\r\n\r\n",
     "this port speaks TLS; begin the URL with https:// and not http://\n"
 );
 
-/// Classifies the first bytes of a connection.
-pub(crate) fn first(bytes: &[u8]) -> First {
+fn first(bytes: &[u8]) -> First {
     let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
     match bytes.get(method) {
         Some(b' ') if (3..=METHOD_MAX).contains(&method) => return First::Http,

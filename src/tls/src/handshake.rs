@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 
+use rustls::PeerIncompatible::SignatureAlgorithmsExtensionRequired;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{Error, HandshakeKind, KeyLog};
@@ -10,11 +11,14 @@ use shards::ports::Port;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::challenges::ACME_TLS;
-use crate::keys::{Direction, SECRET_MAX, Suite};
-use crate::record::{ALERT, APPLICATION_DATA, Alert, Session};
+use crate::counted::Failure;
+use crate::keys::{Direction, SECRET_MAX, Suite, TAG_LEN};
+use crate::record::{ALERT, APPLICATION_DATA, Alert, HEADER_LEN, Session};
 
-/// Bytes that a client may send between two flights of the server.
+/// Bytes that a client may send between two flights of the server, early data not counted.
 pub(crate) const FLIGHT_MAX: usize = 16_384;
+/// Bytes of refused early data that are skipped, tags included, as in rustls.
+const EARLY_DATA_MAX: usize = 16_384;
 /// Bytes of a handshake that waits for the client's Finished, as measured in a prototype with rustls 0.23.46.
 pub(crate) const HANDSHAKE_BYTES: u64 = 3_800;
 
@@ -28,6 +32,8 @@ pub(crate) struct Handshake {
     held: Vec<u8>,
     /// Bytes of the client since the last flight of the server.
     flight: usize,
+    /// Bytes of early data that were skipped.
+    skipped: usize,
     /// Traffic secrets, known from the server's Finished on.
     secrets: Option<Secrets>,
     /// Reason of the failure, for the log.
@@ -45,13 +51,10 @@ pub(crate) enum Step {
     Failed(Failure),
 }
 
-/// End of a handshake that failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failure {
-    AlertSent,
-    AlertReceived,
-    Silent,
-}
+/// In the place of a description: the alert is sealed.
+const SEALED: u8 = u8::MAX;
+/// Bytes of a record with a sealed alert: header, 2 bytes, type and tag.
+const SEALED_ALERT_LEN: usize = HEADER_LEN + 3 + TAG_LEN;
 
 impl Handshake {
     pub(crate) fn new(port: Port, conn: UnbufferedServerConnection) -> Box<Handshake> {
@@ -61,6 +64,7 @@ impl Handshake {
             conn,
             held: Vec::new(),
             flight: 0,
+            skipped: 0,
             secrets: None,
             reason: String::new(),
         })
@@ -68,13 +72,14 @@ impl Handshake {
 
     /// Processes one whole record and appends the answer to `wire`.
     pub(crate) fn feed(&mut self, record: &mut [u8], wire: &mut Vec<u8>) -> Step {
-        self.flight += record.len();
-        if self.flight > FLIGHT_MAX {
+        let (before, bytes) = (wire.len(), record.len());
+        // rustls changes the bytes of a record that it cannot open.
+        let sealed = (record[0] == APPLICATION_DATA && self.held.is_empty()).then(|| record.to_vec());
+        if sealed.is_none() && self.flight + bytes > FLIGHT_MAX {
             self.reason = format!("the client sent more than {FLIGHT_MAX} bytes in one flight");
-            return Step::Failed(Failure::Silent);
+            return Step::Failed(Failure::Flood);
         }
-        let before = wire.len();
-        let caught = catch_secrets(|| {
+        let (result, secrets) = catch_secrets(|| {
             if self.held.is_empty() {
                 let (done, result) = drive(&mut self.conn, record, wire, &mut self.reason);
                 self.held.extend_from_slice(&record[done..]);
@@ -86,17 +91,62 @@ impl Handshake {
                 result
             }
         });
-        let (result, secrets) = caught;
         if secrets.is_some() {
             self.secrets = secrets;
         }
+        if result == Step::More
+            && self.held.len() == bytes
+            && let Some(sealed) = sealed
+            && !self.opens(sealed)
+        {
+            return self.skip(bytes - HEADER_LEN, wire);
+        }
+        self.flight += bytes;
         match result {
             Step::More if wire.len() > before => {
                 self.flight = 0;
                 Step::Flight
             }
+            Step::Failed(Failure::AlertSent(SEALED)) => {
+                Step::Failed(Failure::AlertSent(self.sealed_alert(wire).unwrap_or(SEALED)))
+            }
             other => other,
         }
+    }
+
+    /// Returns true if the record is the first that the client sealed with its handshake secret: the start of a message
+    /// that rustls waits for. A record that does not open is early data, which rustls skips (RFC 8446 section 4.2.10).
+    fn opens(&self, mut record: Vec<u8>) -> bool {
+        let suite = self.conn.negotiated_cipher_suite().and_then(|suite| Suite::of(suite.suite()));
+        let (Some(secrets), Some(suite)) = (&self.secrets, suite) else { return true };
+        let Some((header, sealed)) = record.split_first_chunk_mut::<HEADER_LEN>() else { return true };
+        Direction::new(suite, secrets.client_handshake(suite), 0)
+            .open(suite, &mut None, (header, &[]), sealed)
+            .is_some()
+    }
+
+    /// Drops a record of early data. rustls would take it out of its bound again with each later record.
+    fn skip(&mut self, bytes: usize, wire: &mut Vec<u8>) -> Step {
+        self.held.clear();
+        self.skipped += bytes;
+        // A record without room for a tag is no early data, and would not use up the bound.
+        if bytes > TAG_LEN && self.skipped <= EARLY_DATA_MAX {
+            return Step::More;
+        }
+        self.fail(Alert::BadRecordMac, wire);
+        self.reason = format!("the client sent more than {EARLY_DATA_MAX} bytes of early data");
+        Step::Failed(Failure::AlertSent(Alert::BadRecordMac as u8))
+    }
+
+    /// Description of an alert that rustls has sealed, at the end of `wire`: its first record under the traffic secret,
+    /// as in [`Handshake::fail`].
+    fn sealed_alert(&self, wire: &[u8]) -> Option<u8> {
+        let suite = Suite::of(self.conn.negotiated_cipher_suite()?.suite())?;
+        let mut record = *wire.last_chunk::<SEALED_ALERT_LEN>()?;
+        let (header, sealed) = record.split_first_chunk_mut::<HEADER_LEN>()?;
+        let mut server = Direction::new(suite, self.secrets.as_ref()?.server(suite), 0);
+        server.open(suite, &mut None, (header, &[]), sealed)?;
+        Some(sealed[1])
     }
 
     /// Returns true if the peer is an authority that validates a name: it has seen all that it wants to.
@@ -108,9 +158,14 @@ impl Handshake {
     /// are not those that rustls has: then the connection must end.
     pub(crate) fn finish(self) -> Option<(Session, bool)> {
         let is_resumed = self.conn.handshake_kind() == Some(HandshakeKind::Resumed);
-        let secrets = self.secrets?;
         let (extracted, kernel) = self.conn.dangerous_into_kernel_connection().ok()?;
         let suite = Suite::of(kernel.negotiated_cipher_suite().suite())?;
+        if suite.is_tls12() {
+            let read = Direction::extracted(suite, &extracted.rx)?;
+            let write = Direction::extracted(suite, &extracted.tx)?;
+            return self.held.is_empty().then(|| (Session::new(suite, self.port, read, write), is_resumed));
+        }
+        let secrets = self.secrets?;
         let read = Direction::new(suite, secrets.client(suite), extracted.rx.0);
         let write = Direction::new(suite, secrets.server(suite), extracted.tx.0);
         let are_equal = read.equals(suite, &extracted.rx) && write.equals(suite, &extracted.tx);
@@ -161,41 +216,55 @@ fn drive(
             // close_notify, or early data, which is never accepted.
             Ok(_) => {
                 "the client ended the connection within the handshake".clone_into(reason);
-                Some(Step::Failed(Failure::Silent))
+                Some(Step::Failed(Failure::Left))
             }
             Err(error) => {
                 *reason = error.to_string();
-                let is_theirs = matches!(error, Error::AlertReceived(_));
-                Some(Step::Failed(if is_theirs { Failure::AlertReceived } else { Failure::AlertSent }))
+                let failure = match error {
+                    Error::AlertReceived(_) => Failure::AlertReceived,
+                    // Appendix D.2 of RFC 8446 asks for protocol_version, and rustls looks at the version too late.
+                    Error::PeerIncompatible(SignatureAlgorithmsExtensionRequired) if is_older_than_1_2(input) => {
+                        plain_alert(Alert::ProtocolVersion, wire);
+                        Failure::AlertSent(Alert::ProtocolVersion as u8)
+                    }
+                    _ => match encode_queued(conn, &mut input[done + discard..], wire) {
+                        // Sealed with the handshake secret of the server, as the only alert.
+                        Some(SEALED) if error == Error::NoApplicationProtocol => Failure::AlertSent(120),
+                        sent => sent.map_or(Failure::Internal, Failure::AlertSent),
+                    },
+                };
+                return (input.len(), Step::Failed(failure));
             }
         };
         done += discard;
         match end {
             None => {}
-            Some(Step::Failed(Failure::AlertSent)) => {
-                let has_alert = encode_queued(conn, &mut input[done..], wire);
-                let failure = if has_alert { Failure::AlertSent } else { Failure::Silent };
-                return (input.len(), Step::Failed(failure));
-            }
             Some(Step::Failed(failure)) => return (input.len(), Step::Failed(failure)),
             Some(step) => return (done, step),
         }
     }
 }
 
+/// Returns true for a ClientHello whose `legacy_version` is that of TLS 1.1 or older (RFC 8446 section 4.1.2).
+fn is_older_than_1_2(hello: &[u8]) -> bool {
+    const VERSION_AT: usize = HEADER_LEN + 4;
+    hello.get(VERSION_AT..VERSION_AT + 2).is_some_and(|version| version < &[3, 3])
+}
+
 /// Appends the records that are queued behind an error: the last is its alert. rustls must not be called again after
-/// that, since it would meet the same error again.
-fn encode_queued(conn: &mut UnbufferedServerConnection, input: &mut [u8], wire: &mut Vec<u8>) -> bool {
+/// that, since it would meet the same error again. Returns the description of the alert, or [`SEALED`].
+fn encode_queued(conn: &mut UnbufferedServerConnection, input: &mut [u8], wire: &mut Vec<u8>) -> Option<u8> {
     let mut done = 0;
     loop {
         let before = wire.len();
         let UnbufferedStatus { discard, state, .. } = conn.process_tls_records(&mut input[done..]);
-        let Ok(ConnectionState::EncodeTlsData(chunk)) = state else { return false };
+        let Ok(ConnectionState::EncodeTlsData(chunk)) = state else { return None };
         encode(chunk, wire);
         done += discard;
-        // In the clear, or sealed: 2 bytes, the type and the tag.
-        if matches!(wire[before..], [ALERT, _, _, 0, 2, ..] | [APPLICATION_DATA, _, _, 0, 19, ..]) {
-            return true;
+        match wire[before..] {
+            [ALERT, _, _, 0, 2, _, description] => return Some(description),
+            [APPLICATION_DATA, ..] if wire.len() - before == SEALED_ALERT_LEN => return Some(SEALED),
+            _ => {}
         }
     }
 }
@@ -210,16 +279,22 @@ pub(crate) fn encode<Data>(mut chunk: EncodeTlsData<'_, Data>, wire: &mut Vec<u8
     }
 }
 
-/// The two application traffic secrets of one connection. Overwritten when dropped.
+/// The two application traffic secrets of one connection, and the handshake secret of the client. Overwritten when
+/// dropped.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Secrets {
     client: [u8; SECRET_MAX],
     server: [u8; SECRET_MAX],
-    /// 1: the client's is known; 2: the server's.
+    client_handshake: [u8; SECRET_MAX],
+    /// 1: the client's is known; 2: the server's; 4: the handshake secret of the client.
     known: u8,
 }
 
 impl Secrets {
+    fn client_handshake(&self, suite: Suite) -> &[u8] {
+        &self.client_handshake[..suite.secret_len()]
+    }
+
     pub(crate) fn client(&self, suite: Suite) -> &[u8] {
         &self.client[..suite.secret_len()]
     }
@@ -236,11 +311,12 @@ thread_local! {
 
 /// Runs a step of a handshake, and returns the secrets that it made.
 pub(crate) fn catch_secrets<T>(step: impl FnOnce() -> T) -> (T, Option<Secrets>) {
-    let none = Secrets { client: [0; SECRET_MAX], server: [0; SECRET_MAX], known: 0 };
+    let empty = [0; SECRET_MAX];
+    let none = Secrets { client: empty, server: empty, client_handshake: empty, known: 0 };
     CAUGHT.set(Some(none));
     let result = step();
     let caught = CAUGHT.with_borrow_mut(|caught| {
-        let known = caught.as_ref().filter(|secrets| secrets.known == 3).cloned();
+        let known = caught.as_ref().filter(|secrets| secrets.known & 3 == 3).cloned();
         // A place that is only marked as empty would keep its bytes.
         caught.zeroize();
         known
@@ -260,6 +336,7 @@ impl KeyLog for CatchSecrets {
             let (place, bit) = match label {
                 "CLIENT_TRAFFIC_SECRET_0" => (&mut caught.client, 1),
                 "SERVER_TRAFFIC_SECRET_0" => (&mut caught.server, 2),
+                "CLIENT_HANDSHAKE_TRAFFIC_SECRET" => (&mut caught.client_handshake, 4),
                 _ => return,
             };
             if let Some(place) = place.get_mut(..secret.len()) {
@@ -270,8 +347,9 @@ impl KeyLog for CatchSecrets {
     }
 
     fn will_log(&self, label: &str) -> bool {
-        let is_needed = matches!(label, "CLIENT_TRAFFIC_SECRET_0" | "SERVER_TRAFFIC_SECRET_0");
-        is_needed && CAUGHT.with_borrow(Option::is_some)
+        const NEEDED: [&str; 3] =
+            ["CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0", "CLIENT_HANDSHAKE_TRAFFIC_SECRET"];
+        NEEDED.contains(&label) && CAUGHT.with_borrow(Option::is_some)
     }
 }
 

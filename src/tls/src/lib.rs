@@ -1,18 +1,19 @@
-//! TLS 1.3 of the shards: implements [`shards::tls::Tls`].
+//! TLS of the shards: implements [`shards::tls::Tls`].
 //!
 //! rustls makes handshakes and ends with them. After the client's Finished a connection is two traffic secrets with
 //! their keys and sequence numbers in a table of its shard; records are sealed and opened here by *ring*. This crate
 //! owns no socket, and the crate `shards` knows no key.
 //!
 //! Read in this order: `shard` (states of a connection), `handshake`, `record`, `keys`; then `server` with
-//! `certificate`, `challenges` and `tickets` (settings), `first` (bytes that are no TLS), `table` (memory), `client`
-//! (load generators).
+//! `certificate`, `challenges` and `tickets` (settings), `first` (bytes that are no TLS), `counted` (metrics), `table`
+//! (memory), `client` (load generators).
 
 #![forbid(unsafe_code)]
 
 mod certificate;
 mod challenges;
 mod client;
+mod counted;
 mod first;
 mod handshake;
 mod keys;
@@ -25,6 +26,7 @@ mod tickets;
 pub use certificate::{Certificate, Setting};
 pub use challenges::{ACME_TLS, AlpnChallenges};
 pub use client::{Clients, Heard, client_config};
-pub use server::{ServerTls, Settings, UnknownName};
+pub use first::First;
+pub use server::{MinVersion, ServerTls, Settings, UnknownName};
 pub use shard::ShardTls;
 pub use tickets::TicketKey;

@@ -1,11 +1,13 @@
 //! The record layer after the handshake (RFC 8446 section 5): seals and opens records, and keeps the rules for the
-//! messages that may still come.
+//! messages that may still come. `tls12` has the records of TLS 1.2.
+
+mod tls12;
 
 use ring::aead::LessSafeKey;
 use shards::ports::Port;
 use shards::tls::PLAINTEXT_MAX;
 
-use crate::keys::{Direction, SECRET_MAX, Suite, TAG_LEN};
+use crate::keys::{Direction, EXPORTED_MAX, Suite, TAG_LEN};
 
 /// Bytes of the header of a record.
 pub(crate) const HEADER_LEN: usize = 5;
@@ -31,8 +33,10 @@ pub(crate) enum Alert {
     UnexpectedMessage = 10,
     BadRecordMac = 20,
     RecordOverflow = 22,
+    HandshakeFailure = 40,
     IllegalParameter = 47,
     DecodeError = 50,
+    ProtocolVersion = 70,
 }
 
 const CLOSE_NOTIFY: u8 = 0;
@@ -105,6 +109,13 @@ pub(crate) enum Opened {
     PeerKeyUsedUp,
 }
 
+/// A decrypted record: its type, and the place of its content.
+struct Plain {
+    kind: u8,
+    at: usize,
+    len: usize,
+}
+
 /// KeyUpdates that [`Session::control`] wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Control {
@@ -153,31 +164,30 @@ impl Session {
         if self.read.seq >= limit.of(self.suite) {
             return Opened::PeerKeyUsedUp;
         }
-        let body = at + HEADER_LEN;
-        let sealed = &mut bytes[body..body + header.len];
-        let Some(opened) = self.read.open(self.suite, key, header.bytes, sealed) else {
-            return Opened::Refused(Alert::BadRecordMac);
+        let decrypted = if self.suite.is_tls12() {
+            self.decrypt_12(header, (&mut *bytes, at), key)
+        } else {
+            self.decrypt_13(header, (&mut *bytes, at), key)
         };
-        if opened > PLAINTEXT_MAX + 1 {
-            return Opened::Refused(Alert::RecordOverflow);
-        }
-        // The inner plaintext ends with its type and zeros behind it (RFC 8446 section 5.4).
-        let Some(len) = sealed[..opened].iter().rposition(|byte| *byte != 0) else {
-            return Opened::Refused(Alert::UnexpectedMessage);
+        let Plain { kind, at, len } = match decrypted {
+            Ok(plain) if plain.len <= PLAINTEXT_MAX => plain,
+            Ok(_) => return Opened::Refused(Alert::RecordOverflow),
+            Err(alert) => return Opened::Refused(alert),
         };
-        match sealed[len] {
+        let content = &bytes[at..at + len];
+        match kind {
             APPLICATION_DATA if len == 0 => self.empty(Opened::Nothing),
             APPLICATION_DATA => {
                 self.empty_run = 0;
-                bytes.copy_within(body..body + len, to);
+                bytes.copy_within(at..at + len, to);
                 Opened::Data(len)
             }
-            ALERT => {
-                let alert = [sealed[0], sealed[1]];
-                self.alert(&alert[..len.min(2)], len)
+            ALERT => self.alert(content),
+            HANDSHAKE if self.suite.is_tls12() => Session::handshake_12(content),
+            HANDSHAKE if self.takes_tickets && content.first() == Some(&NEW_SESSION_TICKET) => {
+                self.empty(Opened::Nothing)
             }
-            HANDSHAKE if self.takes_tickets && sealed[0] == NEW_SESSION_TICKET => self.empty(Opened::Nothing),
-            HANDSHAKE => match sealed[..len].strip_prefix(&KEY_UPDATE) {
+            HANDSHAKE => match content.strip_prefix(&KEY_UPDATE) {
                 Some([request]) => {
                     *key = None;
                     self.key_update(*request)
@@ -188,15 +198,44 @@ impl Session {
         }
     }
 
-    fn alert(&mut self, alert: &[u8], len: usize) -> Opened {
-        match (alert, len) {
-            ([], _) => Opened::Refused(Alert::UnexpectedMessage),
-            ([_, CLOSE_NOTIFY], 2) => {
+    /// Decrypts the record that lies at `at`, in place.
+    fn decrypt_13(
+        &mut self,
+        header: Header,
+        (bytes, at): (&mut [u8], usize),
+        key: &mut Option<LessSafeKey>,
+    ) -> Result<Plain, Alert> {
+        let body = at + HEADER_LEN;
+        let sealed = &mut bytes[body..body + header.len];
+        let opened = self.read.open(self.suite, key, (&header.bytes, &[]), sealed).ok_or(Alert::BadRecordMac)?;
+        if opened > PLAINTEXT_MAX + 1 {
+            return Err(Alert::RecordOverflow);
+        }
+        // The inner plaintext ends with its type and zeros behind it (RFC 8446 section 5.4).
+        let len = sealed[..opened].iter().rposition(|byte| *byte != 0).ok_or(Alert::UnexpectedMessage)?;
+        Ok(Plain { kind: sealed[len], at: body, len })
+    }
+
+    /// Returns true if a record of this outer type may come after the handshake.
+    pub(crate) fn takes(&self, kind: u8) -> bool {
+        if self.suite.is_tls12() { tls12::is_known(kind) } else { kind == APPLICATION_DATA }
+    }
+
+    pub(crate) fn is_tls12(&self) -> bool {
+        self.suite.is_tls12()
+    }
+
+    fn alert(&mut self, alert: &[u8]) -> Opened {
+        match alert {
+            [] => Opened::Refused(Alert::UnexpectedMessage),
+            [_, CLOSE_NOTIFY] => {
                 self.peer_closed = true;
                 Opened::PeerClosed
             }
-            ([_, USER_CANCELED], 2) => self.empty(Opened::Nothing),
-            (_, 2) => Opened::PeerFailed,
+            [_, USER_CANCELED] => self.empty(Opened::Nothing),
+            // TLS 1.3 has no warnings besides (RFC 8446 section 6).
+            [WARNING, _] if self.suite.is_tls12() => self.empty(Opened::Nothing),
+            [_, _] => Opened::PeerFailed,
             _ => Opened::Refused(Alert::DecodeError),
         }
     }
@@ -220,10 +259,25 @@ impl Session {
         if self.empty_run > EMPTY_RUN_MAX { Opened::TooManyEmpty } else { otherwise }
     }
 
-    /// Appends the KeyUpdate that is due, and goes over to the next key for sealing.
+    /// Returns true if the connection must end because its key for sealing cannot be changed: in TLS 1.2, after half of
+    /// the records that one key may seal. The other half is for what is said until the end.
+    pub(crate) fn key_used_up(&self, limit: Limit) -> bool {
+        self.suite.is_tls12() && self.write.seq >= limit.of(self.suite) / 2
+    }
+
+    /// Returns true if the peer has sealed half of the records that one key may seal, and was not asked for another
+    /// one.
+    pub(crate) fn must_ask(&self, limit: Limit) -> bool {
+        !self.suite.is_tls12() && !self.has_requested && self.read.seq >= limit.of(self.suite) / 2
+    }
+
+    /// Appends the KeyUpdate that is due, and goes over to the next key for sealing. TLS 1.2 has none.
     pub(crate) fn control(&mut self, limit: Limit, wire: &mut Vec<u8>) -> Control {
+        if self.suite.is_tls12() {
+            return Control::Nothing;
+        }
         let half = limit.of(self.suite) / 2;
-        let asks = self.read.seq >= half && !self.has_requested;
+        let asks = self.must_ask(limit);
         let rekeys = self.write.seq >= half;
         if !asks && !rekeys && !self.owes_update {
             return Control::Nothing;
@@ -240,7 +294,7 @@ impl Session {
     /// Appends one record of application data.
     pub(crate) fn seal(&mut self, plain: &[u8], limit: Limit, wire: &mut Vec<u8>) {
         assert!(!plain.is_empty() && plain.len() <= PLAINTEXT_MAX, "{} bytes for one record", plain.len());
-        assert!(self.write.seq < limit.of(self.suite), "a KeyUpdate was due long ago");
+        assert!(self.write.seq < limit.of(self.suite), "a KeyUpdate or the end was due long ago");
         self.seal_record(APPLICATION_DATA, plain, wire);
     }
 
@@ -255,6 +309,10 @@ impl Session {
     }
 
     fn seal_record(&mut self, kind: u8, plain: &[u8], wire: &mut Vec<u8>) {
+        self.rewindable = self.rewindable.saturating_add(1);
+        if self.suite.is_tls12() {
+            return self.seal_12(kind, plain, wire);
+        }
         let len = plain.len() + 1 + TAG_LEN;
         let [high, low] = (len as u16).to_be_bytes();
         let header = [APPLICATION_DATA, 3, 3, high, low];
@@ -263,9 +321,8 @@ impl Session {
         let inner = wire.len();
         wire.extend_from_slice(plain);
         wire.push(kind);
-        let tag = self.write.seal(self.suite, header, &mut wire[inner..]);
+        let tag = self.write.seal(self.suite, &header, &mut wire[inner..]);
         wire.extend_from_slice(&tag);
-        self.rewindable = self.rewindable.saturating_add(1);
     }
 
     /// Takes back the sequence numbers of the last records. A number is used again only for a record of which the
@@ -280,24 +337,22 @@ impl Session {
     ///
     /// | bytes | meaning |
     /// |---|---|
-    /// | 1 | suite: 1 AES-128-GCM, 2 AES-256-GCM, 3 ChaCha20-Poly1305 |
+    /// | 1 | suite: 1 AES-128-GCM, 2 AES-256-GCM, 3 ChaCha20-Poly1305; 4, 5 and 6 the same in TLS 1.2 |
     /// | 1 | 1: a KeyUpdate is owed; 2: one is requested; 4: the peer has sent close_notify |
     /// | 1 | records without application data in a row |
     /// | 8 | sequence number of the next record of the peer, big endian |
-    /// | 32 or 48 | traffic secret of the peer |
+    /// | 32 or 48 | traffic secret of the peer; in TLS 1.2 its key of 16 or 32 bytes and its IV of 12 |
     /// | 8 | our next sequence number |
-    /// | 32 or 48 | our traffic secret |
+    /// | 32 or 48 | our traffic secret; in TLS 1.2 our key and IV |
     ///
-    /// Keys and IVs follow from the secrets. No record from before the export can be taken back after it.
+    /// Keys and IVs of TLS 1.3 follow from the secrets. No record from before the export can be taken back after it.
     pub(crate) fn export(&self) -> Vec<u8> {
         // A vector that grows would leave copies of secrets in freed memory.
-        let mut state = Vec::with_capacity(3 + 2 * (8 + SECRET_MAX));
+        let mut state = Vec::with_capacity(3 + 2 * EXPORTED_MAX);
         let flags = u8::from(self.owes_update) | u8::from(self.has_requested) << 1 | u8::from(self.peer_closed) << 2;
         state.extend([self.suite as u8, flags, self.empty_run]);
-        for direction in [&self.read, &self.write] {
-            state.extend_from_slice(&direction.seq.to_be_bytes());
-            state.extend_from_slice(direction.secret(self.suite));
-        }
+        self.read.export(self.suite, &mut state);
+        self.write.export(self.suite, &mut state);
         state
     }
 
@@ -305,11 +360,8 @@ impl Session {
     pub(crate) fn import(port: Port, state: &[u8]) -> Option<(Session, usize)> {
         let [suite, flags, empty_run, rest @ ..] = state else { return None };
         let suite = Suite::from_number(*suite)?;
-        let each = 8 + suite.secret_len();
-        let direction = |bytes: &[u8]| {
-            let (seq, secret) = bytes.split_first_chunk()?;
-            Some(Direction::new(suite, secret, u64::from_be_bytes(*seq)))
-        };
+        let each = suite.exported_len();
+        let direction = |bytes: &[u8]| Direction::import(suite, bytes);
         let (read, write) = (direction(rest.get(..each)?)?, direction(rest.get(each..2 * each)?)?);
         let mut session = Session::new(suite, port, read, write);
         session.empty_run = *empty_run;

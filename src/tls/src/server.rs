@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ServerConfig, SignatureAlgorithm};
+use rustls::version::TLS13;
+use rustls::{ALL_VERSIONS, ServerConfig, SignatureAlgorithm};
 
 use crate::certificate::Certificate;
 use crate::challenges::{ACME_TLS, AlpnChallenges, is_challenge};
@@ -23,6 +24,15 @@ pub enum UnknownName {
     Default,
 }
 
+/// Oldest version of TLS that is served (`tls.min_version`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MinVersion {
+    /// TLS 1.3 only.
+    Tls13,
+    /// TLS 1.2 too, with AEAD suites and extended master secret (RFC 7627).
+    Tls12,
+}
+
 /// Settings of a server.
 pub struct Settings {
     /// Certificates; the first serves clients without SNI.
@@ -31,6 +41,8 @@ pub struct Settings {
     pub ticket_keys: Vec<TicketKey>,
     /// Answer to an unknown name.
     pub unknown_name: UnknownName,
+    /// Oldest version.
+    pub min_version: MinVersion,
     /// Answers to an authority that validates names. With them a server can have no certificate yet; then it refuses
     /// every other handshake.
     pub challenges: Option<AlpnChallenges>,
@@ -88,20 +100,22 @@ impl ServerTls {
 }
 
 fn config_of(settings: Settings) -> Result<Arc<ServerConfig>, String> {
-    let Settings { certificates, ticket_keys, unknown_name, challenges } = settings;
+    let Settings { certificates, ticket_keys, unknown_name, min_version, challenges } = settings;
     if certificates.is_empty() && challenges.is_none() {
         return Err("TLS needs at least one certificate".to_owned());
     }
     let answers_challenges = challenges.is_some();
     let resolver = ByName::new(&certificates, unknown_name, challenges);
+    let versions = if min_version == MinVersion::Tls12 { ALL_VERSIONS } else { &[&TLS13] };
     let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| format!("TLS 1.3 is not available: {error}"))?;
+        .with_protocol_versions(versions)
+        .map_err(|error| format!("TLS is not available: {error}"))?;
     let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     if answers_challenges {
         config.alpn_protocols.push(ACME_TLS.to_vec());
     }
+    config.require_ems = true;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = usize::from(!ticket_keys.is_empty());
     config.ticketer = Arc::new(Tickets::new(ticket_keys));

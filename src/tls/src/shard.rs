@@ -5,9 +5,10 @@ use shards::ports::Port;
 use shards::tls::{Next, Received, Stage, Tls, TlsStats};
 use zeroize::Zeroize as _;
 
-use crate::first::{ANSWER, First, first};
-use crate::handshake::{Failure, HANDSHAKE_BYTES, Handshake, Step, plain_alert};
-use crate::record::{APPLICATION_DATA, Alert, CIPHERTEXT_MAX, Control, HEADER_LEN, Header, Limit, Opened, Session};
+use crate::counted::{Failure, count_alert, count_failure};
+use crate::first::First;
+use crate::handshake::{HANDSHAKE_BYTES, Handshake, Step};
+use crate::record::{Alert, CIPHERTEXT_MAX, Control, HEADER_LEN, Header, Limit, Opened, Session};
 use crate::server::ServerTls;
 use crate::table::{Entry, Table};
 
@@ -56,7 +57,7 @@ impl ShardTls {
         let conn = self.server(port).and_then(|server| UnbufferedServerConnection::new(server.config()).ok());
         match conn {
             Some(conn) => self.put(slot, Entry::Handshake(Handshake::new(port, conn))),
-            None => self.handshake_failed(slot, port, Failure::Silent, "there is no certificate for this listener"),
+            None => self.handshake_failed(slot, port, Failure::Internal, "there is no certificate for this listener"),
         }
     }
 
@@ -68,26 +69,22 @@ impl ShardTls {
         if let Some(server) = self.server(port) {
             server.note_failure(reason);
         }
-        self.stats.tls_handshakes_failed += 1;
-        self.stats.tls_alerts_sent += u64::from(failure == Failure::AlertSent);
-        self.stats.tls_alerts_received += u64::from(failure == Failure::AlertReceived);
+        count_failure(&mut self.stats, failure);
         self.stats.node_tls_handshakes_failed += u64::from(port == Port::Node);
         self.put(slot, Entry::Failed(port));
     }
 
     /// Ends a connection whose first bytes are not TLS.
-    fn not_tls(&mut self, slot: u32, port: Port, is_http: bool, wire: &mut Vec<u8>) {
+    fn not_tls(&mut self, slot: u32, port: Port, kind: First, wire: &mut Vec<u8>) {
         if let Some(server) = self.server(port) {
-            let reason = if is_http { "a plain HTTP request" } else { "the first bytes are no TLS record" };
+            let reason = if kind == First::Http { "a plain HTTP request" } else { "the first bytes are no TLS record" };
             server.note_failure(reason);
         }
         self.stats.tls_not_tls += 1;
         self.stats.node_tls_handshakes_failed += u64::from(port == Port::Node);
-        if is_http {
-            wire.extend_from_slice(ANSWER.as_bytes());
-        } else {
-            plain_alert(Alert::DecodeError, wire);
-            self.stats.tls_alerts_sent += 1;
+        wire.extend_from_slice(kind.last_words());
+        if kind == First::Other {
+            count_alert(&mut self.stats, Alert::DecodeError as u8);
         }
         self.put(slot, Entry::Failed(port));
     }
@@ -96,11 +93,11 @@ impl ShardTls {
         let Some(Entry::Handshake(handshake)) = self.table.get_mut(slot) else { return failed(0, bytes) };
         let port = handshake.port;
         if !handshake.speaks_tls {
-            match first(bytes) {
+            match First::of(bytes) {
                 First::Unknown => return more(0, 0),
                 First::Tls => handshake.speaks_tls = true,
                 kind => {
-                    self.not_tls(slot, port, kind == First::Http, wire);
+                    self.not_tls(slot, port, kind, wire);
                     return failed(0, bytes);
                 }
             }
@@ -111,7 +108,8 @@ impl ShardTls {
             let end = at + HEADER_LEN + header.len;
             if header.len > CIPHERTEXT_MAX {
                 handshake.fail(Alert::RecordOverflow, wire);
-                self.handshake_failed(slot, port, Failure::AlertSent, "a record is too long");
+                let failure = Failure::AlertSent(Alert::RecordOverflow as u8);
+                self.handshake_failed(slot, port, failure, "a record is too long");
                 return failed(0, bytes);
             }
             if bytes.len() < end {
@@ -142,10 +140,16 @@ impl ShardTls {
         self.stats.tls_handshakes_in_flight -= 1;
         let is_challenge = handshake.is_challenge();
         let Some((mut session, is_resumed)) = handshake.finish() else {
-            self.handshake_failed(slot, port, Failure::Silent, "the secrets of the connection are not those of rustls");
+            self.handshake_failed(
+                slot,
+                port,
+                Failure::Internal,
+                "the secrets of the connection are not those of rustls",
+            );
             return failed(0, bytes);
         };
         self.stats.tls_handshakes += 1;
+        self.stats.tls_handshakes_tls_1_2 += u64::from(session.is_tls12());
         self.stats.tls_handshakes_resumed += u64::from(is_resumed);
         self.stats.node_tls_handshakes += u64::from(port == Port::Node);
         if is_challenge {
@@ -165,8 +169,12 @@ impl ShardTls {
             return more(plain, end);
         }
         loop {
+            if session.must_ask(self.limit) {
+                // The server has perhaps nothing to say for long.
+                count_control(&mut self.stats, session.control(self.limit, wire));
+            }
             let Some(header) = Header::read(&bytes[at..]) else { return more(plain, at) };
-            let opened = if header.kind != APPLICATION_DATA {
+            let opened = if !session.takes(header.kind) {
                 Opened::Refused(Alert::UnexpectedMessage)
             } else if header.len > CIPHERTEXT_MAX {
                 Opened::Refused(Alert::RecordOverflow)
@@ -185,11 +193,11 @@ impl ShardTls {
                 Opened::PeerKeyUsedUp => session.close_notify(wire),
                 Opened::TooManyEmpty => {
                     self.stats.tls_updates_refused += 1;
-                    self.stats.tls_alerts_sent += 1;
+                    count_alert(&mut self.stats, Alert::UnexpectedMessage as u8);
                     session.fail(Alert::UnexpectedMessage, wire);
                 }
                 Opened::Refused(alert) => {
-                    self.stats.tls_alerts_sent += 1;
+                    count_alert(&mut self.stats, alert as u8);
                     session.fail(alert, wire);
                 }
             }
@@ -199,6 +207,11 @@ impl ShardTls {
             }
         }
     }
+}
+
+fn count_control(stats: &mut TlsStats, control: Control) {
+    stats.tls_key_updates_sent += u64::from(control != Control::Nothing);
+    stats.tls_rekeys += u64::from(control == Control::Rekey);
 }
 
 fn more(plain: usize, consumed: usize) -> Received {
@@ -242,8 +255,7 @@ impl Tls for ShardTls {
     fn control(&mut self, slot: u32, wire: &mut Vec<u8>) {
         let limit = self.limit;
         let control = self.session(slot).control(limit, wire);
-        self.stats.tls_key_updates_sent += u64::from(control != Control::Nothing);
-        self.stats.tls_rekeys += u64::from(control == Control::Rekey);
+        count_control(&mut self.stats, control);
     }
 
     fn seal(&mut self, slot: u32, plain: &[u8], wire: &mut Vec<u8>) {
@@ -253,6 +265,10 @@ impl Tls for ShardTls {
 
     fn close_notify(&mut self, slot: u32, wire: &mut Vec<u8>) {
         self.session(slot).close_notify(wire);
+    }
+
+    fn key_used_up(&self, slot: u32) -> bool {
+        matches!(self.table.get(slot), Entry::Established(session) if session.key_used_up(self.limit))
     }
 
     fn rewind(&mut self, slot: u32, records: u32) {
@@ -276,12 +292,7 @@ impl Tls for ShardTls {
     fn end(&mut self, slot: u32) {
         if let Entry::Handshake(handshake) = self.table.get(slot) {
             let port = handshake.port;
-            self.handshake_failed(
-                slot,
-                port,
-                Failure::Silent,
-                "the client left within the handshake, or took too long",
-            );
+            self.handshake_failed(slot, port, Failure::Left, "the client left within the handshake");
         }
         if !matches!(self.table.get(slot), Entry::Empty) {
             self.put(slot, Entry::Empty);
@@ -291,6 +302,10 @@ impl Tls for ShardTls {
     fn count_late(&mut self, slot: u32) {
         self.stats.tls_handshakes_timeout += 1;
         self.stats.node_tls_handshakes_timeout += u64::from(self.table.get(slot).port() == Some(Port::Node));
+        if let Entry::Handshake(handshake) = self.table.get(slot) {
+            let port = handshake.port;
+            self.handshake_failed(slot, port, Failure::Late, "the handshake took too long");
+        }
     }
 
     fn count_refused(&mut self, port: Port) {

@@ -109,6 +109,17 @@ impl Tickets {
     }
 }
 
+/// Returns true for the state of a connection of TLS 1.2, as rustls 0.23 writes it: a flag, the name of the server with
+/// its length if the flag is 1, then the version.
+fn is_tls12(state: &[u8]) -> bool {
+    let version = match state {
+        [1, len, rest @ ..] => rest.get(usize::from(*len)..),
+        [_, rest @ ..] => Some(rest),
+        [] => None,
+    };
+    version.is_none_or(|version| !version.starts_with(&[3, 4]))
+}
+
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -131,8 +142,10 @@ impl ProducesTickets for Tickets {
         lifetime(now())
     }
 
+    /// A ticket of TLS 1.2 would hold the secret of its connection: a stolen key would open recorded connections. The
+    /// client gets an empty ticket in its place (RFC 5077 section 3.3), and makes a full handshake the next time.
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.seal(now(), plain)
+        (!is_tls12(plain)).then(|| self.seal(now(), plain))?
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {

@@ -160,6 +160,21 @@ fn a_record_out_of_order_ends_the_connection_with_an_alert_only() {
     });
 }
 
+/// TLS 1.2 has no other key.
+#[test]
+fn a_connection_whose_key_is_used_up_ends_behind_its_next_answer() {
+    run(|| {
+        let mut bench = Bench::one();
+        let mut client = bench.tls_websocket();
+        client.use_up_key();
+        client.say(b"E\n");
+        bench.until("the end", |_| client.heard().starts_with(b"pong\n") && client.socket.end == Some(Ok(())));
+        assert_eq!(client.last, Some(b'C'));
+        assert!(bench.log(0).contains(&"gone BudgetExhausted".to_owned()));
+        assert_eq!(bench.shards[0].closes.close_budget_exhausted, 1);
+    });
+}
+
 #[test]
 fn a_session_moves_with_its_records_and_half_of_one() {
     run(|| {

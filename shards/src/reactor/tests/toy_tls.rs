@@ -1,7 +1,8 @@
 //! A toy in the place of TLS, and its client: records with sequence numbers, which the reactor could break.
 //!
 //! A record is a kind, a length (u16, big endian), a sequence number, and bytes with each bit turned. Kinds: `H` and
-//! `F` are the two flights of the client, `h` the one of the server, `D` data, `C` close_notify, `A` an alert.
+//! `F` are the two flights of the client, `h` the one of the server, `D` data, `C` close_notify, `A` an alert. `U` of
+//! the client uses up the key of the server.
 
 use std::collections::HashMap;
 
@@ -24,6 +25,7 @@ struct Entry {
     sent: u8,
     received: u8,
     peer_closed: bool,
+    used_up: bool,
 }
 
 fn record(kind: u8, number: u8, plain: &[u8], wire: &mut Vec<u8>) {
@@ -35,7 +37,7 @@ fn record(kind: u8, number: u8, plain: &[u8], wire: &mut Vec<u8>) {
 impl ToyTls {
     /// One connection that is through its handshake.
     pub(in crate::reactor) fn established(slot: u32) -> ToyTls {
-        let entry = Entry { stage: Stage::Established, sent: 0, received: 0, peer_closed: false };
+        let entry = Entry { stage: Stage::Established, sent: 0, received: 0, peer_closed: false, used_up: false };
         ToyTls { entries: HashMap::from([(slot, entry)]), stats: TlsStats::default() }
     }
 
@@ -55,7 +57,7 @@ impl ToyTls {
 
 impl Tls for ToyTls {
     fn open(&mut self, slot: u32, _port: Port) {
-        let fresh = Entry { stage: Stage::Fresh, sent: 0, received: 0, peer_closed: false };
+        let fresh = Entry { stage: Stage::Fresh, sent: 0, received: 0, peer_closed: false, used_up: false };
         assert!(self.entries.insert(slot, fresh).is_none(), "the last connection of the slot was ended");
     }
 
@@ -93,6 +95,7 @@ impl Tls for ToyTls {
                         plain += 1;
                     }
                 }
+                (Stage::Established, b'U') => entry.used_up = true,
                 (Stage::Established, b'C') => {
                     entry.peer_closed = true;
                     return Received { plain, consumed: bytes.len(), next: Next::More };
@@ -114,6 +117,10 @@ impl Tls for ToyTls {
         self.next(slot, b'C', b"", wire);
     }
 
+    fn key_used_up(&self, slot: u32) -> bool {
+        self.entries.get(&slot).is_some_and(|entry| entry.used_up)
+    }
+
     fn rewind(&mut self, slot: u32, records: u32) {
         let entry = self.entries.get_mut(&slot).expect("the connection speaks TLS");
         entry.sent = entry.sent.wrapping_sub(records as u8);
@@ -126,7 +133,8 @@ impl Tls for ToyTls {
 
     fn import(&mut self, slot: u32, _port: Port, state: &mut [u8]) -> usize {
         let peer_closed = state[2] == 1;
-        let entry = Entry { stage: Stage::Established, sent: state[0], received: state[1], peer_closed };
+        let entry =
+            Entry { stage: Stage::Established, sent: state[0], received: state[1], peer_closed, used_up: false };
         assert!(self.entries.insert(slot, entry).is_none(), "the last connection of the slot was ended");
         3
     }
@@ -179,6 +187,12 @@ impl ToyClient {
         record(b'D', self.sent, plain, &mut wire);
         self.sent = self.sent.wrapping_add(1);
         wire
+    }
+
+    pub(super) fn use_up_key(&mut self) {
+        let mut wire = Vec::new();
+        record(b'U', 0, b"", &mut wire);
+        self.socket.say(&wire);
     }
 
     pub(super) fn close_notify() -> Vec<u8> {

@@ -8,11 +8,11 @@ use shards::ports::Port;
 use shards::tls::{Next, Received, Stage, Tls as _};
 use tls::ShardTls;
 
-use crate::peer::{Pair, Papers, SLOT, SUITES};
+use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, every_suite, is_tls12};
 
 #[test]
 fn every_suite_carries_data_in_both_directions() {
-    for suite in SUITES {
+    for suite in every_suite() {
         let mut pair = Pair::established(suite);
         assert_eq!(pair.client.negotiated_cipher_suite(), Some(suite));
         pair.assert_alive();
@@ -22,8 +22,9 @@ fn every_suite_carries_data_in_both_directions() {
         pair.server_says(&long);
         assert_eq!(pair.told.split_off(15), long);
         let stats = pair.server.stats();
-        assert_eq!((stats.tls_handshakes, stats.tls_handshakes_resumed, stats.tls_handshakes_failed), (1, 0, 0));
+        assert_eq!((stats.tls_handshakes, stats.tls_handshakes_resumed, alerts_and_failures(stats)), (1, 0, (0, 0)));
         assert_eq!((stats.tls_connections, stats.tls_handshakes_in_flight), (1, 0));
+        assert_eq!(stats.tls_handshakes_tls_1_2, u64::from(is_tls12(suite)));
     }
 }
 
@@ -144,8 +145,22 @@ fn a_connection_costs_memory_from_its_first_byte_and_none_after_its_end() {
     pair.server.end(SLOT);
     pair.server.end(SLOT);
     let stats = pair.server.stats();
+    assert_eq!((stats.tls_handshakes_failed_left, alerts_and_failures(stats)), (1, (0, 1)));
     assert_eq!((stats.tls_connections, stats.tls_handshakes_in_flight), (0, 0));
     assert!(stats.tls_state_bytes < 100, "{stats:?}");
+}
+
+#[test]
+fn a_handshake_that_takes_too_long_fails_once_and_for_this_reason() {
+    let (_papers, config, server) = local();
+    let mut pair = Pair::new(server, &config, "localhost");
+    let hello = pair.sent_by_client();
+    let _ = pair.give(&hello[..1]);
+    pair.server.count_late(SLOT);
+    pair.server.end(SLOT);
+    let stats = pair.server.stats();
+    assert_eq!((stats.tls_handshakes_timeout, stats.tls_handshakes_failed_timeout), (1, 1));
+    assert_eq!(alerts_and_failures(stats), (0, 1));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use shards::ports::Port;
 use shards::tls::{Next, Stage, Tls as _};
 use tls::ShardTls;
 
-use crate::peer::{Pair, Papers, SLOT, SUITES};
+use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, sum};
 use crate::raw::{Raw, alert, data, key_update};
 
 #[test]
@@ -44,7 +44,7 @@ fn inner_plaintexts_that_break_a_rule() {
         assert_eq!((&raw.pair.heard[..], raw.pair.server.stage(SLOT)), (&b"before"[..], Stage::Failed), "{name}");
         assert_eq!(raw.give(&bytes), (Next::Failed, Vec::new()), "{name}: nothing more is said");
         let stats = raw.pair.server.stats();
-        assert_eq!((stats.tls_alerts_sent, stats.tls_alerts_received), (1, 0), "{name}");
+        assert_eq!((alerts_and_failures(stats), stats.tls_alerts_received), ((1, 0), 0), "{name}");
     }
 }
 
@@ -86,7 +86,7 @@ fn a_fatal_alert_of_the_peer_is_not_answered() {
         assert_eq!(raw.give(&bytes), (Next::Failed, Vec::new()));
         assert_eq!(raw.pair.heard, b"before");
         let stats = raw.pair.server.stats();
-        assert_eq!((stats.tls_alerts_sent, stats.tls_alerts_received), (0, 1));
+        assert_eq!((alerts_and_failures(stats), stats.tls_alerts_received), ((0, 0), 1));
     }
 }
 
@@ -105,7 +105,8 @@ fn bytes_that_are_no_tls() {
         let received = server.receive(SLOT, &mut bytes.to_vec(), &mut wire);
         assert_eq!((received.next, received.consumed, &wire), (Next::Failed, bytes.len(), &alert_50), "{bytes:?}");
         let stats = server.stats();
-        assert_eq!((stats.tls_not_tls, stats.tls_handshakes_failed, stats.tls_alerts_sent), (1, 0, 1));
+        assert_eq!((stats.tls_not_tls, stats.tls_alerts_sent_decode_error), (1, 1));
+        assert_eq!(alerts_and_failures(stats), (1, 0));
     }
 }
 
@@ -130,13 +131,24 @@ fn alert_to(pair: &mut Pair, bytes: &[u8]) -> AlertDescription {
     let (next, wire) = pair.give(bytes);
     assert_eq!((next, pair.server.stage(SLOT)), (Next::Failed, Stage::Failed));
     let stats = pair.server.stats();
-    assert_eq!((stats.tls_handshakes, stats.tls_handshakes_failed, stats.tls_alerts_sent), (0, 1, 1));
+    assert_eq!((stats.tls_handshakes, alerts_and_failures(stats)), (0, (1, 1)));
     assert_eq!((stats.tls_not_tls, stats.tls_handshakes_in_flight), (0, 0));
     pair.client.read_tls(&mut &wire[..]).unwrap();
-    match pair.client.process_new_packets() {
-        Err(Error::AlertReceived(alert)) => alert,
-        other => panic!("no alert: {other:?}"),
+    let Err(Error::AlertReceived(alert)) = pair.client.process_new_packets() else { panic!("no alert") };
+    let (name, reason) = match alert {
+        AlertDescription::ProtocolVersion => ("protocol_version", "version"),
+        AlertDescription::HandshakeFailure => ("handshake_failure", "parameters"),
+        AlertDescription::NoApplicationProtocol => ("no_application_protocol", "protocol"),
+        AlertDescription::BadRecordMac => ("bad_record_mac", "record"),
+        AlertDescription::RecordOverflow => ("record_overflow", "record"),
+        AlertDescription::DecodeError => ("decode_error", "message"),
+        other => panic!("{other:?}"),
+    };
+    let stats = pair.server.stats();
+    for name in [format!("tls_alerts_sent_{name}"), format!("tls_handshakes_failed_{reason}")] {
+        assert_eq!(sum(stats, &name), 1, "{name}");
     }
+    alert
 }
 
 fn alert_to_hello(config: ClientConfig, papers: &Papers, change: impl FnOnce(&mut Vec<u8>)) -> AlertDescription {
@@ -162,12 +174,26 @@ fn hellos_without_a_common_version_suite_or_protocol() {
     let alert = alert_to_hello(papers.client(&SUITES), &papers, unknown_suites);
     assert_eq!(alert, AlertDescription::HandshakeFailure);
 
+    // The versions of TLS 1.0 and 1.1, and no extensions.
+    for minor in [1, 2] {
+        let without_extensions = |hello: &mut Vec<u8>| {
+            let suites = usize::from(u16::from_be_bytes([hello[76], hello[77]]));
+            hello.truncate(78 + suites + 2);
+            hello[10] = minor;
+            let (record, message) = ((hello.len() - 5) as u16, (hello.len() - 9) as u16);
+            hello[3..5].copy_from_slice(&record.to_be_bytes());
+            hello[7..9].copy_from_slice(&message.to_be_bytes());
+        };
+        let alert = alert_to_hello(papers.client(&SUITES), &papers, without_extensions);
+        assert_eq!(alert, AlertDescription::ProtocolVersion);
+    }
+
     let mut http2 = papers.client(&SUITES);
     http2.alpn_protocols = vec![b"h2".to_vec()];
     assert_eq!(alert_to_hello(http2, &papers, |_| ()), AlertDescription::NoApplicationProtocol);
 
     let cut = |hello: &mut Vec<u8>| hello[8] -= 1;
-    assert_ne!(alert_to_hello(papers.client(&SUITES), &papers, cut), AlertDescription::CloseNotify);
+    assert_eq!(alert_to_hello(papers.client(&SUITES), &papers, cut), AlertDescription::DecodeError);
 
     let mut both = papers.client(&SUITES);
     both.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -213,7 +239,8 @@ fn an_alert_or_a_flood_during_the_handshake_is_not_answered() {
     let _ = pair.give(&hello);
     assert_eq!(pair.give(&[21, 3, 3, 0, 2, 2, 48]), (Next::Failed, Vec::new()));
     let stats = pair.server.stats();
-    assert_eq!((stats.tls_handshakes_failed, stats.tls_alerts_received, stats.tls_alerts_sent), (1, 1, 0));
+    assert_eq!((stats.tls_handshakes_failed_alert_received, stats.tls_alerts_received), (1, 1));
+    assert_eq!(alerts_and_failures(stats), (0, 1));
 
     // The head of a ClientHello of 64,000 bytes, and its start.
     let mut pair = Pair::new(server_of(&papers), &config, "localhost");
@@ -221,19 +248,18 @@ fn an_alert_or_a_flood_during_the_handshake_is_not_answered() {
     assert_eq!(pair.give(&part), (Next::More, Vec::new()));
     assert_eq!(pair.give(&part), (Next::Failed, Vec::new()));
     let stats = pair.server.stats();
-    assert_eq!((stats.tls_handshakes_failed, stats.tls_alerts_sent), (1, 0));
+    assert_eq!((stats.tls_handshakes_failed_flood, alerts_and_failures(stats)), (1, (0, 1)));
 }
 
-/// The client has a ticket for early data of another server with the same name.
-#[test]
-fn early_data_is_skipped_and_the_handshake_goes_on() {
-    let papers = Papers::local();
+/// A client that has a ticket for early data of another server with the same name.
+fn client_with_early_data(papers: &Papers, record: Option<usize>) -> Arc<ClientConfig> {
     let mut config = papers.client(&SUITES);
     config.enable_early_data = true;
+    config.max_fragment_size = record;
     let config = Arc::new(config);
     let name = ServerName::try_from("localhost").unwrap();
     let mut other = ServerConfig::clone(&papers.server(&[]).config());
-    other.max_early_data_size = 4_096;
+    other.max_early_data_size = 20_000;
     other.session_storage = ServerSessionMemoryCache::new(9);
     other.send_tls13_tickets = 1;
     let mut server = ServerConnection::new(Arc::new(other)).unwrap();
@@ -252,11 +278,55 @@ fn early_data_is_skipped_and_the_handshake_goes_on() {
         client.read_tls(&mut &bytes[..]).unwrap();
         client.process_new_packets().unwrap();
     }
-    let mut pair = Pair::new(server_of(&papers), &config, "localhost");
-    pair.client.early_data().expect("a ticket for early data").write_all(&[7; 900]).unwrap();
+    config
+}
+
+/// A connection whose client has sent early data of this size in records of this size.
+fn early(papers: &Papers, size: usize, record: Option<usize>) -> Pair {
+    let config = client_with_early_data(papers, record);
+    let mut pair = Pair::new(server_of(papers), &config, "localhost");
+    pair.client.early_data().expect("a ticket for early data").write_all(&vec![7; size]).unwrap();
+    pair
+}
+
+#[test]
+fn early_data_is_skipped_and_the_handshake_goes_on() {
+    let papers = Papers::local();
+    // 17 bytes of each record are its type and its tag.
+    for (size, record) in [(900, None), (8_192, None), (16_367, None), (6_000, Some(1_500)), (15_000, Some(1_500))] {
+        let mut pair = early(&papers, size, record);
+        pair.shake();
+        assert_eq!(pair.client.handshake_kind(), Some(HandshakeKind::Full), "{size}");
+        assert!(!pair.client.is_early_data_accepted() && pair.heard.is_empty(), "{size}");
+        pair.assert_alive();
+    }
+}
+
+#[test]
+fn early_data_beyond_the_bound_gets_alert_20() {
+    let papers = Papers::local();
+    for (size, record) in [(16_368, None), (16_300, Some(1_500))] {
+        let mut pair = early(&papers, size, record);
+        let hello = pair.sent_by_client();
+        assert_eq!(alert_to(&mut pair, &hello), AlertDescription::BadRecordMac, "{size}");
+    }
+    // Records without content would not use up the bound.
+    let mut pair = early(&papers, 1, None);
+    let hello = [&pair.sent_by_client()[..], &[23, 3, 3, 0, 0]].concat();
+    assert_eq!(alert_to(&mut pair, &hello), AlertDescription::BadRecordMac);
+}
+
+#[test]
+fn the_finished_of_the_client_may_be_cut_into_records() {
+    let papers = Papers::local();
+    let mut config = papers.client(&SUITES);
+    config.max_fragment_size = Some(37);
+    let mut pair = Pair::new(server_of(&papers), &Arc::new(config), "localhost");
     pair.shake();
-    assert_eq!(pair.client.handshake_kind(), Some(HandshakeKind::Full));
-    assert!(!pair.client.is_early_data_accepted() && pair.heard.is_empty());
+    pair.assert_alive();
+    // Behind early data, too.
+    let mut pair = early(&papers, 300, Some(37));
+    pair.shake();
     pair.assert_alive();
 }
 

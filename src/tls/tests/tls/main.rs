@@ -10,3 +10,4 @@ mod peer;
 mod raw;
 mod records;
 mod tickets;
+mod tls12;

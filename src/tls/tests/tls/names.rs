@@ -2,20 +2,13 @@
 
 use std::sync::Arc;
 
-use rcgen::{KeyPair, PKCS_RSA_SHA256};
+use rcgen::KeyPair;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
-use rustls::pki_types::PrivatePkcs8KeyDer;
-use rustls::pki_types::pem::PemObject as _;
 use rustls::{AlertDescription, ClientConfig, Error, SignatureScheme};
 use shards::tls::Next;
 use tls::{Certificate, ServerTls, ShardTls, UnknownName};
 
-use crate::peer::{Pair, Papers, SUITES, pem};
-
-fn rsa() -> KeyPair {
-    let der = PrivatePkcs8KeyDer::from_pem_slice(include_bytes!("rsa.pem")).unwrap();
-    KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_RSA_SHA256).unwrap()
-}
+use crate::peer::{Pair, Papers, SUITES, pem, rsa};
 
 /// A client that takes RSA only, or all kinds but RSA.
 fn client_by_kind(papers: &Papers, takes_rsa: bool) -> ClientConfig {

@@ -6,21 +6,46 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use rcgen::{CertificateParams, KeyPair};
+use machine::stats::{Board, Counters as _};
+use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::cipher_suite;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedCipherSuite};
 use shards::ports::Port;
-use shards::tls::{Next, Received, Stage, Tls as _};
+use shards::tls::{Next, Received, Stage, Tls as _, TlsStats};
 use tempfile::TempDir;
-use tls::{Certificate, ServerTls, Settings, ShardTls, TicketKey, UnknownName};
+use tls::{Certificate, MinVersion, ServerTls, Settings, ShardTls, TicketKey, UnknownName};
 
 pub const SUITES: [SupportedCipherSuite; 3] = [
     cipher_suite::TLS13_AES_128_GCM_SHA256,
     cipher_suite::TLS13_AES_256_GCM_SHA384,
     cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
 ];
+
+pub const TLS12_SUITES: [SupportedCipherSuite; 6] = [
+    cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+pub fn is_tls12(suite: SupportedCipherSuite) -> bool {
+    suite.tls13().is_none()
+}
+
+pub fn rsa() -> KeyPair {
+    let der = PrivatePkcs8KeyDer::from_pem_slice(include_bytes!("rsa.pem")).unwrap();
+    KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_RSA_SHA256).unwrap()
+}
+
+/// Suites of TLS 1.3 and 1.2.
+pub fn every_suite() -> impl Iterator<Item = SupportedCipherSuite> {
+    SUITES.into_iter().chain(TLS12_SUITES)
+}
 
 /// Slot of the connection: in the second chunk of the table.
 pub const SLOT: u32 = 700;
@@ -30,6 +55,7 @@ pub struct Papers {
     pub dir: TempDir,
     pub certificates: Vec<Certificate>,
     pub ders: Vec<CertificateDer<'static>>,
+    pub min_version: MinVersion,
 }
 
 impl Papers {
@@ -40,8 +66,22 @@ impl Papers {
         papers
     }
 
+    /// One certificate for `localhost` whose key fits the suite, and its version.
+    pub fn of(suite: SupportedCipherSuite) -> Papers {
+        let mut papers = Papers::none();
+        let is_rsa = format!("{:?}", suite.suite()).contains("ECDHE_RSA");
+        papers.add(&["localhost"], &if is_rsa { rsa() } else { KeyPair::generate().unwrap() });
+        papers.min_version = if is_tls12(suite) { MinVersion::Tls12 } else { MinVersion::Tls13 };
+        papers
+    }
+
     pub fn none() -> Papers {
-        Papers { dir: tempfile::tempdir().unwrap(), certificates: Vec::new(), ders: Vec::new() }
+        Papers {
+            dir: tempfile::tempdir().unwrap(),
+            certificates: Vec::new(),
+            ders: Vec::new(),
+            min_version: MinVersion::Tls13,
+        }
     }
 
     pub fn add(&mut self, names: &[&str], key: &KeyPair) {
@@ -64,6 +104,7 @@ impl Papers {
             certificates: self.certificates.clone(),
             ticket_keys: ticket_keys.iter().map(|byte| TicketKey::from([*byte; 32])).collect(),
             unknown_name: UnknownName::Refuse,
+            min_version: self.min_version,
             challenges: None,
         }
     }
@@ -86,6 +127,18 @@ impl Papers {
         let builder = builder.with_safe_default_protocol_versions().unwrap();
         builder.with_root_certificates(roots).with_no_client_auth()
     }
+}
+
+/// Sum of the counters whose names begin so.
+pub fn sum(stats: &TlsStats, prefix: &str) -> u64 {
+    let board = Board::new(&[TlsStats::MEANINGS]);
+    stats.write_to(&board, 0);
+    board.read().filter(|(meaning, _)| meaning.name.starts_with(prefix)).map(|(_, value)| value).sum()
+}
+
+/// Fatal alerts that were sent, and handshakes that failed.
+pub fn alerts_and_failures(stats: &TlsStats) -> (u64, u64) {
+    (sum(stats, "tls_alerts_sent_"), sum(stats, "tls_handshakes_failed_"))
 }
 
 pub fn pem(label: &str, der: &[u8]) -> String {
@@ -115,7 +168,7 @@ impl Pair {
 
     /// A connection that is established.
     pub fn established(suite: SupportedCipherSuite) -> Pair {
-        let papers = Papers::local();
+        let papers = Papers::of(suite);
         Pair::established_with(ShardTls::new(Some(papers.server(&[1])), None), &papers, suite)
     }
 

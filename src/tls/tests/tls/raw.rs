@@ -84,6 +84,11 @@ impl Raw {
         self.write = Half { secret: expand(&self.write.secret, "traffic upd"), seq: 0 };
     }
 
+    /// Goes over to the next key of the server, after its KeyUpdate.
+    pub fn server_updated(&mut self) {
+        self.read = Half { secret: expand(&self.read.secret, "traffic upd"), seq: 0 };
+    }
+
     /// Gives bytes to the server. Returns its result and the inner plaintexts of the records that it answered.
     pub fn give(&mut self, bytes: &[u8]) -> (Next, Vec<Vec<u8>>) {
         let (next, wire) = self.pair.give(bytes);

@@ -1,11 +1,13 @@
 //! Records after the handshake: key updates, limits, changed and exchanged records, rewinding.
 
+use std::io::Write as _;
+
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use shards::ports::Port;
 use shards::tls::{Next, Stage, Tls as _};
 use tls::ShardTls;
 
-use crate::peer::{Pair, Papers, SLOT, SUITES};
+use crate::peer::{Pair, Papers, SLOT, SUITES, every_suite};
 use crate::raw::{Raw, alert, data, key_update};
 
 #[test]
@@ -50,14 +52,15 @@ fn the_key_for_sealing_changes_at_half_of_its_limit() {
     pair.assert_alive();
 }
 
+/// The server has nothing to say: the request does not wait for its next record.
 #[test]
 fn a_new_key_is_asked_for_at_half_of_the_limit_of_the_peer() {
     let mut pair = limited(8);
     for _ in 0..20 {
-        pair.client_says(b"data");
-        let mut wire = Vec::new();
-        pair.server.control(SLOT, &mut wire);
-        pair.server.control(SLOT, &mut wire);
+        pair.client.writer().write_all(b"data").unwrap();
+        let sent = pair.sent_by_client();
+        let (next, wire) = pair.give(&sent);
+        assert_eq!(next, Next::More);
         pair.answer(&wire);
     }
     assert_eq!(pair.heard, b"data".repeat(20));
@@ -69,17 +72,20 @@ fn a_new_key_is_asked_for_at_half_of_the_limit_of_the_peer() {
 #[test]
 fn a_peer_that_uses_up_its_key_is_sent_close_notify() {
     let mut raw = Raw::of(limited(8));
-    for _ in 0..8 {
-        let record = raw.seal(&data(b"x"));
-        assert_eq!(raw.give(&record), (Next::More, Vec::new()));
-    }
+    let record: Vec<u8> = (0..3).flat_map(|_| raw.seal(&data(b"x"))).collect();
+    assert_eq!(raw.give(&record), (Next::More, Vec::new()));
+    let record = raw.seal(&data(b"x"));
+    assert_eq!(raw.give(&record), (Next::More, vec![key_update(1)]));
+    raw.server_updated();
+    let record: Vec<u8> = (0..4).flat_map(|_| raw.seal(&data(b"x"))).collect();
+    assert_eq!(raw.give(&record), (Next::More, Vec::new()));
     let record = raw.seal(&data(b"y"));
     assert_eq!(raw.give(&record), (Next::Failed, vec![vec![1, 0, 21]]));
     assert_eq!((&raw.pair.heard[..], raw.pair.server.stage(SLOT)), (&b"xxxxxxxx"[..], Stage::Failed));
 }
 
 #[test]
-#[should_panic(expected = "a KeyUpdate was due long ago")]
+#[should_panic(expected = "a KeyUpdate or the end was due long ago")]
 fn no_key_seals_more_records_than_its_limit() {
     let mut pair = limited(8);
     for _ in 0..9 {
@@ -183,7 +189,7 @@ fn records_may_be_split_anywhere() {
 
 #[test]
 fn records_taken_back_are_never_seen_and_their_numbers_used_again() {
-    for suite in SUITES {
+    for suite in every_suite() {
         let mut pair = Pair::established(suite);
         let seal = |pair: &mut Pair, plain: &[u8]| {
             let mut wire = Vec::new();

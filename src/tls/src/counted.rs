@@ -1,0 +1,71 @@
+//! Counters of alerts by description and of failed handshakes by reason, as `/metrics` shows them.
+
+use shards::tls::TlsStats;
+
+/// Reason for which a handshake failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// A fatal alert with this description was sent.
+    AlertSent(u8),
+    AlertReceived,
+    /// The client left.
+    Left,
+    /// The handshake took too long.
+    Late,
+    /// The client sent more bytes than a flight may have.
+    Flood,
+    /// This server could not go on.
+    Internal,
+}
+
+/// Counts a fatal alert by its description (RFC 8446 section 6).
+pub(crate) fn count_alert(stats: &mut TlsStats, description: u8) {
+    let counter = match description {
+        10 => &mut stats.tls_alerts_sent_unexpected_message,
+        20 => &mut stats.tls_alerts_sent_bad_record_mac,
+        22 => &mut stats.tls_alerts_sent_record_overflow,
+        40 => &mut stats.tls_alerts_sent_handshake_failure,
+        42 => &mut stats.tls_alerts_sent_bad_certificate,
+        43 => &mut stats.tls_alerts_sent_unsupported_certificate,
+        44 => &mut stats.tls_alerts_sent_certificate_revoked,
+        45 => &mut stats.tls_alerts_sent_certificate_expired,
+        46 => &mut stats.tls_alerts_sent_certificate_unknown,
+        47 => &mut stats.tls_alerts_sent_illegal_parameter,
+        48 => &mut stats.tls_alerts_sent_unknown_ca,
+        49 => &mut stats.tls_alerts_sent_access_denied,
+        50 => &mut stats.tls_alerts_sent_decode_error,
+        51 => &mut stats.tls_alerts_sent_decrypt_error,
+        70 => &mut stats.tls_alerts_sent_protocol_version,
+        80 => &mut stats.tls_alerts_sent_internal_error,
+        109 => &mut stats.tls_alerts_sent_missing_extension,
+        110 => &mut stats.tls_alerts_sent_unsupported_extension,
+        116 => &mut stats.tls_alerts_sent_certificate_required,
+        120 => &mut stats.tls_alerts_sent_no_application_protocol,
+        _ => &mut stats.tls_alerts_sent_other,
+    };
+    *counter += 1;
+}
+
+/// Counts a handshake that failed, and its alert.
+pub(crate) fn count_failure(stats: &mut TlsStats, failure: Failure) {
+    match failure {
+        Failure::AlertSent(description) => count_alert(stats, description),
+        Failure::AlertReceived => stats.tls_alerts_received += 1,
+        _ => {}
+    }
+    let counter = match failure {
+        Failure::AlertSent(70) => &mut stats.tls_handshakes_failed_version,
+        Failure::AlertSent(40) => &mut stats.tls_handshakes_failed_parameters,
+        Failure::AlertSent(49) => &mut stats.tls_handshakes_failed_name,
+        Failure::AlertSent(120) => &mut stats.tls_handshakes_failed_protocol,
+        Failure::AlertSent(42..=46 | 48 | 116) => &mut stats.tls_handshakes_failed_certificate,
+        Failure::AlertSent(20 | 22 | 51) => &mut stats.tls_handshakes_failed_record,
+        Failure::AlertSent(_) => &mut stats.tls_handshakes_failed_message,
+        Failure::AlertReceived => &mut stats.tls_handshakes_failed_alert_received,
+        Failure::Left => &mut stats.tls_handshakes_failed_left,
+        Failure::Late => &mut stats.tls_handshakes_failed_timeout,
+        Failure::Flood => &mut stats.tls_handshakes_failed_flood,
+        Failure::Internal => &mut stats.tls_handshakes_failed_internal,
+    };
+    *counter += 1;
+}
