@@ -256,8 +256,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         match decoded.next {
             Next::More => {
-                if decoded.frames && self.conns.get(conn).is_some_and(|entry| entry.flags.has(Flags::KNOWN)) {
-                    self.inputs.push_back(Input::Frame { conn });
+                if decoded.frames {
+                    self.answered_at_once(conn);
                 }
                 self.note_partial(conn, decoded.consumed > 0);
                 self.want_input(conn);
@@ -285,6 +285,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     fn note_partial(&mut self, conn: ConnId, progressed: bool) {
         let now_ms = self.now_ms();
         let Some(entry) = self.conns.get_mut(conn) else { return };
+    /// The edge has answered a request, or taken a frame, without the machine.
+    fn answered_at_once(&mut self, conn: ConnId) {
+        let now_ms = self.now_ms();
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.flags.has(Flags::KNOWN) {
+            self.inputs.push_back(Input::Frame { conn });
+        } else {
+            entry.since = now_ms;
+        }
+    }
+
         let waiting = self.sides.get(entry.side).is_some_and(|side| side.has_input());
         let begun = entry.codec.as_ref().is_some_and(|codec| self.edge.mid_request(codec));
         if !waiting && !begun {
