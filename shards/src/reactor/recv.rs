@@ -238,6 +238,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             decoded.upgraded = false;
             decoded.next = Next::Close(CloseReason::AddressLimit);
         }
+        // Requests that the edge answered itself, which are not those of the direct path.
+        if decoded.frames || matches!(decoded.next, Next::Close(_)) {
+            self.count_refused(conn);
+        }
         // A connection that ends in this call needs no other place.
         if !matches!(decoded.next, Next::Close(_)) && !self.take_role(conn) {
             decoded.upgraded = false;
@@ -281,10 +285,6 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
-    /// Notes when a request, or a message, began to arrive. `progressed`: something before it was whole.
-    fn note_partial(&mut self, conn: ConnId, progressed: bool) {
-        let now_ms = self.now_ms();
-        let Some(entry) = self.conns.get_mut(conn) else { return };
     /// The edge has answered a request, or taken a frame, without the machine.
     fn answered_at_once(&mut self, conn: ConnId) {
         let now_ms = self.now_ms();
@@ -296,6 +296,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
     }
 
+    /// Notes when a request, or a message, began to arrive. `progressed`: something before it was whole.
+    fn note_partial(&mut self, conn: ConnId, progressed: bool) {
+        let now_ms = self.now_ms();
+        let Some(entry) = self.conns.get_mut(conn) else { return };
         let waiting = self.sides.get(entry.side).is_some_and(|side| side.has_input());
         let begun = entry.codec.as_ref().is_some_and(|codec| self.edge.mid_request(codec));
         if !waiting && !begun {
