@@ -138,7 +138,7 @@ def test_a_server_waits_for_its_first_certificate_and_orders_none_again(server):
     assert 5.9 * 86400 < server.metric(f'tls_certificate_expiry_seconds{{name="{NAME}"}}') <= 6 * 86400
     acme = server.directory / "data/acme"
     modes = {path.name: path.stat().st_mode & 0o777 for path in [acme, *acme.iterdir()]}
-    assert modes == {"acme": 0o700, "account.json": 0o600, f"{NAME}.pem": 0o600}
+    assert modes == {"acme": 0o700, f"account-{server.host}_{PORTS['directory']}.json": 0o600, f"{NAME}.pem": 0o600}
     # The former file serves from the first handshake on, also with the authority away.
     server.pebble.stop()
     server.restart()
