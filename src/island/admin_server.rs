@@ -290,8 +290,8 @@ mod tests {
         let papers = Papers::of(&["127.0.0.1"]);
         let certificate = Certificate::read(("cert", &papers.cert()), ("key", &papers.key())).unwrap();
         let unknown_name = UnknownName::Refuse;
-        let settings =
-            Settings { certificates: vec![certificate], ticket_keys: Vec::new(), unknown_name, challenges: None };
+        let (ticket_keys, challenges, clients) = (Vec::new(), None, None);
+        let settings = Settings { certificates: vec![certificate], ticket_keys, unknown_name, challenges, clients };
         let handshake = Handshake { tls: ServerTls::new(settings).unwrap(), within: 60 * LONG };
         let limits = Limits { connections: 1, head_time: Duration::from_millis(100), time: LONG };
         let server = AdminServer::new(Router::new(), Hosts::default(), limits, AdminServer::board());

@@ -15,6 +15,8 @@ use crate::record::{ALERT, APPLICATION_DATA, Alert, Session};
 
 /// Bytes that a client may send between two flights of the server.
 pub(crate) const FLIGHT_MAX: usize = 16_384;
+/// The same on a listener that asks for client certificates, whose chain is in the second flight.
+pub(crate) const FLIGHT_CERTIFICATES_MAX: usize = 65_536;
 /// Bytes of a handshake that waits for the client's Finished, as measured in a prototype with rustls 0.23.46.
 pub(crate) const HANDSHAKE_BYTES: u64 = 3_800;
 
@@ -28,6 +30,8 @@ pub(crate) struct Handshake {
     held: Vec<u8>,
     /// Bytes of the client since the last flight of the server.
     flight: usize,
+    /// Most of them: [`FLIGHT_MAX`] or [`FLIGHT_CERTIFICATES_MAX`].
+    flight_max: usize,
     /// Traffic secrets, known from the server's Finished on.
     secrets: Option<Secrets>,
     /// Reason of the failure, for the log.
@@ -54,13 +58,14 @@ pub(crate) enum Failure {
 }
 
 impl Handshake {
-    pub(crate) fn new(port: Port, conn: UnbufferedServerConnection) -> Box<Handshake> {
+    pub(crate) fn new(port: Port, conn: UnbufferedServerConnection, flight_max: usize) -> Box<Handshake> {
         Box::new(Handshake {
             port,
             speaks_tls: false,
             conn,
             held: Vec::new(),
             flight: 0,
+            flight_max,
             secrets: None,
             reason: String::new(),
         })
@@ -69,8 +74,8 @@ impl Handshake {
     /// Processes one whole record and appends the answer to `wire`.
     pub(crate) fn feed(&mut self, record: &mut [u8], wire: &mut Vec<u8>) -> Step {
         self.flight += record.len();
-        if self.flight > FLIGHT_MAX {
-            self.reason = format!("the client sent more than {FLIGHT_MAX} bytes in one flight");
+        if self.flight > self.flight_max {
+            self.reason = format!("the client sent more than {} bytes in one flight", self.flight_max);
             return Step::Failed(Failure::Silent);
         }
         let before = wire.len();

@@ -65,6 +65,7 @@ impl Papers {
             ticket_keys: ticket_keys.iter().map(|byte| TicketKey::from([*byte; 32])).collect(),
             unknown_name: UnknownName::Refuse,
             challenges: None,
+            clients: None,
         }
     }
 
