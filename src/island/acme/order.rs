@@ -39,6 +39,8 @@ pub(super) struct Failure {
     pub reason: String,
     /// The authority does not know the account.
     pub no_account: bool,
+    /// The authority has refused the order for good; another attempt needs another order.
+    ends_order: bool,
 }
 
 /// A certificate to order.
@@ -79,7 +81,7 @@ pub(super) async fn order(
         }
     };
     let chain = complete(&mut order, &key, wanted, answers).await.inspect_err(|failure| {
-        if failure.outcome == Outcome::Refused {
+        if failure.ends_order {
             files.remove_pending(wanted.name);
         }
     })?;
@@ -245,7 +247,8 @@ impl Drop for Answering<'_> {
 
 impl Failure {
     pub(super) fn new(outcome: Outcome, reason: &dyn std::fmt::Display) -> Failure {
-        Failure { outcome, reason: shortened(&reason.to_string()), no_account: false }
+        let (reason, ends_order) = (shortened(&reason.to_string()), outcome == Outcome::Refused);
+        Failure { outcome, reason, no_account: false, ends_order }
     }
 }
 
@@ -260,7 +263,9 @@ impl Failure {
         };
         let kind = if let Error::Api(problem) = error { problem.r#type.as_deref() } else { None };
         let no_account = kind == Some("urn:ietf:params:acme:error:accountDoesNotExist");
-        Failure { no_account, ..Failure::new(outcome, &masked(&error.to_string(), token)) }
+        let is_final = |status: Option<u16>| !matches!(status, Some(429 | 500..));
+        let ends_order = matches!(error, Error::Api(problem) if is_final(problem.status));
+        Failure { no_account, ends_order, ..Failure::new(outcome, &masked(&error.to_string(), token)) }
     }
 }
 

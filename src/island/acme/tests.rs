@@ -153,12 +153,17 @@ fn state(status: &str) -> (u16, Value) {
 async fn an_order_goes_on_with_its_key_after_a_restart_and_is_begun_again_when_it_is_over() {
     let dir = tempfile::tempdir().unwrap();
     let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
-    let away = (200, Value::Null);
     let new = vec![(201, state("ready").1)];
-    // The process, or the connection, ends with the request of the certificate.
-    let first = Authority::default().with("/newOrder", new.clone()).with("/finalize", vec![away]);
-    let failure = first.ends(false, &files).await.err().expect("no certificate");
-    assert!(failure.outcome != Outcome::Refused, "{failure:?}");
+    // Nothing of use comes after the request of the certificate, or the authority has no time.
+    let (nothing, busy) = (vec![(200, Value::Null)], problem(503, "serverInternal", "busy"));
+    let mut begun = 0;
+    for answer in [nothing, busy, problem(429, "rateLimited", "later")] {
+        let first = Authority::default().with("/newOrder", new.clone()).with("/order/1", vec![state("ready")]);
+        let first = first.with("/finalize", answer);
+        first.ends(false, &files).await.err().expect("no certificate");
+        begun += first.asked("/newOrder");
+    }
+    assert_eq!(begun, 1, "one order for all attempts");
     let key = files.pending("n.example", None).unwrap().key;
     // The next one finds it ready, or processing, or with its certificate.
     for (states, finalized) in [
