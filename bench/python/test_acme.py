@@ -1,8 +1,10 @@
 """Certificates that the server orders by itself, from a real ACME server."""
 
+import os
 import signal
 import socket
 import ssl
+import subprocess
 import time
 import urllib.request
 
@@ -10,12 +12,13 @@ import pytest
 import requests
 
 from browser import AppServer, Browser, exchange, trust
-from conftest import Server
+from conftest import Server, binary
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from pebble import PORTS, Pebble
 
-TLS_PORT, HTTP_PORT = 8443, 8088
+IS_ROOT = os.geteuid() == 0
+TLS_PORT, HTTP_PORT = 443 if IS_ROOT else 8443, 8088
 PATIENCE = 60
 NAME = "push.example"
 
@@ -135,7 +138,7 @@ def test_a_server_waits_for_its_first_certificate_and_orders_none_again(server):
     assert 5.9 * 86400 < server.metric(f'tls_certificate_expiry_seconds{{name="{NAME}"}}') <= 6 * 86400
     acme = server.directory / "data/acme"
     modes = {path.name: path.stat().st_mode & 0o777 for path in [acme, *acme.iterdir()]}
-    assert modes == {"acme": 0o700, "account.json": 0o600, f"{NAME}.pem": 0o600}
+    assert modes == {"acme": 0o700, f"account-{server.host}_{PORTS['directory']}.json": 0o600, f"{NAME}.pem": 0o600}
     # The former file serves from the first handshake on, also with the authority away.
     server.pebble.stop()
     server.restart()
@@ -169,6 +172,35 @@ def test_a_renewal_leaves_sessions_alone_and_a_lost_account_is_made_anew(server)
     server.reload()
     server.until(lambda: server.orders("issued") == 1)
     assert server.shown() != first
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="needs root for port 443 and for a name")
+def test_the_probe_checks_a_public_server_from_its_name_alone(server):
+    server.settings.append("acme.profile=default")
+    server.start_pebble()
+    server.serve()
+    server.until(lambda: server.orders("issued") == 1)
+    hosts = server.directory / "hosts"
+    hosts.write_text(f"{server.host} {NAME}\n")
+
+    def probe(url, *flags):
+        """The name resolves for this command only."""
+        script = 'mount --bind "$0" /etc/hosts && exec "$@"'
+        command = ["unshare", "--mount", "sh", "-c", script, hosts, binary(), "probe", url, *flags]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+
+    done = probe(f"https://{NAME}", "--ca", server.directory / "root.pem")
+    rows = {words[0]: words[1:] for words in map(str.split, done.stdout.splitlines())}
+    assert all(rows[step][1] == "ms" for step in ("connect", "post", "decrypt", "unregister")), done
+    assert [rows[name][0] for name in ("scheme", "port", "host", "certificate")] == ["ok"] * 4, done
+    assert 85 <= int(rows["certificate"][-1]) <= 90, done
+    # All is well but the address, which is none of the internet.
+    assert rows["address"][0] == "FAIL" and done.returncode == 17, done
+    assert done.stdout.splitlines()[-1].endswith(f"{NAME} has no public address but {server.host}"), done
+    done = probe(f"https://{NAME}", "--ca", server.pebble.authority)
+    assert done.returncode == 10 and "is not trusted" in done.stdout, done
+    done = probe(f"http://{NAME}")
+    assert done.returncode == 2 and f"give https://{NAME}" in done.stderr, done
 
 
 def pem(certificate):

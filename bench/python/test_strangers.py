@@ -114,3 +114,29 @@ def test_the_limits_are_off_by_default(server):
     agents = [agent(server, "127.77.4.1") for _ in range(70)]
     exchange(agents[-1], AppServer())
     assert server.number("strangers_addresses") == 0
+
+
+def test_refusals_by_a_rule_are_counted_by_mode_and_logged_with_a_network(tmp_path):
+    token = "a-token-of-sixteen-or-more"
+    rules = ["access.register=token", f"access.tokens={token}", f"endpoint.allowed_keys={AppServer().key}"]
+    server, address = Server(tmp_path, settings=[*LIMITS, *rules]), "127.77.5.1"
+    with server.running():
+        for _ in range(3):
+            with pytest.raises(InvalidStatus) as caught:
+                agent(server, address)
+            assert caught.value.response.status_code == 401
+        allowed = functools.partial(
+            opened, source_address=(address, 0), additional_headers={"Authorization": f"Bearer {token}"}
+        )
+        browser = Browser(server, None, allowed)
+        assert AppServer().push(browser.subscribe(), "text").status_code == 401
+        server.wait_for_number('access_refused_total{mode="token"', 3)
+        server.wait_for_number('access_refused_total{mode="allowed_keys"', 1)
+        assert server.number('access_refused_total{mode="vapid"') == 0
+        deadline = time.monotonic() + 60
+        while (log := server.log()).count("callers refused by a rule of access") < 2:
+            assert time.monotonic() < deadline, log
+            time.sleep(0.05)
+        lines = [line for line in log.splitlines() if "callers refused by a rule of access" in line]
+        assert 'mode="token"' in lines[0] and 'network="127.77.5.0/24"' in lines[0], lines
+        assert address not in log and token not in log

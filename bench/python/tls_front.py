@@ -57,17 +57,19 @@ async def pump(reader, writer):
         writer.close()
 
 
-def make_certificate(name, certificate_path, key_path, is_authority=True, issuer=None, key=None):
+def make_certificate(
+    name, certificate_path, key_path, is_authority=True, issuer=None, key=None, age=datetime.timedelta()
+):
     """A certificate for one host name or IP address that is good for an hour. `issuer` is the certificate and the key
     of the authority that signs it, as paths; without it the certificate signs itself. The key is ECDSA P-256 by
-    default."""
+    default. A certificate of more than an hour of `age` is over."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject, signer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), key
     issuer_name = subject
     if issuer:
         issuer_name = x509.load_pem_x509_certificate(issuer[0].read_bytes()).subject
         signer = serialization.load_pem_private_key(issuer[1].read_bytes(), password=None)
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.timezone.utc) - age
     try:
         alternative = x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

@@ -13,7 +13,7 @@ use murre::commands::{Cli, Command, endpoint};
 fn probe(world: &World) -> (Vec<Step>, Result<(), String>) {
     let ws = format!("ws://{}/", world.server.websocket());
     let endpoint = Some(format!("http://{}", world.server.endpoint()));
-    let (report, outcome) = check(&Args { ws, endpoint, ca: None, timeout: 20, quiet: true });
+    let (report, outcome) = check(&Args { server: None, ws, endpoint, ca: None, timeout: 20, quiet: true });
     let steps = report.steps.into_iter().map(|(step, _)| step).collect();
     (steps, outcome.map_err(|(step, why)| format!("{}: {why}", step.name())))
 }

@@ -112,11 +112,25 @@ pub trait Edge: 'static {
         None
     }
 
+    /// Takes the requests since the last call that a rule about callers refused.
+    fn take_refused(&mut self) -> Refused {
+        Refused::default()
+    }
+
     /// Returns true if the connection is an upgraded WebSocket: the machine then knows it.
     fn is_websocket(&self, codec: &Self::Codec) -> bool;
 
     /// The whole answer to a connection for which its port has no place (503 and close).
     fn too_many(&self, port: Port) -> &'static [u8];
+}
+
+/// Result of [`Edge::take_refused`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Refused {
+    /// Numbers by [`Access`](crate::strangers::Access).
+    pub by_rule: [u64; 3],
+    /// Address that the head of the last of them names as its caller's, as in [`Edge::forwarded`].
+    pub caller: Option<IpAddr>,
 }
 
 /// Result of [`Edge::proxy_header`].

@@ -81,6 +81,14 @@ impl Stream {
         self.timed().usual_patience()
     }
 
+    /// Returns the certificate of the server in DER, over TLS.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        match self {
+            Stream::Plain(_) => None,
+            Stream::Tls(tls) => Some(tls.conn.peer_certificates()?.first()?),
+        }
+    }
+
     pub fn socket(&self) -> &TcpStream {
         &self.timed().socket
     }

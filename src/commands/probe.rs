@@ -4,6 +4,8 @@
 //! with VAPID, receive it, decrypt it, ack it, unregister. A failure ends the probe with the exit status of its step
 //! and one sentence. One deadline covers everything.
 
+mod public;
+
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +25,10 @@ use protocol::wire::url::HttpUrl;
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    /// Public server to check from outside, https://NAME: the whole way of a message, and the demands of app servers on
+    /// its endpoint URLs. With tokens it is https://NAME/t/TOKEN/.
+    #[arg(value_name = "https://NAME", value_parser = public::server_url, conflicts_with_all = ["ws", "endpoint"])]
+    pub server: Option<HttpUrl>,
     /// WebSocket URL of the server: ws://HOST:PORT/ or wss://HOST:PORT/.
     #[arg(long, default_value = "ws://127.0.0.1:8080/", value_name = "URL")]
     pub ws: String,
@@ -65,13 +71,16 @@ pub enum Step {
     Decrypt,
     /// ack, unregister and its reply.
     Unregister,
+    /// The demands of app servers on the endpoint URL, for a public server.
+    Public,
 }
 
 impl Step {
+    /// Those of every probe.
     pub const ALL: [Step; 7] =
         [Step::Connect, Step::Hello, Step::Register, Step::Post, Step::Receive, Step::Decrypt, Step::Unregister];
 
-    /// Status when this step fails; 10 to 16, apart from those of other commands.
+    /// Status when this step fails; 10 to 17, apart from those of other commands.
     pub fn status(self) -> u8 {
         10 + self as u8
     }
@@ -85,6 +94,7 @@ impl Step {
             Step::Receive => "receive",
             Step::Decrypt => "decrypt",
             Step::Unregister => "unregister",
+            Step::Public => "public",
         }
     }
 }
@@ -140,6 +150,8 @@ pub fn run(args: Args) -> ExitCode {
 #[derive(Debug, Default)]
 pub struct Report {
     pub steps: Vec<(Step, Duration)>,
+    /// Demands of app servers, for a public server.
+    pub demands: Vec<public::Row>,
 }
 
 impl Report {
@@ -156,7 +168,10 @@ impl Report {
     }
 
     fn to_text(&self) -> String {
-        self.steps.iter().map(|(step, took)| format!("{:<10} {:>12}\n", step.name(), milliseconds(*took))).collect()
+        let steps = self.steps.iter().map(|(step, took)| format!("{:<11} {:>12}\n", step.name(), milliseconds(*took)));
+        let demands =
+            self.demands.iter().map(|row| format!("{:<11} {:<4} {}\n", row.name, row.verdict.word(), row.found));
+        steps.chain(demands).collect()
     }
 }
 
@@ -182,12 +197,43 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
     let keys = SubscriptionKeys::generate().map_err(|why| (Step::Register, why.into()))?;
     let push_endpoint = report.time(Step::Register, || Ok(agent.register(&channel, Some(&sender.public_key()))?))?;
 
+    let delivered =
+        deliver(args, report, agent, &Subscription { channel, sender, keys, push_endpoint: &push_endpoint }, &trust);
+    let judged = args.server.as_ref().map_or(Ok(()), |server| {
+        let mut demands = Vec::new();
+        let judged = report.time(Step::Public, || {
+            demands = public::examine(server, &url(&push_endpoint)?, &trust);
+            public::outcome(&demands)
+        });
+        report.demands = demands;
+        judged
+    });
+    delivered.and(judged)
+}
+
+/// A subscription of the probe, both sides of it.
+struct Subscription<'a> {
+    channel: String,
+    sender: Identity,
+    keys: SubscriptionKeys,
+    push_endpoint: &'a str,
+}
+
+/// Sends a message to this subscription, and ends it when the message has arrived.
+fn deliver(
+    args: &Args,
+    report: &mut Report,
+    mut agent: Agent,
+    to: &Subscription<'_>,
+    trust: &Trust,
+) -> Result<(), (Step, Failure)> {
+    let Subscription { channel, sender, keys, push_endpoint } = to;
     let plain = random_text().map_err(|why| (Step::Post, why.into()))?;
     let message_id = report.time(Step::Post, || {
-        let origin = url(&push_endpoint)?.origin().clone();
+        let origin = url(push_endpoint)?.origin().clone();
         let target = args.endpoint.as_deref().map(url).transpose()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| Failure::new("the clock is before 1970"))?;
-        let request = Request::post(&push_endpoint, TTL)?
+        let request = Request::post(push_endpoint, TTL)?
             .header("Urgency", "high")
             .header("Content-Type", "application/octet-stream")
             .header("Authorization", &sender.authorization(&origin.to_string(), now.as_secs() + TOKEN_SECONDS))
@@ -198,7 +244,7 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
     })?;
     let note = report.time(Step::Receive, || {
         let note = agent.note()?;
-        expected(&note, &channel, &message_id).map(|()| note)
+        expected(&note, channel, &message_id).map(|()| note)
     })?;
     report.time(Step::Decrypt, || match keys.decrypt(&note.body)? == plain.as_bytes() {
         true => Ok(()),
@@ -206,7 +252,7 @@ fn all_steps(args: &Args, report: &mut Report) -> Result<(), (Step, Failure)> {
     })?;
     report.time(Step::Unregister, || {
         agent.ack([&note])?;
-        agent.unregister(&channel)?;
+        agent.unregister(channel)?;
         // A courtesy: the server may be gone already.
         let _ = agent.leave();
         Ok(())
@@ -218,10 +264,12 @@ fn connect(args: &Args, end: Instant) -> Result<(Agent, Trust), Failure> {
         let path = args.ca.as_ref().map_or_else(String::new, |path| path.display().to_string());
         Failure::new(format!("cannot read --ca {path}: {error}; give a file of PEM certificates"))
     })?;
-    let http = args.ws.strip_prefix("ws").filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
-    let http = http.ok_or_else(|| Failure::new(format!("{} does not begin with ws:// or wss://", args.ws)))?;
+    let ws = args.server.as_ref().map(|url| format!("wss://{}{}", url.origin().authority(), url.target()));
+    let ws = ws.as_ref().unwrap_or(&args.ws);
+    let http = ws.strip_prefix("ws").filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
+    let http = http.ok_or_else(|| Failure::new(format!("{ws} does not begin with ws:// or wss://")))?;
     let at = url(&format!("http{http}"))?;
-    let mut agent = Agent::upgrade(&args.ws, trust.connect(at.origin(), at.origin())?)?;
+    let mut agent = Agent::upgrade(ws, trust.connect(at.origin(), at.origin())?)?;
     agent.pass_over(STRAYS_MAX);
     Ok((agent, trust))
 }

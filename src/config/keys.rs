@@ -6,6 +6,7 @@ use machine::limits::{BACKLOG_MAX, BACKLOG_MIN, RELAY_MEMBERS_MAX, WINDOW_MAX};
 use shards::ledger::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 
 use super::allowed::*;
+use super::client_certificates::CLIENT_CERTIFICATES;
 use super::error::{ConfigError, Origin};
 pub use super::key::{FILE_VARIABLE, Key, VARIABLE_PREFIX};
 use super::key::{concat, keys};
@@ -33,9 +34,10 @@ pub fn find(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
 }
 
 /// Every key there is, in the order of the documentation.
-pub const KEYS: &[Key] = &concat::<{ LISTENERS.len() + PROXY.len() + STRANGERS.len() + SERVICES.len() }>(&[
-    LISTENERS, PROXY, STRANGERS, SERVICES,
-]);
+pub const KEYS: &[Key] = &concat::<{ COUNT }>(&GROUPS);
+
+const GROUPS: [&[Key]; 5] = [LISTENERS, CLIENT_CERTIFICATES, PROXY, STRANGERS, SERVICES];
+const COUNT: usize = LISTENERS.len() + CLIENT_CERTIFICATES.len() + PROXY.len() + STRANGERS.len() + SERVICES.len();
 
 keys! {
     /// The process, its listeners and its callers.

@@ -8,6 +8,7 @@
 mod access;
 mod acme;
 mod allowed;
+mod client_certificates;
 
 mod error;
 
@@ -38,6 +39,7 @@ pub use self::acme::{Acme, Challenge};
 pub use self::tls::{MinVersion, NodeTls, Pair, ServerTls, UnknownName};
 use access::ACCESS_LIST_MAX;
 pub use access::{Access, RegisterMode};
+pub use client_certificates::ClientCertificates;
 pub use error::{ConfigError, Origin};
 pub use parse::Secret;
 pub use proxy::Proxy;
@@ -163,6 +165,8 @@ pub struct Endpoint {
     pub origin_rate: u32,
     /// Digests of the VAPID public keys whose POSTs are taken; empty: any.
     pub allowed_keys: Vec<KeyDigest>,
+    /// `endpoint.tls.client_ca` and `endpoint.tls.client_required`.
+    pub clients: ClientCertificates,
 }
 
 /// `http.*`.
@@ -430,6 +434,7 @@ impl Config {
         addresses::check(self)?;
         acme::check(self)?;
         self::tls::check(self)?;
+        client_certificates::check(self)?;
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }

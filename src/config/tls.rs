@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::parse::Secret;
-use super::{Config, ConfigError};
+use super::{ClientCertificates, Config, ConfigError};
 
 /// A file with a certificate and the file with its key.
 pub type Pair<'a> = (&'a Path, &'a Path);
@@ -56,6 +56,8 @@ pub struct NodeTls {
     pub cert: Option<PathBuf>,
     /// The key of `cert`, PEM.
     pub key: Option<PathBuf>,
+    /// `node.tls.client_ca` and `node.tls.client_required`.
+    pub clients: ClientCertificates,
 }
 
 impl Config {
@@ -71,6 +73,12 @@ impl Config {
             return Vec::new();
         }
         cert.as_deref().zip(key.as_deref()).map_or_else(|| self.tls.pairs(), |own| vec![own])
+    }
+
+    /// The certificate that this node shows to a node that asks for one: the first that it has for other nodes.
+    pub fn node_client_pair(&self) -> Option<Pair<'_>> {
+        let NodeTls { cert, key, .. } = &self.node.tls;
+        cert.as_deref().zip(key.as_deref()).or_else(|| self.tls.pairs().first().copied())
     }
 
     fn has_public_tls(&self) -> bool {

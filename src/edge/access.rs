@@ -78,6 +78,11 @@ impl PushEdge {
         self.front = Front::new(&self.agent_url, self.access.sentence());
     }
 
+    /// Counts a refusal by a rule. The reactor adds the address of the caller.
+    pub(super) fn refuse_access(&mut self, rule: shards::strangers::Access) {
+        self.refused.by_rule[rule as usize] += 1;
+    }
+
     /// Refuses a sender that is not in `endpoint.allowed_keys`.
     pub(super) fn may_send(&self, key: Option<KeyDigest>) -> Result<(), Fault> {
         let keys = &self.access.senders;

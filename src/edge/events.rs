@@ -13,6 +13,7 @@ use machine::ids::ShardId;
 use machine::time::Now;
 use machine::{AgentCommand, CloseReason, Command, RelayCommand, SessionCommand};
 use shards::ports::Port;
+use shards::strangers::Access;
 
 use super::PushEdge;
 use protocol::webpush::errno::Fault;
@@ -212,7 +213,11 @@ impl PushEdge {
 
     /// Counts and reports a refusal.
     pub(super) fn refuse(&mut self, fault: Fault) {
-        self.stats.refused(fault);
+        match fault {
+            Fault::AccessToken => self.refuse_access(Access::Token),
+            Fault::SenderNotAllowed => self.refuse_access(Access::AllowedKeys),
+            _ => self.stats.refused(fault),
+        }
         self.tell_fault(fault);
     }
 

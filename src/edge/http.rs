@@ -213,6 +213,7 @@ impl PushEdge {
             })
         })?;
         if !self.access.admits(head) {
+            self.refused.caller = self.forwarding.caller(head);
             return Err(Reply::Fault(Fault::AccessToken));
         }
         if self.gate.is_stopping() {

@@ -39,7 +39,7 @@ use machine::simple::Mode;
 use machine::stats::{Board, Counters as _, Histogram, HistogramMeaning, Meaning};
 use machine::time::Now;
 use machine::{AgentEvent, CloseReason, Event, SessionEvent};
-use shards::ports::{Edge, Emitted, Ingest, Port, ProxyHeader};
+use shards::ports::{Edge, Emitted, Ingest, Port, ProxyHeader, Refused};
 use shards::quota::PortQuotas;
 
 use protocol::webpush::endpoint::{BadKey, TokenForm, Tokens, split_url};
@@ -157,6 +157,8 @@ pub struct PushEdge {
     forwarding: Forwarding,
     /// Address that the head of the last upgrade names.
     forwarded: Option<IpAddr>,
+    /// Refusals by rules about callers that the reactor has not taken.
+    refused: Refused,
     front: Front,
     agent_url: String,
     date: HttpDate,
@@ -239,6 +241,7 @@ impl PushEdge {
             access,
             forwarding: config.forwarding.clone(),
             forwarded: None,
+            refused: Refused::default(),
             agent_url: config.agent_url.clone(),
             date: HttpDate::default(),
             location: format!("{base}/m/"),
@@ -450,6 +453,10 @@ impl Edge for PushEdge {
 
     fn forwarded(&mut self) -> Option<IpAddr> {
         self.forwarded.take()
+    }
+
+    fn take_refused(&mut self) -> Refused {
+        std::mem::take(&mut self.refused)
     }
 
     fn is_websocket(&self, codec: &Codec) -> bool {

@@ -13,8 +13,6 @@ counters! {
         counter messages_refused: "WebSocket messages that are not JSON of the protocol.",
         counter messages_misplaced: "WebSocket messages that the state of the session does not allow.",
         counter registers_refused: "Registers with a key that is no point on P-256.",
-        counter registers_not_allowed: "Registers answered 401: access.vapid_keys lacks the key.",
-        counter upgrades_without_token: "Upgrades answered 401: no token of access.tokens.",
         counter ack_ids_unknown: "Acked ids that no key of ours sealed.",
         counter websocket_closes: "Close frames written on our own account.",
         counter posts: "POSTs to an endpoint, whatever came of them.",
@@ -38,7 +36,6 @@ counters! {
         counter vapid_bad_signature: "401: the signature does not fit the key.",
         counter vapid_bad_claims: "401: exp or aud.",
         counter vapid_key_mismatch: "401: the endpoint is locked to another key.",
-        counter senders_not_allowed: "401: endpoint.allowed_keys lacks the key of the sender.",
         counter vapid_cache_hits: "VAPID tokens that were verified before.",
         counter vapid_cache_misses: "VAPID tokens whose signature was checked.",
         counter vapid_odd_sub: "VAPID tokens verified whose sub is neither mailto: nor https:.",
@@ -84,8 +81,8 @@ impl EdgeStats {
                 &mut self.vapid_bad_claims
             }
             Fault::VapidKeyMismatch => &mut self.vapid_key_mismatch,
-            Fault::SenderNotAllowed => &mut self.senders_not_allowed,
-            Fault::AccessToken => &mut self.upgrades_without_token,
+            // Counted with the address of the caller, by `PushEdge::refuse`.
+            Fault::SenderNotAllowed | Fault::AccessToken => return,
             Fault::NodeKey => &mut self.node_refused,
             Fault::OtherMode => &mut self.posts_other_mode,
             Fault::NoSubscription | Fault::NoUser => &mut self.posts_no_subscription,

@@ -9,6 +9,7 @@ use machine::{
 };
 use shards::ports::{Ingest, Port};
 use shards::quota::{Quota, Share};
+use shards::strangers::Access;
 
 use super::PushEdge;
 use protocol::webpush::endpoint::Subscription;
@@ -235,7 +236,7 @@ impl PushEdge {
                     self.stats.registers_refused += 1;
                     Some((400, NO_ENDPOINT))
                 } else if !self.access.may_register(checked.flatten()) {
-                    self.stats.registers_not_allowed += 1;
+                    self.refuse_access(Access::Vapid);
                     Some((401, NOT_ALLOWED))
                 } else {
                     None

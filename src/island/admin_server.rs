@@ -329,6 +329,7 @@ mod tests {
             unknown_name: UnknownName::Refuse,
             min_version: MinVersion::Tls13,
             challenges: None,
+            clients: None,
         };
         let handshake = Handshake { tls: ServerTls::new(settings).unwrap(), within: 60 * LONG };
         let limits = Limits { connections: 1, head_time: Duration::from_millis(100), time: LONG };

@@ -20,6 +20,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tls::Certificate;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -101,6 +102,17 @@ impl Client {
     /// If it cannot be read, or holds none.
     pub fn trusting_file(path: &Path) -> std::io::Result<Client> {
         Ok(Client::configured(client_config(Some(path))?))
+    }
+
+    /// One that shows this certificate to servers that ask for one. It trusts the certificates of this PEM file, or
+    /// those of this host.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or holds no certificate.
+    pub fn showing(ca: Option<&Path>, own: &Certificate) -> std::io::Result<Client> {
+        let mut config = client_config(ca)?;
+        config.client_auth_cert_resolver = own.for_client();
+        Ok(Client::configured(config))
     }
 
     /// Sends `request` to `url`; the head is completed here. With `body_bytes_max` 0 a body is not even read.

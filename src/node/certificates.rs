@@ -8,13 +8,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use protocol::wire::url::HttpUrl;
 use shards::tls::Tls;
-use tls::{AlpnChallenges, Certificate, ServerTls, Settings, ShardTls, TicketKey};
+use tls::{AlpnChallenges, Authorities, Certificate, ServerTls, Settings, ShardTls, TicketKey};
 use zeroize::Zeroizing;
 
 use super::data_dir::Keys;
 use super::fault::Fault;
 use super::listeners::AdminListeners;
-use crate::config::{Config, MinVersion, Pair, Secret, UnknownName};
+use crate::config::{ClientCertificates, Config, MinVersion, Pair, Secret, UnknownName};
 use crate::island::{Acme, Admin, AdminTls, Answers, CertificatesInUse, Challenges, InUse, OrderBook, Validity};
 
 /// The files of every TLS listener, read and checked.
@@ -23,14 +23,34 @@ pub(super) struct Certificates {
     public: Vec<Certificate>,
     /// For other nodes; empty: they do not call over TLS.
     node: Vec<Certificate>,
+    /// Authorities of the certificates of app servers and of other nodes; `None`: they are asked for none.
+    clients: Clients,
     /// All files, with the certificate that was read from each.
     files: Vec<(PathBuf, Certificate)>,
     /// The first name of the first certificate of `tls.cert` that is no wildcard.
     first_name: Option<String>,
 }
 
+/// Authorities of client certificates, by listener.
+#[derive(Clone, Default)]
+struct Clients {
+    endpoint: Option<Authorities>,
+    node: Option<Authorities>,
+}
+
+impl Clients {
+    fn read(config: &Config) -> Result<Clients, Fault> {
+        let one = |setting, clients: &ClientCertificates| {
+            let read = |(ca, required)| Authorities::read((setting, ca), required).map_err(Fault::Edge);
+            clients.authorities().map(read).transpose()
+        };
+        let endpoint = one("endpoint.tls.client_ca", &config.endpoint.clients)?;
+        Ok(Clients { endpoint, node: one("node.tls.client_ca", &config.node.tls.clients)? })
+    }
+}
+
 /// Settings of the certificates that all listeners can show.
-const PUBLIC: [&str; 2] = ["tls.cert", "tls.key"];
+pub(super) const PUBLIC: [&str; 2] = ["tls.cert", "tls.key"];
 /// The same, if they were ordered.
 const ACME: [&str; 2] = ["the certificate of acme.agree", "its key"];
 /// Least interval between two lines about failed handshakes.
@@ -56,7 +76,7 @@ impl Certificates {
         // Without a certificate yet, the name that one was ordered for.
         let names = config.acme_names().iter().cloned().chain(names);
         let first_name = names.into_iter().find(|name| !name.starts_with("*."));
-        let certificates = Certificates { public, node, files, first_name };
+        let certificates = Certificates { public, node, clients: Clients::read(config)?, files, first_name };
         certificates.warn(config);
         Ok(certificates)
     }
@@ -149,6 +169,8 @@ fn read(pairs: &[Pair<'_>], [cert_key, key_key]: [&str; 2]) -> Result<Vec<Certif
 #[derive(Clone, Default)]
 pub(super) struct NodeTls {
     public: Option<ServerTls>,
+    /// With the certificates of `public`, for app servers.
+    endpoint: Option<ServerTls>,
     node: Option<ServerTls>,
     in_use: Arc<CertificatesInUse>,
     /// Configuration and keys as of the last reload. Locked while files are read and put in place, so that a renewal
@@ -168,14 +190,17 @@ impl NodeTls {
     pub(super) fn new(certificates: &Certificates, config: &Config, keys: &Keys) -> Result<NodeTls, Fault> {
         let acme: Option<(Answers, Arc<OrderBook>)> = config.acme.agree.then(Default::default);
         let challenges = acme.as_ref().map(|(answers, _)| answers.tls_alpn.clone());
-        let of = |shown: &[Certificate], challenges: Option<AlpnChallenges>| {
+        let of = |shown: &[Certificate], challenges: Option<AlpnChallenges>, clients| {
             let is_served = !shown.is_empty() || challenges.is_some();
-            let tls = is_served.then(|| ServerTls::new(settings(shown, config, keys, challenges)));
+            let tls = is_served.then(|| ServerTls::new(settings(shown, config, keys, challenges, clients)));
             tls.transpose().map_err(Fault::Edge)
         };
-        let (public, node) = (of(&certificates.public, challenges)?, of(&certificates.node, None)?);
+        let Certificates { public, node, clients, .. } = certificates;
+        let (public, endpoint) =
+            (of(public, challenges.clone(), None)?, of(public, challenges, clients.endpoint.clone())?);
+        let node = of(node, None, clients.node.clone())?;
         let last = Arc::new(Mutex::new(Some((config.clone(), keys.clone()))));
-        let tls = NodeTls { public, node, last, acme, ..NodeTls::default() };
+        let tls = NodeTls { public, endpoint, node, last, acme, ..NodeTls::default() };
         certificates.announce(&tls.in_use);
         Ok(tls)
     }
@@ -204,11 +229,15 @@ impl NodeTls {
     fn show(&self, config: &Config, keys: &Keys) -> Result<(), Fault> {
         let certificates = Certificates::read(config)?;
         let challenges = self.acme.as_ref().map(|(answers, _)| answers.tls_alpn.clone());
-        let both = [(&self.public, &certificates.public, challenges), (&self.node, &certificates.node, None)];
-        for (tls, shown, challenges) in both {
+        let Certificates { public, node, clients, .. } = &certificates;
+        for (tls, shown, challenges, clients) in [
+            (&self.public, public, challenges.clone(), None),
+            (&self.endpoint, public, challenges, clients.endpoint.clone()),
+            (&self.node, node, None, clients.node.clone()),
+        ] {
             if let Some(tls) = tls.as_ref().filter(|_| !shown.is_empty()) {
-                // The second cannot fail where the first did not: each has a certificate.
-                tls.replace(settings(shown, config, keys, challenges)).map_err(Fault::Edge)?;
+                // The others cannot fail where the first did not: each has a certificate.
+                tls.replace(settings(shown, config, keys, challenges, clients)).map_err(Fault::Edge)?;
             }
         }
         certificates.announce(&self.in_use);
@@ -250,7 +279,8 @@ impl NodeTls {
             return;
         }
         // Failures of public clients are frequent, so they come second and leave a line for those of other nodes.
-        for (tls, certificates) in [(&self.node, "node.tls.cert"), (&self.public, "tls.cert")] {
+        let public = [&self.public, &self.endpoint].map(|tls| (tls, "tls.cert"));
+        for (tls, certificates) in [(&self.node, "node.tls.cert")].into_iter().chain(public) {
             if let Some(cause) = tls.as_ref().and_then(ServerTls::take_failure) {
                 tracing::warn!(certificates, cause, "TLS handshake failed");
                 *logged = Some(Instant::now());
@@ -261,8 +291,8 @@ impl NodeTls {
 
     /// Makes TLS of one shard, on its thread.
     pub(super) fn of_shard(&self) -> Box<dyn FnOnce() -> Box<dyn Tls> + Send> {
-        let NodeTls { public, node, .. } = self.clone();
-        Box::new(move || Box::new(ShardTls::new(public, node)))
+        let NodeTls { public, endpoint, node, .. } = self.clone();
+        Box::new(move || Box::new(ShardTls::new(public, node).with_endpoint(endpoint)))
     }
 
     /// Listeners of the island.
@@ -272,7 +302,13 @@ impl NodeTls {
     }
 }
 
-fn settings(shown: &[Certificate], config: &Config, keys: &Keys, challenges: Option<AlpnChallenges>) -> Settings {
+fn settings(
+    shown: &[Certificate],
+    config: &Config,
+    keys: &Keys,
+    challenges: Option<AlpnChallenges>,
+    clients: Option<Authorities>,
+) -> Settings {
     let key = |key: &Secret| {
         // One byte more than a key, because the decoder requires room for its estimate of the length.
         let mut bytes = Zeroizing::new([0; 33]);
@@ -293,5 +329,6 @@ fn settings(shown: &[Certificate], config: &Config, keys: &Keys, challenges: Opt
             MinVersion::Tls12 => tls::MinVersion::Tls12,
         },
         challenges,
+        clients,
     }
 }

@@ -9,7 +9,9 @@ use machine::ids::{StoreTicket, Uaid};
 use machine::{NodeId, Presence, StoreOp, StoreReply};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use shards::ports::Peers as Lane;
+use tls::Certificate;
 
+use super::certificates::PUBLIC;
 use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::{Config, Node};
@@ -187,17 +189,20 @@ pub(super) fn check_url(config: &Config, trust: Option<&Trust>) -> Result<(), Fa
     Err(Fault::UrlTaken { url: url.to_owned(), who })
 }
 
-/// Authorities that calls to other nodes trust; `None` when there are no such calls. A configured file is read in any
-/// case, so that an error in it shows before the file is needed.
+/// Authorities that calls to other nodes trust, and the certificate that they show; `None` when there are no such
+/// calls. A configured file is read in any case, so that an error in it shows before the file is needed.
 ///
 /// # Errors
-/// [`Fault::Edge`] for a file that is not a certificate.
+/// [`Fault::Edge`] for a file that is not a certificate, or not its key.
 pub(super) fn trust(config: &Config) -> Result<Option<Trust>, Fault> {
     if !config.store.kind.is_shared() && config.node.ca.is_none() {
         return Ok(None);
     }
     let no_ca = |error| Fault::Edge(format!("node.ca cannot be used: {error}; name a file of PEM certificates"));
-    Trust::read(config.node.ca.as_deref()).map(Some).map_err(no_ca)
+    let settings = if config.node.tls.cert.is_some() { ["node.tls.cert", "node.tls.key"] } else { PUBLIC };
+    let own = |(cert, key)| Certificate::read((settings[0], cert), (settings[1], key)).map_err(Fault::Edge);
+    let own = config.node_client_pair().map(own).transpose()?;
+    Trust::showing(config.node.ca.as_deref(), own.as_ref()).map(Some).map_err(no_ca)
 }
 
 /// URL of this node for other nodes: `node.url`, or its first address, with TLS if `node.tls.listen` is set. A node

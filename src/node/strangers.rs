@@ -1,11 +1,12 @@
-//! Limits on callers by their address: made from the configuration, reloaded, aged and logged.
+//! Limits on callers by their address: made from the configuration, reloaded and aged. Refusals are logged, also those
+//! of `access.*`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use machine::time::{Instant, Span};
 use shards::reactor::{CallerRules, Proxies};
 use shards::ring::ProbeError;
-use shards::strangers::{Limit, Refusals, Strangers};
+use shards::strangers::{Cause, Refusals, Strangers};
 use shards::wall::Wall;
 
 use super::fault::Fault;
@@ -43,11 +44,11 @@ const NOT_TOLD: &str = "this kernel does not tell the addresses of callers, whic
 pub(super) struct StrangerWatch {
     strangers: Arc<Strangers>,
     wall: Arc<Wall>,
-    /// By [`Limit`].
-    logged: Mutex<[Option<Instant>; 4]>,
+    /// In the order of [`Cause::all`].
+    logged: Mutex<[Option<Instant>; 7]>,
 }
 
-/// Least interval between two lines about one limit.
+/// Least interval between two lines about one cause.
 const LOG_INTERVAL: Span = Span::from_secs(60);
 
 impl StrangerWatch {
@@ -64,30 +65,37 @@ impl StrangerWatch {
         }
     }
 
-    /// Forgets some of the addresses that hold nothing, and logs refusals: for each limit the first one and then at
-    /// most one line a minute. Called about once a second.
+    /// Forgets some of the addresses that hold nothing, and logs refusals: for each limit and each rule of access the
+    /// first one and then at most one line a minute. Called about once a second.
     pub fn look(&self) {
         let now = self.wall.now().mono;
         self.strangers.age(now);
-        for (limit, refusals) in self.take_due(now) {
-            let (setting, refused) = (format!("strangers.{}", limit.name()), refusals.count);
+        for (cause, Refusals { count: refused, network }) in self.take_due(now) {
             // The network of the last of them, and never its whole address.
-            let network = refusals.network;
-            tracing::warn!(setting, refused, %network, "callers refused by a limit of strangers");
+            let network = network.map_or_else(|| "unknown".to_owned(), |network| network.to_string());
+            match cause {
+                Cause::Limit(limit) => {
+                    let setting = format!("strangers.{}", limit.name());
+                    tracing::warn!(setting, refused, network, "callers refused by a limit of strangers");
+                }
+                Cause::Access(access) => {
+                    tracing::warn!(mode = access.name(), refused, network, "callers refused by a rule of access");
+                }
+            }
         }
     }
 
-    /// Takes the refusals by each limit that had no line in the last minute, for a line now.
-    fn take_due(&self, now: Instant) -> Vec<(Limit, Refusals)> {
+    /// Takes the refusals for each cause that had no line in the last minute, for a line now.
+    fn take_due(&self, now: Instant) -> Vec<(Cause, Refusals)> {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let mut due = Vec::new();
-        for (limit, at) in Limit::ALL.into_iter().zip(logged.iter_mut()) {
+        for (cause, at) in Cause::all().zip(logged.iter_mut()) {
             if at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {
                 continue;
             }
-            if let Some(refusals) = self.strangers.take_refusals(limit) {
+            if let Some(refusals) = self.strangers.take_refusals(cause) {
                 *at = Some(now);
-                due.push((limit, refusals));
+                due.push((cause, refusals));
             }
         }
         due
@@ -98,7 +106,7 @@ impl StrangerWatch {
 mod tests {
     use std::net::IpAddr;
 
-    use shards::strangers::StrangerLimits;
+    use shards::strangers::{Access, Limit, StrangerLimits};
 
     use super::*;
     use crate::config::Sources;
@@ -137,24 +145,32 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_has_a_line_at_once_and_then_one_a_minute_with_all_refusals() {
+    fn each_cause_has_a_line_at_once_and_then_one_a_minute_with_all_refusals() {
         let watch = watch(StrangerLimits { connections: 1, registers_per_hour: 1, ..StrangerLimits::default() });
         let caller: IpAddr = "192.0.2.77".parse().unwrap();
         let stranger = watch.strangers.enter(caller, at(0)).unwrap().unwrap();
         let refuse = |times| assert!((0..times).all(|_| watch.strangers.enter(caller, at(0)).is_err()));
-        let lines = |now| watch.take_due(now).into_iter().map(|(limit, of)| (limit, of.count)).collect::<Vec<_>>();
+        let lines = |now| watch.take_due(now).into_iter().map(|(cause, of)| (cause, of.count)).collect::<Vec<_>>();
         assert!(lines(at(1)).is_empty());
         refuse(3);
-        assert_eq!(lines(at(2)), [(Limit::Connections, 3)]);
+        assert_eq!(lines(at(2)), [(Cause::Limit(Limit::Connections), 3)]);
         refuse(4);
         assert!(lines(at(61)).is_empty());
         refuse(5);
         assert!(watch.strangers.take(stranger, Limit::Registers, at(0)));
         assert!(!watch.strangers.take(stranger, Limit::Registers, at(0)));
-        assert_eq!(lines(at(61)), [(Limit::Registers, 1)], "another limit has lines of its own");
+        assert_eq!(lines(at(61)), [(Cause::Limit(Limit::Registers), 1)], "another limit has lines of its own");
         let line = watch.take_due(at(62)).remove(0).1;
-        assert_eq!((line.count, line.network.to_string()), (9, "192.0.2.0/24".to_owned()));
+        assert_eq!((line.count, line.network), (9, "192.0.2.0/24".parse().ok()));
         assert!(lines(at(999)).is_empty());
+        watch.strangers.refuse(Access::Token, 2, Some(stranger));
+        watch.strangers.refuse(Access::Token, 3, None);
+        let line = watch.take_due(at(999)).remove(0);
+        assert_eq!((line.0, line.1.count), (Cause::Access(Access::Token), 5), "a rule has lines as a limit has");
+        assert_eq!(line.1.network, "192.0.2.0/24".parse().ok(), "of the last known address");
+        watch.strangers.refuse(Access::Token, 1, None);
+        assert!(lines(at(1_058)).is_empty());
+        assert_eq!(watch.take_due(at(1_059)).remove(0).1.network, None);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::ports::{Edge, Port, ProxyHeader};
+use crate::ports::{Edge, Port, ProxyHeader, Refused};
 use crate::ring::{Done, Family, Flags, Span, State, peer_address};
-use crate::strangers::{Limit, Prefix, Stranger, StrangerLimits, Strangers};
+use crate::strangers::{Access, Limit, Prefix, Stranger, StrangerLimits, Strangers};
 use machine::ids::ConnId;
 use machine::time::Instant;
 use machine::{AgentCommand, CloseReason, Command, Event, RelayCommand, SessionCommand};
@@ -328,6 +328,22 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             self.callers.named.take(conn.slot);
             self.count(conn, address)
         })
+    }
+
+    /// Counts what the edge refused on this connection by the rules of the operator.
+    pub(super) fn count_refused(&mut self, conn: ConnId) {
+        let Refused { by_rule, caller } = self.edge.take_refused();
+        if by_rule == [0; 3] {
+            return;
+        }
+        let stranger = match self.callers.named.get(conn.slot) {
+            Some(Caller::Stranger(stranger)) => Some(stranger),
+            Some(Caller::Proxy) => caller.map(Stranger::of),
+            None => None,
+        };
+        for (access, refused) in Access::ALL.into_iter().zip(by_rule).filter(|(_, refused)| *refused > 0) {
+            self.callers.rules.strangers.refuse(access, refused, stranger);
+        }
     }
 
     /// Returns false if this command is a register beyond the limit of its caller.

@@ -238,6 +238,10 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
             decoded.upgraded = false;
             decoded.next = Next::Close(CloseReason::AddressLimit);
         }
+        // Requests that the edge answered itself, which are not those of the direct path.
+        if decoded.frames || matches!(decoded.next, Next::Close(_)) {
+            self.count_refused(conn);
+        }
         // A connection that ends in this call needs no other place.
         if !matches!(decoded.next, Next::Close(_)) && !self.take_role(conn) {
             decoded.upgraded = false;
@@ -256,8 +260,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         }
         match decoded.next {
             Next::More => {
-                if decoded.frames && self.conns.get(conn).is_some_and(|entry| entry.flags.has(Flags::KNOWN)) {
-                    self.inputs.push_back(Input::Frame { conn });
+                if decoded.frames {
+                    self.answered_at_once(conn);
                 }
                 self.note_partial(conn, decoded.consumed > 0);
                 self.want_input(conn);
@@ -278,6 +282,17 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
                 self.forget(conn, reason);
                 self.goodbye(conn, reason);
             }
+        }
+    }
+
+    /// The edge has answered a request, or taken a frame, without the machine.
+    fn answered_at_once(&mut self, conn: ConnId) {
+        let now_ms = self.now_ms();
+        let Some(entry) = self.conns.get_mut(conn) else { return };
+        if entry.flags.has(Flags::KNOWN) {
+            self.inputs.push_back(Input::Frame { conn });
+        } else {
+            entry.since = now_ms;
         }
     }
 

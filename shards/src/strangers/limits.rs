@@ -32,6 +32,24 @@ pub enum Limit {
     Registers,
 }
 
+/// A rule of the operator about callers, whatever their address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Upgrades without one of `access.tokens`.
+    Token,
+    /// Registers without one of `access.vapid_keys`.
+    Vapid,
+    /// POSTs without one of `endpoint.allowed_keys`.
+    AllowedKeys,
+}
+
+/// Cause of a refusal that is counted and logged by the address of its caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    Limit(Limit),
+    Access(Access),
+}
+
 /// An address that is counted: an IPv4 /32 or an IPv6 /64.
 ///
 /// It is kept with a connection and never shown: its network is, of an IPv4 /24 or an IPv6 /48.
@@ -58,6 +76,26 @@ impl Limit {
             Limit::Handshakes => Some(Span::from_secs(1)),
             Limit::NewUsers | Limit::Registers => Some(Span::from_secs(3_600)),
         }
+    }
+}
+
+impl Access {
+    pub const ALL: [Access; 3] = [Access::Token, Access::Vapid, Access::AllowedKeys];
+
+    /// Returns its label in the metrics and in the log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Access::Token => "token",
+            Access::Vapid => "vapid",
+            Access::AllowedKeys => "allowed_keys",
+        }
+    }
+}
+
+impl Cause {
+    /// All causes: the limits, then the rules.
+    pub fn all() -> impl Iterator<Item = Cause> {
+        Limit::ALL.into_iter().map(Cause::Limit).chain(Access::ALL.into_iter().map(Cause::Access))
     }
 }
 
@@ -89,7 +127,7 @@ impl StrangerLimits {
 
 impl Stranger {
     /// Returns the identity of this address. IPv4 addresses in IPv6 form count as IPv4.
-    pub(super) fn of(address: IpAddr) -> Stranger {
+    pub(crate) fn of(address: IpAddr) -> Stranger {
         let bits = match address.to_canonical() {
             IpAddr::V4(address) => IPV4_BEGIN | u64::from(address.to_bits()),
             IpAddr::V6(address) => (address.to_bits() >> 64) as u64,

@@ -15,7 +15,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use limits::{Limit, Stranger, StrangerLimits};
+pub use limits::{Access, Cause, Limit, Stranger, StrangerLimits};
 pub use prefix::{Prefix, PrefixError};
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -41,15 +41,35 @@ pub struct Strangers {
     limits: RwLock<StrangerLimits>,
     /// The key of the hash, which no caller knows.
     key: RandomState,
+    /// Refusals by [`Access`], which need no table.
+    access: Mutex<Tally<3>>,
 }
 
 /// Part of the table, with what happened in it.
 struct Stripe {
     table: Table,
     /// By [`Limit`].
-    refused: [u64; 4],
-    /// Refusals since they were last taken, by [`Limit`], and the last address of them.
-    unlogged: [(u64, Option<Stranger>); 4],
+    tally: Tally<4>,
+}
+
+/// Refusals by their cause.
+struct Tally<const CAUSES: usize> {
+    refused: [u64; CAUSES],
+    /// Refusals since they were last taken, and the last known address of them.
+    unlogged: [(u64, Option<Stranger>); CAUSES],
+}
+
+impl<const CAUSES: usize> Tally<CAUSES> {
+    const fn new() -> Tally<CAUSES> {
+        Tally { refused: [0; CAUSES], unlogged: [(0, None); CAUSES] }
+    }
+
+    fn add(&mut self, cause: usize, refused: u64, stranger: Option<Stranger>) {
+        self.refused[cause] += refused;
+        let (count, last) = &mut self.unlogged[cause];
+        *count += refused;
+        *last = stranger.or(*last);
+    }
 }
 
 /// Numbers of the table.
@@ -59,12 +79,16 @@ pub struct StrangerStats {
     /// Addresses whose counts were lost, or never made, because there were too many.
     pub forgotten: u64,
     refused: [u64; 4],
+    refused_access: [u64; 3],
 }
 
 impl StrangerStats {
-    /// Returns the number of refusals by this limit.
-    pub fn refused(&self, limit: Limit) -> u64 {
-        self.refused[limit as usize]
+    /// Returns the number of refusals for this cause.
+    pub fn refused(&self, cause: Cause) -> u64 {
+        match cause {
+            Cause::Limit(limit) => self.refused[limit as usize],
+            Cause::Access(access) => self.refused_access[access as usize],
+        }
     }
 }
 
@@ -72,21 +96,18 @@ impl StrangerStats {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusals {
     pub count: u64,
-    /// The network of one of the addresses: an IPv4 /24 or an IPv6 /48.
-    pub network: Prefix,
+    /// The network of one of the addresses: an IPv4 /24 or an IPv6 /48. `None`: no setting needs addresses, or all of
+    /// them are exempt.
+    pub network: Option<Prefix>,
 }
 
 impl Strangers {
     /// A table for this number of shards.
     pub fn new(limits: StrangerLimits, shards: u16) -> Strangers {
         let stripes = if limits.any() { STRIPES_PER_SHARD * usize::from(shards) } else { 0 };
-        let stripe = || Stripe {
-            table: Table::new(STRANGERS_PER_SHARD_MAX / STRIPES_PER_SHARD),
-            refused: [0; 4],
-            unlogged: [(0, None); 4],
-        };
+        let stripe = || Stripe { table: Table::new(STRANGERS_PER_SHARD_MAX / STRIPES_PER_SHARD), tally: Tally::new() };
         let stripes = (0..stripes).map(|_| Mutex::new(stripe())).collect();
-        Strangers { stripes, limits: RwLock::new(limits), key: RandomState::new() }
+        Strangers { stripes, limits: RwLock::new(limits), key: RandomState::new(), access: Mutex::new(Tally::new()) }
     }
 
     /// Returns true if a limit is on, so that the addresses of callers must be known. Never changes.
@@ -129,7 +150,7 @@ impl Strangers {
         let Some(mut stripe) = self.stripe(hash) else { return Ok(None) };
         let Some(entry) = stripe.table.entry(hash, stranger, now, |other| self.hash(other)) else { return Ok(None) };
         if entry.connections >= connections_max {
-            stripe.refuse(Limit::Connections, stranger);
+            stripe.tally.add(Limit::Connections as usize, 1, Some(stranger));
             return Err(Limit::Connections);
         }
         entry.connections += 1;
@@ -176,9 +197,14 @@ impl Strangers {
         let Some(full_at) = entry.and_then(|entry| entry.full_at(limit)) else { return true };
         let is_taken = take_one(full_at, number, period, now);
         if !is_taken {
-            stripe.refuse(limit, stranger);
+            stripe.tally.add(limit as usize, 1, Some(stranger));
         }
         is_taken
+    }
+
+    /// Counts refusals by a rule, of this caller if its address is known.
+    pub fn refuse(&self, access: Access, refused: u64, stranger: Option<Stranger>) {
+        lock(&self.access).add(access as usize, refused, stranger);
     }
 
     /// Removes some of the addresses that hold nothing. Called once a second, it has looked at all within a minute or
@@ -191,27 +217,33 @@ impl Strangers {
 
     /// Returns the numbers of the table.
     pub fn stats(&self) -> StrangerStats {
-        let mut stats = StrangerStats::default();
+        let mut stats = StrangerStats { refused_access: lock(&self.access).refused, ..StrangerStats::default() };
         for stripe in &self.stripes {
             let stripe = lock(stripe);
             stats.addresses += stripe.table.len() as u64;
             stats.forgotten += stripe.table.forgotten;
-            for (sum, refused) in stats.refused.iter_mut().zip(stripe.refused) {
+            for (sum, refused) in stats.refused.iter_mut().zip(stripe.tally.refused) {
                 *sum += refused;
             }
         }
         stats
     }
 
-    /// Takes the refusals by this limit since the last call, for the log; `None` if there were none.
-    pub fn take_refusals(&self, limit: Limit) -> Option<Refusals> {
-        let mut taken: Option<Refusals> = None;
-        for stripe in &self.stripes {
-            if let (count, Some(last)) = std::mem::take(&mut lock(stripe).unlogged[limit as usize]) {
-                taken.get_or_insert(Refusals { count: 0, network: last.network() }).count += count;
+    /// Takes the refusals for this cause since the last call, for the log; `None` if there were none.
+    pub fn take_refusals(&self, cause: Cause) -> Option<Refusals> {
+        let (mut count, mut network) = (0, None);
+        let mut take = |unlogged: &mut (u64, Option<Stranger>)| {
+            let (refused, last) = std::mem::take(unlogged);
+            count += refused;
+            network = network.or(last.map(Stranger::network));
+        };
+        match cause {
+            Cause::Limit(limit) => {
+                self.stripes.iter().for_each(|stripe| take(&mut lock(stripe).tally.unlogged[limit as usize]));
             }
+            Cause::Access(access) => take(&mut lock(&self.access).unlogged[access as usize]),
         }
-        taken
+        (count > 0).then_some(Refusals { count, network })
     }
 
     fn hash(&self, stranger: Stranger) -> u64 {
@@ -231,16 +263,7 @@ impl Strangers {
     }
 }
 
-impl Stripe {
-    fn refuse(&mut self, limit: Limit, stranger: Stranger) {
-        self.refused[limit as usize] += 1;
-        let (count, last) = &mut self.unlogged[limit as usize];
-        *count += 1;
-        *last = Some(stranger);
-    }
-}
-
-fn lock(stripe: &Mutex<Stripe>) -> MutexGuard<'_, Stripe> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing that holds it can panic between two states.
-    stripe.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -45,7 +45,7 @@ fn connections_of_an_address_are_counted_exactly() {
     strangers.leave(first, at(0));
     let again = strangers.enter(v4(1), at(0)).unwrap().unwrap();
     assert_eq!(strangers.enter(v4(1), at(0)), Err(Limit::Connections));
-    assert_eq!((strangers.stats().refused(Limit::Connections), strangers.stats().addresses), (2, 2));
+    assert_eq!((strangers.stats().refused(Cause::Limit(Limit::Connections)), strangers.stats().addresses), (2, 2));
     strangers.leave(first, at(0));
     strangers.leave(again, at(0));
     assert_eq!(strangers.stats().addresses, 1, "an address that holds nothing has no entry");
@@ -126,22 +126,22 @@ fn rates_are_separate_and_come_back_over_their_period() {
     assert_eq!(rates.map(|limit| taken(limit, at(10))), [4, 0, 0]);
     assert_eq!(rates.map(|limit| taken(limit, at(10 + 1_800))), [4, 1, 1]);
     assert_eq!(rates.map(|limit| taken(limit, at(10 + 9_000))), [4, 2, 3]);
-    assert_eq!(Limit::ALL.map(|limit| strangers.stats().refused(limit)), [0, 4, 4, 4]);
+    assert_eq!(Limit::ALL.map(|limit| strangers.stats().refused(Cause::Limit(limit))), [0, 4, 4, 4]);
 }
 
 #[test]
 fn refusals_are_told_once_with_a_network_and_no_address() {
     let strangers = strangers(StrangerLimits { new_users_per_hour: 1, ..connections(1) });
-    assert_eq!(strangers.take_refusals(Limit::Connections), None);
+    assert_eq!(strangers.take_refusals(Cause::Limit(Limit::Connections)), None);
     for n in 0..10 {
         let stranger = strangers.enter(v6(n, 1), at(0)).unwrap().unwrap();
         assert!(strangers.take(stranger, Limit::NewUsers, at(0)));
         assert!(strangers.enter(v6(n, 2), at(0)).is_err() && strangers.enter(v6(n, 3), at(0)).is_err());
     }
-    let refusals = Refusals { count: 20, network: "2001:db8::/48".parse().unwrap() };
-    assert_eq!(strangers.take_refusals(Limit::Connections), Some(refusals));
-    assert_eq!(strangers.take_refusals(Limit::Connections), None);
-    assert_eq!(strangers.take_refusals(Limit::NewUsers), None);
+    let refusals = Refusals { count: 20, network: "2001:db8::/48".parse().ok() };
+    assert_eq!(strangers.take_refusals(Cause::Limit(Limit::Connections)), Some(refusals));
+    assert_eq!(strangers.take_refusals(Cause::Limit(Limit::Connections)), None);
+    assert_eq!(strangers.take_refusals(Cause::Limit(Limit::NewUsers)), None);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn threads_of_all_shards_have_one_count() {
             }
         });
         assert_eq!(served.into_inner(), 100, "{shards} shards");
-        assert_eq!(strangers.stats().refused(Limit::Connections), u64::from(shards) * 1_000 - 100);
+        assert_eq!(strangers.stats().refused(Cause::Limit(Limit::Connections)), u64::from(shards) * 1_000 - 100);
     }
 }
 

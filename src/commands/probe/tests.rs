@@ -144,7 +144,7 @@ fn probe(ws: String, endpoint: Option<String>) -> (Result<(), (Step, String)>, V
 }
 
 fn probe_within(timeout: u64, ws: String, endpoint: Option<String>) -> (Result<(), (Step, String)>, Vec<Step>) {
-    let (report, outcome) = check(&Args { ws, endpoint, ca: None, timeout, quiet: true });
+    let (report, outcome) = check(&Args { server: None, ws, endpoint, ca: None, timeout, quiet: true });
     (outcome.map_err(|(step, why)| (step, why.to_string())), report.steps.iter().map(|(step, _)| *step).collect())
 }
 

@@ -112,3 +112,28 @@ fn tls_1_2_is_served_on_demand_only() {
     let refused = refusal(&sets(&["tls.min_version=1.1"]));
     assert!(refused.contains("tls.min_version") && refused.contains("1.2 for TLS 1.2 too"), "{refused}");
 }
+
+#[test]
+fn authorities_of_clients_need_a_listener_that_asks_and_no_public_port() {
+    let files = ["tls.cert=/c", "tls.key=/k", "websocket.tls.listen=127.0.0.1:1"];
+    let with = |more: &[&str]| sets(&[&files[..], more].concat());
+    let (endpoint, node) = ("endpoint.tls.listen=127.0.0.1:2", "node.tls.listen=127.0.0.1:3");
+    for (more, said) in [
+        (&["endpoint.tls.client_required=true", endpoint][..], "endpoint.tls.client_required needs "),
+        (&["node.tls.client_required=true", node], "node.tls.client_required needs "),
+        (&["endpoint.tls.client_ca=/a"], "endpoint.tls.client_ca needs an address in endpoint.tls.listen"),
+        (&["node.tls.client_ca=/a"], "node.tls.client_ca needs an address in node.tls.listen"),
+        (&["endpoint.tls.client_ca=/a", endpoint, "public.domain=a.example"], "endpoint.tls.client_ca excludes "),
+    ] {
+        let refused = refusal(&with(more));
+        assert!(refused.starts_with(said), "{more:?}: {refused}");
+    }
+    let closed = ["public.domain=a.example", "public.listen=none", endpoint, node];
+    let config = load(&with(&[&closed[..], &["endpoint.tls.client_ca=/a", "node.tls.client_ca=/b"]].concat()));
+    assert_eq!(config.endpoint.clients.authorities(), Some((Path::new("/a"), false)));
+    assert_eq!(config.node.tls.clients.authorities(), Some((Path::new("/b"), false)));
+    // The first certificate is shown to other nodes, unless there is one for them alone.
+    assert_eq!(config.node_client_pair(), Some(pair("/c", "/k")));
+    let own = load(&with(&[node, "node.tls.cert=/n", "node.tls.key=/m"]));
+    assert_eq!(own.node_client_pair(), Some(pair("/n", "/m")));
+}

@@ -53,7 +53,7 @@ fn an_upgrade_without_a_token_hears_of_it_and_is_counted() {
     assert_eq!(status, 401);
     assert!(head.contains("WWW-Authenticate: Bearer\r\n") && body.contains("wss://NAME/t/TOKEN/"), "{head}{body}");
     assert!(!body.contains(TOKEN));
-    assert_eq!(harness.edge.stats().upgrades_without_token, 1);
+    assert_eq!(harness.edge.take_refused().by_rule, [1, 0, 0]);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_register_names_an_allowed_key_or_gets_401_with_every_field() {
         let key = key.map_or(String::new(), |key| format!(r#","key":"{key}""#));
         harness.feed_text(&format!(r#"{{"messageType":"register","channelID":"{channel}"{key}}}"#));
         assert_eq!(harness.commands.len(), usize::from(allowed));
-        assert_eq!(harness.edge.stats().registers_not_allowed, u64::from(!allowed));
+        assert_eq!(harness.edge.take_refused().by_rule, [0, u64::from(!allowed), 0]);
         if !allowed {
             let written = harness.written();
             let text = String::from_utf8_lossy(&written);
@@ -95,7 +95,7 @@ fn only_allowed_keys_send() {
         let (answered, _, body) = harness.response();
         assert_eq!(answered, status, "{body}");
         assert_eq!(harness.commands.len(), usize::from(status == 201));
-        assert_eq!(harness.edge.stats().senders_not_allowed, u64::from(status == 401));
+        assert_eq!(harness.edge.take_refused().by_rule, [0, 0, u64::from(status == 401)]);
         assert!(status == 201 || body.contains(r#""errno":109"#), "{body}");
     }
 }

@@ -37,6 +37,7 @@ fn an_address_is_told_once_and_not_of_a_refused_upgrade() {
     let mut harness = Harness::with(edge, Port::WebSocket);
     harness.feed(UPGRADE.replacen("Host:", "X-Forwarded-For: 192.0.2.1\r\nHost:", 1).as_bytes());
     assert_eq!((harness.response().0, harness.edge.forwarded()), (401, None));
+    assert_eq!(harness.edge.take_refused().caller, Some("192.0.2.1".parse().unwrap()), "with the refusal");
     let mut harness = Harness::with(super::callers::edge(Some(Kind::XForwardedFor)), Port::WebSocket);
     harness.feed(UPGRADE.replacen("Host:", "X-Forwarded-For: 192.0.2.1\r\nHost:", 1).as_bytes());
     assert!(harness.edge.forwarded().is_some() && harness.edge.forwarded().is_none());

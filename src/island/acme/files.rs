@@ -1,7 +1,8 @@
 //! Account and certificates in the data directory.
 //!
 //! ```text
-//! acme/account.json   key and URL of the account                                0600
+//! acme/account-HOST.json  key and URL of the account with the authority at HOST 0600
+//! acme/NAME.order     key and URL of the order for NAME, until its end          0600
 //! acme/NAME.pem       key and chain of the certificate for NAME, in one file,   0600
 //!                     so that they always fit; its first line is the directory of the authority
 //! ```
@@ -11,7 +12,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use instant_acme::{AccountCredentials, CertificateIdentifier};
+use protocol::wire::url::HttpUrl;
 use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
 use tls::Certificate;
 
 use crate::files::{make_dir, write_whole};
@@ -22,6 +25,17 @@ pub(super) struct Files {
     dir: PathBuf,
     /// URL of the directory of the authority.
     directory: String,
+}
+
+/// An order without its certificate.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Pending {
+    /// URL of the directory of the authority.
+    directory: String,
+    profile: Option<String>,
+    pub url: String,
+    /// PEM.
+    pub key: String,
 }
 
 /// A certificate that was issued.
@@ -40,7 +54,8 @@ impl Files {
     /// Returns the account with this authority, if there is one.
     ///
     /// # Errors
-    /// If its file cannot be read, or is no account: a new one in its place would lose the old one for ever.
+    /// If its file cannot be read, is no account, or is that of another directory at the same host: a new one in its
+    /// place would lose the old one for ever.
     pub(super) fn account(&self) -> io::Result<Option<AccountCredentials>> {
         let text = match fs::read_to_string(self.account_path()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -48,7 +63,9 @@ impl Files {
         };
         let of: serde_json::Value = serde_json::from_str(&text)?;
         if of["directory"] != self.directory.as_str() {
-            return Ok(None);
+            let path = self.account_path();
+            let other = format!("{} is that of {}; move it away", path.display(), of["directory"]);
+            return Err(io::Error::other(other));
         }
         Ok(Some(serde_json::from_str(&text)?))
     }
@@ -61,6 +78,25 @@ impl Files {
     /// Forgets an account that the authority does not know any more.
     pub(super) fn remove_account(&self) {
         let _ = fs::remove_file(self.account_path());
+    }
+
+    /// Returns the order for `name` with this profile that has no certificate yet.
+    pub(super) fn pending(&self, name: &str, profile: Option<&str>) -> Option<Pending> {
+        let pending: Pending = serde_json::from_str(&fs::read_to_string(self.pending_path(name)).ok()?).ok()?;
+        (pending.directory == self.directory && pending.profile.as_deref() == profile).then_some(pending)
+    }
+
+    /// Keeps an order with the key of its certificate, in PEM.
+    pub(super) fn set_pending(&self, name: &str, profile: Option<&str>, url: &str, key: &str) -> io::Result<()> {
+        make_dir(&self.dir)?;
+        let (directory, profile) = (self.directory.clone(), profile.map(str::to_owned));
+        let pending = Pending { directory, profile, url: url.to_owned(), key: key.to_owned() };
+        write_whole(&self.pending_path(name), &serde_json::to_string(&pending)?)
+    }
+
+    /// Forgets an order that has ended.
+    pub(super) fn remove_pending(&self, name: &str) {
+        let _ = fs::remove_file(self.pending_path(name));
     }
 
     /// Returns the certificate for `name`, if this authority issued one.
@@ -82,15 +118,24 @@ impl Files {
         make_dir(&self.dir).map_err(failed)?;
         let draft = self.dir.join(format!("{name}.new"));
         write_whole(&draft, &text).map_err(failed)?;
-        let issued = read(&draft, name);
+        let issued = self.judge(&draft, name);
         let _ = fs::remove_file(&draft);
-        let issued = issued?;
+        // A certificate of no use would come again with its order. One that could not be written is fetched again.
+        if issued.is_ok() {
+            write_whole(&self.path(name), &text).map_err(failed)?;
+        }
+        self.remove_pending(name);
+        issued
+    }
+
+    /// Reads a new certificate for `name` and judges it beside the former one.
+    fn judge(&self, draft: &Path, name: &str) -> Result<Issued, String> {
+        let issued = read(draft, name)?;
         let is_over = |issued: &Issued| issued.validity.is_over();
         if is_over(&issued) && self.issued(name).is_some_and(|former| !is_over(&former)) {
             let last_day = issued.validity.last_day();
             return Err(format!("the new certificate ended on {last_day}; check the clock of this host"));
         }
-        write_whole(&self.path(name), &text).map_err(failed)?;
         Ok(issued)
     }
 
@@ -98,8 +143,14 @@ impl Files {
         self.dir.join(format!("{name}.pem"))
     }
 
+    fn pending_path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.order"))
+    }
+
+    /// One for each host of authorities, so that another `acme.directory` leaves the former account alone.
     fn account_path(&self) -> PathBuf {
-        self.dir.join("account.json")
+        let host = HttpUrl::parse(&self.directory).map_or_else(String::new, |url| url.origin().authority());
+        self.dir.join(format!("account-{}.json", host.replace(':', "_")))
     }
 
     fn first_line(&self) -> String {
@@ -181,12 +232,38 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn an_order_is_kept_for_its_owner_until_its_certificate_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
+        let other = Files::new(dir.path().to_owned(), "https://b/dir".to_owned());
+        let begin = || files.set_pending("n.example", None, "https://a/order/1", "a key").unwrap();
+        begin();
+        let mode = fs::metadata(dir.path().join("n.example.order")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let pending = files.pending("n.example", None).unwrap();
+        assert_eq!((&*pending.url, &*pending.key), ("https://a/order/1", "a key"));
+        assert!(files.pending("n.example", Some("short")).is_none() && files.pending("m.example", None).is_none());
+        assert!(other.pending("n.example", None).is_none(), "of another authority");
+        // With the certificate, or with one of no use, the order is over.
+        let [key, chain] = made("n.example", 2999);
+        for key in [&*key, "no key"] {
+            begin();
+            let _ = files.set_issued("n.example", key, &chain);
+            assert!(files.pending("n.example", None).is_none());
+        }
+    }
+
+    #[test]
     fn an_account_of_another_authority_is_none_and_a_damaged_one_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
         assert!(files.account().unwrap().is_none());
-        fs::write(files.account_path(), "{\"directory\":\"https://b/dir\"}").unwrap();
-        assert!(files.account().unwrap().is_none());
+        fs::write(files.account_path(), "{\"directory\":\"https://a/other\"}").unwrap();
+        let error = files.account().err().expect("it is not overwritten");
+        assert!(error.to_string().contains("https://a/other"), "{error}");
+        let other = Files::new(dir.path().to_owned(), "https://b:14000/dir".to_owned());
+        assert_eq!(other.account_path(), dir.path().join("account-b_14000.json"));
+        assert!(other.account().unwrap().is_none());
         fs::write(files.account_path(), "{\"directory\":\"https://a/dir\"}").unwrap();
         assert!(files.account().is_err());
         files.remove_account();

@@ -182,7 +182,7 @@ impl Acme {
             profile: self.settings.profile.as_deref(),
             challenge: self.settings.challenge,
         };
-        let ordered = order(&account, &wanted, &self.answers).await?;
+        let ordered = order(&account, &wanted, &self.answers, &self.files).await?;
         let (files, name) = (Arc::clone(&self.files), name.name.clone());
         let kept = tokio::task::spawn_blocking(move || files.set_issued(&name, &ordered.key, &ordered.chain)).await;
         let kept = kept.map_err(|error| error.to_string()).and_then(|kept| kept);

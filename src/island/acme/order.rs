@@ -11,6 +11,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tls::AlpnChallenges;
 
+use super::files::Files;
 use super::numbers::Outcome;
 use crate::config::Challenge;
 use crate::island::challenges::Challenges;
@@ -38,6 +39,8 @@ pub(super) struct Failure {
     pub reason: String,
     /// The authority does not know the account.
     pub no_account: bool,
+    /// The authority has refused the order for good; another attempt needs another order.
+    ends_order: bool,
 }
 
 /// A certificate to order.
@@ -56,33 +59,78 @@ const TOKEN_BYTES_MAX: usize = 128;
 /// Characters of a reason; the rest is cut off.
 const REASON_CHARS_MAX: usize = 400;
 
-/// Orders a certificate for one name.
+/// Orders a certificate for one name. URL and key of the order are in a file until its end, so that a later attempt
+/// goes on with it, also after a restart.
 ///
 /// # Errors
 /// [`Failure`]. The answer to the authority is taken back in any case.
-pub(super) async fn order(account: &Account, wanted: &Wanted<'_>, answers: &Answers) -> Result<Ordered, Failure> {
+pub(super) async fn order(
+    account: &Account,
+    wanted: &Wanted<'_>,
+    answers: &Answers,
+    files: &Files,
+) -> Result<Ordered, Failure> {
+    let (mut order, key) = match resumed(account, wanted, files).await? {
+        Some(resumed) => resumed,
+        None => {
+            let order = begun(account, wanted).await?;
+            let key = KeyPair::generate().map_err(|error| Failure::new(Outcome::Failed, &error))?;
+            let kept = files.set_pending(wanted.name, wanted.profile, order.url(), &key.serialize_pem());
+            kept.map_err(|error| Failure::new(Outcome::Failed, &format!("the file of the order: {error}")))?;
+            (order, key)
+        }
+    };
+    let chain = complete(&mut order, &key, wanted, answers).await.inspect_err(|failure| {
+        if failure.ends_order {
+            files.remove_pending(wanted.name);
+        }
+    })?;
+    Ok(Ordered { key: key.serialize_pem(), chain })
+}
+
+async fn begun(account: &Account, wanted: &Wanted<'_>) -> Result<Order, Failure> {
     let names = [Identifier::Dns(wanted.name.to_owned())];
     let new = || {
         let order = NewOrder::new(&names);
         wanted.profile.map_or(NewOrder::new(&names), |profile| order.profile(profile))
     };
-    let mut order = match &wanted.replaces {
+    Ok(match &wanted.replaces {
         None => account.new_order(&new()).await?,
         // An authority that has forgotten the former certificate, or saw it replaced, issues another one all the same.
         Some(replaced) => match account.new_order(&new().replaces(replaced.clone())).await {
             Err(error) if is_about_former(&error) => account.new_order(&new()).await?,
             order => order?,
         },
-    };
-    prove(&mut order, wanted, answers).await?;
-    let unusable = |error: rcgen::Error| Failure::new(Outcome::Failed, &error);
-    let key = KeyPair::generate().map_err(unusable)?;
-    let mut params = CertificateParams::new(vec![wanted.name.to_owned()]).map_err(unusable)?;
-    params.distinguished_name = DistinguishedName::new();
-    let request = params.serialize_request(&key).map_err(unusable)?;
-    order.finalize_csr(request.der()).await?;
-    let chain = order.poll_certificate(&poll()).await?;
-    Ok(Ordered { key: key.serialize_pem(), chain })
+    })
+}
+
+/// Goes on with the order of an earlier attempt. `None`: there is none of use, also because the authority has refused
+/// or forgotten it.
+async fn resumed(account: &Account, wanted: &Wanted<'_>, files: &Files) -> Result<Option<(Order, KeyPair)>, Failure> {
+    let Some(pending) = files.pending(wanted.name, wanted.profile) else { return Ok(None) };
+    let Ok(key) = KeyPair::from_pem(&pending.key) else { return Ok(None) };
+    match account.order(pending.url).await {
+        Ok(mut order) => Ok((order.state().status != OrderStatus::Invalid).then_some((order, key))),
+        Err(Error::Api(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Brings an order to its end, from any of its states, and returns the chain.
+async fn complete(order: &mut Order, key: &KeyPair, wanted: &Wanted<'_>, answers: &Answers) -> Result<String, Failure> {
+    let mut token = None;
+    if order.state().status == OrderStatus::Pending {
+        token = prove(order, wanted, answers).await?;
+    }
+    let failed = |error: Error| Failure::of(&error, token.as_deref());
+    if order.state().status == OrderStatus::Ready {
+        let unusable = |error: rcgen::Error| Failure::new(Outcome::Failed, &error);
+        let mut params = CertificateParams::new(vec![wanted.name.to_owned()]).map_err(unusable)?;
+        params.distinguished_name = DistinguishedName::new();
+        let request = params.serialize_request(key).map_err(unusable)?;
+        order.finalize_csr(request.der()).await.map_err(failed)?;
+    }
+    order.poll_certificate(&poll()).await.map_err(failed)
 }
 
 /// Returns true for an error that can come from the field `replaces` (RFC 9773 section 5), so that an order without it
@@ -99,8 +147,8 @@ fn is_about_former(error: &Error) -> bool {
     }
 }
 
-/// Proves control over the name of the order.
-async fn prove(order: &mut Order, wanted: &Wanted<'_>, answers: &Answers) -> Result<(), Failure> {
+/// Proves control over the name of the order. Returns the token of the proof.
+async fn prove(order: &mut Order, wanted: &Wanted<'_>, answers: &Answers) -> Result<Option<String>, Failure> {
     let proofs = order.state().authorizations.len();
     if proofs > 1 {
         return Err(Failure::new(Outcome::Failed, &format!("the authority wants {proofs} proofs for one name")));
@@ -133,7 +181,7 @@ async fn prove(order: &mut Order, wanted: &Wanted<'_>, answers: &Answers) -> Res
     let proven = order.poll_ready(&poll()).await;
     drop(answering);
     match proven {
-        Ok(OrderStatus::Ready) => Ok(()),
+        Ok(OrderStatus::Ready) => Ok(token),
         Ok(_) | Err(Error::Api(_)) => {
             let reason = match refusal(order).await {
                 Some(reason) => reason,
@@ -199,7 +247,8 @@ impl Drop for Answering<'_> {
 
 impl Failure {
     pub(super) fn new(outcome: Outcome, reason: &dyn std::fmt::Display) -> Failure {
-        Failure { outcome, reason: shortened(&reason.to_string()), no_account: false }
+        let (reason, ends_order) = (shortened(&reason.to_string()), outcome == Outcome::Refused);
+        Failure { outcome, reason, no_account: false, ends_order }
     }
 }
 
@@ -214,7 +263,9 @@ impl Failure {
         };
         let kind = if let Error::Api(problem) = error { problem.r#type.as_deref() } else { None };
         let no_account = kind == Some("urn:ietf:params:acme:error:accountDoesNotExist");
-        Failure { no_account, ..Failure::new(outcome, &masked(&error.to_string(), token)) }
+        let is_final = |status: Option<u16>| !matches!(status, Some(429 | 500..));
+        let ends_order = matches!(error, Error::Api(problem) if is_final(problem.status));
+        Failure { no_account, ends_order, ..Failure::new(outcome, &masked(&error.to_string(), token)) }
     }
 }
 

@@ -17,8 +17,9 @@ use rcgen::KeyPair;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::files::Files;
 use super::files::tests::made;
-use super::order::{Failure, Wanted, order};
+use super::order::{Failure, Ordered, Wanted, order};
 use super::{Acme, Answers, OrderBook, Outcome, schedule};
 use crate::config::{self, Challenge};
 use crate::island::{Backup, Health, Host};
@@ -45,6 +46,12 @@ impl Authority {
 
     /// The end of an order for one name.
     async fn refuses(&self, replaces: bool) -> Failure {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
+        self.ends(replaces, &files).await.err().expect("no certificate")
+    }
+
+    async fn ends(&self, replaces: bool, files: &Files) -> Result<Ordered, Failure> {
         let key = URL_SAFE_NO_PAD.encode(KeyPair::generate().unwrap().serialize_der());
         let urls = ["newNonce", "newAccount", "newOrder", "renewalInfo"].map(|of| (of, format!("https://a/{of}")));
         let urls: serde_json::Map<_, _> = urls.into_iter().map(|(of, url)| (of.to_owned(), url.into())).collect();
@@ -54,7 +61,7 @@ impl Authority {
         let replaces =
             replaces.then(|| CertificateIdentifier::new(b"key"[..].into(), b"serial"[..].into()).into_owned());
         let wanted = Wanted { name: "n.example", replaces, profile: None, challenge: Challenge::Http01 };
-        order(&account, &wanted, &Answers::default()).await.err().expect("no certificate")
+        order(&account, &wanted, &Answers::default(), files).await
     }
 }
 
@@ -135,6 +142,65 @@ async fn an_order_is_repeated_only_for_the_certificate_that_it_replaces() {
     let authority = Authority::default().with("/newOrder", an_order(&["https://a/authz"; 2]));
     assert!(authority.refuses(true).await.reason.contains("2 proofs"), "the first one left `replaces` out");
     assert_eq!(authority.asked("/newOrder"), 2);
+}
+
+fn state(status: &str) -> (u16, Value) {
+    let finalize = json!("https://a/finalize");
+    (200, json!({ "status": status, "authorizations": [], "finalize": finalize, "certificate": "https://a/cert" }))
+}
+
+#[tokio::test]
+async fn an_order_goes_on_with_its_key_after_a_restart_and_is_begun_again_when_it_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
+    let new = vec![(201, state("ready").1)];
+    // Nothing of use comes after the request of the certificate, or the authority has no time.
+    let (nothing, busy) = (vec![(200, Value::Null)], problem(503, "serverInternal", "busy"));
+    let mut begun = 0;
+    for answer in [nothing, busy, problem(429, "rateLimited", "later")] {
+        let first = Authority::default().with("/newOrder", new.clone()).with("/order/1", vec![state("ready")]);
+        let first = first.with("/finalize", answer);
+        first.ends(false, &files).await.err().expect("no certificate");
+        begun += first.asked("/newOrder");
+    }
+    assert_eq!(begun, 1, "one order for all attempts");
+    let key = files.pending("n.example", None).unwrap().key;
+    // The next one finds it ready, or processing, or with its certificate.
+    for (states, finalized) in [
+        (vec![state("ready"), state("valid")], 1),
+        (vec![state("processing"), state("valid")], 0),
+        (vec![state("valid")], 0),
+    ] {
+        let next = Authority::default().with("/newOrder", new.clone()).with("/order/1", states);
+        let next = next.with("/finalize", vec![state("processing")]).with("/cert", vec![(200, json!("chain"))]);
+        let ordered = next.ends(false, &files).await.unwrap_or_else(|failure| panic!("{failure:?}"));
+        assert_eq!((next.asked("/newOrder"), next.asked("/finalize"), &ordered.key), (0, finalized, &key));
+    }
+    // An order that the authority has refused or forgotten is over: another one with another key.
+    for over in
+        [vec![state("invalid"), state("valid")], [problem(404, "malformed", "no"), vec![state("valid")]].concat()]
+    {
+        let next = Authority::default().with("/newOrder", new.clone()).with("/order/1", over);
+        let next = next.with("/finalize", vec![state("processing")]).with("/cert", vec![(200, json!("chain"))]);
+        let ordered = next.ends(false, &files).await.unwrap_or_else(|failure| panic!("{failure:?}"));
+        assert_eq!(next.asked("/newOrder"), 1);
+        assert!(ordered.key != key && ordered.key == files.pending("n.example", None).unwrap().key);
+        files.set_pending("n.example", None, "https://a/order/1", &key).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_masked_behind_its_proof_and_a_refusal_ends_the_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
+    let authority = Authority::default().with("/newOrder", an_order(&["https://a/authz"]));
+    let authority = authority.with("/authz", authorization(TOKEN)).with("/order/1", vec![state("ready")]);
+    let challenge = json!({ "type": "http-01", "url": "https://a/challenge", "token": TOKEN, "status": "valid" });
+    let authority = authority.with("/challenge", vec![(200, challenge)]);
+    let authority = authority.with("/finalize", problem(403, "unauthorized", &format!("no {TOKEN}")));
+    let reason = authority.ends(false, &files).await.err().expect("refused").reason;
+    assert!(reason.contains("no (token)") && !reason.contains(TOKEN), "{reason}");
+    assert!(files.pending("n.example", None).is_none(), "the next attempt begins another one");
 }
 
 /// A host that fails to take certificates this many times.

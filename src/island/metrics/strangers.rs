@@ -1,4 +1,4 @@
-//! The metrics of the limits on callers by their address.
+//! The metrics of the limits and rules about callers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use shards::strangers::{Limit, Strangers};
+use shards::strangers::{Access, Cause, Limit, Strangers};
 
 /// Numbers of the table of addresses. A node has one for all shards.
 pub(super) struct StrangerNumbers(pub Option<Arc<Strangers>>);
@@ -26,7 +26,14 @@ impl Collector for StrangerNumbers {
         let help = "Connections, handshakes, hellos and registers refused because of strangers.*, by limit.";
         let mut family = encoder.encode_descriptor("strangers_refused", help, None, MetricType::Counter)?;
         for limit in Limit::ALL {
-            ConstCounter::new(stats.refused(limit)).encode(family.encode_family(&[("limit", limit.name())])?)?;
+            let refused = stats.refused(Cause::Limit(limit));
+            ConstCounter::new(refused).encode(family.encode_family(&[("limit", limit.name())])?)?;
+        }
+        let help = "Upgrades, registers and POSTs answered 401 because of access.* and endpoint.allowed_keys, by mode.";
+        let mut family = encoder.encode_descriptor("access_refused", help, None, MetricType::Counter)?;
+        for access in Access::ALL {
+            let refused = stats.refused(Cause::Access(access));
+            ConstCounter::new(refused).encode(family.encode_family(&[("mode", access.name())])?)?;
         }
         let help = "Addresses with connections, or with a rate that is not full again.";
         let gauge = ConstGauge::new(i64::try_from(stats.addresses).unwrap_or(i64::MAX));
@@ -53,18 +60,22 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_shown_by_limit_beside_the_addresses() {
+    fn refusals_are_shown_by_limit_and_mode_beside_the_addresses() {
         let limits = StrangerLimits { connections: 1, registers_per_hour: 1, ..StrangerLimits::default() };
         let strangers = Arc::new(Strangers::new(limits, 1));
         let stranger = strangers.enter([127, 0, 0, 1].into(), Instant(0)).unwrap().unwrap();
         assert!((0..2).all(|_| strangers.enter([127, 0, 0, 1].into(), Instant(0)).is_err()));
         assert!((0..4).filter(|_| !strangers.take(stranger, Limit::Registers, Instant(0))).count() == 3);
+        strangers.refuse(Access::Vapid, 5, None);
         let text = text(Some(strangers));
         for line in [
             "murre_strangers_refused_total{limit=\"connections\"} 2",
             "murre_strangers_refused_total{limit=\"handshakes\"} 0",
             "murre_strangers_refused_total{limit=\"new_users\"} 0",
             "murre_strangers_refused_total{limit=\"registers\"} 3",
+            "murre_access_refused_total{mode=\"token\"} 0",
+            "murre_access_refused_total{mode=\"vapid\"} 5",
+            "murre_access_refused_total{mode=\"allowed_keys\"} 0",
             "murre_strangers_addresses 1",
             "murre_strangers_forgotten_total 0",
         ] {

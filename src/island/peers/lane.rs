@@ -11,6 +11,7 @@ use std::time::Instant;
 use crossbeam::queue::{ArrayQueue, SegQueue};
 use machine::ids::{StoreTicket, Uaid};
 use machine::{NodeId, PeerOp, PeerReply};
+use tls::Certificate;
 
 use crate::edge::EdgeKeys;
 use crate::island::client::Client;
@@ -39,7 +40,8 @@ pub(super) struct Said {
     pub trust: Option<Trust>,
 }
 
-/// Authorities that calls over TLS trust: `node.ca`, or those of this host.
+/// Authorities that calls over TLS trust: `node.ca`, or those of this host. With the certificate of this node, if it
+/// has one for nodes that ask.
 #[derive(Clone)]
 pub struct Trust(pub(super) Arc<Client>);
 
@@ -49,7 +51,20 @@ impl Trust {
     /// # Errors
     /// If it cannot be read, or holds no certificate.
     pub fn read(ca: Option<&Path>) -> io::Result<Trust> {
-        Ok(Trust(Arc::new(ca.map_or_else(|| Ok(Client::new()), Client::trusting_file)?)))
+        Trust::showing(ca, None)
+    }
+
+    /// As [`Trust::read`]. Calls show this certificate to a node that asks for one.
+    ///
+    /// # Errors
+    /// As [`Trust::read`].
+    pub fn showing(ca: Option<&Path>, own: Option<&Certificate>) -> io::Result<Trust> {
+        let client = match (ca, own) {
+            (None, None) => Client::new(),
+            (Some(ca), None) => Client::trusting_file(ca)?,
+            (ca, Some(own)) => Client::showing(ca, own)?,
+        };
+        Ok(Trust(Arc::new(client)))
     }
 }
 

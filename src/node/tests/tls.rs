@@ -8,7 +8,9 @@ use super::*;
 use crate::client::agent::{Agent, Note, Received, channel_id};
 use crate::client::http::{Client, Request, Response};
 use crate::client::stream::{Stream, Trust};
+use crate::edge::EdgeKeys;
 use crate::island::tests::papers::Papers;
+use crate::island::{Answering, who_answers};
 
 /// A node that serves every port over TLS, with these files; plain ports beside them.
 fn with(dir: &Path, papers: &Papers) -> Config {
@@ -176,4 +178,27 @@ fn a_certificate_without_host_names_is_warned_of_if_unknown_names_are_refused() 
         let text = log.text();
         assert_eq!(text.matches("certificate without host names found").count(), warnings, "{unknown_name}: {text}");
     }
+}
+
+#[test]
+fn a_node_shows_its_certificate_to_a_node_that_asks_for_one() {
+    let (dir, papers, strange) = (tempfile::tempdir().unwrap(), Papers::of(&["127.0.0.1"]), Papers::of(&["127.0.0.1"]));
+    let [cert, key] = files(&papers);
+    let ca = format!("node.tls.client_ca={}", papers.ca().display());
+    let listen = ["store.kind=memory", "node.tls.listen=127.0.0.1:0", "node.tls.client_required=true"];
+    let asking = [&listen[..], &["node.keys=a-key-of-sixteen-characters", &ca, &cert, &key]].concat();
+    let running = start(&config(dir.path(), &asking)).unwrap();
+    let url = format!("https://{}", running.addresses().node_tls[0]);
+    let keys = EdgeKeys { crypto: Vec::new(), node: vec!["a-key-of-sixteen-characters".to_owned()] };
+    let trusted = format!("node.ca={}", papers.ca().display());
+    let asks = |own: &[&str]| {
+        let trust = crate::node::cluster::trust(&config(dir.path(), &[&["store.kind=memory", &trusted], own].concat()))
+            .unwrap();
+        who_answers(&url, &keys, &trust.unwrap(), PATIENCE).unwrap()
+    };
+    let [strange_cert, strange_key] = files(&strange);
+    assert!(matches!(asks(&[listen[1], &cert, &key]), Answering::Node(_)));
+    assert!(!matches!(asks(&[]), Answering::Node(_)), "without a certificate");
+    assert!(!matches!(asks(&[listen[1], &strange_cert, &strange_key]), Answering::Node(_)), "of another authority");
+    running.stop().unwrap();
 }

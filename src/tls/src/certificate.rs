@@ -4,11 +4,11 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::verify_server_name;
+use rustls::client::{ResolvesClientCert, verify_server_name};
 use rustls::pki_types::pem::{Error, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use webpki::EndEntityCert;
 
 /// A setting that names a file: the name of the setting and the file.
@@ -67,11 +67,16 @@ impl Certificate {
         self.key.cert.iter().map(|certificate| &**certificate)
     }
 
+    /// Returns it in the form in which a client shows it to a server that asks.
+    pub fn for_client(&self) -> Arc<dyn ResolvesClientCert> {
+        Arc::new(SingleCertAndKey::from(Arc::clone(&self.key)))
+    }
+
     fn own(&self) -> &CertificateDer<'static> {
         &self.key.cert[0]
     }
 }
 
-fn unusable((setting, path): Setting<'_>, why: &dyn Display) -> String {
+pub(crate) fn unusable((setting, path): Setting<'_>, why: &dyn Display) -> String {
     format!("{setting}: {} cannot be used: {why}; it must be PEM that this user may read", path.display())
 }

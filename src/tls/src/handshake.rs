@@ -19,6 +19,8 @@ use crate::record::{ALERT, APPLICATION_DATA, Alert, HEADER_LEN, Session};
 pub(crate) const FLIGHT_MAX: usize = 16_384;
 /// Bytes of refused early data that are skipped, tags included, as in rustls.
 const EARLY_DATA_MAX: usize = 16_384;
+/// The same on a listener that asks for client certificates, whose chain is in the second flight.
+pub(crate) const FLIGHT_CERTIFICATES_MAX: usize = 65_536;
 /// Bytes of a handshake that waits for the client's Finished, as measured in a prototype with rustls 0.23.46.
 pub(crate) const HANDSHAKE_BYTES: u64 = 3_800;
 
@@ -34,6 +36,8 @@ pub(crate) struct Handshake {
     flight: usize,
     /// Bytes of early data that were skipped.
     skipped: usize,
+    /// Most of them: [`FLIGHT_MAX`] or [`FLIGHT_CERTIFICATES_MAX`].
+    flight_max: usize,
     /// Traffic secrets, known from the server's Finished on.
     secrets: Option<Secrets>,
     /// Reason of the failure, for the log.
@@ -57,7 +61,7 @@ const SEALED: u8 = u8::MAX;
 const SEALED_ALERT_LEN: usize = HEADER_LEN + 3 + TAG_LEN;
 
 impl Handshake {
-    pub(crate) fn new(port: Port, conn: UnbufferedServerConnection) -> Box<Handshake> {
+    pub(crate) fn new(port: Port, conn: UnbufferedServerConnection, flight_max: usize) -> Box<Handshake> {
         Box::new(Handshake {
             port,
             speaks_tls: false,
@@ -65,6 +69,7 @@ impl Handshake {
             held: Vec::new(),
             flight: 0,
             skipped: 0,
+            flight_max,
             secrets: None,
             reason: String::new(),
         })
@@ -75,8 +80,8 @@ impl Handshake {
         let (before, bytes) = (wire.len(), record.len());
         // rustls changes the bytes of a record that it cannot open.
         let sealed = (record[0] == APPLICATION_DATA && self.held.is_empty()).then(|| record.to_vec());
-        if sealed.is_none() && self.flight + bytes > FLIGHT_MAX {
-            self.reason = format!("the client sent more than {FLIGHT_MAX} bytes in one flight");
+        if sealed.is_none() && self.flight + bytes > self.flight_max {
+            self.reason = format!("the client sent more than {} bytes in one flight", self.flight_max);
             return Step::Failed(Failure::Flood);
         }
         let (result, secrets) = catch_secrets(|| {

@@ -5,11 +5,12 @@
 //! owns no socket, and the crate `shards` knows no key.
 //!
 //! Read in this order: `shard` (states of a connection), `handshake`, `record`, `keys`; then `server` with
-//! `certificate`, `challenges` and `tickets` (settings), `first` (bytes that are no TLS), `counted` (metrics), `table`
-//! (memory), `client` (load generators).
+//! `certificate`, `authorities`, `challenges` and `tickets` (settings), `first` (bytes that are no TLS), `counted`
+//! (metrics), `table` (memory), `client` (load generators).
 
 #![forbid(unsafe_code)]
 
+mod authorities;
 mod certificate;
 mod challenges;
 mod client;
@@ -23,6 +24,7 @@ mod shard;
 mod table;
 mod tickets;
 
+pub use authorities::Authorities;
 pub use certificate::{Certificate, Setting};
 pub use challenges::{ACME_TLS, AlpnChallenges};
 pub use client::{Clients, Heard, client_config};

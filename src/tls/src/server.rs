@@ -10,9 +10,10 @@ use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ALL_VERSIONS, ServerConfig, SignatureAlgorithm};
 
+use crate::authorities::Authorities;
 use crate::certificate::Certificate;
 use crate::challenges::{ACME_TLS, AlpnChallenges, is_challenge};
-use crate::handshake::CatchSecrets;
+use crate::handshake::{CatchSecrets, FLIGHT_CERTIFICATES_MAX, FLIGHT_MAX};
 use crate::tickets::{TicketKey, Tickets};
 
 /// Certificate for a client that names a host of which there is none (`tls.unknown_name`).
@@ -46,6 +47,9 @@ pub struct Settings {
     /// Answers to an authority that validates names. With them a server can have no certificate yet; then it refuses
     /// every other handshake.
     pub challenges: Option<AlpnChallenges>,
+    /// Authorities of client certificates; `None`: clients are asked for none. With them no tickets are sent, because a
+    /// resumed connection would prove nothing again.
+    pub clients: Option<Authorities>,
 }
 
 /// A server that all shards share, and whose settings can be replaced while it runs.
@@ -56,6 +60,8 @@ pub struct ServerTls {
     failure: Arc<Mutex<Option<String>>>,
     /// There is no certificate yet.
     waits: Arc<AtomicBool>,
+    /// Clients are asked for certificates.
+    asks: Arc<AtomicBool>,
 }
 
 impl ServerTls {
@@ -63,7 +69,8 @@ impl ServerTls {
     /// One sentence, if there is no certificate and no challenge to answer.
     pub fn new(settings: Settings) -> Result<ServerTls, String> {
         let waits = Arc::new(AtomicBool::new(settings.certificates.is_empty()));
-        Ok(ServerTls { current: Arc::new(RwLock::new(config_of(settings)?)), failure: Arc::default(), waits })
+        let asks = Arc::new(AtomicBool::new(settings.clients.is_some()));
+        Ok(ServerTls { current: Arc::new(RwLock::new(config_of(settings)?)), failure: Arc::default(), waits, asks })
     }
 
     /// Replaces the settings for new handshakes. Handshakes in flight and established connections go on.
@@ -71,11 +78,17 @@ impl ServerTls {
     /// # Errors
     /// As [`ServerTls::new`]; then the former settings stay.
     pub fn replace(&self, settings: Settings) -> Result<(), String> {
-        let waits = settings.certificates.is_empty();
+        let (waits, asks) = (settings.certificates.is_empty(), settings.clients.is_some());
         let config = config_of(settings)?;
         self.waits.store(waits, Ordering::Relaxed);
+        self.asks.store(asks, Ordering::Relaxed);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
+    }
+
+    /// Returns the bytes that a client may send in one flight.
+    pub(crate) fn flight_max(&self) -> usize {
+        if self.asks.load(Ordering::Relaxed) { FLIGHT_CERTIFICATES_MAX } else { FLIGHT_MAX }
     }
 
     /// Keeps the reason of a failed handshake, if none is kept. On any shard; it never waits.
@@ -100,7 +113,8 @@ impl ServerTls {
 }
 
 fn config_of(settings: Settings) -> Result<Arc<ServerConfig>, String> {
-    let Settings { certificates, ticket_keys, unknown_name, min_version, challenges } = settings;
+    let Settings { certificates, ticket_keys, unknown_name, min_version, challenges, clients } = settings;
+    let ticket_keys = if clients.is_some() { Vec::new() } else { ticket_keys };
     if certificates.is_empty() && challenges.is_none() {
         return Err("TLS needs at least one certificate".to_owned());
     }
@@ -110,7 +124,11 @@ fn config_of(settings: Settings) -> Result<Arc<ServerConfig>, String> {
     let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(versions)
         .map_err(|error| format!("TLS is not available: {error}"))?;
-    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+    let builder = match clients {
+        Some(Authorities(verifier)) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(resolver));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     if answers_challenges {
         config.alpn_protocols.push(ACME_TLS.to_vec());

@@ -15,6 +15,7 @@ use crate::table::{Entry, Table};
 /// Implementation of [`Tls`] by rustls and *ring*.
 pub struct ShardTls {
     public: Option<ServerTls>,
+    endpoint: Option<ServerTls>,
     node: Option<ServerTls>,
     table: Table,
     limit: Limit,
@@ -24,7 +25,14 @@ pub struct ShardTls {
 impl ShardTls {
     /// Makes the TLS of one shard. `node` serves the node API and `public` all other ports.
     pub fn new(public: Option<ServerTls>, node: Option<ServerTls>) -> ShardTls {
-        ShardTls { public, node, table: Table::new(), limit: Limit(u64::MAX), stats: TlsStats::default() }
+        let (endpoint, limit) = (None, Limit(u64::MAX));
+        ShardTls { public, endpoint, node, table: Table::new(), limit, stats: TlsStats::default() }
+    }
+
+    /// Serves app servers apart, so that they alone are asked for certificates.
+    #[must_use]
+    pub fn with_endpoint(self, endpoint: Option<ServerTls>) -> ShardTls {
+        ShardTls { endpoint, ..self }
     }
 
     /// As [`ShardTls::new`], but no key seals or opens more than `limit` records.
@@ -54,15 +62,21 @@ impl ShardTls {
 
     /// The first byte came: makes the state of a handshake.
     fn begin(&mut self, slot: u32, port: Port) {
-        let conn = self.server(port).and_then(|server| UnbufferedServerConnection::new(server.config()).ok());
+        let server = self.server(port);
+        let conn = server
+            .and_then(|server| Some((UnbufferedServerConnection::new(server.config()).ok()?, server.flight_max())));
         match conn {
-            Some(conn) => self.put(slot, Entry::Handshake(Handshake::new(port, conn))),
+            Some((conn, flight_max)) => self.put(slot, Entry::Handshake(Handshake::new(port, conn, flight_max))),
             None => self.handshake_failed(slot, port, Failure::Internal, "there is no certificate for this listener"),
         }
     }
 
     fn server(&self, port: Port) -> Option<&ServerTls> {
-        if port == Port::Node { self.node.as_ref() } else { self.public.as_ref() }
+        match port {
+            Port::Node => self.node.as_ref(),
+            Port::Endpoint if self.endpoint.is_some() => self.endpoint.as_ref(),
+            _ => self.public.as_ref(),
+        }
     }
 
     fn handshake_failed(&mut self, slot: u32, port: Port, failure: Failure, reason: &str) {

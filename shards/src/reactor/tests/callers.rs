@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::reactor::{CallerRules, PlaneLimits, Proxies};
-use crate::strangers::{Limit, StrangerLimits, Strangers};
+use crate::strangers::{Access, Cause, Limit, StrangerLimits, Strangers};
 
 use super::bench::{Bench, Client, run};
 use super::toy_tls::ToyClient;
@@ -52,7 +52,7 @@ fn connections_beyond_the_limit_of_an_address_are_refused_until_one_ends() {
         is_closed(&mut bench, &mut third, REFUSED);
         let mut over_tls = ToyClient::new(Client::connect(bench.websocket_tls));
         bench.until("closed without a word", |_| over_tls.heard().is_empty() && over_tls.socket.end.is_some());
-        assert_eq!(rules.strangers.stats().refused(Limit::Connections), 2);
+        assert_eq!(rules.strangers.stats().refused(Cause::Limit(Limit::Connections)), 2);
         drop(first);
         bench.until("its place is free", |bench| bench.shards[0].connections() == 1);
         let mut fourth = saying(bench.websocket, b"UP\n");
@@ -167,7 +167,8 @@ fn handshakes_registers_and_new_users_have_limits() {
         over_tls[0].say(b"UP\n");
         bench.until("upgrade", |_| over_tls[0].heard() == b"101\n");
         let stats = rules.strangers.stats();
-        let refused = [Limit::Handshakes, Limit::NewUsers, Limit::Registers].map(|limit| stats.refused(limit));
+        let refused =
+            [Limit::Handshakes, Limit::NewUsers, Limit::Registers].map(|limit| stats.refused(Cause::Limit(limit)));
         assert_eq!(refused, [1, 1, 1]);
     });
 }
@@ -275,4 +276,26 @@ fn a_crowd_is_served_although_addresses_wait_for_spans() {
         bench.until("all are served", |_| crowd.iter_mut().all(|client| client.heard() == b"101\n"));
         assert!(bench.shards[0].stats.receives_starved > 0, "spans were never short");
     });
+}
+
+/// Refusals of the edge have the network of the caller where the limits know it, and none elsewhere.
+#[test]
+fn refusals_by_a_rule_are_counted_with_the_network_of_the_caller() {
+    for (rules, line, network) in [
+        (rules(limits(9), Proxies::default()), &b"DENY\n"[..], Some("127.0.0.0/24")),
+        (rules(limits(9), proxies(false, true)), b"DENY 192.0.2.7\n", Some("192.0.2.0/24")),
+        (rules(limits(0), Proxies::default()), b"DENY\n", None),
+    ] {
+        run(move || {
+            let mut bench = Bench::with_callers(1, &rules);
+            let mut client = saying(bench.websocket, &[line, line].concat());
+            hears(&mut bench, &mut client, b"denied\ndenied\n");
+            client.say(b"UP\n");
+            bench.until("upgrade", |_| client.heard().ends_with(b"101\n"));
+            assert_eq!(rules.strangers.stats().refused(Cause::Access(Access::Token)), 2);
+            let refusals = rules.strangers.take_refusals(Cause::Access(Access::Token)).unwrap();
+            assert_eq!((refusals.count, refusals.network), (2, network.map(|text| text.parse().unwrap())));
+            assert_eq!(rules.strangers.take_refusals(Cause::Access(Access::Token)), None);
+        });
+    }
 }

@@ -77,6 +77,27 @@ fn slow_and_idle_http_connections_end() {
     });
 }
 
+#[test]
+fn connection_whose_requests_the_edge_answers_itself_is_not_idle() {
+    run(|| {
+        let limits = PlaneLimits { keep_alive_timeout: Span::from_secs(2), ..PlaneLimits::new(100) };
+        let mut bench = Bench::new(1, limits);
+        let [mut used, mut idle] = [(); 2].map(|()| Client::connect(bench.endpoint));
+        used.say(b"P\n");
+        idle.say(b"P\n");
+        let mut asked = 1;
+        bench.until("the idle one ends", |_| {
+            if used.heard().len() == asked * b"at once\n".len() {
+                used.say(b"P\n");
+                asked += 1;
+            }
+            idle.heard() == b"at once\nbye Idle\n"
+        });
+        bench.until("the last answer", |_| used.heard().len() >= asked * b"at once\n".len());
+        assert!(used.heard().ends_with(b"at once\n"), "{:?}", String::from_utf8_lossy(used.heard()));
+    });
+}
+
 /// More than one table holds: connections spread over the rings, and each is served from its own.
 #[test]
 fn ten_thousand_connections_over_several_rings() {

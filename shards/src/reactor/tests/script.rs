@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, ProxyHeader, Store};
+use crate::ports::{Edge, Emitted, Ingest, Ledger, Port, ProxyHeader, Refused, Store};
 use crate::reactor::Machine;
 use machine::ids::{Chid, Claim, ConnId, EmissionId, Stamp, Uaid};
 use machine::message::{Message, Urgency};
@@ -28,6 +28,7 @@ pub(super) const NOTE_BYTES: usize = 5_600;
 pub(super) struct LineEdge {
     /// Address in the last upgrade.
     forwarded: Option<IpAddr>,
+    refused: Refused,
 }
 
 pub(super) enum Codec {
@@ -96,12 +97,22 @@ impl Edge for LineEdge {
             out.extend_from_slice(b"at once\n");
             return Ingest::Next { consumed };
         }
+        if let Some(rest) = line.strip_prefix(b"DENY") {
+            self.refused.by_rule[0] += 1;
+            self.refused.caller = address(rest);
+            out.extend_from_slice(b"denied\n");
+            return Ingest::Next { consumed };
+        }
         let Some((op, rest)) = line.split_first() else { return Ingest::Next { consumed } };
         if *op == b'R' {
             return Ingest::Command { consumed, command: SessionCommand::Register { chid: CHID, key: None }.into() };
         }
         let code = std::str::from_utf8(rest).unwrap().trim_matches([' ', '.']).parse().unwrap_or(0);
         Ingest::Command { consumed, command: SessionCommand::Unregister { chid: Chid([*op; 16]), code }.into() }
+    }
+
+    fn take_refused(&mut self) -> Refused {
+        std::mem::take(&mut self.refused)
     }
 
     fn emit(&mut self, _now: Now, _codec: &mut Codec, event: &Event, out: &mut Vec<u8>) -> Emitted {

@@ -106,6 +106,7 @@ impl Papers {
             unknown_name: UnknownName::Refuse,
             min_version: self.min_version,
             challenges: None,
+            clients: None,
         }
     }
 
