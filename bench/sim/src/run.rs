@@ -32,6 +32,8 @@ pub struct Options {
     pub failures_max: usize,
     /// Several nodes on one store, instead of one node.
     pub cluster: bool,
+    /// With `cluster`: worlds of other plans, each of which presses on one rule that common worlds seldom reach.
+    pub rare: bool,
 }
 
 /// A seed whose world broke a promise. Its display ends with the command that replays it.
@@ -39,6 +41,7 @@ pub struct Options {
 pub struct Failure {
     pub seed: u64,
     pub cluster: bool,
+    pub rare: bool,
     /// Inputs that machines had been given.
     pub steps: u64,
     /// The promise that was broken, in words.
@@ -54,7 +57,11 @@ impl fmt::Display for Failure {
         }
         writeln!(f, "seed {} at step {}: {}", self.seed, self.steps, self.what)?;
         let end = self.seed.saturating_add(1);
-        let cluster = if self.cluster { "--cluster " } else { "" };
+        let cluster = match (self.cluster, self.rare) {
+            (true, true) => "--cluster --rare ",
+            (true, false) => "--cluster ",
+            (false, _) => "",
+        };
         write!(f, "replay: murre-bench sim {cluster}--seeds {}..{end}", self.seed)
     }
 }
@@ -116,9 +123,9 @@ pub(crate) fn run_cluster(seed: u64, options: &Options, breakage: Option<Breakag
     if cfg!(panic = "abort") {
         name_seed_on_panic(seed);
     }
-    let mut world = Cluster::new(seed, options.lines, breakage);
+    let mut world = Cluster::new(seed, (options.rare, options.lines), breakage);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-    over((seed, true, world.steps), ended, world.recorder, world.marks)
+    over(seed, (true, options.rare), world.steps, ended, (world.recorder, world.marks))
 }
 
 /// Runs one seed, perhaps with a law broken on purpose.
@@ -128,15 +135,16 @@ pub(crate) fn run_world(seed: u64, options: &Options, sabotage: Option<Sabotage>
     }
     let mut world = World::new(seed, options, sabotage);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-    over((seed, false, world.steps), ended, world.recorder, world.marks)
+    over(seed, (false, false), world.steps, ended, (world.recorder, world.marks))
 }
 
-/// The result of a world, named by its seed, its kind (true: of several nodes) and its steps.
+/// The result of a world, named by its seed and its kind: `cluster` and `rare` of the options.
 fn over(
-    (seed, cluster, steps): (u64, bool, u64),
+    seed: u64,
+    (cluster, rare): (bool, bool),
+    steps: u64,
     ended: std::thread::Result<Verdict>,
-    mut recorder: Recorder,
-    marks: Marks,
+    (mut recorder, marks): (Recorder, Marks),
 ) -> Result<Trace, Failure> {
     let lines = recorder.take_lines();
     let what = match ended {
@@ -144,7 +152,7 @@ fn over(
         Ok(Err(what)) => what,
         Err(cause) => format!("an assertion failed: {}", panic_text(cause.as_ref())),
     };
-    Err(Failure { seed, cluster, steps, what, lines })
+    Err(Failure { seed, cluster, rare, steps, what, lines })
 }
 
 /// Makes a process that a panic ends name the seed in its last words.

@@ -39,6 +39,26 @@ fn no_interesting_situation_is_missing_from_five_hundred_clusters() {
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 
+#[test]
+fn no_rare_situation_is_missing_from_two_hundred_rare_clusters() {
+    let report = run(0..200, &Options { cluster: true, rare: true, ..Options::default() });
+    let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let missing: Vec<&str> = OF_RARE.iter().copied().filter(|name| report.marks.count(name) == 0).collect();
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+/// Situations that two hundred rare clusters must have seen.
+const OF_RARE: &[&str] = &[
+    "agent: flickers",
+    "call: answered Busy",
+    "call: push, twice",
+    "low water: a message turned up below it",
+    "machine.rows_passed_by",
+    "machine.saved_again",
+    "machine.sessions_outdated",
+];
+
 /// Situations that five hundred clusters must have seen.
 const OF_CLUSTERS: &[&str] = &[
     "again: its delete was on its way from another node",

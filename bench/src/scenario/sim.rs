@@ -16,6 +16,9 @@ pub struct Options {
     /// Several nodes on one store instead of one node.
     #[arg(long)]
     pub cluster: bool,
+    /// With --cluster: worlds that press on rules which others seldom reach.
+    #[arg(long, requires = "cluster")]
+    pub rare: bool,
     /// Stop after this many failures; 0 is never.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub failures_max: usize,
@@ -36,7 +39,8 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
 pub fn run(options: &Options) -> io::Result<bool> {
     let lines = options.lines || options.seeds.end - options.seeds.start == 1;
     let begin = Instant::now();
-    let how = sim::Options { lines, failures_max: options.failures_max, cluster: options.cluster };
+    let Options { failures_max, cluster, rare, .. } = *options;
+    let how = sim::Options { lines, failures_max, cluster, rare };
     let found = sim::run(options.seeds.clone(), &how);
     println!("{found}");
     let mut report = Report::new("sim");

@@ -56,6 +56,8 @@ pub(super) struct Sock {
     /// Step at which it was opened.
     pub(super) since: u64,
     greeted: bool,
+    /// An unregister on it was refused.
+    pub(super) unsure: bool,
     got: Vec<AckUpdate>,
     /// Versions of the channels whose register or unregister is under way.
     asking: BTreeMap<Chid, u64>,
@@ -215,6 +217,7 @@ impl Cluster {
                 }
             }
             SessionEvent::Unregistered { chid, status } => {
+                self.socks[id].unsure |= *status != 200;
                 let asked = self.socks[id].asking.remove(chid);
                 let Some(uaid) = self.socks[id].served else { return Ok(()) };
                 let channel = self.channels.entry((uaid, *chid)).or_default();
@@ -294,6 +297,7 @@ impl Cluster {
             sent_up_to: None,
             since: self.steps,
             greeted: false,
+            unsure: false,
             got: Vec::new(),
             asking: BTreeMap::new(),
         });
@@ -344,6 +348,9 @@ impl Cluster {
             return;
         }
         let chid = self.wish(index);
+        if self.plan.press.flicker > 0 && self.rng.clients.permille(self.plan.press.flicker) {
+            return self.flickers(index, id);
+        }
         let few = self.agents[index].channels.len() < self.plan.channels;
         match self.rng.clients.below(100) {
             0..30 if few => self.socks[id].inbox.push_back(SessionCommand::Register { chid, key: None }.into()),
@@ -352,6 +359,16 @@ impl Cluster {
             _ if self.rng.clients.permille(self.plan.acking) => self.acks(id, false),
             _ => {}
         }
+    }
+
+    /// Unregisters a channel, registers it again and leaves unseen: the next hello may read the user in between.
+    fn flickers(&mut self, index: usize, id: SockId) {
+        let Some(chid) = self.agents[index].channels.first().copied() else { return };
+        self.marks.hit("agent: flickers");
+        let asked = [SessionCommand::Unregister { chid, code: 200 }, SessionCommand::Register { chid, key: None }];
+        self.socks[id].inbox.extend(asked.map(Into::into));
+        self.agents[index].sock = None;
+        self.agents[index].retry_at = self.now + self.rng.clients.below(self.plan.delay + 1);
     }
 
     fn wish(&mut self, index: usize) -> Chid {

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use machine::StoreOp;
 use machine::ids::{Chid, Uaid};
 use machine::limits;
+use machine::{Presence, StoreOp};
 
 use super::agents::{Channel, Place, SockId};
 use super::oracle::Post;
@@ -27,18 +27,22 @@ impl Cluster {
         let excused = |post: &Post| post.start <= lost || misled.contains(&post.uaid);
         self.conserved("beside its session", excused)?;
         self.cleared(lost)?;
-        self.post_everywhere()?;
+        let stale = self.post_everywhere()?;
         self.settle(120)?;
+        self.all_gone(&stale)?;
         self.conserved("every session got one more message", excused)?;
         self.all_placed(&misled)?;
         self.doubts_place(&misled)?;
         self.interval_passes()?;
         self.conserved("every session was refreshed", |_| false)?;
         self.all_placed(&BTreeSet::new())?;
+        let mut over = Vec::new();
         for index in 0..self.agents.len() {
+            over.extend(self.row_of(index));
             self.leave(index);
         }
         self.settle(200)?;
+        self.all_gone(&over)?;
         self.conserved("every user came back", |_| false)?;
         self.at_rest()?;
         self.count_fates();
@@ -122,10 +126,17 @@ impl Cluster {
         sure.map(|(key, _)| *key).collect()
     }
 
-    /// One message to every channel of these: all are accepted.
-    fn post_everywhere(&mut self) -> Verdict {
+    /// One message to every channel of these: all are accepted. Returns the rows that their nodes find out to lead
+    /// nowhere.
+    fn post_everywhere(&mut self) -> Result<Vec<(Uaid, Presence)>, String> {
+        let mut stale = Vec::new();
         for (uaid, chid) in self.sure_channels() {
+            let rows = self.stale_rows(uaid);
             let posted = self.posts(uaid, chid, 2_000_000, None)?;
+            let at = posted.map(|post| self.posts[post].landed);
+            if at.is_some_and(|node| !self.has_session(node, uaid)) {
+                stale.extend(rows.into_iter().map(|row| (uaid, row)));
+            }
             for _ in 0..TURNS_MAX {
                 if self.pending.is_empty() {
                     break;
@@ -136,7 +147,40 @@ impl Cluster {
                 return Err(format!("{posted:?} was not accepted although nothing fails"));
             }
         }
-        Ok(())
+        Ok(stale)
+    }
+
+    /// The row of the session that a user agent is connected to.
+    fn row_of(&self, index: usize) -> Option<(Uaid, Presence)> {
+        let agent = &self.agents[index];
+        let (uaid, sock) = (agent.uaid?, &self.socks[agent.sock?]);
+        let rows = self.store.user(uaid)?.row().presence;
+        let here = &self.nodes[sock.node].id;
+        rows.into_iter().find(|row| row.node == *here && matches!(sock.place, Place::At(_))).map(|row| (uaid, row))
+    }
+
+    /// Rows of a user without a session there that are newer than the row of the session: a POST elsewhere asks there
+    /// first.
+    fn stale_rows(&self, uaid: Uaid) -> Vec<Presence> {
+        let index = self.agents.iter().position(|agent| agent.uaid == Some(uaid));
+        let Some((_, mine)) = index.and_then(|index| self.row_of(index)) else { return Vec::new() };
+        let rows = self.store.user(uaid).map(|user| user.row().presence).unwrap_or_default();
+        let newer =
+            rows.into_iter().filter(|row| row.connected_at > mine.connected_at && row.node.url != mine.node.url);
+        newer.filter(|row| !self.has_session(Cluster::node_of(&row.node), uaid)).collect()
+    }
+
+    fn has_session(&self, node: usize, uaid: Uaid) -> bool {
+        self.nodes[node].shards.iter().any(|shard| shard.machine.is_resident(uaid))
+    }
+
+    /// These rows were cleared, each in its version.
+    fn all_gone(&self, rows: &[(Uaid, Presence)]) -> Verdict {
+        let is_there = |uaid, row| self.store.user(uaid).is_some_and(|user| user.row().presence.contains(row));
+        match rows.iter().find(|(uaid, row)| is_there(*uaid, row)) {
+            Some((uaid, row)) => Err(format!("{row:?} of {uaid:?} leads nowhere and stays")),
+            None => Ok(()),
+        }
     }
 
     /// No row of a message that was acked is left in storage: it would come again. That holds for a POST that was

@@ -1,7 +1,7 @@
 //! Effects of a machine, carried out in the simulated world.
 
 use machine::ids::ConnId;
-use machine::{AgentEvent, Arrival, Carried, Effect, Event, Mail, SessionEvent};
+use machine::{AgentEvent, Arrival, Carried, CloseReason, Effect, Event, Mail, SessionEvent};
 use shards::mailbox::Lane;
 
 use super::agents::{Frame, Place, SockId};
@@ -27,8 +27,11 @@ impl Cluster {
                 }
                 None => self.answered(n, s, conn, &event),
             },
-            Effect::Close(conn, _) => {
+            Effect::Close(conn, reason) => {
                 if let Some(id) = self.nodes[n].shards[s].conns.remove(&conn.slot) {
+                    if reason == CloseReason::Elsewhere && self.socks[id].unsure && self.alone {
+                        return Err(format!("socket {id} lacks a channel for a refused unregister, and is closed"));
+                    }
                     self.socks[id].place = Place::Ended;
                     self.socks[id].outbox.push_back(Frame::Closed);
                 }

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use machine::ids::{StoreTicket, Uaid};
+use machine::ids::{Stamp, StoreTicket, Uaid};
 use machine::message::Message;
-use machine::{Input, StoreError, StoreOp, StoreReply};
+use machine::model::User;
+use machine::{Input, Presence, StoreError, StoreOp, StoreReply};
 
 use super::world::{Cluster, Happening};
 use crate::world::Verdict;
@@ -18,8 +19,7 @@ pub(super) struct Work {
     pub(super) op: StoreOp,
     pub(super) ready_at: u64,
     pub(super) gives_up_at: u64,
-    /// The user is read again behind a write.
-    pub(super) second_look: bool,
+    behind: Behind,
 }
 
 /// An answer on its way back to the same run of the node.
@@ -35,6 +35,20 @@ pub(super) struct Reply {
     pub(super) settles: bool,
     /// It answers a write of messages.
     pub(super) writes: bool,
+    /// Message of the checked write of a message row that this answers.
+    wrote: Option<Stamp>,
+    /// Message that the second read behind its write finds at or below low water.
+    below: Option<Stamp>,
+}
+
+/// Reply of storage that made a machine ask for this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Behind {
+    /// A write of messages; the stamp of one that was written as a message row.
+    Write(Option<Stamp>),
+    Page,
+    #[default]
+    Other,
 }
 
 /// A write that failed and takes effect all the same.
@@ -59,10 +73,13 @@ impl Cluster {
         for message in messages.iter().filter(|message| message.ttl > 0) {
             self.sighted(message)?;
         }
-        let ready_at = self.now + self.rng.store.below(self.plan.delay + 1);
+        let slow = if node == 0 { self.plan.press.slow_store } else { 0 };
+        let ready_at = self.now + self.rng.store.below(self.plan.delay.max(slow) + 1);
         let gives_up_at = self.now + PATIENCE;
-        let second_look = self.behind_write && matches!(op, StoreOp::Locate { .. });
-        self.works.push(Work { node, shard, ticket, op, ready_at, gives_up_at, second_look });
+        if let StoreOp::Settle { low_water: Some(low_water), .. } = op {
+            self.vouches(node, low_water)?;
+        }
+        self.works.push(Work { node, shard, ticket, op, ready_at, gives_up_at, behind: self.behind });
         Ok(())
     }
 
@@ -85,15 +102,19 @@ impl Cluster {
 
     /// An operation takes effect, or fails.
     pub(super) fn work(&mut self, at: usize) -> Verdict {
-        let Work { node, shard, ticket, op, second_look, .. } = self.works.remove(at);
+        let Work { node, shard, ticket, op, behind, .. } = self.works.remove(at);
         let settles = matches!(op, StoreOp::Settle { .. });
         let writes = matches!(op, StoreOp::Publish { .. } | StoreOp::Save { .. });
-        let broken = self.answer_broken((node, shard), &op, second_look);
+        let broken = self.answer_broken((node, shard), &op, behind);
         let faults = &self.plan.faults;
         let (error, lost, late) = (faults.store_error, faults.store_reply_lost, faults.store_late);
         let uaid = op.uaid();
         let stamped = match &op {
             StoreOp::Publish { message, .. } if message.ttl > 0 => Some(message.stamp.clock.0),
+            _ => None,
+        };
+        let wrote = match &op {
+            StoreOp::Publish { message, checked: true } if message.topic.is_none() => Some(message.stamp),
             _ => None,
         };
         let cut = !self.has_store(node);
@@ -122,7 +143,13 @@ impl Cluster {
             }
         };
         self.settle_failed |= settles && result.is_err();
-        self.replies.push(Reply { node, shard, uaid, ticket, result, stamped, settles, writes });
+        let below = if let (Behind::Write(Some(stamp)), Ok(StoreReply::User(Some(_)))) = (behind, &result) {
+            let covers = |user: &User| stamp.clock <= user.low_water;
+            self.store.user(uaid).is_some_and(covers).then_some(stamp)
+        } else {
+            None
+        };
+        self.replies.push(Reply { node, shard, uaid, ticket, result, stamped, settles, writes, wrote, below });
         Ok(())
     }
 
@@ -171,16 +198,27 @@ impl Cluster {
     }
 
     pub(super) fn reply(&mut self, at: usize) -> Verdict {
-        let Reply { node, shard, ticket, mut result, stamped, writes, .. } = self.replies.remove(at);
+        let Reply { node, shard, ticket, mut result, stamped, writes, wrote, below, .. } = self.replies.remove(at);
+        if let Some(post) = below.and_then(|stamp| self.by_stamp.get(&stamp)) {
+            self.marks.hit("low water: a message turned up below it");
+            (self.posts[*post].below, self.posts[*post].turned_up) = (true, true);
+        }
         let late = stamped.is_some_and(|clock| self.judged_us(node) > clock + WRITE_WITHIN_US);
         if late && result.is_ok() {
             self.disorder = true;
             self.marks.hit("store: written too late");
             result = Err(StoreError::Transient);
         }
-        self.behind_write = writes;
+        self.behind = match &result {
+            _ if writes => Behind::Write(wrote),
+            Ok(StoreReply::Page(_)) => Behind::Page,
+            _ => Behind::Other,
+        };
+        let here = &self.nodes[node].id;
+        let is_here = |row: &Presence| row.node.url == here.url;
+        self.alone = matches!(&result, Ok(StoreReply::User(Some(user))) if user.presence.iter().all(is_here));
         let done = self.step(node, shard, Input::Stored { ticket, result });
-        self.behind_write = false;
+        (self.behind, self.alone) = (Behind::Other, false);
         done
     }
 

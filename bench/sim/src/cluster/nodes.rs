@@ -39,6 +39,9 @@ impl Cluster {
             silent_since: BTreeMap::new(),
             over: BTreeSet::new(),
         });
+        if self.plan.press.slow_store > 0 {
+            self.nodes[n].offset_us = if n == 0 { -(skew as i64) } else { skew as i64 };
+        }
         if n == 0 && self.plan.faults.runaway > 0 {
             let by = self.plan.faults.runaway as i64;
             self.nodes[n].drift = if self.rng.faults.permille(500) { by } else { -by };

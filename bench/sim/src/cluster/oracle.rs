@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use machine::ids::{Chid, Stamp, Uaid};
+use machine::ids::{Chid, Clock, Stamp, Uaid};
 use machine::message::{Message, Rank, Topic};
 use machine::{Disposition, RowKey, StoreOp};
 
 use super::agents::{Channel, Place, SockId};
 use super::link::{Reply, Work};
+use super::sabotage::Breakage;
 use super::world::Cluster;
 use crate::world::Verdict;
 
@@ -23,7 +24,8 @@ pub(super) struct Post {
     /// Its channel when it was sent.
     pub(super) channel: Channel,
     pub(super) start: u64,
-    /// The run of the node where it landed.
+    /// The node where it landed, and its run.
+    pub(super) landed: usize,
     run: u64,
     /// Step at which its 201 was written.
     pub(super) seen: Option<u64>,
@@ -50,6 +52,10 @@ pub(super) struct Post {
     pub(super) pushed_late: bool,
     /// It was written when the run that took its ack no longer had to remember that.
     pub(super) written_late: bool,
+    /// The second read behind its write found it at or below low water, and it was not saved since.
+    pub(super) below: bool,
+    /// That has happened to it: it is stored once more, perhaps long after its ack.
+    pub(super) turned_up: bool,
     /// Runs that storage gave it to before the delete that its ack caused had arrived there.
     pub(super) read_by: BTreeSet<u64>,
     /// The link brought a push of it twice.
@@ -61,11 +67,14 @@ pub(super) struct Post {
 
 /// Time, in nanoseconds, for which a run remembers which messages of other nodes ended there.
 pub(super) const REMEMBERS: u64 = 60_000_000_000;
+/// Time, in microseconds, for which low water stays behind the right time at least: 30 s of a write and the skew of its
+/// clock, less what a clock drifts between two questions.
+const VOUCH_LAG_US: u64 = 40_000_000;
 /// `delivery.attempts_max`.
 const ATTEMPTS_MAX: u32 = 10;
 
 impl Post {
-    pub(super) fn new(message: &Message, channel: Channel, start: u64, run: u64) -> Post {
+    pub(super) fn new(message: &Message, channel: Channel, start: u64, (landed, run): (usize, u64)) -> Post {
         Post {
             uaid: message.uaid,
             chid: message.chid,
@@ -73,6 +82,7 @@ impl Post {
             ttl: message.ttl,
             channel,
             start,
+            landed,
             run,
             seen: None,
             stamp: None,
@@ -89,6 +99,8 @@ impl Post {
             asked: false,
             pushed_late: false,
             written_late: false,
+            below: false,
+            turned_up: false,
             read_by: BTreeSet::new(),
             pushed_twice: false,
             refused_behind: None,
@@ -146,6 +158,9 @@ impl Cluster {
             return Err(format!("message {index} was dropped although its TTL is {}", post.ttl));
         }
         let post = &self.posts[index];
+        if post.below {
+            return Err(format!("message {index} is accepted below low water and was not saved again: {post:?}"));
+        }
         if post.sent_as.is_some_and(|sent| sent != stamp) && !post.pushed_twice {
             return Err(format!("message {index} was sent under another id than its 201 says: {post:?}"));
         }
@@ -215,7 +230,9 @@ impl Cluster {
         if unknown {
             self.marks.hit("again: its delete was on its way from another node");
         }
-        unknown || self.disorder || post.pushed_twice
+        // Its node does not remember the ack for longer.
+        let forgotten = post.turned_up && post.acked_at.is_some_and(|at| self.now - at >= REMEMBERS);
+        unknown || forgotten || self.disorder || post.pushed_twice
     }
 
     /// The newest stamp that the sessions of a user on a node have been sent.
@@ -236,6 +253,7 @@ impl Cluster {
     /// Rows behind an unsure push, and rows that a ledger leaves, have one place each: one delete ends such a row.
     pub(super) fn written(&mut self, message: &Message, saved: bool) -> Verdict {
         let index = self.identify(message)?;
+        self.posts[index].below &= !saved;
         // A node that stood still between its push and the write behind it.
         let late = self.posts[index].acked_at.is_some_and(|at| self.now - at >= REMEMBERS);
         if late && !self.posts[index].written_late {
@@ -255,6 +273,17 @@ impl Cluster {
         }
         forms.plain |= !saved && !covered;
         forms.saved |= saved || covered;
+        Ok(())
+    }
+
+    /// A node tells storage that every message row up to this clock is settled. Another node may still write rows of
+    /// the time that low water stays behind the right one: a write takes 30 s, and its clock may be wrong, too.
+    pub(super) fn vouches(&self, node: usize, low_water: Clock) -> Verdict {
+        let ahead = (low_water.0 + VOUCH_LAG_US).saturating_sub(self.right_us());
+        // The world of that breakage goes on, to show what is lost.
+        if ahead > 0 && self.breakage != Some(Breakage::ClockUnasked) {
+            return Err(format!("node {node} vouches for {low_water:?}, {ahead} us too late"));
+        }
         Ok(())
     }
 

@@ -34,6 +34,21 @@ pub(super) struct Plan {
     /// The longest that time passes at once while nothing happens, nanoseconds.
     pub(super) stride: u64,
     pub(super) faults: Faults,
+    pub(super) press: Press,
+}
+
+/// Pressure on single rules, which worlds of `rare` have. All of it is off in other worlds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Press {
+    /// Chance that a user agent unregisters a channel, registers it again and leaves unseen.
+    pub(super) flicker: u64,
+    /// Chance that a message has a topic; 0 is the usual one.
+    pub(super) topical: u64,
+    /// Host clocks have this resolution, in microseconds; 0 is the finest.
+    pub(super) coarse_us: u64,
+    /// The longest time that an operation of node 0 on storage takes, in nanoseconds, while the clock of node 0 is as
+    /// late and every other clock as early as the skew allows; 0 is no such node.
+    pub(super) slow_store: u64,
 }
 
 /// Chance of each fault.
@@ -151,6 +166,7 @@ impl Plan {
             skew_us: rng.pick(&[0, 1_000, 5_000_000, 15_000_000]),
             stride: if long { 400_000_000_000 } else { 40_000_000_000 },
             faults: Faults::draw(rng, long),
+            press: Press::default(),
         };
         if rng.below(8) == 0 { plan.with_copies() } else { plan }
     }
@@ -162,5 +178,54 @@ impl Plan {
             Faults { call_lost: 300, disconnect: 60, away: 500, half_open: 500, twin: 1_000, ..Faults::default() };
         let (steps, stride) = (1_500, 120_000_000_000);
         Plan { steps, nodes: 4, agents: 1, channels: 8, durable: true, topics: 0, acking: 900, stride, faults, ..self }
+    }
+
+    /// The plan of a seed that presses on one rule.
+    pub(super) fn draw_rare(rng: &mut Rng) -> Plan {
+        let plan = Plan { ttl_zero: 0, ttl_short: 0, topics: 0, cancels: 0, stride: 40_000_000_000, ..Plan::draw(rng) };
+        match rng.below(4) {
+            0 => plan.with_refused_copies(rng),
+            1 => plan.with_flicker(rng),
+            2 => plan.with_slow_store(rng),
+            _ => plan.with_coarse_time(rng),
+        }
+    }
+
+    /// Every push arrives twice, for topics of one channel: a copy may come behind a refusal.
+    fn with_refused_copies(self, rng: &mut Rng) -> Plan {
+        let (store_error, disconnect) = (rng.pick(&[50, 200]), rng.pick(&[20, 100]));
+        let faults = Faults { push_twice: 1_000, store_error, disconnect, half_open: 500, ..Faults::default() };
+        let press = Press { topical: 900, ..Press::default() };
+        let (window, spill_after, delay) = (rng.pick(&[1, 2, 3]), Span::from_ms(500), 2_000_000_000);
+        let sizes = Plan { nodes: 2, agents: 1, channels: 1, topics: 1, ..self };
+        Plan { acking: 100, window, spill_after, delay, faults, press, ..sizes }
+    }
+
+    /// Registers that take effect behind the hello of the next connection.
+    fn with_flicker(self, rng: &mut Rng) -> Plan {
+        let store_error = rng.pick(&[0, 0, 100]);
+        let faults = Faults { disconnect: 10, half_open: 500, store_error, ..Faults::default() };
+        let press = Press { flicker: rng.pick(&[30, 100]), ..Press::default() };
+        // Short: the last hello decides about what waits.
+        let steps = rng.between(100, 300);
+        Plan { steps, agents: 1, channels: 2, acking: 900, delay: 2_000_000_000, faults, press, ..self }
+    }
+
+    /// A node so slow that low water reaches the stamps of its messages before it reads the user again.
+    fn with_slow_store(self, rng: &mut Rng) -> Plan {
+        let faults = Faults { call_lost: rng.pick(&[0, 100, 300]), disconnect: 5, ..Faults::default() };
+        let press = Press { slow_store: 19_000_000_000, ..Press::default() };
+        let (steps, window, delay) = (1_500, rng.pick(&[1, 3]), 5_000_000);
+        let sizes = Plan { steps, nodes: 2, agents: 1, channels: 1, window, delay, ..self };
+        Plan { skew_us: 15_000_000, durable: true, acking: 900, faults, press, ..sizes }
+    }
+
+    /// Clocks that agree and stand for seconds: presence rows of one instant.
+    fn with_coarse_time(self, rng: &mut Rng) -> Plan {
+        let faults =
+            Faults { call_lost: rng.pick(&[300, 900]), disconnect: 250, half_open: 1_000, ..Faults::default() };
+        let press = Press { coarse_us: rng.pick(&[1_000_000, 10_000_000]), ..Press::default() };
+        let ping_interval = Span::from_secs(0);
+        Plan { steps: 400, agents: 1, channels: 4, skew_us: 0, ping_interval, faults, press, ..self }
     }
 }

@@ -52,7 +52,8 @@ impl Cluster {
             draw if draw < self.plan.ttl_zero + self.plan.ttl_short => self.rng.clients.between(1, 20) as u32,
             _ => LASTING,
         };
-        let topic = (self.plan.topics > 0 && self.rng.clients.permille(300))
+        let topical = if self.plan.press.topical > 0 { self.plan.press.topical } else { 300 };
+        let topic = (self.plan.topics > 0 && self.rng.clients.permille(topical))
             .then(|| self.rng.clients.below(self.plan.topics) as u8 + b'a')
             .and_then(|letter| Topic::new(&[letter]));
         self.posts(uaid, chid, ttl, topic).map(drop)
@@ -99,7 +100,7 @@ impl Cluster {
             payload: payload.into_boxed_slice(),
         };
         let run = self.nodes[n].id.boot;
-        self.posts.push(Post::new(&message, channel, self.steps + 1, run));
+        self.posts.push(Post::new(&message, channel, self.steps + 1, (n, run)));
         self.log(None, format_args!("message {index} is POSTed to node {n}"));
         let conn = self.fresh_conn();
         self.pending.insert((n, s, conn.slot), Pending::Post(index));

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use machine::{PeerOp, PeerReply, RowKey, StoreError, StoreOp, StoreReply};
+use machine::ids::Clock;
+use machine::{PeerOp, PeerReply, RowKey, StoreError, StoreOp, StoreReply, UserRow};
 
-use super::link::Late;
+use super::link::{Behind, Late};
 use super::posters::Pending;
 use super::world::Cluster;
 
@@ -53,6 +54,14 @@ pub(crate) enum Breakage {
     ClearedRowStays,
     /// The row of a live session is not written again at a refresh.
     RowUnrenewed,
+    /// No row is ever cleared.
+    NothingIsCleared,
+    /// A session that passes a row by does not ask about its user.
+    PassedRowUndoubted,
+    /// A session that passes a row by does not see that it lacks a registered channel.
+    LackUnnoticed,
+    /// A message that turns up below low water is not saved again.
+    BelowLowWaterStays,
 }
 
 impl Cluster {
@@ -85,9 +94,10 @@ impl Cluster {
         &mut self,
         (node, shard): (usize, usize),
         op: &StoreOp,
-        second_look: bool,
+        behind: Behind,
     ) -> Option<Result<StoreReply, StoreError>> {
         let machine = &self.nodes[node].shards[shard].machine;
+        let second_look = matches!(behind, Behind::Write(_));
         match (self.breakage?, op) {
             (Breakage::PresenceLate, StoreOp::SetPresence { .. }) => {
                 let at = self.now + self.rng.store.below(5_000_000_000);
@@ -95,24 +105,39 @@ impl Cluster {
                 Some(Ok(StoreReply::Done))
             }
             (Breakage::LooksOnce, StoreOp::Locate { .. }) if second_look => {
-                let mut reply = self.store.apply(op);
-                if let Ok(StoreReply::User(Some(user))) = &mut reply {
-                    user.presence.clear();
-                }
-                Some(reply)
+                Some(self.user_without(op, |user| user.presence.clear()))
             }
             (Breakage::NeverRefreshed, StoreOp::Touch { .. }) if self.calm => Some(Err(StoreError::Transient)),
             (Breakage::NeverDoubts, StoreOp::LoadUser { uaid }) if machine.is_resident(*uaid) => {
                 Some(Err(StoreError::Transient))
             }
+            (Breakage::PassedRowUndoubted, StoreOp::LoadUser { .. }) if behind == Behind::Page => {
+                Some(Err(StoreError::Transient))
+            }
+            (Breakage::LackUnnoticed, StoreOp::LoadUser { .. }) if behind == Behind::Page => {
+                Some(self.user_without(op, |user| user.channels.clear()))
+            }
+            (Breakage::BelowLowWaterStays, StoreOp::Locate { .. }) if second_look => {
+                Some(self.user_without(op, |user| user.low_water = Clock(0)))
+            }
             _ => None,
         }
+    }
+
+    /// The user that storage has, changed.
+    fn user_without(&mut self, op: &StoreOp, change: impl FnOnce(&mut UserRow)) -> Result<StoreReply, StoreError> {
+        let mut reply = self.store.apply(op);
+        if let Ok(StoreReply::User(Some(user))) = &mut reply {
+            change(user);
+        }
+        reply
     }
 
     /// The store as a broken cluster would have it.
     pub(super) fn effect_broken(&mut self, breakage: Breakage, op: &StoreOp) -> Result<StoreReply, StoreError> {
         match (breakage, op) {
             (Breakage::PresenceUnwritten, StoreOp::SetPresence { .. }) => return Ok(StoreReply::Done),
+            (Breakage::NothingIsCleared, StoreOp::ClearPresence { .. }) => return Ok(StoreReply::Done),
             (Breakage::ClearedRowStays, StoreOp::SetPresence { .. }) if self.withholds => return Ok(StoreReply::Done),
             (Breakage::RowUnrenewed, StoreOp::SetPresence { .. }) if self.refreshing => return Ok(StoreReply::Done),
             (Breakage::SettledRowStays, StoreOp::Settle { rows, low_water, durable }) => {
@@ -175,7 +200,13 @@ mod tests {
 
     /// The first failure that this breakage causes; every one must cause some.
     fn found(breakage: Breakage) -> String {
-        let failure = (0..10_000).find_map(|seed| run_cluster(seed, &Options::default(), Some(breakage)).err());
+        found_in(breakage, false)
+    }
+
+    /// As `found`, in `rare` worlds or common ones.
+    fn found_in(breakage: Breakage, rare: bool) -> String {
+        let options = Options { rare, ..Options::default() };
+        let failure = (0..10_000).find_map(|seed| run_cluster(seed, &options, Some(breakage)).err());
         let failure = failure.unwrap_or_else(|| panic!("no seed notices {breakage:?}"));
         failure.what
     }
@@ -298,5 +329,29 @@ mod tests {
     fn a_row_that_is_not_renewed_expires() {
         let what = found(Breakage::RowUnrenewed);
         assert!(what.contains("no row says so"), "{what}");
+    }
+
+    #[test]
+    fn rows_that_lead_nowhere_are_noticed() {
+        let what = found(Breakage::NothingIsCleared);
+        assert!(what.contains("leads nowhere"), "{what}");
+    }
+
+    #[test]
+    fn a_session_that_passes_rows_by_and_does_not_doubt_keeps_them_waiting() {
+        let what = found_in(Breakage::PassedRowUndoubted, true);
+        assert!(what.contains("waits ("), "{what}");
+    }
+
+    #[test]
+    fn a_session_that_lacks_a_channel_and_stays_keeps_its_messages_waiting() {
+        let what = found_in(Breakage::LackUnnoticed, true);
+        assert!(what.contains("waits ("), "{what}");
+    }
+
+    #[test]
+    fn a_message_below_low_water_that_is_not_saved_again_is_noticed() {
+        let what = found_in(Breakage::BelowLowWaterStays, true);
+        assert!(what.contains("is accepted below low water"), "{what}");
     }
 }

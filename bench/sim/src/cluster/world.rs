@@ -13,7 +13,7 @@ use machine::{EffectQueue, Input, Mail, NodeId, ShardMachine};
 
 use super::agents::{Agent, Channel, Sock, SockId};
 use super::keeper::Burial;
-use super::link::{Late, Reply, Work};
+use super::link::{Behind, Late, Reply, Work};
 use super::oracle::Post;
 use super::plan::Plan;
 use super::posters::Pending;
@@ -91,8 +91,10 @@ pub(crate) struct Cluster {
     pub(super) refreshing: bool,
     /// User agents read and do not ack.
     pub(super) withholds: bool,
-    /// A machine is being told what came of a write of messages.
-    pub(super) behind_write: bool,
+    /// Reply of storage that a machine is being given.
+    pub(super) behind: Behind,
+    /// A machine is being told of a user who has no row of another node.
+    pub(super) alone: bool,
     /// Users whose row has ridden with a register.
     pub(super) rode: BTreeSet<Uaid>,
     pub(crate) marks: Marks,
@@ -171,9 +173,9 @@ pub(super) enum Happening {
 
 impl Cluster {
     /// The cluster of a seed.
-    pub(crate) fn new(seed: u64, keep_lines: bool, breakage: Option<Breakage>) -> Cluster {
+    pub(crate) fn new(seed: u64, (rare, keep_lines): (bool, bool), breakage: Option<Breakage>) -> Cluster {
         let stream = |salt| Rng::new(seed, salt);
-        let plan = Plan::draw(&mut stream(101));
+        let plan = if rare { Plan::draw_rare(&mut stream(107)) } else { Plan::draw(&mut stream(101)) };
         Cluster {
             breakage,
             rng: Streams {
@@ -211,7 +213,7 @@ impl Cluster {
             slots: 0,
             calls_made: 0,
             wall_max: 0,
-            one_time: plan.skew_us == 0 && plan.faults.runaway == 0,
+            one_time: plan.skew_us == 0 && plan.faults.runaway == 0 && plan.press.coarse_us == 0,
             disorder: false,
             settle_failed: false,
             word_lost: 0,
@@ -219,7 +221,8 @@ impl Cluster {
             misled: BTreeSet::new(),
             refreshing: false,
             withholds: false,
-            behind_write: false,
+            behind: Behind::Other,
+            alone: false,
             rode: BTreeSet::new(),
             marks: Marks::default(),
             recorder: Recorder::new(keep_lines),
@@ -249,7 +252,8 @@ impl Cluster {
 
     /// The two clocks as a node reads them.
     pub(super) fn time(&self, n: usize) -> Now {
-        Now { mono: Instant(self.now), unix_us: self.right_us().saturating_add_signed(self.offset_us(n)) }
+        let host = self.right_us().saturating_add_signed(self.offset_us(n));
+        Now { mono: Instant(self.now), unix_us: host - host % self.plan.press.coarse_us.max(1) }
     }
 
     /// The right time, microseconds.

@@ -38,6 +38,8 @@ struct Shared {
     tally: Mutex<Tally>,
     posting: AtomicBool,
     living: AtomicBool,
+    /// Users of [`AWAY`] are not connected.
+    away: AtomicBool,
     next: AtomicU64,
     endpoints: Vec<String>,
     gentle: bool,
@@ -74,6 +76,8 @@ const POSTERS: usize = 8;
 /// One user in `STAYS` stays connected as long as it can. No later hello finds messages for it, so another node that
 /// stores or owes it a message must notify its node.
 const STAYS: usize = 3;
+/// The users of this remainder by `STAYS` can be sent away.
+const AWAY: usize = 1;
 /// Longest wait for a user to be registered.
 const REGISTER_WITHIN: Duration = Duration::from_secs(60);
 /// An ack that is no older when the server says goodbye may have crossed it and be unread: its message may come again.
@@ -97,6 +101,7 @@ impl Crowd {
             tally: Mutex::default(),
             posting: AtomicBool::new(true),
             living: AtomicBool::new(true),
+            away: AtomicBool::new(false),
             next: AtomicU64::new(1),
             endpoints,
             gentle,
@@ -104,8 +109,8 @@ impl Crowd {
         let mut threads = Vec::new();
         for (n, uaid) in known.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
-            let moves = n % STAYS != 0;
-            threads.push(thread::spawn(move || live(&shared, uaid, moves, Random(n as u64 + 10))));
+            let (moves, leaves) = (n % STAYS != 0, n % STAYS == AWAY);
+            threads.push(thread::spawn(move || live(&shared, uaid, (moves, leaves), Random(n as u64 + 10))));
         }
         let pause = Duration::from_secs(1) * POSTERS as u32 / rate.max(1);
         for n in 0..POSTERS {
@@ -113,6 +118,11 @@ impl Crowd {
             threads.push(thread::spawn(move || post(&shared, pause, Random(n as u64 + 1_000))));
         }
         Ok(Crowd { shared, threads })
+    }
+
+    /// Lets no user of a third of them connect while `away`, so that messages wait for them.
+    pub(super) fn send_away(&self, away: bool) {
+        self.shared.away.store(away, Ordering::Relaxed);
     }
 
     /// No POST from now on.
@@ -155,9 +165,13 @@ fn register(address: SocketAddr) -> io::Result<(String, String)> {
 }
 
 /// The life of a user agent: connects anywhere, acks, and if it `moves` it goes elsewhere now and then, with a close or
-/// without.
-fn live(shared: &Shared, uaid: String, moves: bool, mut dice: Random) {
+/// without. One that `leaves` can be sent away.
+fn live(shared: &Shared, uaid: String, (moves, leaves): (bool, bool), mut dice: Random) {
     while shared.living.load(Ordering::Relaxed) {
+        if leaves && shared.away.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        }
         let connected = shared
             .any(|known| &known.websocket, &mut dice)
             .map(|address| stay(shared, address, &uaid, moves, &mut dice));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 
+use super::crowd::Crowd;
 use super::town::Town;
 
 /// Time in which the database nodes see one of them again that stood still.
@@ -120,7 +121,7 @@ impl Fault {
     }
 
     /// Breaks it, waits, and heals it.
-    pub(super) fn strike(self, town: &mut Town, outage: Duration) -> io::Result<()> {
+    pub(super) fn strike(self, town: &mut Town, crowd: &Crowd, outage: Duration) -> io::Result<()> {
         match self {
             Fault::None | Fault::Split | Fault::Clocks => Ok(()),
             Fault::Kill => {
@@ -155,11 +156,14 @@ impl Fault {
                 town.revive_elsewhere(0)
             }
             Fault::Divergent => {
+                // Messages wait which node 2 misses, and their users come back when node 3 is away.
+                crowd.send_away(true);
                 town.database("pause", 2)?;
                 thread::sleep(outage);
                 town.database("resume", 2)?;
                 thread::sleep(SEEN_AGAIN);
                 town.database("pause", 3)?;
+                crowd.send_away(false);
                 thread::sleep(outage);
                 town.database("resume", 3)
             }

@@ -151,7 +151,7 @@ fn drill(town: &mut Town, fault: Fault, options: &Options) -> io::Result<Drilled
     town.open(fault)?;
     let crowd = Crowd::gather(town, options.users, options.rate, !fault.loses_acks())?;
     std::thread::sleep(Duration::from_secs(options.calm));
-    fault.strike(town, Duration::from_secs(options.outage))?;
+    fault.strike(town, &crowd, Duration::from_secs(options.outage))?;
     let healed = Instant::now();
     std::thread::sleep(Duration::from_secs(options.calm));
     crowd.stop_posting();
