@@ -6,7 +6,7 @@ use rcgen::{CertificateParams, KeyPair};
 use shards::ports::Port;
 use shards::tls::{Next, Received, Stage, Tls as _};
 use tempfile::TempDir;
-use tls::{Certificate, Clients, ServerTls, Settings, ShardTls, UnknownName};
+use tls::{Certificate, Clients, MinVersion, ServerTls, Settings, ShardTls, UnknownName};
 
 /// Slot of the connection at the server.
 const SLOT: u32 = 7;
@@ -36,8 +36,14 @@ impl Server {
     pub fn accepted() -> Server {
         let (cert, key) = (PAPERS.path().join("cert.pem"), PAPERS.path().join("key.pem"));
         let certificates = vec![Certificate::read(("tls.cert", &cert), ("tls.key", &key)).unwrap()];
-        let unknown_name = UnknownName::Refuse;
-        let settings = Settings { certificates, ticket_keys: vec![[1; 32].into()], unknown_name, challenges: None };
+        let settings = Settings {
+            certificates,
+            ticket_keys: vec![[1; 32].into()],
+            unknown_name: UnknownName::Refuse,
+            min_version: MinVersion::Tls12,
+            challenges: None,
+            clients: None,
+        };
         let mut tls = ShardTls::new(Some(ServerTls::new(settings).unwrap()), None);
         tls.open(SLOT, Port::WebSocket);
         Server { tls, rest: Vec::new(), heard: Vec::new(), wire: Vec::new() }
