@@ -138,5 +138,5 @@ def test_refusals_by_a_rule_are_counted_by_mode_and_logged_with_a_network(tmp_pa
             assert time.monotonic() < deadline, log
             time.sleep(0.05)
         lines = [line for line in log.splitlines() if "callers refused by a rule of access" in line]
-        assert 'mode="token"' in lines[0] and 'network="127.77.5.0/24"' in lines[0], lines
+        assert 'mode="token"' in lines[0] and 'network=127.77.5.0/24' in lines[0], lines
         assert address not in log and token not in log

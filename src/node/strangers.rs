@@ -76,10 +76,10 @@ impl StrangerWatch {
             match cause {
                 Cause::Limit(limit) => {
                     let setting = format!("strangers.{}", limit.name());
-                    tracing::warn!(setting, refused, network, "callers refused by a limit of strangers");
+                    tracing::warn!(setting, refused, %network, "callers refused by a limit of strangers");
                 }
                 Cause::Access(access) => {
-                    tracing::warn!(mode = access.name(), refused, network, "callers refused by a rule of access");
+                    tracing::warn!(mode = access.name(), refused, %network, "callers refused by a rule of access");
                 }
             }
         }
