@@ -1,6 +1,7 @@
 """Certificates that the server orders by itself, from a real ACME server."""
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -12,7 +13,7 @@ import pytest
 import requests
 
 from browser import AppServer, Browser, exchange, trust
-from conftest import Server, binary
+from conftest import REPOSITORY, Server, binary
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from pebble import PORTS, Pebble
@@ -21,6 +22,12 @@ IS_ROOT = os.geteuid() == 0
 TLS_PORT, HTTP_PORT = 443 if IS_ROOT else 8443, 8088
 PATIENCE = 60
 NAME = "push.example"
+
+# The commands of the guide, with its name, and without its data directory.
+PAGE = (REPOSITORY / "docs/SELF-HOSTING.md").read_text().replace("\\\n", "")
+PAGE_NAME = "push.example.org"
+PAGE_FLAGS = re.search(r"^ +sudo murre serve --data-dir \S+ (.*)$", PAGE, re.M)[1].split()
+PAGE_PROBE = re.search(r"^ +murre (probe .*)$", PAGE, re.M)[1].split()
 
 
 class AcmeServer(Server):
@@ -42,7 +49,7 @@ class AcmeServer(Server):
 
     def serve(self, *names):
         """Starts it with these names, by default with one."""
-        self.flags = ["--domain", ",".join(names or [NAME]), "--acme-email", "ops@push.example", "--acme-agree"]
+        self.flags = [",".join(names or [NAME]) if word == PAGE_NAME else word for word in PAGE_FLAGS]
         self.flags += ["--public", f"{self.host}:{TLS_PORT}", "--public-http", f"{self.host}:{HTTP_PORT}"]
         self.flags += ["--acme-directory", f"https://{self.host}:{PORTS['directory']}/dir"]
         # All clients of a test have one address.
@@ -175,7 +182,8 @@ def test_a_renewal_leaves_sessions_alone_and_a_lost_account_is_made_anew(server)
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root for port 443 and for a name")
-def test_the_probe_checks_a_public_server_from_its_name_alone(server):
+def test_the_guide_leads_to_a_notification_in_five_minutes_and_the_probe_checks_the_server(server):
+    begun = time.monotonic()
     server.settings.append("acme.profile=default")
     server.start_pebble()
     server.serve()
@@ -183,13 +191,15 @@ def test_the_probe_checks_a_public_server_from_its_name_alone(server):
     hosts = server.directory / "hosts"
     hosts.write_text(f"{server.host} {NAME}\n")
 
-    def probe(url, *flags):
+    def run(*words):
         """The name resolves for this command only."""
         script = 'mount --bind "$0" /etc/hosts && exec "$@"'
-        command = ["unshare", "--mount", "sh", "-c", script, hosts, binary(), "probe", url, *flags]
+        command = ["unshare", "--mount", "sh", "-c", script, hosts, binary(), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
-    done = probe(f"https://{NAME}", "--ca", server.directory / "root.pem")
+    check = [word.replace(PAGE_NAME, NAME) for word in PAGE_PROBE]
+    done = run(*check, "--ca", server.directory / "root.pem")
+    assert time.monotonic() - begun < 300
     rows = {words[0]: words[1:] for words in map(str.split, done.stdout.splitlines())}
     assert all(rows[step][1] == "ms" for step in ("connect", "post", "decrypt", "unregister")), done
     assert [rows[name][0] for name in ("scheme", "port", "host", "certificate")] == ["ok"] * 4, done
@@ -197,9 +207,9 @@ def test_the_probe_checks_a_public_server_from_its_name_alone(server):
     # All is well but the address, which is none of the internet.
     assert rows["address"][0] == "FAIL" and done.returncode == 17, done
     assert done.stdout.splitlines()[-1].endswith(f"{NAME} has no public address but {server.host}"), done
-    done = probe(f"https://{NAME}", "--ca", server.pebble.authority)
+    done = run(*check, "--ca", server.pebble.authority)
     assert done.returncode == 10 and "is not trusted" in done.stdout, done
-    done = probe(f"http://{NAME}")
+    done = run("probe", f"http://{NAME}")
     assert done.returncode == 2 and f"give https://{NAME}" in done.stderr, done
 
 
