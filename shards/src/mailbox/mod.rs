@@ -182,8 +182,8 @@ impl Mailbox {
         };
     }
 
-    /// Returns the least loaded shard if this one has more than twice the mean of endpoint connections, and two more than
-    /// that one.
+    /// Returns the least loaded shard if this one has more than twice the mean of endpoint connections, and two more
+    /// than that one.
     pub(crate) fn relief(&self) -> Option<ShardId> {
         let load = |door: &Door| u64::from(door.dealt.load(Ordering::Relaxed));
         let (all, mine): (u64, u64) = (self.doors.iter().map(load).sum(), load(self.mine()));
@@ -204,8 +204,8 @@ impl Mailbox {
         true
     }
 
-    /// Takes the state of a connection that was handed over to `to`: for that shard, or for its source if the descriptor
-    /// could not be moved.
+    /// Takes the state of a connection that was handed over to `to`: for that shard, or for its source if the
+    /// descriptor could not be moved.
     pub(crate) fn take_handed_over(&self, to: ShardId, from: Origin) -> Option<Carried> {
         self.door(to).handed_over.lock().unwrap_or_else(PoisonError::into_inner).remove(&from)
     }

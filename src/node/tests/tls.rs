@@ -202,3 +202,19 @@ fn a_node_shows_its_certificate_to_a_node_that_asks_for_one() {
     assert!(!matches!(asks(&[listen[1], &strange_cert, &strange_key]), Answering::Node(_)), "of another authority");
     running.stop().unwrap();
 }
+
+/// A foreign client: tokio-tungstenite over rustls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokio_tungstenite_over_rustls_is_greeted() {
+    let (dir, papers) = (tempfile::tempdir().unwrap(), Papers::of(&["localhost", "127.0.0.1"]));
+    let running = start(&with(dir.path(), &papers)).unwrap();
+    let address = running.addresses().websocket_tls[0];
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(::tls::client_config(&papers.ca()).unwrap()));
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+    let (mut socket, _) = tokio_tungstenite::client_async(format!("wss://{address}/"), stream).await.unwrap();
+    socket.send(Message::text(json!({ "messageType": "hello", "use_webpush": true }).to_string())).await.unwrap();
+    let reply = socket.next().await.unwrap().unwrap();
+    assert!(reply.to_text().unwrap().contains(r#""status":200"#), "{reply}");
+    socket.close(None).await.unwrap();
+}
