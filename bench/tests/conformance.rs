@@ -53,7 +53,9 @@ fn every_fault_of_the_reference_server_is_found() {
     let found = |faults: &[&str]| ask(faults).difference(&usual).cloned().collect::<Vec<_>>();
     assert_eq!(found(&["--ignore-acks"]), ["MOZ-ACK", "MOZ-ACK-LATER", "MOZ-ACK-NO-CODE"]);
     assert_eq!(found(&["--ignore-ttl", "--ignore-pings"]), ["MOZ-PING", "PUSH-EXPIRES", "PUSH-TOPIC"]);
-    assert_eq!(found(&["--double-every", "1"]).first().map(String::as_str), Some("MOZ-NOT-TWICE"));
+    assert_eq!(found(&["--double-every", "1"]), ["MOZ-NOT-TWICE", "MOZ-REGISTER-AGAIN", "MOZ-VERSIONS"]);
+    let forgotten = found(&["--forget-users"]);
+    assert!(["MOZ-UAID-KNOWN", "PUSH-STORED"].iter().all(|id| forgotten.iter().any(|found| found == id)));
 }
 
 #[test]
