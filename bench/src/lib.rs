@@ -55,3 +55,5 @@ pub mod html;
 pub mod capacity;
 
 pub mod reference;
+
+pub mod conformance;

@@ -11,7 +11,7 @@ use murre::node::HostClock;
 use murre_bench::scenario::{
     backlog, churn, crash, drill, hold, kills, mixed, ping, push, sim, statements, store, storm,
 };
-use murre_bench::{capacity, html, interrupt, reference};
+use murre_bench::{capacity, conformance, html, interrupt, reference};
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -53,6 +53,8 @@ enum Command {
     Capacity(capacity::Options),
     /// Break nodes, lines and the database of a cluster, and count what arrives all the same.
     Drill(drill::Options),
+    /// Ask a server of this kind, requirement by requirement, for the RFCs and the protocol that clients rely on.
+    Conformance(conformance::Options),
     /// Run the deterministic simulator over a range of seeds.
     Sim(sim::Options),
     /// Run the server itself, exactly as `murre serve` does, for tests and the crash scenario.
@@ -127,6 +129,7 @@ fn main() -> ExitCode {
         Command::Capacity(options) => capacity::run(&options),
         Command::Drill(options) => drill::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Conformance(options) => return conformance::run(&options),
         Command::Serve(args) => return serve::run(args),
         Command::ServeAhead(ahead) => return serve_ahead(ahead),
         Command::Schema(args) => return schema::run(args),

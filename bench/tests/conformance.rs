@@ -1,0 +1,67 @@
+//! The tool `murre-bench conformance`: no MUST fails on this server, and each fault of the reference server is found.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output, Stdio};
+
+use common::World;
+use common::scenario::Reference;
+use murre_bench::process::Server;
+use serde_json::Value;
+
+/// Requirements of level SHOULD that this server does not meet.
+const NOT_MET: [&str; 2] = ["VAPID-ONE-KEY", "UP-DISCOVERY"];
+
+fn tool(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_murre-bench"));
+    command.arg("conformance").args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Exit status, and the ids whose result is `fail`, with level and detail.
+fn failures(server: &Server, more: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let (ws, endpoint) = (format!("ws://{}/", server.websocket()), format!("http://{}", server.endpoint()));
+    let output = tool(&[&["--ws", &ws, "--endpoint", &endpoint, "--json"], more].concat());
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    (output.status.code(), rows.into_iter().filter(|row| row["result"] == "fail").collect())
+}
+
+fn ids(failures: &[Value]) -> BTreeSet<&str> {
+    failures.iter().filter_map(|row| row["id"].as_str()).collect()
+}
+
+#[test]
+fn this_server_meets_every_must_and_misses_two_shoulds() {
+    let world = World::start();
+    let (status, failed) = failures(&world.server, &[]);
+    assert!(failed.iter().all(|row| row["level"] == "SHOULD"), "{failed:#?}");
+    assert_eq!(ids(&failed), BTreeSet::from(NOT_MET), "{failed:#?}");
+    assert_eq!(status, Some(0));
+}
+
+#[test]
+fn every_fault_of_the_reference_server_is_found() {
+    let ask = |faults: &[&str]| {
+        let reference = Reference::with(faults);
+        let (status, failed) = failures(&reference.server, &["--patience", "4"]);
+        // It does not look at VAPID.
+        assert_eq!(status, Some(1));
+        ids(&failed).into_iter().map(str::to_owned).collect::<BTreeSet<String>>()
+    };
+    let usual = ask(&[]);
+    assert!(usual.contains("VAPID-MISSING") && !usual.contains("MOZ-NOTIFICATION"), "{usual:?}");
+    let found = |faults: &[&str]| ask(faults).difference(&usual).cloned().collect::<Vec<_>>();
+    assert_eq!(found(&["--ignore-acks"]), ["MOZ-ACK", "MOZ-ACK-LATER", "MOZ-ACK-NO-CODE"]);
+    assert_eq!(found(&["--ignore-ttl", "--ignore-pings"]), ["MOZ-PING", "PUSH-EXPIRES", "PUSH-TOPIC"]);
+    assert_eq!(found(&["--double-every", "1"]), ["MOZ-NOT-TWICE", "MOZ-REGISTER-AGAIN", "MOZ-VERSIONS"]);
+    let forgotten = found(&["--forget-users"]);
+    assert!(["MOZ-UAID-KNOWN", "PUSH-STORED"].iter().all(|id| forgotten.iter().any(|found| found == id)));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_exit_status_2() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = tool(&["--ws", &format!("ws://{free}/")]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty());
+}
