@@ -10,9 +10,8 @@ use protocol::wire::forwarded::{Kind, client};
 
 fuzz_target!(|input: &[u8]| {
     let trusted = |address: IpAddr| address.is_loopback();
-    for (kind, honest) in
-        [(Kind::XForwardedFor, "192.0.2.1, 127.0.0.1"), (Kind::Forwarded, "for=192.0.2.1, for=\"[::1]\"")]
-    {
+    let (plain, named) = ("192.0.2.1, 127.0.0.1", "for=192.0.2.1, for=\"[::1]\"");
+    for (kind, honest) in [(Kind::XForwardedFor, plain), (Kind::Forwarded, named)] {
         let lines = || input.split(|byte| *byte == b'\n');
         // Alone, any result will do that comes to an end.
         client(kind, lines(), trusted);

@@ -83,6 +83,11 @@ impl Files {
     /// Returns the order for `name` with this profile that has no certificate yet.
     pub(super) fn pending(&self, name: &str, profile: Option<&str>) -> Option<Pending> {
         let pending: Pending = serde_json::from_str(&fs::read_to_string(self.pending_path(name)).ok()?).ok()?;
+        // A process may end between the certificate and the end of its order.
+        if fs::read_to_string(self.path(name)).is_ok_and(|issued| issued.contains(&pending.key)) {
+            self.remove_pending(name);
+            return None;
+        }
         (pending.directory == self.directory && pending.profile.as_deref() == profile).then_some(pending)
     }
 

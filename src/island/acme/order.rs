@@ -111,7 +111,7 @@ async fn resumed(account: &Account, wanted: &Wanted<'_>, files: &Files) -> Resul
     let Ok(key) = KeyPair::from_pem(&pending.key) else { return Ok(None) };
     match account.order(pending.url).await {
         Ok(mut order) => Ok((order.state().status != OrderStatus::Invalid).then_some((order, key))),
-        Err(Error::Api(_)) => Ok(None),
+        Err(error) if is_refusal(&error) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -182,15 +182,20 @@ async fn prove(order: &mut Order, wanted: &Wanted<'_>, answers: &Answers) -> Res
     drop(answering);
     match proven {
         Ok(OrderStatus::Ready) => Ok(token),
-        Ok(_) | Err(Error::Api(_)) => {
+        Err(error) if !is_refusal(&error) => Err(Failure::of(&error, token.as_deref())),
+        proven => {
             let reason = match refusal(order).await {
                 Some(reason) => reason,
                 None => proven.map_or_else(|error| error.to_string(), |status| format!("the order is {status:?}")),
             };
             Err(Failure::new(Outcome::Refused, &masked(&reason, token.as_deref())))
         }
-        Err(error) => Err(Failure::of(&error, token.as_deref())),
     }
+}
+
+/// Returns true if the authority will not go on with the order. One that is busy, or limits the rate, may do so later.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if !matches!(problem.status, Some(429 | 500..)))
 }
 
 /// The reason for which the authority did not believe a proof, as it says.
@@ -263,9 +268,11 @@ impl Failure {
         };
         let kind = if let Error::Api(problem) = error { problem.r#type.as_deref() } else { None };
         let no_account = kind == Some("urn:ietf:params:acme:error:accountDoesNotExist");
-        let is_final = |status: Option<u16>| !matches!(status, Some(429 | 500..));
-        let ends_order = matches!(error, Error::Api(problem) if is_final(problem.status));
-        Failure { no_account, ends_order, ..Failure::new(outcome, &masked(&error.to_string(), token)) }
+        Failure {
+            no_account,
+            ends_order: is_refusal(error),
+            ..Failure::new(outcome, &masked(&error.to_string(), token))
+        }
     }
 }
 

@@ -163,6 +163,11 @@ async fn an_order_goes_on_with_its_key_after_a_restart_and_is_begun_again_when_i
         first.ends(false, &files).await.err().expect("no certificate");
         begun += first.asked("/newOrder");
     }
+    for answer in [problem(503, "serverInternal", "busy"), problem(429, "rateLimited", "later")] {
+        let next = Authority::default().with("/newOrder", new.clone()).with("/order/1", answer);
+        next.ends(false, &files).await.err().expect("no certificate");
+        begun += next.asked("/newOrder");
+    }
     assert_eq!(begun, 1, "one order for all attempts");
     let key = files.pending("n.example", None).unwrap().key;
     // The next one finds it ready, or processing, or with its certificate.
@@ -186,6 +191,22 @@ async fn an_order_goes_on_with_its_key_after_a_restart_and_is_begun_again_when_i
         assert_eq!(next.asked("/newOrder"), 1);
         assert!(ordered.key != key && ordered.key == files.pending("n.example", None).unwrap().key);
         files.set_pending("n.example", None, "https://a/order/1", &key).unwrap();
+    }
+    // Its certificate was written, and the process ended before the order was forgotten.
+    std::fs::write(dir.path().join("n.example.pem"), format!("https://a/dir\n{key}chain")).unwrap();
+    assert!(files.pending("n.example", None).is_none());
+}
+
+#[tokio::test]
+async fn an_authority_that_is_busy_while_it_looks_at_a_proof_ends_no_order() {
+    for answer in [problem(503, "serverInternal", "busy"), problem(429, "rateLimited", "later")] {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path().to_owned(), "https://a/dir".to_owned());
+        let authority = Authority::default().with("/newOrder", an_order(&["https://a/authz"]));
+        let challenge = json!({ "type": "http-01", "url": "https://a/challenge", "token": TOKEN, "status": "valid" });
+        let authority = authority.with("/authz", authorization(TOKEN)).with("/challenge", vec![(200, challenge)]);
+        authority.with("/order/1", answer).ends(false, &files).await.err().expect("no certificate");
+        assert!(files.pending("n.example", None).is_some());
     }
 }
 

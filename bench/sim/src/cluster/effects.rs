@@ -29,7 +29,9 @@ impl Cluster {
             },
             Effect::Close(conn, reason) => {
                 if let Some(id) = self.nodes[n].shards[s].conns.remove(&conn.slot) {
-                    if reason == CloseReason::Elsewhere && self.socks[id].unsure && self.alone {
+                    let sock = &self.socks[id];
+                    let current = self.agents[sock.agent].sock == Some(id);
+                    if reason == CloseReason::Elsewhere && sock.unsure && current && self.alone {
                         return Err(format!("socket {id} lacks a channel for a refused unregister, and is closed"));
                     }
                     self.socks[id].place = Place::Ended;
