@@ -9,6 +9,12 @@ use super::world::Cluster;
 use crate::world::Verdict;
 
 impl Cluster {
+    /// Returns true for the only session of its user, which lacks a channel only because an unregister was refused.
+    fn must_stay(&self, id: usize) -> bool {
+        let sock = &self.socks[id];
+        self.alone && sock.unsure && self.agents[sock.agent].sock == Some(id)
+    }
+
     pub(super) fn carry_out(&mut self, n: usize, s: usize, effect: Effect) -> Verdict {
         self.log(Some(n), format_args!("{s} -> {effect:?}"));
         match effect {
@@ -29,9 +35,7 @@ impl Cluster {
             },
             Effect::Close(conn, reason) => {
                 if let Some(id) = self.nodes[n].shards[s].conns.remove(&conn.slot) {
-                    let sock = &self.socks[id];
-                    let current = self.agents[sock.agent].sock == Some(id);
-                    if reason == CloseReason::Elsewhere && sock.unsure && current && self.alone {
+                    if reason == CloseReason::Elsewhere && self.must_stay(id) {
                         return Err(format!("socket {id} lacks a channel for a refused unregister, and is closed"));
                     }
                     self.socks[id].place = Place::Ended;
