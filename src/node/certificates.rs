@@ -278,8 +278,8 @@ impl NodeTls {
         if logged.is_some_and(|at| at.elapsed() < FAILURE_INTERVAL) {
             return;
         }
-        // Failures of public clients are frequent, so they come second and leave a line for those of other nodes.
-        let public = [&self.public, &self.endpoint].map(|tls| (tls, "tls.cert"));
+        // Failures of public clients are frequent, so they come last and leave a line for the others.
+        let public = [&self.endpoint, &self.public].map(|tls| (tls, "tls.cert"));
         for (tls, certificates) in [(&self.node, "node.tls.cert")].into_iter().chain(public) {
             if let Some(cause) = tls.as_ref().and_then(ServerTls::take_failure) {
                 tracing::warn!(certificates, cause, "TLS handshake failed");

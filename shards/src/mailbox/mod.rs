@@ -182,13 +182,14 @@ impl Mailbox {
         };
     }
 
-    /// Returns the least loaded shard if this one has more than twice the mean of endpoint connections, and two more
-    /// than that one.
+    /// Returns the least loaded shard if this one has more than twice as many endpoint and node connections as the
+    /// others in the mean, and two more than that one.
     pub(crate) fn relief(&self) -> Option<ShardId> {
         let load = |door: &Door| u64::from(door.dealt.load(Ordering::Relaxed));
         let (all, mine): (u64, u64) = (self.doors.iter().map(load).sum(), load(self.mine()));
         let to = self.deal();
-        (mine * self.doors.len() as u64 > 2 * all && mine >= load(self.door(to)) + 2).then_some(to)
+        let others = self.doors.len() as u64 - 1;
+        (mine * others > 2 * (all - mine) && mine >= load(self.door(to)) + 2).then_some(to)
     }
 
     /// Leaves the state of a connection for the shard that it is handed over to, and counts it there. Returns false,

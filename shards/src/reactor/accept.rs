@@ -133,7 +133,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Returns true if a connection of this port finds a place: one of its port's own, or one of those for all ports.
-    fn has_place(&self, port: Port) -> bool {
+    pub(super) fn has_place(&self, port: Port) -> bool {
         let all = self.limits.connections_max;
         let own = [all / 2, limits::endpoint_reserve(all), limits::node_reserve(all)];
         let placed = self.conns.placed();
@@ -143,7 +143,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
     }
 
     /// Returns true if a connection of this port finds a place, also that of an idle one.
-    pub(super) fn finds_place(&mut self, port: Port) -> bool {
+    fn finds_place(&mut self, port: Port) -> bool {
         self.has_place(port) || self.end_idle_for_another(port)
     }
 

@@ -117,7 +117,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
     /// Hands over the noted connections that are between two requests, while this shard has too many.
     pub(super) fn hand_over_senders(&mut self) {
-        for _ in 0..self.senders_to_move.len() {
+        for _ in 0..self.senders_to_move.len().min(SENDERS_PER_TURN) {
             let Some(conn) = self.senders_to_move.pop_front() else { return };
             let Some(entry) = self.conns.get(conn) else { continue };
             let (state, port, flags) = (entry.state, entry.port, entry.flags);
@@ -159,7 +159,7 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
         let Ok(direct) = u32::try_from(result) else { return };
         let state = self.mailbox.take_handed_over(self.mailbox.shard(), from);
         let codec = self.edge.open(Port::Public, from.tls);
-        let has_place = self.finds_place(Port::Endpoint);
+        let has_place = self.has_place(Port::Endpoint);
         let slot = self.plane.slot(ring, direct);
         let opened = self.conns.open(slot, Port::Endpoint, Some(codec), self.now_ms());
         let conn = self.settle_in(opened);
@@ -181,6 +181,8 @@ impl<E: Edge, M: Machine> Reactor<E, M> {
 
 /// Connections that wait for the end of a request to be handed over, at most; later ones stay.
 const SENDERS_TO_MOVE_MAX: usize = 256;
+/// Of those, connections that are looked at in a turn, so that slow requests of some cost the others nothing.
+const SENDERS_PER_TURN: usize = 8;
 
 /// State that a connection takes along: its bytes, its secrets and its caller. Its TLS ends here.
 fn luggage<C>(conns: &mut Conns<C>, sides: &mut Sides, tls: &mut dyn Tls, callers: &Callers, conn: ConnId) -> Carried {

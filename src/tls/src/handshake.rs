@@ -17,10 +17,10 @@ use crate::record::{ALERT, APPLICATION_DATA, Alert, HEADER_LEN, Session};
 
 /// Bytes that a client may send between two flights of the server, early data not counted.
 pub(crate) const FLIGHT_MAX: usize = 16_384;
+/// Those on a listener that asks for client certificates, whose chain is in the second flight.
+pub(crate) const FLIGHT_CERTIFICATES_MAX: usize = 65_536;
 /// Bytes of refused early data that are skipped, tags included, as in rustls.
 const EARLY_DATA_MAX: usize = 16_384;
-/// The same on a listener that asks for client certificates, whose chain is in the second flight.
-pub(crate) const FLIGHT_CERTIFICATES_MAX: usize = 65_536;
 /// Bytes of a handshake that waits for the client's Finished, as measured in a prototype with rustls 0.23.46.
 pub(crate) const HANDSHAKE_BYTES: u64 = 3_800;
 
@@ -34,10 +34,12 @@ pub(crate) struct Handshake {
     held: Vec<u8>,
     /// Bytes of the client since the last flight of the server.
     flight: usize,
+    /// Bound of `flight`: [`FLIGHT_MAX`] or [`FLIGHT_CERTIFICATES_MAX`].
+    flight_max: usize,
     /// Bytes of early data that were skipped.
     skipped: usize,
-    /// Most of them: [`FLIGHT_MAX`] or [`FLIGHT_CERTIFICATES_MAX`].
-    flight_max: usize,
+    /// A record under the handshake secret of the client was opened: no early data comes behind it.
+    opened: bool,
     /// Traffic secrets, known from the server's Finished on.
     secrets: Option<Secrets>,
     /// Reason of the failure, for the log.
@@ -68,8 +70,9 @@ impl Handshake {
             conn,
             held: Vec::new(),
             flight: 0,
-            skipped: 0,
             flight_max,
+            skipped: 0,
+            opened: false,
             secrets: None,
             reason: String::new(),
         })
@@ -78,8 +81,9 @@ impl Handshake {
     /// Processes one whole record and appends the answer to `wire`.
     pub(crate) fn feed(&mut self, record: &mut [u8], wire: &mut Vec<u8>) -> Step {
         let (before, bytes) = (wire.len(), record.len());
-        // rustls changes the bytes of a record that it cannot open.
-        let sealed = (record[0] == APPLICATION_DATA && self.held.is_empty()).then(|| record.to_vec());
+        // It may be early data, until a record has opened. rustls changes the bytes of a record that it cannot open.
+        let may_be_early = record[0] == APPLICATION_DATA && self.held.is_empty() && !self.opened;
+        let sealed = may_be_early.then(|| record.to_vec());
         if sealed.is_none() && self.flight + bytes > self.flight_max {
             self.reason = format!("the client sent more than {} bytes in one flight", self.flight_max);
             return Step::Failed(Failure::Flood);
@@ -100,11 +104,13 @@ impl Handshake {
             self.secrets = secrets;
         }
         if result == Step::More
-            && self.held.len() == bytes
             && let Some(sealed) = sealed
-            && !self.opens(sealed)
         {
-            return self.skip(bytes - HEADER_LEN, wire);
+            if self.held.len() == bytes && !self.opens(sealed) {
+                return self.skip(bytes - HEADER_LEN, wire);
+            }
+            // Before the keys are known, behind a HelloRetryRequest, rustls skips by itself.
+            self.opened = self.secrets.is_some();
         }
         self.flight += bytes;
         match result {

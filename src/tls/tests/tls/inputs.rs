@@ -1,17 +1,19 @@
 //! Bad input, and the alert that it gets.
 
 use std::io::{Read as _, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::ServerName;
 use rustls::server::ServerSessionMemoryCache;
-use rustls::{AlertDescription, ClientConfig, ClientConnection, Error, HandshakeKind, ServerConfig, ServerConnection};
+use rustls::{
+    AlertDescription, ClientConfig, ClientConnection, Error, HandshakeKind, KeyLog, ServerConfig, ServerConnection,
+};
 use shards::ports::Port;
 use shards::tls::{Next, Stage, Tls as _};
 use tls::ShardTls;
 
 use crate::peer::{Pair, Papers, SLOT, SUITES, alerts_and_failures, sum};
-use crate::raw::{Raw, alert, data, key_update};
+use crate::raw::{Half, Raw, alert, data, key_update};
 
 #[test]
 fn inner_plaintexts_that_break_a_rule() {
@@ -327,6 +329,45 @@ fn the_finished_of_the_client_may_be_cut_into_records() {
     // Behind early data, too.
     let mut pair = early(&papers, 300, Some(37));
     pair.shake();
+    pair.assert_alive();
+}
+
+/// Keeps the secret with which a client seals its second flight.
+#[derive(Debug, Default)]
+struct SecondFlight(Mutex<Vec<u8>>);
+
+impl KeyLog for SecondFlight {
+    fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
+        if label == "CLIENT_HANDSHAKE_TRAFFIC_SECRET" {
+            *self.0.lock().unwrap() = secret.to_vec();
+        }
+    }
+}
+
+/// Early data is over with the first record that opens. Here it is a warning, and the Finished comes in two records, of
+/// which the first is the longer one.
+#[test]
+fn a_record_behind_the_first_that_opens_is_no_early_data() {
+    let (papers, log) = (Papers::local(), Arc::new(SecondFlight::default()));
+    let mut config = papers.client(&SUITES[..1]);
+    config.key_log = log.clone();
+    let mut pair = Pair::new(server_of(&papers), &Arc::new(config), "localhost");
+    let hello = pair.sent_by_client();
+    let (_, wire) = pair.give(&hello);
+    pair.answer(&wire);
+    let flight = pair.sent_by_client();
+    let secret: [u8; 32] = log.0.lock().unwrap()[..].try_into().unwrap();
+    let (change_cipher_spec, finished) = flight.split_at(6);
+    let finished = Half::of(secret).open(finished);
+    let mut half = Half::of(secret);
+    let user_canceled = half.seal(&[1, 90, 21]);
+    let padded = half.seal(&[&finished[..10], &[22], &[0; 100]].concat());
+    let rest = half.seal(&finished[10..]);
+    for record in [change_cipher_spec, &user_canceled, &padded] {
+        assert_eq!(pair.give(record), (Next::More, Vec::new()));
+    }
+    let (_, tickets) = pair.give(&rest);
+    pair.answer(&tickets);
     pair.assert_alive();
 }
 

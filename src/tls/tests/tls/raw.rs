@@ -37,6 +37,28 @@ impl Half {
         Half { seq: u64::from_be_bytes(state[..8].try_into().unwrap()), secret: state[8..].try_into().unwrap() }
     }
 
+    pub fn of(secret: [u8; 32]) -> Half {
+        Half { secret, seq: 0 }
+    }
+
+    /// Seals an inner plaintext as it is: its type must be its last byte.
+    pub fn seal(&mut self, inner: &[u8]) -> Vec<u8> {
+        let [high, low] = ((inner.len() + 16) as u16).to_be_bytes();
+        let header = [23, 3, 3, high, low];
+        let mut body = inner.to_vec();
+        let (key, nonce) = (self.key(), self.next_nonce());
+        key.seal_in_place_append_tag(nonce, Aad::from(header), &mut body).unwrap();
+        [&header[..], &body].concat()
+    }
+
+    /// Returns the inner plaintext of a record.
+    pub fn open(&mut self, record: &[u8]) -> Vec<u8> {
+        let mut body = record[5..].to_vec();
+        let header: [u8; 5] = record[..5].try_into().unwrap();
+        let (key, nonce) = (self.key(), self.next_nonce());
+        key.open_in_place(nonce, Aad::from(header), &mut body).unwrap().to_vec()
+    }
+
     fn key(&self) -> LessSafeKey {
         LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &expand::<16>(&self.secret, "key")).unwrap())
     }
@@ -71,12 +93,7 @@ impl Raw {
 
     /// Seals an inner plaintext as it is: its type must be its last byte.
     pub fn seal(&mut self, inner: &[u8]) -> Vec<u8> {
-        let [high, low] = ((inner.len() + 16) as u16).to_be_bytes();
-        let header = [23, 3, 3, high, low];
-        let mut body = inner.to_vec();
-        let (key, nonce) = (self.write.key(), self.write.next_nonce());
-        key.seal_in_place_append_tag(nonce, Aad::from(header), &mut body).unwrap();
-        [&header[..], &body].concat()
+        self.write.seal(inner)
     }
 
     /// Goes over to the next key, after a KeyUpdate.
@@ -100,10 +117,7 @@ impl Raw {
         while let [kind, _, _, high, low, ..] = *wire {
             assert_eq!(kind, 23);
             let (record, rest) = wire.split_at(5 + usize::from(u16::from_be_bytes([high, low])));
-            let mut body = record[5..].to_vec();
-            let header: [u8; 5] = record[..5].try_into().unwrap();
-            let (key, nonce) = (self.read.key(), self.read.next_nonce());
-            inners.push(key.open_in_place(nonce, Aad::from(header), &mut body).unwrap().to_vec());
+            inners.push(self.read.open(record));
             wire = rest;
         }
         inners
