@@ -12,8 +12,6 @@ pub mod slab;
 
 pub mod process;
 
-pub mod cassandra;
-
 pub mod frame;
 
 pub mod fleet;

@@ -70,7 +70,7 @@ fn a_node_on_cassandra_stands_beside_one_on_the_embedded_store() {
     let (directory, binaries) = (tempfile::tempdir().unwrap(), binaries());
     let out = directory.path().join("out");
     let mut command = prepared(&["cassandra", "--out", out.to_str().unwrap()], binaries.path());
-    let output = command.env("TEST_CQL", murre_bench::cassandra::shared()).output().unwrap();
+    let output = command.env("TEST_CQL", cassandra::shared()).output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // The placement of a thousand users is chance: the check of moves may fail once in a long time, and nothing else.
     assert!(output.status.success() || text.contains("moves more than 10 % off"), "{text}");

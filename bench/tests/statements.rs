@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use common::World;
 use common::scenario::run;
-use murre_bench::cassandra;
 use murre_bench::process::{self, Options, Server};
 use murre_bench::scenario::{statements, storm};
 use tempfile::TempDir;

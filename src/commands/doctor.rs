@@ -82,7 +82,10 @@ fn wanted(connections: u64, config: &Config) -> Wanted {
 fn shared_store(config: &Config) -> Vec<Finding> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let faults: Vec<String> = match runtime {
-        Ok(runtime) => runtime.block_on(preflight::examine(config)).1.iter().map(ToString::to_string).collect(),
+        Ok(runtime) => {
+            let of_database = runtime.block_on(preflight::examine(&config.store.scylla, config.store.max_skew)).1;
+            config::shared_store_faults(config).iter().chain(&of_database).map(ToString::to_string).collect()
+        }
         Err(error) => vec![format!("this host refuses a runtime: {error}")],
     };
     let good = Finding {

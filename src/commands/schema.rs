@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use clap::{Subcommand, ValueEnum};
 
 use super::{ConfigArgs, fail, status};
-use crate::config::{Config, Scylla};
+use crate::config::{self, Config};
 use crate::store::scylla::connect::connect;
+use crate::store::scylla::options::Options;
 use crate::store::scylla::schema::{Server, VERSION};
 use crate::store::scylla::{preflight, schema_apply};
 
@@ -119,7 +120,8 @@ async fn perform(task: Task) -> Result<String, Failure> {
         }
         Task::Check(store) => {
             let config = store.reach()?;
-            let (_session, faults) = preflight::examine(&config).await;
+            let mut faults = config::shared_store_faults(&config);
+            faults.extend(preflight::examine(&config.store.scylla, config.store.max_skew).await.1);
             if faults.is_empty() {
                 let keyspace = &config.store.scylla.keyspace;
                 return Ok(format!("{keyspace}: the tables are of version {VERSION}, and nothing is wrong\n"));
@@ -130,7 +132,7 @@ async fn perform(task: Task) -> Result<String, Failure> {
     }
 }
 
-async fn for_which(database: Option<Database>, config: &Scylla) -> Result<Server, Failure> {
+async fn for_which(database: Option<Database>, config: &Options) -> Result<Server, Failure> {
     match database {
         Some(Database::Cassandra) => Ok(Server::Cassandra(5)),
         None if !config.nodes.is_empty() => {
@@ -141,7 +143,7 @@ async fn for_which(database: Option<Database>, config: &Scylla) -> Result<Server
     }
 }
 
-fn said(config: &Scylla, applied: &[i32], done: &str) -> String {
+fn said(config: &Options, applied: &[i32], done: &str) -> String {
     let keyspace = &config.keyspace;
     match applied {
         [] => format!("{keyspace}: the tables are of version {VERSION} already\n"),
@@ -155,7 +157,6 @@ mod tests {
 
     use super::*;
     use crate::commands::{Cli, Command};
-    use crate::store::scylla::cassandra;
 
     async fn run(line: &[&str]) -> Result<String, (u8, String)> {
         let line = ["murre", "schema"].iter().chain(line);

@@ -13,8 +13,10 @@ use super::key::{concat, keys};
 use super::parse::{self, Raw};
 use super::proxy::PROXY;
 use super::strangers::STRANGERS;
-use super::values::{log_format, min_version, register_mode, roles, steer, store_kind, token_form, unknown_name};
-use super::{Level, MAX_CONNECTIONS_MAX, acme, words};
+use super::values::{
+    consistency, log_format, min_version, register_mode, roles, steer, store_kind, token_form, unknown_name,
+};
+use super::{MAX_CONNECTIONS_MAX, acme, words};
 
 /// Returns true if keys begin with this name and a dot.
 pub fn is_section(name: &str) -> bool {
@@ -343,11 +345,11 @@ keys! {
     "store.scylla.read_consistency" = "quorum",
         LEVEL,
         "Replicas that must answer a read. Reads and writes must overlap.",
-        |c, raw| { c.store.scylla.read_consistency = Level::parse(raw)?; Some(()) };
+        |c, raw| { c.store.scylla.read_consistency = consistency(raw)?; Some(()) };
     "store.scylla.write_consistency" = "quorum",
         LEVEL,
         "Replicas that must have a write before it is acknowledged.",
-        |c, raw| { c.store.scylla.write_consistency = Level::parse(raw)?; Some(()) };
+        |c, raw| { c.store.scylla.write_consistency = consistency(raw)?; Some(()) };
     "store.scylla.user" = "",
         "up to 128 visible characters, or nothing",
         "User name for a database that requires a login.",

@@ -44,7 +44,7 @@ pub use error::{ConfigError, Origin};
 pub use parse::Secret;
 pub use proxy::Proxy;
 pub use public::Public;
-pub use scylla::{Level, Scylla, Tls};
+pub use scylla::shared_store_faults;
 pub use sources::Sources;
 pub use strangers::Strangers;
 
@@ -56,6 +56,8 @@ use std::time::Duration;
 
 use machine::ids::KeyDigest;
 use protocol::wire::url::HttpUrl;
+
+use crate::store::scylla::options::Options;
 
 pub use machine::limits::SHARDS_MAX;
 
@@ -236,7 +238,7 @@ pub struct Store {
     pub user_bytes_per_day: Option<u64>,
     /// Maximum difference between the time of a node and the clocks of the database.
     pub max_skew: Duration,
-    pub scylla: Scylla,
+    pub scylla: Options,
 }
 
 impl Store {
@@ -438,6 +440,6 @@ impl Config {
         if self.max_connections < u32::from(self.shards.count) {
             return Err(ConfigError::Conflict("max_connections must be at least shards.count"));
         }
-        Scylla::check(self)
+        scylla::check(self)
     }
 }

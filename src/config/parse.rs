@@ -12,6 +12,7 @@ use protocol::wire::url::HttpUrl;
 use shards::strangers::Prefix;
 
 use super::access::ACCESS_LIST_MAX;
+use crate::store::scylla::options::Password;
 
 /// A value before it is typed: one text, or the items of a TOML list.
 #[derive(Clone, PartialEq, Eq)]
@@ -269,10 +270,10 @@ pub fn name(raw: &Raw) -> Option<Option<String>> {
 }
 
 /// A password of another system: up to 1,024 characters; nothing is `None`.
-pub fn password(raw: &Raw) -> Option<Option<Secret>> {
+pub fn password(raw: &Raw) -> Option<Option<Password>> {
     let text = raw.text()?;
     let accepted = text.len() <= 1_024 && !text.chars().any(char::is_control);
-    accepted.then(|| (!text.is_empty()).then(|| Secret::new(text)))
+    accepted.then(|| (!text.is_empty()).then(|| Password::new(text)))
 }
 
 /// A file; nothing is `None`.

@@ -4,10 +4,13 @@ mod access;
 mod acme;
 mod proxy;
 mod public;
+mod shared_store;
 mod strangers;
 mod tls;
 
 use std::time::Duration;
+
+use crate::store::scylla::options::Password;
 
 use super::keys::KEYS;
 use super::*;
@@ -345,7 +348,7 @@ fn a_shared_store_is_configured_as_documented() {
     assert_eq!(scylla.nodes, ["10.0.0.1:9042", "db2.example.org:19042", "[::1]:9042"]);
     assert_eq!((scylla.keyspace.as_str(), scylla.replication_factor, scylla.in_flight), ("murre", 3, 256));
     assert_eq!(scylla.datacenter.as_deref(), Some("dc1"));
-    assert_eq!(scylla.password.as_ref().map(Secret::reveal), Some("open sesame"));
+    assert_eq!(scylla.password.as_ref().map(Password::reveal), Some("open sesame"));
     assert!(scylla.tls.enabled && scylla.tls.verify_host);
     assert_eq!(scylla.request_timeout, Duration::from_millis(250));
     assert!(!format!("{config:?}").contains("sesame"));

@@ -1,5 +1,7 @@
 //! Values of settings that are words: `None` for any other word.
 
+use crate::store::scylla::options::Level;
+
 use super::parse::Raw;
 use super::{LogFormat, MinVersion, RegisterMode, Roles, Steer, StoreKind, TokenForm, UnknownName};
 
@@ -70,6 +72,11 @@ pub(super) fn store_kind(raw: &Raw) -> Option<StoreKind> {
         "scylla" => Some(StoreKind::Scylla),
         _ => None,
     }
+}
+
+/// Reads `store.scylla.read_consistency` and its sibling.
+pub(super) fn consistency(raw: &Raw) -> Option<Level> {
+    Level::named(raw.text()?)
 }
 
 /// Reads `log.format`.

@@ -11,7 +11,7 @@ use shards::ports::Store;
 use shards::wall::Wall;
 
 use super::fault::Fault;
-use crate::config::{Config, StoreKind};
+use crate::config::{self, Config, StoreKind};
 use crate::store::embedded::{Copied, Embedded, Options, StoreFault};
 use crate::store::latencies::Latencies;
 use crate::store::model::Model;
@@ -41,7 +41,9 @@ impl Storage {
             StoreKind::Memory => Storage::Memory(Model::new(bytes_max)),
             StoreKind::Scylla => {
                 let surroundings = Surroundings { wall: Arc::clone(wall) };
-                Storage::Scylla(Scylla::open(config, surroundings).map_err(Fault::of_database)?)
+                let (options, faults) = (&store.scylla, config::shared_store_faults(config));
+                let opened = Scylla::open(options, store.max_skew, faults, surroundings);
+                Storage::Scylla(opened.map_err(Fault::of_database)?)
             }
             StoreKind::Embedded => {
                 let options =

@@ -24,7 +24,10 @@ pub mod nodes;
 pub mod latencies;
 
 #[cfg(test)]
-pub(crate) mod laws;
+mod laws;
+
+#[cfg(test)]
+pub(crate) mod testing;
 
 use machine::RECORD_VERSION;
 use machine::time::UnixSeconds;

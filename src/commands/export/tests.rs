@@ -13,8 +13,8 @@ use shards::ports::Ledger as _;
 use super::*;
 use crate::commands::import::tests::exported::import_all;
 use crate::config::Sources;
-use crate::store::laws::{message, topical};
-use crate::store::transfer::tests::{channel, user};
+use crate::store::testing::sample::{message, topical};
+use crate::store::testing::users::{channel, user};
 use crate::store::transfer::{Listed, compare};
 
 fn config(dir: &Path, kind: &str) -> Config {

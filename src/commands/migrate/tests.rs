@@ -11,7 +11,7 @@ use shards::ledger::Log;
 use shards::ports::Ledger as _;
 
 use super::*;
-use crate::store::scylla::tests::Keyspace;
+use crate::store::testing::database::{self, Keyspace};
 use crate::store::transfer::{Channel, WholeUser};
 
 fn place(dir: &Path) -> Config {
@@ -140,14 +140,14 @@ fn a_user_whose_record_cannot_be_read_is_left_out_and_named() {
 
 /// A shared store with empty tables, described by a file in this directory.
 fn shared(dir: &Path) -> (Config, Keyspace) {
-    let (nodes, keyspace) = crate::store::scylla::tests::empty();
+    let keyspace = database::empty();
     let file = dir.join("cluster.toml");
     let text = format!(
         "[endpoint]\ncrypto_keys = [\"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"]\n\
          [node]\nkeys = [\"0123456789abcdef\"]\nurl = \"http://a:8081\"\n\
          [store]\nkind = \"scylla\"\n\
          [store.scylla]\nnodes = [\"{}\"]\nkeyspace = \"{}\"\nreplication_factor = 1\n",
-        nodes.join("\", \""),
+        keyspace.config().nodes.join("\", \""),
         keyspace.name()
     );
     fs::write(&file, text).unwrap();

@@ -7,7 +7,7 @@ use machine::ids::{Clock, Stamp};
 use machine::{NodeId, Presence, RowKey, StoreOp, StoreReply};
 
 use super::Hand;
-use super::sample::{NOW, message, save, settle, stamp, topical, uaid};
+use crate::store::testing::sample::{NOW, message, save, settle, stamp, topical, uaid};
 
 /// A version that was deleted stays dead when a copy of it is written later, in any form; other versions live.
 pub(super) fn what_was_deleted_stays_dead(hand: &mut Hand) {

@@ -8,7 +8,7 @@ use machine::message::Message;
 use machine::{Page, StoreError, StoreOp, StoreReply, UserRow};
 use shards::ports::Store;
 
-use super::sample::{NOW, register};
+use crate::store::testing::sample::{NOW, register};
 
 /// A port with a limit of one minute for each reply.
 pub(crate) struct Hand {

@@ -5,7 +5,6 @@
 //! backends: alone, and as several nodes share it. They differ in the laws of [`conflicts`].
 
 mod hand;
-mod sample;
 
 mod conflicts;
 mod rows;
@@ -15,27 +14,22 @@ mod users;
 mod random;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use machine::model::Model as State;
 
-use super::embedded::{Embedded, Options};
+use super::embedded::Embedded;
 use super::model::Model;
+use super::testing::patient;
 use conflicts::*;
 use rows::*;
 use simple::*;
 use users::*;
 
+pub(crate) use super::testing::sample::{NOW, chid, contact, message, register, stamp, topical, uaid, update};
 pub(crate) use hand::Hand;
-pub(crate) use sample::{NOW, chid, contact, message, register, stamp, topical, uaid, update};
 
 fn on_model(law: fn(&mut Hand)) {
     law(&mut Hand::new(Model::new(u64::MAX).port(Arc::new(|| {}))));
-}
-
-/// A disk that other tests keep busy is no stall.
-fn patient() -> Options {
-    Options { stall_after: Duration::from_secs(60), ..Options::default() }
 }
 
 /// The model as several nodes share it: its deletes stand, and a checked publish reads nothing.
@@ -51,7 +45,7 @@ fn on_embedded(law: fn(&mut Hand)) {
 }
 
 fn on_scylla(law: fn(&mut Hand)) {
-    let store = super::scylla::tests::open();
+    let store = super::testing::database::open();
     let mut hand = Hand::new(Box::new(super::scylla::tests::Apart::new(&store)));
     law(&mut hand);
     drop(hand);

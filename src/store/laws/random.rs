@@ -14,10 +14,11 @@ use shards::ports::Store;
 
 use super::Hand;
 use super::hand::Answer;
-use super::sample::{NOW, chid, contact, message, register, settle, stamp, uaid, update};
 use crate::store::embedded::{Embedded, Options};
 use crate::store::model::Model;
 use crate::store::scylla;
+use crate::store::testing::patient;
+use crate::store::testing::sample::{NOW, chid, contact, message, register, settle, stamp, uaid, update};
 
 /// An operation on two users with three channels and few stamps, so that they meet often.
 fn any_op() -> impl Strategy<Value = StoreOp> {
@@ -95,7 +96,7 @@ proptest! {
     fn embedded_and_model_agree(ops in prop::collection::vec(any_op(), 1..250), together in any::<bool>()) {
         let dir = tempfile::tempdir().expect("a directory");
         // Reclaiming would let an older topic message take the slot of an expired newer one.
-        let store = Embedded::open(dir.path(), Options { sweep: false, ..super::patient() }).expect("it opens");
+        let store = Embedded::open(dir.path(), Options { sweep: false, ..patient() }).expect("it opens");
         let mut embedded = Hand::new(store.port(Arc::new(|| {})));
         let mut model = Hand::new(Model::new(u64::MAX).port(Arc::new(|| {})));
         let expected: Vec<_> = ops.iter().map(|op| comparable(&model.ask(op.clone()))).collect();
@@ -225,7 +226,7 @@ proptest! {
     #[test]
     #[ignore = "needs Cassandra: bench/check test"]
     fn scylla_and_model_agree(ops in prop::collection::vec(any_op(), 1..150), together in any::<bool>()) {
-        let store = scylla::tests::open();
+        let store = crate::store::testing::database::open();
         database_and_model_agree(&ops, together, Box::new(scylla::tests::Apart::new(&store)));
         store.close();
     }

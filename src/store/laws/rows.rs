@@ -8,7 +8,7 @@ use machine::time::UnixSeconds;
 use machine::{RowKey, StoreOp, StoreReply};
 
 use super::Hand;
-use super::sample::{NOW, chid, message, save, settle, stamp, topical, uaid};
+use crate::store::testing::sample::{NOW, chid, message, save, settle, stamp, topical, uaid};
 
 /// No message is stored for a user or a channel that is not there, and TTL 0 stores nothing.
 pub(super) fn publish_checks_user_and_channel(hand: &mut Hand) {

@@ -9,7 +9,7 @@ use machine::time::UnixSeconds;
 use machine::{StoreOp, StoreReply};
 
 use super::Hand;
-use super::sample::{NOW, chid, contact, message, register, save, settle, uaid, update};
+use crate::store::testing::sample::{NOW, chid, contact, message, register, save, settle, uaid, update};
 
 /// The contact of a user is the last one given. A register sets it only if it has one, and a contact makes no user.
 pub(super) fn contacts_are_replaced_whole(hand: &mut Hand) {

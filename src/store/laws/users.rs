@@ -9,8 +9,8 @@ use machine::{NodeId, Presence, RowKey, StoreError, StoreOp, StoreReply};
 
 use super::Hand;
 use super::hand::Answer;
-use super::sample::{NOW, chid, message, register, save, settle, topical, uaid};
 use crate::store::RECORD_VERSION;
+use crate::store::testing::sample::{NOW, chid, message, register, save, settle, topical, uaid};
 
 /// An acknowledged record is read back, whole.
 pub(super) fn acknowledged_is_read_back(hand: &mut Hand) {

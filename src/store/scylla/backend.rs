@@ -19,15 +19,14 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
-use crate::config::{self, Config};
-
 use super::client::Client;
 use super::connect::connect;
 use super::known::Known;
 use super::lane::{Lane, Shared};
 use super::nodes::Table;
+use super::options::Options;
 use super::port::{Outbox, Port};
-use super::preflight;
+use super::preflight::{self, Fault};
 use super::stats::Numbers;
 use crate::store::latencies::Latencies;
 use crate::store::nodes::Nodes;
@@ -75,30 +74,37 @@ impl Default for Surroundings {
 }
 
 impl Scylla {
-    /// Checks everything (`preflight`), connects and prepares.
+    /// Checks everything (`preflight`), connects and prepares. `faults` are those that the caller has found; all are
+    /// reported together.
     ///
     /// # Errors
     /// Every fault.
-    pub fn open(config: &Config, surroundings: Surroundings) -> Result<Scylla, OpenFault> {
+    pub fn open(
+        config: &Options,
+        max_skew: Duration,
+        mut faults: Vec<Fault>,
+        surroundings: Surroundings,
+    ) -> Result<Scylla, OpenFault> {
         let passing = |said| OpenFault { said, passes: true };
         let runtime = runtime().map_err(passing)?;
-        let session = match block_on(runtime.handle(), preflight::examine(config)) {
-            (Some(session), faults) if faults.is_empty() => session,
-            (_, faults) => {
-                let passes = faults.iter().all(preflight::Fault::passes);
+        let (session, of_database) = block_on(runtime.handle(), preflight::examine(config, max_skew));
+        faults.extend(of_database);
+        match session {
+            // Tables and permissions were found good, so a failed prepare passes.
+            Some(session) if faults.is_empty() => Scylla::with(runtime, session, config, surroundings).map_err(passing),
+            _ => {
+                let passes = faults.iter().all(Fault::passes);
                 let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-                return Err(OpenFault { said: faults.join("\n"), passes });
+                Err(OpenFault { said: faults.join("\n"), passes })
             }
-        };
-        // Tables and permissions were found good, so a failed prepare passes.
-        Scylla::with(runtime, session, &config.store.scylla, surroundings).map_err(passing)
+        }
     }
 
     /// Connects and prepares without a preflight: for commands, and for tests with an environment of their own.
     ///
     /// # Errors
     /// One sentence: no node answers or accepts the login, or the tables are not there (`murre schema create`).
-    pub fn connect(config: &config::Scylla, surroundings: Surroundings) -> Result<Scylla, String> {
+    pub fn connect(config: &Options, surroundings: Surroundings) -> Result<Scylla, String> {
         let runtime = runtime()?;
         let session = block_on(runtime.handle(), connect(config)).map_err(|fault| fault.to_string())?;
         Scylla::with(runtime, session, config, surroundings)
@@ -107,7 +113,7 @@ impl Scylla {
     fn with(
         runtime: Runtime,
         session: Session,
-        config: &config::Scylla,
+        config: &Options,
         surroundings: Surroundings,
     ) -> Result<Scylla, String> {
         let client = Arc::new(block_on(runtime.handle(), Client::prepare(session, config, surroundings.wall))?);

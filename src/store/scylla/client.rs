@@ -20,12 +20,11 @@ use shards::wall::Wall;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::config::Scylla;
-
 use super::breaker::{Breaker, Budget, jittered};
 use super::connect::consistency;
 use super::haste::Haste;
 use super::limit::Limit;
+use super::options::Options;
 use super::preflight::time_of;
 use super::rows;
 use super::schema_apply::{Kind, kind};
@@ -87,7 +86,7 @@ impl Client {
     ///
     /// # Errors
     /// The database's error for the first statement that it does not take; the tables are missing or others.
-    pub(super) async fn prepare(session: Session, config: &Scylla, wall: Arc<Wall>) -> Result<Client, String> {
+    pub(super) async fn prepare(session: Session, config: &Options, wall: Arc<Wall>) -> Result<Client, String> {
         let keyspace = &config.keyspace;
         let (mut prepared, mut long) = (Vec::new(), Vec::new());
         let attempt = config.request_timeout / ATTEMPTS_IN_TIMEOUT;

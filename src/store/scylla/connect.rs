@@ -26,7 +26,7 @@ use scylla::policies::load_balancing::DefaultPolicy;
 use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::statement::Consistency;
 
-use crate::config::{Level, Scylla, Tls};
+use super::options::{Level, Options, Tls};
 
 /// Cause for which there is no session: one sentence that says what to do. Made on the island; at start it is fatal.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl std::error::Error for ConnectFault {}
 ///
 /// # Errors
 /// No node of `store.scylla.nodes` accepts a session with this configuration.
-pub async fn connect(config: &Scylla) -> Result<Session, ConnectFault> {
+pub async fn connect(config: &Options) -> Result<Session, ConnectFault> {
     let mut builder = SessionBuilder::new()
         .known_nodes(&config.nodes)
         .connection_timeout(config.connect_timeout)
@@ -105,7 +105,7 @@ fn identity() -> SelfIdentity<'static> {
 }
 
 /// Defaults of every statement.
-fn profile(config: &Scylla) -> ExecutionProfile {
+fn profile(config: &Options) -> ExecutionProfile {
     let mut policy = DefaultPolicy::builder().token_aware(true);
     if let Some(datacenter) = &config.datacenter {
         // Levels that count replicas of one datacenter must not ask another: it would count its own.
@@ -248,7 +248,7 @@ impl ServerCertVerifier for Nameless {
 
 /// Cause and remedy. Never shows the password: the database may repeat it in its own words, so for a refused login the
 /// text has only the refusal.
-fn explain(config: &Scylla, error: &NewSessionError) -> ConnectFault {
+fn explain(config: &Options, error: &NewSessionError) -> ConnectFault {
     let nodes = config.nodes.join(",");
     let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(ConnectionPoolError::Broken {
         last_connection_error,

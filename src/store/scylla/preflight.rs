@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use super::connect::{connect, consistency};
 use super::explain;
+use super::options::Options;
 use super::schema::{Role, TABLES, Table, VERSION};
 use super::schema_apply::{SchemaFault, kind as kind_of, newer, version};
-use crate::config::{Config, Scylla};
 
 /// One thing that is wrong, in one sentence that says what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,7 +31,7 @@ pub struct Fault {
 
 impl Fault {
     /// A fault that needs a change.
-    fn lasting(said: impl fmt::Display) -> Fault {
+    pub fn lasting(said: impl fmt::Display) -> Fault {
         Fault { said: said.to_string(), passes: false }
     }
 
@@ -52,49 +52,20 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Connects and checks everything that a server needs. Without a fault there is a session.
-pub async fn examine(config: &Config) -> (Option<Session>, Vec<Fault>) {
-    let mut faults = settings(config);
-    match connect(&config.store.scylla).await {
+/// Connects and checks everything that a server needs of the database, whose clocks may differ from that of this host
+/// by `max_skew`. Without a fault there is a session.
+pub async fn examine(config: &Options, max_skew: Duration) -> (Option<Session>, Vec<Fault>) {
+    match connect(config).await {
         Ok(session) => {
-            faults.extend(database(&session, &config.store.scylla, config.store.max_skew, SystemTime::now).await);
+            let faults = database(&session, config, max_skew, SystemTime::now).await;
             (Some(session), faults)
         }
-        Err(fault) => {
-            let passes = fault.passes();
-            faults.push(Fault { said: fault.to_string(), passes });
-            (None, faults)
-        }
+        Err(fault) => (None, vec![Fault { said: fault.to_string(), passes: fault.passes() }]),
     }
-}
-
-/// Faults of settings that nodes of a shared store must have in common, and of those by which they find each other.
-pub fn settings(config: &Config) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    for (key, missing) in
-        [("endpoint.crypto_keys", config.endpoint.crypto_keys.is_empty()), ("node.keys", config.node.keys.is_empty())]
-    {
-        if missing {
-            faults.push(Fault::lasting(format!(
-                "{key} is not set: nodes that share a store must have the same; make one with `murre keygen` and give it \
-                 to every node"
-            )));
-        }
-    }
-    let tls = &config.node.tls.listen;
-    let (key, listen) = if tls.is_empty() { ("node.listen", &config.node.listen) } else { ("node.tls.listen", tls) };
-    let concrete = matches!(listen[..], [one] if !one.ip().is_unspecified());
-    if config.roles.connect && config.node.url.is_none() && !concrete {
-        faults.push(Fault::lasting(format!(
-            "node.url is not set and {key} is not one concrete address: other nodes would not find the users of this \
-             one; set node.url to what they reach it by"
-        )));
-    }
-    faults
 }
 
 /// Faults of the database. `now` is the clock that its clocks are compared with.
-pub async fn database(session: &Session, config: &Scylla, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
+pub async fn database(session: &Session, config: &Options, max_skew: Duration, now: fn() -> SystemTime) -> Vec<Fault> {
     let mut faults = Vec::new();
     if let Err(fault) = kind_of(session).await {
         return vec![Fault { passes: fault.passes(), said: fault.to_string() }];
@@ -180,7 +151,7 @@ fn address(node: &Node) -> String {
 }
 
 /// Faults of the replication of the keyspace; `None` when there is no keyspace.
-async fn replication(session: &Session, config: &Scylla) -> Result<Option<Vec<Fault>>, Fault> {
+async fn replication(session: &Session, config: &Options) -> Result<Option<Vec<Fault>>, Fault> {
     let query = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
     let rows = rows::<(HashMap<String, String>,)>(session, query, &config.keyspace).await?;
     let Some((replication,)) = rows.into_iter().next() else { return Ok(None) };
@@ -188,8 +159,8 @@ async fn replication(session: &Session, config: &Scylla) -> Result<Option<Vec<Fa
 }
 
 /// `{'class': ..., 'replication_factor': '3'}` or `{'class': ..., 'dc1': '3', ...}`.
-pub(super) fn copies(config: &Scylla, replication: &HashMap<String, String>) -> Vec<Fault> {
-    let Scylla { keyspace, replication_factor: wanted, .. } = config;
+pub(super) fn copies(config: &Options, replication: &HashMap<String, String>) -> Vec<Fault> {
+    let Options { keyspace, replication_factor: wanted, .. } = config;
     let mut places: Vec<_> = replication.iter().filter(|(name, _)| *name != "class").collect();
     places.sort();
     if let Some(datacenter) = &config.datacenter {
@@ -222,7 +193,7 @@ pub(super) fn factor(text: &str) -> u64 {
 }
 
 /// Fault of a part of the ring that has too few replicas that answer.
-fn ranges(session: &Session, config: &Scylla) -> Option<Fault> {
+fn ranges(session: &Session, config: &Options) -> Option<Fault> {
     let (read, write) = (config.read_consistency, config.write_consistency);
     let needed = read.answers(config.replication_factor).max(write.answers(config.replication_factor));
     let state = session.get_cluster_state();
@@ -246,7 +217,7 @@ fn ranges(session: &Session, config: &Scylla) -> Option<Fault> {
 }
 
 /// Table, column, type and kind of everything in the keyspace.
-async fn columns(session: &Session, config: &Scylla) -> Result<Found, Fault> {
+async fn columns(session: &Session, config: &Options) -> Result<Found, Fault> {
     let query = "SELECT table_name, column_name, type, kind FROM system_schema.columns WHERE keyspace_name = ?";
     let rows = rows::<(String, String, String, String)>(session, query, &config.keyspace).await?;
     Ok(rows.into_iter().map(|(table, column, cql, kind)| ((table, column), (cql, kind))).collect())
@@ -255,7 +226,7 @@ async fn columns(session: &Session, config: &Scylla) -> Result<Found, Fault> {
 type Found = HashMap<(String, String), (String, String)>;
 
 /// Differences from the tables of this build. Other columns are an operator's, or of a newer version.
-fn compare(config: &Scylla, found: &Found) -> Vec<Fault> {
+fn compare(config: &Options, found: &Found) -> Vec<Fault> {
     let keyspace = &config.keyspace;
     let mut faults = Vec::new();
     for table in TABLES {
@@ -296,7 +267,7 @@ fn outdated(keyspace: &str, old: i32) -> Fault {
     ))
 }
 
-fn versions(stated: Result<Option<i32>, SchemaFault>, config: &Scylla) -> Option<Fault> {
+fn versions(stated: Result<Option<i32>, SchemaFault>, config: &Options) -> Option<Fault> {
     let keyspace = &config.keyspace;
     match stated {
         Ok(Some(VERSION)) => None,
@@ -311,7 +282,7 @@ fn versions(stated: Result<Option<i32>, SchemaFault>, config: &Scylla) -> Option
 
 /// Fault of this account's permissions: it must write and read a table, and see its write at the configured levels. The
 /// row is in a partition that no user has, and gone after a minute.
-async fn permissions(session: &Session, config: &Scylla, table: &Table) -> Option<Fault> {
+async fn permissions(session: &Session, config: &Options, table: &Table) -> Option<Fault> {
     let name = format!("{}.{}", config.keyspace, table.name);
     let fault = |what: &str, why: &str, passes| Some(Fault { said: format!("{name} cannot be {what}: {why}"), passes });
     let mut random = [0; 8];
@@ -357,7 +328,7 @@ fn probe_value(cql: &str, role: Role, mark: u64) -> String {
 }
 
 /// Remedy for a missing permission.
-fn grant(error: &scylla::errors::ExecutionError, permission: &str, table: &str, config: &Scylla) -> String {
+fn grant(error: &scylla::errors::ExecutionError, permission: &str, table: &str, config: &Options) -> String {
     match (explain::db_error(error), &config.user) {
         (Some((DbError::Unauthorized, _)), Some(user)) => format!("; GRANT {permission} ON TABLE {table} TO {user}"),
         _ => String::new(),

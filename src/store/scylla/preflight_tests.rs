@@ -5,27 +5,27 @@ use std::time::{Duration, SystemTime};
 
 use scylla::client::session::Session;
 
-use super::preflight::{copies, database, factor, settings};
+use super::options::Options;
+use super::preflight::{copies, database, factor};
 use super::schema::VERSION;
 use super::schema_apply::{create, migrate};
 use super::schema_tests::{config, run, session};
-use crate::config::{Config, Sources};
 
 const SKEW: Duration = Duration::from_secs(30);
 
-async fn faults(session: &Session, config: &Config) -> Vec<String> {
+async fn faults(session: &Session, config: &Options) -> Vec<String> {
     faults_at(session, config, SystemTime::now).await
 }
 
-async fn faults_at(session: &Session, config: &Config, now: fn() -> SystemTime) -> Vec<String> {
-    database(session, &config.store.scylla, SKEW, now).await.iter().map(ToString::to_string).collect()
+async fn faults_at(session: &Session, config: &Options, now: fn() -> SystemTime) -> Vec<String> {
+    database(session, config, SKEW, now).await.iter().map(ToString::to_string).collect()
 }
 
 /// A database with the tables of this build, and a session with it.
-async fn made() -> (Config, Session) {
-    let config = config(&[]);
+async fn made() -> (Options, Session) {
+    let config = config();
     let session = session(&config).await;
-    create(&session, &config.store.scylla).await.unwrap();
+    create(&session, &config).await.unwrap();
     (config, session)
 }
 
@@ -35,7 +35,7 @@ async fn tables_as_they_should_be_have_no_fault() {
     let (config, session) = made().await;
     assert_eq!(faults(&session, &config).await, [""; 0]);
     // The rows of the check are no user's, and expire.
-    let query = format!("SELECT ttl(value) FROM {}.user", config.store.scylla.keyspace);
+    let query = format!("SELECT ttl(value) FROM {}.user", config.keyspace);
     let rows = session.query_unpaged(query, ()).await.unwrap().into_rows_result().unwrap();
     let left: Vec<Option<i32>> = rows.rows::<(Option<i32>,)>().unwrap().map(|row| row.unwrap().0).collect();
     assert!(left.iter().all(|ttl| ttl.is_some_and(|ttl| ttl <= 60)), "{left:?}");
@@ -44,16 +44,16 @@ async fn tables_as_they_should_be_have_no_fault() {
 #[tokio::test]
 #[ignore = "needs Cassandra: bench/check test"]
 async fn a_keyspace_and_tables_that_are_missing_are_named() {
-    let config = config(&[]);
-    let keyspace = &config.store.scylla.keyspace;
+    let config = config();
+    let keyspace = &config.keyspace;
     let session = session(&config).await;
     assert_eq!(
         faults(&session, &config).await,
         [format!("there is no keyspace {keyspace}; run `murre schema create`")]
     );
-    create(&session, &config.store.scylla).await.unwrap();
-    run(&session, &config.store.scylla, "DROP TABLE KS.message").await;
-    run(&session, &config.store.scylla, "DROP TABLE KS.node").await;
+    create(&session, &config).await.unwrap();
+    run(&session, &config, "DROP TABLE KS.message").await;
+    run(&session, &config, "DROP TABLE KS.node").await;
     let wanted =
         ["message", "node"].map(|name| format!("there is no table {keyspace}.{name}; run `murre schema create`"));
     assert_eq!(faults(&session, &config).await, wanted);
@@ -63,17 +63,16 @@ async fn a_keyspace_and_tables_that_are_missing_are_named() {
 #[ignore = "needs Cassandra: bench/check test"]
 async fn columns_that_are_missing_or_of_another_type_are_named() {
     let (config, session) = made().await;
-    let scylla = &config.store.scylla;
-    run(&session, scylla, "ALTER TABLE KS.node DROP left_at").await;
-    run(&session, scylla, "DROP TABLE KS.user").await;
+    run(&session, &config, "ALTER TABLE KS.node DROP left_at").await;
+    run(&session, &config, "DROP TABLE KS.user").await;
     run(
         &session,
-        scylla,
+        &config,
         "CREATE TABLE KS.user (uaid uuid, family tinyint, key blob, value blob, more text, PRIMARY KEY (uaid, family))",
     )
     .await;
     let said = faults(&session, &config).await;
-    let keyspace = &scylla.keyspace;
+    let keyspace = &config.keyspace;
     let wanted = [
         format!("the column uaid of {keyspace}.user is partition_key uuid and must be partition_key blob; "),
         format!("the column key of {keyspace}.user is regular blob and must be clustering blob; "),
@@ -89,21 +88,20 @@ async fn columns_that_are_missing_or_of_another_type_are_named() {
 #[ignore = "needs Cassandra: bench/check test"]
 async fn tables_of_another_version_are_refused() {
     let (config, session) = made().await;
-    let scylla = &config.store.scylla;
     // A cluster of the version before has no leases: one sentence, and one command makes it whole.
-    run(&session, scylla, "DROP TABLE KS.lease").await;
-    run(&session, scylla, "DELETE FROM KS.schema_version WHERE part = 'murre' AND version > 1").await;
+    run(&session, &config, "DROP TABLE KS.lease").await;
+    run(&session, &config, "DELETE FROM KS.schema_version WHERE part = 'murre' AND version > 1").await;
     let said = faults(&session, &config).await;
     let wanted = "are of version 1 and this murre needs 2; run `murre schema migrate`";
     assert!(said.len() == 1 && said[0].contains(wanted), "{said:?}");
-    assert_eq!(migrate(&session, scylla).await.unwrap(), [2]);
+    assert_eq!(migrate(&session, &config).await.unwrap(), [2]);
     assert_eq!(faults(&session, &config).await, [""; 0]);
-    run(&session, scylla, "TRUNCATE KS.schema_version").await;
+    run(&session, &config, "TRUNCATE KS.schema_version").await;
     let said = faults(&session, &config).await;
     assert!(said.len() == 1 && said[0].contains("are not finished; run `murre schema create` again"), "{said:?}");
     for (version, wanted) in [(0, "run `murre schema migrate`"), (VERSION + 1, "run the murre that made them")] {
         let put = format!("INSERT INTO KS.schema_version (part, version) VALUES ('murre', {version})");
-        run(&session, scylla, &put).await;
+        run(&session, &config, &put).await;
         let said = faults(&session, &config).await;
         assert!(said.len() == 1 && said[0].contains(wanted), "{said:?}");
     }
@@ -126,9 +124,9 @@ async fn clocks_that_are_apart_are_told_with_the_side() {
 #[tokio::test]
 #[ignore = "needs Cassandra: bench/check test"]
 async fn replicas_that_are_not_there_are_counted() {
-    let config = config(&["store.scylla.replication_factor=3"]);
+    let config = Options { replication_factor: 3, ..config() };
     let session = session(&config).await;
-    let refused = create(&session, &config.store.scylla).await.expect_err("no quorum takes the version").to_string();
+    let refused = create(&session, &config).await.expect_err("no quorum takes the version").to_string();
     assert!(refused.contains("needs 2 replicas and 1 are up"), "{refused}");
     let said = faults(&session, &config).await;
     assert!(said[0].contains("have fewer than 2 replicas up") && said[0].contains("1 of 1 database nodes"), "{said:?}");
@@ -140,50 +138,25 @@ async fn replicas_that_are_not_there_are_counted() {
 #[ignore = "needs Cassandra: bench/check test"]
 async fn copies_are_as_many_as_configured() {
     let (config, session) = made().await;
-    let keyspace = config.store.scylla.keyspace.clone();
-    let other =
-        |more: &[&str]| super::schema_tests::config(&[&[&*format!("store.scylla.keyspace={keyspace}")], more].concat());
-    let said = faults(&session, &other(&["store.scylla.replication_factor=2"])).await;
+    let two = Options { replication_factor: 2, ..config.clone() };
+    let said = faults(&session, &two).await;
     assert!(said[0].contains("has 1 copies (datacenter1) and store.scylla.replication_factor is 2"), "{said:?}");
-    let said = faults(&session, &other(&["store.scylla.datacenter=elsewhere"])).await;
+    let of = |datacenter: &str| Options { datacenter: Some(datacenter.to_owned()), ..config.clone() };
+    let said = faults(&session, &of("elsewhere")).await;
     assert!(said[0].contains("no copy in store.scylla.datacenter = elsewhere; there are datacenter1"), "{said:?}");
-    assert_eq!(faults(&session, &other(&["store.scylla.datacenter=datacenter1"])).await, [""; 0]);
+    assert_eq!(faults(&session, &of("datacenter1")).await, [""; 0]);
 }
 
 #[test]
 fn replication_is_read_as_databases_spell_it() {
     assert_eq!([factor("3"), factor("3/1"), factor("['r1', 'r2']"), factor("[]"), factor("many")], [3, 2, 2, 0, 0]);
-    let config = |more: &[&str]| {
-        let sets = more.iter().map(|text| (*text).to_owned()).collect();
-        Config::load(&Sources { sets, ..Sources::default() }).unwrap().store.scylla
-    };
+    let config = Options { replication_factor: 3, ..Options::default() };
+    let of_a = Options { datacenter: Some("a".to_owned()), ..config.clone() };
     let map = |pairs: &[(&str, &str)]| -> HashMap<String, String> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
     let two = map(&[("class", "NetworkTopologyStrategy"), ("a", "3"), ("b", "2")]);
-    assert_eq!(copies(&config(&[]), &two).len(), 1, "every datacenter counts");
-    assert_eq!(copies(&config(&["store.scylla.datacenter=a"]), &two), []);
-    assert_eq!(copies(&config(&[]), &map(&[("class", "SimpleStrategy"), ("replication_factor", "3")])), []);
-}
-
-#[test]
-fn nodes_that_share_a_store_need_keys_and_a_way_to_each_other() {
-    let said = |more: &[&str]| {
-        let config =
-            Config::load(&Sources { sets: more.iter().map(|text| (*text).to_owned()).collect(), ..Sources::default() });
-        settings(&config.unwrap()).iter().map(ToString::to_string).collect::<Vec<_>>()
-    };
-    let keys = ["endpoint.crypto_keys=YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", "node.keys=0123456789abcdef"];
-    assert_eq!(said(&keys), [""; 0]);
-    let missing = said(&[]);
-    assert_eq!(missing.len(), 2);
-    assert!(
-        missing[0].starts_with("endpoint.crypto_keys is not set") && missing[1].starts_with("node.keys is not set")
-    );
-    let everywhere = said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081"]);
-    assert!(everywhere.len() == 1 && everywhere[0].contains("set node.url"), "{everywhere:?}");
-    let tls = [keys[0], keys[1], "node.tls.listen=0.0.0.0:8443", "node.tls.cert=c", "node.tls.key=k"];
-    assert!(said(&tls).len() == 1 && said(&tls)[0].contains("node.tls.listen is not one"), "{:?}", said(&tls));
-    assert_eq!(said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081", "roles=endpoint"]), [""; 0]);
-    assert_eq!(said(&[keys[0], keys[1], "node.listen=0.0.0.0:8081", "node.url=http://10.0.0.1:8081"]), [""; 0]);
+    assert_eq!(copies(&config, &two).len(), 1, "every datacenter counts");
+    assert_eq!(copies(&of_a, &two), []);
+    assert_eq!(copies(&config, &map(&[("class", "SimpleStrategy"), ("replication_factor", "3")])), []);
 }

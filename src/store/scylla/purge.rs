@@ -27,10 +27,10 @@ use scylla::value::CqlTimestamp;
 
 use super::connect::consistency;
 use super::explain;
+use super::options::Options;
 use super::rows;
 use super::schema::family;
 use super::upkeep::UpkeepFault;
-use crate::config::Scylla;
 use crate::store::IDLE_SECONDS_MAX;
 use crate::store::nodes::{NodeRow, SILENT_TIME_LONG};
 
@@ -56,7 +56,7 @@ struct Row {
 /// Prepared statements that drop users.
 pub(super) struct Broom<'a> {
     session: &'a Session,
-    config: &'a Scylla,
+    config: &'a Options,
     look: PreparedStatement,
     drop: PreparedStatement,
     put: PreparedStatement,
@@ -69,7 +69,7 @@ pub(super) struct Broom<'a> {
 }
 
 impl<'a> Broom<'a> {
-    pub(super) async fn new(session: &'a Session, config: &'a Scylla) -> Result<Broom<'a>, UpkeepFault> {
+    pub(super) async fn new(session: &'a Session, config: &'a Options) -> Result<Broom<'a>, UpkeepFault> {
         let keyspace = &config.keyspace;
         let (user, message) = (format!("{keyspace}.user"), format!("{keyspace}.message"));
         let prepare = async |text: String, level| {
@@ -172,7 +172,7 @@ impl<'a> Broom<'a> {
     }
 }
 
-fn fault(config: &Scylla, why: &str) -> UpkeepFault {
+fn fault(config: &Options, why: &str) -> UpkeepFault {
     UpkeepFault::new(format!("a user in {} cannot be dropped: {why}", config.keyspace))
 }
 

@@ -11,8 +11,8 @@ use scylla::statement::Statement;
 
 use super::connect::consistency;
 use super::explain;
+use super::options::Options;
 use super::schema::{Layout, PART, STEPS, Server, Step, VERSION};
-use crate::config::Scylla;
 
 /// Cause for which the tables are not right: one sentence that says what to do. Fatal for the command.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ async fn text(session: &Session, query: &str) -> Result<String, ExecutionError> 
 }
 
 /// The layout for this configuration and this database.
-pub fn layout(config: &Scylla, server: Server) -> Layout {
+pub fn layout(config: &Options, server: Server) -> Layout {
     Layout {
         keyspace: config.keyspace.clone(),
         replication_factor: config.replication_factor,
@@ -133,7 +133,7 @@ pub fn layout(config: &Scylla, server: Server) -> Layout {
 ///
 /// # Errors
 /// The database does not answer.
-pub async fn version(session: &Session, config: &Scylla) -> Result<Option<i32>, SchemaFault> {
+pub async fn version(session: &Session, config: &Options) -> Result<Option<i32>, SchemaFault> {
     let keyspace = &config.keyspace;
     let query = format!("SELECT version FROM {keyspace}.schema_version WHERE part = '{PART}'");
     let mut statement = Statement::new(query);
@@ -160,7 +160,7 @@ pub async fn version(session: &Session, config: &Scylla) -> Result<Option<i32>, 
 ///
 /// # Errors
 /// The database refuses a statement, or the tables are newer than this build.
-pub async fn create(session: &Session, config: &Scylla) -> Result<Vec<i32>, SchemaFault> {
+pub async fn create(session: &Session, config: &Options) -> Result<Vec<i32>, SchemaFault> {
     let layout = layout(config, server(session).await?);
     let from = version(session, config).await?;
     if from.is_none() {
@@ -173,7 +173,7 @@ pub async fn create(session: &Session, config: &Scylla) -> Result<Vec<i32>, Sche
 ///
 /// # Errors
 /// As [`create`], and there are no tables.
-pub async fn migrate(session: &Session, config: &Scylla) -> Result<Vec<i32>, SchemaFault> {
+pub async fn migrate(session: &Session, config: &Options) -> Result<Vec<i32>, SchemaFault> {
     let layout = layout(config, server(session).await?);
     let Some(from) = version(session, config).await? else {
         return Err(SchemaFault::lasting(format!(
@@ -187,7 +187,7 @@ pub async fn migrate(session: &Session, config: &Scylla) -> Result<Vec<i32>, Sch
 /// Applies the steps behind `from`, in their order; after each its version is on record.
 pub(super) async fn apply(
     session: &Session,
-    config: &Scylla,
+    config: &Options,
     layout: &Layout,
     from: i32,
     steps: &[Step],

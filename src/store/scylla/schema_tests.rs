@@ -2,46 +2,30 @@
 
 use scylla::client::session::Session;
 
-use super::cassandra;
 use super::connect::connect;
+use super::options::Options;
 use super::schema::{Layout, Server, Step, TABLES, VERSION};
 use super::schema_apply::{apply, create, layout, migrate, server, version};
-use crate::config::{Config, Scylla, Sources};
+use crate::store::testing::database::options;
 
-/// Configuration of a node of a cluster with one database node, in a keyspace of its own.
-pub(super) fn config(more: &[&str]) -> Config {
-    at(cassandra::shared(), more)
-}
-
-/// As [`config`], for a database somewhere else.
-pub(super) fn at(nodes: &str, more: &[&str]) -> Config {
-    let mut sets = vec![
-        format!("store.scylla.nodes={nodes}"),
-        format!("store.scylla.keyspace={}", cassandra::keyspace()),
-        "store.kind=scylla".into(),
-        "store.scylla.replication_factor=1".into(),
-        "store.scylla.request_timeout=30".into(),
-        "store.scylla.connect_timeout=20".into(),
-        "endpoint.crypto_keys=YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=".into(),
-        "node.keys=0123456789abcdef".into(),
-    ];
-    sets.extend(more.iter().map(|text| (*text).to_owned()));
-    Config::load(&Sources { sets, ..Sources::default() }).unwrap()
+/// Options of a store in a keyspace of its own.
+pub(super) fn config() -> Options {
+    options(cassandra::shared())
 }
 
 /// A session of this configuration.
-pub(super) async fn session(config: &Config) -> Session {
-    connect(&config.store.scylla).await.unwrap_or_else(|fault| panic!("{fault}"))
+pub(super) async fn session(config: &Options) -> Session {
+    connect(config).await.unwrap_or_else(|fault| panic!("{fault}"))
 }
 
 /// Runs one statement, in which `KS` is the keyspace.
-pub(super) async fn run(session: &Session, config: &Scylla, statement: &str) {
+pub(super) async fn run(session: &Session, config: &Options, statement: &str) {
     let statement = statement.replace("KS", &config.keyspace);
     session.query_unpaged(statement.as_str(), ()).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
 }
 
 /// The first column of a query's result, in which `KS` is the keyspace.
-async fn texts(session: &Session, config: &Scylla, query: &str) -> Vec<String> {
+async fn texts(session: &Session, config: &Options, query: &str) -> Vec<String> {
     let query = query.replace("KS", &config.keyspace);
     let rows = session.query_unpaged(query, ()).await.unwrap().into_rows_result().unwrap();
     rows.rows::<(String,)>().unwrap().map(|row| row.unwrap().0).collect()
@@ -50,29 +34,28 @@ async fn texts(session: &Session, config: &Scylla, query: &str) -> Vec<String> {
 #[tokio::test]
 #[ignore = "needs Cassandra: bench/check test"]
 async fn tables_are_made_once_and_have_what_this_database_has() {
-    let config = config(&[]);
-    let scylla = &config.store.scylla;
+    let config = config();
     let session = session(&config).await;
     assert_eq!(server(&session).await.unwrap(), Server::Cassandra(5));
-    assert_eq!(version(&session, scylla).await.unwrap(), None);
-    let refused = migrate(&session, scylla).await.expect_err("there is nothing to bring up to date").to_string();
+    assert_eq!(version(&session, &config).await.unwrap(), None);
+    let refused = migrate(&session, &config).await.expect_err("there is nothing to bring up to date").to_string();
     assert!(refused.contains("run `murre schema create`"), "{refused}");
-    assert_eq!(create(&session, scylla).await.unwrap(), (1..=VERSION).collect::<Vec<_>>());
-    assert_eq!(create(&session, scylla).await.unwrap(), [0; 0]);
-    assert_eq!(migrate(&session, scylla).await.unwrap(), [0; 0]);
-    assert_eq!(version(&session, scylla).await.unwrap(), Some(VERSION));
+    assert_eq!(create(&session, &config).await.unwrap(), (1..=VERSION).collect::<Vec<_>>());
+    assert_eq!(create(&session, &config).await.unwrap(), [0; 0]);
+    assert_eq!(migrate(&session, &config).await.unwrap(), [0; 0]);
+    assert_eq!(version(&session, &config).await.unwrap(), Some(VERSION));
 
     let names = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'KS'";
     let mut wanted: Vec<_> = TABLES.iter().map(|table| table.name).collect();
     wanted.sort_unstable();
-    assert_eq!(texts(&session, scylla, names).await, wanted);
+    assert_eq!(texts(&session, &config, names).await, wanted);
     for (table, strategy) in [("user", "L4"), ("message", "T4")] {
         let query = format!(
             "SELECT compaction, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = 'KS' AND table_name = '{table}'"
         );
-        let rows = session.query_unpaged(query.replace("KS", &scylla.keyspace), ()).await.unwrap().into_rows_result();
-        type Options = (std::collections::HashMap<String, String>, i32);
-        let (compaction, gc_grace) = rows.unwrap().single_row::<Options>().unwrap();
+        let rows = session.query_unpaged(query.replace("KS", &config.keyspace), ()).await.unwrap().into_rows_result();
+        type Found = (std::collections::HashMap<String, String>, i32);
+        let (compaction, gc_grace) = rows.unwrap().single_row::<Found>().unwrap();
         assert!(compaction["class"].ends_with("UnifiedCompactionStrategy"), "{compaction:?}");
         assert_eq!(compaction["scaling_parameters"], strategy);
         assert!(gc_grace >= 3 * 3_600, "deletes outlive the hint window");
@@ -90,21 +73,20 @@ async fn steps_are_applied_in_order_and_again_after_an_interruption() {
     fn table(to: &Layout, name: &str) -> String {
         format!("CREATE TABLE IF NOT EXISTS {}.{name} (id int PRIMARY KEY)", to.keyspace)
     }
-    let config = config(&[]);
-    let scylla = &config.store.scylla;
+    let config = config();
     let session = session(&config).await;
-    create(&session, scylla).await.unwrap();
-    let layout = layout(scylla, Server::Cassandra(5));
+    create(&session, &config).await.unwrap();
+    let layout = layout(&config, Server::Cassandra(5));
     // An interrupted run: stopped between two statements of the second step.
-    run(&session, scylla, "CREATE TABLE KS.two (id int PRIMARY KEY)").await;
-    assert_eq!(apply(&session, scylla, &layout, 1, STEPS).await.unwrap(), [2, 3]);
-    assert_eq!(version(&session, scylla).await.unwrap(), Some(3));
-    assert_eq!(apply(&session, scylla, &layout, 3, STEPS).await.unwrap_err().to_string(), newer_than_this(scylla, 3));
-    let refused = create(&session, scylla).await.expect_err("newer tables").to_string();
-    assert_eq!(refused, newer_than_this(scylla, 3));
+    run(&session, &config, "CREATE TABLE KS.two (id int PRIMARY KEY)").await;
+    assert_eq!(apply(&session, &config, &layout, 1, STEPS).await.unwrap(), [2, 3]);
+    assert_eq!(version(&session, &config).await.unwrap(), Some(3));
+    assert_eq!(apply(&session, &config, &layout, 3, STEPS).await.unwrap_err().to_string(), newer_than_this(&config, 3));
+    let refused = create(&session, &config).await.expect_err("newer tables").to_string();
+    assert_eq!(refused, newer_than_this(&config, 3));
 }
 
-fn newer_than_this(config: &Scylla, version: i32) -> String {
+fn newer_than_this(config: &Options, version: i32) -> String {
     super::schema_apply::newer(&config.keyspace, version)
 }
 

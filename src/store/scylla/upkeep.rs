@@ -16,10 +16,10 @@ use scylla::statement::{Consistency, Statement};
 
 use super::connect::consistency;
 use super::explain;
+use super::options::Options;
 use super::purge::Broom;
 use super::schema::{TABLES, family};
 use super::schema_apply::{self, Kind};
-use crate::config::Scylla;
 use crate::store::IDLE_SECONDS_MAX;
 
 /// Cause of an early end, in one sentence. Nothing is half done then: the command may be run again.
@@ -91,7 +91,7 @@ struct Seen {
 /// The database refuses or does not answer, or `stop` was set.
 pub async fn census(
     session: &Session,
-    config: &Scylla,
+    config: &Options,
     purge: Purge,
     stop: &AtomicBool,
 ) -> Result<Census, UpkeepFault> {
@@ -198,7 +198,7 @@ pub struct Space {
 ///
 /// # Errors
 /// The kind of the database cannot be found out.
-pub async fn space(session: &Session, config: &Scylla) -> Result<BTreeMap<&'static str, Space>, UpkeepFault> {
+pub async fn space(session: &Session, config: &Options) -> Result<BTreeMap<&'static str, Space>, UpkeepFault> {
     let kind = schema_apply::kind(session).await.map_err(|fault| UpkeepFault(fault.to_string()))?;
     let mut spaces = BTreeMap::new();
     for table in TABLES.iter().take(LARGE_TABLES) {

@@ -1,28 +1,20 @@
 //! The laws of [`Transfer`], run against every backend, and copies between them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use machine::ids::{Clock, KeyDigest, Stamp};
 use machine::message::Message;
 use machine::simple::{Contact, Mode};
 use machine::time::UnixSeconds;
-use machine::{RECORD_VERSION, RowKey, StoreOp, StoreReply};
+use machine::{RowKey, StoreOp, StoreReply};
 
 use super::*;
 use crate::store::embedded::{Embedded, Options};
-use crate::store::laws::{NOW, chid, contact, laws, message, topical, uaid, update};
+use crate::store::laws::{NOW, chid, contact, laws, message, topical, uaid};
 use crate::store::model::Model;
-
-/// A disk that other tests keep busy is no stall.
-pub(crate) fn patient() -> Options {
-    Options { stall_after: Duration::from_secs(60), ..Options::default() }
-}
-
-fn done(store: &mut dyn Transfer, op: StoreOp) {
-    let replies = store.ask(vec![op]).unwrap();
-    assert!(matches!(replies[..], [StoreReply::Done]), "{replies:?}");
-}
+use crate::store::testing::database::open_alone;
+use crate::store::testing::patient;
+use crate::store::testing::users::{channel, done, fill, user};
 
 fn rows(store: &mut dyn Transfer, user: u8) -> Vec<Message> {
     let mut found = Vec::new();
@@ -36,23 +28,6 @@ fn rows(store: &mut dyn Transfer, user: u8) -> Vec<Message> {
 
 fn clocks(store: &mut dyn Transfer, user: u8) -> Vec<u64> {
     rows(store, user).iter().map(|m| m.stamp.clock.0).collect()
-}
-
-pub(crate) fn channel(n: u8, at: u64) -> Channel {
-    Channel { chid: chid(n), key: n.is_multiple_of(2).then_some(KeyDigest([n; 32])), registered_at: Clock(at) }
-}
-
-pub(crate) fn user(n: u8, channels: &[Channel]) -> WholeUser {
-    WholeUser {
-        uaid: uaid(n),
-        record_version: RECORD_VERSION,
-        seen: NOW,
-        low_water: Clock(0),
-        user_clock: channels.iter().map(|c| c.registered_at).max().unwrap_or(Clock(1)),
-        may_have_messages: false,
-        contact: Contact::default(),
-        channels: channels.to_vec(),
-    }
 }
 
 fn found(store: &mut dyn Transfer, n: u8) -> Option<WholeUser> {
@@ -182,7 +157,7 @@ fn on_embedded(law: fn(&mut dyn Transfer)) {
 }
 
 fn on_scylla(law: fn(&mut dyn Transfer)) {
-    let (store, _keyspace) = crate::store::scylla::tests::open_alone();
+    let (store, _keyspace) = open_alone();
     law(&mut *store.transfer());
     store.close();
 }
@@ -246,29 +221,6 @@ fn a_check_writes_nothing(store: &mut dyn Transfer) {
     assert_eq!(admit(store, &list, false).unwrap(), counted);
 }
 
-/// Users of all sorts, more than one batch of them.
-pub(crate) fn fill(store: &mut dyn Transfer) {
-    for n in 1..=200u8 {
-        let channels: Vec<_> = (1..=n % 4).map(|c| channel(c, u64::from(c) + 3)).collect();
-        let simple = n % 4 == 3 && n % 3 == 0;
-        let told = if simple { *contact(Mode::Simple, "somewhere") } else { Contact::default() };
-        store.put_users(&[WholeUser { contact: told, low_water: Clock(1), ..user(n, &channels) }]).unwrap();
-        let publish = |message| StoreOp::Publish { message: Arc::new(message), checked: false };
-        if n % 4 > 0 && !simple {
-            let count = if n == 5 { 100 } else { u64::from(n) % 5 };
-            for at in 0..count {
-                done(store, publish(message(n, 1, 100 + at)));
-                done(store, publish(topical(n, 1, 300 + at, &format!("t{}", at / 2))));
-            }
-            done(store, StoreOp::Save { messages: vec![Arc::new(message(n, 1, 1))] });
-            let low_water = Some(Clock(100));
-            done(store, StoreOp::Settle { rows: vec![RowKey::of(&message(n, 1, 100))], low_water, durable: true });
-        } else if simple {
-            done(store, publish(update(n, 1, 50, 8)));
-        }
-    }
-}
-
 fn now() -> UnixSeconds {
     NOW
 }
@@ -311,7 +263,7 @@ fn embedded_to_embedded_is_the_same_store() {
 fn embedded_to_scylla_and_back_is_the_same_store() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let [first, last] = [0, 1].map(|n| Embedded::open(dirs[n].path(), patient()).unwrap());
-    let (shared, _keyspace) = crate::store::scylla::tests::open_alone();
+    let (shared, _keyspace) = open_alone();
     copied_and_compared(&mut *first.transfer(), &mut *shared.transfer());
     copy(&mut *shared.transfer(), &mut *last.transfer(), &now, &mut |_| {}).unwrap();
     let compared = compare(&mut *first.transfer(), &mut *last.transfer(), &now, &mut |_| {}).unwrap();
@@ -324,7 +276,7 @@ fn embedded_to_scylla_and_back_is_the_same_store() {
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_write_to_scylla_that_comes_late_undoes_nothing() {
-    let (shared, _keyspace) = crate::store::scylla::tests::open_alone();
+    let (shared, _keyspace) = open_alone();
     let store = &mut *shared.transfer();
     let sent = Arc::new(message(1, 3, 30));
     let whole = user(1, &[channel(2, 9), channel(3, 9)]);
@@ -349,7 +301,7 @@ fn a_write_to_scylla_that_comes_late_undoes_nothing() {
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn a_user_of_scylla_with_every_channel_it_may_have_is_whole() {
-    let (shared, _keyspace) = crate::store::scylla::tests::open_alone();
+    let (shared, _keyspace) = open_alone();
     let store = &mut *shared.transfer();
     let channels: Vec<_> = (0..machine::limits::CHANNELS_MAX as u128)
         .map(|n| Channel {

@@ -7,13 +7,13 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cassandra::Database;
 use tempfile::TempDir;
 
 use super::line::Line;
 use super::network::Network;
 use super::papers::Papers;
 use super::{Fault, Options};
-use crate::cassandra::{self, Database};
 use crate::metrics::Metrics;
 use crate::process::{self, Server};
 

@@ -8,12 +8,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::commands::export::{Exported, export};
 use crate::store::embedded::Embedded;
-use crate::store::laws::{self, contact, message, topical, update};
+use crate::store::testing::database::open_alone;
+use crate::store::testing::patient;
+use crate::store::testing::sample::{self, contact, message, topical, update};
+use crate::store::testing::users::{channel, fill, user};
 use crate::store::transfer::compare;
-use crate::store::transfer::tests::{channel, fill, patient, user};
 
 /// Within the time of the laws nothing expires unless it should.
-const NOW: UnixSeconds = laws::NOW;
+const NOW: UnixSeconds = sample::NOW;
 
 /// Imports lines at this time, all good.
 pub(in crate::commands) fn import_all(text: &[u8], now: UnixSeconds, store: &mut dyn Transfer) -> Summary {
@@ -109,7 +111,7 @@ fn an_export_of_a_shared_store_is_imported_into_a_shared_store() {
 fn an_export_of_scylla_is_imported_into_the_embedded_store() {
     let dir = tempfile::tempdir().unwrap();
     let to = Embedded::open(dir.path(), patient()).unwrap();
-    let (from, _keyspace) = crate::store::scylla::tests::open_alone();
+    let (from, _keyspace) = open_alone();
     round_trip(&mut *from.transfer(), &mut *to.transfer());
     from.close();
 }
@@ -124,7 +126,7 @@ fn a_user_in_parts_is_seen_whole_or_not_at_all() {
     let is_part = |line: &[u8]| String::from_utf8_lossy(line).contains("\"more\":true");
     let parts = lines.iter().filter(|line| is_part(line)).count();
     assert_eq!(parts, 2);
-    let whole = |store: &mut dyn Transfer| store.find(&[laws::uaid(210)]).unwrap().remove(0);
+    let whole = |store: &mut dyn Transfer| store.find(&[sample::uaid(210)]).unwrap().remove(0);
     for cut in 1..=lines.len() {
         let target = Model::new(u64::MAX);
         let store = &mut *target.transfer();

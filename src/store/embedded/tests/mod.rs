@@ -3,7 +3,7 @@
 mod channels;
 mod crash;
 mod damage;
-pub(crate) mod disk;
+mod disk;
 mod replay;
 mod salvage;
 
@@ -20,11 +20,7 @@ use machine::{RowKey, StoreError, StoreOp, StoreReply};
 use super::*;
 use crate::store::IDLE_SECONDS_MAX;
 use crate::store::laws::{Hand, NOW, chid, contact, message, register, topical, uaid, update};
-
-/// A disk that other tests keep busy is no stall.
-pub(super) fn patient() -> Options {
-    Options { stall_after: Duration::from_secs(60), ..Options::default() }
-}
+use crate::store::testing::patient;
 
 pub(super) fn open(dir: &Path) -> Embedded {
     Embedded::open(dir, patient()).expect("it opens")

@@ -10,9 +10,10 @@ use shards::wall::Wall;
 
 use super::super::stats::Statement;
 use super::super::{Scylla, Surroundings};
+use super::Apart;
 use super::proxy::Proxy;
-use super::{Apart, open, open_with, shared};
 use crate::store::laws::{Hand, NOW, chid, message, register, topical, uaid};
+use crate::store::testing::database::{open, open_alone, open_with, shared};
 
 /// Time limit for things that must happen by themselves.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -436,7 +437,7 @@ fn without_a_budget_nothing_is_sent_again() {
 #[ignore = "needs Cassandra: bench/check test"]
 fn nodes_come_and_go_by_rows() {
     use crate::store::nodes::{NodeRow, Renewed};
-    let (store, _keyspace) = super::open_alone();
+    let (store, _keyspace) = open_alone();
     let nodes = store.nodes();
     let run = |boot| NodeId { url: "http://192.0.2.1:8082".into(), boot };
     let look = || store.runtime.block_on(nodes.look("http://192.0.2.1:8082"));

@@ -14,7 +14,8 @@ use shards::ports::Store;
 
 use super::super::Scylla;
 use super::super::stats::STATEMENTS;
-use super::{Apart, open};
+use super::Apart;
+use crate::store::testing::database::open;
 
 /// A midnight of 2027, and half of the time that passes over it, in seconds.
 const MIDNIGHT: u64 = 20_500 * 86_400;

@@ -9,10 +9,11 @@ use machine::{NodeId, Presence, RowKey, StoreOp};
 use scylla::client::session::Session;
 use scylla::statement::{Consistency, Statement};
 
+use super::super::options::Options;
 use super::super::schema::family::{CHANNEL, CONTACT, PRESENCE, RECORD, USER_CLOCK};
-use super::{Apart, open, open_alone};
-use crate::config::Scylla;
+use super::Apart;
 use crate::store::laws::{Hand, NOW, chid, message, register, uaid};
+use crate::store::testing::database::{open, open_alone};
 
 /// Time limit for things that the database does by itself. Cassandra rounds the moment at which a cell expires up to a
 /// whole minute before it judges a file by it.
@@ -29,11 +30,11 @@ pub(super) fn hexadecimal(bytes: &[u8]) -> String {
 pub(super) struct Bare<'a> {
     runtime: tokio::runtime::Runtime,
     session: Session,
-    config: &'a Scylla,
+    config: &'a Options,
 }
 
 impl<'a> Bare<'a> {
-    pub(super) fn new(config: &'a Scylla) -> Bare<'a> {
+    pub(super) fn new(config: &'a Options) -> Bare<'a> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let session = runtime.block_on(super::super::connect::connect(config)).expect("the database answers");

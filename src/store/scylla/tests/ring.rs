@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 
 use machine::{StoreOp, StoreReply};
 
-use super::{Apart, config, make_tables, open_with};
+use cassandra::Database;
+
+use super::Apart;
 use crate::store::laws::{Hand, message, uaid};
-use crate::store::scylla::cassandra::Database;
+use crate::store::testing::database::{make_tables, open_with, options};
 
 #[test]
 #[ignore = "needs Cassandra: bench/check test"]
 fn one_of_three_nodes_is_killed_and_writes_go_on() {
     let database = Database::start(&["--nodes", "3"]).expect("three nodes");
-    let mut config = config(database.nodes().split(',').map(str::to_owned).collect());
+    let mut config = options(database.nodes());
     config.replication_factor = 3;
     make_tables(&config);
     let store = open_with(&config);

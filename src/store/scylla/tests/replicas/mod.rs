@@ -11,12 +11,14 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use cassandra::Database;
 use shards::ports::Store;
 
-use super::super::cassandra::Database;
+use super::super::options::Options;
 use super::super::{Scylla, Surroundings};
+use super::Apart;
 use super::moving::{self, Moving};
-use super::{Apart, Keyspace, config, make_tables, open_with};
+use crate::store::testing::database::{Keyspace, make_tables, open_with, options};
 
 /// Port of the commands that `FaultyNode.java` takes.
 const CONTROL_PORT: u16 = 7070;
@@ -28,7 +30,7 @@ struct Ring {
     _started: Option<Database>,
     hosts: Vec<String>,
     /// The tables of the laws.
-    config: config::Scylla,
+    config: Options,
     /// Laws share the ring. A test that stops replicas has it alone.
     shared: RwLock<()>,
 }
@@ -45,11 +47,10 @@ fn ring() -> &'static Ring {
                 (Some(database), nodes)
             }
         };
-        let nodes: Vec<String> = nodes.split(',').map(str::to_owned).collect();
         let hosts: Vec<String> =
-            nodes.iter().map(|node| node.split(':').next().unwrap_or_default().to_owned()).collect();
+            nodes.split(',').map(|node| node.split(':').next().unwrap_or_default().to_owned()).collect();
         assert_eq!(hosts.len(), 3, "three replicas");
-        let config = config::Scylla { replication_factor: 3, ..config(nodes) };
+        let config = Options { replication_factor: 3, ..options(&nodes) };
         make_tables(&config);
         hosts.iter().for_each(|host| drop(send(host, "lose-writes")));
         let (compacted, keyspace) = (hosts.clone(), config.keyspace.clone());
@@ -164,7 +165,7 @@ pub(crate) fn with_store(law: impl FnOnce(&Scylla)) {
 }
 
 fn keyspace(ring: &Ring) -> Keyspace {
-    let alone = config::Scylla { keyspace: super::cassandra::keyspace(), ..ring.config.clone() };
+    let alone = Options { keyspace: cassandra::keyspace(), ..ring.config.clone() };
     make_tables(&alone);
     Keyspace(alone)
 }

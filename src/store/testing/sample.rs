@@ -1,4 +1,4 @@
-//! Sample data of the laws: users, channels, messages and operations, each named by a small number.
+//! Sample data: users, channels, messages and operations, each named by a small number.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use machine::time::UnixSeconds;
 use machine::{RowKey, StoreOp};
 
 /// A fixed time within which nothing of the laws expires unless it should.
-pub(crate) const NOW: UnixSeconds = UnixSeconds(1_900_000_000);
+pub const NOW: UnixSeconds = UnixSeconds(1_900_000_000);
 
-pub(crate) fn uaid(n: u8) -> Uaid {
+pub fn uaid(n: u8) -> Uaid {
     Uaid([n; 16])
 }
 
-pub(crate) fn chid(n: u8) -> Chid {
+pub fn chid(n: u8) -> Chid {
     Chid([n; 16])
 }
 
-pub(crate) fn stamp(clock: u64) -> Stamp {
+pub fn stamp(clock: u64) -> Stamp {
     Stamp { clock: Clock(clock), origin: Origin(7) }
 }
 
-pub(crate) fn register(user: u8, channel: u8, at: u64) -> StoreOp {
+pub fn register(user: u8, channel: u8, at: u64) -> StoreOp {
     let key = channel.is_multiple_of(2).then_some(KeyDigest([channel; 32]));
     StoreOp::Register {
         uaid: uaid(user),
@@ -36,7 +36,7 @@ pub(crate) fn register(user: u8, channel: u8, at: u64) -> StoreOp {
     }
 }
 
-pub(crate) fn message(user: u8, channel: u8, clock: u64) -> Message {
+pub fn message(user: u8, channel: u8, clock: u64) -> Message {
     Message {
         uaid: uaid(user),
         chid: chid(channel),
@@ -51,24 +51,24 @@ pub(crate) fn message(user: u8, channel: u8, clock: u64) -> Message {
     }
 }
 
-pub(crate) fn topical(user: u8, channel: u8, clock: u64, topic: &str) -> Message {
+pub fn topical(user: u8, channel: u8, clock: u64, topic: &str) -> Message {
     Message { topic: Topic::new(topic.as_bytes()), ..message(user, channel, clock) }
 }
 
-pub(crate) fn contact(mode: Mode, wake: &str) -> Box<Contact> {
+pub fn contact(mode: Mode, wake: &str) -> Box<Contact> {
     Box::new(Contact { mode, wake: WakeData::new(wake) })
 }
 
-pub(crate) fn update(user: u8, channel: u8, clock: u64, version: u64) -> Message {
+pub fn update(user: u8, channel: u8, clock: u64, version: u64) -> Message {
     let made = Update { version, data: "data" }.to_message(uaid(user), chid(channel), NOW, 100);
     Message { stamp: stamp(clock), ..made }
 }
 
-pub(super) fn settle(messages: &[Message], low_water: Option<u64>, durable: bool) -> StoreOp {
+pub fn settle(messages: &[Message], low_water: Option<u64>, durable: bool) -> StoreOp {
     let rows = messages.iter().map(RowKey::of).collect();
     StoreOp::Settle { rows, low_water: low_water.map(Clock), durable }
 }
 
-pub(super) fn save(messages: &[Message]) -> StoreOp {
+pub fn save(messages: &[Message]) -> StoreOp {
     StoreOp::Save { messages: messages.iter().cloned().map(Arc::new).collect() }
 }

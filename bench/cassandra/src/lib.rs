@@ -3,10 +3,6 @@
 //! A test that needs any database shares one ([`shared`]) and makes a keyspace of its own ([`keyspace`]). A test that
 //! needs passwords, TLS, three nodes or their faults starts one ([`Database::start`]). The database ends with the
 //! process that started it, however that process ends: the command stops the database when its standard input ends.
-//! Tests of the package `murre` include this file.
-
-// Every test file uses its part of this.
-#![allow(dead_code)]
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -144,9 +140,7 @@ fn command(at: &[String]) -> Command {
 
 const COMMAND: &str = "bench/cassandra/cassandra";
 
-/// The directory that has this command; this file is compiled in two packages.
-fn repository() -> &'static Path {
-    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    // Invariant: both packages are in the repository.
-    above.find(|dir| dir.join(COMMAND).exists()).expect("the command is in the repository")
+/// The root of the repository.
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
