@@ -1,13 +1,11 @@
-//! murre: a push connection server. This crate is its edges: HTTP, storage backends, configuration, assembly.
+//! murre: a push connection server. This crate is its edges: HTTP, configuration, assembly.
 //!
-//! **State lives in the crate `shards`; bytes live here and in the crate `protocol`.** Modules in suggested reading
+//! **State lives in the crate `shards`; bytes live here and in the crates `protocol` and `store`.** Modules in suggested reading
 //! order.
 
 #![forbid(unsafe_code)]
 
 pub mod edge;
-
-pub mod store;
 
 pub mod island;
 

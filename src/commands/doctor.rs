@@ -16,9 +16,9 @@ use std::process::ExitCode;
 
 use super::{ConfigArgs, fail, status};
 use crate::config::{self, Config, StoreKind};
-use crate::store::scylla::preflight;
 use checks::{Finding, Sysctl, Verdict, Wanted};
 use facts::Facts;
+use store::scylla::preflight;
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]

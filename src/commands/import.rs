@@ -22,11 +22,11 @@ use machine::time::UnixSeconds;
 
 use super::{ConfigArgs, fail, status};
 use crate::node;
-use crate::store::transfer::{Admitted, Coming, Transfer, TransferFault, admit};
 pub(super) use line::Line;
 use line::Parsed;
 use lines::{Lines, Next};
 pub(super) use own::encode_row;
+use store::transfer::{Admitted, Coming, Transfer, TransferFault, admit};
 
 /// Users that are written at once, and so the size of one group of the committer.
 const USERS_AT_ONCE_MAX: usize = 256;

@@ -15,9 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{ConfigArgs, fail, status};
 use crate::config::Config;
 use crate::node::{self, Copy, Fault, is_backup_name};
-use crate::store::embedded::{Copied, Progress};
-use crate::store::scylla::connect::connect;
-use crate::store::scylla::upkeep::{self, AGES, Census, Purge, Space};
+use store::embedded::{Copied, Progress};
+use store::scylla::connect::connect;
+use store::scylla::upkeep::{self, AGES, Census, Purge, Space};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]

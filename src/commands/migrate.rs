@@ -12,7 +12,7 @@ use machine::time::UnixSeconds;
 use super::{fail, status};
 use crate::config::{Config, ConfigError, Sources, StoreKind};
 use crate::node::{self, Fault};
-use crate::store::transfer::{Admitted, Compared, Copied, compare, copy};
+use store::transfer::{Admitted, Compared, Copied, compare, copy};
 
 /// Interval between progress lines.
 const SAY_EVERY: Duration = Duration::from_secs(5);

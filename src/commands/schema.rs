@@ -6,10 +6,10 @@ use clap::{Subcommand, ValueEnum};
 
 use super::{ConfigArgs, fail, status};
 use crate::config::{self, Config};
-use crate::store::scylla::connect::connect;
-use crate::store::scylla::options::Options;
-use crate::store::scylla::schema::{Server, VERSION};
-use crate::store::scylla::{preflight, schema_apply};
+use store::scylla::connect::connect;
+use store::scylla::options::Options;
+use store::scylla::schema::{Server, VERSION};
+use store::scylla::{preflight, schema_apply};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]

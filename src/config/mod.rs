@@ -57,7 +57,7 @@ use std::time::Duration;
 use machine::ids::KeyDigest;
 use protocol::wire::url::HttpUrl;
 
-use crate::store::scylla::options::Options;
+use store::scylla::options::Options;
 
 pub use machine::limits::SHARDS_MAX;
 

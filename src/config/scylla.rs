@@ -1,7 +1,7 @@
 //! `store.scylla.*`: what its settings must be together, and what nodes that share a store must have in common.
 
-use crate::store::scylla::options::Level;
-use crate::store::scylla::preflight::Fault;
+use store::scylla::options::Level;
+use store::scylla::preflight::Fault;
 
 use super::{Config, ConfigError, StoreKind};
 

@@ -10,7 +10,7 @@ mod tls;
 
 use std::time::Duration;
 
-use crate::store::scylla::options::Password;
+use store::scylla::options::Password;
 
 use super::keys::KEYS;
 use super::*;

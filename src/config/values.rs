@@ -1,6 +1,6 @@
 //! Values of settings that are words: `None` for any other word.
 
-use crate::store::scylla::options::Level;
+use store::scylla::options::Level;
 
 use super::parse::Raw;
 use super::{LogFormat, MinVersion, RegisterMode, Roles, Steer, StoreKind, TokenForm, UnknownName};

@@ -10,7 +10,7 @@ use machine::stats::{Board, Counters as _};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Host, Signal};
-use crate::store::nodes::{Nodes, RENEW_INTERVAL, Renewed};
+use store::nodes::{Nodes, RENEW_INTERVAL, Renewed};
 
 counters! {
     /// Renewals of the lease of this node.
@@ -85,7 +85,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::store::nodes::{Ahead, Burial, Look, Renewal};
+    use store::nodes::{Ahead, Burial, Look, Renewal};
 
     struct Table(Mutex<Renewed>);
 

@@ -30,9 +30,9 @@ use super::admin::Own;
 use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
 use super::{CertificatesInUse, Exhibits};
-use crate::store::latencies::{BOUNDS_US, Latencies};
 use labelled::{Labels, line};
 use renamed::{RENAMED, Renamed, successor};
+use store::latencies::{BOUNDS_US, Latencies};
 use strangers::StrangerNumbers;
 
 /// Every metric: those of murre with the prefix `murre_`, those of the process with the names that every process has.

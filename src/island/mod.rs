@@ -60,13 +60,13 @@ use machine::BroadcastVersion;
 use machine::stats::Board;
 use tokio::sync::watch;
 
-use crate::store::latencies::Latencies;
 use admin_server::{AdminServer, Handshake, Hosts};
 use broadcasts::Broadcasts;
 use client::Client;
 use megaphone::Megaphone;
 use protocol::wire::url::HttpUrl;
 use shards::strangers::Strangers;
+use store::latencies::Latencies;
 use tls::ServerTls;
 
 /// Calls from the island to the node that it serves.

@@ -19,7 +19,7 @@ use machine::time::{Instant, Span};
 use shards::wall::Wall;
 use tokio::time::MissedTickBehavior;
 
-use crate::store::nodes::Nodes;
+use store::nodes::Nodes;
 
 counters! {
     /// Numbers of the steps of the host's clock.

@@ -12,7 +12,7 @@ use shards::wall::Wall;
 use super::data_dir::{DataDir, fault, make_dir};
 use super::fault::Fault;
 use super::storage::Storage;
-use crate::store::embedded::{Copied, Progress, salvage as salvage_store};
+use store::embedded::{Copied, Progress, salvage as salvage_store};
 
 /// A finished copy.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ use super::storage::Storage;
 use crate::config::{Config, Node};
 use crate::edge::EdgeKeys;
 use crate::island::{Answering, Lease, PeerCalls, Peers, Trust, settle, who_answers};
-use crate::store::nodes::{Nodes, RENEW_INTERVAL};
+use store::nodes::{Nodes, RENEW_INTERVAL};
 
 /// This node and the others.
 pub(super) struct Cluster {
@@ -268,8 +268,8 @@ const SETTLE_LOOK: Duration = Duration::from_millis(20);
 mod tests {
     use super::*;
     use crate::config::{Sources, StoreKind};
-    use crate::store::model::Model;
-    use crate::store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
+    use store::model::Model;
+    use store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
 
     /// Records the nodes that left.
     #[derive(Default)]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::commands::status;
-use crate::store::scylla::OpenFault;
+use store::scylla::OpenFault;
 
 /// Reason why there is no running node. Made on the starting thread; fatal.
 #[derive(Debug)]

@@ -27,7 +27,7 @@ use super::strangers::StrangerWatch;
 use crate::config::{Config, Drain};
 use crate::edge::{Gate, PushEdge};
 use crate::island::{Backup, Health, Host, Island, Signal};
-use crate::store::embedded::Copied;
+use store::embedded::Copied;
 
 /// A node that serves. Dropped without [`Running::stop`] it ends as if killed: the ledgers keep what is unacked.
 pub struct Running {

@@ -12,12 +12,12 @@ use shards::wall::Wall;
 
 use super::fault::Fault;
 use crate::config::{self, Config, StoreKind};
-use crate::store::embedded::{Copied, Embedded, Options, StoreFault};
-use crate::store::latencies::Latencies;
-use crate::store::model::Model;
-use crate::store::nodes::Nodes;
-use crate::store::scylla::{Scylla, Surroundings};
-use crate::store::transfer::Transfer;
+use store::embedded::{Copied, Embedded, Options, StoreFault};
+use store::latencies::Latencies;
+use store::model::Model;
+use store::nodes::Nodes;
+use store::scylla::{Scylla, Surroundings};
+use store::transfer::Transfer;
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
 pub(super) enum Storage {

@@ -9,7 +9,7 @@ use super::data_dir::DataDir;
 use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::{Config, StoreKind};
-use crate::store::transfer::{Transfer, TransferFault};
+use store::transfer::{Transfer, TransferFault};
 
 /// Gives `task` the store of this configuration. No other process uses a store in the data directory meanwhile; other
 /// processes can use a shared store.

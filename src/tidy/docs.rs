@@ -180,7 +180,7 @@ pub fn numbers(tree: &Tree) -> Vec<String> {
         }
     }
     // A process has one store: two kinds of store may count under one name.
-    let shared = tree.rust().filter(|f| f.path.starts_with("src/store/scylla/"));
+    let shared = tree.rust().filter(|f| f.path.starts_with("src/store/src/scylla/"));
     known.extend(
         shared.flat_map(|f| {
             declared(&f.text, ["Counter ", "Gauge "]).map(|name| (format!("store_{name}"), f.path.clone()))

@@ -125,7 +125,7 @@ fn under(path: &str, dir: &str) -> bool {
 
 /// Returns true if the item behind this line is compiled for tests only.
 pub fn is_test_cfg(line: &str) -> bool {
-    line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test")
+    ["#[cfg(test)]", "#[cfg(all(test", "#[cfg(any(test"].iter().any(|start| line.starts_with(start))
 }
 
 /// Marks for every line of a Rust text whether it is inside a `#[cfg(test)]` item. Trusts rustfmt's indentation.

@@ -20,7 +20,7 @@ pub(super) const LEDGER_BYTES: f64 = 32.0 * MIB;
 /// holds the reserves of the endpoint and node ports, a sixteenth and a 64th.
 pub(super) const RING_BYTES: f64 = 9.1;
 /// Bytes of the store at most: the default of `store.cache`, and the write buffers of the five tables of the embedded
-/// store (`src/store/embedded/database.rs`).
+/// store (`src/store/src/embedded/database.rs`).
 pub(super) const STORE_BYTES: f64 = (32 + 8 + 32 + 16 + 16 + 8) as f64 * MIB;
 /// Bytes for everything else on the host.
 pub(super) const SYSTEM_BYTES: f64 = 1024.0 * MIB;

@@ -13,9 +13,9 @@ use shards::ports::Ledger as _;
 use super::*;
 use crate::commands::import::tests::exported::import_all;
 use crate::config::Sources;
-use crate::store::testing::sample::{message, topical};
-use crate::store::testing::users::{channel, user};
-use crate::store::transfer::{Listed, compare};
+use store::testing::sample::{message, topical};
+use store::testing::users::{channel, user};
+use store::transfer::{Listed, compare};
 
 fn config(dir: &Path, kind: &str) -> Config {
     let sets = vec![format!("data_dir={}", dir.display()), format!("store.kind={kind}")];

@@ -14,12 +14,12 @@ use machine::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
 use super::own::Own;
-use crate::store::IDLE_SECONDS_MAX;
-use crate::store::transfer::{Channel, Coming, WholeUser};
 use protocol::webpush::headers::{Encryption, TTL_MAX, read_topic, read_urgency};
 use protocol::webpush::key::{key_digest, parse_point, sha256};
 use protocol::webpush::payload::Draft;
 use protocol::wire::{base64url, text};
+use store::IDLE_SECONDS_MAX;
+use store::transfer::{Channel, Coming, WholeUser};
 
 /// Times before this are no milliseconds since 1970, or seconds by mistake: 1973.
 const MILLISECONDS_MIN: u64 = 100_000_000_000;

@@ -8,9 +8,9 @@ use machine::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
 use super::line::exact_clock;
-use crate::store::transfer::{Coming, WholeUser};
 use protocol::webpush::headers::{TTL_MAX, read_topic};
 use protocol::wire::base64url;
+use store::transfer::{Coming, WholeUser};
 
 /// Version of these members; a change of their meaning raises it.
 const VERSION: u8 = 1;

@@ -10,10 +10,10 @@ use machine::{StoreOp, StoreReply};
 
 use super::*;
 use crate::config::{Config, Sources};
-use crate::store::model::Model;
-use crate::store::transfer::{Listed, TransferFault, WholeUser};
 use protocol::webpush::headers::Encoding;
 use protocol::webpush::payload;
+use store::model::Model;
+use store::transfer::{Listed, TransferFault, WholeUser};
 
 pub(in crate::commands) mod exported;
 mod served;

@@ -11,8 +11,8 @@ use shards::ledger::Log;
 use shards::ports::Ledger as _;
 
 use super::*;
-use crate::store::testing::database::{self, Keyspace};
-use crate::store::transfer::{Channel, WholeUser};
+use store::testing::database::{self, Keyspace};
+use store::transfer::{Channel, WholeUser};
 
 fn place(dir: &Path) -> Config {
     Place::parse(&format!("embedded:{}", dir.display())).unwrap().config().unwrap()

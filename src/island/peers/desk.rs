@@ -18,7 +18,7 @@ use super::owed::Debt;
 use super::wire::{self, Called, Failure, Speech};
 use crate::island::client::{Client, Trouble};
 use crate::island::megaphone::random_part;
-use crate::store::nodes::NodeRow;
+use store::nodes::NodeRow;
 
 /// State that the calls of all nodes share. Lives on the island.
 pub(super) struct Desk {

@@ -35,7 +35,7 @@ pub use lane::{Peers, Trust};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::nodes::Nodes;
+use store::nodes::Nodes;
 
 pub(super) use caller::Caller;
 pub use caller::settle;

@@ -12,8 +12,8 @@ use super::lane::Job;
 use super::numbers::{Shown, Standing, Tally};
 use super::owed::Owed;
 use super::wire::Conn;
-use crate::store::nodes::{NodeRow, SILENT_TIME};
 use protocol::wire::url::HttpUrl;
+use store::nodes::{NodeRow, SILENT_TIME};
 
 /// One other node.
 pub(super) struct Node {

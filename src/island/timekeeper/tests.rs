@@ -6,7 +6,7 @@ use machine::NodeId;
 use shards::wall::HostClock;
 
 use super::*;
-use crate::store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
+use store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
 
 const HOUR_US: i64 = 3_600_000_000;
 /// Time that a test may take from one line to the next.

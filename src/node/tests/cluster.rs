@@ -7,12 +7,12 @@ const NODE_KEY: &str = "node.keys=0123456789abcdef";
 
 /// Starts or finds the database of all tests.
 async fn database() {
-    blocking(|| _ = crate::store::testing::database::shared()).await;
+    blocking(|| _ = store::testing::database::shared()).await;
 }
 
 /// Settings of a node on that database.
 fn shared(dir: &Path, sets: &[&str]) -> Config {
-    let database = crate::store::testing::database::shared();
+    let database = store::testing::database::shared();
     let crypto = format!("endpoint.crypto_keys={KEY_1}");
     let nodes = format!("store.scylla.nodes={}", database.nodes.join(","));
     let keyspace = format!("store.scylla.keyspace={}", database.keyspace);

@@ -1,7 +1,7 @@
 //! A node on a file system that others fill: messages are refused, sessions stay, and it goes on by itself.
 
 use super::*;
-use crate::store::testing::disk::SmallDisk;
+use store::testing::disk::SmallDisk;
 
 /// Posts until the answer begins like this.
 fn post_until(endpoint: &str, running: &Running, wanted: &str) {

@@ -8,7 +8,7 @@ use machine::message::{Message, Urgency};
 use machine::time::UnixSeconds;
 
 use super::*;
-use crate::store::embedded::{Embedded, Options};
+use store::embedded::{Embedded, Options};
 
 const CHANNEL: Chid = Chid([2; 16]);
 

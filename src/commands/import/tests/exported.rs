@@ -7,12 +7,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::commands::export::{Exported, export};
-use crate::store::embedded::Embedded;
-use crate::store::testing::database::open_alone;
-use crate::store::testing::patient;
-use crate::store::testing::sample::{self, contact, message, topical, update};
-use crate::store::testing::users::{channel, fill, user};
-use crate::store::transfer::compare;
+use store::embedded::Embedded;
+use store::testing::database::open_alone;
+use store::testing::patient;
+use store::testing::sample::{self, contact, message, topical, update};
+use store::testing::users::{channel, fill, user};
+use store::transfer::compare;
 
 /// Within the time of the laws nothing expires unless it should.
 const NOW: UnixSeconds = sample::NOW;
@@ -57,7 +57,7 @@ fn fill_more(store: &mut dyn Transfer) {
             WholeUser { may_have_messages: true, low_water: Clock(7), ..user(210, &[channel(2, 9), channel(3, 10)]) },
             WholeUser { may_have_messages: true, contact: simple, ..user(211, &[channel(2, 9)]) },
             WholeUser { may_have_messages: true, user_clock: Clock(ahead), ..user(212, &[channel(3, ahead)]) },
-            WholeUser { seen: UnixSeconds(NOW.0 - crate::store::IDLE_SECONDS_MAX), ..user(213, &[]) },
+            WholeUser { seen: UnixSeconds(NOW.0 - store::IDLE_SECONDS_MAX), ..user(213, &[]) },
             WholeUser { seen: UnixSeconds(NOW.0 - 86_400), ..user(214, &[]) },
         ])
         .unwrap();
@@ -205,7 +205,7 @@ fn bad_members_of_an_export_are_refused_and_not_shown() {
 #[test]
 fn the_longest_line_of_an_export_is_accepted() {
     let channels = (0..limits::CHANNELS_MAX as u128)
-        .map(|n| crate::store::transfer::Channel { chid: Chid(n.to_be_bytes()), ..channel(2, NOW.0 * 1_000_000) });
+        .map(|n| store::transfer::Channel { chid: Chid(n.to_be_bytes()), ..channel(2, NOW.0 * 1_000_000) });
     let most = WholeUser { may_have_messages: true, ..user(1, &channels.collect::<Vec<_>>()) };
     let (source, target) = (Model::new(u64::MAX), Model::new(u64::MAX));
     let store = &mut *source.transfer();
@@ -237,7 +237,7 @@ proptest! {
     ) {
         let (user_clock, low_water, registered_at, origin, ttl) = numbers;
         let (receipt, simple, tried) = flags;
-        let known = crate::store::transfer::Channel {
+        let known = store::transfer::Channel {
             key: key.map(machine::ids::KeyDigest),
             registered_at: Clock(registered_at),
             ..channel(2, 9)

@@ -20,10 +20,10 @@ use machine::{NodeId, PeerOp, PeerReply, RowKey};
 
 use super::*;
 use crate::edge::EdgeKeys;
-use crate::store::nodes::{Ahead, Burial, Look, NodeRow, Renewal, Renewed};
 use fake::FakeNode;
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::node_call::{Told, read_push, read_told};
+use store::nodes::{Ahead, Burial, Look, NodeRow, Renewal, Renewed};
 
 const CRYPTO: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 const BOOT: u64 = 0x0123_4567_89ab_cdef;

@@ -1,0 +1,107 @@
+//! Operations on the record of a user, and the removal of channels and users.
+
+use machine::StoreReply;
+use machine::ids::{Chid, Clock, KeyDigest, Uaid};
+use machine::limits;
+use machine::simple::Contact;
+use machine::time::UnixSeconds;
+
+use super::{Group, Pending, Trouble};
+use crate::embedded::query;
+use crate::embedded::room::Room;
+use crate::embedded::rows::ChannelRow;
+
+impl Group<'_> {
+    pub(super) fn touch(&mut self, uaid: Uaid, seen: UnixSeconds) -> Result<StoreReply, Trouble> {
+        self.stats.store_touches += 1;
+        if self.user(uaid)?.is_some() {
+            self.change(uaid, |record| record.saw(seen));
+        }
+        Ok(StoreReply::Done)
+    }
+
+    pub(super) fn register(
+        &mut self,
+        uaid: Uaid,
+        channel: (Chid, Option<KeyDigest>, Clock),
+        seen: UnixSeconds,
+        contact: Option<&Contact>,
+    ) -> Result<StoreReply, Trouble> {
+        let (chid, key, at) = channel;
+        let user = self.user(uaid)?.as_ref().map(|record| (record.channel_count(), record.contact()));
+        let known = self.registration(uaid, chid)?.is_some();
+        let (count, there) = user.map_or((0, None), |(count, there)| (count, Some(there)));
+        if known && contact.is_none_or(|contact| there.as_ref() == Some(contact)) {
+            // The channel is there, and on the disk: registers are synced before they are answered. It keeps its key.
+            self.stats.store_registers_repeated += 1;
+            return Ok(StoreReply::Done);
+        }
+        if self.room >= Room::NoRegisters || (!known && count >= limits::CHANNELS_MAX) {
+            return self.refuse_full();
+        }
+        self.stats.store_registers += 1;
+        self.raise_clock(at);
+        if !known {
+            self.numbers.registration += 1;
+            let registration = self.numbers.registration;
+            self.add_channel(uaid, chid, ChannelRow { registered_at: at, registration, key });
+        }
+        self.change(uaid, |record| {
+            record.saw(seen);
+            record.advance(at);
+            if let Some(contact) = contact {
+                record.set_contact(contact);
+            }
+        });
+        Ok(StoreReply::Done)
+    }
+
+    pub(super) fn set_contact(&mut self, uaid: Uaid, contact: &Contact) -> Result<StoreReply, Trouble> {
+        self.stats.store_contacts += 1;
+        if self.user(uaid)?.is_some() {
+            self.change(uaid, |record| record.set_contact(contact));
+        }
+        Ok(StoreReply::Done)
+    }
+
+    pub(super) fn unregister(&mut self, uaid: Uaid, chid: Chid, at: Clock) -> Result<StoreReply, Trouble> {
+        self.stats.store_unregisters += 1;
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
+        let may_have_messages = record.may_have_messages();
+        let had = self.registration(uaid, chid)?.is_some();
+        self.raise_clock(at);
+        self.change(uaid, |record| {
+            record.advance(at);
+            if had {
+                record.remove_channel(chid);
+            }
+        });
+        if had {
+            self.remove_channel_row(uaid, chid);
+        }
+        // Without the channel there are no rows of it: they are only written while it is registered.
+        if had && may_have_messages {
+            self.begin_removal(uaid)?;
+        }
+        Ok(StoreReply::Done)
+    }
+
+    /// Drops a user with its channels, of which there are at most `limits::CHANNELS_MAX`. Of its rows some are removed
+    /// now and the others in the background; none is read again.
+    pub(super) fn drop_user(&mut self, uaid: Uaid) -> Result<StoreReply, Trouble> {
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
+        let may_have_messages = record.may_have_messages();
+        self.write_out_for(uaid)?;
+        let Some(record) = self.user(uaid)? else { return Ok(StoreReply::Done) };
+        let record = record.clone();
+        // All of them are in the batch with the end of the record: a kill leaves all or none.
+        for (chid, _) in query::registrations(self.db, uaid, &record).map_err(Trouble::Read)? {
+            self.remove_channel_row(uaid, chid);
+        }
+        self.users.insert(uaid, Pending { record: None, changed: true });
+        if may_have_messages {
+            self.begin_removal(uaid)?;
+        }
+        Ok(StoreReply::Done)
+    }
+}

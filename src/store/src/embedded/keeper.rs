@@ -1,0 +1,263 @@
+//! The keeper: watches the committer, measures the disk, and walks the database for dead rows.
+//!
+//! A walk looks at a bounded number of rows per tick and starts again when it reaches the end. The committer judges the
+//! dead rows again and removes them. Every row is looked at about once in ten minutes, for any number of rows. Where
+//! many are dead, the walk goes on at once.
+//!
+//! Lives on: its own thread.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
+use fjall::{Keyspace, Slice};
+use machine::ids::{Clock, Uaid};
+use machine::time::UnixSeconds;
+use shards::wall::Wall;
+
+use super::Gates;
+use super::database::Database;
+use super::group::Upkeep;
+use super::port::CommitterMail;
+use super::query;
+use super::room::{LEVEL_0_TABLES_MAX, Room, Told};
+use super::rows::{self, Record};
+use crate::idle;
+
+/// Time between two looks of the keeper.
+const TICK: Duration = Duration::from_millis(100);
+/// Ticks between two measurements of the store.
+const TICKS_PER_MEASURE: u64 = 10;
+/// Rows of each keyspace that one stride looks at: about a millisecond.
+const ROWS_PER_STRIDE: usize = 1_024;
+/// Maximum of strides in one tick: 40,960 rows a second, more than the store can take in one.
+const STRIDES_PER_TICK_MAX: u64 = 4;
+/// Dead rows in a stride that make the next stride follow in the same tick.
+const DEAD_ROWS_DENSE: usize = ROWS_PER_STRIDE / 8;
+/// Time in which a walk comes round.
+const TICKS_PER_ROUND: u64 = 6_000;
+/// A squeeze for less than this part of all rows comes only once an hour.
+const SQUEEZE_PART: u64 = 16;
+const SQUEEZE_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
+
+/// Passes over dead rows in a tick: 10,240 rows a second.
+const PASSES_PER_TICK: usize = 4;
+
+/// Positions of the walks.
+#[derive(Default)]
+pub(super) struct Walk {
+    messages: Vec<u8>,
+    topics: Vec<u8>,
+    users: Vec<u8>,
+    /// The last user with dead rows for whom passes were sent.
+    marks: Vec<u8>,
+    /// Ticks until a stride is due although the last one found little.
+    rest: u64,
+}
+
+/// Runs until `stop` has a message or its sender is gone.
+pub(super) fn run(
+    db: &Database,
+    stop: &Receiver<()>,
+    committer: &Sender<CommitterMail>,
+    gates: &Arc<Gates>,
+    sweep: Option<&Wall>,
+) {
+    let mut walk = Walk::default();
+    let mut squeeze = Squeeze::default();
+    let mut told = Told::default();
+    let mut ticks = 0u64;
+    while stop.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+        ticks += 1;
+        gates.watch();
+        if sweep.is_some() {
+            remove_dead(db, &mut walk, committer, gates);
+        }
+        if ticks.is_multiple_of(TICKS_PER_MEASURE) {
+            gates.space.measure(db);
+            squeeze.if_full(db, gates);
+        } else {
+            gates.space.look(db);
+        }
+        told.tell(&gates.space);
+        if let Some(wall) = sweep {
+            strides(db, &mut walk, wall.unix(), committer, gates);
+        }
+    }
+    squeeze.wait();
+}
+
+/// Makes deletes give their space back when the store is full: nothing is written then, so nothing would ever
+/// be compacted on its own.
+#[derive(Default)]
+struct Squeeze {
+    thread: Option<JoinHandle<()>>,
+    last: Option<Instant>,
+}
+
+impl Squeeze {
+    /// Starts a squeeze when the store is full and enough was deleted, unless one runs or ran lately. On a thread of
+    /// its own: it may take long, and the keeper must watch the committer.
+    fn if_full(&mut self, db: &Database, gates: &Gates) {
+        let running = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        let since = self.last.map(|last| last.elapsed());
+        if running || since.is_some_and(|since| since < gates.squeeze_every) {
+            return;
+        }
+        let space = &gates.space;
+        if !matches!(space.room(), Room::NoMessages | Room::NoRegisters | Room::OnlyDeletes) {
+            return;
+        }
+        let part = db.messages.approximate_len() as u64 / SQUEEZE_PART;
+        let enough = part.min(space.deletes_worth_a_squeeze());
+        let deleted = space.deleted();
+        // Deletes before this process began are not counted, so the first squeeze needs none.
+        let worth =
+            since.is_none_or(|since| deleted >= enough.max(1) || (deleted > 0 && since > SQUEEZE_AT_LEAST_EVERY));
+        if !worth {
+            return;
+        }
+        self.wait();
+        space.squeezing();
+        let (db, space) = (db.clone(), Arc::clone(space));
+        let squeeze = move || {
+            for keyspace in [&db.messages, &db.topics, &db.channels, &db.users, &db.meta] {
+                // An error here is one of the database: the committer meets it and reports it. Tables that cannot be
+                // compacted do not become more and more.
+                if keyspace.l0_table_count() < LEVEL_0_TABLES_MAX {
+                    let _ = keyspace.rotate_memtable_and_wait();
+                }
+                if space.fits_whole(keyspace) {
+                    let _ = keyspace.major_compact();
+                } else {
+                    tracing::warn!(free = space.free(), "tables not compacted: the disk is too full for it");
+                }
+            }
+        };
+        self.thread = std::thread::Builder::new().name("store-squeeze".into()).spawn(squeeze).ok();
+        self.last = Some(Instant::now());
+    }
+
+    fn wait(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sends the committer passes over the users with dead rows, in a circle: one with many rows does not delay the others.
+/// The next tick makes up for a mail that is dropped.
+pub(super) fn remove_dead(db: &Database, walk: &mut Walk, committer: &Sender<CommitterMail>, gates: &Gates) {
+    if !db.has_dead_rows() {
+        return;
+    }
+    let mut users = if walk.marks.is_empty() { Vec::new() } else { marked(db, &walk.marks) };
+    if users.is_empty() {
+        users = marked(db, rows::REMOVAL_PREFIX);
+    }
+    match users.last() {
+        Some(last) => walk.marks = rows::removal_key(*last),
+        None => {
+            gates.tell(committer, Upkeep::NoDeadRows);
+        }
+    }
+    for uaid in users.iter().cycle().take(if users.is_empty() { 0 } else { PASSES_PER_TICK }) {
+        gates.tell(committer, Upkeep::DeadRows(*uaid));
+    }
+}
+
+/// The next users with dead rows behind this row of `meta`.
+fn marked(db: &Database, after: &[u8]) -> Vec<Uaid> {
+    let last = rows::removal_key(Uaid([0xff; 16]));
+    let behind = (Bound::Excluded(after), Bound::Included(&last[..]));
+    let marks = db.meta.range::<&[u8], _>(behind).take(PASSES_PER_TICK);
+    let uaid = |row: fjall::Guard| rows::uaid_of(row.key().ok()?.strip_prefix(rows::REMOVAL_PREFIX)?);
+    marks.filter_map(uaid).collect()
+}
+
+/// The strides of one tick.
+pub(super) fn strides(
+    db: &Database,
+    walk: &mut Walk,
+    now: UnixSeconds,
+    committer: &Sender<CommitterMail>,
+    gates: &Gates,
+) {
+    walk.rest = walk.rest.saturating_sub(1);
+    if walk.rest > 0 {
+        return;
+    }
+    let rows = db.messages.approximate_len().max(db.users.approximate_len()) as u64;
+    let strides_per_round = (rows / ROWS_PER_STRIDE as u64).max(1);
+    let due = strides_per_round.div_ceil(TICKS_PER_ROUND).min(STRIDES_PER_TICK_MAX);
+    let mut made = 0;
+    let mut dense = true;
+    while made < STRIDES_PER_TICK_MAX && (dense || made < due) {
+        made += 1;
+        dense = stride(db, walk, now, committer, gates);
+    }
+    // A small store is looked at once a second.
+    walk.rest = if dense { 0 } else { (TICKS_PER_ROUND / strides_per_round).min(TICKS_PER_MEASURE) };
+}
+
+/// Makes one stride of each walk. Returns true if many rows were dead and the committer takes more of them. A read
+/// error ends the stride; the next one starts behind it.
+fn stride(db: &Database, walk: &mut Walk, now: UnixSeconds, committer: &Sender<CommitterMail>, gates: &Gates) -> bool {
+    let (mut taken, mut found) = (true, 0);
+    let mut low_waters = HashMap::new();
+    let dead = collect(&db.messages, &mut walk.messages, |key, value| {
+        let Some(peek) = rows::peek(value) else { return false };
+        let mut settled = || {
+            let (Some(uaid), false) = (rows::uaid_of(key), peek.saved) else { return false };
+            let low_water = low_waters.entry(uaid).or_insert_with(|| low_water(db, uaid));
+            rows::parse_message_key(key).is_some_and(|(_, stamp, _)| stamp.clock <= *low_water)
+        };
+        peek.expires <= now || settled()
+    });
+    found += dead.len();
+    if !dead.is_empty() {
+        taken &= gates.tell(committer, Upkeep::MessageRows(dead));
+    }
+    let dead = collect(&db.topics, &mut walk.topics, |_, value| rows::peek(value).is_some_and(|p| p.expires <= now));
+    found += dead.len();
+    if !dead.is_empty() {
+        taken &= gates.tell(committer, Upkeep::TopicRows(dead, now));
+    }
+    let gone = collect(&db.users, &mut walk.users, |_, value| {
+        Record::parse(value).is_some_and(|record| idle(record.seen(), now))
+    });
+    let gone: Vec<Uaid> = gone.iter().filter_map(|key| rows::uaid_of(key)).collect();
+    if !gone.is_empty() {
+        taken &= gates.tell(committer, Upkeep::IdleUsers(gone, now));
+    }
+    taken && found >= DEAD_ROWS_DENSE
+}
+
+/// The low water of a user; 0 if it cannot be read.
+fn low_water(db: &Database, uaid: Uaid) -> Clock {
+    query::record(db, uaid).ok().flatten().map_or(Clock(0), |record| record.low_water())
+}
+
+/// Keys of the wanted rows among the next `ROWS_PER_STRIDE` from `cursor`, which moves on.
+fn collect(keyspace: &Keyspace, cursor: &mut Vec<u8>, mut wanted: impl FnMut(&[u8], &[u8]) -> bool) -> Vec<Slice> {
+    let mut found = Vec::new();
+    let mut last = None;
+    let mut count = 0;
+    for row in keyspace.range(cursor.clone()..).take(ROWS_PER_STRIDE) {
+        let Ok((key, value)) = row.into_inner() else { break };
+        count += 1;
+        if wanted(&key, &value) {
+            found.push(key.clone());
+        }
+        last = Some(key);
+    }
+    cursor.clear();
+    if count == ROWS_PER_STRIDE {
+        cursor.extend(last.iter().flat_map(|key| key.iter()));
+        cursor.push(0);
+    }
+    found
+}

@@ -1,0 +1,87 @@
+//! Laws of the modes: the contact of a user, and version updates, of which the highest stays.
+
+use std::sync::Arc;
+
+use machine::ids::Clock;
+use machine::message::Message;
+use machine::simple::{Contact, Mode};
+use machine::time::UnixSeconds;
+use machine::{StoreOp, StoreReply};
+
+use super::Hand;
+use crate::testing::sample::{NOW, chid, contact, message, register, save, settle, uaid, update};
+
+/// The contact of a user is the last one given. A register sets it only if it has one, and a contact makes no user.
+pub(super) fn contacts_are_replaced_whole(hand: &mut Hand) {
+    let said = |mode, wake: &str| StoreOp::SetContact { uaid: uaid(1), contact: contact(mode, wake) };
+    let registered = |channel, told: Option<Box<Contact>>| match register(1, channel, 1) {
+        StoreOp::Register { uaid, chid, key, at, seen, .. } => {
+            StoreOp::Register { uaid, chid, key, at, seen, contact: told, presence: None }
+        }
+        other => panic!("{other:?}"),
+    };
+    let found = |hand: &mut Hand| hand.user(uaid(1)).map(|user| user.contact);
+    hand.done(said(Mode::Simple, "somewhere"));
+    assert_eq!(found(hand), None);
+    hand.done(registered(2, Some(contact(Mode::Simple, "ip=1&port=2"))));
+    assert_eq!(found(hand), Some(*contact(Mode::Simple, "ip=1&port=2")));
+    hand.done(registered(3, None));
+    hand.done(registered(1, None));
+    hand.done(StoreOp::Unregister { uaid: uaid(1), chid: chid(2), at: Clock(9) });
+    assert_eq!(found(hand), Some(*contact(Mode::Simple, "ip=1&port=2")));
+    hand.publish(update(1, 3, 10, 1));
+    for (mode, wake) in [(Mode::Simple, "longer than before"), (Mode::Simple, ""), (Mode::WebPush, "")] {
+        hand.done(said(mode, wake));
+        let user = hand.user(uaid(1)).expect("it is known");
+        assert_eq!((user.contact, user.channels), (*contact(mode, wake), vec![chid(1), chid(3)]));
+        assert!(user.may_have_messages);
+    }
+    assert_eq!(hand.topic_clocks(uaid(1)), [10], "who is reached otherwise keeps its rows");
+}
+
+/// A message is stored only for a user that is reached in its mode; a save skips this check.
+pub(super) fn publish_checks_the_mode(hand: &mut Hand) {
+    hand.register(1, 2);
+    let ask = |hand: &mut Hand, m: Message| hand.ask(StoreOp::Publish { message: Arc::new(m), checked: false });
+    assert!(matches!(ask(hand, update(1, 2, 1, 1)), Ok(StoreReply::OtherMode)));
+    assert!(matches!(ask(hand, update(1, 3, 1, 1)), Ok(StoreReply::NoSubscription)));
+    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "") });
+    for ttl in [0, 60] {
+        assert!(matches!(ask(hand, Message { ttl, ..message(1, 2, 2) }), Ok(StoreReply::OtherMode)));
+    }
+    assert!(hand.clocks(uaid(1)).is_empty() && hand.topic_clocks(uaid(1)).is_empty());
+    hand.publish(update(1, 2, 3, 1));
+    hand.done(save(&[message(1, 2, 4)]));
+    assert_eq!((hand.clocks(uaid(1)), hand.topic_clocks(uaid(1))), (vec![4], vec![3]));
+}
+
+/// A row of a version update is overwritten only by a higher version, whichever was written first; not by one of the
+/// same version, and by any when it has expired.
+pub(super) fn only_a_higher_version_overwrites(hand: &mut Hand) {
+    hand.register(1, 2);
+    hand.register(1, 3);
+    hand.done(StoreOp::SetContact { uaid: uaid(1), contact: contact(Mode::Simple, "") });
+    let kept = |hand: &mut Hand| {
+        let page = hand.page(StoreOp::Topics { uaid: uaid(1), after: None, limit: 9, now: NOW });
+        page.messages.iter().map(|m| (m.stamp.clock.0, m.simple_version().unwrap_or(0))).collect::<Vec<_>>()
+    };
+    hand.publish(update(1, 2, 10, 5));
+    hand.publish(update(1, 3, 11, 1));
+    for (clock, version) in [(20, 4), (21, 5), (9, 5)] {
+        hand.publish(update(1, 2, clock, version));
+        if clock == 9 {
+            assert_eq!(kept(hand)[0], (9, 5), "of two of one version the first stamp stays");
+        } else {
+            assert_eq!(kept(hand)[0], (10, 5));
+        }
+    }
+    hand.done(save(&[update(1, 2, 30, 4), update(1, 2, 3, 6), update(1, 2, 31, 6)]));
+    assert_eq!(kept(hand), [(3, 6), (11, 1)], "a higher version with an older stamp");
+    // Its delete leaves a newer one alone.
+    hand.done(settle(&[update(1, 2, 9, 5)], None, true));
+    assert_eq!(kept(hand), [(3, 6), (11, 1)]);
+    hand.publish(Message { accepted: UnixSeconds(NOW.0 + 99), ..update(1, 2, 40, 2) });
+    assert_eq!(kept(hand)[0], (3, 6));
+    hand.publish(Message { accepted: UnixSeconds(NOW.0 + 100), ..update(1, 2, 41, 2) });
+    assert_eq!(kept(hand)[0], (41, 2), "an expired version keeps nobody away");
+}

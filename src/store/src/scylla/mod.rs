@@ -1,0 +1,68 @@
+//! The shared store: wide rows in ScyllaDB or Apache Cassandra, for more than one node (decision 0015).
+//!
+//! [`options`] say where and how, [`schema`] describes the tables, [`schema_apply`] makes them, [`connect`] opens a session as configured, and
+//! [`preflight`] finds faults before anything is promised. [`Scylla`] is the store: `port` is a shard's side of it,
+//! `lane` keeps the operations of each user in order, `ops` turns each of them into statements, `statements` has their
+//! text, and `client` sends them within limits of time and number.
+//! Lives on: a runtime of its own; shards reach it through bounded queues only.
+
+pub mod options;
+
+pub mod schema;
+
+pub mod schema_apply;
+
+pub mod connect;
+
+mod explain;
+
+mod haste;
+
+pub mod preflight;
+
+pub mod upkeep;
+
+mod backend;
+
+mod breaker;
+
+mod client;
+
+mod known;
+
+mod lane;
+
+mod limit;
+
+mod nodes;
+
+mod ops;
+
+mod port;
+
+mod purge;
+
+mod rows;
+
+mod statements;
+
+mod stats;
+
+mod transfer;
+
+pub use backend::{OpenFault, Scylla, Surroundings};
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+#[cfg(test)]
+mod schema_tests;
+
+#[cfg(test)]
+mod connect_tests;
+
+#[cfg(test)]
+mod preflight_tests;
+
+#[cfg(test)]
+mod upkeep_tests;

@@ -1,0 +1,150 @@
+//! The table of nodes (`crate::nodes`).
+//!
+//! Lives on: the thread that starts and stops the node, and the island; the work is done on the store's runtime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use machine::NodeId;
+use scylla::value::CqlTimestamp;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::backend::block_on;
+use super::client::{Client, Failed, Hand};
+use super::stats::Statement;
+use crate::IDLE_SECONDS_MAX;
+use crate::nodes::{Ahead, Burial, Look, NodeRow, Nodes, Renewal, Renewed};
+
+/// Time limit of one call, with all retries.
+const WITHIN: Duration = Duration::from_secs(20);
+/// Reads of the island at the same time.
+const BESIDE: usize = 16;
+/// Seconds that a lease is kept: longer than the presence rows of its run.
+const LEASE_SECONDS: i32 = IDLE_SECONDS_MAX as i32 + 86_400;
+
+/// The table, for the starting thread and the island.
+pub(super) struct Table {
+    handle: Handle,
+    work: Arc<Work>,
+}
+
+struct Work {
+    client: Arc<Client>,
+    permits: Semaphore,
+}
+
+impl Table {
+    pub(super) fn new(handle: Handle, client: Arc<Client>) -> Table {
+        Table { handle, work: Arc::new(Work { client, permits: Semaphore::new(BESIDE) }) }
+    }
+}
+
+/// A row and the timestamp of its boot id.
+struct Found {
+    row: NodeRow,
+    at: i64,
+}
+
+impl Work {
+    fn hand(&self) -> Hand<'_> {
+        Hand { client: &self.client, permits: &self.permits, until: Instant::now() + WITHIN }
+    }
+
+    async fn read(&self, url: &str) -> Result<Option<Found>, Failed> {
+        let (found, _) = self.hand().read(Statement::NodeRead, &(url,), None, false).await?;
+        let row = found.maybe_first_row::<(Option<i64>, Option<CqlTimestamp>, Option<i64>)>().map_err(|_| Failed)?;
+        let Some((Some(boot), left_at, at)) = row else { return Ok(None) };
+        let row = NodeRow { boot: boot.cast_unsigned(), left: left_at.is_some(), silent: None };
+        Ok(Some(Found { row, at: at.unwrap_or_default() }))
+    }
+
+    /// The row, and the time since which that run is silent.
+    async fn look(&self, url: &str) -> Result<Option<NodeRow>, Failed> {
+        let Some(Found { row, .. }) = self.read(url).await? else { return Ok(None) };
+        let (found, _) = self.hand().read(Statement::LeaseRead, &(url, row.boot.cast_signed()), None, false).await?;
+        let seen = found.maybe_first_row::<(Option<CqlTimestamp>,)>().map_err(|_| Failed)?;
+        let now = self.client.wall.unix_us() / 1_000;
+        let silent = |CqlTimestamp(at)| Duration::from_millis(now.saturating_sub(u64::try_from(at).unwrap_or(0)));
+        // A clock that is too far from the database's judges no other node.
+        let seen = seen.filter(|_| !self.client.wall.is_stopped());
+        Ok(Some(NodeRow { silent: seen.and_then(|(at,)| at).map(silent), ..row }))
+    }
+
+    async fn see(&self, node: &NodeId) -> Result<(), Failed> {
+        let at = self.after(None);
+        let values = (at, LEASE_SECONDS, CqlTimestamp(at / 1_000), &*node.url, node.boot.cast_signed());
+        self.hand().send(Statement::LeaseRenew, &values).await
+    }
+
+    async fn renew(&self, node: &NodeId) -> Result<Renewed, Failed> {
+        match self.read(&node.url).await? {
+            Some(Found { row, .. }) if row.boot != node.boot => Ok(Renewed::Taken),
+            Some(Found { row, .. }) if row.left => Ok(Renewed::Buried),
+            // A deleted row does not end the run.
+            Some(_) | None => self.see(node).await.map(|()| Renewed::Kept),
+        }
+    }
+
+    /// A timestamp later than the row that is there, also when our clock was set back.
+    fn after(&self, there: Option<&Found>) -> i64 {
+        let now = i64::try_from(self.client.wall.unix_us()).unwrap_or(i64::MAX);
+        now.max(there.map_or(0, |found| found.at.saturating_add(1)))
+    }
+
+    async fn enter(&self, node: &NodeId) -> Result<(), Failed> {
+        let there = self.read(&node.url).await?;
+        let at = self.after(there.as_ref());
+        let values = (&*node.url, node.boot.cast_signed(), CqlTimestamp(at / 1_000), at);
+        // The lease first: a row of a run without one would never be found gone.
+        self.see(node).await?;
+        self.hand().send(Statement::NodeEnter, &values).await
+    }
+
+    async fn leave(&self, node: &NodeId) -> Result<(), Failed> {
+        let Some(Found { row, at }) = self.read(&node.url).await? else { return Ok(()) };
+        if row.boot != node.boot {
+            return Ok(());
+        }
+        // One microsecond behind the boot id that was read: a run that enters meanwhile writes later and keeps its row.
+        let left_at = CqlTimestamp(self.after(None) / 1_000);
+        self.hand().send(Statement::NodeLeave, &(at.saturating_add(1), left_at, &*node.url)).await
+    }
+}
+
+impl Nodes for Table {
+    fn enter(&self, node: &NodeId) -> Result<(), String> {
+        block_on(&self.handle, self.work.enter(node))
+            .map_err(|Failed| "the database does not take the row of this node in the table node".to_owned())
+    }
+
+    fn leave(&self, node: &NodeId) -> Result<(), String> {
+        block_on(&self.handle, self.work.leave(node))
+            .map_err(|Failed| "the database does not take that this node leaves".to_owned())
+    }
+
+    fn renew(&self, node: &NodeId) -> Renewal {
+        let (work, node) = (Arc::clone(&self.work), node.clone());
+        let renewed = self.handle.spawn(async move { work.renew(&node).await });
+        Box::pin(async move { renewed.await.unwrap_or(Err(Failed)).unwrap_or(Renewed::Unknown) })
+    }
+
+    fn bury(&self, node: &NodeId) -> Burial {
+        let (work, node) = (Arc::clone(&self.work), node.clone());
+        let buried = self.handle.spawn(async move { work.leave(&node).await });
+        Box::pin(async move { buried.await.is_ok_and(|written| written.is_ok()) })
+    }
+
+    fn look(&self, url: &str) -> Look {
+        let (work, url) = (Arc::clone(&self.work), url.to_owned());
+        let looked = self.handle.spawn(async move { work.look(&url).await });
+        Box::pin(async move { looked.await.ok()?.ok()? })
+    }
+
+    fn ahead(&self) -> Ahead {
+        let client = Arc::clone(&self.work.client);
+        let told = self.handle.spawn(async move { client.ahead().await });
+        Box::pin(async move { told.await.ok()? })
+    }
+}

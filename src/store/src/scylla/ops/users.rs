@@ -1,0 +1,241 @@
+//! Operations on the table `user`.
+
+use machine::ids::{Chid, Clock, Uaid};
+use machine::limits;
+use machine::simple::Contact;
+use machine::time::UnixSeconds;
+use machine::{Presence, RECORD_VERSION, StoreError, StoreOp, StoreReply};
+
+use super::super::client::{Failed, Hand};
+use super::super::known::{Known, User};
+use super::super::port::Answer;
+use super::super::rows::{self, Place, UserPart, micros};
+use super::super::schema::family;
+use super::super::statements::Change;
+use super::super::stats::Statement;
+use super::{misread, read_part, read_user, sound};
+use crate::IDLE_SECONDS_MAX;
+
+/// Seconds that rows of a user live without a `Touch`.
+const USER_TTL: i32 = IDLE_SECONDS_MAX as i32;
+
+pub(super) async fn load(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Answer {
+    let part = read_user(hand, known, uaid).await?;
+    Ok(StoreReply::User(part.into_row().map(Box::new)))
+}
+
+/// One short page has all rows of most users. Of a user with more it has everything but channels, and the channel of
+/// this id is read alone.
+pub(super) async fn locate(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chid) -> Answer {
+    let mut part = UserPart::default();
+    let (found, next) = hand.read(Statement::UserRead, &(rows::uaid(&uaid),), None, false).await?;
+    for row in found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))? {
+        let (family, key, value) = row.map_err(|error| misread(hand, &error))?;
+        part.take(family, key, value);
+    }
+    let mut part = sound(hand, part)?;
+    if next.is_some() {
+        if part.channels.is_empty() {
+            // More presence rows than a page holds: of runs that are over.
+            part = read_user(hand, known, uaid).await?;
+        } else if !part.has_channel(chid) {
+            part.channels = check(hand, uaid, chid).await?.channels;
+        }
+    }
+    if part.record.is_some() {
+        let counted = next.is_none().then_some(part.channels.len());
+        known.change(uaid, |user| {
+            user.is_there(part.low_water);
+            user.channels = counted.or(user.channels);
+        });
+    }
+    part.channels.retain(|channel| channel.chid == chid);
+    Ok(StoreReply::User(part.into_row().map(Box::new)))
+}
+
+/// Writes every row again as it is, with a new TTL and a timestamp one microsecond later. At the same timestamp the new
+/// copy would be lost with the old one: both databases turn an expired cell into a tombstone when they compact its file
+/// alone, and a tombstone wins a tie. The user clock is raised to the last of these timestamps, so that a later delete
+/// of a row is stamped later. A presence is not written again here: its timestamp is its version, and its session
+/// writes the next one. Low water is not written again either: it has lived as long as every message that it covers,
+/// and its timestamp is its value.
+pub(in super::super) async fn touch(hand: &Hand<'_>, uaid: Uaid, seen: UnixSeconds) -> Answer {
+    let (mut changes, mut known, mut state) = (Vec::new(), false, None);
+    let mut newest = Clock(0);
+    loop {
+        let (found, next) = hand.read(Statement::UserTimes, &(rows::uaid(&uaid),), state, true).await?;
+        let found = found.rows::<(i8, &[u8], &[u8], i64)>().map_err(|error| misread(hand, &error))?;
+        for row in found {
+            let (family, key, value, at) = row.map_err(|error| misread(hand, &error))?;
+            let at = at.saturating_add(1);
+            let mut value = value.to_vec();
+            match family {
+                family::LOW_WATER | family::PRESENCE => continue,
+                family::RECORD => {
+                    if let Some((version, before)) = rows::parse_record(&value) {
+                        known = true;
+                        value = rows::record(version, before.max(seen));
+                    }
+                }
+                family::USER_CLOCK => newest = newest.max(rows::parse_clock(&value).unwrap_or_default()),
+                _ => {}
+            }
+            newest = newest.max(Clock(at.unsigned_abs()));
+            if family != family::USER_CLOCK {
+                changes.push(Change::UserPut { family, key: key.to_vec(), value, at, ttl: USER_TTL });
+            }
+        }
+        match next {
+            Some(_) => state = next,
+            None => break,
+        }
+    }
+    if known {
+        changes.push(user_clock(newest));
+        hand.change(&uaid, &changes).await?;
+    }
+    Ok(StoreReply::Done)
+}
+
+pub(super) async fn register(hand: &Hand<'_>, known: &Known, op: &StoreOp) -> Answer {
+    let StoreOp::Register { uaid, chid, key, at, seen, contact, presence } = op else {
+        unreachable!("only a register is handed over");
+    };
+    let (uaid, chid) = (*uaid, *chid);
+    let counted = known.get(uaid, |user| user.channels).flatten();
+    let part = match counted {
+        Some(_) => check(hand, uaid, chid).await?,
+        None => read_user(hand, known, uaid).await?,
+    };
+    let there = part.has_channel(chid);
+    let channels = counted.unwrap_or(part.channels.len());
+    if channels >= limits::CHANNELS_MAX && !there {
+        return Err(StoreError::Full);
+    }
+    let at = later(known, uaid, &part, *at);
+    let mut changes = vec![user_clock(at)];
+    if part.record.is_none() {
+        changes.push(put(family::RECORD, Vec::new(), rows::record(RECORD_VERSION, *seen), at));
+    }
+    if let Some(contact) = contact {
+        changes.push(put(family::CONTACT, Vec::new(), rows::contact(contact), at));
+    }
+    if !there {
+        changes.push(put(family::CHANNEL, chid.0.to_vec(), rows::channel(at, key.as_ref()), at));
+    }
+    if let Some(presence) = presence {
+        changes.push(enter(presence));
+    }
+    hand.change(&uaid, &changes).await?;
+    known.change(uaid, |user| {
+        user.is_there(part.low_water);
+        user.channels = Some(channels + usize::from(!there));
+    });
+    Ok(StoreReply::Done)
+}
+
+/// The contact comes from a hello, which has no clock of its own.
+pub(super) async fn set_contact(hand: &Hand<'_>, known: &Known, uaid: Uaid, contact: &Contact) -> Answer {
+    let part = check(hand, uaid, Chid([0; 16])).await?;
+    if part.record.is_some() {
+        let at = later(known, uaid, &part, Clock(hand.wall()));
+        let said = put(family::CONTACT, Vec::new(), rows::contact(contact), at);
+        hand.change(&uaid, &[user_clock(at), said]).await?;
+    }
+    Ok(StoreReply::Done)
+}
+
+/// A newer session of the same boot has a later timestamp and stays.
+pub(super) async fn set_presence(hand: &Hand<'_>, uaid: Uaid, presence: &Presence) -> Answer {
+    hand.change(&uaid, &[enter(presence)]).await?;
+    Ok(StoreReply::Done)
+}
+
+pub(super) async fn clear_presence(hand: &Hand<'_>, uaid: Uaid, presence: &Presence) -> Answer {
+    let at = micros(Clock(presence.connected_at));
+    let key = rows::presence_key(&presence.node);
+    hand.change(&uaid, &[Change::UserDelete { family: family::PRESENCE, key, at }]).await?;
+    Ok(StoreReply::Done)
+}
+
+/// The channel goes before its messages: a message stored in between finds no channel.
+pub(super) async fn unregister(hand: &Hand<'_>, known: &Known, uaid: Uaid, chid: Chid, at: Clock) -> Answer {
+    let part = check(hand, uaid, chid).await?;
+    if part.record.is_none() {
+        return Ok(StoreReply::Done);
+    }
+    let at = later(known, uaid, &part, at);
+    let gone = Change::UserDelete { family: family::CHANNEL, key: chid.0.to_vec(), at: micros(at) };
+    hand.change(&uaid, &[user_clock(at), gone]).await?;
+    known.change(uaid, |user| user.channels = user.channels.filter(|_| !part.has_channel(chid)));
+    let mut deletes = Vec::new();
+    for_each_message(hand, uaid, |place, at| {
+        let settled = place.family == family::MESSAGE && place.clock <= micros(part.low_water);
+        if Place::chid(&place.key) == Some(chid) && !settled {
+            deletes.push(Change::MessageDelete { place, at });
+        }
+    })
+    .await?;
+    hand.change(&uaid, &deletes).await?;
+    Ok(StoreReply::Done)
+}
+
+/// Everything that is there goes with one tombstone for each table, later than all of it.
+pub(super) async fn drop(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Answer {
+    let part = read_user(hand, known, uaid).await?;
+    let mut highest = micros(part.highest().max(known.get(uaid, |user| user.dropped_at).unwrap_or_default()));
+    for_each_message(hand, uaid, |_, at| highest = highest.max(at)).await?;
+    let at = i64::try_from(hand.wall()).unwrap_or(i64::MAX).max(highest.saturating_add(1));
+    hand.send(Statement::UserDrop, &(at, rows::uaid(&uaid))).await?;
+    hand.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
+    known.change(uaid, |user| *user = User::dropped(Clock(at.unsigned_abs())));
+    Ok(StoreReply::Done)
+}
+
+/// Record, low water, user clock, contact and one channel of a user.
+pub(super) async fn check(hand: &Hand<'_>, uaid: Uaid, chid: Chid) -> Result<UserPart, Failed> {
+    read_part(hand, Statement::UserCheck, &(rows::uaid(&uaid), &chid.0[..])).await
+}
+
+/// The clock of a write on a user: that of its owner, and later than everything there is, also when the owner's clock
+/// is behind.
+fn later(known: &Known, uaid: Uaid, part: &UserPart, at: Clock) -> Clock {
+    let dropped_at = known.get(uaid, |user| user.dropped_at).unwrap_or_default();
+    at.max(Clock(part.highest().max(dropped_at).0.saturating_add(1)))
+}
+
+/// Places and timestamps of every message of a user.
+async fn for_each_message(hand: &Hand<'_>, uaid: Uaid, mut take: impl FnMut(Place, i64)) -> Result<(), Failed> {
+    let mut state = None;
+    loop {
+        let (found, next) = hand.read(Statement::KeysRead, &(rows::uaid(&uaid),), state, true).await?;
+        let found = found.rows::<(i8, i64, i64, &[u8], i64)>().map_err(|error| misread(hand, &error))?;
+        for row in found {
+            let (family, clock, origin, key, at) = row.map_err(|error| misread(hand, &error))?;
+            take(Place { family, clock, origin, key: key.to_vec() }, at);
+        }
+        match next {
+            Some(_) => state = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+pub(in super::super) fn put(family: i8, key: Vec<u8>, value: Vec<u8>, at: Clock) -> Change {
+    Change::UserPut { family, key, value, at: micros(at), ttl: USER_TTL }
+}
+
+/// Part of every batch on a user: no node whose clock is behind can write under it.
+pub(in super::super) fn user_clock(at: Clock) -> Change {
+    put(family::USER_CLOCK, Vec::new(), rows::clock(at), at)
+}
+
+/// Low water is written at its own value, so the greatest stays.
+pub(in super::super) fn low_water(at: Clock) -> Change {
+    put(family::LOW_WATER, Vec::new(), rows::clock(at), at)
+}
+
+fn enter(presence: &Presence) -> Change {
+    let at = Clock(presence.connected_at);
+    put(family::PRESENCE, rows::presence_key(&presence.node), rows::clock(at), at)
+}

@@ -1,0 +1,291 @@
+//! Counters of the shared store: statements by kind with their latency, operations of the port by kind, and other
+//! numbers. Written by the store's runtime, copied to a board about once a second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use machine::StoreOp;
+use machine::stats::{Board, Kind, Meaning};
+
+use crate::latencies::Latencies;
+
+/// Names the statements, with the help of their counters.
+macro_rules! statements {
+    ($($variant:ident $name:ident : $what:literal),+ $(,)?) => {
+        /// Every statement the store sends, but for the schema.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(super) enum Statement { $(#[doc = $what] $variant),+ }
+
+        /// All statements, in the order of their numbers.
+        pub(super) const STATEMENTS: &[Statement] = &[$(Statement::$variant),+];
+
+        const STATEMENT_NAMES: &[&str] = &[$(stringify!($name)),+];
+
+        const STATEMENT_MEANINGS: &[Meaning] = &[$(
+            Meaning {
+                name: concat!("store_", stringify!($name), "_statements"),
+                kind: Kind::Counter,
+                help: concat!("Statements sent: ", $what),
+            },
+            Meaning {
+                name: concat!("store_", stringify!($name), "_p50_microseconds"),
+                kind: Kind::Gauge,
+                help: concat!("Median time, of the last minute at most: ", $what),
+            },
+            Meaning {
+                name: concat!("store_", stringify!($name), "_p99_microseconds"),
+                kind: Kind::Gauge,
+                help: concat!("99th percentile, of the last minute at most: ", $what),
+            },
+        )+];
+    };
+}
+
+statements! {
+    UserRead user_read: "read a user.",
+    UserCheck user_check: "read whether a user and one channel are there.",
+    UserTimes user_times: "read a user with the times of its rows.",
+    UserPut user_put: "write a row of a user.",
+    UserDelete user_delete: "delete a row of a user.",
+    UserDrop user_drop: "delete a user.",
+    UserBatch user_batch: "write several rows of a user at once.",
+    TopicsRead topics_read: "read topic rows.",
+    TopicRead topic_read: "read one topic row.",
+    UpdatesRead updates_read: "read the version updates of a channel.",
+    MessagesRead messages_read: "read message or saved rows.",
+    RowRead row_read: "read one message.",
+    KeysRead keys_read: "read keys and times of all messages of a user.",
+    MessagePut message_put: "write a message.",
+    MessageDelete message_delete: "delete a message.",
+    MessageDrop message_drop: "delete all messages of a user.",
+    MessageBatch message_batch: "write or delete several messages of a user at once.",
+    UsersFirst users_first: "read the first users.",
+    UsersBehind users_behind: "read the users behind one.",
+    NodeRead node_read: "read the row of a node.",
+    NodeEnter node_enter: "write that a node has begun.",
+    NodeLeave node_leave: "write that a node has left.",
+    LeaseRead lease_read: "read when a run of a node was last seen.",
+    LeaseRenew lease_renew: "write that a run of a node was seen.",
+    Probe probe: "look whether the database is back.",
+}
+
+/// Names the operations of the port.
+macro_rules! operations {
+    ($($variant:ident $name:ident : $what:literal),+ $(,)?) => {
+        #[derive(Clone, Copy)]
+        enum Operation { $($variant),+ }
+        const OPERATION_MEANINGS: &[Meaning] = &[$(
+            Meaning { name: concat!("store_", stringify!($name)), kind: Kind::Counter, help: $what }
+        ),+];
+
+        impl Operation {
+            fn of(op: &StoreOp) -> Operation {
+                match op { $(StoreOp::$variant { .. } => Operation::$variant),+ }
+            }
+        }
+    };
+}
+
+operations! {
+    LoadUser user_loads: "Users read for a shard.",
+    Locate user_locates: "Users looked up for a POST, with its channel alone.",
+    Touch touches: "Refreshes of a user's expiry.",
+    Register registers: "Channels registered.",
+    SetContact contacts: "Changes of how a user is reached.",
+    SetPresence presences: "Sessions made known to other nodes.",
+    ClearPresence presences_cleared: "Sessions that were made known and ended.",
+    Unregister unregisters: "Channels unregistered.",
+    DropUser drops: "Users dropped by request.",
+    Publish publishes: "Messages stored, or refused because there is no subscription.",
+    Save saves: "Batches of unacked directs saved.",
+    Topics topic_pages: "Pages of topic messages read.",
+    Messages message_pages: "Pages of messages read.",
+    Read row_reads: "Messages read again.",
+    Settle settles: "Batches of rows settled.",
+    Tried tries: "Batches of rows whose deliveries without an ack were written down.",
+}
+
+/// Names the other numbers.
+macro_rules! others {
+    ($($kind:ident $name:ident : $what:literal),+ $(,)?) => {
+        /// Numbers that belong to no one statement.
+        #[derive(Default)]
+        pub(super) struct Others { $(#[doc = $what] pub(super) $name: AtomicU64),+ }
+
+        const OTHER_MEANINGS: &[Meaning] = &[$(
+            Meaning { name: concat!("store_", stringify!($name)), kind: Kind::$kind, help: $what }
+        ),+];
+
+        impl Others {
+            fn write_to(&self, board: &Board, mut at: usize) {
+                $(board.set(at, self.$name.load(Ordering::Relaxed)); at += 1;)+
+                let _ = at;
+            }
+        }
+    };
+}
+
+others! {
+    Counter retries: "Statements sent again.",
+    Counter retries_refused: "Statements not sent again because too many were.",
+    Counter timeouts: "Attempts that were not answered in time.",
+    Counter errors: "Attempts that the database or the way to it failed.",
+    Counter late: "Messages written too late to be promised: answered as failed.",
+    Counter transient: "Operations answered as failed.",
+    Counter coalesced: "Reads of a user that shared the read of another request.",
+    Counter deletes_spared: "Rows that were settled without a delete because low water covers them.",
+    Counter damaged_rows: "Rows that could not be read.",
+    Counter circuit_opened: "Times the circuit was opened.",
+    Gauge circuit_open: "1 while the database does not answer and operations are refused at once.",
+    Gauge queue: "Operations that wait in the store.",
+    Gauge in_flight: "Statements without an answer.",
+    Gauge in_flight_limit: "Operations that each shard may have at the database now: fewer while it answers slowly.",
+    Counter in_flight_lowered: "Times that this number was lowered.",
+    Counter reads_late: "Reads that were also sent to another node, where there is one, because the first was late.",
+    Gauge in_flight_max: "The most statements without an answer at any time.",
+}
+
+/// Quantiles are of this many looks at most: a minute, so that a scraper that comes once a minute misses little.
+const LOOKS_PER_WINDOW: u64 = 60;
+/// A latency beyond it counts as this: no statement is waited for longer.
+const LATENCY_US_MAX: u64 = 60_000_000;
+
+/// All counters of the store.
+pub(super) struct Numbers {
+    counts: Vec<AtomicU64>,
+    /// Of the last minute.
+    latencies: Vec<Mutex<Histogram<u32>>>,
+    /// Since the beginning.
+    pub(super) all_latencies: Arc<Latencies>,
+    operations: Vec<AtomicU64>,
+    pub(super) others: Others,
+}
+
+impl Numbers {
+    pub(super) fn new() -> Numbers {
+        let latency = || Histogram::new_with_bounds(1, LATENCY_US_MAX, 2);
+        let atomics = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        Numbers {
+            counts: atomics(STATEMENTS.len()),
+            // Invariant: these bounds and two digits make a histogram.
+            latencies: STATEMENTS.iter().map(|_| Mutex::new(latency().expect("a histogram"))).collect(),
+            all_latencies: Arc::new(Latencies::new(STATEMENT_NAMES)),
+            operations: atomics(OPERATION_MEANINGS.len()),
+            others: Others::default(),
+        }
+    }
+
+    /// A board with a place for each number.
+    pub(super) fn board() -> Board {
+        Board::new(&[OTHER_MEANINGS, OPERATION_MEANINGS, STATEMENT_MEANINGS])
+    }
+
+    /// Counts a statement that is sent. The returned value is dropped when it is answered or given up.
+    pub(super) fn sent(&self, statement: Statement) -> Sent<'_> {
+        self.counts[statement as usize].fetch_add(1, Ordering::Relaxed);
+        let now = self.others.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        self.others.in_flight_max.fetch_max(now, Ordering::Relaxed);
+        Sent { numbers: self, statement, at: Instant::now() }
+    }
+
+    /// Counts an operation of a shard.
+    pub(super) fn asked(&self, op: &StoreOp) {
+        self.operations[Operation::of(op) as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of statements of this kind that were sent.
+    #[cfg(test)]
+    pub(super) fn count(&self, statement: Statement) -> u64 {
+        self.counts[statement as usize].load(Ordering::Relaxed)
+    }
+
+    /// Copies everything. Called about once a second; quantiles begin anew every so often.
+    pub(super) fn write_to(&self, board: &Board, look: u64) {
+        self.others.write_to(board, 0);
+        let mut at = OTHER_MEANINGS.len();
+        for count in &self.operations {
+            board.set(at, count.load(Ordering::Relaxed));
+            at += 1;
+        }
+        for (count, latency) in self.counts.iter().zip(&self.latencies) {
+            board.set(at, count.load(Ordering::Relaxed));
+            let mut latency = latency.lock().unwrap_or_else(PoisonError::into_inner);
+            board.set(at + 1, latency.value_at_quantile(0.5));
+            board.set(at + 2, latency.value_at_quantile(0.99));
+            if look.is_multiple_of(LOOKS_PER_WINDOW) {
+                latency.reset();
+            }
+            at += 3;
+        }
+    }
+}
+
+/// One statement without an answer.
+pub(super) struct Sent<'a> {
+    numbers: &'a Numbers,
+    statement: Statement,
+    at: Instant,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.numbers.others.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let micros = u64::try_from(self.at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.numbers.all_latencies.record(self.statement as usize, micros);
+        let latency = &self.numbers.latencies[self.statement as usize];
+        latency.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros.max(1));
+    }
+}
+
+/// Adds one.
+pub(super) fn count(number: &AtomicU64) {
+    number.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn read(board: &Board, name: &str) -> u64 {
+        board.read().find(|(meaning, _)| meaning.name == name).expect("it is on the board").1
+    }
+
+    #[test]
+    fn every_statement_is_in_the_buckets_of_its_own_kind_for_good() {
+        let numbers = Numbers::new();
+        for took in [1, 1, 400] {
+            let mut sent = numbers.sent(Statement::UserRead);
+            sent.at -= Duration::from_millis(took);
+        }
+        numbers.write_to(&Numbers::board(), LOOKS_PER_WINDOW);
+        let read = |name: &str| numbers.all_latencies.read().find(|taken| taken.name == name).expect("a row");
+        let taken = read("user_read");
+        assert_eq!(taken.counts.iter().sum::<u64>(), 3);
+        assert_eq!(taken.counts[..2], [0, 0], "none took less than a millisecond");
+        // One of 400 ms, and a little more on a busy host.
+        assert!(taken.counts[10..].iter().sum::<u64>() >= 1 && taken.sum_us >= 402_000, "{taken:?}");
+        assert_eq!(read("user_put").counts.iter().sum::<u64>(), 0);
+        assert_eq!(numbers.all_latencies.read().count(), STATEMENTS.len());
+    }
+
+    #[test]
+    fn a_statement_that_took_long_is_seen_in_its_own_quantiles_until_the_window_is_over() {
+        let (numbers, board) = (Numbers::new(), Numbers::board());
+        for took in [1, 1, 1, 400] {
+            let mut sent = numbers.sent(Statement::UserRead);
+            sent.at -= Duration::from_millis(took);
+        }
+        let (half, most) = ("store_user_read_p50_microseconds", "store_user_read_p99_microseconds");
+        for look in 1..=LOOKS_PER_WINDOW {
+            numbers.write_to(&board, look);
+            assert!((1_000..100_000).contains(&read(&board, half)), "{}", read(&board, half));
+            assert!((400_000..4_000_000).contains(&read(&board, most)), "{}", read(&board, most));
+        }
+        assert_eq!(read(&board, "store_user_put_p99_microseconds"), 0);
+        numbers.write_to(&board, LOOKS_PER_WINDOW + 1);
+        assert_eq!((read(&board, most), read(&board, "store_user_read_statements")), (0, 4));
+    }
+}

@@ -1,0 +1,170 @@
+//! Rows that expire and are compacted on replicas of which one missed the refresh, the delete or the replacement.
+//!
+//! The shortest time to live that the store sets is a minute, so that the test writes the rows that expire itself.
+//! Reads do not repair here: each pair of replicas is judged by the state that it has.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use machine::ids::{Clock, Uaid};
+use machine::message::Message;
+use machine::{RowKey, StoreOp};
+use scylla::statement::Consistency;
+use shards::wall::Wall;
+
+use super::super::refresh::{Bare, WRITTEN_AT, hexadecimal};
+use super::*;
+use crate::laws::{Hand, NOW, chid, message, register, stamp, topical, uaid};
+use crate::scylla::schema::family::{CHANNEL, MESSAGE, RECORD, USER_CLOCK};
+
+/// Wall clock of the store, in seconds since the Unix epoch.
+const WALL: u64 = NOW.0 + 1_000;
+/// Seconds that rows live until they are refreshed. Slow hosts need one of the later ones.
+const TTLS: [u32; 3] = [10, 30, 60];
+
+/// The users of one stopped replica.
+struct Users {
+    refreshed: Uaid,
+    /// Its rows are written again at their timestamps, which a refresh must not do.
+    rewritten: Uaid,
+    unregistered: Uaid,
+    dropped: Uaid,
+    messages: Uaid,
+}
+
+impl Users {
+    fn new(first: u8) -> Users {
+        let [refreshed, rewritten, unregistered, dropped, messages] = [0, 1, 2, 3, 4].map(|n| uaid(first + n));
+        Users { refreshed, rewritten, unregistered, dropped, messages }
+    }
+}
+
+fn timed(user: Uaid, clock: u64) -> Message {
+    Message { uaid: user, stamp: stamp(WALL * 1_000_000 + clock), ttl: 1_000_000, ..message(0, 2, clock) }
+}
+
+fn topic(user: Uaid, clock: u64) -> Message {
+    Message { topic: topical(0, 2, clock, "tide").topic, ..timed(user, clock) }
+}
+
+fn of(user: Uaid, op: StoreOp) -> StoreOp {
+    match op {
+        StoreOp::Register { chid, key, at, seen, contact, presence, .. } => {
+            StoreOp::Register { uaid: user, chid, key, at, seen, contact, presence }
+        }
+        other => other,
+    }
+}
+
+/// Rows of a user that expire soon, on every replica.
+fn put(bare: &Bare<'_>, user: Uaid, ttl: u32) {
+    use crate::scylla::rows;
+    let (user, clock) = (hexadecimal(&user.0), Clock(WRITTEN_AT.unsigned_abs()));
+    bare.put(&user, RECORD, &[], &rows::record(crate::RECORD_VERSION, NOW), ttl);
+    bare.put(&user, USER_CLOCK, &[], &rows::clock(clock), ttl);
+    bare.put(&user, CHANNEL, &chid(2).0, &rows::channel(clock, None), ttl);
+}
+
+/// A row of a message that expires soon, independently of the TTL of the message.
+fn put_message(bare: &Bare<'_>, message: &Message, ttl: u32) {
+    use crate::scylla::rows::{self, Place};
+    let Place { family, clock, origin, key } = Place::plain(MESSAGE, message.stamp, message.chid);
+    let (user, key, value) = (hexadecimal(&message.uaid.0), hexadecimal(&key), hexadecimal(&rows::value(message)));
+    bare.send(&format!(
+        "UPDATE KS.message USING TIMESTAMP {clock} AND TTL {ttl} SET value = {value} WHERE uaid = {user} AND \
+         family = {family} AND clock = {clock} AND origin = {origin} AND key = {key}"
+    ));
+}
+
+/// Writes the users of one replica and changes them while it is stopped. Returns false when the host was so slow that
+/// rows expired before they were refreshed.
+fn change_without(ring: &Ring, bare: &Bare<'_>, hand: &mut Hand, stopped: usize, users: &Users, ttl: u32) -> bool {
+    for user in [users.unregistered, users.dropped, users.messages] {
+        hand.done(of(user, register(0, 2, 1)));
+        hand.done(of(user, register(0, 3, 2)));
+    }
+    let (settled, replaced) = (timed(users.messages, 1), topic(users.messages, 2));
+    hand.publish(settled.clone());
+    hand.publish(replaced);
+    put_message(bare, &timed(users.messages, 3), ttl);
+    hand.publish(timed(users.messages, 4));
+    for user in [users.unregistered, users.dropped] {
+        hand.publish(timed(user, 5));
+    }
+    for user in [users.refreshed, users.rewritten] {
+        put(bare, user, ttl);
+    }
+    let _stopped = ring.stop(stopped);
+    hand.done(StoreOp::Touch { uaid: users.refreshed, seen: NOW });
+    put(bare, users.rewritten, 10_000);
+    hand.done(StoreOp::Unregister { uaid: users.unregistered, chid: chid(2), at: Clock(9) });
+    hand.done(StoreOp::DropUser { uaid: users.dropped });
+    hand.done(StoreOp::Settle { rows: vec![RowKey::of(&settled)], low_water: None, durable: true });
+    hand.publish(topic(users.messages, 6));
+    put_message(bare, &timed(users.messages, 7), ttl);
+    hand.publish(timed(users.messages, 8));
+    let left = bare.ttls_at(&hexadecimal(&users.refreshed.0), Consistency::Quorum);
+    left.len() == 3 && left.iter().all(|left| *left > 1_000)
+}
+
+/// Users of one of the three replicas, as the two others return them.
+fn judge(hand: &mut Hand, users: &Users, context: &str) {
+    let clocks = |clocks: Vec<u64>| clocks.iter().map(|clock| clock - WALL * 1_000_000).collect::<Vec<_>>();
+    let user = hand.user(users.refreshed).unwrap_or_else(|| panic!("{context}: the refreshed user is lost"));
+    assert_eq!((user.seen, user.channels), (NOW, vec![chid(2)]), "{context}");
+    let user = hand.user(users.unregistered).unwrap_or_else(|| panic!("{context}: the user of a channel is lost"));
+    assert_eq!(user.channels, [chid(3)], "{context}: an unregistered channel is back");
+    assert_eq!(hand.clocks(users.unregistered), [0; 0], "{context}: a message of an unregistered channel is back");
+    assert_eq!(hand.user(users.dropped), None, "{context}: a dropped user is back");
+    // No message has expired by its own time to live: the database has removed two of them.
+    assert_eq!(clocks(hand.clocks(users.messages)), [4, 8], "{context}: messages");
+    assert_eq!(clocks(hand.topic_clocks(users.messages)), [6], "{context}: a topic");
+}
+
+#[test]
+#[ignore = "needs Cassandra: bench/check test"]
+fn expiry_and_compaction_hold_on_every_pair_of_replicas() {
+    let ring = ring();
+    let _alone = ring.take();
+    let keyspace = keyspace(ring);
+    let (name, bare) = (keyspace.name(), Bare::new(keyspace.config()));
+    for table in ["user", "message"] {
+        bare.send(&format!("ALTER TABLE KS.{table} WITH read_repair = 'NONE'"));
+    }
+    let wall = Arc::new(Wall::standing(WALL * 1_000_000));
+    let store = Scylla::connect(keyspace.config(), Surroundings { wall }).expect("the store opens");
+    let mut hand = Hand::new(store.port(Arc::new(|| {})));
+    let (mut first, mut expired) = (1, Instant::now());
+    let all: Vec<Users> = (0..3)
+        .map(|stopped| {
+            let changed = TTLS.iter().find_map(|ttl| {
+                let users = Users::new(first);
+                first += 5;
+                let in_time = change_without(ring, &bare, &mut hand, stopped, &users, *ttl);
+                expired = Instant::now() + Duration::from_secs(u64::from(*ttl) + 1);
+                in_time.then_some(users)
+            });
+            changed.expect("a refresh in time")
+        })
+        .collect();
+    // Each file has rows of one side: those that expire, or those that replaced them.
+    ring.send_all(&format!("flush {name}"));
+    std::thread::sleep(expired.saturating_duration_since(Instant::now()));
+    let patience = Instant::now() + Duration::from_secs(60);
+    // The replica that missed the new copy of the user that was rewritten at its timestamps has expired rows alone.
+    while !all.iter().all(|users| bare.ttls_at(&hexadecimal(&users.rewritten.0), Consistency::All).is_empty()) {
+        assert!(Instant::now() < patience, "the rows of a user expire and win over their copies of the same timestamp");
+        ring.send_all(&format!("compact {name}"));
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    for stopped in 0..3 {
+        let _stopped = ring.stop(stopped);
+        for (missed, users) in all.iter().enumerate() {
+            // A port of its own remembers nothing of the writes.
+            let mut hand = Hand::new(store.port(Arc::new(|| {})));
+            judge(&mut hand, users, &format!("without replica {stopped}, writes missed by {missed}"));
+        }
+    }
+    drop(hand);
+    store.close();
+}
