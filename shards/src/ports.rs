@@ -2,6 +2,7 @@
 //! storage is one boxed object per shard. Nothing here blocks.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
 use machine::ids::StoreTicket;
 use machine::simple::WakeData;
@@ -28,6 +29,16 @@ impl Port {
     pub fn first_role(self) -> Port {
         if self == Port::Public { Port::WebSocket } else { self }
     }
+}
+
+/// A listening socket of one shard.
+#[derive(Debug)]
+pub struct Listening {
+    pub port: Port,
+    /// Connections of it speak TLS.
+    pub tls: bool,
+    /// From [`crate::ring::listen`].
+    pub socket: OwnedFd,
 }
 
 /// Bytes <-> domain: what a connection's bytes mean and how events are spelled. One per shard, on its thread.

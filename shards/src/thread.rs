@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 use glommio::{ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 
 use crate::mailbox::{Mailbox, Waker, mesh};
-use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
+use crate::ports::{Edge, Ledger, Listening, Peers, Store, Wake};
 use crate::reactor::{CallerRules, Control, ControlLane, Machine, Parts, PlaneLimits, Reactor};
 use crate::ring::{ProbeError, probe, raise_limits};
 use crate::tls::Tls;
@@ -42,16 +41,6 @@ pub struct ShardSetup<E: Edge> {
     pub ledger: Box<dyn FnOnce() -> Box<dyn Ledger> + Send>,
     /// Hands wake-up calls to the part of the process that makes them.
     pub wake: Wake,
-}
-
-/// A listening socket of one shard.
-#[derive(Debug)]
-pub struct Listening {
-    pub port: Port,
-    /// Connections of it speak TLS.
-    pub tls: bool,
-    /// From [`crate::ring::listen`].
-    pub socket: OwnedFd,
 }
 
 /// Reason for a failed start of the shards; one sentence that says what to do.

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind as bind_to, socket_with};
-use shards::ports::Port;
+use shards::ports::{Listening, Port};
 use shards::ring;
-use shards::thread::Listening;
 
 use super::fault::Fault;
 use crate::config::{Config, Steer};

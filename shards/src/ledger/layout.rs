@@ -8,12 +8,12 @@
 
 use machine::ids::{Clock, LedgerSlot, ShardId};
 
-use super::medium::Records;
-
 /// Bytes before the ring; one page.
 pub(super) const HEADER_BYTES: u64 = 4096;
 /// Bytes before the body of a record.
 pub(super) const RECORD_HEAD_BYTES: u64 = 24;
+/// The largest encoded message that can be appended, bytes. Above `limits::PAYLOAD_BYTES_MAX` with all its heads.
+pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// State of a record that is settled or not finished.
 pub(super) const DEAD: u32 = 0;
 /// State of the rest of the ring when the next record did not fit in it.
@@ -53,31 +53,25 @@ pub(super) fn record_crc(salt: u64, slot: LedgerSlot, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Begins a new log whose clock starts above `floor`.
-pub(super) fn begin(map: &mut impl Records, shard: ShardId, ring: u64, floor: Clock) {
-    write_header(map, shard, ring);
-    write_floor(map, 0, floor);
-}
-
-fn write_header(map: &mut impl Records, shard: ShardId, ring: u64) {
+/// The bytes of a header, without its clock floors.
+pub(super) fn header(shard: ShardId, ring: u64, salt: u64) -> [u8; 36] {
     let mut head = [0u8; 36];
     head[0..8].copy_from_slice(&MAGIC);
     head[8..12].copy_from_slice(&VERSION.to_le_bytes());
     head[12..14].copy_from_slice(&shard.0.to_le_bytes());
     head[16..24].copy_from_slice(&ring.to_le_bytes());
-    head[24..32].copy_from_slice(&map.salt().to_le_bytes());
+    head[24..32].copy_from_slice(&salt.to_le_bytes());
     let check = crc32fast::hash(&head[..32]);
     head[32..36].copy_from_slice(&check.to_le_bytes());
-    map.write_header_bytes(0, &head);
+    head
 }
 
-/// Writes one of the two floor cells. Torn by a kill, its check fails and the other cell counts: the caller
-/// was not told yet that the floor is raised.
-pub(super) fn write_floor(map: &mut impl Records, cell: usize, clock: Clock) {
+/// Place and bytes of one of the two floor cells.
+pub(super) fn floor(cell: usize, clock: Clock) -> (usize, [u8; 12]) {
     let mut bytes = [0u8; 12];
     bytes[..8].copy_from_slice(&clock.0.to_le_bytes());
     bytes[8..].copy_from_slice(&crc32fast::hash(&clock.0.to_le_bytes()).to_le_bytes());
-    map.write_header_bytes(FLOOR_CELLS[cell & 1], &bytes);
+    (FLOOR_CELLS[cell & 1], bytes)
 }
 
 /// Reads the header; the reason when it is not one.

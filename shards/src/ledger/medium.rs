@@ -3,7 +3,7 @@
 //! A server has a [`Map`](super::Map), a file mapped shared. A simulator gives memory that can die between any two
 //! stores, so that the code above is tested as it is.
 
-use machine::ids::LedgerSlot;
+use machine::ids::{Clock, LedgerSlot, ShardId};
 
 use super::layout::{self, DEAD, HEADER_BYTES, RECORD_HEAD_BYTES};
 
@@ -29,6 +29,20 @@ const STATE_AT: u64 = 12;
 
 /// Records and header of a medium. Places count from the beginning of the ring.
 pub(super) trait Records: Medium {
+    /// Begins a new log whose clock starts above `floor`.
+    fn begin(&mut self, shard: ShardId, ring: u64, floor: Clock) {
+        let head = layout::header(shard, ring, self.salt());
+        self.write_header_bytes(0, &head);
+        self.write_floor(0, floor);
+    }
+
+    /// Writes one of the two floor cells. Torn by a kill, its check fails and the other cell counts: the caller
+    /// was not told yet that the floor is raised.
+    fn write_floor(&mut self, cell: usize, clock: Clock) {
+        let (at, bytes) = layout::floor(cell, clock);
+        self.write_header_bytes(at, &bytes);
+    }
+
     /// Copies `bytes` to `at` of the header page.
     fn write_header_bytes(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= HEADER_BYTES as usize, "the header is one page");

@@ -36,6 +36,7 @@ use machine::ids::{Clock, LedgerSlot, Origin, ShardId};
 use machine::message::Message;
 
 pub use fault::LedgerError;
+pub use layout::MESSAGE_BYTES_MAX;
 pub use map::Map;
 pub use medium::Medium;
 pub use replay::{Replay, read_log, replay};
@@ -47,8 +48,6 @@ use medium::Records;
 pub const LOG_BYTES_MIN: u64 = 1 << 20;
 /// The largest log: offsets are kept in units of 8 bytes in 32 bits.
 pub const LOG_BYTES_MAX: u64 = 1 << 34;
-/// The largest encoded message that can be appended, bytes. Above `limits::PAYLOAD_BYTES_MAX` with all its heads.
-pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
 const _: () = assert!(MESSAGE_BYTES_MAX >= machine::limits::PAYLOAD_BYTES_MAX * 3 / 2);
 // Slack of 1/16 of the ring holds the record being copied, the one being appended, and two fillers.
@@ -117,7 +116,7 @@ impl Log {
             return Err(LedgerError::io(&path, "create", taken));
         }
         let ring = layout::ring_bytes(log_bytes);
-        let mut map = Map::create(&draft, HEADER_BYTES + ring, |map| layout::begin(map, shard, ring, floor))?;
+        let mut map = Map::create(&draft, HEADER_BYTES + ring, |map| map.begin(shard, ring, floor))?;
         fs::rename(&draft, &path).map_err(|e| LedgerError::io(&path, "name", e))?;
         map::sync_directory(dir)?;
         map.fault_in();
@@ -145,7 +144,7 @@ impl<M: Medium> Log<M> {
     /// fiftieth of it.
     pub fn on(mut medium: M, shard: ShardId, floor: Clock) -> Log<M> {
         let ring = layout::ring_bytes(medium.bytes().len() as u64);
-        layout::begin(&mut medium, shard, ring, floor);
+        medium.begin(shard, ring, floor);
         Log::empty(medium, PathBuf::new(), ring, floor)
     }
 
@@ -182,7 +181,7 @@ impl<M: Medium> Log<M> {
     fn raise_floor(&mut self, clock: Clock) {
         if clock > self.floor {
             self.floor = clock;
-            layout::write_floor(&mut self.map, self.floor_cell, clock);
+            self.map.write_floor(self.floor_cell, clock);
             self.floor_cell ^= 1;
         }
     }

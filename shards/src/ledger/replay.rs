@@ -8,9 +8,8 @@ use std::sync::Arc;
 use machine::ids::Clock;
 use machine::message::Message;
 
-use super::MESSAGE_BYTES_MAX;
 use super::fault::LedgerError;
-use super::layout::{self, HEADER_BYTES, RECORD_HEAD_BYTES};
+use super::layout::{self, HEADER_BYTES, MESSAGE_BYTES_MAX, RECORD_HEAD_BYTES};
 
 /// Messages and files of earlier boots. Lives on the starting thread, until its messages are saved.
 #[derive(Debug)]

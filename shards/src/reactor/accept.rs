@@ -9,9 +9,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::ports::{Edge, Port};
+use crate::ports::{Edge, Listening, Port};
 use crate::ring::{Departure, Family, Flags, Opened, State, accept_limit, local_address};
-use crate::thread::Listening;
 use machine::ids::{ConnId, ShardId};
 use machine::limits;
 use machine::time::{Instant, Span};

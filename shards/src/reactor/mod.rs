@@ -10,6 +10,7 @@
 
 mod accept;
 mod begun;
+mod caller_rules;
 mod callers;
 mod control;
 mod goodbye;
@@ -31,9 +32,8 @@ use std::io;
 use std::sync::Arc;
 
 use crate::mailbox::Mailbox;
-use crate::ports::{Edge, Ledger, Peers, Port, Store, Wake};
+use crate::ports::{Edge, Ledger, Listening, Peers, Port, Store, Wake};
 use crate::ring::{Bed, Conns, Plane, PlaneConfig, Sides};
-use crate::thread::Listening;
 use crate::tls::{Tls, TlsStats};
 use crate::wall::Wall;
 use machine::ids::{ConnId, EmissionId, StoreTicket};
@@ -42,7 +42,7 @@ use machine::stats::{Board, Counters, HistogramMeaning, Meaning};
 use machine::time::{Instant, Now, Span};
 use machine::{DeliveryTimes, EffectQueue, Input, MachineStats, PeerReply, ShardMachine, StoreError, StoreReply};
 
-pub use callers::{CallerRules, Proxies};
+pub use caller_rules::{CallerRules, Proxies};
 pub use control::Control;
 pub(crate) use control::ControlLane;
 pub use numbers::{CloseStats, PlaneStats};

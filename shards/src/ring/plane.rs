@@ -11,14 +11,13 @@ use io_uring::{opcode, squeue, types};
 use machine::ids::{Claim, ConnId};
 use machine::time::Instant;
 
-use super::RingFd;
 use super::arena::{Arena, Span, SpanSize};
 use super::hub::Hub;
 use super::layout::PlaneConfig;
 use super::op::{AUX_MAX, Completion, Cqe, Kind, Origin, claimed, plain, split, unclaimed, word};
 use super::outbox::Outbox;
 use super::peer::{self, Family};
-use super::uring::{Ring, Sending};
+use super::uring::{Ring, RingFd, Sending};
 
 /// An outbox whose submission is over: all of it was sent, or `refused` says how much, or why nothing was.
 pub(crate) struct Sent {

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 
 use machine::time::{Instant, Span};
 
-use super::Prefix;
+use super::prefix::Prefix;
 
 /// `strangers.*`. 0 is off.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

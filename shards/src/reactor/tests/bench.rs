@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use glommio::LocalExecutorBuilder;
 
 use crate::mailbox::{Mailbox, mesh};
-use crate::ports::{Alone, Port};
+use crate::ports::{Alone, Listening, Port};
 use crate::reactor::{CallerRules, ControlLane, Parts, PlaneLimits, Reactor};
 use crate::ring::{listen, local_address};
-use crate::thread::Listening;
 use crate::wall::Wall;
 use machine::limits::BACKLOG_DEFAULT;
 

@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::ports::{Alone, Port};
+use crate::ports::{Alone, Listening, Port};
 use crate::reactor::{CallerRules, Control, PlaneLimits};
 use crate::ring::{listen, local_address};
-use crate::thread::{Listening, ShardSetup, Shards, start_with};
+use crate::thread::{ShardSetup, Shards, start_with};
 use crate::wall::Wall;
 use machine::MachineConfig;
 use machine::ids::ShardId;
