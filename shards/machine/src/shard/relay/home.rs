@@ -1,8 +1,6 @@
 //! The home of a relay: attaches and ends members, passes their commands to owners, and writes the events of their
 //! sessions.
 
-use std::collections::BTreeSet;
-
 use crate::ids::{ConnId, EmissionId, ShardId, Uaid};
 use crate::limits;
 use crate::time::Span;
@@ -10,12 +8,12 @@ use crate::time::Span;
 use super::super::command::{CloseReason, Hello, RelayCommand, RelayEvent, SessionCommand, SessionEvent};
 use super::super::components::conns::ConnState;
 use super::super::components::conns::seats::{EMISSION_BITS, EMISSION_MASK, pack};
+use super::super::components::relays::Detached;
 use super::super::components::requests::{Outgoing, Waiter};
 use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
 use super::super::mail::Request;
 use super::super::member::{MemberEvent, MemberReply, MemberRequest, RelayId, SeatId};
-use super::table::Relay;
 
 impl ShardMachine {
     /// Handles a message of a relay, or the one that makes a WebSocket a relay.
@@ -33,7 +31,7 @@ impl ShardMachine {
             RelayCommand::Open => self.refuse_command(turn, conn),
             RelayCommand::Attach(hello) => self.attach(turn, relay, hello),
             RelayCommand::For { uaid, command } => {
-                let seat = self.relays.table.live(relay.at).by_uaid.get(&uaid).copied();
+                let seat = self.relays.live(relay.at).seat_of(&uaid);
                 self.forward(turn, conn, uaid, seat.map(|seat| (seat, command)));
             }
             RelayCommand::Bye(uaid) => {
@@ -48,7 +46,7 @@ impl ShardMachine {
     }
 
     pub(super) fn relay_at(&self, index: u32) -> Option<RelayId> {
-        self.relays.table.at(index).map(|(at, _)| RelayId { home: self.config.shard, at })
+        self.relays.at(index).map(|(at, _)| RelayId { home: self.config.shard, at })
     }
 
     /// Returns the relay at an index that the table of connections names.
@@ -58,7 +56,7 @@ impl ShardMachine {
     }
 
     fn open_relay(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
-        let full = self.relays.table.len() >= limits::RELAYS_MAX;
+        let full = self.relays.len() >= limits::RELAYS_MAX;
         if full || self.draining() {
             self.stats.relays_refused += u64::from(full);
             self.close_conn(turn, conn, if full { CloseReason::Overloaded } else { CloseReason::Draining });
@@ -66,8 +64,7 @@ impl ShardMachine {
         }
         let interval = self.config.ping_interval;
         let ping_due = (interval > Span(0)).then(|| turn.now.mono.after(interval));
-        let at = self.relays.table.insert(Box::new(Relay::new(conn, ping_due)));
-        self.relays.due = [self.relays.due, ping_due].into_iter().flatten().min();
+        let at = self.relays.open(conn, ping_due);
         self.conns.set(conn, ConnState::Relay(at.index));
         self.stats.relays_opened += 1;
         let opened = RelayEvent::Opened { members: self.config.relay_members };
@@ -82,18 +79,16 @@ impl ShardMachine {
         }
         let owner = self.config.placement.owner(hello.uaid.unwrap_or(hello.fresh));
         let draining = self.draining();
-        let relay = self.relays.table.live_mut(id.at);
+        let relay = self.relays.live(id.at);
         if draining || relay.attached() >= usize::from(self.config.relay_members) {
-            let conn = relay.conn;
+            let conn = relay.conn();
             self.stats.members_refused += u64::from(!draining);
             let reason = if draining { CloseReason::Draining } else { CloseReason::Overloaded };
             self.say_bye(turn, conn, hello.uaid, reason);
             turn.effects.push_back(Effect::Ready(conn));
             return;
         }
-        let seat = relay.add(id, owner, &hello);
-        relay.awaited = Some(seat);
-        self.relays.members += 1;
+        let seat = self.relays.attach(id, owner, &hello);
         self.stats.members_attached += 1;
         if !self.ask_owner(turn, owner, MemberRequest::Attach { seat, hello }) {
             self.stats.members_refused += 1;
@@ -104,12 +99,10 @@ impl ShardMachine {
     /// Mints a fresh UAID of this shard's slice for a member whose UAID its owner does not know.
     fn stranger(&mut self, turn: &mut Turn<'_>, seat: SeatId, hello: Box<Hello>) {
         let shard = self.config.shard;
-        // It has left meanwhile.
-        let Some(member) = self.relays.table.get_mut(seat.relay.at).and_then(|relay| relay.member(seat)) else {
-            return;
-        };
-        member.owner = shard;
-        self.mint_member(turn, seat, hello);
+        // Else it has left meanwhile.
+        if self.relays.get_mut(seat.relay.at).is_some_and(|relay| relay.hand_over(seat, shard)) {
+            self.mint_member(turn, seat, hello);
+        }
     }
 
     /// Passes on a command of a member. For a UAID that is no member the bye is repeated: it may have crossed the
@@ -121,9 +114,7 @@ impl ShardMachine {
             turn.effects.push_back(Effect::Ready(conn));
             return;
         };
-        let relay = self.relays.table.live_mut(seat.relay.at);
-        relay.awaited = Some(seat);
-        let owner = relay.live_member(seat).owner;
+        let owner = self.relays.live(seat.relay.at).ask(seat);
         if !self.ask_owner(turn, owner, MemberRequest::For { seat, command }) {
             self.end_member(turn, seat, CloseReason::Overloaded);
         }
@@ -133,7 +124,7 @@ impl ShardMachine {
 
     /// Ends the membership of this UAID with a bye; false if there is none.
     fn end_member_named(&mut self, turn: &mut Turn<'_>, id: RelayId, uaid: Uaid, reason: CloseReason) -> bool {
-        let seat = self.relays.table.get(id.at).and_then(|relay| relay.by_uaid.get(&uaid).copied());
+        let seat = self.relays.get(id.at).and_then(|relay| relay.seat_of(&uaid));
         if let Some(seat) = seat {
             self.end_member(turn, seat, reason);
         }
@@ -149,18 +140,12 @@ impl ShardMachine {
 
     /// Forgets a member with a bye. Returns its owner.
     fn drop_member(&mut self, turn: &mut Turn<'_>, seat: SeatId, reason: CloseReason) -> Option<ShardId> {
-        let relay = self.relays.table.get_mut(seat.relay.at)?;
-        let member = relay.remove(seat)?;
-        let (conn, awaited) = (relay.conn, relay.awaited == Some(seat));
-        if awaited {
-            relay.awaited = None;
-        }
-        self.relays.members -= 1;
-        self.say_bye(turn, conn, member.named.then_some(member.uaid), reason);
+        let Detached { conn, owner, uaid, awaited } = self.relays.detach(seat)?;
+        self.say_bye(turn, conn, uaid, reason);
         if awaited {
             turn.effects.push_back(Effect::Ready(conn));
         }
-        Some(member.owner)
+        Some(owner)
     }
 
     fn say_bye(&mut self, turn: &mut Turn<'_>, conn: ConnId, uaid: Option<Uaid>, reason: CloseReason) {
@@ -173,13 +158,11 @@ impl ShardMachine {
     pub(in crate::shard) fn end_relay(&mut self, turn: &mut Turn<'_>, index: u32, goodbye: Option<CloseReason>) {
         let id = self.relay_of(index);
         // Invariant: `relay_of` has just found it.
-        let relay = self.relays.table.remove(id.at).expect("a relay ends once");
-        self.conns.remove(relay.conn);
+        let (conn, owners) = self.relays.remove(id.at).expect("a relay ends once");
+        self.conns.remove(conn);
         if let Some(reason) = goodbye {
-            turn.effects.push_back(Effect::Close(relay.conn, reason));
+            turn.effects.push_back(Effect::Close(conn, reason));
         }
-        self.relays.members -= relay.attached();
-        let owners: BTreeSet<ShardId> = relay.members.iter().flatten().map(|member| member.owner).collect();
         for owner in owners {
             self.tell_owner(turn, owner, MemberRequest::Gone { relay: id });
         }
@@ -187,7 +170,7 @@ impl ShardMachine {
 
     /// Ends the relay of this connection if its last member has left: a drain ends members first.
     pub(in crate::shard) fn end_relay_without_members(&mut self, turn: &mut Turn<'_>, index: u32) {
-        if self.relays.table.at(index).is_some_and(|(_, relay)| relay.attached() == 0) {
+        if self.relays.at(index).is_some_and(|(_, relay)| relay.attached() == 0) {
             self.end_relay(turn, index, Some(CloseReason::Draining));
         }
     }
@@ -199,11 +182,10 @@ impl ShardMachine {
         match event {
             MemberEvent::Say { seat, round, event } => return self.member_says(turn, seat, round, event),
             MemberEvent::Ready { seat } => {
-                if let Some(relay) = self.relays.table.get_mut(seat.relay.at)
-                    && relay.awaited == Some(seat)
+                if let Some(relay) = self.relays.get_mut(seat.relay.at)
+                    && relay.answered(seat)
                 {
-                    relay.awaited = None;
-                    turn.effects.push_back(Effect::Ready(relay.conn));
+                    turn.effects.push_back(Effect::Ready(relay.conn()));
                 }
             }
             MemberEvent::Stranger { seat, hello } => self.stranger(turn, seat, hello),
@@ -215,33 +197,26 @@ impl ShardMachine {
     }
 
     fn member_says(&mut self, turn: &mut Turn<'_>, seat: SeatId, round: u64, mut event: SessionEvent) -> MemberReply {
-        let Some(relay) = self.relays.table.get_mut(seat.relay.at) else { return no_longer_here(&event) };
-        let (conn, blocked, wakes) = (relay.conn, relay.blocked, relay.wakes);
-        if relay.member(seat).is_none() {
-            return no_longer_here(&event);
-        }
+        let relay = self.relays.get_mut(seat.relay.at);
+        let Some(relay) = relay.filter(|relay| relay.has(seat)) else { return no_longer_here(&event) };
         if let SessionEvent::Hello { uaid, .. } = &event {
             relay.rename(seat, *uaid);
         }
-        let member = relay.live_member(seat);
-        let (uaid, owner) = (member.uaid, member.owner);
+        let (conn, uaid) = (relay.conn(), relay.uaid_of(seat));
         let mut reply = MemberReply::Taken;
         match &mut event {
             SessionEvent::Notification { emission, .. } => {
-                if blocked || member.refuses(round) {
-                    let wakes = member.refuse(round, wakes);
-                    relay.refused.insert(owner);
+                if let Some(wakes) = relay.refuse_notification(seat, round) {
                     self.stats.member_words_refused += 1;
                     return MemberReply::Refused { emission: Some(*emission), wakes };
                 }
-                (member.round, member.refused) = (round, None);
                 *emission = pack(seat.place(), *emission);
             }
             // At most one of them is kept for each member: its session takes itself for blocked from then on.
-            SessionEvent::Broadcast(_) if blocked => {
-                let wakes = member.refuse(round, wakes);
-                relay.refused.insert(owner);
-                reply = MemberReply::Refused { emission: None, wakes };
+            SessionEvent::Broadcast(_) => {
+                if let Some(wakes) = relay.refuse_after_broadcast(seat, round) {
+                    reply = MemberReply::Refused { emission: None, wakes };
+                }
             }
             _ => {}
         }
@@ -251,18 +226,14 @@ impl ShardMachine {
     }
 
     pub(in crate::shard) fn relay_blocked(&mut self, index: u32) {
-        self.relays.table.live_mut(self.relay_of(index).at).blocked = true;
+        self.relays.live(self.relay_of(index).at).block();
     }
 
     /// Handles a frame of which the socket took nothing. The next events of this member must not overtake it.
     pub(in crate::shard) fn relay_unsent(&mut self, turn: &mut Turn<'_>, index: u32, emission: EmissionId) {
-        let relay = self.relays.table.live_mut(self.relay_of(index).at);
-        let (place, wakes) = ((emission.0 >> EMISSION_BITS) as usize, relay.wakes);
+        let relay = self.relays.live(self.relay_of(index).at);
         // It has left meanwhile: its unacked notifications are saved.
-        let Some(member) = relay.members.get_mut(place).and_then(Option::as_mut) else { return };
-        let wakes = member.refuse(member.round, wakes);
-        let (seat, owner) = (member.seat, member.owner);
-        relay.refused.insert(owner);
+        let Some((seat, owner, wakes)) = relay.refuse_unsent((emission.0 >> EMISSION_BITS) as usize) else { return };
         let emission = EmissionId(emission.0 & EMISSION_MASK);
         if !self.ask_owner(turn, owner, MemberRequest::Unsent { seat, emission, wakes }) {
             // Its unacked notifications are saved, and delivered to its next session.
@@ -272,11 +243,8 @@ impl ShardMachine {
 
     pub(in crate::shard) fn relay_writable(&mut self, turn: &mut Turn<'_>, index: u32) {
         let id = self.relay_of(index);
-        let relay = self.relays.table.live_mut(id.at);
-        relay.blocked = false;
-        relay.wakes += 1;
-        let wakes = relay.wakes;
-        for owner in std::mem::take(&mut relay.refused) {
+        let (wakes, owners) = self.relays.live(id.at).unblock();
+        for owner in owners {
             self.tell_owner(turn, owner, MemberRequest::Writable { relay: id, wakes });
         }
     }

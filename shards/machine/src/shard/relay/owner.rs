@@ -7,7 +7,7 @@ use crate::ids::{ConnId, EmissionId, ShardId};
 
 use super::super::command::{AgentEvent, CloseReason, Event, Hello, SessionEvent};
 use super::super::components::conns::ConnState;
-use super::super::components::conns::seats::is_seat;
+use super::super::components::conns::seats::{Seat, is_seat};
 use super::super::components::requests::{Outgoing, Waiter};
 use super::super::composer::{ShardMachine, Turn};
 use super::super::input::Effect;
@@ -53,7 +53,7 @@ impl ShardMachine {
         conn: ConnId,
         hello: Box<Hello>,
     ) -> Option<Box<Hello>> {
-        let seat = self.conns.seats.get(conn).map(|seat| seat.id);
+        let seat = self.conns.seats.get(conn).map(Seat::id);
         let Some(seat) = seat.filter(|seat| seat.relay.home != self.config.shard) else { return Some(hello) };
         self.conns.remove(conn);
         self.stats.claims_refused += 1;
@@ -83,11 +83,11 @@ impl ShardMachine {
                         self.carry(turn, conn, event);
                     }
                     Effect::Ready(conn) if is_seat(conn) => {
-                        let seat = self.conns.seats.live(conn).id;
+                        let seat = self.conns.seats.live(conn).id();
                         self.tell_home(turn, conn, MemberEvent::Ready { seat });
                     }
                     Effect::Close(conn, reason) if is_seat(conn) => {
-                        let seat = self.conns.seats.live(conn).id;
+                        let seat = self.conns.seats.live(conn).id();
                         self.tell_home(turn, conn, MemberEvent::Ended { seat, reason });
                     }
                     other => turn.effects.push_back(other),
@@ -102,7 +102,7 @@ impl ShardMachine {
     /// Ends the sessions of choked seats, as far as this step has room; the rest in the next ones.
     fn end_choked(&mut self, turn: &mut Turn<'_>) {
         while turn.has_room()
-            && let Some(conn) = self.relays.choked.pop_front()
+            && let Some(conn) = self.relays.next_choked()
         {
             if self.conns.get(conn).is_some() {
                 // No accepted message is lost: its unacked notifications are saved, and its next session gets them.
@@ -114,13 +114,13 @@ impl ShardMachine {
 
     fn carry(&mut self, turn: &mut Turn<'_>, conn: ConnId, event: SessionEvent) {
         let seat = self.conns.seats.live_mut(conn);
-        let said = MemberEvent::Say { seat: seat.id, round: seat.round, event };
-        let home = seat.id.relay.home;
+        let said = MemberEvent::Say { seat: seat.id(), round: seat.round(), event };
+        let home = seat.id().relay.home;
         if home == self.config.shard {
             let reply = self.member_event(turn, said);
             self.answered(turn, conn, reply);
-        } else if seat.choked {
-            seat.unanswered += 1;
+        } else if seat.is_choked() {
+            seat.said(false);
         } else {
             self.say_at_home(turn, conn, home, said);
         }
@@ -131,17 +131,16 @@ impl ShardMachine {
         let outgoing = Outgoing { peer: home, waiter: Waiter::Seat(conn) };
         let sent = self.send_request(turn, outgoing, Request::MemberEvent(Box::new(said)));
         let seat = self.conns.seats.live_mut(conn);
-        seat.unanswered += 1;
-        seat.choked = !sent;
+        seat.said(sent);
         if !sent && self.conns.get(conn).is_some() {
-            self.relays.choked.push_back(conn);
+            self.relays.choke(conn);
         }
     }
 
     /// Sends an event that the home must receive, if necessary beyond the bound on waiters: at most one such mail for
     /// each command under way and one for the end of each seat.
     fn tell_home(&mut self, turn: &mut Turn<'_>, conn: ConnId, event: MemberEvent) {
-        let home = self.conns.seats.live(conn).id.relay.home;
+        let home = self.conns.seats.live(conn).id().relay.home;
         if home == self.config.shard {
             self.member_event(turn, event);
         } else {
@@ -158,10 +157,10 @@ impl ShardMachine {
         self.answered(turn, conn, reply);
         // The seat was left since, and is free again.
         let Some(seat) = self.conns.seats.get_mut(conn) else { return };
-        seat.unanswered -= 1;
+        seat.answered();
         if seat.may_begin() {
             // In the next turn: a reply causes no mail.
-            self.relays.resuming.push_back(conn);
+            self.relays.resume(conn);
         }
     }
 
@@ -173,7 +172,7 @@ impl ShardMachine {
 
     fn refused(&mut self, turn: &mut Turn<'_>, conn: ConnId, emission: Option<EmissionId>, wakes: u64) {
         if let Some(seat) = self.conns.seats.get_mut(conn) {
-            seat.refused = seat.refused.max(Some(wakes));
+            seat.refuse(wakes);
         }
         self.blocked(conn);
         if let Some(emission) = emission {
@@ -184,12 +183,12 @@ impl ShardMachine {
     // --- a relay's seats, a budget of them per turn -----------------------------------------------------------
 
     fn wake_seats(&mut self, turn: &mut Turn<'_>, relay: RelayId, wakes: u64) {
-        self.relays.waking.push_back((SeatId { relay, number: 0 }, wakes));
+        self.relays.wake_seats(relay, wakes);
         self.relay_turn(turn);
     }
 
     fn empty_seats(&mut self, turn: &mut Turn<'_>, relay: RelayId) {
-        self.relays.ending.push_back(SeatId { relay, number: 0 });
+        self.relays.end_seats(relay);
         self.relay_turn(turn);
     }
 
@@ -198,26 +197,26 @@ impl ShardMachine {
         // Ended relays come first: events for their members would be lost and count as delivered.
         self.relay_pings(turn);
         while turn.has_room()
-            && let Some(from) = self.relays.ending.pop_front()
+            && let Some(from) = self.relays.next_ending()
         {
             if let Some((id, conn)) = self.conns.seats.next_from(from) {
-                self.relays.ending.push_front(id.next());
+                self.relays.go_on_ending(id.next());
                 self.gone(turn, conn);
             }
         }
         while turn.has_room()
-            && let Some((from, wakes)) = self.relays.waking.pop_front()
+            && let Some((from, wakes)) = self.relays.next_waking()
         {
             if let Some((id, conn)) = self.conns.seats.next_from(from) {
-                self.relays.waking.push_front((id.next(), wakes));
+                self.relays.go_on_waking(id.next(), wakes);
                 if let Some(seat) = self.conns.seats.get_mut(conn) {
-                    seat.wakes = seat.wakes.max(wakes);
+                    seat.woken(wakes);
                 }
                 self.next_round(turn, conn);
             }
         }
         while turn.has_room()
-            && let Some(conn) = self.relays.resuming.pop_front()
+            && let Some(conn) = self.relays.next_resuming()
         {
             self.next_round(turn, conn);
         }
@@ -226,9 +225,7 @@ impl ShardMachine {
 
     /// Sends the refused notifications again, in their order, once all of them are known.
     fn next_round(&mut self, turn: &mut Turn<'_>, conn: ConnId) {
-        if let Some(seat) = self.conns.seats.get_mut(conn).filter(|seat| seat.may_begin()) {
-            seat.refused = None;
-            seat.round += 1;
+        if self.conns.seats.get_mut(conn).is_some_and(Seat::begin_round) {
             self.writable(turn, conn);
         }
     }

@@ -12,22 +12,65 @@ use super::state::ConnState;
 
 /// One seat. Owner shard only, from the hello of a member until its end is told.
 pub(in crate::shard) struct Seat {
-    pub id: SeatId,
+    id: SeatId,
     /// `None` once the machine has forgotten the connection; the seat goes with the end of that step.
     state: Option<ConnState>,
     /// The home refuses a round from its first refusal on.
-    pub round: u64,
+    round: u64,
     /// Words on their way to the home, and those of a choked seat, which go nowhere.
-    pub unanswered: u32,
+    unanswered: u32,
     /// Value of `wakes` at the relay's home when its socket refused the first of this round.
-    pub refused: Option<u64>,
+    refused: Option<u64>,
     /// Wakes of the relay's socket so far, as far as is known here.
-    pub wakes: u64,
+    wakes: u64,
     /// Its words found too many waiting for credit: it says nothing more, and its session ends.
-    pub choked: bool,
+    choked: bool,
 }
 
 impl Seat {
+    pub fn id(&self) -> SeatId {
+        self.id
+    }
+
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    pub fn is_choked(&self) -> bool {
+        self.choked
+    }
+
+    /// It has said something, which is on its way; if it is not `sent`, the seat is choked.
+    pub fn said(&mut self, sent: bool) {
+        self.unanswered += 1;
+        self.choked = !sent;
+    }
+
+    /// The home has answered one of its words.
+    pub fn answered(&mut self) {
+        self.unanswered -= 1;
+    }
+
+    /// The home refuses its round, the first time at this count of wakes.
+    pub fn refuse(&mut self, wakes: u64) {
+        self.refused = self.refused.max(Some(wakes));
+    }
+
+    /// The relay's socket has taken bytes again this often.
+    pub fn woken(&mut self, wakes: u64) {
+        self.wakes = self.wakes.max(wakes);
+    }
+
+    /// Begins the next round, if it may.
+    pub fn begin_round(&mut self) -> bool {
+        let may = self.may_begin();
+        if may {
+            self.refused = None;
+            self.round += 1;
+        }
+        may
+    }
+
     /// All that was refused is known, and the socket has taken bytes since.
     pub fn may_begin(&self) -> bool {
         self.unanswered == 0 && self.refused.is_some_and(|at| self.wakes > at)
