@@ -5,7 +5,17 @@ use std::path::PathBuf;
 
 use crate::report::Report;
 use crate::result::names;
-use crate::scenario::ramp::Ramp;
+
+/// Rate of arrivals.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Ramp {
+    /// Handshakes under way at once.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub ramp: usize,
+    /// Arrivals a second as an open loop; then `--ramp` does not limit them.
+    #[arg(long, value_name = "N")]
+    pub ramp_rate: Option<f64>,
+}
 
 /// Options that all scenarios share.
 #[derive(clap::Args, Clone, Debug)]

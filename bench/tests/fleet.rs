@@ -14,7 +14,7 @@ use murre_bench::fleet::{End, Happening, Leave, Plan, version_hash};
 use murre_bench::letter::{Letter, Letters, Signing};
 use murre_bench::metrics;
 use murre_bench::scenario::Driver;
-use murre_bench::scenario::ramp::Ramp;
+use murre_bench::target::Ramp;
 use murre_bench::target::Target;
 
 /// Agents of each ring.

@@ -3,8 +3,8 @@
 use murre::client::encryption::SubscriptionKeys;
 use murre::client::http::Request;
 
+use super::answer::{Answer, Miss, ensure};
 use super::subject::{Subject, parsed};
-use super::{Answer, Miss, ensure};
 
 /// Bytes of an endpoint URL at most.
 const URL_BYTES_MAX: usize = 1_000;

@@ -2,9 +2,9 @@
 
 use murre::client::http::Response;
 
+use super::answer::{Answer, Miss, ensure};
 use super::raw::{ACCEPT, Event, KEY, RawSocket, VERSION};
 use super::subject::Subject;
-use super::{Answer, Miss, ensure};
 use crate::frame::{BINARY, CLOSE, PING, PONG, TEXT, push_header};
 
 const HELLO: &[u8] = br#"{"messageType":"hello","use_webpush":true}"#;

@@ -6,8 +6,8 @@ use murre::client::agent::Agent;
 use murre::client::http::Request;
 use serde_json::json;
 
+use super::answer::{Answer, Miss, ensure};
 use super::subject::{Subject, Subscription, note_of, shown};
-use super::{Answer, Miss, ensure};
 
 pub(super) fn fields(subject: &Subject) -> Answer {
     let (mut agent, subscription) = subject.subscribed(None)?;

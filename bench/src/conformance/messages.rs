@@ -4,9 +4,9 @@ use murre::client::agent::{Received, channel_id};
 use protocol::webpush::identity::Identity;
 use serde_json::{Value, json};
 
+use super::answer::{Answer, Miss, ensure};
 use super::raw::RawSocket;
 use super::subject::{Subject, note_of, shown};
-use super::{Answer, Miss, ensure};
 use crate::frame::TEXT;
 
 /// Sends this hello on a new connection and returns the first text.

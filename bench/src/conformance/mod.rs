@@ -5,6 +5,10 @@
 
 pub mod table;
 
+mod answer;
+
+mod options;
+
 mod subject;
 
 mod raw;
@@ -24,65 +28,14 @@ mod vapid;
 mod output;
 
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub use answer::{Answer, Level, Miss};
+pub use options::Options;
+
 use subject::Subject;
-use table::{Level, REQUIREMENTS, Requirement};
-
-/// Arguments of this command.
-#[derive(clap::Args, Clone, Debug)]
-pub struct Options {
-    /// WebSocket URL of the server: ws://HOST:PORT/ or wss://HOST:PORT/.
-    #[arg(long, value_name = "URL")]
-    pub ws: String,
-    /// Address to POST to instead of that in the endpoint URL: http://HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "URL")]
-    pub endpoint: Option<String>,
-    /// PEM file of the authorities to trust for wss and https; by default those that this host trusts.
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
-    /// Requirements whose failure makes the exit status 1; `should` includes `must`.
-    #[arg(long, value_enum, default_value = "must")]
-    pub level: Level,
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    pub json: bool,
-    /// Seconds that one check may take.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
-    pub patience: u64,
-    /// Milliseconds of silence that show that no message comes.
-    #[arg(long, value_name = "MS", default_value_t = 700, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    pub silence: u64,
-}
-
-/// The reason why a check did not pass.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Miss {
-    /// The server breaks the requirement.
-    Fail(String),
-    /// This server, or any server, cannot be asked.
-    NotAsked(String),
-}
-
-impl From<io::Error> for Miss {
-    fn from(error: io::Error) -> Miss {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Miss::Fail("no reply in time".into()),
-            io::ErrorKind::UnexpectedEof => Miss::Fail("the server ended the connection".into()),
-            _ => Miss::Fail(error.to_string()),
-        }
-    }
-}
-
-/// Answer of a check.
-pub type Answer = Result<(), Miss>;
-
-/// Passes if `holds`; else fails with this reason.
-fn ensure(holds: bool, reason: impl FnOnce() -> String) -> Answer {
-    if holds { Ok(()) } else { Err(Miss::Fail(reason())) }
-}
+use table::{REQUIREMENTS, Requirement};
 
 /// One requirement with its answer.
 pub struct Outcome {

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use murre::client::http::{self, Request, Response, read_more};
 
+use super::answer::{Answer, Miss, ensure};
 use super::subject::{Subject, Subscription, note_of, parsed};
-use super::{Answer, Miss, ensure};
 
 /// Statuses for an endpoint that is gone.
 const GONE: [u16; 2] = [404, 410];

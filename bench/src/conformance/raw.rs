@@ -7,8 +7,8 @@ use murre::client::http::{self, Response, read_more};
 use murre::client::stream::Stream;
 use serde_json::Value;
 
+use super::answer::{Answer, Miss, ensure};
 use super::subject::Subject;
-use super::{Answer, Miss, ensure};
 use crate::frame;
 
 /// The key of the example in RFC 6455 section 1.3.

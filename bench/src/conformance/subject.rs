@@ -9,7 +9,8 @@ use murre::client::stream::{Stream, Trust};
 use protocol::wire::url::HttpUrl;
 use serde_json::Value;
 
-use super::{Answer, Miss, Options, ensure};
+use super::answer::{Answer, Miss, ensure};
+use super::options::Options;
 
 /// Messages of other types that may come before an awaited reply.
 const STRAYS_MAX: usize = 64;

@@ -1,23 +1,8 @@
 //! The requirements, in the order in which they are asked.
 
+use super::answer::{Answer, Level};
 use super::subject::Subject;
-use super::{Answer, content, frames, mailbox, messages, push, vapid};
-
-/// The weight of a requirement, as RFC 2119 has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Level {
-    Must,
-    Should,
-}
-
-impl Level {
-    pub fn word(self) -> &'static str {
-        match self {
-            Level::Must => "MUST",
-            Level::Should => "SHOULD",
-        }
-    }
-}
+use super::{content, frames, mailbox, messages, push, vapid};
 
 /// One requirement.
 pub struct Requirement {

@@ -7,8 +7,8 @@ use murre::client::agent::Agent;
 use murre::client::http::Request;
 use protocol::webpush::identity::Identity;
 
+use super::answer::{Answer, Miss, ensure};
 use super::subject::{Subject, Subscription, note_of, parsed};
-use super::{Answer, Miss, ensure};
 
 const HOUR: u64 = 3_600;
 /// Statuses that refuse a sender.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::axis::{Axis, number};
-use super::cards::{Card, curve, legend};
+use super::card::{Card, curve, legend};
 use super::plot::{self, Group, Lines};
 use super::runs::{Run, Runs};
 use crate::result::{Series, names};

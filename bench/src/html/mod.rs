@@ -16,6 +16,8 @@ mod axis;
 
 mod plot;
 
+mod card;
+
 mod cards;
 
 mod costs;

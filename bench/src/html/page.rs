@@ -3,7 +3,8 @@
 use std::io;
 
 use super::axis::{compact, date, number, time_unit};
-use super::cards::{self, Card};
+use super::card::Card;
+use super::cards;
 use super::costs::per_session;
 use super::escaped;
 use super::runs::{Run, Runs};

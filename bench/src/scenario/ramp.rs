@@ -10,17 +10,7 @@ use super::traffic::Traffic;
 use crate::latency::Latency;
 use crate::pace::Pace;
 use crate::report::Report;
-
-/// Rate of arrivals.
-#[derive(clap::Args, Clone, Debug)]
-pub struct Ramp {
-    /// Handshakes under way at once.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub ramp: usize,
-    /// Arrivals a second as an open loop; then `--ramp` does not limit them.
-    #[arg(long, value_name = "N")]
-    pub ramp_rate: Option<f64>,
-}
+use crate::target::Ramp;
 
 /// Result of an arrival.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Driver;
+use super::driver::Driver;
 use crate::fleet::{Happening, Plan};
 use crate::latency::{Latency, Series};
 use crate::ledger::{Expect, Ledger};

@@ -3,12 +3,32 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::Snapshot;
 use crate::host::{self, CpuTime};
 
 /// Readings of rates kept, one a second.
 pub const KEPT: usize = 120;
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Values of the gauges at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Current step of the scenario.
+    pub stage: String,
+    /// Number of sessions to reach.
+    pub goal: u64,
+    /// Number of connected sessions.
+    pub sessions: u64,
+    /// POSTs so far.
+    pub posted: u64,
+    /// Notifications so far.
+    pub notified: u64,
+    /// Connections that ended on the server's side so far.
+    pub ended: u64,
+    /// Median latency of the notifications of the last second, in microseconds.
+    pub p50_us: u64,
+    /// 99th percentile of the same, in microseconds.
+    pub p99_us: u64,
+}
 
 /// Rates over about a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

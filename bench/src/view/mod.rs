@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
+pub use self::history::Snapshot;
 use self::history::{History, Rates};
 use crate::report::Report;
 use crate::result::names;
@@ -47,27 +48,6 @@ pub struct Gauges {
     pids: Mutex<Option<Vec<u32>>>,
     /// Rates of every second so far, with the seconds since the beginning: they become curves of the result.
     seconds: Mutex<Vec<(f64, Rates)>>,
-}
-
-/// Values of the gauges at one instant.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Current step of the scenario.
-    pub stage: String,
-    /// Number of sessions to reach.
-    pub goal: u64,
-    /// Number of connected sessions.
-    pub sessions: u64,
-    /// POSTs so far.
-    pub posted: u64,
-    /// Notifications so far.
-    pub notified: u64,
-    /// Connections that ended on the server's side so far.
-    pub ended: u64,
-    /// Median latency of the notifications of the last second, in microseconds.
-    pub p50_us: u64,
-    /// 99th percentile of the same, in microseconds.
-    pub p99_us: u64,
 }
 
 impl Gauges {

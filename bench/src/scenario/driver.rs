@@ -1,0 +1,136 @@
+//! The one thread and the one wait of a scenario.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token};
+
+use crate::alarm::{self, Alarm};
+use crate::fleet::{self, Happening, Plan, Swarm};
+use crate::publishers::{Answer, Publishers};
+use crate::target::Target;
+use crate::view::View;
+
+/// Token of the rings of the agents; publishers have smaller tokens, the alarm the next one.
+const AGENTS: Token = Token(usize::MAX - 1);
+/// Sockets of one ring at most. More than that would only make its table larger than the part in use.
+const TABLE_MAX: u64 = 32_768;
+
+/// One thread, one wait, all clients.
+pub struct Driver {
+    poll: Poll,
+    events: Events,
+    alarm: Alarm,
+    /// Progress for a person.
+    pub view: View,
+    pub swarm: Swarm,
+    /// The app servers; none until `open_publishers`.
+    pub publishers: Option<Publishers>,
+    /// Events of agents that were not taken yet.
+    pub happenings: Vec<Happening>,
+    /// Answers to POSTs that were not taken yet.
+    pub answers: Vec<Answer>,
+}
+
+impl Driver {
+    /// Agents for `target`, none connected.
+    pub fn new(target: &Target, plan: Plan, in_flight_max: usize) -> io::Result<Driver> {
+        let table = crate::host::raise_open_files().min(TABLE_MAX) as u32;
+        Driver::with_table(target, plan, in_flight_max, table)
+    }
+
+    /// As [`Driver::new`] with rings of `table` agents each.
+    pub fn with_table(target: &Target, plan: Plan, in_flight_max: usize, table: u32) -> io::Result<Driver> {
+        let (servers, sources, count) = (target.ws.clone(), target.sources, target.sessions);
+        let options = fleet::Options { servers, sources, count, in_flight_max, table, tls: target.tls() };
+        let poll = Poll::new()?;
+        let swarm = Swarm::new(&options, plan)?;
+        poll.registry().register(&mut SourceFd(&swarm.event()), AGENTS, Interest::READABLE)?;
+        Ok(Driver {
+            alarm: Alarm::new(poll.registry())?,
+            poll,
+            view: View::open(target),
+            events: Events::with_capacity(1024),
+            swarm,
+            publishers: None,
+            happenings: Vec::new(),
+            answers: Vec::new(),
+        })
+    }
+
+    /// Opens `count` app server connections.
+    pub fn open_publishers(&mut self, target: &Target, count: usize) -> io::Result<()> {
+        self.publishers = Some(Publishers::connect(target.endpoint, target.tls(), count, self.registry())?);
+        Ok(())
+    }
+
+    fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    /// Starts the connections that are due, waits for events at most this long, and reacts to them.
+    pub fn turn(&mut self, patience: Duration) -> io::Result<()> {
+        crate::interrupt::check()?;
+        let known = self.happenings.len();
+        self.swarm.step(&mut self.happenings)?;
+        let nothing = self.happenings.len() == known && self.swarm.quiet();
+        let patience = if nothing { patience } else { Duration::ZERO };
+        if let Some(wakes) = self.swarm.wakes().filter(|_| !patience.is_zero()) {
+            self.alarm.set_earlier(wakes)?;
+        }
+        let polled = self.poll.poll(&mut self.events, Some(patience));
+        self.swarm.awake();
+        match polled {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            other => other?,
+        }
+        for event in &self.events {
+            if event.token() == alarm::TOKEN {
+                self.alarm.rang();
+            } else if let Some(publishers) = self.publishers.as_mut().filter(|_| event.token() != AGENTS) {
+                publishers.ready(event, self.poll.registry(), &mut self.answers)?;
+            }
+        }
+        self.swarm.step(&mut self.happenings)?;
+        self.view.sessions(self.swarm.connected());
+        Ok(())
+    }
+
+    /// Waits for events until this instant at the latest, to the microsecond, and reacts to them.
+    pub fn turn_by(&mut self, due: Instant) -> io::Result<()> {
+        self.alarm.set(due)?;
+        self.turn(Duration::from_secs(1))
+    }
+
+    /// Turns until every launched agent is idle or has failed.
+    pub fn settle(&mut self, patience: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + patience;
+        while !self.swarm.settled() {
+            if Instant::now() > deadline {
+                let connected = self.swarm.connected();
+                return Err(io::Error::other(format!("{connected} sessions after {patience:?}, then no progress")));
+            }
+            self.turn(Duration::from_millis(10))?;
+        }
+        Ok(())
+    }
+
+    /// Turns for this long, regardless of events.
+    pub fn idle(&mut self, span: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + span;
+        while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            self.turn(left.min(Duration::from_millis(50)))?;
+        }
+        Ok(())
+    }
+
+    /// Discards the events so far; returns the number of connections that ended in them.
+    pub fn forget(&mut self) -> usize {
+        let ended = self.happenings.iter().filter(|one| matches!(one, Happening::Ended { .. })).count();
+        // A million of them are a hundred megabytes.
+        self.happenings = Vec::new();
+        self.answers = Vec::new();
+        ended
+    }
+}
