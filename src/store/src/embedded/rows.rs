@@ -247,17 +247,7 @@ impl Record {
 
     /// The user with its channels, as a transfer moves it.
     pub(super) fn whole(&self, uaid: Uaid, channels: Vec<Channel>) -> WholeUser {
-        let row = self.row(Vec::new());
-        WholeUser {
-            uaid,
-            record_version: row.record_version,
-            seen: row.seen,
-            low_water: row.low_water,
-            user_clock: row.user_clock,
-            may_have_messages: row.may_have_messages,
-            contact: row.contact,
-            channels,
-        }
+        WholeUser::of(uaid, self.row(Vec::new()), channels)
     }
 
     fn put(&mut self, flag: u8, on: bool) {

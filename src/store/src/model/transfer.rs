@@ -65,17 +65,7 @@ impl Transfer for ModelTransfer {
 
 fn whole(uaid: Uaid, user: &User) -> WholeUser {
     let channel = |(chid, (key, at)): (&_, &(_, _))| Channel { chid: *chid, key: *key, registered_at: *at };
-    let row = user.row();
-    WholeUser {
-        uaid,
-        record_version: row.record_version,
-        seen: row.seen,
-        low_water: row.low_water,
-        user_clock: row.user_clock,
-        may_have_messages: row.may_have_messages,
-        contact: row.contact,
-        channels: user.channels.iter().map(channel).collect(),
-    }
+    WholeUser::of(uaid, user.row(), user.channels.iter().map(channel).collect())
 }
 
 fn take_on(user: &mut User, whole: &WholeUser, new: bool) {

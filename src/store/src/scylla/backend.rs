@@ -4,21 +4,20 @@
 //! has a port into it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use machine::StoreOp;
-use machine::ids::{StoreTicket, Uaid};
+use machine::ids::Uaid;
 use machine::message::Message;
 use machine::stats::Board;
 use scylla::client::session::Session;
 use shards::ports::Store;
 use shards::wall::Wall;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
+use super::blocking::{block_on, runtime};
 use super::client::Client;
 use super::connect::connect;
 use super::known::Known;
@@ -30,11 +29,8 @@ use super::preflight::{self, Fault};
 use super::stats::Numbers;
 use crate::latencies::Latencies;
 use crate::nodes::Nodes;
+use crate::transfer::Asker;
 
-/// Threads of the runtime: the driver and all lanes share them, and one encodes and decodes for several shards.
-const THREADS_MAX: usize = 4;
-/// Shards that one thread serves.
-const SHARDS_PER_THREAD: usize = 4;
 /// Time limit for operations under way at the end.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// Time limit for the messages of ledgers at start, and the pause after a refusal.
@@ -171,13 +167,16 @@ impl Scylla {
             users.entry(message.uaid).or_default().push(Arc::clone(message));
         }
         let mut left: Vec<Vec<Arc<Message>>> = users.into_values().collect();
-        let (until, mut hand) = (Instant::now() + SAVE_WITHIN, Asker::new(self));
+        let (until, mut hand) = (Instant::now() + SAVE_WITHIN, Asker::new(|waker| self.port(waker)));
         loop {
             let mut refused = Vec::new();
             for some in left.chunks(SAVES_MAX) {
                 let ops = some.iter().map(|messages| StoreOp::Save { messages: messages.clone() });
-                let done = hand.ask(ops.collect());
-                refused.extend(some.iter().zip(done).filter(|(_, done)| !done).map(|(messages, _)| messages.clone()));
+                // Without an answer none of them counts as saved.
+                let answers = hand.ask_each(ops.collect()).unwrap_or_default();
+                let is_saved = |at: usize| answers.get(at).is_some_and(Result::is_ok);
+                let unsaved = some.iter().enumerate().filter(|(at, _)| !is_saved(*at));
+                refused.extend(unsaved.map(|(_, messages)| messages.clone()));
             }
             if refused.is_empty() {
                 return Ok(());
@@ -205,67 +204,5 @@ impl Scylla {
             tracing::warn!("the store was closed while operations were under way");
         }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
-    }
-}
-
-fn runtime() -> Result<Runtime, String> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores.div_ceil(SHARDS_PER_THREAD).min(THREADS_MAX))
-        .thread_name("store")
-        .enable_all()
-        .build()
-        .map_err(|error| format!("the system refuses a runtime for the store: {error}"))
-}
-
-/// Waits on a thread of its own, because the caller may be inside a runtime.
-pub(super) fn block_on<T: Send>(runtime: &Handle, future: impl Future<Output = T> + Send) -> T {
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| runtime.block_on(future));
-        match waiting.join() {
-            Ok(done) => done,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
-}
-
-/// Sends operations and waits for replies, before there are shards.
-struct Asker {
-    port: Box<dyn Store>,
-    woken: std::sync::mpsc::Receiver<()>,
-    next: AtomicU32,
-}
-
-impl Asker {
-    fn new(store: &Scylla) -> Asker {
-        let (wake, woken) = std::sync::mpsc::channel();
-        let waker = move || {
-            // The receiver lives as long as the port.
-            let _ = wake.send(());
-        };
-        Asker { port: store.port(Arc::new(waker)), woken, next: AtomicU32::new(0) }
-    }
-
-    /// Returns for each operation, in this order, true if it was done.
-    fn ask(&mut self, ops: Vec<StoreOp>) -> Vec<bool> {
-        let first = self.next.load(Ordering::Relaxed);
-        let mut done = vec![false; ops.len()];
-        for op in ops {
-            let ticket = StoreTicket { index: self.next.fetch_add(1, Ordering::Relaxed), generation: 0 };
-            self.port.submit(ticket, op);
-        }
-        for _ in 0..done.len() {
-            loop {
-                if let Some((ticket, answer)) = self.port.collect() {
-                    done[ticket.index.wrapping_sub(first) as usize] = answer.is_ok();
-                    break;
-                }
-                // Every operation is answered within its time.
-                if let Err(RecvTimeoutError::Disconnected) = self.woken.recv_timeout(Duration::from_secs(1)) {
-                    return done;
-                }
-            }
-        }
-        done
     }
 }

@@ -24,6 +24,8 @@ pub mod upkeep;
 
 mod backend;
 
+mod blocking;
+
 mod breaker;
 
 mod client;

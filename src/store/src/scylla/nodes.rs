@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::backend::block_on;
+use super::blocking::block_on;
 use super::client::{Client, Failed, Hand};
 use super::stats::Statement;
 use crate::IDLE_SECONDS_MAX;

@@ -14,6 +14,7 @@
 //! put back in one batch of one partition, which is one mutation: a user is there with all of them or not at all.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use hashbrown::HashMap;
@@ -30,9 +31,26 @@ use super::explain;
 use super::options::Options;
 use super::rows;
 use super::schema::family;
-use super::upkeep::UpkeepFault;
 use crate::IDLE_SECONDS_MAX;
 use crate::nodes::{NodeRow, SILENT_TIME_LONG};
+
+/// Cause of an early end, in one sentence. Nothing is half done then: the command may be run again.
+#[derive(Debug)]
+pub struct UpkeepFault(String);
+
+impl UpkeepFault {
+    pub(super) fn new(why: String) -> UpkeepFault {
+        UpkeepFault(why)
+    }
+}
+
+impl fmt::Display for UpkeepFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UpkeepFault {}
 
 /// The first pause before a statement is sent again; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -15,9 +15,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::backend::{Scylla, block_on};
+use super::backend::Scylla;
+use super::blocking::block_on;
 use super::client::{Client, Failed, Hand};
-use super::ops::{self, store, updates, users};
+use super::ops::changes;
+use super::ops::read::read_rows;
+use super::ops::{updates, users};
 use super::rows::{self, Place, UserPart};
 use super::schema::family;
 use super::statements::Change;
@@ -95,7 +98,7 @@ impl Work {
     }
 
     async fn read(&self, uaid: Uaid) -> Result<UserPart, TransferFault> {
-        let read = ops::read_rows(&self.hand(), Statement::UserRead, &(rows::uaid(&uaid),)).await;
+        let read = read_rows(&self.hand(), Statement::UserRead, &(rows::uaid(&uaid),)).await;
         let part = read.map_err(failed)?;
         if part.record_unreadable {
             return Err(TransferFault(format!(
@@ -111,10 +114,10 @@ impl Work {
         let hand = self.hand();
         let changes = match &message.topic {
             Some(Topic::UPDATE) => updates::publish(&hand, message).await.map_err(failed)?,
-            Some(_) => vec![store::write(&hand, message, Place::of(message))],
+            Some(_) => vec![changes::write(&hand, message, Place::of(message))],
             None => {
                 let place = Place::plain(family::SAVED, message.stamp, message.chid);
-                vec![store::write(&hand, message, place)]
+                vec![changes::write(&hand, message, place)]
             }
         };
         hand.change(&message.uaid, &changes).await.map_err(failed)

@@ -18,27 +18,10 @@ use super::connect::consistency;
 use super::explain;
 use super::options::Options;
 use super::purge::Broom;
+pub use super::purge::UpkeepFault;
 use super::schema::{TABLES, family};
 use super::schema_apply::{self, Kind};
 use crate::IDLE_SECONDS_MAX;
-
-/// Cause of an early end, in one sentence. Nothing is half done then: the command may be run again.
-#[derive(Debug)]
-pub struct UpkeepFault(String);
-
-impl UpkeepFault {
-    pub(super) fn new(why: String) -> UpkeepFault {
-        UpkeepFault(why)
-    }
-}
-
-impl fmt::Display for UpkeepFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UpkeepFault {}
 
 /// Contents of the table of users.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -100,7 +83,7 @@ pub async fn census(
     let mut scan = Statement::new(query).with_page_size(PAGE_ROWS);
     scan.set_consistency(consistency(config.read_consistency));
     scan.set_request_timeout(Some(PAGE_TIME_MAX));
-    let fault = |error: &dyn fmt::Display| UpkeepFault(format!("the users in {keyspace} cannot be read: {error}"));
+    let fault = |error: &dyn fmt::Display| UpkeepFault::new(format!("the users in {keyspace} cannot be read: {error}"));
     let broom = match purge {
         Purge::Nobody => None,
         Purge::Idle(_) => Some(Broom::new(session, config).await?),
@@ -123,7 +106,7 @@ pub async fn census(
                 settle(broom.as_ref(), &mut census, &seen, purge).await?;
                 if stop.load(Ordering::Relaxed) {
                     let dropped = census.purged;
-                    return Err(UpkeepFault(format!(
+                    return Err(UpkeepFault::new(format!(
                         "told to stop; {dropped} users were dropped, run it again to go on"
                     )));
                 }
@@ -199,7 +182,7 @@ pub struct Space {
 /// # Errors
 /// The kind of the database cannot be found out.
 pub async fn space(session: &Session, config: &Options) -> Result<BTreeMap<&'static str, Space>, UpkeepFault> {
-    let kind = schema_apply::kind(session).await.map_err(|fault| UpkeepFault(fault.to_string()))?;
+    let kind = schema_apply::kind(session).await.map_err(|fault| UpkeepFault::new(fault.to_string()))?;
     let mut spaces = BTreeMap::new();
     for table in TABLES.iter().take(LARGE_TABLES) {
         let mut space = Space::default();

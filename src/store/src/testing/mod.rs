@@ -1,8 +1,11 @@
-//! What the tests of this crate and of those above it need: sample rows, whole users, a small disk, a real database.
+//! What the tests of this crate and of those above it need: sample rows, whole
+//! users, a table of nodes, a small disk, a real database.
 
 pub mod sample;
 
 pub mod users;
+
+pub mod nodes;
 
 pub mod disk;
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use machine::ids::Uaid;
 use machine::message::Message;
 
-use super::{Transfer, TransferFault, WholeUser};
+use super::port::{Transfer, TransferFault, WholeUser};
 
 /// Rows that are handed to a store at once: 64 of at most 8 KiB and their heads.
 pub const ROWS_AT_ONCE_MAX: usize = 64;

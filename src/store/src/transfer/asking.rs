@@ -9,7 +9,7 @@ use machine::limits;
 use machine::{StoreError, StoreOp, StoreReply};
 use shards::ports::Store;
 
-use super::TransferFault;
+use super::port::TransferFault;
 
 /// Longest wait for the replies to one list of operations.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -40,6 +40,14 @@ impl Asker {
     /// # Errors
     /// The store refuses one of them or does not answer.
     pub fn ask(&mut self, ops: Vec<StoreOp>) -> Result<Vec<StoreReply>, TransferFault> {
+        self.ask_each(ops)?.into_iter().map(|answer| answer.map_err(refused)).collect()
+    }
+
+    /// Returns the answers to these operations, in this order, refusals too.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub fn ask_each(&mut self, ops: Vec<StoreOp>) -> Result<Vec<Result<StoreReply, StoreError>>, TransferFault> {
         assert!(ops.len() <= limits::STORE_TICKETS_MAX, "a port takes no more at once");
         self.asked = self.asked.wrapping_add(1);
         let mut answers: Vec<_> = ops.iter().map(|_| None).collect();
@@ -64,7 +72,7 @@ impl Asker {
                 let _ = self.bell.recv_timeout(LOOK_EVERY);
             }
         }
-        answers.into_iter().flatten().map(|answer| answer.map_err(refused)).collect()
+        Ok(answers.into_iter().flatten().collect())
     }
 }
 

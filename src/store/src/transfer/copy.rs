@@ -9,9 +9,9 @@ use machine::time::UnixSeconds;
 use ring::digest::{Context, SHA256};
 
 use super::admit::{Admission, Admitted, ROWS_AT_ONCE_MAX};
+use super::port::{Transfer, TransferFault, WholeUser};
 use super::rows::{USERS_AT_ONCE_MAX, each_row};
 use super::walk::walk;
-use super::{Transfer, TransferFault, WholeUser};
 
 /// Rows that expire within this many seconds of a comparison are on neither side of it: they may expire between the
 /// two reads.

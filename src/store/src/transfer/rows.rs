@@ -7,7 +7,7 @@ use machine::message::{Message, Topic};
 use machine::time::UnixSeconds;
 use machine::{StoreOp, StoreReply};
 
-use super::{Transfer, TransferFault};
+use super::port::{Transfer, TransferFault};
 
 /// Users whose pages are requested at once.
 pub const USERS_AT_ONCE_MAX: usize = 32;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use machine::ids::{Clock, KeyDigest, Stamp};
+use machine::ids::{Clock, KeyDigest, Stamp, Uaid};
 use machine::message::Message;
 use machine::simple::{Contact, Mode};
 use machine::time::UnixSeconds;

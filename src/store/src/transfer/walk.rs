@@ -3,7 +3,7 @@
 use machine::RECORD_VERSION;
 use machine::time::UnixSeconds;
 
-use super::{Listed, Transfer, TransferFault, WholeUser};
+use super::port::{Listed, Transfer, TransferFault, WholeUser};
 use crate::idle;
 
 /// Users that are read at once: with 2,048 channels each 15 MB.

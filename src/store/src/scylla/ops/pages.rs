@@ -14,7 +14,9 @@ use super::super::port::Answer;
 use super::super::rows::{self, micros};
 use super::super::schema::family;
 use super::super::stats::Statement;
-use super::{damaged, misread, settled_to, updates};
+use super::read::{damaged, misread};
+use super::updates;
+use super::users::settled_to;
 
 /// Pages begin in short requests: the first page of a user agent fits one.
 fn is_long(limit: usize, first: bool) -> bool {

@@ -13,7 +13,7 @@ use super::super::port::Answer;
 use super::super::rows::Place;
 use super::super::schema::family;
 use super::super::stats::count;
-use super::store::delete;
+use super::changes::delete;
 use super::{updates, users};
 
 pub(super) async fn settle(hand: &Hand<'_>, known: &Known, rows: &[RowKey], low_water: Option<Clock>) -> Answer {

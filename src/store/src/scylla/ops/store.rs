@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use machine::ids::{Chid, Clock};
+use machine::ids::Chid;
 use machine::message::{Message, Topic};
 use machine::simple::Mode;
 use machine::{StoreError, StoreReply};
@@ -11,11 +11,13 @@ use machine::{StoreError, StoreReply};
 use super::super::client::Hand;
 use super::super::known::{Known, User};
 use super::super::port::Answer;
-use super::super::rows::{self, Place, micros};
+use super::super::rows::Place;
 use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::count;
-use super::{read_user, updates, users};
+use super::changes::write;
+use super::read::read_user;
+use super::{updates, users};
 
 /// A message that is not written this long after its clock is refused: low water may pass it later.
 const WRITE_WITHIN_US: u64 = machine::limits::WRITE_SECONDS_MAX * 1_000_000;
@@ -92,15 +94,4 @@ fn put(hand: &Hand<'_>, message: &Message, family: i8) -> Change {
         None => Place::plain(family, message.stamp, message.chid),
     };
     write(hand, message, place)
-}
-
-/// Writes a message to this place, at its clock.
-pub(in super::super) fn write(hand: &Hand<'_>, message: &Message, place: Place) -> Change {
-    let ttl = hand.client.ttl(message.expires());
-    Change::MessagePut { place, value: rows::value(message), at: micros(message.stamp.clock), ttl }
-}
-
-/// Deletes exactly the version with this clock.
-pub(super) fn delete(place: Place, clock: Clock) -> Change {
-    Change::MessageDelete { place, at: micros(clock) }
 }

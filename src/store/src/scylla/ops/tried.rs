@@ -13,7 +13,8 @@ use super::super::rows::{self, Place, micros};
 use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
-use super::{misread, pages, updates};
+use super::read::misread;
+use super::{pages, updates};
 
 /// Seconds by which a row is kept longer for each delivery: more than two clocks read a moment apart differ.
 const SECONDS_EACH: i32 = 2;

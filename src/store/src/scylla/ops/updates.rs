@@ -12,8 +12,8 @@ use super::super::client::{Failed, Hand};
 use super::super::rows::{self, Place};
 use super::super::statements::Change;
 use super::super::stats::Statement;
-use super::store::{delete, write};
-use super::{damaged, misread};
+use super::changes::{delete, write};
+use super::read::{damaged, misread};
 
 /// Changes that store this update; none when a row stands above it.
 pub(in super::super) async fn publish(hand: &Hand<'_>, message: &Message) -> Result<Vec<Change>, Failed> {

@@ -13,7 +13,7 @@ use super::super::rows::{self, Place, UserPart, micros};
 use super::super::schema::family;
 use super::super::statements::Change;
 use super::super::stats::Statement;
-use super::{misread, read_part, read_user, sound};
+use super::read::{misread, read_part, read_user, sound};
 use crate::IDLE_SECONDS_MAX;
 
 /// Seconds that rows of a user live without a `Touch`.
@@ -190,6 +190,19 @@ pub(super) async fn drop(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Answer {
     hand.send(Statement::MessageDrop, &(at, rows::uaid(&uaid))).await?;
     known.change(uaid, |user| *user = User::dropped(Clock(at.unsigned_abs())));
     Ok(StoreReply::Done)
+}
+
+/// Low water of a user, as remembered, else as read; `None` when there is no such user.
+pub(super) async fn settled_to(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<Option<Clock>, Failed> {
+    if let Some(low_water) = known.get(uaid, |user| user.low_water).flatten() {
+        return Ok(Some(low_water));
+    }
+    let part = check(hand, uaid, Chid([0; 16])).await?;
+    if part.record.is_none() {
+        return Ok(None);
+    }
+    known.change(uaid, |user| user.is_there(part.low_water));
+    Ok(Some(part.low_water))
 }
 
 /// Record, low water, user clock, contact and one channel of a user.

@@ -1,0 +1,85 @@
+//! Reads of a user's partition, and rows that do not parse.
+
+use machine::StoreError;
+use machine::ids::Uaid;
+
+use super::super::client::{Failed, Hand};
+use super::super::known::Known;
+use super::super::rows::{self, UserPart};
+use super::super::stats::{Statement, count};
+
+impl From<Failed> for StoreError {
+    fn from(_: Failed) -> StoreError {
+        StoreError::Transient
+    }
+}
+
+/// Reads the whole partition of a user and remembers what later operations need.
+pub(super) async fn read_user(hand: &Hand<'_>, known: &Known, uaid: Uaid) -> Result<UserPart, Failed> {
+    let part = read_part(hand, Statement::UserRead, &(rows::uaid(&uaid),)).await?;
+    let channels = part.channels.len();
+    if part.record.is_some() {
+        known.change(uaid, |user| {
+            user.is_there(part.low_water);
+            user.channels = Some(channels);
+        });
+    }
+    Ok(part)
+}
+
+/// Reads rows of a user's partition, of which none is an unreadable record.
+pub(super) async fn read_part(
+    hand: &Hand<'_>,
+    statement: Statement,
+    values: &impl scylla::serialize::row::SerializeRow,
+) -> Result<UserPart, Failed> {
+    sound(hand, read_rows(hand, statement, values).await?)
+}
+
+/// Refuses a part with an unreadable record, and counts rows that do not parse.
+pub(super) fn sound(hand: &Hand<'_>, part: UserPart) -> Result<UserPart, Failed> {
+    if part.record_unreadable {
+        return Err(misread(hand, &"the record of a user cannot be read"));
+    }
+    if part.damaged > 0 {
+        hand.client.numbers.others.damaged_rows.fetch_add(part.damaged, std::sync::atomic::Ordering::Relaxed);
+    }
+    Ok(part)
+}
+
+/// Reads rows of a user's partition, also an unreadable record.
+pub(in super::super) async fn read_rows(
+    hand: &Hand<'_>,
+    statement: Statement,
+    values: &impl scylla::serialize::row::SerializeRow,
+) -> Result<UserPart, Failed> {
+    let (mut part, mut state) = (UserPart::default(), None);
+    loop {
+        let (found, next) = hand.read(statement, values, state, true).await?;
+        let found = found.rows::<(i8, &[u8], &[u8])>().map_err(|error| misread(hand, &error))?;
+        for row in found {
+            let (family, key, value) = row.map_err(|error| misread(hand, &error))?;
+            part.take(family, key, value);
+        }
+        match next {
+            Some(_) => state = next,
+            None => return Ok(part),
+        }
+    }
+}
+
+/// Counts an answer that does not parse; logs the first one, and later ones ever more rarely.
+pub(super) fn misread(hand: &Hand<'_>, error: &dyn std::fmt::Display) -> Failed {
+    damaged(hand, error);
+    Failed
+}
+
+/// Counts a row that does not parse; logs the first one, and later ones ever more rarely.
+pub(super) fn damaged(hand: &Hand<'_>, error: &dyn std::fmt::Display) {
+    let rows = &hand.client.numbers.others.damaged_rows;
+    count(rows);
+    let count = rows.load(std::sync::atomic::Ordering::Relaxed);
+    if count.is_power_of_two() {
+        tracing::error!(count, %error, "the shared store has a row that is none of this version");
+    }
+}
