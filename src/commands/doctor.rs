@@ -7,6 +7,7 @@ mod certificates;
 mod chain;
 pub mod checks;
 pub mod facts;
+mod finding;
 #[cfg(test)]
 mod tests;
 

@@ -12,13 +12,13 @@ use std::process::ExitCode;
 
 use machine::ids::Uaid;
 use machine::time::UnixSeconds;
+use store::transfer::{LeftOut, Transfer, TransferFault, USERS_AT_ONCE_MAX, WholeUser, each_row, walk};
 
 use super::import::{Line, encode_row};
 use super::migrate::{Progress, Refused, source, unix_now, unreadable};
 use super::{ConfigArgs, fail, status};
 use crate::config::Config;
 use crate::node::{self, Fault};
-use store::transfer::{LeftOut, Transfer, TransferFault, USERS_AT_ONCE_MAX, WholeUser, each_row, walk};
 
 /// Characters of the rows of one line, unless its only row is longer. With 32 users at once that is 16 MiB of memory,
 /// and a line with 2,048 channels has less than 1 MiB, of the 16 that an import reads.

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use machine::time::UnixSeconds;
+use store::transfer::{Admitted, Coming, Transfer, TransferFault, admit};
 
 use super::{ConfigArgs, fail, status};
 use crate::node;
@@ -26,7 +27,6 @@ pub(super) use line::Line;
 use line::Parsed;
 use lines::{Lines, Next};
 pub(super) use own::encode_row;
-use store::transfer::{Admitted, Coming, Transfer, TransferFault, admit};
 
 /// Users that are written at once, and so the size of one group of the committer.
 const USERS_AT_ONCE_MAX: usize = 256;

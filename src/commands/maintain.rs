@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Subcommand;
+use store::embedded::{Copied, Progress};
+use store::scylla::connect::connect;
+use store::scylla::upkeep::{self, AGES, Census, Purge, Space};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigArgs, fail, status};
 use crate::config::Config;
 use crate::node::{self, Copy, Fault, is_backup_name};
-use store::embedded::{Copied, Progress};
-use store::scylla::connect::connect;
-use store::scylla::upkeep::{self, AGES, Census, Purge, Space};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use machine::time::UnixSeconds;
+use store::transfer::{Admitted, Compared, Copied, compare, copy};
 
 use super::{fail, status};
 use crate::config::{Config, ConfigError, Sources, StoreKind};
 use crate::node::{self, Fault};
-use store::transfer::{Admitted, Compared, Copied, compare, copy};
 
 /// Interval between progress lines.
 const SAY_EVERY: Duration = Duration::from_secs(5);

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-
-use super::{ConfigArgs, fail, status};
-use crate::config::{self, Config};
 use store::scylla::connect::connect;
 use store::scylla::options::Options;
 use store::scylla::schema::{Server, VERSION};
 use store::scylla::{preflight, schema_apply};
+
+use super::{ConfigArgs, fail, status};
+use crate::config::{self, Config};
 
 /// Arguments of this command.
 #[derive(clap::Args, Debug)]

@@ -56,7 +56,6 @@ use std::time::Duration;
 
 use machine::ids::KeyDigest;
 use protocol::wire::url::HttpUrl;
-
 use store::scylla::options::Options;
 
 pub use machine::limits::SHARDS_MAX;

@@ -10,9 +10,9 @@ use protocol::webpush::endpoint::split_url;
 use protocol::webpush::key::PointChecker;
 use protocol::wire::url::HttpUrl;
 use shards::strangers::Prefix;
+use store::scylla::options::Password;
 
 use super::access::ACCESS_LIST_MAX;
-use store::scylla::options::Password;
 
 /// A value before it is typed: one text, or the items of a TOML list.
 #[derive(Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The admin server: health routes (PROTOCOL.md 7.1), metrics, broadcasts, and a page to look at.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
@@ -13,8 +13,8 @@ use machine::stats::{Board, Kind, Meaning};
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
-use super::acme::OrderBook;
-use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Broadcasts, Values};
+use super::broadcasts::{BROADCASTS_BODY_BYTES_MAX, Values};
+use super::own::Own;
 use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
 use super::{Exhibits, Health, Host, megaphone, metrics};
@@ -29,19 +29,6 @@ pub(super) struct View {
     own: Own,
     /// One permit: one backup at a time.
     backups: Arc<Semaphore>,
-}
-
-/// State of the island itself, for the admin page and the metrics.
-#[derive(Default)]
-pub(super) struct Own {
-    pub broadcasts: Arc<Broadcasts>,
-    pub source: Option<Arc<Mutex<megaphone::State>>>,
-    /// Boards of the parts of the island.
-    pub boards: Vec<Arc<Board>>,
-    /// The other nodes, on a shared store.
-    pub nodes: Option<Arc<Showcase>>,
-    /// Orders of certificates, if there are any.
-    pub orders: Option<Arc<OrderBook>>,
 }
 
 impl View {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use machine::BroadcastVersion;
 use machine::limits::{BROADCAST_IDS_MAX, BROADCAST_TEXT_BYTES_MAX};
 
-use super::Host;
+use super::host::Host;
 
 /// Id to version.
 pub(super) type Values = BTreeMap<String, String>;

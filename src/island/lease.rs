@@ -7,10 +7,10 @@ use std::sync::{Arc, mpsc};
 use machine::NodeId;
 use machine::counters;
 use machine::stats::{Board, Counters as _};
+use store::nodes::{Nodes, RENEW_INTERVAL, Renewed};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Host, Signal};
-use store::nodes::{Nodes, RENEW_INTERVAL, Renewed};
+use super::host::{Host, Signal};
 
 counters! {
     /// Renewals of the lease of this node.
@@ -82,49 +82,18 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
-    use store::nodes::{Ahead, Burial, Look, Renewal};
-
-    struct Table(Mutex<Renewed>);
-
-    impl Nodes for Table {
-        fn enter(&self, _: &NodeId) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn leave(&self, _: &NodeId) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn renew(&self, _: &NodeId) -> Renewal {
-            let renewed = *self.0.lock().unwrap();
-            Box::pin(async move { renewed })
-        }
-
-        fn bury(&self, _: &NodeId) -> Burial {
-            Box::pin(async { false })
-        }
-
-        fn look(&self, _: &str) -> Look {
-            Box::pin(async { None })
-        }
-
-        fn ahead(&self) -> Ahead {
-            Box::pin(async { None })
-        }
-    }
+    use store::testing::nodes::FakeNodes;
 
     #[tokio::test]
     async fn a_run_ends_when_the_table_says_so_and_for_no_silence_of_the_database() {
-        let table = Arc::new(Table(Mutex::new(Renewed::Kept)));
+        let table = Arc::new(FakeNodes::default());
         let me = Arc::new(NodeId { url: "http://n".into(), boot: 1 });
         let mut lease = Lease::new(Arc::clone(&table) as Arc<dyn Nodes>, me);
         for (says, over) in
             [(Renewed::Kept, false), (Renewed::Unknown, false), (Renewed::Taken, true), (Renewed::Buried, true)]
         {
-            *table.0.lock().unwrap() = says;
+            table.answers().renewed = says;
             assert_eq!(lease.renew().await, over, "{says:?}");
         }
         let numbers = lease.numbers;

@@ -24,15 +24,15 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use store::latencies::{BOUNDS_US, Latencies};
 
 use super::acme::{OrderBook, Outcome};
-use super::admin::Own;
+use super::own::Own;
 use super::peers::{Showcase, Shown, Standing};
 use super::process::Process;
 use super::{CertificatesInUse, Exhibits};
 use labelled::{Labels, line};
 use renamed::{RENAMED, Renamed, successor};
-use store::latencies::{BOUNDS_US, Latencies};
 use strangers::StrangerNumbers;
 
 /// Every metric: those of murre with the prefix `murre_`, those of the process with the names that every process has.

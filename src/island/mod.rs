@@ -4,11 +4,15 @@
 //! One thread of its own. It sees shards only through their boards of counters and what they push to [`Wakes`], and
 //! reaches them only through [`Host`]; no shard ever waits for it.
 
+mod host;
+
 mod admin;
 
 mod admin_server;
 
 mod metrics;
+
+mod own;
 
 mod process;
 
@@ -41,6 +45,7 @@ pub use acme::{Answers, OrderBook};
 pub use challenges::Challenges;
 pub(crate) use client::client_config;
 pub use expiry::{CertificatesInUse, InUse};
+pub use host::{Backup, Health, Host, Signal};
 pub(crate) use lease::Lease;
 pub use megaphone::Source;
 pub use peers::{Answering, PeerCalls, Peers, Trust, settle, who_answers};
@@ -50,13 +55,11 @@ pub use validity::Validity;
 pub use wakes::Wakes;
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use machine::BroadcastVersion;
 use machine::stats::Board;
 use tokio::sync::watch;
 
@@ -68,50 +71,6 @@ use protocol::wire::url::HttpUrl;
 use shards::strangers::Strangers;
 use store::latencies::Latencies;
 use tls::ServerTls;
-
-/// Calls from the island to the node that it serves.
-pub trait Host: Send + Sync + 'static {
-    /// Tells every shard these broadcast values. Waits while a shard has too many controls unread.
-    fn set_broadcasts(&self, values: Arc<[BroadcastVersion]>);
-
-    /// Takes note of what the shards hold. Called about once a second; it takes no time.
-    fn look_around(&self);
-
-    fn health(&self) -> Health;
-
-    /// Reads the certificates again and shows them, all of them or none. Called on a thread of its own.
-    ///
-    /// # Errors
-    /// One sentence; then all stays what it was.
-    fn renew_certificates(&self) -> Result<(), String>;
-
-    /// Copies keys and store under this name. Takes its time; called on a thread of its own.
-    ///
-    /// # Errors
-    /// One sentence.
-    fn backup(&self, name: &str) -> Result<Backup, String>;
-}
-
-/// State of a node, as its health routes report it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Health {
-    Serving,
-    /// Serving sessions, and storage takes nothing.
-    StoreDown,
-    Draining,
-}
-
-/// A finished backup.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Backup {
-    /// The new data directory.
-    pub path: PathBuf,
-    pub users: u64,
-    /// Stored messages in it.
-    pub messages: u64,
-    /// Topic messages in it.
-    pub topics: u64,
-}
 
 /// Sources of the metrics and the admin page.
 #[derive(Default)]
@@ -125,17 +84,6 @@ pub struct Exhibits {
     pub certificates: Arc<CertificatesInUse>,
     /// Limits on callers by their address; `None`: this process has none.
     pub strangers: Option<Arc<Strangers>>,
-}
-
-/// Order to the process, from a signal or from the table of nodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Signal {
-    /// SIGTERM or SIGINT: end in order, and at the second at once.
-    Stop,
-    /// SIGHUP: read the keys again.
-    Reload,
-    /// No signal: the table of nodes says that this run is over.
-    Over,
 }
 
 /// Servers that the island calls by itself. By default none.
@@ -323,7 +271,7 @@ impl Island {
         let source = megaphone.as_ref().map(Megaphone::state);
         let nodes = peers.as_ref().map(peers::Caller::showcase);
         let boards = boards.into_iter().flatten().collect();
-        let own = admin::Own { broadcasts, source, boards, nodes, orders: acme.as_ref().map(Acme::book) };
+        let own = own::Own { broadcasts, source, boards, nodes, orders: acme.as_ref().map(Acme::book) };
         let (stop, stopped) = watch::channel(false);
         let (crowd, certificates) = (exhibits.shards.clone(), Arc::clone(&exhibits.certificates));
         let (looking, leasing, renewing) = (Arc::clone(&host), Arc::clone(&host), Arc::clone(&host));

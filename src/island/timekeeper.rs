@@ -17,9 +17,8 @@ use machine::counters;
 use machine::stats::{Board, Counters as _};
 use machine::time::{Instant, Span};
 use shards::wall::Wall;
-use tokio::time::MissedTickBehavior;
-
 use store::nodes::Nodes;
+use tokio::time::MissedTickBehavior;
 
 counters! {
     /// Numbers of the steps of the host's clock.

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shards::wall::Wall;
+use store::embedded::{Copied, Progress, salvage as salvage_store};
 
 use super::data_dir::{DataDir, fault, make_dir};
 use super::fault::Fault;
 use super::storage::Storage;
-use store::embedded::{Copied, Progress, salvage as salvage_store};
 
 /// A finished copy.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ use machine::ids::{StoreTicket, Uaid};
 use machine::{NodeId, Presence, StoreOp, StoreReply};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use shards::ports::Peers as Lane;
+use store::nodes::{Nodes, RENEW_INTERVAL};
 use tls::Certificate;
 
 use super::certificates::PUBLIC;
@@ -17,7 +18,6 @@ use super::storage::Storage;
 use crate::config::{Config, Node};
 use crate::edge::EdgeKeys;
 use crate::island::{Answering, Lease, PeerCalls, Peers, Trust, settle, who_answers};
-use store::nodes::{Nodes, RENEW_INTERVAL};
 
 /// This node and the others.
 pub(super) struct Cluster {
@@ -269,38 +269,7 @@ mod tests {
     use super::*;
     use crate::config::{Sources, StoreKind};
     use store::model::Model;
-    use store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
-
-    /// Records the nodes that left.
-    #[derive(Default)]
-    struct Nobody(std::sync::Mutex<Vec<NodeId>>);
-
-    impl Nodes for Nobody {
-        fn enter(&self, _: &NodeId) -> Result<(), String> {
-            Err("no table".to_owned())
-        }
-
-        fn leave(&self, node: &NodeId) -> Result<(), String> {
-            self.0.lock().unwrap().push(node.clone());
-            Ok(())
-        }
-
-        fn renew(&self, _: &NodeId) -> Renewal {
-            Box::pin(async { Renewed::Kept })
-        }
-
-        fn bury(&self, _: &NodeId) -> Burial {
-            Box::pin(async { false })
-        }
-
-        fn look(&self, _: &str) -> Look {
-            Box::pin(async { None })
-        }
-
-        fn ahead(&self) -> Ahead {
-            Box::pin(async { None })
-        }
-    }
+    use store::testing::nodes::FakeNodes;
 
     const KEYS: [&str; 2] =
         ["endpoint.crypto_keys=YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=", "node.keys=0123456789abcdef"];
@@ -314,7 +283,7 @@ mod tests {
         cluster_of(sets, Arc::default())
     }
 
-    fn cluster_of(sets: &[&str], nodes: Arc<Nobody>) -> Result<Cluster, Fault> {
+    fn cluster_of(sets: &[&str], nodes: Arc<FakeNodes>) -> Result<Cluster, Fault> {
         let config = config(sets);
         let me = NodeId { url: url(&config.node, &[], &[]), boot: 1 };
         Cluster::new(&config, me, EdgeKeys::default(), nodes)
@@ -355,9 +324,9 @@ mod tests {
             (&[KEYS[0], KEYS[1], "node.url=https://n"], "https://n", false),
             (&[KEYS[0], KEYS[1], "node.url=https://n", "roles=endpoint"], "https://n", true),
         ] {
-            let nodes = Arc::<Nobody>::default();
+            let nodes = Arc::<FakeNodes>::default();
             let _ = cluster_of(sets, Arc::clone(&nodes)).unwrap().enter(Some(&last(url)));
-            assert_eq!(*nodes.0.lock().unwrap(), if left { vec![last(url)] } else { vec![] }, "{url}");
+            assert_eq!(nodes.answers().left, if left { vec![last(url)] } else { vec![] }, "{url}");
         }
     }
 

@@ -11,8 +11,8 @@ use machine::stats::Board;
 use shards::ledger;
 use shards::reactor::Control;
 use shards::thread::{Handle, Shards};
+use store::embedded::Copied;
 
-use super::Plan;
 use super::access;
 use super::backup::backup;
 use super::banner::Addresses;
@@ -22,12 +22,12 @@ use super::data_dir::DataDir;
 use super::events::EventLog;
 use super::fault::Fault;
 use super::manager::Manager;
+use super::plan::Plan;
 use super::storage::Storage;
 use super::strangers::StrangerWatch;
 use crate::config::{Config, Drain};
 use crate::edge::{Gate, PushEdge};
 use crate::island::{Backup, Health, Host, Island, Signal};
-use store::embedded::Copied;
 
 /// A node that serves. Dropped without [`Running::stop`] it ends as if killed: the ledgers keep what is unacked.
 pub struct Running {

@@ -9,15 +9,15 @@ use machine::message::Message;
 use machine::stats::Board;
 use shards::ports::Store;
 use shards::wall::Wall;
-
-use super::fault::Fault;
-use crate::config::{self, Config, StoreKind};
 use store::embedded::{Copied, Embedded, Options, StoreFault};
 use store::latencies::Latencies;
 use store::model::Model;
 use store::nodes::Nodes;
 use store::scylla::{Scylla, Surroundings};
 use store::transfer::Transfer;
+
+use super::fault::Fault;
+use crate::config::{self, Config, StoreKind};
 
 /// An open backend. Shared by the starting thread and the shards, each of which has a port into it.
 pub(super) enum Storage {

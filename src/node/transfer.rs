@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use shards::ledger;
 use shards::wall::Wall;
+use store::transfer::{Transfer, TransferFault};
 
 use super::data_dir::DataDir;
 use super::fault::Fault;
 use super::storage::Storage;
 use crate::config::{Config, StoreKind};
-use store::transfer::{Transfer, TransferFault};
 
 /// Gives `task` the store of this configuration. No other process uses a store in the data directory meanwhile; other
 /// processes can use a shared store.

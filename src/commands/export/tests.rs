@@ -9,13 +9,13 @@ use machine::message::Message;
 use machine::{StoreOp, StoreReply};
 use shards::ledger::Log;
 use shards::ports::Ledger as _;
+use store::testing::sample::{message, topical};
+use store::testing::users::{channel, user};
+use store::transfer::{Listed, compare};
 
 use super::*;
 use crate::commands::import::tests::exported::import_all;
 use crate::config::Sources;
-use store::testing::sample::{message, topical};
-use store::testing::users::{channel, user};
-use store::transfer::{Listed, compare};
 
 fn config(dir: &Path, kind: &str) -> Config {
     let sets = vec![format!("data_dir={}", dir.display()), format!("store.kind={kind}")];

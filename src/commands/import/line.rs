@@ -13,7 +13,7 @@ use machine::simple::Contact;
 use machine::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
-use super::own::Own;
+use super::own::{Own, exact_clock};
 use protocol::webpush::headers::{Encryption, TTL_MAX, read_topic, read_urgency};
 use protocol::webpush::key::{key_digest, parse_point, sha256};
 use protocol::webpush::payload::Draft;
@@ -312,14 +312,6 @@ fn clock(time: u64, name: &str, latest: UnixSeconds) -> Result<Clock, String> {
         return Err(format!("{name} is not milliseconds since 1970"));
     }
     exact_clock(microseconds(time), name, latest)
-}
-
-/// Takes a [`Clock`] of an export as it is.
-pub(super) fn exact_clock(clock: u64, name: &str, latest: UnixSeconds) -> Result<Clock, String> {
-    if clock > latest.0 * 1_000_000 {
-        return Err(format!("{name} lies ahead of this host's clock"));
-    }
-    Ok(Clock(clock))
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

@@ -1,13 +1,12 @@
 //! The member `murre` of a line: the exact state of a user that murre exported, as far as other members lack it.
 
-use machine::ids::Uaid;
+use machine::ids::{Clock, Uaid};
 use machine::limits::PAYLOAD_BYTES_MAX;
 use machine::message::{Message, Topic};
 use machine::simple::{Contact, Mode, WakeData};
 use machine::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
-use super::line::exact_clock;
 use protocol::webpush::headers::{TTL_MAX, read_topic};
 use protocol::wire::base64url;
 use store::transfer::{Coming, WholeUser};
@@ -86,4 +85,12 @@ pub(in crate::commands) fn encode_row(message: &Message) -> String {
     let mut bytes = Vec::with_capacity(message.encoded_len());
     message.encode(&mut bytes);
     base64url::encode(&bytes)
+}
+
+/// Takes a [`Clock`] of an export as it is.
+pub(super) fn exact_clock(clock: u64, name: &str, latest: UnixSeconds) -> Result<Clock, String> {
+    if clock > latest.0 * 1_000_000 {
+        return Err(format!("{name} lies ahead of this host's clock"));
+    }
+    Ok(Clock(clock))
 }

@@ -9,10 +9,10 @@ use machine::message::{Message, Urgency};
 use machine::{RECORD_VERSION, StoreOp};
 use shards::ledger::Log;
 use shards::ports::Ledger as _;
-
-use super::*;
 use store::testing::database::{self, Keyspace};
 use store::transfer::{Channel, WholeUser};
+
+use super::*;
 
 fn place(dir: &Path) -> Config {
     Place::parse(&format!("embedded:{}", dir.display())).unwrap().config().unwrap()

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tls::Certificate;
 
 use crate::files::{make_dir, write_whole};
-use crate::island::Validity;
+use crate::island::validity::Validity;
 
 /// The directory `acme`.
 pub(super) struct Files {

@@ -25,8 +25,8 @@ use instant_acme::{Account, NewAccount};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::time::Instant;
 
-use super::Host;
 use super::client::Client;
+use super::host::Host;
 use crate::config;
 use files::{Files, Issued};
 use http::Http;

@@ -30,7 +30,7 @@ mod tests {
     use shards::tls::TlsStats;
 
     use super::super::super::Exhibits;
-    use super::super::super::admin::Own;
+    use super::super::super::own::Own;
     use super::super::{Format, Metrics};
 
     #[test]

@@ -50,7 +50,7 @@ mod tests {
     use shards::strangers::StrangerLimits;
 
     use super::super::super::Exhibits;
-    use super::super::super::admin::Own;
+    use super::super::super::own::Own;
     use super::super::{Format, Metrics};
     use super::*;
 

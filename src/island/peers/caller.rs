@@ -10,7 +10,7 @@ use machine::stats::{Board, Counters as _};
 use machine::{NodeId, PeerOp, PeerReply};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
-use super::PeerCalls;
+use super::calls::PeerCalls;
 use super::desk::{Desk, Ended};
 use super::lane::Job;
 use super::node::{NODES_MAX, Node, WAITING_MAX};

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use machine::stats::Histogram;
 use machine::{NodeId, PeerReply};
+use store::nodes::NodeRow;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::PeerCalls;
+use super::calls::PeerCalls;
 use super::lane::{Job, Trust};
 use super::node::{Node, OWED_CALLS_MAX};
 use super::numbers::PeerNumbers;
@@ -18,7 +19,6 @@ use super::owed::Debt;
 use super::wire::{self, Called, Failure, Speech};
 use crate::island::client::{Client, Trouble};
 use crate::island::megaphone::random_part;
-use store::nodes::NodeRow;
 
 /// State that the calls of all nodes share. Lives on the island.
 pub(super) struct Desk {

@@ -12,6 +12,8 @@ mod ask;
 
 mod lane;
 
+mod calls;
+
 mod caller;
 
 mod desk;
@@ -30,35 +32,11 @@ mod numbers;
 mod tests;
 
 pub use ask::{Answering, who_answers};
+pub use calls::PeerCalls;
 pub use lane::{Peers, Trust};
-
-use std::sync::Arc;
-use std::time::Duration;
-
-use store::nodes::Nodes;
 
 pub(super) use caller::Caller;
 pub use caller::settle;
 #[cfg(test)]
 pub(super) use numbers::Ends;
 pub(super) use numbers::{Showcase, Shown, Standing};
-
-/// Settings and state of the calls of other nodes.
-#[derive(Clone)]
-pub struct PeerCalls {
-    /// Queue that the shards push to.
-    pub peers: Arc<Peers>,
-    /// Table of nodes, with the runs that are over.
-    pub nodes: Arc<dyn Nodes>,
-    /// `node.connections`: maximum number of connections to each node, kept open while they are used.
-    pub connections_max: usize,
-    /// `node.connect_timeout`: name, TCP and TLS.
-    pub connect_timeout: Duration,
-    /// `node.request_timeout`: from a request to the end of its answer, and the longest wait of a call for a
-    /// connection.
-    pub request_timeout: Duration,
-    /// Time without an answer after which the run of a node with a lapsed lease counts as gone.
-    pub gone_time: Duration,
-    /// `node.ca`, read: the authorities that `https` calls trust, and no others.
-    pub trust: Trust,
-}

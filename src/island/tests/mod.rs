@@ -16,6 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use machine::BroadcastVersion;
 use machine::counters;
 use machine::stats::Counters as _;
 

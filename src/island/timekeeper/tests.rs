@@ -1,55 +1,24 @@
 //! Clocks that are set, drift and disagree, against a database that is right or does not answer.
 
-use std::sync::Mutex;
-
-use machine::NodeId;
 use shards::wall::HostClock;
+use store::testing::nodes::FakeNodes;
 
 use super::*;
-use store::nodes::{Ahead, Burial, Look, Renewal, Renewed};
 
 const HOUR_US: i64 = 3_600_000_000;
 /// Time that a test may take from one line to the next.
 const SLOW_US: u64 = 60_000_000;
 
-/// A database whose clocks are right, or that does not answer.
-struct Database {
-    wall: Mutex<Option<Arc<Wall>>>,
-    right: Wall,
-}
-
-impl Nodes for Database {
-    fn enter(&self, _: &NodeId) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn leave(&self, _: &NodeId) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn renew(&self, _: &NodeId) -> Renewal {
-        Box::pin(async { Renewed::Kept })
-    }
-
-    fn bury(&self, _: &NodeId) -> Burial {
-        Box::pin(async { false })
-    }
-
-    fn look(&self, _: &str) -> Look {
-        Box::pin(async { None })
-    }
-
-    fn ahead(&self) -> Ahead {
-        let wall = self.wall.lock().unwrap().clone();
-        let ahead = wall.map(|wall| self.right.unix_us().cast_signed() - wall.unix_us().cast_signed());
-        Box::pin(async move { ahead })
-    }
+/// The answer of a database whose clocks are right: its lead over the time of this process.
+fn right(wall: &Arc<Wall>) -> Option<Box<dyn Fn() -> i64 + Send>> {
+    let (wall, right) = (Arc::clone(wall), Wall::start());
+    Some(Box::new(move || right.unix_us().cast_signed() - wall.unix_us().cast_signed()))
 }
 
 struct Kit {
     host: HostClock,
     keeper: Timekeeper,
-    database: Arc<Database>,
+    database: Arc<FakeNodes>,
     right: Wall,
     now: Instant,
 }
@@ -60,7 +29,8 @@ impl Kit {
         let host = HostClock::default();
         host.set_off(off_us);
         let wall = Arc::new(Wall::of(host.clone()));
-        let database = Arc::new(Database { wall: Mutex::new(Some(Arc::clone(&wall))), right: Wall::start() });
+        let database = Arc::new(FakeNodes::default());
+        database.answers().ahead = right(&wall);
         let nodes: Arc<dyn Nodes> = Arc::clone(&database) as Arc<dyn Nodes>;
         let witness = shared.then(|| Witness { nodes, max_skew: Duration::from_secs(30) });
         let keeper = Timekeeper::new(wall, witness);
@@ -126,17 +96,17 @@ async fn a_clock_that_goes_an_hour_forward_and_comes_back_changes_nothing() {
 #[tokio::test]
 async fn what_is_stored_is_in_doubt_until_the_database_has_said_that_the_host_is_wrong() {
     let mut kit = Kit::new(0, true);
-    let wall = kit.database.wall.lock().unwrap().take();
+    let ahead = kit.database.answers().ahead.take();
     kit.host.set_off(HOUR_US);
     assert!(kit.doubts_what_it_stores());
     kit.look().await;
     assert!(kit.doubts_what_it_stores() && kit.is_right(), "nobody knows");
-    *kit.database.wall.lock().unwrap() = wall;
+    kit.database.answers().ahead = ahead;
     kit.look().await;
     assert!(!kit.doubts_what_it_stores());
     // Another step is another doubt.
     kit.host.set_off(2 * HOUR_US);
-    kit.database.wall.lock().unwrap().take();
+    kit.database.answers().ahead = None;
     kit.look().await;
     assert!(kit.doubts_what_it_stores());
     assert_eq!(kit.number("clock_jumps"), 2);
@@ -195,10 +165,10 @@ async fn a_time_that_drifts_beyond_the_skew_is_found_out_within_half_a_minute_an
         assert_eq!((kit.number("clock_stops"), kit.number("clock_stopped")), (1, 1));
         assert_eq!(kit.number("clock_jumps"), 0);
         // A database that does not answer says nothing else.
-        let wall = kit.database.wall.lock().unwrap().take();
+        let ahead = kit.database.answers().ahead.take();
         kit.looks(40).await;
         assert!(kit.keeper.wall.is_stopped());
-        *kit.database.wall.lock().unwrap() = wall;
+        kit.database.answers().ahead = ahead;
         // The host's clock is set right, and that is confirmed.
         kit.host.set_off(0);
         kit.looks(2).await;

@@ -6,9 +6,9 @@ use machine::StoreOp;
 use machine::ids::{Chid, KeyDigest, LedgerSlot, Stamp, StoreTicket};
 use machine::message::{Message, Urgency};
 use machine::time::UnixSeconds;
+use store::embedded::{Embedded, Options};
 
 use super::*;
-use store::embedded::{Embedded, Options};
 
 const CHANNEL: Chid = Chid([2; 16]);
 

@@ -1,7 +1,7 @@
 //! Sockets, ports and connection tracking.
 
-use super::{Finding, PORTS, Sysctl, Verdict, Wanted, dotted, good};
-use crate::commands::doctor::facts::Facts;
+use super::super::facts::Facts;
+use super::super::finding::{Finding, PORTS, Sysctl, Verdict, Wanted, dotted, good};
 use crate::node::KERNEL_STEERS;
 
 pub(super) fn somaxconn(facts: &Facts, wanted: Wanted) -> Sysctl {

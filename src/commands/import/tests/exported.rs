@@ -4,15 +4,15 @@ use machine::ids::Origin;
 use machine::message::Tries;
 use machine::simple::Mode;
 use proptest::prelude::*;
-
-use super::*;
-use crate::commands::export::{Exported, export};
 use store::embedded::Embedded;
 use store::testing::database::open_alone;
 use store::testing::patient;
 use store::testing::sample::{self, contact, message, topical, update};
 use store::testing::users::{channel, fill, user};
 use store::transfer::compare;
+
+use super::*;
+use crate::commands::export::{Exported, export};
 
 /// Within the time of the laws nothing expires unless it should.
 const NOW: UnixSeconds = sample::NOW;

@@ -23,51 +23,19 @@ use crate::edge::EdgeKeys;
 use fake::FakeNode;
 use protocol::webpush::message_id::MessageIds;
 use protocol::webpush::node_call::{Told, read_push, read_told};
-use store::nodes::{Ahead, Burial, Look, NodeRow, Renewal, Renewed};
+use store::nodes::{NodeRow, Nodes};
+use store::testing::nodes::FakeNodes;
 
 const CRYPTO: &str = "HJVPy4ZwF4Yz_JdvXTL8hRcwIhv742vC60Tg5Ycrvw8=";
 const BOOT: u64 = 0x0123_4567_89ab_cdef;
 /// Longer than anything takes that goes well.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The table of nodes with one row that a test may change.
-#[derive(Default)]
-struct Table(std::sync::Mutex<Option<NodeRow>>);
-
-impl Nodes for Table {
-    fn enter(&self, _: &NodeId) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn leave(&self, _: &NodeId) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn renew(&self, _: &NodeId) -> Renewal {
-        Box::pin(async { Renewed::Kept })
-    }
-
-    fn bury(&self, node: &NodeId) -> Burial {
-        let mut row = self.0.lock().unwrap();
-        let written = row.as_mut().filter(|row| row.boot == node.boot).map(|row| row.left = true);
-        Box::pin(async move { written.is_some() })
-    }
-
-    fn look(&self, _: &str) -> Look {
-        let row = *self.0.lock().unwrap();
-        Box::pin(async move { row })
-    }
-
-    fn ahead(&self) -> Ahead {
-        Box::pin(async { None })
-    }
-}
-
 /// A caller on a thread of its own, and a shard's hand.
 struct Kit {
     peers: Arc<Peers>,
     lane: Box<dyn shards::ports::Peers>,
-    table: Arc<Table>,
+    table: Arc<FakeNodes>,
     board: Arc<Board>,
     showcase: Arc<Showcase>,
     woken: mpsc::Receiver<()>,
@@ -84,7 +52,7 @@ impl Kit {
     fn with(change: impl FnOnce(&mut PeerCalls)) -> Kit {
         let keys = EdgeKeys { crypto: vec![CRYPTO.to_owned()], node: vec!["node-key".to_owned(), "other".to_owned()] };
         let peers = Arc::new(Peers::new(keys).unwrap());
-        let table = Arc::<Table>::default();
+        let table = Arc::<FakeNodes>::default();
         let mut calls = PeerCalls {
             peers: Arc::clone(&peers),
             nodes: Arc::clone(&table) as Arc<dyn Nodes>,

@@ -73,7 +73,7 @@ fn a_debt_to_a_run_that_is_over_is_dropped() {
         let mut kit = Kit::new();
         assert_eq!(kit.ask(notify(&url, 1)), PeerReply::Unreachable);
         kit.await_number("peer_owed", 1);
-        *kit.table.0.lock().unwrap() = Some(row);
+        kit.table.answers().row = Some(row);
         for _ in 0..3 {
             // The circuit opens, and whether the node has left is looked up.
             let _ = kit.ask(push(&url));
@@ -98,7 +98,7 @@ fn who_has_no_island_settles_what_can_be_settled() {
     let peers = Arc::new(Peers::new(keys).unwrap());
     let calls = PeerCalls {
         peers: Arc::clone(&peers),
-        nodes: Arc::<Table>::default(),
+        nodes: Arc::<FakeNodes>::default(),
         connections_max: 4,
         connect_timeout: PATIENCE,
         request_timeout: PATIENCE,
@@ -154,13 +154,13 @@ fn a_run_that_is_silent_and_does_not_answer_is_declared_over() {
     let url = nobody();
     let mut kit = Kit::new();
     let row = NodeRow { boot: BOOT, left: false, silent: Some(Duration::from_secs(600)) };
-    *kit.table.0.lock().unwrap() = Some(row);
+    kit.table.answers().row = Some(row);
     for _ in 0..3 {
         assert_eq!(kit.ask(push(&url)), PeerReply::Unreachable);
     }
     assert_eq!(kit.ask(notify(&url, 1)), PeerReply::Unreachable);
     kit.await_number("peer_runs_gone", 1);
-    assert_eq!(*kit.table.0.lock().unwrap(), Some(NodeRow { left: true, ..row }));
+    assert_eq!(kit.table.answers().row, Some(NodeRow { left: true, ..row }));
     assert_eq!(kit.ask(push(&url)), PeerReply::NotHere);
     assert_eq!(kit.peers.unsettled(), 0);
 }

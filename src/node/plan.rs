@@ -1,0 +1,238 @@
+//! The plan of a node: what its shards are made of, and the addresses that it tells.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use machine::ids::ShardId;
+use machine::place::Placement;
+use machine::stats::Board;
+use machine::time::Span;
+use machine::{MachineConfig, NodeId};
+use protocol::webpush::endpoint::split_url;
+use shards::ledger;
+use shards::ports::{Alone, Port};
+use shards::reactor::{CallerRules, PlaneLimits};
+use shards::thread::ShardSetup;
+use shards::wall::Wall;
+
+use super::access;
+use super::banner::{self, Addresses};
+use super::certificates::NodeTls;
+use super::cluster::Cluster;
+use super::data_dir::Keys;
+use super::ledgers::Ledgered;
+use super::listeners::{Address, Bound};
+use super::storage::Storage;
+use crate::config::Config;
+use crate::edge::{
+    BODY_BYTES_DEFAULT, EdgeConfig, Events, Forwarding, Gate, PushEdge, UNFINISHED_BYTES_MAX, VAPID_CACHE_DEFAULT,
+    VersionInfo,
+};
+use crate::island::{Exhibits, Island, Wakes};
+
+/// Setup that all shards share.
+pub(super) struct Plan<'a> {
+    pub config: &'a Config,
+    pub edge: EdgeConfig,
+    pub connections_max: u32,
+    /// Identity of this node in a cluster.
+    pub node: Option<Arc<NodeId>>,
+    pub tls: NodeTls,
+    pub wall: Arc<Wall>,
+    pub callers: CallerRules,
+}
+
+impl Plan<'_> {
+    pub fn shard(
+        &self,
+        (shard, core): (ShardId, u32),
+        ledger: Ledgered,
+        listeners: Bound,
+        storage: &Arc<Storage>,
+        (wakes, cluster): (Option<Arc<Wakes>>, Option<Arc<Cluster>>),
+    ) -> ShardSetup<PushEdge> {
+        let edge = EdgeConfig { shard, ..self.edge.clone() };
+        let storage = Arc::clone(storage);
+        let (machine, log) = (self.machine(shard, &ledger), ledger.log);
+        ShardSetup {
+            machine,
+            core: Some(core as usize),
+            clock: Arc::clone(&self.wall),
+            limits: PlaneLimits {
+                request_timeout: span(self.config.http.request_timeout),
+                blocked_timeout: span(self.config.websocket.auto_ping_timeout),
+                keep_alive_timeout: span(self.config.http.keep_alive),
+                handshake_timeout: span(self.config.tls.handshake_timeout),
+                backlog: self.config.shards.backlog,
+                ..PlaneLimits::new(self.connections_max)
+            },
+            callers: self.callers.clone(),
+            listeners,
+            tls: self.tls.of_shard(),
+            // Invariant: `start_in` has made one of the same configuration.
+            edge: Box::new(move || PushEdge::new(&edge).expect("an edge of this configuration was made before")),
+            store: Box::new(move |waker| storage.port(Arc::new(move || waker.wake()))),
+            peers: Box::new(move |waker| match cluster {
+                Some(cluster) => cluster.lane(Arc::new(move || waker.wake())),
+                None => Box::new(Alone),
+            }),
+            ledger: Box::new(move || Box::new(log)),
+            wake: Box::new(move |data| {
+                // Without a wake-up service, stored messages wait for the next hello.
+                if let Some(wakes) = &wakes {
+                    wakes.push(data.as_str().into());
+                }
+            }),
+        }
+    }
+
+    fn machine(&self, shard: ShardId, ledger: &Ledgered) -> MachineConfig {
+        let (delivery, websocket) = (&self.config.delivery, &self.config.websocket);
+        MachineConfig {
+            origin: ledger.origin,
+            clock_floor: ledger.floor,
+            window: delivery.window,
+            durable: delivery.durable,
+            spill_after: span(delivery.spill_after),
+            retry_after: span(delivery.retry_after),
+            hello_timeout: span(websocket.hello_timeout),
+            ping_interval: span(websocket.auto_ping_interval),
+            pong_timeout: span(websocket.auto_ping_timeout),
+            ping_min_interval: span(websocket.ping_min_interval),
+            wake_timeout: span(self.config.simplepush.wake_timeout),
+            sessions_max: self.connections_max,
+            ledger_bytes_max: ledger::capacity_for(delivery.ledger_bytes),
+            token_rate: self.config.endpoint.token_rate,
+            user_bytes_per_day: self.config.store.user_bytes_per_day(),
+            max_skew: span(self.config.store.max_skew),
+            attempts_max: delivery.attempts_max,
+            msg_limit: delivery.msg_limit,
+            broadcast_spread: span(self.config.broadcast.spread),
+            reconcile: self.config.hello.reconcile,
+            relay_members: self.config.relay.members,
+            node: self.node.clone(),
+            ..MachineConfig::new(shard, self.edge.placement)
+        }
+    }
+
+    pub fn exhibits(&self, shards: &[Arc<Board>], storage: &Storage) -> Exhibits {
+        Exhibits {
+            shards: shards.to_vec(),
+            store: storage.board(),
+            statements: storage.latencies(),
+            certificates: self.tls.in_use(),
+            strangers: Some(Arc::clone(&self.callers.strangers)),
+        }
+    }
+
+    pub fn addresses(&self, bound: &[Address], island: &Island) -> Addresses {
+        Addresses {
+            websocket: of(bound, Port::WebSocket, false),
+            websocket_tls: of(bound, Port::WebSocket, true),
+            endpoint: of(bound, Port::Endpoint, false),
+            endpoint_tls: of(bound, Port::Endpoint, true),
+            public: of(bound, Port::Public, true),
+            public_http: Vec::new(),
+            node: of(bound, Port::Node, false),
+            node_tls: of(bound, Port::Node, true),
+            admin: island.admin().to_vec(),
+            admin_tls: island.admin_tls().to_vec(),
+            endpoint_url: self.edge.endpoint_url.clone(),
+            agent_url: self.edge.agent_url.clone(),
+        }
+    }
+}
+
+/// The edge of every shard. `name` is the first name of the first certificate.
+pub(super) fn edge(
+    config: &Config,
+    keys: &Keys,
+    (addresses, name): (&[Address], Option<String>),
+    (shard_count, boot): (u16, u64),
+    events: Option<Arc<Events>>,
+) -> EdgeConfig {
+    EdgeConfig {
+        endpoint_url: endpoint_url(config, addresses, name.as_deref()),
+        agent_url: agent_url(config, addresses, name.as_deref()),
+        tokens: config.endpoint.tokens,
+        keys: keys.for_edge(),
+        rules: access::rules(config),
+        forwarding: Forwarding { field: config.proxy.header, trusted: config.proxy.trusted.clone().into() },
+        placement: Placement::new(keys.placement.0, shard_count),
+        shard: ShardId(0),
+        body_bytes_max: BODY_BYTES_DEFAULT,
+        simplepush: config.simplepush.enabled,
+        relays: config.relay.members > 0,
+        boot,
+        hsts: config.hsts(),
+        gate: Arc::new(Gate::new(config.websocket.welcome)),
+        receipts: !config.store.kind.is_shared(),
+        vapid_cache_max: VAPID_CACHE_DEFAULT,
+        origin_rate: config.endpoint.origin_rate,
+        unfinished_bytes_max: UNFINISHED_BYTES_MAX,
+        reconcile: config.hello.reconcile,
+        version: version(),
+        events,
+    }
+}
+
+/// Prefix of endpoint URLs: `endpoint.url`, or one by which clients of this host reach the endpoint, over TLS if it is
+/// served over TLS. `name` is the first name of the first certificate.
+fn endpoint_url(config: &Config, bound: &[Address], name: Option<&str>) -> String {
+    if let Some(url) = config.endpoint.url.clone().or_else(|| config.public.url()) {
+        return url;
+    }
+    // A node without the role endpoint still makes endpoint URLs, for the nodes that have it.
+    let reached = |tls, listen: &[SocketAddr]| {
+        let bound = of(bound, Port::Endpoint, tls);
+        if bound.is_empty() { listen.to_vec() } else { bound }
+    };
+    let over_tls = [of(bound, Port::Public, true), reached(true, &config.endpoint.tls_listen)].concat();
+    match over_tls.first() {
+        Some(address) => banner::https_url(*address, name),
+        None => banner::default_url(&reached(false, &config.endpoint.listen)),
+    }
+}
+
+/// URL of this server for user agents: the first of `public.domain`, or that of endpoints if app servers share the
+/// address (a proxy leads to it), or https if a listener of theirs speaks TLS.
+fn agent_url(config: &Config, bound: &[Address], name: Option<&str>) -> String {
+    let over_tls = [of(bound, Port::Public, true), of(bound, Port::WebSocket, true)].concat();
+    let reached = || match over_tls.first() {
+        Some(address) => banner::https_url(*address, name),
+        None => banner::default_url(&of(bound, Port::WebSocket, false)),
+    };
+    let of_endpoints = config.endpoint.url.clone().filter(|url| {
+        let has_path = split_url(url).is_none_or(|(base, origin)| !base.eq_ignore_ascii_case(&origin));
+        !config.shared_listen().is_empty() && !has_path
+    });
+    config.public.url().or(of_endpoints).unwrap_or_else(reached)
+}
+
+/// Connections of one shard. Users fall on shards by chance, so each may hold a little more than its share.
+pub(crate) fn share(max_connections: u32, shard_count: u16) -> u32 {
+    let share = max_connections.div_ceil(u32::from(shard_count));
+    if shard_count == 1 { share } else { share + share / 50 }
+}
+
+/// The addresses of one port, with TLS or without. Addresses without TLS that user agents and app servers share are of
+/// both ports.
+pub(super) fn of(bound: &[Address], port: Port, tls: bool) -> Vec<SocketAddr> {
+    let is_shared = |of: &Address| of.port == Port::Public && !tls && matches!(port, Port::WebSocket | Port::Endpoint);
+    bound.iter().filter(|of| of.tls == tls && (of.port == port || is_shared(of))).map(|of| of.address).collect()
+}
+
+fn span(duration: Duration) -> Span {
+    Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Content of `/__version__`; commit and build are known when the build sets `GIT_COMMIT` and `GIT_BUILD`.
+fn version() -> VersionInfo {
+    VersionInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("GIT_COMMIT").unwrap_or("unknown").to_owned(),
+        source: env!("CARGO_PKG_NAME").to_owned(),
+        build: option_env!("GIT_BUILD").unwrap_or("unknown").to_owned(),
+    }
+}
